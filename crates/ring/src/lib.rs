@@ -1,1 +1,32 @@
-//! Rings.
+//! Rings and doorbells: how work moves between the threads that post and the one that owns an
+//! engine.
+//!
+//! This crate owns every lock-free structure of feroce:
+//!
+//! * [`spsc()`]: a bounded queue between one [`Producer`] and one [`Consumer`]. A work queue is one;
+//!   a completion queue is another. Its storage appears as it is first used, so that a queue pair
+//!   that is created and left idle costs next to nothing.
+//! * [`DoorbellOwner`]: how any number of threads tell the owner *which* queue has work, without
+//!   allocating and without a bound that could overflow.
+//!
+//! It never blocks, spins on another thread, wakes a thread or looks at a clock; who sleeps and
+//! who is woken is decided above.
+//!
+//! The ordering argument of each structure is written at the top of its module and checked by the
+//! loom models in `tests/loom.rs`:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p feroce-ring --release --test loom
+//! ```
+
+#![no_std]
+
+extern crate alloc;
+
+mod doorbell;
+mod slots;
+mod spsc;
+mod sync;
+
+pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
+pub use spsc::{Consumer, MAX_CAPACITY, Producer, spsc};

@@ -1,0 +1,141 @@
+//! The storage of a ring: numbered slots in segments that are allocated when first written.
+//!
+//! This module owns the memory and every access to it, and knows nothing of who may touch which
+//! slot when; that is the business of [`spsc`](crate::spsc). All its operations are therefore
+//! `unsafe`, with one rule stated on [`Slots`].
+
+use alloc::boxed::Box;
+use core::mem::MaybeUninit;
+
+use crate::sync::{SEGMENT_SLOTS, UnsafeCell};
+
+/// One place for an item. Whether it holds one is known only to the ring.
+type Slot<T> = UnsafeCell<MaybeUninit<T>>;
+
+/// A run of up to [`SEGMENT_SLOTS`] slots, once something was written to one of them.
+type Segment<T> = Option<Box<[Slot<T>]>>;
+
+/// A fixed number of slots, none of which takes memory (beyond 16 bytes per segment) until its
+/// segment is written to.
+///
+/// # Invariant: the holder
+///
+/// At any moment each slot has at most one *holder*, a thread that alone may touch it, and two
+/// holders of a slot follow each other with a happens-before edge between them. Only one thread,
+/// the *writer*, ever calls [`Slots::write`]. A slot is *full* from a `write` to the `take` that
+/// follows. Callers promise to be the holder, and for all but `write` that the slot is full.
+///
+/// From this follows the rule for the segment cells: a segment is installed by the writer before
+/// it first writes a slot in it, and never changes again. Anyone else who reads the cell holds
+/// a slot that was full after that moment, and so sees it installed.
+///
+/// Items still in the slots when this is dropped are leaked: the ring takes them out first.
+pub(crate) struct Slots<T> {
+    segments: Box<[UnsafeCell<Segment<T>>]>,
+    count: usize,
+}
+
+// SAFETY: a shared `Slots` lets items be moved in by one thread and out by another, never be
+// seen by two threads at once (the holder invariant). That is sending them, so `T: Send` is enough.
+unsafe impl<T: Send> Sync for Slots<T> {}
+
+impl<T> Slots<T> {
+    /// Makes `count` empty slots.
+    pub(crate) fn new(count: usize) -> Self {
+        let segments = count.div_ceil(SEGMENT_SLOTS);
+        Self {
+            segments: (0..segments).map(|_| UnsafeCell::new(None)).collect(),
+            count,
+        }
+    }
+
+    /// Fills slot `index`, which must be empty (an item in it would be leaked).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the writer, and the holder of slot `index`.
+    #[inline]
+    pub(crate) unsafe fn write(&self, index: usize, item: T) {
+        let cell = &self.segments[index / SEGMENT_SLOTS];
+        // SAFETY: the cell is only ever written by the writer, which is the caller.
+        let installed = cell.with(|segment| unsafe { (*segment).is_some() });
+        if !installed {
+            let fresh = self.new_segment(index / SEGMENT_SLOTS);
+            // SAFETY: nobody else looks at the cell before a slot in it was full, and none was.
+            cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
+        }
+        self.slot(index).with_mut(|slot| {
+            // SAFETY: the caller holds the slot.
+            let slot = unsafe { &mut *slot };
+            slot.write(item);
+        });
+    }
+
+    /// Moves the item out of slot `index`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the holder of slot `index`, and the slot is full.
+    #[inline]
+    pub(crate) unsafe fn take(&self, index: usize) -> T {
+        self.slot(index).with_mut(|slot| {
+            // SAFETY: the caller holds the slot.
+            let slot = unsafe { &*slot };
+            // SAFETY: the slot is full, and counts as empty from here on.
+            unsafe { slot.assume_init_read() }
+        })
+    }
+
+    /// Lends the item in slot `index`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the holder of slot `index` for as long as the reference lives, makes no
+    /// other reference to the item that is mutable meanwhile, and the slot is full.
+    #[inline]
+    pub(crate) unsafe fn get(&self, index: usize) -> &T {
+        self.slot(index).with(|slot| {
+            // SAFETY: the caller holds the slot.
+            let slot = unsafe { &*slot };
+            // SAFETY: the slot is full.
+            unsafe { slot.assume_init_ref() }
+        })
+    }
+
+    /// Lends the item in slot `index` for changing.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the holder of slot `index` for as long as the reference lives, makes no
+    /// other reference to the item meanwhile, and the slot is full.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the holder of a slot has it to itself")]
+    pub(crate) unsafe fn get_mut(&self, index: usize) -> &mut T {
+        self.slot(index).with_mut(|slot| {
+            // SAFETY: the caller holds the slot.
+            let slot = unsafe { &mut *slot };
+            // SAFETY: the slot is full.
+            unsafe { slot.assume_init_mut() }
+        })
+    }
+
+    /// Finds slot `index`, for a caller that holds it and knows that its segment is installed.
+    #[inline]
+    fn slot(&self, index: usize) -> &Slot<T> {
+        // SAFETY: the segment is installed before anyone gets here, and never changes after.
+        let segment = self.segments[index / SEGMENT_SLOTS].with(|segment| unsafe { &*segment });
+        match segment {
+            Some(slots) => &slots[index % SEGMENT_SLOTS],
+            None => unreachable!("slot {index} was never written"),
+        }
+    }
+
+    /// Allocates segment `number`; the last one is only as long as the slots that remain.
+    #[cold]
+    fn new_segment(&self, number: usize) -> Box<[Slot<T>]> {
+        let len = SEGMENT_SLOTS.min(self.count - number * SEGMENT_SLOTS);
+        (0..len)
+            .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
+            .collect()
+    }
+}

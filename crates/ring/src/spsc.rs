@@ -1,0 +1,366 @@
+//! A bounded queue from one producer to one consumer.
+//!
+//! This module owns the question of whose a slot is. It never touches slot memory itself, which
+//! is in [`slots`](crate::slots), and never waits: a full or an empty ring is an answer.
+//!
+//! # Who holds a slot, and why that is enough
+//!
+//! `tail` counts items published by the producer, `head` items removed by the consumer. Slots in
+//! `head..tail` are full and held by the consumer, the others are held by the producer (and empty
+//! but for those staged). A slot changes hands only by these two stores:
+//!
+//! * The producer fills slots, then stores `tail` with *release*; the consumer reads a slot only
+//!   below a `tail` loaded with *acquire*. So it sees the item, and the segment around it.
+//! * The consumer empties a slot, then stores `head` with *release*; the producer fills a slot
+//!   only within `capacity` of a `head` loaded with *acquire*. So the item is gone by then.
+//!
+//! Each side keeps its own counter in plain memory along with the last value it saw of the other.
+//! A stale value is safe: it shows the ring fuller to the producer, emptier to the consumer, than
+//! it is. The shared word is read only when the stale value gives a reason to stop.
+//!
+//! Counters run modulo `2 * capacity`: full and empty differ, the capacity need not be a power of
+//! two, the slot number follows with one comparison, and nothing ever overflows.
+
+use core::{cell::Cell, fmt, marker::PhantomData};
+
+use crate::{
+    slots::Slots,
+    sync::{Arc, AtomicBool, AtomicU32, Ordering},
+};
+
+/// The largest capacity of a ring.
+pub const MAX_CAPACITY: usize = 1 << 30;
+
+/// Makes a ring that holds up to `capacity` items, exactly.
+///
+/// A ring of capacity 0 is always full. Memory for the items is allocated by the producer in
+/// segments of up to 16, each when it is first reached.
+///
+/// Items left when both halves are gone are dropped then.
+///
+/// # Panics
+///
+/// If `capacity` exceeds [`MAX_CAPACITY`].
+pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    assert!(
+        capacity <= MAX_CAPACITY,
+        "a ring of {capacity} slots is too large"
+    );
+    let shared = Arc::new(Shared {
+        slots: Slots::new(capacity),
+        capacity: Capacity(capacity as u32),
+        closed: AtomicBool::new(false),
+        _head_apart: [0; 51],
+        head: AtomicU32::new(0),
+        _tail_apart: [0; 60],
+        tail: AtomicU32::new(0),
+    });
+    let producer = Producer {
+        shared: shared.clone(),
+        tail: 0,
+        published: 0,
+        head: 0,
+        _not_sync: PhantomData,
+    };
+    let consumer = Consumer {
+        shared,
+        head: 0,
+        tail: 0,
+        _not_sync: PhantomData,
+    };
+    (producer, consumer)
+}
+
+/// The number of slots, and the arithmetic of counters modulo twice that.
+#[derive(Clone, Copy, Debug)]
+struct Capacity(u32);
+
+impl Capacity {
+    /// How far `to` is ahead of `from`; at most the capacity, for counters of a ring.
+    #[inline]
+    fn distance(self, from: u32, to: u32) -> u32 {
+        if to >= from {
+            to - from
+        } else {
+            to + 2 * self.0 - from
+        }
+    }
+
+    /// The counter `by` steps after `counter`, for `by` up to the capacity.
+    #[inline]
+    fn forward(self, counter: u32, by: u32) -> u32 {
+        let sum = counter + by;
+        if sum >= 2 * self.0 {
+            sum - 2 * self.0
+        } else {
+            sum
+        }
+    }
+
+    /// The counter one step before `counter`.
+    #[inline]
+    fn back(self, counter: u32) -> u32 {
+        if counter == 0 {
+            2 * self.0 - 1
+        } else {
+            counter - 1
+        }
+    }
+
+    /// The slot that the item counted by `counter` goes to.
+    #[inline]
+    fn slot(self, counter: u32) -> usize {
+        let slot = if counter >= self.0 {
+            counter - self.0
+        } else {
+            counter
+        };
+        slot as usize
+    }
+}
+
+/// What both halves share. What is written while running is kept a cache line away from what is
+/// only read, and `head` from `tail`, without asking the allocator for an alignment.
+#[repr(C)]
+struct Shared<T> {
+    slots: Slots<T>,
+    capacity: Capacity,
+    /// Set when the consumer is dropped.
+    closed: AtomicBool,
+    _head_apart: [u8; 51],
+    /// Items removed. Written by the consumer.
+    head: AtomicU32,
+    _tail_apart: [u8; 60],
+    /// Items published. Written by the producer.
+    tail: AtomicU32,
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut head = self.head.load(Ordering::Relaxed);
+        while head != tail {
+            // SAFETY: both halves are gone, so every slot is held here; those below `tail` are full.
+            drop(unsafe { self.slots.take(self.capacity.slot(head)) });
+            head = self.capacity.forward(head, 1);
+        }
+    }
+}
+
+/// The half of a ring that puts items in. Made by [`spsc()`].
+///
+/// Items are *staged* and then *published*, many at a time; [`Producer::push`] does both for one
+/// item. Staged items take up room in the ring but the consumer does not see them. Dropping the
+/// producer publishes what is staged.
+///
+/// # Invariant
+///
+/// `published` is what this half last stored to the shared `tail`. Slots in `published..tail` are
+/// full and held by the producer, those in `tail..head + capacity` are empty and held by it.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Items published or staged.
+    tail: u32,
+    /// Items published.
+    published: u32,
+    /// Items removed by the consumer, when last looked at.
+    head: u32,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl<T> Producer<T> {
+    /// Puts an item in and publishes it, along with any that are staged.
+    ///
+    /// # Errors
+    ///
+    /// Gives the item back if the ring is full; staged items then stay staged.
+    #[inline]
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        self.stage(item)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Puts an item in without showing it to the consumer yet.
+    ///
+    /// # Errors
+    ///
+    /// Gives the item back if the ring is full.
+    #[inline]
+    pub fn stage(&mut self, item: T) -> Result<(), T> {
+        let capacity = self.shared.capacity;
+        if capacity.distance(self.head, self.tail) == capacity.0 && self.free() == 0 {
+            return Err(item);
+        }
+        // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this half;
+        // there is one producer, so it is the one writer.
+        unsafe { self.shared.slots.write(capacity.slot(self.tail), item) };
+        self.tail = capacity.forward(self.tail, 1);
+        Ok(())
+    }
+
+    /// Shows everything staged to the consumer, with one store.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.tail {
+            self.shared.tail.store(self.tail, Ordering::Release);
+            self.published = self.tail;
+        }
+    }
+
+    /// Drops everything staged and not published, newest first.
+    pub fn unstage_all(&mut self) {
+        let capacity = self.shared.capacity;
+        while self.tail != self.published {
+            self.tail = capacity.back(self.tail);
+            // SAFETY: the slot was staged and not published, so it is full and held by this half.
+            drop(unsafe { self.shared.slots.take(capacity.slot(self.tail)) });
+        }
+    }
+
+    /// How many items are staged and not published.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.shared.capacity.distance(self.published, self.tail) as usize
+    }
+
+    /// How many items the ring can hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity.0 as usize
+    }
+
+    /// How many more items can be staged now. Only this half can make it less.
+    #[inline]
+    pub fn free(&mut self) -> usize {
+        self.head = self.shared.head.load(Ordering::Acquire);
+        let capacity = self.shared.capacity;
+        (capacity.0 - capacity.distance(self.head, self.tail)) as usize
+    }
+
+    /// How many items are in the ring, those staged included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        let head = self.shared.head.load(Ordering::Acquire);
+        self.shared.capacity.distance(head, self.tail) as usize
+    }
+
+    /// Whether nothing is in the ring, staged or published.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the consumer is gone, so that nobody will remove an item any more.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer")
+            .field("capacity", &self.capacity())
+            .field("len", &self.len())
+            .field("staged", &self.staged())
+            .finish()
+    }
+}
+
+/// The half of a ring that takes items out, oldest first. Made by [`spsc()`].
+///
+/// # Invariant
+///
+/// `head` is what this half last stored to the shared `head`. Slots in `head..tail` are full and
+/// held by the consumer.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    /// Items removed.
+    head: u32,
+    /// Items published by the producer, when last looked at.
+    tail: u32,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl<T> Consumer<T> {
+    /// The item that `i` older ones are in front of, left where it is.
+    #[inline]
+    pub fn peek(&mut self, i: usize) -> Option<&T> {
+        let slot = self.find(i)?;
+        // SAFETY: the slot is full and held by this half, which stays borrowed with the item.
+        Some(unsafe { self.shared.slots.get(slot) })
+    }
+
+    /// The item that `i` older ones are in front of, left where it is, for changing.
+    #[inline]
+    pub fn peek_mut(&mut self, i: usize) -> Option<&mut T> {
+        let slot = self.find(i)?;
+        // SAFETY: the slot is full and held by this half, which stays mutably borrowed with the item.
+        Some(unsafe { self.shared.slots.get_mut(slot) })
+    }
+
+    /// Takes out the oldest item. Its slot is free for the producer once this returns.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let slot = self.find(0)?;
+        // SAFETY: the slot is full and held by this half; it is given up by the store below.
+        let item = unsafe { self.shared.slots.take(slot) };
+        self.head = self.shared.capacity.forward(self.head, 1);
+        self.shared.head.store(self.head, Ordering::Release);
+        Some(item)
+    }
+
+    /// How many items are published and not removed.
+    #[inline]
+    pub fn len(&self) -> usize {
+        let tail = self.shared.tail.load(Ordering::Acquire);
+        self.shared.capacity.distance(self.head, tail) as usize
+    }
+
+    /// Whether there is nothing to take out.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many items the ring can hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity.0 as usize
+    }
+
+    /// The slot of the `i`-th oldest item: one that is full and held by this half.
+    #[inline]
+    fn find(&mut self, i: usize) -> Option<usize> {
+        let capacity = self.shared.capacity;
+        if i >= capacity.distance(self.head, self.tail) as usize {
+            self.tail = self.shared.tail.load(Ordering::Acquire);
+            if i >= capacity.distance(self.head, self.tail) as usize {
+                return None;
+            }
+        }
+        Some(capacity.slot(capacity.forward(self.head, i as u32)))
+    }
+}
+
+impl<T> Drop for Consumer<T> {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("capacity", &self.capacity())
+            .field("len", &self.len())
+            .finish()
+    }
+}
