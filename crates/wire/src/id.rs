@@ -125,6 +125,19 @@ impl Msn {
         self.0
     }
 
+    /// From its three bytes on the wire.
+    #[inline]
+    pub const fn from_be_bytes(b: [u8; 3]) -> Self {
+        Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    }
+
+    /// The three bytes on the wire.
+    #[inline]
+    pub const fn to_be_bytes(self) -> [u8; 3] {
+        let b = self.0.to_be_bytes();
+        [b[1], b[2], b[3]]
+    }
+
     /// `self + n`, wrapping at 2^24.
     #[inline]
     #[must_use]
