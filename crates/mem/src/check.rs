@@ -1,0 +1,129 @@
+//! The data path: from a key and a range to a [`Grant`], or the reason why not.
+
+use alloc::sync::Arc;
+
+use feroce_wire::{Lkey, Qpn, Rkey};
+
+use crate::grant::Registration;
+use crate::table::{Entry, Extent};
+use crate::{Access, AccessError, Grant, MrTable, PdId, Right};
+
+impl MrTable {
+    /// A right of the local adapter to `len` bytes at `addr`, for an element of a scatter or
+    /// gather list (IBTA vol1 10.6.3). With `len` 0 the result is empty and nothing is checked,
+    /// except that an atomic right is never empty.
+    #[inline]
+    pub fn grant_local<R: Right>(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u32,
+    ) -> Result<Grant<R>, AccessError> {
+        if len == 0 {
+            return Grant::nothing();
+        }
+        let Some(Entry::Mr(mr)) = self.slots.get(lkey.into()) else {
+            return Err(AccessError::BadKey);
+        };
+        let Some(extent) = &mr.extent else {
+            return Err(AccessError::BadKey);
+        };
+        if mr.pd != pd {
+            return Err(AccessError::WrongPd);
+        }
+        grant(&mr.registration, extent, R::LOCAL, addr, len.into())
+    }
+
+    /// A right of the peer of queue pair `qpn` to `len` bytes at `va` (IBTA vol1 9.4.1 and
+    /// 10.6.3). With `len` 0 the result is empty and nothing is checked, not even the key
+    /// (C9-88), except that an atomic right is never empty.
+    #[inline]
+    pub fn grant_remote<R: Right>(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+    ) -> Result<Grant<R>, AccessError> {
+        if len == 0 {
+            return Grant::nothing();
+        }
+        let (registration, extent) = self.remote(pd, qpn, rkey)?;
+        grant(registration, extent, R::REMOTE, va, len)
+    }
+
+    /// Whether the peer of queue pair `qpn` may FLUSH `len` bytes at `va` to `levels`, one or both
+    /// of [`Access::FLUSH_GLOBAL`] and [`Access::FLUSH_PERSISTENT`]. With `len` 0 the range is not
+    /// checked, but the key is: FLUSH of a whole memory region names no range.
+    pub fn check_flush(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        levels: Access,
+    ) -> Result<(), AccessError> {
+        let (_, extent) = self.remote(pd, qpn, rkey)?;
+        if !extent.access.contains(levels) {
+            return Err(AccessError::NotPermitted);
+        }
+        if len > 0 {
+            locate(extent, va, len)?;
+        }
+        Ok(())
+    }
+
+    /// What `rkey` names for the peer of `qpn`.
+    #[inline]
+    fn remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+    ) -> Result<(&Arc<Registration>, &Extent), AccessError> {
+        let entry = self.slots.get(rkey.into()).ok_or(AccessError::BadKey)?;
+        let (owner, registration, extent) = match entry {
+            Entry::Mr(mr) => {
+                let extent = mr.extent.as_ref().ok_or(AccessError::BadKey)?;
+                (mr.pd, &mr.registration, extent)
+            }
+            Entry::Window(window) => {
+                let bound = window.bound.as_ref().ok_or(AccessError::BadKey)?;
+                if bound.qpn.is_some_and(|bound| bound != qpn) {
+                    return Err(AccessError::WrongQp);
+                }
+                (window.pd, &bound.registration, &bound.extent)
+            }
+        };
+        if owner != pd {
+            return Err(AccessError::WrongPd);
+        }
+        Ok((registration, extent))
+    }
+}
+
+#[inline]
+fn grant<R: Right>(
+    registration: &Arc<Registration>,
+    extent: &Extent,
+    need: Access,
+    va: u64,
+    len: u64,
+) -> Result<Grant<R>, AccessError> {
+    if !extent.access.contains(need) {
+        return Err(AccessError::NotPermitted);
+    }
+    let (start, len) = locate(extent, va, len)?;
+    Grant::new(registration, start, len)
+}
+
+/// The range in the region that `len` bytes at `va` are.
+#[inline]
+fn locate(extent: &Extent, va: u64, len: u64) -> Result<(usize, usize), AccessError> {
+    let len = usize::try_from(len).map_err(|_| AccessError::OutOfBounds)?;
+    let start = extent.locate(va, len).ok_or(AccessError::OutOfBounds)?;
+    Ok((start, len))
+}

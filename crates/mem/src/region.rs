@@ -1,0 +1,355 @@
+//! Memory itself. All `unsafe` code of the crate is here.
+#![allow(
+    unsafe_code,
+    reason = "the one audited file: everything else in the crate is safe"
+)]
+
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::{AccessError, OutOfBounds, OutOfMemory};
+
+/// Alignment of memory that a region allocates.
+const PAGE: usize = 4096;
+
+/// A range of memory that may be registered.
+///
+/// # Memory model
+///
+/// Registered memory is shared memory: a peer, other threads and, for raw regions, code in other
+/// languages may change it at any moment. So no Rust reference to its bytes is ever made, here or
+/// by anyone: bytes are copied in and out through raw pointers, and 64-bit words are operated on
+/// as [`AtomicU64`]. Accesses that race give what hardware gives, which is a mix of old and new
+/// bytes in a bulk copy. What is guaranteed when they race:
+///
+/// * One, two, four or eight bytes at a multiple of their length move whole, in one load (acquire)
+///   or store (release).
+/// * In a longer copy in, the last byte is stored after all the others, with release ordering,
+///   together with as many before it (eight at most) as make one aligned word.
+/// * The `u64` operations are atomic, towards each other and towards all of the above.
+///
+/// The bulk of a long copy is `memmove`, because an atomic copy costs a large part of memory
+/// bandwidth. Rust's memory model has no word yet for such a copy racing with a write; like every
+/// user of shared memory and of RDMA, we rely on it being opaque to the compiler and on the
+/// hardware having no undefined behaviour. Programs that want whole values order their accesses
+/// with completions, or with a flag as above.
+///
+/// # Invariant
+///
+/// Unless the region is null, `base` is an address with exposed provenance over `len` bytes (or,
+/// for a raw region, over those of them that are touched) which stay valid for reads and writes
+/// from any thread as long as the region lives, and which no Rust reference in use overlaps.
+pub struct Region {
+    base: usize,
+    len: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Allocated here: the address and layout to free.
+    Owned(usize, Layout),
+    /// Somebody else's; what keeps it in place is dropped with the region.
+    Raw(#[expect(dead_code, reason = "held only to be dropped")] Option<Box<dyn Send + Sync>>),
+    /// No memory at all.
+    Null,
+}
+
+impl Region {
+    /// Allocates `len` zeroed bytes, aligned to pages.
+    ///
+    /// Pages are not touched, so that a large region costs memory only as it is used.
+    pub fn alloc(len: usize) -> Result<Arc<Self>, OutOfMemory> {
+        // Over-allocating and aligning by hand keeps the allocator on its lazily zeroed path;
+        // asked for page alignment it would write every byte.
+        let size = len.checked_add(PAGE).ok_or(OutOfMemory)?;
+        let layout = Layout::from_size_align(size, 16).map_err(|_| OutOfMemory)?;
+        // SAFETY: the layout has a size of at least PAGE, which is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            return Err(OutOfMemory);
+        }
+        let start = start.expose_provenance();
+        // Skips less than PAGE bytes, so that `len` remain.
+        let base = start.next_multiple_of(PAGE);
+        Ok(Arc::new(Self {
+            base,
+            len,
+            kind: Kind::Owned(start, layout),
+        }))
+    }
+
+    /// Memory that the caller owns. `keep` is dropped with the region.
+    ///
+    /// A null `ptr` and a length of `usize::MAX` name the whole address space.
+    ///
+    /// # Safety
+    ///
+    /// While the region lives (it is gone when the last [`Arc`] of it is, and not before every
+    /// grant is), of the `len` bytes at `ptr` those that a local or remote operation on a key for
+    /// them names must be valid for reads and writes from any thread, and no Rust reference to
+    /// them may be in use, other than to atomics. The range must not pass the end of the address
+    /// space.
+    pub unsafe fn from_raw(
+        ptr: *mut u8,
+        len: usize,
+        keep: Option<Box<dyn Send + Sync>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            base: ptr.expose_provenance(),
+            len,
+            kind: Kind::Raw(keep),
+        })
+    }
+
+    /// No memory, at every address: reads give zeros, writes vanish, atomics return 0.
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn null() -> Arc<Self> {
+        Arc::new(Self {
+            base: 0,
+            len: usize::MAX,
+            kind: Kind::Null,
+        })
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte: where a key for it starts unless told otherwise.
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// Whether the byte at `offset` starts an aligned 64-bit word.
+    #[inline]
+    pub(crate) fn is_aligned(&self, offset: usize) -> bool {
+        self.base.wrapping_add(offset).is_multiple_of(8)
+    }
+
+    /// Fills `out` from the bytes at `offset`.
+    #[inline]
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        match self.pointer(offset, out.len())? {
+            // SAFETY: `pointer` gave `out.len()` bytes of this region; its invariant holds.
+            Some(src) => unsafe { copy_out(src, out) },
+            None => out.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Copies `data` to `offset`. The last byte is stored last; see the memory model above.
+    #[inline]
+    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        if let Some(dst) = self.pointer(offset, data.len())? {
+            // SAFETY: `pointer` gave `data.len()` bytes of this region; its invariant holds.
+            unsafe { copy_in(dst, data) };
+        }
+        Ok(())
+    }
+
+    /// Reads the word at `offset`, with acquire ordering.
+    pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
+        Ok(self
+            .word(offset)?
+            .map_or(0, |word| word.load(Ordering::Acquire)))
+    }
+
+    /// Writes the word at `offset`, with release ordering.
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), AccessError> {
+        if let Some(word) = self.word(offset)? {
+            word.store(value, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Adds to the word at `offset`, wrapping, and returns what was there before.
+    pub fn fetch_add_u64(&self, offset: usize, add: u64) -> Result<u64, AccessError> {
+        Ok(self
+            .word(offset)?
+            .map_or(0, |word| word.fetch_add(add, Ordering::AcqRel)))
+    }
+
+    /// Stores `new` in the word at `offset` if it is `current`. Gives what was there before, as
+    /// `Ok` if the store was made and `Err` if not. A null region takes every store.
+    pub fn compare_exchange_u64(
+        &self,
+        offset: usize,
+        current: u64,
+        new: u64,
+    ) -> Result<Result<u64, u64>, AccessError> {
+        Ok(match self.word(offset)? {
+            Some(word) => word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire),
+            None => Ok(0),
+        })
+    }
+
+    /// Where `len` bytes at `offset` are, if they are all in the region; `Ok(None)` if the region
+    /// is null or `len` is 0.
+    #[inline]
+    fn pointer(&self, offset: usize, len: usize) -> Result<Option<*mut u8>, OutOfBounds> {
+        if len > self.len || offset > self.len - len {
+            return Err(OutOfBounds);
+        }
+        if len == 0 || matches!(self.kind, Kind::Null) {
+            return Ok(None);
+        }
+        Ok(Some(ptr::with_exposed_provenance_mut(self.base + offset)))
+    }
+
+    fn word(&self, offset: usize) -> Result<Option<&AtomicU64>, AccessError> {
+        let pointer = self.pointer(offset, 8)?;
+        if !self.is_aligned(offset) {
+            return Err(AccessError::Misaligned);
+        }
+        let Some(pointer) = pointer else {
+            return Ok(None);
+        };
+        // SAFETY: aligned as just checked, and eight bytes of this region, whose invariant holds
+        // for as long as `self` is borrowed.
+        Ok(Some(unsafe { AtomicU64::from_ptr(pointer.cast()) }))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Kind::Owned(start, layout) = self.kind {
+            let start = ptr::with_exposed_provenance_mut(start);
+            // SAFETY: `alloc` got this address with this layout, and this is the only place that
+            // frees it.
+            unsafe { dealloc(start, layout) };
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Owned(..) => "owned",
+            Kind::Raw(_) => "raw",
+            Kind::Null => "null",
+        };
+        write!(f, "Region({kind}, {:#x} + {:#x})", self.base, self.len)
+    }
+}
+
+/// Copies `data` to `dst`, the last aligned word of it last and in one store.
+///
+/// # Safety
+///
+/// `dst` must be valid for writes of `data.len()` bytes that meet the invariant of [`Region`].
+#[inline]
+unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
+    let tail = last_word(dst.addr(), data.len());
+    let (head, tail) = data.split_at(data.len() - tail);
+    // SAFETY: `head` is no longer than `data`.
+    unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
+    let dst = dst.wrapping_add(head.len());
+    // The store releases the copy above to whoever acquires the word.
+    // SAFETY: `tail` is the rest of `data`, and `last_word` made `dst` a multiple of its length.
+    unsafe { store(dst, tail) };
+}
+
+/// How many bytes before the end of `len` bytes at `addr` make one naturally aligned word.
+#[inline]
+fn last_word(addr: usize, len: usize) -> usize {
+    let end = addr.wrapping_add(len);
+    if len >= 8 && end.is_multiple_of(8) {
+        8
+    } else if len >= 4 && end.is_multiple_of(4) {
+        4
+    } else if len >= 2 && end.is_multiple_of(2) {
+        2
+    } else {
+        len.min(1)
+    }
+}
+
+/// Stores one word of 1, 2, 4 or 8 bytes, or nothing if `word` is empty.
+///
+/// # Safety
+///
+/// `dst` must be a multiple of `word.len()` and valid for writes of as many bytes that meet the
+/// invariant of [`Region`].
+#[inline]
+unsafe fn store(dst: *mut u8, word: &[u8]) {
+    if let Ok(bytes) = <[u8; 8]>::try_from(word) {
+        // SAFETY: eight valid bytes at a multiple of eight, by contract.
+        let cell = unsafe { AtomicU64::from_ptr(dst.cast()) };
+        cell.store(u64::from_ne_bytes(bytes), Ordering::Release);
+    } else if let Ok(bytes) = <[u8; 4]>::try_from(word) {
+        // SAFETY: four valid bytes at a multiple of four, by contract.
+        let cell = unsafe { AtomicU32::from_ptr(dst.cast()) };
+        cell.store(u32::from_ne_bytes(bytes), Ordering::Release);
+    } else if let Ok(bytes) = <[u8; 2]>::try_from(word) {
+        // SAFETY: two valid bytes at a multiple of two, by contract.
+        let cell = unsafe { AtomicU16::from_ptr(dst.cast()) };
+        cell.store(u16::from_ne_bytes(bytes), Ordering::Release);
+    } else if let [byte] = *word {
+        // SAFETY: one valid byte, by contract.
+        let cell = unsafe { AtomicU8::from_ptr(dst) };
+        cell.store(byte, Ordering::Release);
+    }
+}
+
+/// Copies from `src` to fill `out`, the last aligned word of it first and in one load: who sees
+/// the end of what [`copy_in`] wrote also sees the rest.
+///
+/// # Safety
+///
+/// `src` must be valid for reads of `out.len()` bytes that meet the invariant of [`Region`].
+#[inline]
+unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
+    let tail = last_word(src.addr(), out.len());
+    let (head, tail) = out.split_at_mut(out.len() - tail);
+    let end = src.wrapping_add(head.len());
+    // SAFETY: `tail` is the end of `out`, and `last_word` made `end` a multiple of its length.
+    unsafe { load(end, tail) };
+    // SAFETY: `head` is no longer than `out`.
+    unsafe { ptr::copy(src, head.as_mut_ptr(), head.len()) };
+}
+
+/// Loads one word of 1, 2, 4 or 8 bytes, or nothing if `word` is empty.
+///
+/// # Safety
+///
+/// `src` must be a multiple of `word.len()` and valid for reads of as many bytes that meet the
+/// invariant of [`Region`].
+#[inline]
+unsafe fn load(src: *mut u8, word: &mut [u8]) {
+    match word.len() {
+        8 => {
+            // SAFETY: eight valid bytes at a multiple of eight, by contract.
+            let cell = unsafe { AtomicU64::from_ptr(src.cast()) };
+            word.copy_from_slice(&cell.load(Ordering::Acquire).to_ne_bytes());
+        }
+        4 => {
+            // SAFETY: four valid bytes at a multiple of four, by contract.
+            let cell = unsafe { AtomicU32::from_ptr(src.cast()) };
+            word.copy_from_slice(&cell.load(Ordering::Acquire).to_ne_bytes());
+        }
+        2 => {
+            // SAFETY: two valid bytes at a multiple of two, by contract.
+            let cell = unsafe { AtomicU16::from_ptr(src.cast()) };
+            word.copy_from_slice(&cell.load(Ordering::Acquire).to_ne_bytes());
+        }
+        1 => {
+            // SAFETY: one valid byte, by contract.
+            let cell = unsafe { AtomicU8::from_ptr(src) };
+            word.copy_from_slice(&[cell.load(Ordering::Acquire)]);
+        }
+        _ => {}
+    }
+}
