@@ -1,5 +1,121 @@
 //! The project's own tasks: `cargo xtask ci` is the one command that tests everything.
-fn main() {
-    let status = std::process::Command::new("cargo").args(["test", "--workspace"]).status();
-    std::process::exit(i32::from(!status.is_ok_and(|s| s.success())));
+//!
+//! It uses nothing but the standard library, so that the first build costs seconds. Exit
+//! status: 0 all is well, 1 something failed, 2 the command line makes no sense.
+#![forbid(unsafe_code)]
+
+mod args;
+mod ci;
+mod fuzz;
+mod manifest;
+mod shell;
+mod source;
+mod swarm;
+mod tidy;
+
+use std::process::ExitCode;
+
+use args::Args;
+
+const HELP: &str = "\
+The project's own tasks.
+
+Usage: cargo xtask <COMMAND> [OPTIONS]
+
+Commands:
+  ci      Install what the tests need, then run every check of the project
+  tidy    Check the rules of the house: crate graph, unsafe policy, layout of files
+  swarm   Run seeded simulations of the whole stack, or replay one seed
+  fuzz    Run the fuzz targets for a while
+
+`cargo xtask <COMMAND> --help` says more. Exit status: 0 fine, 1 failed, 2 wrong usage.
+";
+
+/// Why a task did not succeed.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// The command line makes no sense: exit status 2.
+    Usage(String),
+    /// A check failed or a program could not be run: exit status 1.
+    Failed(String),
+}
+
+type Outcome<T = ()> = Result<T, Failure>;
+
+/// One command: its name, its help text and what it does.
+type Task = (&'static str, &'static str, fn(Args) -> Outcome);
+
+const TASKS: &[Task] = &[
+    ("ci", ci::HELP, ci::main),
+    ("tidy", tidy::HELP, tidy::main),
+    ("swarm", swarm::HELP, swarm::main),
+    ("fuzz", fuzz::HELP, fuzz::main),
+];
+
+fn main() -> ExitCode {
+    match dispatch(std::env::args().skip(1).collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(message)) => {
+            eprintln!("xtask: {message}\nTry `cargo xtask --help`.");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(words: Vec<String>) -> Outcome {
+    let mut args = Args::new(words);
+    let help = args.flag("--help") | args.flag("-h");
+    let Some(name) = args.positional()? else {
+        if help {
+            print!("{HELP}");
+            return Ok(());
+        }
+        return Err(Failure::Usage("a command is missing".into()));
+    };
+    let Some((_, text, task)) = TASKS.iter().find(|(task, ..)| *task == name) else {
+        return Err(Failure::Usage(format!("no command `{name}`")));
+    };
+    if help {
+        print!("{text}");
+        return Ok(());
+    }
+    task(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage_error(words: &[&str]) -> bool {
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        matches!(dispatch(words), Err(Failure::Usage(_)))
+    }
+
+    #[test]
+    fn senseless_command_lines_are_usage_errors() {
+        assert!(usage_error(&[]));
+        assert!(usage_error(&["dance"]));
+        assert!(usage_error(&["--fast"]));
+        assert!(usage_error(&["tidy", "--fast"]));
+        assert!(usage_error(&["ci", "--only", "tidy,dance"]));
+        assert!(usage_error(&["swarm", "--seed", "many"]));
+        assert!(usage_error(&["swarm", "--count"]));
+        assert!(usage_error(&["fuzz", "--seconds", "0"]));
+    }
+
+    #[test]
+    fn every_command_has_help() {
+        for (name, text, _) in TASKS {
+            assert!(HELP.contains(name));
+            assert!(text.contains("Usage: cargo xtask "), "{name}");
+            assert_eq!(
+                dispatch(vec![(*name).to_owned(), "--help".to_owned()]),
+                Ok(())
+            );
+        }
+    }
 }

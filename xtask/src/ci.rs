@@ -1,0 +1,104 @@
+//! `cargo xtask ci`: everything that has to hold, in one command.
+
+mod packages;
+mod report;
+mod steps;
+
+use crate::args::Args;
+use crate::{Failure, Outcome};
+use report::Report;
+use steps::{STEPS, Step};
+
+pub(crate) const HELP: &str = "\
+Installs what the tests need (as root, with apt) and runs every check of the project. It
+stops at the first step that fails.
+
+Usage: cargo xtask ci [--only STEP,...] [--keep-going] [--list]
+
+Options:
+  --only STEP,...   Run these steps only
+  --keep-going      Run the remaining steps after a failure
+  --list            Say which steps there are
+
+Environment:
+  FEROCE_SEED   First seed of the swarm (default: 1)
+  CI            If set, a package that is missing is a failure, not a warning
+";
+
+/// How a step ended, if it did not fail.
+enum Done {
+    /// It ran; lines worth seeing again at the end.
+    Ran(Vec<String>),
+    /// It had nothing to do, and why.
+    Skipped(String),
+}
+
+pub(crate) fn main(mut args: Args) -> Outcome {
+    let list = args.flag("--list");
+    let keep_going = args.flag("--keep-going");
+    let only: Option<String> = args.value("--only")?;
+    args.finish()?;
+    let chosen = choose(only.as_deref())?;
+    if list {
+        for step in chosen {
+            let note = if (step.is_there)() {
+                ""
+            } else {
+                " (not in the tree yet)"
+            };
+            println!("{:<9} {}{note}", step.name, step.about);
+        }
+        return Ok(());
+    }
+    let mut report = Report::new(chosen.len());
+    for step in chosen {
+        report.begin(step);
+        let result = if (step.is_there)() {
+            (step.run)()
+        } else {
+            Ok(Done::Skipped(steps::ABSENT.into()))
+        };
+        let failed = result.is_err();
+        report.end(step, result);
+        if failed && !keep_going {
+            break;
+        }
+    }
+    report.finish()
+}
+
+/// The steps that `--only` names, in the order of the table; all of them without it.
+fn choose(only: Option<&str>) -> Outcome<Vec<&'static Step>> {
+    let Some(only) = only else {
+        return Ok(STEPS.iter().collect());
+    };
+    let names: Vec<&str> = only.split(',').map(str::trim).collect();
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| STEPS.iter().all(|step| step.name != **name))
+    {
+        let known: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        let known = known.join(", ");
+        return Err(Failure::Usage(format!(
+            "no step `{unknown}`; there are: {known}"
+        )));
+    }
+    Ok(STEPS
+        .iter()
+        .filter(|step| names.contains(&step.name))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_name() {
+        let names =
+            |only| choose(only).map(|steps| steps.iter().map(|s| s.name).collect::<Vec<_>>());
+        assert_eq!(names(Some("test, tidy")), Ok(vec!["tidy", "test"]));
+        assert_eq!(names(None).map(|all| all.len()), Ok(STEPS.len()));
+        assert!(names(Some("tidy,what")).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! What the tests need from the system, and how to get it on Debian.
+
+use std::process::Command;
+
+use super::Done;
+use crate::shell::{ask, is_on_path, run};
+use crate::{Failure, Outcome};
+
+/// A Debian package that some check needs.
+struct Package {
+    name: &'static str,
+    /// A program that it brings; if that is there, the package is not needed.
+    program: &'static str,
+    /// What the project does with it.
+    reason: &'static str,
+    /// What does not run without it.
+    without: &'static str,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "git",
+        program: "git",
+        reason: "says which files belong to the project",
+        without: "tidy looks at every file it finds, and cannot tell what is committed",
+    },
+    Package {
+        name: "tshark",
+        program: "tshark",
+        reason: "a second opinion on every packet we write",
+        without: "the tests that let Wireshark decode our packets are skipped",
+    },
+    Package {
+        name: "valgrind",
+        program: "valgrind",
+        reason: "counts instructions, which are the same on every machine",
+        without: "instruction counts of the benchmarks are skipped",
+    },
+    Package {
+        name: "g++",
+        program: "g++",
+        reason: "libFuzzer is C++ and is built with the fuzz targets",
+        without: "the fuzz targets do not build",
+    },
+];
+
+/// Makes sure that the packages are there. Costs nothing if they are.
+pub(crate) fn install() -> Outcome<Done> {
+    let missing: Vec<&Package> = PACKAGES
+        .iter()
+        .filter(|package| !package.is_there())
+        .collect();
+    if missing.is_empty() {
+        println!("all {} packages are there", PACKAGES.len());
+        return Ok(Done::Ran(Vec::new()));
+    }
+    for package in &missing {
+        println!("missing: {} ({})", package.name, package.reason);
+    }
+    if !is_root() || !is_on_path("apt-get") {
+        return report_missing(&missing);
+    }
+    run(apt_get().arg("update"))?;
+    let names = missing.iter().map(|package| package.name);
+    run(apt_get()
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(names))?;
+    match missing.iter().find(|package| !package.is_there()) {
+        None => Ok(Done::Ran(Vec::new())),
+        Some(package) => Err(Failure::Failed(format!(
+            "{} is installed but not usable",
+            package.name
+        ))),
+    }
+}
+
+fn report_missing(missing: &[&Package]) -> Outcome<Done> {
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    let names = names.join(" ");
+    println!("WARNING: cannot install packages (not root, or not Debian). Without them:");
+    for package in missing {
+        println!("WARNING:   {:<9} {}", package.name, package.without);
+    }
+    println!("WARNING: to have them, as root: apt-get install {names}");
+    let in_ci = std::env::var("CI").is_ok_and(|value| !matches!(&*value, "" | "0" | "false"));
+    if in_ci {
+        return Err(Failure::Failed(format!("missing packages: {names}")));
+    }
+    let mut lines = vec![format!("WARNING: missing packages: {names}")];
+    lines.extend(
+        missing
+            .iter()
+            .map(|p| format!("WARNING:   {:<9} {}", p.name, p.without)),
+    );
+    Ok(Done::Ran(lines))
+}
+
+impl Package {
+    fn is_there(&self) -> bool {
+        is_on_path(self.program) || self.is_installed()
+    }
+
+    fn is_installed(&self) -> bool {
+        let mut query = Command::new("dpkg-query");
+        let status = ask(query.args(["--show", "--showformat=${db:Status-Status}", self.name]));
+        status.is_some_and(|status| status == "installed")
+    }
+}
+
+fn is_root() -> bool {
+    ask(Command::new("id").arg("-u")).is_some_and(|id| id.trim() == "0")
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .arg("--quiet");
+    command
+}

@@ -1,0 +1,203 @@
+//! The steps, in the order that finds the cheapest mistakes first.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Done, packages};
+use crate::shell::{ask, cargo, extended, is_on_path, root, run, run_keeping, target_dir};
+use crate::{Outcome, fuzz, swarm, tidy};
+
+/// Said of a step whose subject has not been written.
+pub(crate) const ABSENT: &str = "not in the tree yet";
+
+/// Seeds of the swarm in one run.
+const SWARM_SEEDS: u64 = 10_000;
+
+/// Seconds for each fuzz target in one run.
+const FUZZ_SECONDS: u64 = 10;
+
+/// A target without std, to prove that nothing sneaks it in.
+const BARE_TARGET: &str = "x86_64-unknown-none";
+
+/// One step of the whole.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Whether what the step tests is in the tree.
+    pub(crate) is_there: fn() -> bool,
+    pub(crate) run: fn() -> Outcome<Done>,
+}
+
+const fn step(
+    name: &'static str,
+    about: &'static str,
+    is_there: fn() -> bool,
+    run: fn() -> Outcome<Done>,
+) -> Step {
+    Step {
+        name,
+        about,
+        is_there,
+        run,
+    }
+}
+
+pub(crate) const STEPS: &[Step] = &[
+    step(
+        "packages",
+        "what the tests need from the system",
+        always,
+        packages::install,
+    ),
+    step("fmt", "the formatting of the code", always, fmt),
+    step("tidy", "the rules of the house", always, || {
+        tidy::check().map(|()| quietly())
+    }),
+    step("clippy", "lints, as errors", always, clippy),
+    step("no-std", "the lower crates without std", always, no_std),
+    step(
+        "test",
+        "unit, integration and documentation tests",
+        always,
+        test,
+    ),
+    step(
+        "loom",
+        "every interleaving of the rings",
+        || has("crates/ring/tests/loom.rs"),
+        loom,
+    ),
+    step(
+        "swarm",
+        "seeded simulations of the whole stack",
+        swarm::exists,
+        run_swarm,
+    ),
+    step(
+        "fuzz",
+        "a short run of every fuzz target",
+        || has("fuzz/Cargo.toml"),
+        run_fuzz,
+    ),
+    step(
+        "docs",
+        "the documentation, warnings as errors",
+        always,
+        docs,
+    ),
+    step(
+        "bench",
+        "a short run of the benchmarks",
+        || has("bench/Cargo.toml"),
+        bench,
+    ),
+];
+
+fn always() -> bool {
+    true
+}
+
+fn has(path: &str) -> bool {
+    root().join(path).exists()
+}
+
+fn quietly() -> Done {
+    Done::Ran(Vec::new())
+}
+
+fn fmt() -> Outcome<Done> {
+    run(&mut cargo(["fmt", "--all", "--check"]))?;
+    // These stand outside the workspace.
+    for manifest in ["fuzz/Cargo.toml", "bench/Cargo.toml"]
+        .into_iter()
+        .filter(|path| has(path))
+    {
+        run(&mut cargo(["fmt", "--manifest-path", manifest, "--check"]))?;
+    }
+    Ok(quietly())
+}
+
+fn clippy() -> Outcome<Done> {
+    let mut clippy = cargo(["clippy", "--workspace", "--all-targets", "--all-features"]);
+    run(clippy.args(["--", "-D", "warnings"]))?;
+    Ok(quietly())
+}
+
+fn no_std() -> Outcome<Done> {
+    let mut check = cargo(["check", "--lib", "--no-default-features"]);
+    let crates = tidy::NO_STD
+        .iter()
+        .filter(|name| has(&format!("crates/{name}/Cargo.toml")));
+    check.args(crates.map(|name| format!("--package=feroce-{name}")));
+    let mut lines = Vec::new();
+    if is_target_installed(BARE_TARGET) {
+        check.args(["--target", BARE_TARGET]);
+    } else {
+        let note = format!("no-std: {BARE_TARGET} is not installed, checked for this machine only");
+        println!("{note}");
+        lines.push(note);
+    }
+    run(&mut check)?;
+    Ok(Done::Ran(lines))
+}
+
+fn is_target_installed(target: &str) -> bool {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let folder = ask(Command::new(rustc).args(["--print", "target-libdir", "--target", target]));
+    folder.is_some_and(|folder| Path::new(folder.trim()).exists())
+}
+
+fn test() -> Outcome<Done> {
+    let program: &[&str] = if is_on_path("cargo-nextest") {
+        &["nextest", "run"]
+    } else {
+        &["test", "--tests"]
+    };
+    let mut lines = run_tests(cargo(program).args(["--workspace", "--all-features"]))?;
+    lines.extend(run_tests(&mut cargo([
+        "test",
+        "--doc",
+        "--workspace",
+        "--all-features",
+    ]))?);
+    Ok(Done::Ran(lines))
+}
+
+/// Runs tests and gives back the lines in which they sum up.
+fn run_tests(command: &mut Command) -> Outcome<Vec<String>> {
+    let (outcome, lines) = run_keeping(command, |line| {
+        line.starts_with("test result:") || line.trim_start().starts_with("Summary [")
+    });
+    outcome.map(|()| lines)
+}
+
+fn loom() -> Outcome<Done> {
+    let mut loom = cargo(["test", "-p", "feroce-ring", "--release", "--test", "loom"]);
+    loom.env("RUSTFLAGS", extended("RUSTFLAGS", "--cfg loom"));
+    loom.arg("--target-dir").arg(target_dir().join("loom"));
+    run_tests(&mut loom).map(Done::Ran)
+}
+
+fn run_swarm() -> Outcome<Done> {
+    let seeds = swarm::Seeds::from_environment(SWARM_SEEDS)?;
+    let (outcome, lines) = run_keeping(&mut swarm::command(seeds), |line| {
+        line.starts_with("swarm:")
+    });
+    outcome.map(|()| Done::Ran(lines))
+}
+
+fn run_fuzz() -> Outcome<Done> {
+    fuzz::run_all(&fuzz::targets()?, FUZZ_SECONDS).map(|summary| Done::Ran(vec![summary]))
+}
+
+fn docs() -> Outcome<Done> {
+    let mut docs = cargo(["doc", "--workspace", "--no-deps"]);
+    run(docs.env("RUSTDOCFLAGS", extended("RUSTDOCFLAGS", "-D warnings")))?;
+    Ok(quietly())
+}
+
+fn bench() -> Outcome<Done> {
+    let mut bench = cargo(["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
+    run(bench.args(["--", "--smoke"]))?;
+    Ok(quietly())
+}

@@ -1,0 +1,88 @@
+//! `cargo xtask tidy`: the rules of the house, checked. Every rule is a function from the
+//! tree of files to the problems it sees, and every problem is one line.
+
+mod dead;
+mod graph;
+mod manifests;
+mod policy;
+mod text;
+mod tree;
+
+use crate::args::Args;
+use crate::shell::root;
+use crate::{Failure, Outcome};
+pub(crate) use policy::NO_STD;
+use tree::{Problem, Tree};
+
+pub(crate) const HELP: &str = "\
+Checks the rules of the house. Each violation is one line, `path:line: message`.
+
+Usage: cargo xtask tidy [--list]
+
+Options:
+  --list   Say which rules there are
+";
+
+type Rule = (&'static str, fn(&Tree) -> Vec<Problem>);
+
+const RULES: &[Rule] = &[
+    (
+        "crates depend on each other as the design says",
+        graph::check,
+    ),
+    (
+        "unsafe code only in mem, ring, link, feroce and capi",
+        policy::unsafe_code,
+    ),
+    ("the lower crates are no_std", policy::no_std),
+    (
+        "no clock, thread, environment or socket in the lower crates",
+        policy::no_outside_world,
+    ),
+    (
+        "lines of at most 100 characters, no tabs, no trailing white space",
+        text::layout,
+    ),
+    ("files of at most 600 lines, unit tests aside", text::size),
+    (
+        "no notes to self, no leftovers of debugging, no ignored tests",
+        text::leftovers,
+    ),
+    ("no paths of somebody's machine", text::machine_paths),
+    ("no source file that is not compiled", dead::check),
+    (
+        "manifests are complete and inherit from the workspace",
+        manifests::complete,
+    ),
+    ("Cargo.lock is committed", manifests::lock_file),
+];
+
+pub(crate) fn main(mut args: Args) -> Outcome {
+    let list = args.flag("--list");
+    args.finish()?;
+    if list {
+        RULES.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    check()
+}
+
+/// Checks every rule on the tree and prints what is wrong.
+pub(crate) fn check() -> Outcome {
+    let tree = Tree::read(&root())?;
+    let mut problems: Vec<Problem> = RULES.iter().flat_map(|(_, rule)| rule(&tree)).collect();
+    problems.sort();
+    problems.iter().for_each(|problem| println!("{problem}"));
+    if !problems.is_empty() {
+        return Err(Failure::Failed(format!(
+            "tidy: {} problems",
+            problems.len()
+        )));
+    }
+    println!(
+        "tidy: {} rules, {} files, no problems",
+        RULES.len(),
+        tree.files().len()
+    );
+    Ok(())
+}
