@@ -213,3 +213,6 @@ impl fmt::Debug for DoorbellOwner {
             .finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -22,6 +22,8 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(all(test, not(loom)))]
+extern crate std;
 
 mod doorbell;
 mod slots;

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The largest capacity of a ring.
-pub const MAX_CAPACITY: usize = 1 << 30;
+pub const MAX_CAPACITY: usize = 1 << 24;
 
 /// Makes a ring that holds up to `capacity` items, exactly.
 ///
@@ -37,6 +37,26 @@ pub const MAX_CAPACITY: usize = 1 << 30;
 /// segments of up to 16, each when it is first reached.
 ///
 /// Items left when both halves are gone are dropped then.
+///
+/// ```
+/// let (mut posts, mut engine) = feroce_ring::spsc(2);
+/// posts.stage("write").unwrap();
+/// posts.stage("read").unwrap();
+/// assert_eq!(posts.stage("send"), Err("send"));
+/// assert_eq!(engine.peek(0), None);
+///
+/// posts.publish();
+/// assert_eq!(engine.peek(1), Some(&"read"));
+/// assert_eq!(engine.pop(), Some("write"));
+/// assert_eq!(posts.free(), 1);
+/// ```
+///
+/// The halves may be sent to other threads but not be shared or cloned:
+///
+/// ```compile_fail,E0277
+/// fn share(_: impl Sync) {}
+/// share(feroce_ring::spsc::<u8>(1).0);
+/// ```
 ///
 /// # Panics
 ///
@@ -364,3 +384,6 @@ impl<T> fmt::Debug for Consumer<T> {
             .finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,171 @@
+//! Every order in which the threads of a ring or a doorbell can run, within loom's memory model.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p feroce-ring --release --test loom
+//! ```
+#![cfg(loom)]
+
+mod model;
+
+use feroce_ring::{DoorbellOwner, spsc};
+use loom::thread;
+use model::{
+    Census,
+    Receive::{self, Peek, PeekMut, Pop},
+    Send::{self, Publish, Push, Stage, UnstageAll},
+    numbered,
+};
+
+/// Runs both scripts at once in every order; all that was sent must arrive, and all that was made
+/// must be dropped.
+fn check(capacity: usize, send: &'static [Send], receive: &'static [Receive]) {
+    loom::model(move || {
+        let census = Census::default();
+        let (mut sender, mut receiver) = numbered(capacity, &census);
+        let sending = thread::spawn(move || {
+            for &step in send {
+                sender.step(step);
+            }
+            sender.finish()
+        });
+        for &step in receive {
+            receiver.step(step);
+        }
+        let sent = sending.join().unwrap();
+        assert_eq!(receiver.finish(), sent);
+        drop(receiver);
+        assert_eq!(census.alive(), 0);
+    });
+}
+
+#[test]
+fn push_pop_and_peek_keep_the_order() {
+    check(2, &[Push, Push, Push], &[Pop, Peek(1), Pop, Pop]);
+    check(
+        3,
+        &[Push, Push, Push, Push],
+        &[Peek(0), Pop, PeekMut(1), Pop],
+    );
+}
+
+#[test]
+fn one_slot_changes_hands() {
+    check(1, &[Push, Push, Push], &[Pop, PeekMut(0), Pop, Pop]);
+}
+
+#[test]
+fn staged_items_are_published_whole() {
+    check(
+        3,
+        &[Stage, Stage, Publish, Stage, Push],
+        &[Peek(1), Pop, Pop, Pop],
+    );
+    check(
+        2,
+        &[Stage, Publish, Stage, UnstageAll, Stage, Push],
+        &[Pop, Peek(0), Pop],
+    );
+}
+
+#[test]
+fn a_batch_is_seen_whole_or_not_at_all() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = spsc(3);
+        let sending = thread::spawn(move || {
+            for number in 0..3 {
+                producer.stage(number).unwrap();
+            }
+        });
+        assert!(matches!(consumer.len(), 0 | 3));
+        if consumer.peek(0).is_some() {
+            assert_eq!(consumer.peek(2), Some(&2));
+        }
+        sending.join().unwrap();
+        assert_eq!(consumer.len(), 3);
+    });
+}
+
+#[test]
+fn both_halves_may_go_at_once_while_the_ring_is_full() {
+    loom::model(|| {
+        let census = Census::default();
+        let (mut sender, mut receiver) = numbered(3, &census);
+        for _ in 0..3 {
+            assert!(sender.step(Push));
+        }
+        assert!(receiver.step(Pop));
+        let sending = thread::spawn(move || {
+            sender.step(Push);
+            sender.step(Stage);
+            drop(sender);
+        });
+        receiver.step(Pop);
+        drop(receiver);
+        sending.join().unwrap();
+        assert_eq!(census.alive(), 0);
+    });
+}
+
+#[test]
+fn the_producer_learns_that_the_consumer_is_gone() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = spsc(1);
+        producer.push(0).unwrap();
+        let receiving = thread::spawn(move || drop(consumer.pop()));
+        if producer.is_closed() {
+            assert_eq!(producer.free(), 1, "what it did before it went is seen");
+        }
+        receiving.join().unwrap();
+        assert!(producer.is_closed());
+    });
+}
+
+/// Two threads post to a ring each and ring a bell each, the same one or two; the owner looks into
+/// a ring only when its bell was rung, and must find everything.
+fn check_doorbells(bell_of: [u32; 2], posts: u32, drains: usize) {
+    loom::model(move || {
+        let mut owner = DoorbellOwner::new();
+        let mut rings = Vec::new();
+        let mut threads = Vec::new();
+        for id in bell_of {
+            let (mut producer, consumer) = spsc(posts as usize);
+            rings.push((id, consumer));
+            let bell = owner.bell(id);
+            threads.push(thread::spawn(move || {
+                for number in 0..posts {
+                    producer.push(number).unwrap();
+                    bell.ring();
+                }
+            }));
+        }
+        let mut found = 0;
+        let mut look = |owner: &mut DoorbellOwner| {
+            owner.drain(|id| {
+                for (_, ring) in rings.iter_mut().filter(|(bell, _)| *bell == id) {
+                    while ring.pop().is_some() {
+                        found += 1;
+                    }
+                }
+            });
+        };
+        for _ in 0..drains {
+            look(&mut owner);
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        look(&mut owner);
+        assert!(!owner.is_rung());
+        assert_eq!(found, 2 * posts);
+    });
+}
+
+#[test]
+fn two_ringers_of_one_bell_are_both_heard() {
+    check_doorbells([0, 0], 1, 1);
+}
+
+#[test]
+fn two_ringers_of_two_bells_are_both_heard() {
+    check_doorbells([0, 1], 1, 1);
+}
