@@ -85,21 +85,21 @@ impl MrTable {
         rkey: Rkey,
     ) -> Result<(&Arc<Registration>, &Extent), AccessError> {
         let entry = self.slots.get(rkey.into()).ok_or(AccessError::BadKey)?;
-        let (owner, registration, extent) = match entry {
+        let (owner, only_qp, registration, extent) = match entry {
             Entry::Mr(mr) => {
                 let extent = mr.extent.as_ref().ok_or(AccessError::BadKey)?;
-                (mr.pd, &mr.registration, extent)
+                (mr.pd, None, &mr.registration, extent)
             }
             Entry::Window(window) => {
                 let bound = window.bound.as_ref().ok_or(AccessError::BadKey)?;
-                if bound.qpn.is_some_and(|bound| bound != qpn) {
-                    return Err(AccessError::WrongQp);
-                }
-                (window.pd, &bound.registration, &bound.extent)
+                (window.pd, bound.qpn, &bound.registration, &bound.extent)
             }
         };
         if owner != pd {
             return Err(AccessError::WrongPd);
+        }
+        if only_qp.is_some_and(|only| only != qpn) {
+            return Err(AccessError::WrongQp);
         }
         Ok((registration, extent))
     }
@@ -127,3 +127,6 @@ fn locate(extent: &Extent, va: u64, len: u64) -> Result<(usize, usize), AccessEr
     let start = extent.locate(va, len).ok_or(AccessError::OutOfBounds)?;
     Ok((start, len))
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,8 +28,16 @@ impl Registration {
 /// A checked right to touch a range of registered memory.
 ///
 /// Only [`MrTable`](crate::MrTable) makes grants, after all checks; from there on the right can be
-/// divided and dropped but never widened. While a grant lives its memory does too, and
+/// divided, copied and dropped but never widened. While a grant lives its memory does too, and
 /// deregistration is not quiet ([`Dereg::is_quiet`]); hold grants no longer than the work needs.
+///
+/// A right to read is none to write, and the compiler knows:
+///
+/// ```compile_fail,E0599
+/// fn write(grant: feroce_mem::Grant<feroce_mem::Read>) {
+///     grant.copy_in(0, b"no");
+/// }
+/// ```
 ///
 /// Invariants: without a registration the length is 0; otherwise the range lies in the region, and
 /// if `R` is [`Atomic`] it is eight bytes at an address that is a multiple of eight.
@@ -42,8 +50,8 @@ pub struct Grant<R: Right> {
 }
 
 impl<R: Right> Grant<R> {
-    /// A right to `len` bytes at `start` of the region, which the caller has checked for
-    /// permission; range and alignment are checked here.
+    /// A right to `len` bytes at `start` of the region. The caller has checked permission and
+    /// range; alignment is checked here.
     #[inline]
     pub(crate) fn new(
         registration: &Arc<Registration>,
@@ -51,9 +59,10 @@ impl<R: Right> Grant<R> {
         len: usize,
     ) -> Result<Self, AccessError> {
         let region = registration.region();
-        if len > region.len() || start > region.len() - len {
-            return Err(AccessError::OutOfBounds);
-        }
+        debug_assert!(
+            len <= region.len() && start <= region.len() - len,
+            "range was checked"
+        );
         if R::WORD && (len != 8 || !region.is_aligned(start)) {
             return Err(AccessError::Misaligned);
         }
@@ -262,3 +271,6 @@ impl Dereg {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

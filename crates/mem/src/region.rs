@@ -21,22 +21,26 @@ const PAGE: usize = 4096;
 /// # Memory model
 ///
 /// Registered memory is shared memory: a peer, other threads and, for raw regions, code in other
-/// languages may change it at any moment. So no Rust reference to its bytes is ever made, here or
-/// by anyone: bytes are copied in and out through raw pointers, and 64-bit words are operated on
-/// as [`AtomicU64`]. Accesses that race give what hardware gives, which is a mix of old and new
-/// bytes in a bulk copy. What is guaranteed when they race:
+/// languages may change it at any moment. So no Rust reference to its bytes is ever made, other
+/// than to atomics: bytes are copied in and out through raw pointers, words are loaded, stored and
+/// operated on as [`AtomicU64`] and its smaller kin. Accesses that race give what hardware gives,
+/// a mix of old and new bytes; they never break a promise that a reference makes to the compiler.
+/// What holds even when they race:
 ///
 /// * One, two, four or eight bytes at a multiple of their length move whole, in one load (acquire)
-///   or store (release).
+///   or one store (release).
 /// * In a longer copy in, the last byte is stored after all the others, with release ordering,
-///   together with as many before it (eight at most) as make one aligned word.
-/// * The `u64` operations are atomic, towards each other and towards all of the above.
+///   in one word with as many before it as alignment allows (eight bytes in all at most). In a
+///   longer copy out, that word is loaded first, with acquire ordering: who sees the last byte
+///   of what one copy wrote sees all of it.
+/// * The `u64` operations are atomic, towards each other and towards the words above.
 ///
-/// The bulk of a long copy is `memmove`, because an atomic copy costs a large part of memory
-/// bandwidth. Rust's memory model has no word yet for such a copy racing with a write; like every
-/// user of shared memory and of RDMA, we rely on it being opaque to the compiler and on the
-/// hardware having no undefined behaviour. Programs that want whole values order their accesses
-/// with completions, or with a flag as above.
+/// The bulk of a longer copy is `memmove`, because copying with atomics costs a large part of
+/// memory bandwidth. Rust's memory model has no name yet for such a copy racing with a write, nor
+/// for atomics of different sizes that overlap; as everybody does who shares memory with a device
+/// or another process, we rely on the compiler not seeing both sides and on the hardware having no
+/// undefined behaviour. Programs that need whole values order their accesses with completions, or
+/// with a flag as above.
 ///
 /// # Invariant
 ///
@@ -88,11 +92,12 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// While the region lives (it is gone when the last [`Arc`] of it is, and not before every
-    /// grant is), of the `len` bytes at `ptr` those that a local or remote operation on a key for
-    /// them names must be valid for reads and writes from any thread, and no Rust reference to
-    /// them may be in use, other than to atomics. The range must not pass the end of the address
-    /// space.
+    /// The range must not pass the end of the address space. While the region lives, which is
+    /// until the last [`Arc`] of it, the last registration and the last grant are gone, every byte
+    /// of it that is touched must be valid for reads and writes from any thread, and no Rust
+    /// reference to it may be in use, other than to atomics. Bytes are touched by operations on
+    /// keys for the region, whether local or remote, and by the methods of the region: where not
+    /// all of the range is valid, the caller answers for what those who hold either may name.
     pub unsafe fn from_raw(
         ptr: *mut u8,
         len: usize,
@@ -353,3 +358,6 @@ unsafe fn load(src: *mut u8, word: &mut [u8]) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,87 @@ impl<T> Slots<T> {
         Some(value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Inserts and removes until `stale` matches again; returns how many insertions it took.
+    fn insertions_until_match(slots: &mut Slots<()>, stale: Key) -> usize {
+        for n in 1.. {
+            let key = slots.insert(()).expect("room");
+            if key == stale {
+                return n;
+            }
+            assert!(slots.get(stale).is_none());
+            assert!(slots.remove(key).is_some());
+        }
+        unreachable!("the key space is finite")
+    }
+
+    #[test]
+    fn a_stale_key_stays_stale_for_long() {
+        let mut slots = Slots::new(1, u32::MAX);
+        let stale = slots.insert(()).unwrap();
+        slots.remove(stale).unwrap();
+        assert!(insertions_until_match(&mut slots, stale) >= 256 * 1024);
+    }
+
+    #[test]
+    fn a_stale_key_stays_stale_for_long_with_many_free() {
+        // The slot is first in the queue and the queue long enough: the earliest it can return.
+        let mut slots = Slots::new(2, u32::MAX);
+        let keys: Vec<Key> = (0..REST).map(|_| slots.insert(()).unwrap()).collect();
+        for &key in &keys {
+            slots.remove(key).unwrap();
+        }
+        let taken = insertions_until_match(&mut slots, keys[0]);
+        assert_eq!(taken, 1 + 255 * REST);
+        assert!(taken >= 256 * 1024);
+    }
+
+    #[test]
+    fn tags_walk_through_all_values() {
+        let mut slots = Slots::new(3, 1);
+        let mut seen = [false; 256];
+        for _ in 0..256 {
+            let key = slots.insert(()).unwrap();
+            assert_eq!(key.index(), 1);
+            assert!(!core::mem::replace(&mut seen[usize::from(key.tag())], true));
+            assert_eq!(slots.insert(()), None, "at the limit");
+            slots.remove(key).unwrap();
+        }
+        assert_eq!(seen, [true; 256]);
+    }
+
+    #[test]
+    fn keys_follow_the_seed_and_never_use_index_0() {
+        let keys = |seed| {
+            let mut slots = Slots::new(seed, 100);
+            (0..100)
+                .map(|_| slots.insert(()).unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys(7), keys(7));
+        assert_ne!(keys(7), keys(8));
+        assert!(keys(7).iter().all(|key| key.index() > 0));
+        let slots = Slots::<()>::new(7, 100);
+        assert!((0..=255).all(|key| slots.get(Key(key)).is_none()));
+        assert!(slots.get(Key(u32::MAX)).is_none());
+    }
+
+    #[test]
+    fn a_key_changes_with_retag_and_ends_with_remove() {
+        let mut slots = Slots::new(4, 10);
+        let old = slots.insert(5).unwrap();
+        let new = slots.successor(old);
+        assert_ne!(old, new);
+        slots.retag(new);
+        assert_eq!((slots.get(old), slots.get(new)), (None, Some(&5)));
+        assert_eq!(slots.current(new.index()), Some(new));
+        assert_eq!(slots.remove(old), None);
+        assert_eq!(slots.remove(new), Some(5));
+        assert!(slots.get(new).is_none() && slots.get_mut(new).is_none());
+        assert_eq!((slots.current(new.index()), slots.len()), (None, 0));
+    }
+}

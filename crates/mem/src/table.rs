@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
+use core::mem;
 
 use feroce_wire::{Lkey, Qpn};
 
@@ -213,16 +214,17 @@ impl MrTable {
             }
             None => {
                 access.validate()?;
-                (
-                    Arc::clone(mr.registration.region()),
-                    Extent { access, ..old },
-                )
+                // The addresses stay, so whether they count from zero does too.
+                let zero_based = old.access & Access::ZERO_BASED;
+                let access = (access - Access::ZERO_BASED) | zero_based;
+                let region = Arc::clone(mr.registration.region());
+                (region, Extent { access, ..old })
             }
         };
-        let registration = core::mem::replace(&mut mr.registration, Registration::new(region));
+        let registration = mem::replace(&mut mr.registration, Registration::new(region));
         mr.extent = Some(extent);
         if let Some(pd) = change.pd {
-            let old = core::mem::replace(&mut mr.pd, pd);
+            let old = mem::replace(&mut mr.pd, pd);
             self.count_pd(pd);
             self.discount_pd(old);
         }
@@ -298,3 +300,6 @@ impl MrTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 
 use feroce_wire::{Lkey, Qpn, Rkey};
 
@@ -235,7 +236,7 @@ impl MrTable {
         let Some(Entry::Window(window)) = self.slots.get_mut(key) else {
             return;
         };
-        let old = core::mem::replace(&mut window.bound, bound);
+        let old = mem::replace(&mut window.bound, bound);
         self.release(key.index(), old);
         self.slots.retag(new);
     }
@@ -352,3 +353,6 @@ impl MrTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::*;
+
+/// Surroundings that must not change.
+const CANARY: u8 = 0xc5;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|n| u8::try_from(n % 97).unwrap() + 1)
+        .collect()
+}
+
+fn contents(region: &Region) -> Vec<u8> {
+    let mut all = vec![0; region.len()];
+    region.read_at(0, &mut all).unwrap();
+    all
+}
+
+#[test]
+fn copies_of_every_length_at_every_alignment() {
+    for len in 0..=80 {
+        for align in 0..8 {
+            let region = Region::alloc(128).unwrap();
+            region.write_at(0, &[CANARY; 128]).unwrap();
+            let data = pattern(len);
+            let at = 16 + align;
+            region.write_at(at, &data).unwrap();
+            let all = contents(&region);
+            assert_eq!(all[at..at + len], data, "length {len} at {align}");
+            assert!(
+                all[..at].iter().all(|&b| b == CANARY),
+                "length {len} at {align}"
+            );
+            assert!(
+                all[at + len..].iter().all(|&b| b == CANARY),
+                "length {len} at {align}"
+            );
+
+            let mut out = [CANARY; 96];
+            region.read_at(at, &mut out[8..8 + len]).unwrap();
+            assert_eq!(out[8..8 + len], data, "length {len} at {align}");
+            assert!(out[..8].iter().chain(&out[8 + len..]).all(|&b| b == CANARY));
+        }
+    }
+}
+
+#[test]
+fn the_last_word_is_the_largest_that_fits() {
+    for addr in 64..72 {
+        for len in 0..=80 {
+            let word = last_word(addr, len);
+            let largest = [8, 4, 2, 1]
+                .into_iter()
+                .find(|&w| w <= len && (addr + len) % w == 0);
+            assert_eq!(word, largest.unwrap_or(0), "length {len} at {addr}");
+        }
+    }
+    for len in [1, 2, 4, 8] {
+        assert_eq!(
+            last_word(64, len),
+            len,
+            "an aligned power of two is one word"
+        );
+    }
+}
+
+#[test]
+fn allocations_are_zeroed_and_page_aligned() {
+    for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
+        let region = Region::alloc(len).unwrap();
+        assert_eq!(region.len(), len);
+        assert_eq!(region.is_empty(), len == 0);
+        assert_eq!(region.addr() % 4096, 0);
+        assert!(contents(&region).iter().all(|&b| b == 0));
+        region.write_at(0, &pattern(len)).unwrap();
+        assert_eq!(contents(&region), pattern(len));
+    }
+}
+
+#[test]
+fn absurd_sizes_are_errors() {
+    for len in [usize::MAX, usize::MAX - 4096, isize::MAX as usize, 1 << 60] {
+        assert_eq!(Region::alloc(len).unwrap_err(), OutOfMemory);
+    }
+}
+
+#[test]
+fn accesses_stay_in_bounds() {
+    let region = Region::alloc(16).unwrap();
+    for (offset, len) in [
+        (17, 0),
+        (16, 1),
+        (15, 2),
+        (0, 17),
+        (usize::MAX, 1),
+        (usize::MAX, 17),
+    ] {
+        let mut buf = vec![0; len];
+        assert_eq!(region.read_at(offset, &mut buf), Err(OutOfBounds));
+        assert_eq!(region.write_at(offset, &buf), Err(OutOfBounds));
+    }
+    assert_eq!(region.write_at(16, &[]), Ok(()));
+    assert_eq!(region.load_u64(16), Err(AccessError::OutOfBounds));
+    assert_eq!(region.store_u64(9, 1), Err(AccessError::OutOfBounds));
+    assert_eq!(region.fetch_add_u64(4, 1), Err(AccessError::Misaligned));
+    assert_eq!(
+        region.compare_exchange_u64(1, 0, 1),
+        Err(AccessError::Misaligned)
+    );
+}
+
+#[test]
+fn words_are_in_host_order() {
+    let region = Region::alloc(16).unwrap();
+    region.store_u64(8, 40).unwrap();
+    assert_eq!(contents(&region)[8..], 40_u64.to_ne_bytes());
+    assert_eq!(region.fetch_add_u64(8, 2), Ok(40));
+    assert_eq!(region.compare_exchange_u64(8, 41, 7), Ok(Err(42)));
+    assert_eq!(region.compare_exchange_u64(8, 42, u64::MAX), Ok(Ok(42)));
+    assert_eq!(region.fetch_add_u64(8, 1), Ok(u64::MAX));
+    assert_eq!(region.load_u64(8), Ok(0));
+}
+
+#[test]
+fn a_null_region_is_zero_everywhere() {
+    let region = Region::null();
+    for offset in [0, 8, 1 << 40, usize::MAX - 15] {
+        region.write_at(offset, &[1; 8]).unwrap();
+        let mut out = [CANARY; 8];
+        region.read_at(offset, &mut out).unwrap();
+        assert_eq!(out, [0; 8]);
+    }
+    region.store_u64(64, 5).unwrap();
+    assert_eq!(region.load_u64(64), Ok(0));
+    assert_eq!(region.fetch_add_u64(64, 5), Ok(0));
+    assert_eq!(region.compare_exchange_u64(64, 5, 6), Ok(Ok(0)));
+    assert_eq!(region.load_u64(3), Err(AccessError::Misaligned));
+    assert_eq!(
+        region.read_at(usize::MAX - 7, &mut [0; 8]),
+        Err(OutOfBounds)
+    );
+}
+
+/// Raw memory of `len` words, freed by the region.
+fn raw_words(len: usize) -> (Arc<Region>, *mut u64) {
+    struct Words(Box<[AtomicU64]>);
+    let words = Words((0..len).map(|_| AtomicU64::new(0)).collect());
+    let start = words.0[0].as_ptr();
+    // SAFETY: `words` is kept with the region and is never used by reference again.
+    let region = unsafe { Region::from_raw(start.cast(), len * 8, Some(Box::new(words))) };
+    (region, start)
+}
+
+#[test]
+fn a_raw_region_is_the_memory_given() {
+    let (region, start) = raw_words(4);
+    assert_eq!((region.addr(), region.len()), (start.addr() as u64, 32));
+    region.write_at(8, &7_u64.to_ne_bytes()).unwrap();
+    let second = start.wrapping_add(1);
+    // SAFETY: the second of four words, alive as long as `region`.
+    assert_eq!(unsafe { second.read_volatile() }, 7);
+}
+
+#[test]
+fn what_a_raw_region_keeps_goes_with_it() {
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let gone = Arc::new(AtomicBool::new(false));
+    let keep = Box::new(Flag(Arc::clone(&gone)));
+    // SAFETY: an empty range.
+    let region = unsafe { Region::from_raw(ptr::null_mut(), 0, Some(keep)) };
+    let second = Arc::clone(&region);
+    drop(region);
+    assert!(!gone.load(Ordering::Relaxed));
+    drop(second);
+    assert!(gone.load(Ordering::Relaxed));
+}
+
+#[test]
+fn the_whole_address_space_is_a_region() {
+    let (memory, start) = raw_words(4);
+    // SAFETY: only the words, kept alive by `memory`, are touched.
+    let all = unsafe { Region::from_raw(ptr::null_mut(), usize::MAX, None) };
+    assert_eq!((all.addr(), all.len()), (0, usize::MAX));
+    all.write_at(start.expose_provenance() + 4, &[1, 2, 3])
+        .unwrap();
+    assert_eq!(contents(&memory)[3..8], [0, 1, 2, 3, 0]);
+    assert_eq!(all.fetch_add_u64(start.addr() + 8, 3), Ok(0));
+    assert_eq!(memory.load_u64(8), Ok(3));
+    assert_eq!(all.write_at(usize::MAX - 1, &[0; 2]), Err(OutOfBounds));
+}
+
+#[test]
+fn who_sees_the_last_byte_sees_all() {
+    const LEN: usize = 61;
+    const ROUNDS: u8 = 250;
+    for at in 0..4 {
+        let region = Region::alloc(128).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    region.write_at(at, &[round; LEN]).unwrap();
+                    thread::yield_now();
+                }
+            });
+            let mut last = [0];
+            while last[0] < ROUNDS {
+                region.read_at(at + LEN - 1, &mut last).unwrap();
+                let mut whole = [0; LEN];
+                region.read_at(at, &mut whole).unwrap();
+                assert!(
+                    whole.iter().all(|&b| b >= last[0]),
+                    "{last:?} before {whole:?}"
+                );
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn an_aligned_word_is_never_torn() {
+    let region = Region::alloc(64).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..20_000_u64 {
+                let word = (round % 256) * 0x0101_0101_0101_0101;
+                region.write_at(8, &word.to_ne_bytes()).unwrap();
+            }
+        });
+        for _ in 0..20_000 {
+            let mut word = [0; 8];
+            region.read_at(8, &mut word).unwrap();
+            assert!(word.iter().all(|&b| b == word[0]), "torn: {word:?}");
+        }
+    });
+}
