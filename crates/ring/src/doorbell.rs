@@ -76,15 +76,13 @@ impl Doorbell {
         if self.rung.swap(true, Ordering::AcqRel) {
             return false;
         }
-        let mut head = self.set.head.load(Ordering::Relaxed);
+        // The list is mostly empty, and the first exchange tells if it is not. A load to find out
+        // beforehand would cost a transfer of the cache line, and hide races from loom.
+        let mut head = NONE;
         loop {
             self.next.store(head, Ordering::Relaxed);
-            match self.set.head.compare_exchange_weak(
-                head,
-                self.id,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
+            let list = &self.set.head;
+            match list.compare_exchange(head, self.id, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
             }

@@ -111,11 +111,11 @@ fn the_producer_learns_that_the_consumer_is_gone() {
     loom::model(|| {
         let (mut producer, mut consumer) = spsc(1);
         producer.push(0).unwrap();
-        let receiving = thread::spawn(move || drop(consumer.pop()));
+        let receiving = thread::spawn(move || consumer.pop());
         if producer.is_closed() {
             assert_eq!(producer.free(), 1, "what it did before it went is seen");
         }
-        receiving.join().unwrap();
+        assert_eq!(receiving.join().unwrap(), Some(0));
         assert!(producer.is_closed());
     });
 }
