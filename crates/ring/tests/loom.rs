@@ -162,10 +162,15 @@ fn check_doorbells(bell_of: [u32; 2], posts: u32, drains: usize) {
 
 #[test]
 fn two_ringers_of_one_bell_are_both_heard() {
-    check_doorbells([0, 0], 1, 1);
+    check_doorbells([0, 0], 1, 2);
 }
 
 #[test]
 fn two_ringers_of_two_bells_are_both_heard() {
-    check_doorbells([0, 1], 1, 1);
+    check_doorbells([0, 1], 1, 2);
+}
+
+#[test]
+fn ringing_again_is_heard_again() {
+    check_doorbells([0, 1], 2, 1);
 }
