@@ -206,7 +206,9 @@ impl MrTable {
         if mr.windows > 0 {
             return Err(RegError::Busy);
         }
-        let access = change.access.unwrap_or(old.access);
+        // Whether addresses count from zero goes with the range, not with the rights.
+        let zero_based = old.access & Access::ZERO_BASED;
+        let access = change.access.unwrap_or(old.access - zero_based);
         let (region, extent) = match change.range {
             Some((region, offset, len, iova)) => {
                 let extent = Extent::new(&region, offset, len, iova, access)?;
@@ -214,8 +216,6 @@ impl MrTable {
             }
             None => {
                 access.validate()?;
-                // The addresses stay, so whether they count from zero does too.
-                let zero_based = old.access & Access::ZERO_BASED;
                 let access = (access - Access::ZERO_BASED) | zero_based;
                 let region = Arc::clone(mr.registration.region());
                 (region, Extent { access, ..old })

@@ -107,15 +107,8 @@ fn ranges_count_from_the_address_of_the_registration() {
         (Iova::ZeroBased, 0),
     ] {
         let mut table = table();
-        let lkey = table.reg(PD, region.clone(), 64, 16, iova, Access::all());
-        let lkey = match (iova, lkey) {
-            // `all` has ZERO_BASED, which wins over the natural address.
-            (Iova::Natural, _) => {
-                let access = Access::all().difference(Access::ZERO_BASED);
-                table.reg(PD, region.clone(), 64, 16, iova, access).unwrap()
-            }
-            (_, lkey) => lkey.unwrap(),
-        };
+        let access = Access::all() - Access::ZERO_BASED;
+        let lkey = table.reg(PD, region.clone(), 64, 16, iova, access).unwrap();
         let rkey = Rkey(lkey.0);
         let at = |offset: i64, len| {
             let va = first.wrapping_add_signed(offset);

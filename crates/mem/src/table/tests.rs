@@ -248,11 +248,11 @@ fn a_failed_rereg_changes_nothing() {
 }
 
 #[test]
-fn rereg_keeps_zero_based_addresses() {
+fn zero_based_addresses_go_with_the_range() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
     let lkey = table
-        .reg(PD, region, 0, 64, Iova::ZeroBased, Access::empty())
+        .reg(PD, region.clone(), 0, 64, Iova::ZeroBased, Access::empty())
         .unwrap();
     let change = Rereg {
         access: Some(Access::LOCAL_WRITE),
@@ -263,5 +263,17 @@ fn rereg_keeps_zero_based_addresses() {
     assert_eq!(
         (info.iova, info.access),
         (0, Access::LOCAL_WRITE | Access::ZERO_BASED)
+    );
+
+    let range = Some((region.clone(), 8, 8, Iova::Natural));
+    let change = Rereg {
+        range,
+        ..Rereg::default()
+    };
+    assert!(table.rereg(lkey, change).unwrap().is_quiet());
+    let info = table.lookup(lkey).unwrap();
+    assert_eq!(
+        (info.iova, info.access),
+        (region.addr() + 8, Access::LOCAL_WRITE)
     );
 }
