@@ -221,3 +221,89 @@ impl RnrTimer {
         Self::TABLE[(self.0 & field::VALUE_MASK) as usize] as u64 * 10_000
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_are_lossless() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(Syndrome::from_u8(byte).to_u8(), byte);
+        }
+        assert_eq!(
+            Syndrome::from_u8(0x1f),
+            Syndrome::Ack {
+                credits: CreditCode::NONE
+            }
+        );
+        assert_eq!(
+            Syndrome::from_u8(0x2e),
+            Syndrome::RnrNak {
+                timer: RnrTimer::new(14)
+            }
+        );
+        assert_eq!(Syndrome::from_u8(0x60), Syndrome::Nak(NakCode::PsnSequence));
+        assert_eq!(
+            Syndrome::from_u8(0x61),
+            Syndrome::Nak(NakCode::InvalidRequest)
+        );
+        assert_eq!(
+            Syndrome::from_u8(0x62),
+            Syndrome::Nak(NakCode::RemoteAccess)
+        );
+        assert_eq!(
+            Syndrome::from_u8(0x63),
+            Syndrome::Nak(NakCode::RemoteOperational)
+        );
+        assert_eq!(
+            Syndrome::from_u8(0x64),
+            Syndrome::Nak(NakCode::InvalidRdRequest)
+        );
+        for reserved in [0x40, 0x5f, 0x65, 0x7f, 0x80, 0x9f, 0xe0, 0xff] {
+            assert_eq!(Syndrome::from_u8(reserved), Syndrome::Reserved(reserved));
+        }
+    }
+
+    /// From the third code on, two steps double the credits.
+    #[test]
+    fn credits_grow_by_the_rule() {
+        let credits = |code| CreditCode::new(code).credits();
+        assert_eq!(
+            [credits(0), credits(1), credits(2), credits(3)].map(Option::unwrap),
+            [0, 1, 2, 3]
+        );
+        for code in 4..31 {
+            assert_eq!(
+                credits(code),
+                credits(code - 2).map(|n| n * 2),
+                "code {code}"
+            );
+        }
+        assert_eq!(credits(30), Some(32_768));
+        assert_eq!(CreditCode::NONE.credits(), None);
+    }
+
+    #[test]
+    fn at_most_never_promises_more() {
+        for n in (0..70_000).chain([u32::MAX]) {
+            let code = CreditCode::at_most(n);
+            assert!(code.credits().is_some_and(|c| c <= n), "{n}");
+            let next = CreditCode::new(code.get() + 1).credits();
+            assert!(next.is_none_or(|c| c > n), "{n}");
+        }
+    }
+
+    /// From the third code on, two steps double the time; code zero continues code 31.
+    #[test]
+    fn rnr_timers_grow_by_the_rule() {
+        let micros = |code| RnrTimer::new(code).nanos() / 1_000;
+        assert_eq!([1, 2, 3, 4].map(micros), [10, 20, 30, 40]);
+        for code in 5..32 {
+            assert_eq!(micros(code), micros(code - 2) * 2, "code {code}");
+        }
+        assert_eq!(micros(31), 491_520);
+        assert_eq!(micros(0), 655_360);
+        assert_eq!(RnrTimer::new(0x20 | 14).nanos(), 1_280_000);
+    }
+}

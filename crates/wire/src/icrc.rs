@@ -287,3 +287,6 @@ fn emitted_udp(udp: &Udp) -> [u8; Udp::LEN] {
     udp.emit(&mut header);
     header
 }
+
+#[cfg(test)]
+mod tests;

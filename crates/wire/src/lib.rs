@@ -15,6 +15,8 @@
 #![warn(clippy::cast_possible_truncation)]
 
 #[cfg(test)]
+extern crate alloc;
+#[cfg(test)]
 extern crate std;
 
 mod aeth;
@@ -42,6 +44,8 @@ mod opcode;
 mod packet;
 mod pmtu;
 mod reth;
+#[cfg(test)]
+mod tests;
 mod udp;
 mod write;
 mod xrceth;

@@ -418,3 +418,6 @@ const fn header_len(service: Service, op: Op) -> u8 {
     }
     len as u8
 }
+
+#[cfg(test)]
+mod tests;
