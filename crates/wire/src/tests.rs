@@ -287,8 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn known_opcodes_over_arbitrary_bytes(opcode in any::<u8>(), bytes in vec(any::<u8>(), 1..120)) {
-        let mut bytes = bytes;
+    fn opcodes_over_arbitrary_bytes(opcode in any::<u8>(), mut bytes in vec(any::<u8>(), 1..120)) {
         bytes[0] = opcode;
         fuzzing::packet(&bytes);
         let header_len = Opcode(opcode).header_len();
