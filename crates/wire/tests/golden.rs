@@ -99,7 +99,7 @@ fn the_ipv4_id_can_be_recovered_from_the_icrc() {
 
 #[test]
 fn operations_are_counted_right_over_all_files() {
-    let mut histogram = [0; 256];
+    let mut histogram = [0_u32; 256];
     for (_, _, bytes) in frames() {
         let frame = Frame::parse_ethernet(&bytes).expect("RoCE");
         if let Ok(packet) = Packet::parse(frame.transport) {

@@ -143,7 +143,7 @@ fn exts(service: Service, op: Op, n: u32) -> Exts {
         }),
         cnp: (op == Op::Cnp).then(CnpReserved::default),
         feth: op.has_feth().then_some(feth),
-        reth: op.has_reth().then(|| Reth {
+        reth: op.has_reth().then_some(Reth {
             va,
             rkey,
             len: 0x0010_0000 | n,
@@ -158,7 +158,7 @@ fn exts(service: Service, op: Op, n: u32) -> Exts {
         atomic_ack: op.has_atomic_ack_eth().then_some(AtomicAckEth {
             original: 0xfeed_face_cafe_beef,
         }),
-        imm: op.has_imm().then(|| ImmDt {
+        imm: op.has_imm().then_some(ImmDt {
             imm: Imm(0xdead_0000 | n),
         }),
         ieth: op.has_ieth().then_some(Ieth { rkey }),
@@ -225,8 +225,14 @@ fn expected(case: &Case) -> Vec<Option<String>> {
     let Packet { bth, exts, payload } = case.packet;
     let number = |n: u64| Some(n.to_string());
     let hex = |n: u32| format!("{n:08x}");
-    let va = exts.reth.map(|r| r.va).or(exts.atomic.map(|a| a.va));
-    let rkey = exts.reth.map(|r| r.rkey).or(exts.atomic.map(|a| a.rkey));
+    let va = exts
+        .reth
+        .map(|r| r.va)
+        .or_else(|| exts.atomic.map(|a| a.va));
+    let rkey = exts
+        .reth
+        .map(|r| r.rkey)
+        .or_else(|| exts.atomic.map(|a| a.rkey));
     // tshark takes the padding for data.
     let padded = payload.iter().chain(&[0; 3][..bth.pad.into()]);
     let data = padded.map(|b| format!("{b:02x}")).collect::<String>();
