@@ -1,11 +1,15 @@
 //! Running other programs from the root of the workspace, with their output in plain view.
 
+use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::{Failure, Outcome};
+
+/// The status that `timeout` ends with when it had to end the command.
+const TIMED_OUT: i32 = 124;
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -41,6 +45,25 @@ pub(crate) fn extended(variable: &str, more: &str) -> OsString {
 pub(crate) fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The same command, ended after `limit` where nobody is there to end it by hand. At a
+/// terminal it stays as it is, so that Ctrl-C reaches it.
+pub(crate) fn limited(command: Command, limit: Duration) -> Command {
+    if io::stdout().is_terminal() || !is_on_path("timeout") {
+        return command;
+    }
+    let mut wrapped = Command::new("timeout");
+    wrapped.args(["--kill-after=10", &limit.as_secs().to_string()]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped.current_dir(command.get_current_dir().unwrap_or(&root()));
+    wrapped
 }
 
 /// Runs a quick question and gives back what it wrote to standard output, if it succeeded.
@@ -190,6 +213,21 @@ mod tests {
             command_line(&command),
             "RUSTFLAGS=\"--cfg loom\" env -i \"two words\""
         );
+    }
+
+    #[test]
+    fn what_hangs_is_ended() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "test $WORD = given && sleep 60"])
+            .env("WORD", "given");
+        let mut command = limited(command, Duration::from_secs(1));
+        if program_name(&command) == "timeout" {
+            let Err(Failure::Failed(message)) = run(&mut command) else {
+                panic!("must fail")
+            };
+            assert!(message.ends_with("(out of time)"), "{message}");
+        }
     }
 
     #[test]

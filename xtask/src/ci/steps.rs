@@ -1,10 +1,11 @@
 //! The steps, in the order that finds the cheapest mistakes first.
 
+use core::time::Duration;
 use std::path::Path;
 use std::process::Command;
 
 use super::{Done, packages};
-use crate::shell::{ask, cargo, extended, is_on_path, root, run, run_keeping, target_dir};
+use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
 use crate::{Outcome, fuzz, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
@@ -12,6 +13,9 @@ pub(crate) const ABSENT: &str = "not in the tree yet";
 
 /// Seeds of the swarm in one run.
 const SWARM_SEEDS: u64 = 10_000;
+
+/// The longest that one command with tests may take: a test that hangs shall say so.
+const TEST_LIMIT: Duration = Duration::from_mins(15);
 
 /// Seconds for each fuzz target in one run.
 const FUZZ_SECONDS: u64 = 10;
@@ -42,55 +46,19 @@ const fn step(
     }
 }
 
+#[rustfmt::skip] // a table: one step, one line
 pub(crate) const STEPS: &[Step] = &[
-    step(
-        "packages",
-        "what the tests need from the system",
-        always,
-        packages::install,
-    ),
+    step("packages", "what the tests need from the system", always, packages::install),
     step("fmt", "the formatting of the code", always, fmt),
-    step("tidy", "the rules of the house", always, || {
-        tidy::check().map(|()| quietly())
-    }),
+    step("tidy", "the rules of the house", always, || tidy::check().map(|()| quietly())),
     step("clippy", "lints, as errors", always, clippy),
     step("no-std", "the lower crates without std", always, no_std),
-    step(
-        "test",
-        "unit, integration and documentation tests",
-        always,
-        test,
-    ),
-    step(
-        "loom",
-        "every interleaving of the rings",
-        || has("crates/ring/tests/loom.rs"),
-        loom,
-    ),
-    step(
-        "swarm",
-        "seeded simulations of the whole stack",
-        swarm::exists,
-        run_swarm,
-    ),
-    step(
-        "fuzz",
-        "a short run of every fuzz target",
-        || has("fuzz/Cargo.toml"),
-        run_fuzz,
-    ),
-    step(
-        "docs",
-        "the documentation, warnings as errors",
-        always,
-        docs,
-    ),
-    step(
-        "bench",
-        "a short run of the benchmarks",
-        || has("bench/Cargo.toml"),
-        bench,
-    ),
+    step("test", "unit, integration and documentation tests", always, test),
+    step("loom", "every interleaving of the lock-free parts", || !loom_crates().is_empty(), loom),
+    step("swarm", "seeded simulations of the whole stack", swarm::exists, run_swarm),
+    step("fuzz", "a short run of every fuzz target", || has("fuzz/Cargo.toml"), run_fuzz),
+    step("docs", "the documentation, warnings as errors", always, docs),
+    step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
 ];
 
 fn always() -> bool {
@@ -148,39 +116,57 @@ fn is_target_installed(target: &str) -> bool {
 }
 
 fn test() -> Outcome<Done> {
-    let program: &[&str] = if is_on_path("cargo-nextest") {
-        &["nextest", "run"]
+    let nextest = is_on_path("cargo-nextest");
+    let mut tests = cargo(if nextest {
+        ["nextest", "run"]
     } else {
-        &["test", "--tests"]
-    };
-    let mut lines = run_tests(cargo(program).args(["--workspace", "--all-features"]))?;
-    lines.extend(run_tests(&mut cargo([
-        "test",
-        "--doc",
-        "--workspace",
-        "--all-features",
-    ]))?);
+        ["test", "--tests"]
+    });
+    tests.args(["--workspace", "--all-features"]);
+    let doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
+    let mut lines = run_tests(tests)?;
+    lines.extend(run_tests(doc_tests)?);
     Ok(Done::Ran(lines))
 }
 
 /// Runs tests and gives back the lines in which they sum up.
-fn run_tests(command: &mut Command) -> Outcome<Vec<String>> {
-    let (outcome, lines) = run_keeping(command, |line| {
+fn run_tests(command: Command) -> Outcome<Vec<String>> {
+    let (outcome, lines) = run_keeping(&mut limited(command, TEST_LIMIT), |line| {
         line.starts_with("test result:") || line.trim_start().starts_with("Summary [")
     });
     outcome.map(|()| lines)
 }
 
 fn loom() -> Outcome<Done> {
-    let mut loom = cargo(["test", "-p", "feroce-ring", "--release", "--test", "loom"]);
-    loom.env("RUSTFLAGS", extended("RUSTFLAGS", "--cfg loom"));
-    loom.arg("--target-dir").arg(target_dir().join("loom"));
-    run_tests(&mut loom).map(Done::Ran)
+    let mut lines = Vec::new();
+    for name in loom_crates() {
+        let mut loom = cargo(["test", "--package", &*format!("feroce-{name}")]);
+        loom.args(["--release", "--test", "loom"]);
+        loom.env("RUSTFLAGS", extended("RUSTFLAGS", "--cfg loom"));
+        // Other flags: in a folder of their own they do not throw the other builds away.
+        loom.arg("--target-dir").arg(target_dir().join("loom"));
+        lines.extend(run_tests(loom)?);
+    }
+    Ok(Done::Ran(lines))
+}
+
+/// The crates that have a test called `loom`.
+fn loom_crates() -> Vec<String> {
+    let folders = std::fs::read_dir(root().join("crates"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let with_loom = folders.filter(|folder| folder.path().join("tests/loom.rs").exists());
+    let mut names: Vec<String> = with_loom
+        .map(|folder| folder.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
 }
 
 fn run_swarm() -> Outcome<Done> {
     let seeds = swarm::Seeds::from_environment(SWARM_SEEDS)?;
-    let (outcome, lines) = run_keeping(&mut swarm::command(seeds), |line| {
+    let (outcome, lines) = run_keeping(&mut limited(swarm::command(seeds), TEST_LIMIT), |line| {
         line.starts_with("swarm:")
     });
     outcome.map(|()| Done::Ran(lines))
