@@ -19,9 +19,10 @@
 //! # Why the list stays whole
 //!
 //! `next` of a bell is written only by whoever turned `rung` from false to true, until the id is
-//! on the list, and after that only by the owner, until `rung` is cleared. Pushes release and the
-//! take acquires; pushes in between are read-modify-writes and so pass the edge on. A push whose
-//! head was taken and came back meanwhile links to that head, which is then again the whole list.
+//! on the list, and after that only by the owner, until `rung` is cleared. It passes to the owner
+//! by the list: pushes release and the take acquires, and pushes in between are read-modify-writes,
+//! which pass the edge on. It passes back by `rung`: the clear releases and the ring acquires. A
+//! push whose head was taken and came back meanwhile links to that head, which is again the list.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::fmt;
@@ -82,7 +83,7 @@ impl Doorbell {
         loop {
             self.next.store(head, Ordering::Relaxed);
             let list = &self.set.head;
-            match list.compare_exchange(head, self.id, Ordering::AcqRel, Ordering::Relaxed) {
+            match list.compare_exchange(head, self.id, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
             }
@@ -186,7 +187,7 @@ impl DoorbellOwner {
         if !self.set.is_rung() {
             return;
         }
-        let mut id = self.set.head.swap(NONE, Ordering::AcqRel);
+        let mut id = self.set.head.swap(NONE, Ordering::Acquire);
         while id != NONE {
             let next = &self.bells[id as usize].next;
             let older = next.load(Ordering::Relaxed);

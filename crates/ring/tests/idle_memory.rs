@@ -1,10 +1,11 @@
 //! What a ring costs before it is used, and as it is used, counted at the allocator.
 #![cfg(not(loom))]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
+use core::{
+    alloc::{GlobalAlloc, Layout},
     sync::atomic::{AtomicUsize, Ordering},
 };
+use std::alloc::System;
 
 use feroce_ring::{DoorbellOwner, spsc};
 

@@ -1,9 +1,11 @@
 //! The ring agrees with a `VecDeque`, whatever the two sides do.
 #![cfg(not(loom))]
 
+extern crate alloc;
+
 mod model;
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use model::{Census, Receive, Send, numbered};
 use proptest::prelude::*;

@@ -210,7 +210,7 @@ fn send_numbers(mut producer: Producer<(u32, Box<u32>)>, items: u32) {
 fn two_threads(capacity: usize, items: u32) {
     let (producer, mut consumer) = spsc(capacity);
     thread::scope(|scope| {
-        scope.spawn(|| send_numbers(producer, items));
+        let sending = scope.spawn(|| send_numbers(producer, items));
         let mut expected = 0;
         while expected < items {
             if let Some((number, _)) = consumer.peek(3) {
@@ -223,6 +223,7 @@ fn two_threads(capacity: usize, items: u32) {
             assert_eq!((number, *inverse), (expected, !expected));
             expected += 1;
         }
+        sending.join().unwrap();
         assert!(consumer.pop().is_none());
     });
 }

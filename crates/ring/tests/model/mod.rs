@@ -1,7 +1,7 @@
 //! What a ring promises, written once for two checkers: `tests/property.rs` mixes the steps of
 //! both sides at random on one thread, `tests/loom.rs` runs them on two in every order.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 use feroce_ring::{Consumer, Producer, spsc};
 
