@@ -259,8 +259,10 @@ impl fmt::Debug for Region {
 unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
     let tail = last_word(dst.addr(), data.len());
     let (head, tail) = data.split_at(data.len() - tail);
-    // SAFETY: `head` is no longer than `data`.
-    unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
+    if !head.is_empty() {
+        // SAFETY: `head` is no longer than `data`.
+        unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
+    }
     let dst = dst.wrapping_add(head.len());
     // The store releases the copy above to whoever acquires the word.
     // SAFETY: `tail` is the rest of `data`, and `last_word` made `dst` a multiple of its length.
@@ -322,8 +324,10 @@ unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
     let end = src.wrapping_add(head.len());
     // SAFETY: `tail` is the end of `out`, and `last_word` made `end` a multiple of its length.
     unsafe { load(end, tail) };
-    // SAFETY: `head` is no longer than `out`.
-    unsafe { ptr::copy(src, head.as_mut_ptr(), head.len()) };
+    if !head.is_empty() {
+        // SAFETY: `head` is no longer than `out`.
+        unsafe { ptr::copy(src, head.as_mut_ptr(), head.len()) };
+    }
 }
 
 /// Loads one word of 1, 2, 4 or 8 bytes, or nothing if `word` is empty.

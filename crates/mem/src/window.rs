@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!             alloc_mw                    bind_mw1: the key gets a new tag
-//!  type 1  ─────────────► unbound ◄──────────────────────────────► bound to memory
+//!  type 1  -------------> unbound <------------------------------> bound to memory
 //!                                         bind_mw1 with length 0
 //!
 //!             alloc_mw                    bind_mw2: caller's tag
-//!  type 2  ─────────────► unbound ◄──────────────────────────────► bound to memory and a QP
+//!  type 2  -------------> unbound <------------------------------> bound to memory and a QP
 //!                                         invalidate_local, invalidate_remote, unbind_qp
 //!
 //!             alloc_mr                    map: caller's tag
-//!  fast MR ─────────────► unmapped ◄─────────────────────────────► mapped
+//!  fast MR -------------> unmapped <-----------------------------> mapped
 //!                                         invalidate_local, invalidate_remote
 //! ```
 //!
