@@ -109,7 +109,12 @@ impl Exts {
     };
 
     /// Reads those of `op` on `service` and returns them with what follows.
+    #[inline]
     pub fn parse(service: Service, op: Op, mut bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
+        // Most packets: SEND, WRITE and READ response but the first, without immediate.
+        if Opcode::new(service, op).header_len() == Some(Bth::LEN) {
+            return Ok((Self::NONE, bytes));
+        }
         let rest = &mut bytes;
         let exts = Self {
             deth: take(service == Service::Ud, rest, Deth::parse)?,
@@ -170,6 +175,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Reads a packet from its base transport header to its padding, without ICRC.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (bth, rest) = Bth::parse(bytes)?;
         let (service, op) = bth
