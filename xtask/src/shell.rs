@@ -182,8 +182,15 @@ fn succeeded(command: &Command, status: ExitStatus) -> Outcome {
     if status.success() {
         return Ok(());
     }
+    let is_limited = program_name(command) == "timeout";
+    let is_late = is_limited && matches!(status.code(), Some(TIMED_OUT) | None);
+    let why = if is_late {
+        "out of time".to_owned()
+    } else {
+        status.to_string()
+    };
     Err(Failure::Failed(format!(
-        "`{}` failed ({status})",
+        "`{}` failed ({why})",
         command_line(command)
     )))
 }
