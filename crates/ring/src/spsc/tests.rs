@@ -223,7 +223,7 @@ fn two_threads(capacity: usize, items: u32) {
             assert_eq!((number, *inverse), (expected, !expected));
             expected += 1;
         }
-        sending.join().unwrap();
+        sending.join().expect("the sender does not fail");
         assert!(consumer.pop().is_none());
     });
 }
