@@ -3,9 +3,9 @@
 //!
 //! This crate owns every lock-free structure of feroce:
 //!
-//! * [`spsc()`]: a bounded queue between one [`Producer`] and one [`Consumer`]. A work queue is one;
-//!   a completion queue is another. Its storage appears as it is first used, so that a queue pair
-//!   that is created and left idle costs next to nothing.
+//! * [`spsc()`]: a bounded queue between one [`Producer`] and one [`Consumer`]. A work queue is
+//!   one; a completion queue is another. Its storage appears as it is first used, so that a queue
+//!   pair that is created and left idle costs next to nothing.
 //! * [`DoorbellOwner`]: how any number of threads tell the owner *which* queue has work, without
 //!   allocating and without a bound that could overflow.
 //!

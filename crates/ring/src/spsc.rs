@@ -160,7 +160,7 @@ impl<T> Drop for Shared<T> {
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: both halves are gone, so every slot is held here; those below `tail` are full.
+            // SAFETY: both halves are gone, so all slots are held here; those below `tail` are full.
             drop(unsafe { self.slots.take(self.capacity.slot(head)) });
             head = self.capacity.forward(head, 1);
         }
@@ -212,8 +212,8 @@ impl<T> Producer<T> {
         if capacity.distance(self.head, self.tail) == capacity.0 && self.free() == 0 {
             return Err(item);
         }
-        // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this half;
-        // there is one producer, so it is the one writer.
+        // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
+        // half; there is one producer, so it is the one writer.
         unsafe { self.shared.slots.write(capacity.slot(self.tail), item) };
         self.tail = capacity.forward(self.tail, 1);
         Ok(())
@@ -322,7 +322,7 @@ impl<T> Consumer<T> {
     #[inline]
     pub fn peek_mut(&mut self, i: usize) -> Option<&mut T> {
         let slot = self.find(i)?;
-        // SAFETY: the slot is full and held by this half, which stays mutably borrowed with the item.
+        // SAFETY: the slot is full and held by this half, which is mutably borrowed with the item.
         Some(unsafe { self.shared.slots.get_mut(slot) })
     }
 
