@@ -160,7 +160,7 @@ impl<T> Drop for Shared<T> {
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: both halves are gone, so all slots are held here; those below `tail` are full.
+            // SAFETY: both halves are gone, so all slots are held here; up to `tail` they are full.
             drop(unsafe { self.slots.take(self.capacity.slot(head)) });
             head = self.capacity.forward(head, 1);
         }
