@@ -118,7 +118,7 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused (IBTA vol1 9.7.5.2.8).
+/// Why a request was refused (IBTA vol1 9.7.5.2).
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {

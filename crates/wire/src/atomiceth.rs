@@ -1,4 +1,4 @@
-//! Atomic headers: request (IBTA vol1 9.3.4) and acknowledgement (9.5.3 of the same).
+//! Atomic headers: request (IBTA vol1 9.3.4) and acknowledgement (9.3.5).
 
 use crate::Rkey;
 use crate::field::fixed_header;

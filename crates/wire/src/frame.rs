@@ -333,3 +333,131 @@ fn length_on_wire(header: usize, transport: &[u8], reserve: usize) -> Result<u16
         Ok(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSPORT: [u8; 16] = [4, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4];
+
+    /// The error of a frame after `change`, IPv4 checksum repaired.
+    fn error(frame: &Frame<'_>, change: impl FnOnce(&mut Frame<'_>)) -> Option<FrameError> {
+        let mut frame = frame.on_ethernet([2; 6], [4; 6]);
+        change(&mut frame);
+        let mut out = [0; 128];
+        let len = frame.emit(&mut out).expect("fits");
+        Frame::parse_ethernet(&out[..len]).err()
+    }
+
+    fn v4() -> Frame<'static> {
+        Frame::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, &TRANSPORT).expect("short")
+    }
+
+    fn change_v4(f: impl FnOnce(&mut Ipv4, &mut Udp)) -> Option<FrameError> {
+        error(&v4(), |frame| {
+            if let Net::V4(ip, udp) = &mut frame.net {
+                f(ip, udp);
+            }
+        })
+    }
+
+    fn change_v1(f: impl FnOnce(&mut Grh)) -> Option<FrameError> {
+        let frame = Frame::v1(Gid::ZERO, Gid::ZERO, &TRANSPORT).expect("short");
+        error(&frame, |frame| {
+            if let Net::Grh(grh) = &mut frame.net {
+                f(grh);
+            }
+        })
+    }
+
+    #[test]
+    fn ipv4_errors_say_why() {
+        assert_eq!(change_v4(|_, _| ()), None);
+        assert_eq!(
+            change_v4(|ip, _| ip.more_fragments = true),
+            Some(FrameError::Fragment)
+        );
+        assert_eq!(
+            change_v4(|ip, _| ip.fragment_offset = 1),
+            Some(FrameError::Fragment)
+        );
+        assert_eq!(
+            change_v4(|ip, _| ip.protocol = 6),
+            Some(FrameError::NotUdp(6))
+        );
+        assert_eq!(
+            change_v4(|_, udp| udp.dst_port = 53),
+            Some(FrameError::NotRoce(53))
+        );
+        assert_eq!(
+            change_v4(|_, udp| udp.len -= 1),
+            Some(FrameError::BadLength)
+        );
+        assert_eq!(
+            change_v4(|_, udp| udp.len += 1),
+            Some(FrameError::BadLength)
+        );
+        assert_eq!(
+            change_v4(|ip, _| ip.total_len = 19),
+            Some(FrameError::BadLength)
+        );
+        assert_eq!(
+            change_v4(|ip, _| ip.total_len = 27),
+            Some(FrameError::BadLength)
+        );
+        assert_eq!(
+            change_v4(|ip, _| ip.total_len += 1),
+            Some(FrameError::Truncated)
+        );
+        let no_icrc = change_v4(|ip, udp| (ip.total_len, udp.len) = (31, 11));
+        assert_eq!(no_icrc, Some(FrameError::BadLength));
+        let mut out = [0; 128];
+        let len = v4().emit(&mut out).expect("fits");
+        out[8] ^= 1;
+        assert_eq!(Frame::parse_ip(&out[..len]), Err(FrameError::Ipv4Checksum));
+        out[0] = 0x75;
+        assert_eq!(
+            Frame::parse_ip(&out[..len]),
+            Err(FrameError::Ip(IpError::BadVersion(7)))
+        );
+        assert_eq!(Frame::parse_ip(&[]), Err(FrameError::Truncated));
+    }
+
+    #[test]
+    fn other_errors_say_why() {
+        assert_eq!(change_v1(|_| ()), None);
+        assert_eq!(
+            change_v1(|grh| grh.next_header = 17),
+            Some(FrameError::NotTransport(17))
+        );
+        assert_eq!(
+            change_v1(|grh| grh.payload_len = 3),
+            Some(FrameError::BadLength)
+        );
+        assert_eq!(
+            change_v1(|grh| grh.payload_len = 21),
+            Some(FrameError::Truncated)
+        );
+        let version = Some(FrameError::Ip(IpError::BadVersion(4)));
+        assert_eq!(change_v1(|grh| grh.ip_version = 4), version);
+        let arp = error(&v4(), |frame| {
+            frame.eth = frame.eth.map(|eth| Ethernet {
+                ethertype: 0x0806,
+                ..eth
+            });
+        });
+        assert_eq!(arp, Some(FrameError::Ethertype(0x0806)));
+    }
+
+    #[test]
+    fn the_longest_packet_fits_and_one_more_byte_does_not() {
+        let bytes = [0; 65_536];
+        let (a, b) = ([1; 16], [2; 16]);
+        let v4 = |n: usize| Frame::v4([1; 4], [2; 4], 1, &bytes[..n]).map(|_| ());
+        let v6 = |n: usize| Frame::v6(a, b, 1, &bytes[..n]).map(|_| ());
+        let v1 = |n: usize| Frame::v1(Gid(a), Gid(b), &bytes[..n]).map(|_| ());
+        assert_eq!((v4(65_503), v4(65_504)), (Ok(()), Err(TooLong)));
+        assert_eq!((v6(65_523), v6(65_524)), (Ok(()), Err(TooLong)));
+        assert_eq!((v1(65_531), v1(65_532)), (Ok(()), Err(TooLong)));
+    }
+}

@@ -3,7 +3,8 @@
 mod common;
 
 use feroce_wire::{
-    Frame, NakCode, Net, Op, Opcode, Packet, ParseError, Psn, Qpn, Service, Syndrome, icrc,
+    Feth, FlushPlacement, FlushSelectivity, Frame, NakCode, Net, Op, Opcode, Packet, ParseError,
+    Psn, Qpn, Service, Syndrome, icrc,
 };
 
 const FILES: usize = 99;
@@ -211,6 +212,34 @@ fn fields_of_the_operations_file() {
         Syndrome::Ack { .. }
     ));
     assert_ne!(ack.bth.dest_qp, Qpn::QP1);
+}
+
+/// FLUSH and ATOMIC WRITE requests.
+#[test]
+fn fields_of_memory_placement_requests() {
+    let first = |name: &str| {
+        let (_, path) = common::captures()
+            .into_iter()
+            .find(|(n, _)| n == name)
+            .expect("file");
+        common::read(&path).swap_remove(0)
+    };
+    let bytes = first("crafted_flush");
+    let flush = Packet::parse(Frame::parse_ethernet(&bytes).expect("RoCE").transport);
+    let exts = flush.expect("packet").exts;
+    assert_eq!(
+        exts.feth,
+        Some(Feth::new(FlushPlacement::GLOBAL, FlushSelectivity::Range))
+    );
+    assert_eq!(exts.reth.map(|r| (r.va, r.len)), Some((0x2000_1000, 64)));
+    let bytes = first("crafted_atomic_write");
+    let write = Packet::parse(Frame::parse_ethernet(&bytes).expect("RoCE").transport);
+    let write = write.expect("packet");
+    assert_eq!(
+        write.exts.reth.map(|r| (r.va, r.len)),
+        Some((0x2000_0008, 8))
+    );
+    assert_eq!(write.payload.len(), 8);
 }
 
 fn sequence(frames: &[Vec<u8>]) -> String {
