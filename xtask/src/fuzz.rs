@@ -68,12 +68,14 @@ pub(crate) fn run_all(targets: &[String], seconds: u64) -> Outcome<String> {
     let mut findings = Vec::new();
     let mut total = 0;
     for target in targets {
+        let binary = folder.join(target);
         let artifacts = root().join("fuzz/artifacts").join(target);
-        let (outcome, executions) = run_one(&folder.join(target), target, &artifacts, seconds)?;
+        let (outcome, executions) = run_one(&binary, target, &artifacts, seconds)?;
         println!("fuzz {target}: {executions} executions");
         total += executions;
         if let Err(Failure::Failed(message)) = outcome {
             println!("fuzz {target}: FINDING, the input is in fuzz/artifacts/{target}");
+            println!("fuzz {target}: to replay it: {} <INPUT>", binary.display());
             findings.push(message);
         }
     }

@@ -158,7 +158,15 @@ fn command_line(command: &Command) -> String {
         .map(|(name, value)| format!("{name}={}", quoted(&value)))
         .collect();
     words.push(program_name(command));
-    words.extend(command.get_args().map(|arg| quoted(&arg.to_string_lossy())));
+    let cargo = std::env::var_os("CARGO");
+    for arg in command.get_args() {
+        let is_cargo = cargo.as_deref() == Some(arg);
+        words.push(if is_cargo {
+            "cargo".to_owned()
+        } else {
+            quoted(&arg.to_string_lossy())
+        });
+    }
     words.join(" ")
 }
 

@@ -173,6 +173,9 @@ fn run_swarm() -> Outcome<Done> {
 }
 
 fn run_fuzz() -> Outcome<Done> {
+    if !is_on_path("c++") && !is_on_path("g++") {
+        return Ok(Done::Skipped("no C++ compiler, see `packages`".into()));
+    }
     fuzz::run_all(&fuzz::targets()?, FUZZ_SECONDS).map(|summary| Done::Ran(vec![summary]))
 }
 
