@@ -25,8 +25,7 @@ impl Args {
     /// Takes `name VALUE` or `name=VALUE` away.
     pub(crate) fn value<T: FromStr>(&mut self, name: &str) -> Outcome<Option<T>> {
         let is_ours = |word: &String| {
-            word.strip_prefix(name)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+            word.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         };
         let Some(at) = self.words.iter().position(is_ours) else {
             return Ok(None);
@@ -39,9 +38,7 @@ impl Args {
         };
         match value.parse() {
             Ok(parsed) => Ok(Some(parsed)),
-            Err(_) => Err(Failure::Usage(format!(
-                "`{name} {value}`: not a valid value"
-            ))),
+            Err(_) => Err(Failure::Usage(format!("`{name} {value}`: not a valid value"))),
         }
     }
 
@@ -92,10 +89,6 @@ mod tests {
         assert!(args("--what").finish().is_err());
         assert!(args("--seed").value::<u64>("--seed").is_err());
         assert!(args("--seed x").value::<u64>("--seed").is_err());
-        assert!(
-            args("--seedling 1")
-                .value::<u64>("--seed")
-                .is_ok_and(|seed| seed.is_none())
-        );
+        assert!(args("--seedling 1").value::<u64>("--seed").is_ok_and(|seed| seed.is_none()));
     }
 }

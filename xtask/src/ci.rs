@@ -41,11 +41,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     let chosen = choose(only.as_deref())?;
     if list {
         for step in chosen {
-            let note = if (step.is_there)() {
-                ""
-            } else {
-                " (not in the tree yet)"
-            };
+            let note = if (step.is_there)() { "" } else { " (not in the tree yet)" };
             println!("{:<9} {}{note}", step.name, step.about);
         }
         return Ok(());
@@ -53,11 +49,8 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     let mut report = Report::new(chosen.len());
     for step in chosen {
         report.begin(step);
-        let result = if (step.is_there)() {
-            (step.run)()
-        } else {
-            Ok(Done::Skipped(steps::ABSENT.into()))
-        };
+        let result =
+            if (step.is_there)() { (step.run)() } else { Ok(Done::Skipped(steps::ABSENT.into())) };
         let failed = result.is_err();
         report.end(step, result);
         if failed && !keep_going {
@@ -73,20 +66,12 @@ fn choose(only: Option<&str>) -> Outcome<Vec<&'static Step>> {
         return Ok(STEPS.iter().collect());
     };
     let names: Vec<&str> = only.split(',').map(str::trim).collect();
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| STEPS.iter().all(|step| step.name != **name))
-    {
+    if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         let known: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         let known = known.join(", ");
-        return Err(Failure::Usage(format!(
-            "no step `{unknown}`; there are: {known}"
-        )));
+        return Err(Failure::Usage(format!("no step `{unknown}`; there are: {known}")));
     }
-    Ok(STEPS
-        .iter()
-        .filter(|step| names.contains(&step.name))
-        .collect())
+    Ok(STEPS.iter().filter(|step| names.contains(&step.name)).collect())
 }
 
 #[cfg(test)]

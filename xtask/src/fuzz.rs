@@ -55,11 +55,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
 pub(crate) fn targets() -> Outcome<Vec<String>> {
     let text = std::fs::read_to_string(root().join("fuzz/Cargo.toml"))
         .map_err(|_| Failure::Failed("fuzz/ is not in the tree yet".into()))?;
-    Ok(Manifest::parse(&text)
-        .binaries()
-        .into_iter()
-        .map(str::to_owned)
-        .collect())
+    Ok(Manifest::parse(&text).binaries().into_iter().map(str::to_owned).collect())
 }
 
 /// Builds everything, runs each target, and gives back the line that sums it up.
@@ -81,11 +77,7 @@ pub(crate) fn run_all(targets: &[String], seconds: u64) -> Outcome<String> {
     }
     let summary = format!("fuzz: {total} executions, {} findings", findings.len());
     println!("{summary}");
-    if findings.is_empty() {
-        Ok(summary)
-    } else {
-        Err(Failure::Failed(findings.join("\n")))
-    }
+    if findings.is_empty() { Ok(summary) } else { Err(Failure::Failed(findings.join("\n"))) }
 }
 
 /// Builds the targets and gives back the folder that they are in.
@@ -94,10 +86,7 @@ fn build() -> Outcome<PathBuf> {
     let folder = target_dir().join("fuzz");
     let mut build = cargo(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
     // A target of its own keeps the flags away from build scripts.
-    build
-        .args(["--target", &host])
-        .arg("--target-dir")
-        .arg(&folder);
+    build.args(["--target", &host]).arg("--target-dir").arg(&folder);
     run(build.env("RUSTFLAGS", extended("RUSTFLAGS", FLAGS)))?;
     Ok(folder.join(host).join("release"))
 }
@@ -106,8 +95,7 @@ fn host() -> Outcome<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = ask(Command::new(rustc).arg("-vV")).unwrap_or_default();
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned)
-        .ok_or_else(|| Failure::Failed("`rustc -vV` names no host".into()))
+    host.map(str::to_owned).ok_or_else(|| Failure::Failed("`rustc -vV` names no host".into()))
 }
 
 /// Runs one target. The first result is what the fuzzer found, the second how much it tried.
@@ -119,25 +107,14 @@ fn run_one(binary: &Path, target: &str, artifacts: &Path, seconds: u64) -> Outco
             .map_err(|e| Failure::Failed(format!("cannot create {}: {e}", folder.display())))?;
     }
     let mut fuzzer = Command::new(binary);
-    fuzzer
-        .current_dir(root())
-        .arg(format!("-max_total_time={seconds}"));
-    fuzzer.args([
-        "-seed=1",
-        "-timeout=10",
-        "-rss_limit_mb=2048",
-        "-print_final_stats=1",
-    ]);
-    fuzzer
-        .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .arg(&found);
+    fuzzer.current_dir(root()).arg(format!("-max_total_time={seconds}"));
+    fuzzer.args(["-seed=1", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
+    fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&found);
     let committed = root().join("fuzz/corpus").join(target);
     if committed.is_dir() {
         fuzzer.arg(committed);
     }
     let (outcome, kept) = run_keeping(&mut fuzzer, |line| line.starts_with(EXECUTIONS));
-    let number = kept
-        .iter()
-        .find_map(|line| line.strip_prefix(EXECUTIONS)?.trim().parse().ok());
+    let number = kept.iter().find_map(|line| line.strip_prefix(EXECUTIONS)?.trim().parse().ok());
     Ok((outcome, number.unwrap_or(0)))
 }

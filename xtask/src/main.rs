@@ -112,10 +112,7 @@ mod tests {
         for (name, text, _) in TASKS {
             assert!(HELP.contains(name));
             assert!(text.contains("Usage: cargo xtask "), "{name}");
-            assert_eq!(
-                dispatch(vec![(*name).to_owned(), "--help".to_owned()]),
-                Ok(())
-            );
+            assert_eq!(dispatch(vec![(*name).to_owned(), "--help".to_owned()]), Ok(()));
         }
     }
 }

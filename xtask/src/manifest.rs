@@ -66,9 +66,7 @@ impl Manifest {
     }
 
     pub(crate) fn get(&self, table: &str, key: &str) -> Option<&Entry> {
-        self.entries
-            .iter()
-            .find(|entry| entry.table == table && entry.key == key)
+        self.entries.iter().find(|entry| entry.table == table && entry.key == key)
     }
 
     /// Whether `table` says `key.workspace = true`, in either spelling.
@@ -81,10 +79,7 @@ impl Manifest {
 
     /// The names of the `[[bin]]` tables.
     pub(crate) fn binaries(&self) -> Vec<&str> {
-        let names = self
-            .entries
-            .iter()
-            .filter(|entry| entry.table == "bin" && entry.key == "name");
+        let names = self.entries.iter().filter(|entry| entry.table == "bin" && entry.key == "name");
         names.map(Entry::text).collect()
     }
 
@@ -92,9 +87,7 @@ impl Manifest {
     pub(crate) fn target_paths(&self) -> impl Iterator<Item = &str> {
         const TARGETS: [&str; 5] = ["lib", "bin", "test", "bench", "example"];
         let paths = self.entries.iter().filter(|entry| entry.key == "path");
-        paths
-            .filter(|entry| TARGETS.contains(&entry.table.as_str()))
-            .map(Entry::text)
+        paths.filter(|entry| TARGETS.contains(&entry.table.as_str())).map(Entry::text)
     }
 
     /// Every dependency, of every kind and for every target.
@@ -104,28 +97,15 @@ impl Manifest {
         for entry in &self.entries {
             let dev = entry.table.contains("dev-dependencies");
             if entry.table.ends_with("dependencies") {
-                let key = entry
-                    .key
-                    .split('.')
-                    .next()
-                    .unwrap_or_default()
-                    .trim_matches('"');
+                let key = entry.key.split('.').next().unwrap_or_default().trim_matches('"');
                 let package = inline_value(&entry.value, "package").unwrap_or(key);
-                found.push(Dependency {
-                    package,
-                    dev,
-                    line: entry.line,
-                });
+                found.push(Dependency { package, dev, line: entry.line });
             } else if let Some((_, name)) = entry.table.rsplit_once("dependencies.") {
                 // `[dependencies.name]`: one table for one dependency.
                 if last_heading != Some(entry.heading) {
                     last_heading = Some(entry.heading);
                     let package = name.trim_matches('"');
-                    found.push(Dependency {
-                        package,
-                        dev,
-                        line: entry.line,
-                    });
+                    found.push(Dependency { package, dev, line: entry.line });
                 }
                 if let (true, Some(dependency)) = (entry.key == "package", found.last_mut()) {
                     dependency.package = entry.text();
@@ -140,17 +120,13 @@ impl Manifest {
 fn inline_value<'a>(table: &'a str, key: &str) -> Option<&'a str> {
     let inside = table.strip_prefix('{')?.strip_suffix('}')?;
     let mut pairs = inside.split(',').filter_map(|pair| pair.split_once('='));
-    pairs
-        .find(|(name, _)| name.trim() == key)
-        .map(|(_, value)| value.trim().trim_matches('"'))
+    pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().trim_matches('"'))
 }
 
 /// How many more brackets a line opens than it closes, outside strings.
 fn brackets(line: &str) -> i32 {
     let outside = line.split('"').step_by(2).flat_map(str::chars);
-    outside
-        .map(|c| i32::from("[{".contains(c)) - i32::from("]}".contains(c)))
-        .sum()
+    outside.map(|c| i32::from("[{".contains(c)) - i32::from("]}".contains(c))).sum()
 }
 
 fn without_comment(line: &str) -> &str {
@@ -204,10 +180,7 @@ name = "two"
     fn reads_keys_and_lines() {
         let manifest = Manifest::parse(SAMPLE);
         let description = manifest.get("package", "description").expect("is there");
-        assert_eq!(
-            (description.text(), description.line),
-            ("has a # and a [ in it", 4)
-        );
+        assert_eq!((description.text(), description.line), ("has a # and a [ in it", 4));
         assert!(manifest.inherits("package", "license"));
         assert!(manifest.inherits("package", "version"));
         assert!(!manifest.inherits("package", "name"));
@@ -217,11 +190,8 @@ name = "two"
     #[test]
     fn finds_every_kind_of_dependency() {
         let manifest = Manifest::parse(SAMPLE);
-        let found: Vec<_> = manifest
-            .dependencies()
-            .iter()
-            .map(|d| (d.package.to_owned(), d.dev))
-            .collect();
+        let found: Vec<_> =
+            manifest.dependencies().iter().map(|d| (d.package.to_owned(), d.dev)).collect();
         let expected = [
             ("feroce-wire", false),
             ("feroce-mem", false),

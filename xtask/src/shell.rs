@@ -15,8 +15,7 @@ const TIMED_OUT: i32 = 124;
 pub(crate) fn root() -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    own.parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 /// The folder that cargo builds into.
@@ -69,19 +68,13 @@ pub(crate) fn limited(command: Command, limit: Duration) -> Command {
 /// Runs a quick question and gives back what it wrote to standard output, if it succeeded.
 pub(crate) fn ask(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
-    output
-        .status
-        .success()
-        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Runs a command with its output passed straight through; fails unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     announce(command);
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|e| cannot_start(command, &e))?;
+    let status = command.stdin(Stdio::null()).status().map_err(|e| cannot_start(command, &e))?;
     succeeded(command, status)
 }
 
@@ -91,10 +84,7 @@ pub(crate) fn run_keeping(command: &mut Command, keep: fn(&str) -> bool) -> (Out
     if io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => return (Err(cannot_start(command, &e)), Vec::new()),
@@ -102,14 +92,11 @@ pub(crate) fn run_keeping(command: &mut Command, keep: fn(&str) -> bool) -> (Out
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut kept = std::thread::scope(|scope| {
         let errors = scope.spawn(|| stderr.map(|from| pass_on(from, io::stderr(), keep)));
-        let mut lines = stdout
-            .map(|from| pass_on(from, io::stdout(), keep))
-            .unwrap_or_default();
+        let mut lines = stdout.map(|from| pass_on(from, io::stdout(), keep)).unwrap_or_default();
         lines.extend(errors.join().ok().flatten().unwrap_or_default());
         lines
     });
-    kept.iter_mut()
-        .for_each(|line| *line = line.trim().to_owned());
+    kept.iter_mut().for_each(|line| *line = line.trim().to_owned());
     match child.wait() {
         Ok(status) => (succeeded(command, status), kept),
         Err(e) => (Err(cannot_start(command, &e)), kept),
@@ -161,22 +148,14 @@ fn command_line(command: &Command) -> String {
     let cargo = std::env::var_os("CARGO");
     for arg in command.get_args() {
         let is_cargo = cargo.as_deref() == Some(arg);
-        words.push(if is_cargo {
-            "cargo".to_owned()
-        } else {
-            quoted(&arg.to_string_lossy())
-        });
+        words.push(if is_cargo { "cargo".to_owned() } else { quoted(&arg.to_string_lossy()) });
     }
     words.join(" ")
 }
 
 fn program_name(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    program
-        .file_name()
-        .unwrap_or(program.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+    program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn quoted(word: &str) -> String {
@@ -192,15 +171,8 @@ fn succeeded(command: &Command, status: ExitStatus) -> Outcome {
     }
     let is_limited = program_name(command) == "timeout";
     let is_late = is_limited && matches!(status.code(), Some(TIMED_OUT) | None);
-    let why = if is_late {
-        "out of time".to_owned()
-    } else {
-        status.to_string()
-    };
-    Err(Failure::Failed(format!(
-        "`{}` failed ({why})",
-        command_line(command)
-    )))
+    let why = if is_late { "out of time".to_owned() } else { status.to_string() };
+    Err(Failure::Failed(format!("`{}` failed ({why})", command_line(command))))
 }
 
 fn cannot_start(command: &Command, error: &io::Error) -> Failure {
@@ -221,26 +193,17 @@ mod tests {
     #[test]
     fn commands_read_as_typed() {
         let mut command = Command::new("/usr/bin/env");
-        command
-            .args(["-i", "two words"])
-            .env("RUSTFLAGS", "--cfg loom");
-        assert_eq!(
-            command_line(&command),
-            "RUSTFLAGS=\"--cfg loom\" env -i \"two words\""
-        );
+        command.args(["-i", "two words"]).env("RUSTFLAGS", "--cfg loom");
+        assert_eq!(command_line(&command), "RUSTFLAGS=\"--cfg loom\" env -i \"two words\"");
     }
 
     #[test]
     fn what_hangs_is_ended() {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", "test $WORD = given && sleep 60"])
-            .env("WORD", "given");
+        command.args(["-c", "test $WORD = given && sleep 60"]).env("WORD", "given");
         let mut command = limited(command, Duration::from_secs(1));
         if program_name(&command) == "timeout" {
-            let Err(Failure::Failed(message)) = run(&mut command) else {
-                panic!("must fail")
-            };
+            let Err(Failure::Failed(message)) = run(&mut command) else { panic!("must fail") };
             assert!(message.ends_with("(out of time)"), "{message}");
         }
     }
@@ -248,10 +211,7 @@ mod tests {
     #[test]
     fn wanted_lines_are_kept_and_failures_reported() {
         let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            "echo keep this; echo other; echo keep that >&2; exit 3",
-        ]);
+        command.args(["-c", "echo keep this; echo other; echo keep that >&2; exit 3"]);
         let (outcome, kept) = run_keeping(&mut command, |line| line.starts_with("keep"));
         assert!(outcome.is_err());
         assert_eq!(kept, ["keep this", "keep that"]);

@@ -26,11 +26,7 @@ pub(crate) fn code_only(text: &str) -> String {
                 (at + 1, end.unwrap_or(at + 1), end.unwrap_or(at) + 1)
             }
             byte if is_word(byte) => {
-                let end = at
-                    + bytes[at..]
-                        .iter()
-                        .take_while(|&&byte| is_word(byte))
-                        .count();
+                let end = at + bytes[at..].iter().take_while(|&&byte| is_word(byte)).count();
                 match raw_string(bytes, at, end) {
                     Some((start, close, next)) => (start, close, next),
                     None => (at, at, end),
@@ -50,10 +46,7 @@ pub(crate) fn code_only(text: &str) -> String {
 }
 
 fn find(bytes: &[u8], wanted: u8) -> usize {
-    bytes
-        .iter()
-        .position(|&byte| byte == wanted)
-        .unwrap_or(bytes.len())
+    bytes.iter().position(|&byte| byte == wanted).unwrap_or(bytes.len())
 }
 
 fn is_word(byte: u8) -> bool {
@@ -90,13 +83,9 @@ fn end_of_char(text: &str, start: usize) -> Option<usize> {
     let (_, first) = rest.next()?;
     if first == '\\' {
         rest.next()?;
-        return rest
-            .find(|&(_, c)| c == '\'')
-            .map(|(offset, _)| start + 1 + offset);
+        return rest.find(|&(_, c)| c == '\'').map(|(offset, _)| start + 1 + offset);
     }
-    rest.next()
-        .filter(|&(_, c)| c == '\'')
-        .map(|(offset, _)| start + 1 + offset)
+    rest.next().filter(|&(_, c)| c == '\'').map(|(offset, _)| start + 1 + offset)
 }
 
 /// If the word in `start..end` begins a raw string: its inside, and where the code goes on.
@@ -104,10 +93,7 @@ fn raw_string(bytes: &[u8], start: usize, end: usize) -> Option<(usize, usize, u
     if !matches!(&bytes[start..end], b"r" | b"br" | b"cr") {
         return None;
     }
-    let hashes = bytes[end..]
-        .iter()
-        .take_while(|&&byte| byte == b'#')
-        .count();
+    let hashes = bytes[end..].iter().take_while(|&&byte| byte == b'#').count();
     let open = end + hashes;
     if bytes.get(open) != Some(&b'"') {
         return None;
@@ -115,9 +101,7 @@ fn raw_string(bytes: &[u8], start: usize, end: usize) -> Option<(usize, usize, u
     let mut close = vec![b'"'];
     close.resize(1 + hashes, b'#');
     let inside = &bytes[open + 1..];
-    let length = inside
-        .windows(close.len())
-        .position(|window| window == close);
+    let length = inside.windows(close.len()).position(|window| window == close);
     let length = length.unwrap_or(inside.len());
     Some((open + 1, open + 1 + length, open + 1 + length + close.len()))
 }
@@ -126,20 +110,15 @@ fn raw_string(bytes: &[u8], start: usize, end: usize) -> Option<(usize, usize, u
 pub(crate) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_edge = |byte: Option<&u8>| byte.is_none_or(|&byte| !is_word(byte));
     let bytes = text.as_bytes();
-    text.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |&at| {
-            is_edge(at.checked_sub(1).and_then(|before| bytes.get(before)))
-                && is_edge(bytes.get(at + word.len()))
-        })
+    text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        is_edge(at.checked_sub(1).and_then(|before| bytes.get(before)))
+            && is_edge(bytes.get(at + word.len()))
+    })
 }
 
 /// The line number, from 1, of a byte offset.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset]
-        .iter()
-        .filter(|&&byte| byte == b'\n')
-        .count()
+    1 + text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count()
 }
 
 /// How many lines of the code stand before the unit tests at its end (`#[cfg(test)] mod …`).
@@ -185,11 +164,7 @@ pub(crate) fn children(text: &str, code: &str) -> Vec<Child> {
     let mut braces: Vec<Option<&str>> = Vec::new();
     let literal = |at: usize| text[at + 1..end_of_string(text.as_bytes(), at)].to_owned();
     for index in 0..tokens.len() {
-        let ahead: Vec<&str> = tokens[index..]
-            .iter()
-            .take(4)
-            .map(|&(_, token)| token)
-            .collect();
+        let ahead: Vec<&str> = tokens[index..].iter().take(4).map(|&(_, token)| token).collect();
         match *ahead.as_slice() {
             ["mod", name, ";", ..] => {
                 let path = braces.iter().copied().flatten().chain([name]);
@@ -198,14 +173,9 @@ pub(crate) fn children(text: &str, code: &str) -> Vec<Child> {
             ["path", "=", "\"", ..] => found.push(Child::Path(literal(tokens[index + 2].0))),
             ["include", "!", "(", "\""] => found.push(Child::Path(literal(tokens[index + 3].0))),
             ["{", ..] => {
-                let before = index
-                    .checked_sub(2)
-                    .map(|start| (tokens[start].1, tokens[index - 1].1));
-                braces.push(
-                    before
-                        .filter(|(word, _)| *word == "mod")
-                        .map(|(_, name)| name),
-                );
+                let before =
+                    index.checked_sub(2).map(|start| (tokens[start].1, tokens[index - 1].1));
+                braces.push(before.filter(|(word, _)| *word == "mod").map(|(_, name)| name));
             }
             ["}", ..] => drop(braces.pop()),
             _ => {}
@@ -220,10 +190,7 @@ fn tokens(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        let word = bytes[at..]
-            .iter()
-            .take_while(|&&byte| is_word(byte))
-            .count();
+        let word = bytes[at..].iter().take_while(|&&byte| is_word(byte)).count();
         let length = word.max(1);
         if !bytes[at].is_ascii_whitespace() {
             found.push((at, &code[at..at + length]));
@@ -261,10 +228,7 @@ mod tests {
 
     #[test]
     fn words_have_edges() {
-        assert_eq!(
-            words("sea seal asea sea", "sea").collect::<Vec<_>>(),
-            [0, 14]
-        );
+        assert_eq!(words("sea seal asea sea", "sea").collect::<Vec<_>>(), [0, 14]);
         assert_eq!(line_of("a\nb\nc", 4), 3);
     }
 

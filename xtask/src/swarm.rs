@@ -52,9 +52,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         return Err(Failure::Usage("`--count` and `--jobs` start at 1".into()));
     }
     if !exists() {
-        return Err(Failure::Failed(
-            "the swarm binary is not in the tree yet".into(),
-        ));
+        return Err(Failure::Failed("the swarm binary is not in the tree yet".into()));
     }
     run(&mut command(seeds))
 }
@@ -69,15 +67,7 @@ pub(crate) fn exists() -> bool {
 
 /// The command that runs these seeds.
 pub(crate) fn command(seeds: Seeds) -> Command {
-    let mut command = cargo([
-        "run",
-        "--profile",
-        "swarm",
-        "-p",
-        "feroce-sim",
-        "--bin",
-        "swarm",
-    ]);
+    let mut command = cargo(["run", "--profile", "swarm", "-p", "feroce-sim", "--bin", "swarm"]);
     command.arg("--").args(["--seed", &seeds.first.to_string()]);
     command.args(["--count", &seeds.count.to_string()]);
     command.args(["--jobs", &seeds.jobs.to_string()]);

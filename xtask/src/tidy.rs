@@ -26,34 +26,16 @@ Options:
 type Rule = (&'static str, fn(&Tree) -> Vec<Problem>);
 
 const RULES: &[Rule] = &[
-    (
-        "crates depend on each other as the design says",
-        graph::check,
-    ),
-    (
-        "unsafe code only in mem, ring, link, feroce and capi",
-        policy::unsafe_code,
-    ),
+    ("crates depend on each other as the design says", graph::check),
+    ("unsafe code only in mem, ring, link, feroce and capi", policy::unsafe_code),
     ("the lower crates are no_std", policy::no_std),
-    (
-        "no clock, thread, environment or socket in the lower crates",
-        policy::no_outside_world,
-    ),
-    (
-        "lines of at most 100 characters, no tabs, no trailing white space",
-        text::layout,
-    ),
+    ("no clock, thread, environment or socket in the lower crates", policy::no_outside_world),
+    ("lines of at most 100 characters, no tabs, no trailing white space", text::layout),
     ("files of at most 600 lines, unit tests aside", text::size),
-    (
-        "no notes to self, no leftovers of debugging, no ignored tests",
-        text::leftovers,
-    ),
+    ("no notes to self, no leftovers of debugging, no ignored tests", text::leftovers),
     ("no paths of somebody's machine", text::machine_paths),
     ("no source file that is not compiled", dead::check),
-    (
-        "manifests are complete and inherit from the workspace",
-        manifests::complete,
-    ),
+    ("manifests are complete and inherit from the workspace", manifests::complete),
     ("Cargo.lock is committed", manifests::lock_file),
 ];
 
@@ -74,15 +56,8 @@ pub(crate) fn check() -> Outcome {
     problems.sort();
     problems.iter().for_each(|problem| println!("{problem}"));
     if !problems.is_empty() {
-        return Err(Failure::Failed(format!(
-            "tidy: {} problems",
-            problems.len()
-        )));
+        return Err(Failure::Failed(format!("tidy: {} problems", problems.len())));
     }
-    println!(
-        "tidy: {} rules, {} files, no problems",
-        RULES.len(),
-        tree.files().len()
-    );
+    println!("tidy: {} rules, {} files, no problems", RULES.len(), tree.files().len());
     Ok(())
 }

@@ -134,10 +134,7 @@ mod tests {
     fn remote_change_needs_local_write() {
         for remote in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
             assert_eq!(remote.validate(), Err(InvalidAccess));
-            assert_eq!(
-                (remote | Access::REMOTE_READ).validate(),
-                Err(InvalidAccess)
-            );
+            assert_eq!((remote | Access::REMOTE_READ).validate(), Err(InvalidAccess));
             assert_eq!((remote | Access::LOCAL_WRITE).validate(), Ok(()));
         }
         assert_eq!(Access::empty().validate(), Ok(()));

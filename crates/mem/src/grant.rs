@@ -59,19 +59,11 @@ impl<R: Right> Grant<R> {
         len: usize,
     ) -> Result<Self, AccessError> {
         let region = registration.region();
-        debug_assert!(
-            len <= region.len() && start <= region.len() - len,
-            "range was checked"
-        );
+        debug_assert!(len <= region.len() && start <= region.len() - len, "range was checked");
         if R::WORD && (len != 8 || !region.is_aligned(start)) {
             return Err(AccessError::Misaligned);
         }
-        Ok(Self {
-            registration: Some(Arc::clone(registration)),
-            start,
-            len,
-            right: PhantomData,
-        })
+        Ok(Self { registration: Some(Arc::clone(registration)), start, len, right: PhantomData })
     }
 
     /// The right that an operation of length 0 needs: empty, and no error unless a word is needed.
@@ -80,12 +72,7 @@ impl<R: Right> Grant<R> {
         if R::WORD {
             return Err(AccessError::Misaligned);
         }
-        Ok(Self {
-            registration: None,
-            start: 0,
-            len: 0,
-            right: PhantomData,
-        })
+        Ok(Self { registration: None, start: 0, len: 0, right: PhantomData })
     }
 
     /// How many bytes may be touched.
@@ -108,10 +95,7 @@ impl<R: Right> Grant<R> {
             return Err(OutOfBounds);
         }
         let start = self.start + offset;
-        Ok(self
-            .registration
-            .as_deref()
-            .map(|registration| (&*registration.region, start)))
+        Ok(self.registration.as_deref().map(|registration| (&*registration.region, start)))
     }
 }
 
@@ -119,12 +103,7 @@ impl<R: Bytewise> Grant<R> {
     /// A right to nothing: what an operation of length 0 needs. It holds no region.
     #[inline]
     pub const fn empty() -> Self {
-        Self {
-            registration: None,
-            start: 0,
-            len: 0,
-            right: PhantomData,
-        }
+        Self { registration: None, start: 0, len: 0, right: PhantomData }
     }
 
     /// Takes the first `n` bytes off, or all there are if they are fewer.
@@ -211,10 +190,7 @@ impl Grant<Atomic> {
             return 0;
         };
         let result = op(&registration.region, self.start);
-        debug_assert!(
-            result.is_ok(),
-            "an atomic grant is an aligned word of its region"
-        );
+        debug_assert!(result.is_ok(), "an atomic grant is an aligned word of its region");
         result.unwrap_or(0)
     }
 }
@@ -232,10 +208,7 @@ impl<R: Right> Clone for Grant<R> {
 
 impl<R: Right> fmt::Debug for Grant<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grant")
-            .field("start", &self.start)
-            .field("len", &self.len)
-            .finish()
+        f.debug_struct("Grant").field("start", &self.start).field("len", &self.len).finish()
     }
 }
 

@@ -1,8 +1,5 @@
 //! Memory itself. All `unsafe` code of the crate is here.
-#![allow(
-    unsafe_code,
-    reason = "the one audited file: everything else in the crate is safe"
-)]
+#![allow(unsafe_code, reason = "the one audited file: everything else in the crate is safe")]
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
@@ -79,11 +76,7 @@ impl Region {
         let start = start.expose_provenance();
         // Skips less than PAGE bytes, so that `len` remain.
         let base = start.next_multiple_of(PAGE);
-        Ok(Arc::new(Self {
-            base,
-            len,
-            kind: Kind::Owned(start, layout),
-        }))
+        Ok(Arc::new(Self { base, len, kind: Kind::Owned(start, layout) }))
     }
 
     /// Memory that the caller owns. `keep` is dropped with the region.
@@ -103,21 +96,13 @@ impl Region {
         len: usize,
         keep: Option<Box<dyn Send + Sync>>,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            base: ptr.expose_provenance(),
-            len,
-            kind: Kind::Raw(keep),
-        })
+        Arc::new(Self { base: ptr.expose_provenance(), len, kind: Kind::Raw(keep) })
     }
 
     /// No memory, at every address: reads give zeros, writes vanish, atomics return 0.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null() -> Arc<Self> {
-        Arc::new(Self {
-            base: 0,
-            len: usize::MAX,
-            kind: Kind::Null,
-        })
+        Arc::new(Self { base: 0, len: usize::MAX, kind: Kind::Null })
     }
 
     /// Length in bytes.
@@ -167,9 +152,7 @@ impl Region {
 
     /// Reads the word at `offset`, with acquire ordering.
     pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
-        Ok(self
-            .word(offset)?
-            .map_or(0, |word| word.load(Ordering::Acquire)))
+        Ok(self.word(offset)?.map_or(0, |word| word.load(Ordering::Acquire)))
     }
 
     /// Writes the word at `offset`, with release ordering.
@@ -182,9 +165,7 @@ impl Region {
 
     /// Adds to the word at `offset`, wrapping, and returns what was there before.
     pub fn fetch_add_u64(&self, offset: usize, add: u64) -> Result<u64, AccessError> {
-        Ok(self
-            .word(offset)?
-            .map_or(0, |word| word.fetch_add(add, Ordering::AcqRel)))
+        Ok(self.word(offset)?.map_or(0, |word| word.fetch_add(add, Ordering::AcqRel)))
     }
 
     /// Stores `new` in the word at `offset` if it is `current`. Gives what was there before, as

@@ -117,15 +117,9 @@ impl<T> Slots<T> {
         }
         self.slots.try_reserve(1).ok()?;
         // Room for every slot to be free, so that `remove` never allocates.
-        self.free
-            .try_reserve(self.slots.len() + 1 - self.free.len())
-            .ok()?;
+        self.free.try_reserve(self.slots.len() + 1 - self.free.len()).ok()?;
         let (tag, step) = (self.rng.u8(..), self.rng.u8(..) | 1);
-        self.slots.push(Slot {
-            tag,
-            step,
-            value: Some(value),
-        });
+        self.slots.push(Slot { tag, step, value: Some(value) });
         let index = u32::try_from(self.slots.len()).ok()?;
         Some(Key::new(index, tag))
     }
@@ -154,13 +148,6 @@ impl<T> Slots<T> {
     pub(crate) fn current(&self, index: u32) -> Option<Key> {
         let slot = self.slots.get(index.wrapping_sub(1) as usize)?;
         slot.value.as_ref().map(|_| Key::new(index, slot.tag))
-    }
-
-    /// The key of the same slot that [`Self::retag`] would walk to next.
-    pub(crate) fn successor(&self, key: Key) -> Key {
-        let slot = self.slots.get(key.index().wrapping_sub(1) as usize);
-        let step = slot.map_or(1, |slot| slot.step);
-        Key::new(key.index(), key.tag().wrapping_add(step))
     }
 
     /// Gives the value in the slot of `key` that key, whatever tag it had.
@@ -238,9 +225,7 @@ mod tests {
     fn keys_follow_the_seed_and_never_use_index_0() {
         let keys = |seed| {
             let mut slots = Slots::new(seed, 100);
-            (0..100)
-                .map(|_| slots.insert(()).unwrap())
-                .collect::<Vec<_>>()
+            (0..100).map(|_| slots.insert(()).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(keys(7), keys(7));
         assert_ne!(keys(7), keys(8));
@@ -254,7 +239,7 @@ mod tests {
     fn a_key_changes_with_retag_and_ends_with_remove() {
         let mut slots = Slots::new(4, 10);
         let old = slots.insert(5).unwrap();
-        let new = slots.successor(old);
+        let new = Key::new(old.index(), old.tag().wrapping_add(1));
         assert_ne!(old, new);
         slots.retag(new);
         assert_eq!((slots.get(old), slots.get(new)), (None, Some(&5)));

@@ -20,9 +20,7 @@ pub struct MrLimits {
 
 impl Default for MrLimits {
     fn default() -> Self {
-        Self {
-            max_entries: 1 << 20,
-        }
+        Self { max_entries: 1 << 20 }
     }
 }
 
@@ -110,12 +108,7 @@ impl Extent {
         };
         let last = (len as u64).saturating_sub(1);
         iova.checked_add(last).ok_or(RegError::IovaOverflow)?;
-        Ok(Self {
-            access,
-            iova,
-            offset,
-            len,
-        })
+        Ok(Self { access, iova, offset, len })
     }
 
     /// Where in the region `len` bytes at address `va` start, if they are all in the extent.
@@ -183,13 +176,7 @@ impl MrTable {
     ) -> Result<Lkey, RegError> {
         let extent = Some(Extent::new(&region, offset, len, iova, access)?);
         let registration = Registration::new(region);
-        let mr = Mr {
-            pd,
-            registration,
-            extent,
-            fast: false,
-            windows: 0,
-        };
+        let mr = Mr { pd, registration, extent, fast: false, windows: 0 };
         Ok(self.insert(pd, Entry::Mr(mr))?.into())
     }
 
@@ -257,13 +244,7 @@ impl MrTable {
         let (iova, len, access) = extent.map_or((0, 0, Access::empty()), |extent| {
             (extent.iova, extent.len as u64, extent.access)
         });
-        Some(MrInfo {
-            pd,
-            iova,
-            len,
-            access,
-            kind,
-        })
+        Some(MrInfo { pd, iova, len, access, kind })
     }
 
     /// How many memory regions and windows there are.

@@ -92,11 +92,7 @@ impl MrTable {
     /// Creates a window that is bound to nothing.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<Rkey, RegError> {
-        let window = Window {
-            pd,
-            kind,
-            bound: None,
-        };
+        let window = Window { pd, kind, bound: None };
         Ok(self.insert(pd, Entry::Window(window))?.into())
     }
 
@@ -114,19 +110,46 @@ impl MrTable {
         Ok(())
     }
 
-    /// Binds a window of type 1, wherever it was bound before, and returns its new key; the old
-    /// key matches nothing any more. Length 0 only unbinds.
+    /// Binds a window of either type as its type demands; see [`MrTable::bind_mw1`] and
+    /// [`MrTable::bind_mw2`].
+    pub fn bind_mw(
+        &mut self,
+        pd: PdId,
+        qpn: Qpn,
+        mw: Rkey,
+        new_rkey: Rkey,
+        bind: Bind,
+    ) -> Result<(), BindError> {
+        match self.slots.get(mw.into()) {
+            Some(Entry::Window(window)) if window.kind == MwType::Two => {
+                self.bind_mw2(pd, qpn, mw, new_rkey, bind)
+            }
+            _ => self.bind_mw1(pd, mw, new_rkey, bind),
+        }
+    }
+
+    /// Binds a window of type 1, wherever it was bound before. Its key becomes `new_rkey`, which
+    /// must differ in its low 8 bits and in nothing else; the old key matches nothing any more.
+    /// Length 0 only unbinds.
     #[doc(alias = "ibv_bind_mw")]
-    pub fn bind_mw1(&mut self, pd: PdId, mw: Rkey, bind: Bind) -> Result<Rkey, BindError> {
-        let key = Key::from(mw);
+    pub fn bind_mw1(
+        &mut self,
+        pd: PdId,
+        mw: Rkey,
+        new_rkey: Rkey,
+        bind: Bind,
+    ) -> Result<(), BindError> {
+        let (key, new) = (Key::from(mw), Key::from(new_rkey));
         self.check_window(pd, key, MwType::One)?;
+        if new.index() != key.index() || new == key {
+            return Err(BindError::BadNewKey);
+        }
         let bound = match bind.len {
             0 => None,
             _ => Some(self.bound_to(pd, None, bind)?),
         };
-        let new = self.slots.successor(key);
         self.rebind(key, new, bound);
-        Ok(new.into())
+        Ok(())
     }
 
     /// Binds a window of type 2, which must be unbound, and lets the peer of `qpn` alone reach it.
@@ -158,11 +181,8 @@ impl MrTable {
 
     /// Invalidates the windows of type 2 that are bound to a queue pair that goes away.
     pub fn unbind_qp(&mut self, qpn: Qpn) {
-        let of_qp: Vec<u32> = self
-            .bound
-            .range((qpn, 0)..=(qpn, u32::MAX))
-            .map(|&(_, index)| index)
-            .collect();
+        let of_qp: Vec<u32> =
+            self.bound.range((qpn, 0)..=(qpn, u32::MAX)).map(|&(_, index)| index).collect();
         for index in of_qp {
             if let Some(key) = self.slots.current(index) {
                 self.rebind(key, key, None);
@@ -208,19 +228,9 @@ impl MrTable {
         } else {
             (bind.addr, bind.access)
         };
-        let extent = Extent {
-            access,
-            iova,
-            offset,
-            len,
-        };
+        let extent = Extent { access, iova, offset, len };
         let registration = Arc::clone(&mr.registration);
-        Ok(Bound {
-            mr: key.index(),
-            registration,
-            extent,
-            qpn,
-        })
+        Ok(Bound { mr: key.index(), registration, extent, qpn })
     }
 
     /// Moves the window with `key` to the key `new` and to `bound`.
@@ -267,13 +277,7 @@ impl MrTable {
     #[doc(alias = "ib_alloc_mr")]
     pub fn alloc_mr(&mut self, pd: PdId, region: Arc<Region>) -> Result<Lkey, RegError> {
         let registration = Registration::new(region);
-        let mr = Mr {
-            pd,
-            registration,
-            extent: None,
-            fast: true,
-            windows: 0,
-        };
+        let mr = Mr { pd, registration, extent: None, fast: true, windows: 0 };
         Ok(self.insert(pd, Entry::Mr(mr))?.into())
     }
 

@@ -51,9 +51,7 @@ impl DoorbellSet {
 
 impl fmt::Debug for DoorbellSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DoorbellSet")
-            .field("is_rung", &self.is_rung())
-            .finish()
+        f.debug_struct("DoorbellSet").field("is_rung", &self.is_rung()).finish()
     }
 }
 
@@ -119,9 +117,7 @@ impl DoorbellOwner {
     /// Makes an owner without bells.
     pub fn new() -> Self {
         Self {
-            set: Arc::new(DoorbellSet {
-                head: AtomicU32::new(NONE),
-            }),
+            set: Arc::new(DoorbellSet { head: AtomicU32::new(NONE) }),
             bells: Vec::new(),
             taken: NONE,
         }

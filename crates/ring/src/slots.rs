@@ -43,10 +43,7 @@ impl<T> Slots<T> {
     /// Makes `count` empty slots.
     pub(crate) fn new(count: usize) -> Self {
         let segments = count.div_ceil(SEGMENT_SLOTS);
-        Self {
-            segments: (0..segments).map(|_| UnsafeCell::new(None)).collect(),
-            count,
-        }
+        Self { segments: (0..segments).map(|_| UnsafeCell::new(None)).collect(), count }
     }
 
     /// Fills slot `index`, which must be empty (an item in it would be leaked).
@@ -134,8 +131,6 @@ impl<T> Slots<T> {
     #[cold]
     fn new_segment(&self, number: usize) -> Box<[Slot<T>]> {
         let len = SEGMENT_SLOTS.min(self.count - number * SEGMENT_SLOTS);
-        (0..len)
-            .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
-            .collect()
+        (0..len).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect()
     }
 }

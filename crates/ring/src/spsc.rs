@@ -62,10 +62,7 @@ pub const MAX_CAPACITY: usize = 1 << 24;
 ///
 /// If `capacity` exceeds [`MAX_CAPACITY`].
 pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    assert!(
-        capacity <= MAX_CAPACITY,
-        "a ring of {capacity} slots is too large"
-    );
+    assert!(capacity <= MAX_CAPACITY, "a ring of {capacity} slots is too large");
     let shared = Arc::new(Shared {
         slots: Slots::new(capacity),
         capacity: Capacity(capacity as u32),
@@ -75,19 +72,9 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
         _tail_apart: [0; 60],
         tail: AtomicU32::new(0),
     });
-    let producer = Producer {
-        shared: shared.clone(),
-        tail: 0,
-        published: 0,
-        head: 0,
-        _not_sync: PhantomData,
-    };
-    let consumer = Consumer {
-        shared,
-        head: 0,
-        tail: 0,
-        _not_sync: PhantomData,
-    };
+    let producer =
+        Producer { shared: shared.clone(), tail: 0, published: 0, head: 0, _not_sync: PhantomData };
+    let consumer = Consumer { shared, head: 0, tail: 0, _not_sync: PhantomData };
     (producer, consumer)
 }
 
@@ -99,42 +86,26 @@ impl Capacity {
     /// How far `to` is ahead of `from`; at most the capacity, for counters of a ring.
     #[inline]
     fn distance(self, from: u32, to: u32) -> u32 {
-        if to >= from {
-            to - from
-        } else {
-            to + 2 * self.0 - from
-        }
+        if to >= from { to - from } else { to + 2 * self.0 - from }
     }
 
     /// The counter `by` steps after `counter`, for `by` up to the capacity.
     #[inline]
     fn forward(self, counter: u32, by: u32) -> u32 {
         let sum = counter + by;
-        if sum >= 2 * self.0 {
-            sum - 2 * self.0
-        } else {
-            sum
-        }
+        if sum >= 2 * self.0 { sum - 2 * self.0 } else { sum }
     }
 
     /// The counter one step before `counter`.
     #[inline]
     fn back(self, counter: u32) -> u32 {
-        if counter == 0 {
-            2 * self.0 - 1
-        } else {
-            counter - 1
-        }
+        if counter == 0 { 2 * self.0 - 1 } else { counter - 1 }
     }
 
     /// The slot that the item counted by `counter` goes to.
     #[inline]
     fn slot(self, counter: u32) -> usize {
-        let slot = if counter >= self.0 {
-            counter - self.0
-        } else {
-            counter
-        };
+        let slot = if counter >= self.0 { counter - self.0 } else { counter };
         slot as usize
     }
 }

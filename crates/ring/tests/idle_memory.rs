@@ -48,11 +48,7 @@ fn memory_is_taken_as_it_is_used() {
     let start = LENT.load(Ordering::Relaxed);
 
     let (mut producer, mut consumer) = spsc::<Entry>(128);
-    assert!(
-        since(start) <= HEADER + 128,
-        "an idle ring of 128: {} bytes",
-        since(start)
-    );
+    assert!(since(start) <= HEADER + 128, "an idle ring of 128: {} bytes", since(start));
     let idle = LENT.load(Ordering::Relaxed);
     assert!(consumer.pop().is_none() && consumer.peek(0).is_none());
     assert_eq!(since(idle), 0);
@@ -78,19 +74,12 @@ fn memory_is_taken_as_it_is_used() {
     drop((producer, consumer));
 
     let large = spsc::<Entry>(1 << 20);
-    assert!(
-        since(start) <= HEADER + (1 << 20),
-        "one byte per slot of an idle ring at most"
-    );
+    assert!(since(start) <= HEADER + (1 << 20), "one byte per slot of an idle ring at most");
     drop(large);
 
     let mut owner = DoorbellOwner::new();
     let bell = owner.bell(99);
-    assert!(
-        since(start) <= 100 * 48 + 128 * 8 + 64,
-        "a hundred bells: {} bytes",
-        since(start)
-    );
+    assert!(since(start) <= 100 * 48 + 128 * 8 + 64, "a hundred bells: {} bytes", since(start));
     let idle = LENT.load(Ordering::Relaxed);
     bell.ring();
     let mut rung = 0;

@@ -43,11 +43,7 @@ fn check(capacity: usize, send: &'static [Send], receive: &'static [Receive]) {
 #[test]
 fn push_pop_and_peek_keep_the_order() {
     check(2, &[Push, Push, Push], &[Pop, Peek(1), Pop, Pop]);
-    check(
-        3,
-        &[Push, Push, Push, Push],
-        &[Peek(0), Pop, PeekMut(1), Pop],
-    );
+    check(3, &[Push, Push, Push, Push], &[Peek(0), Pop, PeekMut(1), Pop]);
 }
 
 #[test]
@@ -57,16 +53,8 @@ fn one_slot_changes_hands() {
 
 #[test]
 fn staged_items_are_published_whole() {
-    check(
-        3,
-        &[Stage, Stage, Publish, Stage, Push],
-        &[Peek(1), Pop, Pop, Pop],
-    );
-    check(
-        2,
-        &[Stage, Publish, Stage, UnstageAll, Stage, Push],
-        &[Pop, Peek(0), Pop],
-    );
+    check(3, &[Stage, Stage, Publish, Stage, Push], &[Peek(1), Pop, Pop, Pop]);
+    check(2, &[Stage, Publish, Stage, UnstageAll, Stage, Push], &[Pop, Peek(0), Pop]);
 }
 
 #[test]

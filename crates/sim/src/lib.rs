@@ -1,1 +1,2 @@
 //! The simulated fabric.
+#![forbid(unsafe_code)]

@@ -1,1 +1,27 @@
-//! Trains.
+//! The waist between engine and link: packet trains.
+//!
+//! A *train* is a run of consecutive packets of one message, of equal wire length (the last may
+//! be shorter). It is a descriptor: its size does not depend on how many packets it stands for.
+//! The engine makes [`Train`]s; a link turns each into bytes with [`Train::emit`], frames them
+//! and seals the ICRC, which covers header fields that only the link knows. In the other
+//! direction a link hands the engine [`RxTrain`]s: verified packets from the BTH on, ICRC
+//! already checked and cut off by [`RxTrain::packets`].
+//!
+//! This crate knows neither engine nor link, has no state, and does no I/O. [`Instant`] lives
+//! here because both sides of the waist speak of time without owning a clock.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod path;
+mod payload;
+mod rx;
+mod time;
+mod tx;
+
+pub use path::{Ecn, Framing, LinkCaps, Path};
+pub use payload::{InlineBytes, Payload};
+pub use rx::{RxMeta, RxTrain};
+pub use time::Instant;
+pub use tx::{Ext, Train, TrainOps};

@@ -47,10 +47,7 @@ impl AethView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> Aeth {
-        Aeth {
-            syndrome: self.syndrome(),
-            msn: self.msn(),
-        }
+        Aeth { syndrome: self.syndrome(), msn: self.msn() }
     }
 
     /// Positive, negative or not ready.
@@ -92,12 +89,8 @@ impl Syndrome {
     pub const fn from_u8(byte: u8) -> Self {
         let value = byte & field::VALUE_MASK;
         match byte & field::TYPE_MASK {
-            field::ACK => Self::Ack {
-                credits: CreditCode(value),
-            },
-            field::RNR_NAK => Self::RnrNak {
-                timer: RnrTimer(value),
-            },
+            field::ACK => Self::Ack { credits: CreditCode(value) },
+            field::RNR_NAK => Self::RnrNak { timer: RnrTimer(value) },
             field::NAK => match NakCode::from_u8(value) {
                 Some(code) => Self::Nak(code),
                 None => Self::Reserved(byte),
@@ -231,35 +224,13 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::from_u8(byte).to_u8(), byte);
         }
-        assert_eq!(
-            Syndrome::from_u8(0x1f),
-            Syndrome::Ack {
-                credits: CreditCode::NONE
-            }
-        );
-        assert_eq!(
-            Syndrome::from_u8(0x2e),
-            Syndrome::RnrNak {
-                timer: RnrTimer::new(14)
-            }
-        );
+        assert_eq!(Syndrome::from_u8(0x1f), Syndrome::Ack { credits: CreditCode::NONE });
+        assert_eq!(Syndrome::from_u8(0x2e), Syndrome::RnrNak { timer: RnrTimer::new(14) });
         assert_eq!(Syndrome::from_u8(0x60), Syndrome::Nak(NakCode::PsnSequence));
-        assert_eq!(
-            Syndrome::from_u8(0x61),
-            Syndrome::Nak(NakCode::InvalidRequest)
-        );
-        assert_eq!(
-            Syndrome::from_u8(0x62),
-            Syndrome::Nak(NakCode::RemoteAccess)
-        );
-        assert_eq!(
-            Syndrome::from_u8(0x63),
-            Syndrome::Nak(NakCode::RemoteOperational)
-        );
-        assert_eq!(
-            Syndrome::from_u8(0x64),
-            Syndrome::Nak(NakCode::InvalidRdRequest)
-        );
+        assert_eq!(Syndrome::from_u8(0x61), Syndrome::Nak(NakCode::InvalidRequest));
+        assert_eq!(Syndrome::from_u8(0x62), Syndrome::Nak(NakCode::RemoteAccess));
+        assert_eq!(Syndrome::from_u8(0x63), Syndrome::Nak(NakCode::RemoteOperational));
+        assert_eq!(Syndrome::from_u8(0x64), Syndrome::Nak(NakCode::InvalidRdRequest));
         for reserved in [0x40, 0x5f, 0x65, 0x7f, 0x80, 0x9f, 0xe0, 0xff] {
             assert_eq!(Syndrome::from_u8(reserved), Syndrome::Reserved(reserved));
         }
@@ -274,11 +245,7 @@ mod tests {
             [0, 1, 2, 3]
         );
         for code in 4..31 {
-            assert_eq!(
-                credits(code),
-                credits(code - 2).map(|n| n * 2),
-                "code {code}"
-            );
+            assert_eq!(credits(code), credits(code - 2).map(|n| n * 2), "code {code}");
         }
         assert_eq!(credits(30), Some(32_768));
         assert_eq!(CreditCode::NONE.credits(), None);

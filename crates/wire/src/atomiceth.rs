@@ -98,8 +98,6 @@ impl AtomicAckEthView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> AtomicAckEth {
-        AtomicAckEth {
-            original: u64::from_be_bytes(field::ORIGINAL.get(self.0)),
-        }
+        AtomicAckEth { original: u64::from_be_bytes(field::ORIGINAL.get(self.0)) }
     }
 }

@@ -35,8 +35,6 @@ impl CnpReservedView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> CnpReserved {
-        CnpReserved {
-            bytes: field::RESERVED.get(self.0),
-        }
+        CnpReserved { bytes: field::RESERVED.get(self.0) }
     }
 }

@@ -42,10 +42,7 @@ impl DethView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> Deth {
-        Deth {
-            qkey: self.qkey(),
-            src_qp: self.src_qp(),
-        }
+        Deth { qkey: self.qkey(), src_qp: self.src_qp() }
     }
 
     /// Queue key the receiver checks.

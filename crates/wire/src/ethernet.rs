@@ -63,19 +63,13 @@ impl Ethernet {
     /// Bytes this header takes on the wire.
     #[inline]
     pub const fn wire_len(&self) -> usize {
-        if self.vlan.is_some() {
-            Self::MAX_LEN
-        } else {
-            Self::MIN_LEN
-        }
+        if self.vlan.is_some() { Self::MAX_LEN } else { Self::MIN_LEN }
     }
 
     /// Reads the header at the start of `bytes` and returns it with what follows.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
-        let (head, rest) = bytes
-            .split_first_chunk::<{ Self::MIN_LEN }>()
-            .ok_or(Truncated)?;
+        let (head, rest) = bytes.split_first_chunk::<{ Self::MIN_LEN }>().ok_or(Truncated)?;
         let header = Self {
             dst: field::DST.get(head),
             src: field::SRC.get(head),
@@ -88,22 +82,13 @@ impl Ethernet {
         let (tag, rest) = rest.split_first_chunk::<4>().ok_or(Truncated)?;
         let vlan = Some(VlanTag(u16::from_be_bytes(field::VLAN_TCI.get(tag))));
         let ethertype = u16::from_be_bytes(field::VLAN_INNER.get(tag));
-        Ok((
-            Self {
-                vlan,
-                ethertype,
-                ..header
-            },
-            rest,
-        ))
+        Ok((Self { vlan, ethertype, ..header }, rest))
     }
 
     /// Writes the header at the start of `out` and returns its length.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Truncated> {
-        let (head, rest) = out
-            .split_first_chunk_mut::<{ Self::MIN_LEN }>()
-            .ok_or(Truncated)?;
+        let (head, rest) = out.split_first_chunk_mut::<{ Self::MIN_LEN }>().ok_or(Truncated)?;
         field::DST.put(head, self.dst);
         field::SRC.put(head, self.src);
         let Some(tag) = self.vlan else {

@@ -101,11 +101,7 @@ impl Feth {
     /// A header with clear reserved bits.
     #[inline]
     pub const fn new(placement: FlushPlacement, selectivity: FlushSelectivity) -> Self {
-        Self {
-            placement,
-            selectivity,
-            reserved: 0,
-        }
+        Self { placement, selectivity, reserved: 0 }
     }
 
     /// Writes the header.

@@ -173,15 +173,7 @@ impl<'a> Frame<'a> {
             Net::V6(..) => IPV6_ETHERTYPE,
             Net::Grh(_) => ROCE_V1_ETHERTYPE,
         };
-        Self {
-            eth: Some(Ethernet {
-                dst,
-                src,
-                vlan: None,
-                ethertype,
-            }),
-            ..self
-        }
+        Self { eth: Some(Ethernet { dst, src, vlan: None, ethertype }), ..self }
     }
 
     /// Reads a frame that starts with its Ethernet header.
@@ -193,10 +185,7 @@ impl<'a> Frame<'a> {
             ROCE_V1_ETHERTYPE => Self::parse_grh(rest),
             other => Err(FrameError::Ethertype(other)),
         }?;
-        Ok(Self {
-            eth: Some(eth),
-            ..frame
-        })
+        Ok(Self { eth: Some(eth), ..frame })
     }
 
     /// Reads a RoCEv2 packet that starts with its IPv4 or IPv6 header.
@@ -218,9 +207,8 @@ impl<'a> Frame<'a> {
         if grh.next_header != GRH_NEXT_HEADER {
             return Err(FrameError::NotTransport(grh.next_header));
         }
-        let (body, trailer) = rest
-            .split_at_checked(usize::from(grh.payload_len))
-            .ok_or(FrameError::Truncated)?;
+        let (body, trailer) =
+            rest.split_at_checked(usize::from(grh.payload_len)).ok_or(FrameError::Truncated)?;
         Self::with_icrc(Net::Grh(grh), body, trailer)
     }
 
@@ -237,10 +225,7 @@ impl<'a> Frame<'a> {
     /// The same packet with the right ICRC.
     #[must_use]
     pub fn sealed(self) -> Self {
-        Self {
-            icrc: self.expected_icrc(),
-            ..self
-        }
+        Self { icrc: self.expected_icrc(), ..self }
     }
 
     /// Writes the frame at the start of `out` and returns its length. The ICRC goes out as it is,
@@ -258,13 +243,7 @@ impl<'a> Frame<'a> {
     }
 
     const fn bare(net: Net, transport: &'a [u8]) -> Self {
-        Self {
-            eth: None,
-            net,
-            transport,
-            icrc: 0,
-            trailer: &[],
-        }
+        Self { eth: None, net, transport, icrc: 0, trailer: &[] }
     }
 
     fn parse_v4(bytes: &'a [u8]) -> Result<Self, FrameError> {
@@ -273,9 +252,8 @@ impl<'a> Frame<'a> {
             return Err(FrameError::Ipv4Checksum);
         }
         let (ip, _) = Ipv4::parse(bytes)?;
-        let (datagram, trailer) = bytes
-            .split_at_checked(usize::from(ip.total_len))
-            .ok_or(FrameError::Truncated)?;
+        let (datagram, trailer) =
+            bytes.split_at_checked(usize::from(ip.total_len)).ok_or(FrameError::Truncated)?;
         let body = datagram.get(ip.wire_len()..).ok_or(FrameError::BadLength)?;
         if ip.is_fragment() {
             return Err(FrameError::Fragment);
@@ -286,9 +264,8 @@ impl<'a> Frame<'a> {
 
     fn parse_v6(bytes: &'a [u8]) -> Result<Self, FrameError> {
         let (ip, rest) = Ipv6::parse(bytes)?;
-        let (body, trailer) = rest
-            .split_at_checked(usize::from(ip.payload_len))
-            .ok_or(FrameError::Truncated)?;
+        let (body, trailer) =
+            rest.split_at_checked(usize::from(ip.payload_len)).ok_or(FrameError::Truncated)?;
         let (udp, body) = parse_udp(ip.next_header, body)?;
         Self::with_icrc(Net::V6(ip, udp), body, trailer)
     }
@@ -296,13 +273,7 @@ impl<'a> Frame<'a> {
     /// Splits the ICRC off `body`.
     fn with_icrc(net: Net, body: &'a [u8], trailer: &'a [u8]) -> Result<Self, FrameError> {
         let (transport, icrc) = body.split_last_chunk().ok_or(FrameError::BadLength)?;
-        Ok(Self {
-            eth: None,
-            net,
-            transport,
-            icrc: u32::from_le_bytes(*icrc),
-            trailer,
-        })
+        Ok(Self { eth: None, net, transport, icrc: u32::from_le_bytes(*icrc), trailer })
     }
 }
 
@@ -323,15 +294,9 @@ fn parse_udp(protocol: u8, bytes: &[u8]) -> Result<(Udp, &[u8]), FrameError> {
 
 /// `header + transport + ICRC`, leaving `reserve` below the largest 16-bit length.
 fn length_on_wire(header: usize, transport: &[u8], reserve: usize) -> Result<u16, TooLong> {
-    let len = header
-        .checked_add(icrc::LEN)
-        .and_then(|n| n.checked_add(transport.len()));
+    let len = header.checked_add(icrc::LEN).and_then(|n| n.checked_add(transport.len()));
     let len = len.and_then(|n| u16::try_from(n).ok()).ok_or(TooLong)?;
-    if usize::from(len) + reserve > usize::from(u16::MAX) {
-        Err(TooLong)
-    } else {
-        Ok(len)
-    }
+    if usize::from(len) + reserve > usize::from(u16::MAX) { Err(TooLong) } else { Ok(len) }
 }
 
 #[cfg(test)]
@@ -373,42 +338,15 @@ mod tests {
     #[test]
     fn ipv4_errors_say_why() {
         assert_eq!(change_v4(|_, _| ()), None);
-        assert_eq!(
-            change_v4(|ip, _| ip.more_fragments = true),
-            Some(FrameError::Fragment)
-        );
-        assert_eq!(
-            change_v4(|ip, _| ip.fragment_offset = 1),
-            Some(FrameError::Fragment)
-        );
-        assert_eq!(
-            change_v4(|ip, _| ip.protocol = 6),
-            Some(FrameError::NotUdp(6))
-        );
-        assert_eq!(
-            change_v4(|_, udp| udp.dst_port = 53),
-            Some(FrameError::NotRoce(53))
-        );
-        assert_eq!(
-            change_v4(|_, udp| udp.len -= 1),
-            Some(FrameError::BadLength)
-        );
-        assert_eq!(
-            change_v4(|_, udp| udp.len += 1),
-            Some(FrameError::BadLength)
-        );
-        assert_eq!(
-            change_v4(|ip, _| ip.total_len = 19),
-            Some(FrameError::BadLength)
-        );
-        assert_eq!(
-            change_v4(|ip, _| ip.total_len = 27),
-            Some(FrameError::BadLength)
-        );
-        assert_eq!(
-            change_v4(|ip, _| ip.total_len += 1),
-            Some(FrameError::Truncated)
-        );
+        assert_eq!(change_v4(|ip, _| ip.more_fragments = true), Some(FrameError::Fragment));
+        assert_eq!(change_v4(|ip, _| ip.fragment_offset = 1), Some(FrameError::Fragment));
+        assert_eq!(change_v4(|ip, _| ip.protocol = 6), Some(FrameError::NotUdp(6)));
+        assert_eq!(change_v4(|_, udp| udp.dst_port = 53), Some(FrameError::NotRoce(53)));
+        assert_eq!(change_v4(|_, udp| udp.len -= 1), Some(FrameError::BadLength));
+        assert_eq!(change_v4(|_, udp| udp.len += 1), Some(FrameError::BadLength));
+        assert_eq!(change_v4(|ip, _| ip.total_len = 19), Some(FrameError::BadLength));
+        assert_eq!(change_v4(|ip, _| ip.total_len = 27), Some(FrameError::BadLength));
+        assert_eq!(change_v4(|ip, _| ip.total_len += 1), Some(FrameError::Truncated));
         let no_icrc = change_v4(|ip, udp| (ip.total_len, udp.len) = (31, 11));
         assert_eq!(no_icrc, Some(FrameError::BadLength));
         let mut out = [0; 128];
@@ -416,35 +354,20 @@ mod tests {
         out[8] ^= 1;
         assert_eq!(Frame::parse_ip(&out[..len]), Err(FrameError::Ipv4Checksum));
         out[0] = 0x75;
-        assert_eq!(
-            Frame::parse_ip(&out[..len]),
-            Err(FrameError::Ip(IpError::BadVersion(7)))
-        );
+        assert_eq!(Frame::parse_ip(&out[..len]), Err(FrameError::Ip(IpError::BadVersion(7))));
         assert_eq!(Frame::parse_ip(&[]), Err(FrameError::Truncated));
     }
 
     #[test]
     fn other_errors_say_why() {
         assert_eq!(change_v1(|_| ()), None);
-        assert_eq!(
-            change_v1(|grh| grh.next_header = 17),
-            Some(FrameError::NotTransport(17))
-        );
-        assert_eq!(
-            change_v1(|grh| grh.payload_len = 3),
-            Some(FrameError::BadLength)
-        );
-        assert_eq!(
-            change_v1(|grh| grh.payload_len = 21),
-            Some(FrameError::Truncated)
-        );
+        assert_eq!(change_v1(|grh| grh.next_header = 17), Some(FrameError::NotTransport(17)));
+        assert_eq!(change_v1(|grh| grh.payload_len = 3), Some(FrameError::BadLength));
+        assert_eq!(change_v1(|grh| grh.payload_len = 21), Some(FrameError::Truncated));
         let version = Some(FrameError::Ip(IpError::BadVersion(4)));
         assert_eq!(change_v1(|grh| grh.ip_version = 4), version);
         let arp = error(&v4(), |frame| {
-            frame.eth = frame.eth.map(|eth| Ethernet {
-                ethertype: 0x0806,
-                ..eth
-            });
+            frame.eth = frame.eth.map(|eth| Ethernet { ethertype: 0x0806, ..eth });
         });
         assert_eq!(arp, Some(FrameError::Ethertype(0x0806)));
     }

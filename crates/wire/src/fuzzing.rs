@@ -106,10 +106,7 @@ fn whole_frame(parsed: &Frame<'_>, bytes: &[u8]) {
     assert_eq!(sealed == *parsed, parsed.icrc_ok());
     if let Net::V4(ip, _) = parsed.net {
         let blind = parsed.net.icrc_prefix().with_ipv4_id(!ip.id);
-        assert_eq!(
-            blind.find_ipv4_id(sealed.transport, sealed.icrc),
-            Some(ip.id)
-        );
+        assert_eq!(blind.find_ipv4_id(sealed.transport, sealed.icrc), Some(ip.id));
     }
     packet(parsed.transport);
 }
@@ -134,10 +131,7 @@ fn ipv4(bytes: &[u8]) {
     assert_eq!(len, header.wire_len());
     assert_eq!(len + rest.len(), bytes.len());
     assert_eq!(Ipv4::parse(&out[..len]), Ok((header, &[][..])));
-    assert_eq!(
-        Ipv4View::new_checked(&out).map(Ipv4View::checksum_ok),
-        Ok(true)
-    );
+    assert_eq!(Ipv4View::new_checked(&out).map(Ipv4View::checksum_ok), Ok(true));
     assert_eq!(out.get(..10), bytes.get(..10));
     assert_eq!(out.get(12..len), bytes.get(12..len));
 }

@@ -136,10 +136,7 @@ mod tests {
     fn few_crcs_have_an_identification() {
         let crcs = (0..1_u32 << 18).map(|i| i.wrapping_mul(0x9e37_79b9));
         let found = crcs.filter_map(|crc| crc_to_id(crc, 1000)).count();
-        assert!(
-            (1..=16).contains(&found),
-            "{found} of 2^18, expected about 4"
-        );
+        assert!((1..=16).contains(&found), "{found} of 2^18, expected about 4");
         for id in (0..=u16::MAX).step_by(97) {
             assert_eq!(crc_to_id(id_to_crc(id, 1000), 1000), Some(id));
         }

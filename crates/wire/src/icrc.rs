@@ -108,11 +108,7 @@ impl IcrcPrefix {
             Ok(n) if n <= 40 => AFTER_ID + n,
             _ => 0,
         };
-        Self {
-            id,
-            after_id,
-            ..plain
-        }
+        Self { id, after_id, ..plain }
     }
 
     /// Prefix of a RoCEv2 packet over IPv6.
@@ -130,11 +126,7 @@ impl IcrcPrefix {
         let mut lrh = *lrh;
         let [vl_lver] = mask::LRH_VL.get(&lrh);
         mask::LRH_VL.put(&mut lrh, [vl_lver | 0xf0]);
-        Self {
-            crc: crc32fast::hash(&lrh),
-            id: 0,
-            after_id: 0,
-        }
+        Self { crc: crc32fast::hash(&lrh), id: 0, after_id: 0 }
     }
 
     /// Prefix for headers given as values.
@@ -172,11 +164,7 @@ impl IcrcPrefix {
             AFTER_ID => ID_HIGH[usize::from(high)] ^ ID_LOW[usize::from(low)],
             after => gf2::id_to_crc(flipped, usize::from(after)),
         };
-        Self {
-            crc: self.crc ^ crc_flips,
-            id,
-            ..self
-        }
+        Self { crc: self.crc ^ crc_flips, id, ..self }
     }
 
     /// The ICRC of the packet with these bytes from the base transport header to the padding.
@@ -229,11 +217,7 @@ impl IcrcPrefix {
         for part in parts {
             hasher.update(part);
         }
-        Self {
-            crc: hasher.finalize(),
-            id: 0,
-            after_id: 0,
-        }
+        Self { crc: hasher.finalize(), id: 0, after_id: 0 }
     }
 }
 

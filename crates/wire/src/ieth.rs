@@ -36,8 +36,6 @@ impl IethView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> Ieth {
-        Ieth {
-            rkey: Rkey(u32::from_be_bytes(field::RKEY.get(self.0))),
-        }
+        Ieth { rkey: Rkey(u32::from_be_bytes(field::RKEY.get(self.0))) }
     }
 }

@@ -36,8 +36,6 @@ impl ImmDtView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> ImmDt {
-        ImmDt {
-            imm: Imm(u32::from_be_bytes(field::IMM.get(self.0))),
-        }
+        ImmDt { imm: Imm(u32::from_be_bytes(field::IMM.get(self.0))) }
     }
 }

@@ -65,10 +65,7 @@ pub struct Ipv4Options {
 
 impl Ipv4Options {
     /// No options.
-    pub const NONE: Self = Self {
-        words: 0,
-        bytes: [0; 40],
-    };
+    pub const NONE: Self = Self { words: 0, bytes: [0; 40] };
 
     /// From up to 40 bytes, a multiple of four.
     #[inline]
@@ -167,9 +164,7 @@ impl Ipv4 {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), IpError> {
         let view = Ipv4View::new_checked(bytes)?;
-        let (_, rest) = bytes
-            .split_at_checked(view.wire_len())
-            .ok_or(IpError::Truncated)?;
+        let (_, rest) = bytes.split_at_checked(view.wire_len()).ok_or(IpError::Truncated)?;
         Ok((view.to_repr(), rest))
     }
 
@@ -178,9 +173,7 @@ impl Ipv4 {
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Truncated> {
         let len = self.wire_len();
         let out = out.get_mut(..len).ok_or(Truncated)?;
-        let (head, options) = out
-            .split_first_chunk_mut::<{ Self::MIN_LEN }>()
-            .ok_or(Truncated)?;
+        let (head, options) = out.split_first_chunk_mut::<{ Self::MIN_LEN }>().ok_or(Truncated)?;
         options.copy_from_slice(self.options.as_bytes());
         let fragment = (u16::from(self.reserved_flag) << 15)
             | (u16::from(self.dont_fragment) << 14)
@@ -220,9 +213,7 @@ impl<'a> Ipv4View<'a> {
             return Err(IpError::BadVersion(version));
         }
         let words = ihl.checked_sub(5).ok_or(IpError::BadHeaderLen(ihl))?;
-        let options = rest
-            .get(..usize::from(words) * 4)
-            .ok_or(IpError::Truncated)?;
+        let options = rest.get(..usize::from(words) * 4).ok_or(IpError::Truncated)?;
         Ok(Self { head, options })
     }
 
@@ -297,18 +288,12 @@ impl<'a> Ipv4View<'a> {
 #[inline]
 fn ones_complement_sum(bytes: &[u8]) -> u32 {
     let (words, _) = bytes.as_chunks::<2>();
-    words
-        .iter()
-        .map(|w| u32::from(u16::from_be_bytes(*w)))
-        .sum()
+    words.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum()
 }
 
 /// Adds the carries of a sum of at most 2^16 words back in.
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "folded twice, the sum fits in 16 bits"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "folded twice, the sum fits in 16 bits")]
 const fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     ((once & 0xffff) + (once >> 16)) as u16
@@ -332,11 +317,7 @@ mod tests {
         assert_eq!(out, bytes);
         let mut bad = bytes;
         bad[8] -= 1;
-        assert!(
-            !Ipv4View::new_checked(&bad)
-                .expect("still a header")
-                .checksum_ok()
-        );
+        assert!(!Ipv4View::new_checked(&bad).expect("still a header").checksum_ok());
     }
 
     #[test]

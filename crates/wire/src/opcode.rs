@@ -114,19 +114,13 @@ impl Op {
     /// First of several packets.
     #[inline]
     pub const fn is_first(self) -> bool {
-        matches!(
-            self,
-            Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst
-        )
+        matches!(self, Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst)
     }
 
     /// Neither first nor last of several packets.
     #[inline]
     pub const fn is_middle(self) -> bool {
-        matches!(
-            self,
-            Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle
-        )
+        matches!(self, Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle)
     }
 
     /// Last of several packets.
@@ -346,13 +340,7 @@ impl core::fmt::Debug for Opcode {
 
 /// [`Opcode::decode`] of every byte.
 static DECODE: [Option<(Service, Op)>; 256] = {
-    let services = [
-        Service::Rc,
-        Service::Uc,
-        Service::Ud,
-        Service::Cnp,
-        Service::Xrc,
-    ];
+    let services = [Service::Rc, Service::Uc, Service::Ud, Service::Cnp, Service::Xrc];
     let mut table = [None; 256];
     let mut s = 0;
     while s < services.len() {
@@ -383,10 +371,7 @@ static HEADER_LEN: [u8; 256] = {
 };
 
 /// Length of all transport headers; at most 12 + 4 + 28.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a sum of header lengths is below 256"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "a sum of header lengths is below 256")]
 const fn header_len(service: Service, op: Op) -> u8 {
     let mut len = Bth::LEN;
     match service {

@@ -140,12 +140,7 @@ impl Exts {
         put(w, op.has_reth(), self.reth, Reth::emit)?;
         put(w, op.has_atomic_eth(), self.atomic, AtomicEth::emit)?;
         put(w, op.has_aeth(), self.aeth, Aeth::emit)?;
-        put(
-            w,
-            op.has_atomic_ack_eth(),
-            self.atomic_ack,
-            AtomicAckEth::emit,
-        )?;
+        put(w, op.has_atomic_ack_eth(), self.atomic_ack, AtomicAckEth::emit)?;
         put(w, op.has_imm(), self.imm, ImmDt::emit)?;
         put(w, op.has_ieth(), self.ieth, Ieth::emit)
     }
@@ -167,26 +162,16 @@ impl<'a> Packet<'a> {
     #[inline]
     pub const fn new(bth: Bth, exts: Exts, payload: &'a [u8]) -> Self {
         let pad = Bth::pad_for(payload.len());
-        Self {
-            bth: Bth { pad, ..bth },
-            exts,
-            payload,
-        }
+        Self { bth: Bth { pad, ..bth }, exts, payload }
     }
 
     /// Reads a packet from its base transport header to its padding, without ICRC.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (bth, rest) = Bth::parse(bytes)?;
-        let (service, op) = bth
-            .opcode
-            .decode()
-            .ok_or(ParseError::BadOpcode(bth.opcode))?;
+        let (service, op) = bth.opcode.decode().ok_or(ParseError::BadOpcode(bth.opcode))?;
         let (exts, rest) = Exts::parse(service, op, rest)?;
-        let len = rest
-            .len()
-            .checked_sub(usize::from(bth.pad))
-            .ok_or(ParseError::BadPad)?;
+        let len = rest.len().checked_sub(usize::from(bth.pad)).ok_or(ParseError::BadPad)?;
         let payload = rest.get(..len).ok_or(ParseError::BadPad)?;
         Ok(Self { bth, exts, payload })
     }
@@ -195,9 +180,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn wire_len(&self) -> Option<usize> {
         let headers = self.bth.opcode.header_len()?;
-        headers
-            .checked_add(self.payload.len())?
-            .checked_add(usize::from(self.bth.pad & 3))
+        headers.checked_add(self.payload.len())?.checked_add(usize::from(self.bth.pad & 3))
     }
 
     /// Writes the packet at the start of `out`, padding included (zeros, as many as the header
@@ -263,20 +246,11 @@ mod tests {
     fn errors_say_why() {
         let mut out = [0; 64];
         let reserved = Packet::new(bth(0x15), Exts::NONE, &[]);
-        assert_eq!(
-            reserved.emit(&mut out),
-            Err(EmitError::BadOpcode(Opcode(0x15)))
-        );
+        assert_eq!(reserved.emit(&mut out), Err(EmitError::BadOpcode(Opcode(0x15))));
         let no_reth = Packet::new(bth(0x0a), Exts::NONE, &[]);
         assert_eq!(no_reth.emit(&mut out), Err(EmitError::WrongExts));
-        let extra = Exts {
-            cnp: Some(CnpReserved::default()),
-            ..Exts::NONE
-        };
-        assert_eq!(
-            Packet::new(bth(4), extra, &[]).emit(&mut out),
-            Err(EmitError::WrongExts)
-        );
+        let extra = Exts { cnp: Some(CnpReserved::default()), ..Exts::NONE };
+        assert_eq!(Packet::new(bth(4), extra, &[]).emit(&mut out), Err(EmitError::WrongExts));
 
         let send = Packet::new(bth(4), Exts::NONE, &[1, 2, 3, 4, 5]);
         assert_eq!(send.wire_len(), Some(20));
@@ -287,10 +261,7 @@ mod tests {
         assert_eq!(Packet::parse(&out[..14]), Err(ParseError::BadPad));
         assert_eq!(Packet::parse(&out[..11]), Err(ParseError::Truncated));
         out[0] = 0xe4;
-        assert_eq!(
-            Packet::parse(&out),
-            Err(ParseError::BadOpcode(Opcode(0xe4)))
-        );
+        assert_eq!(Packet::parse(&out), Err(ParseError::BadOpcode(Opcode(0xe4))));
     }
 
     #[test]

@@ -19,13 +19,7 @@ pub enum Pmtu {
 
 impl Pmtu {
     /// Every value, smallest first.
-    pub const ALL: [Self; 5] = [
-        Self::B256,
-        Self::B512,
-        Self::B1024,
-        Self::B2048,
-        Self::B4096,
-    ];
+    pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
     /// Bytes of payload.
     #[inline]

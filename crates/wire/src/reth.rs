@@ -44,11 +44,7 @@ impl RethView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> Reth {
-        Reth {
-            va: self.va(),
-            rkey: self.rkey(),
-            len: self.dma_len(),
-        }
+        Reth { va: self.va(), rkey: self.rkey(), len: self.dma_len() }
     }
 
     /// Remote virtual address.

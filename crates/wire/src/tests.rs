@@ -35,38 +35,30 @@ macro_rules! emit_parse_emit {
 fn bth() -> impl Strategy<Value = Bth> {
     let flags = (any::<[bool; 5]>(), 0_u8..4, 0_u8..16, 0_u8..64, 0_u8..128);
     let ids = (any::<u8>(), any::<u16>(), any::<u32>(), any::<u32>());
-    (flags, ids).prop_map(
-        |((bits, pad, tver, resv6, resv7), (opcode, pkey, qpn, psn))| Bth {
-            opcode: Opcode(opcode),
-            solicited: bits[0],
-            mig_req: bits[1],
-            pad,
-            tver,
-            pkey: Pkey(pkey),
-            fecn: bits[2],
-            becn: bits[3],
-            resv6,
-            dest_qp: Qpn::new(qpn),
-            ack_req: bits[4],
-            resv7,
-            psn: Psn::new(psn),
-        },
-    )
+    (flags, ids).prop_map(|((bits, pad, tver, resv6, resv7), (opcode, pkey, qpn, psn))| Bth {
+        opcode: Opcode(opcode),
+        solicited: bits[0],
+        mig_req: bits[1],
+        pad,
+        tver,
+        pkey: Pkey(pkey),
+        fecn: bits[2],
+        becn: bits[3],
+        resv6,
+        dest_qp: Qpn::new(qpn),
+        ack_req: bits[4],
+        resv7,
+        psn: Psn::new(psn),
+    })
 }
 
 fn reth() -> impl Strategy<Value = Reth> {
-    any::<(u64, u32, u32)>().prop_map(|(va, rkey, len)| Reth {
-        va,
-        rkey: Rkey(rkey),
-        len,
-    })
+    any::<(u64, u32, u32)>().prop_map(|(va, rkey, len)| Reth { va, rkey: Rkey(rkey), len })
 }
 
 fn aeth() -> impl Strategy<Value = Aeth> {
-    any::<(u8, u32)>().prop_map(|(s, msn)| Aeth {
-        syndrome: Syndrome::from_u8(s),
-        msn: Msn::new(msn),
-    })
+    any::<(u8, u32)>()
+        .prop_map(|(s, msn)| Aeth { syndrome: Syndrome::from_u8(s), msn: Msn::new(msn) })
 }
 
 fn atomic() -> impl Strategy<Value = AtomicEth> {
@@ -79,10 +71,7 @@ fn atomic() -> impl Strategy<Value = AtomicEth> {
 }
 
 fn deth() -> impl Strategy<Value = Deth> {
-    any::<(u32, u32)>().prop_map(|(q, s)| Deth {
-        qkey: Qkey(q),
-        src_qp: Qpn::new(s),
-    })
+    any::<(u32, u32)>().prop_map(|(q, s)| Deth { qkey: Qkey(q), src_qp: Qpn::new(s) })
 }
 
 fn feth() -> impl Strategy<Value = Feth> {
@@ -94,27 +83,18 @@ fn feth() -> impl Strategy<Value = Feth> {
 }
 
 fn grh() -> impl Strategy<Value = Grh> {
-    let head = (
-        0_u8..16,
-        any::<u8>(),
-        0_u32..1 << 20,
-        any::<u16>(),
-        any::<u8>(),
-        any::<u8>(),
-    );
+    let head = (0_u8..16, any::<u8>(), 0_u32..1 << 20, any::<u16>(), any::<u8>(), any::<u8>());
     let gids = (uniform16(any::<u8>()), uniform16(any::<u8>()));
-    (head, gids).prop_map(
-        |((version, class, flow, len, next, hops), (src, dst))| Grh {
-            ip_version: version,
-            traffic_class: class,
-            flow_label: flow,
-            payload_len: len,
-            next_header: next,
-            hop_limit: hops,
-            sgid: Gid(src),
-            dgid: Gid(dst),
-        },
-    )
+    (head, gids).prop_map(|((version, class, flow, len, next, hops), (src, dst))| Grh {
+        ip_version: version,
+        traffic_class: class,
+        flow_label: flow,
+        payload_len: len,
+        next_header: next,
+        hop_limit: hops,
+        sgid: Gid(src),
+        dgid: Gid(dst),
+    })
 }
 
 fn lrh() -> impl Strategy<Value = Lrh> {
@@ -196,16 +176,8 @@ emit_parse_emit!(
     XrcEth,
     any::<u32>().prop_map(|n| XrcEth { srqn: Srqn::new(n) })
 );
-emit_parse_emit!(
-    immdt_round_trip,
-    ImmDt,
-    any::<u32>().prop_map(|n| ImmDt { imm: Imm(n) })
-);
-emit_parse_emit!(
-    ieth_round_trip,
-    Ieth,
-    any::<u32>().prop_map(|n| Ieth { rkey: Rkey(n) })
-);
+emit_parse_emit!(immdt_round_trip, ImmDt, any::<u32>().prop_map(|n| ImmDt { imm: Imm(n) }));
+emit_parse_emit!(ieth_round_trip, Ieth, any::<u32>().prop_map(|n| Ieth { rkey: Rkey(n) }));
 emit_parse_emit!(feth_round_trip, Feth, feth());
 emit_parse_emit!(
     cnp_round_trip,

@@ -37,12 +37,7 @@ impl Udp {
     /// Header of a RoCEv2 packet of `len` bytes, UDP header and ICRC included, without checksum.
     #[inline]
     pub const fn roce(src_port: u16, len: u16) -> Self {
-        Self {
-            src_port,
-            dst_port: ROCE_UDP_PORT,
-            len,
-            checksum: 0,
-        }
+        Self { src_port, dst_port: ROCE_UDP_PORT, len, checksum: 0 }
     }
 
     /// Writes the header.

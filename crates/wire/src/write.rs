@@ -10,10 +10,7 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(out: &'a mut [u8]) -> Self {
-        Self {
-            left: out,
-            written: 0,
-        }
+        Self { left: out, written: 0 }
     }
 
     /// Lets `emit` fill the next `N` bytes.

@@ -38,8 +38,6 @@ impl XrcEthView<'_> {
     /// Every field at once.
     #[inline]
     pub fn to_repr(self) -> XrcEth {
-        XrcEth {
-            srqn: Srqn::new(from_be24(field::SRQN.get(self.0))),
-        }
+        XrcEth { srqn: Srqn::new(from_be24(field::SRQN.get(self.0))) }
     }
 }

@@ -14,9 +14,7 @@ const PACKETS: usize = 1261;
 fn frames() -> impl Iterator<Item = (String, usize, Vec<u8>)> {
     common::captures().into_iter().flat_map(|(name, path)| {
         let numbered = (1..).zip(common::read(&path));
-        numbered
-            .map(move |(number, bytes)| (name.clone(), number, bytes))
-            .collect::<Vec<_>>()
+        numbered.map(move |(number, bytes)| (name.clone(), number, bytes)).collect::<Vec<_>>()
     })
 }
 
@@ -31,10 +29,7 @@ fn every_packet_parses_and_comes_back_byte_for_byte() {
         let mut out = vec![0xaa; bytes.len()];
         assert_eq!(frame.emit(&mut out), Ok(bytes.len()), "{name} {number}");
         assert_eq!(out, bytes, "{name} {number}: frame");
-        assert_eq!(
-            Frame::parse_ip(&bytes[14..]),
-            Ok(Frame { eth: None, ..frame })
-        );
+        assert_eq!(Frame::parse_ip(&bytes[14..]), Ok(Frame { eth: None, ..frame }));
         if !frame.icrc_ok() {
             bad_icrc.push((name.clone(), number));
         }
@@ -50,10 +45,7 @@ fn every_packet_parses_and_comes_back_byte_for_byte() {
     }
     assert_eq!(packets, PACKETS);
     assert_eq!(bad_icrc, [("crafted_bad_icrc".to_owned(), 1)]);
-    assert_eq!(
-        bad_opcode,
-        [("crafted_reserved_opcode".to_owned(), 1, Opcode(0x1f))]
-    );
+    assert_eq!(bad_opcode, [("crafted_reserved_opcode".to_owned(), 1, Opcode(0x1f))]);
 }
 
 #[test]
@@ -70,9 +62,7 @@ fn the_ipv4_id_can_be_recovered_from_the_icrc() {
         recovered += 1;
         // The receiver knows everything but the identification.
         let mut header = [0; 20];
-        feroce_wire::Ipv4 { id: 0, ..ip }
-            .emit(&mut header)
-            .expect("no options");
+        feroce_wire::Ipv4 { id: 0, ..ip }.emit(&mut header).expect("no options");
         let mut udp_header = [0; 8];
         udp.emit(&mut udp_header);
         let find =
@@ -81,11 +71,7 @@ fn the_ipv4_id_can_be_recovered_from_the_icrc() {
         for at in [0, 5, 11, frame.transport.len() - 1] {
             let mut damaged = frame.transport.to_vec();
             damaged[at] ^= 1;
-            assert_eq!(
-                find(&damaged),
-                None,
-                "{name} {number}: bit flipped in byte {at}"
-            );
+            assert_eq!(find(&damaged), None, "{name} {number}: bit flipped in byte {at}");
         }
         // Byte 4 is not covered.
         let mut marked = frame.transport.to_vec();
@@ -119,10 +105,7 @@ fn operations_are_counted_right_over_all_files() {
     assert_eq!(count(Service::Uc, Op::WriteFirst), 7);
     assert_eq!(count(Service::Ud, Op::SendOnlyImm), 10);
     // 28 datagrams, and the management messages: 21 + 18 + 16 * 3 + 4 + 2 of them.
-    assert_eq!(
-        count(Service::Ud, Op::SendOnly),
-        28 + 21 + 18 + 16 * 3 + 4 + 2
-    );
+    assert_eq!(count(Service::Ud, Op::SendOnly), 28 + 21 + 18 + 16 * 3 + 4 + 2);
 }
 
 /// What was captured, in the notation of the captures' own log: `>` is the direction of the first
@@ -130,87 +113,46 @@ fn operations_are_counted_right_over_all_files() {
 #[test]
 fn known_sequences_are_recognised() {
     for (name, expected) in SEQUENCES {
-        let (_, path) = common::captures()
-            .into_iter()
-            .find(|(n, _)| n == name)
-            .expect("file");
+        let (_, path) = common::captures().into_iter().find(|(n, _)| n == name).expect("file");
         assert_eq!(sequence(&common::read(&path)), *expected, "{name}");
     }
 }
 
 #[test]
 fn psn_wraps_where_the_capture_says() {
-    let (_, path) = common::captures()
-        .into_iter()
-        .find(|(n, _)| n == "psn_wrap")
-        .expect("file");
+    let (_, path) = common::captures().into_iter().find(|(n, _)| n == "psn_wrap").expect("file");
     let frames = common::read(&path);
-    let packets: Vec<_> = frames
-        .iter()
-        .map(|b| Frame::parse_ethernet(b).expect("RoCE"))
-        .collect();
+    let packets: Vec<_> = frames.iter().map(|b| Frame::parse_ethernet(b).expect("RoCE")).collect();
     let requests: Vec<Psn> = packets
         .iter()
         .filter_map(|f| Packet::parse(f.transport).ok())
-        .filter(|p| {
-            p.bth
-                .opcode
-                .decode()
-                .is_some_and(|(_, op)| op.is_send() || op.is_write())
-        })
+        .filter(|p| p.bth.opcode.decode().is_some_and(|(_, op)| op.is_send() || op.is_write()))
         .map(|p| p.bth.psn)
         .collect();
-    assert!(
-        requests.windows(2).all(|w| w[0].is_before(w[1])),
-        "{requests:?}"
-    );
-    assert!(
-        requests.windows(2).any(|w| w[0].get() > w[1].get()),
-        "no wrap in {requests:?}"
-    );
+    assert!(requests.windows(2).all(|w| w[0].is_before(w[1])), "{requests:?}");
+    assert!(requests.windows(2).any(|w| w[0].get() > w[1].get()), "no wrap in {requests:?}");
 }
 
 /// Payload and extension headers of one file, field by field.
 #[test]
 fn fields_of_the_operations_file() {
-    let (_, path) = common::captures()
-        .into_iter()
-        .find(|(n, _)| n == "ops_rc")
-        .expect("file");
+    let (_, path) = common::captures().into_iter().find(|(n, _)| n == "ops_rc").expect("file");
     let frames = common::read(&path);
     let mut packets = frames.iter().map(|bytes| {
         let frame = Frame::parse_ethernet(bytes).expect("RoCE");
         Packet::parse(frame.transport).expect("packet")
     });
-    let write = packets
-        .find(|p| p.bth.opcode == Opcode(0x06))
-        .expect("WRITE first");
+    let write = packets.find(|p| p.bth.opcode == Opcode(0x06)).expect("WRITE first");
     let reth = write.exts.reth.expect("RETH");
-    assert_eq!(
-        (write.payload.len(), reth.va & 0xffff_0000),
-        (1024, 0x2000_0000)
-    );
-    assert!(
-        reth.len > 2048 && reth.len <= 3 * 1024,
-        "three packets: {}",
-        reth.len
-    );
-    let read = packets
-        .find(|p| p.bth.opcode == Opcode(0x0c))
-        .expect("READ request");
+    assert_eq!((write.payload.len(), reth.va & 0xffff_0000), (1024, 0x2000_0000));
+    assert!(reth.len > 2048 && reth.len <= 3 * 1024, "three packets: {}", reth.len);
+    let read = packets.find(|p| p.bth.opcode == Opcode(0x0c)).expect("READ request");
     assert!(read.bth.ack_req && read.payload.is_empty());
-    let atomic = packets
-        .find(|p| p.bth.opcode == Opcode(0x14))
-        .expect("fetch and add");
+    let atomic = packets.find(|p| p.bth.opcode == Opcode(0x14)).expect("fetch and add");
     assert_eq!(atomic.exts.atomic.expect("AtomicETH").va % 8, 0);
-    let ack = packets
-        .find(|p| p.bth.opcode == Opcode(0x12))
-        .expect("atomic acknowledge");
+    let ack = packets.find(|p| p.bth.opcode == Opcode(0x12)).expect("atomic acknowledge");
     assert!(ack.exts.atomic_ack.is_some());
-    assert!(matches!(
-        ack.exts.aeth.expect("AETH").syndrome,
-        Syndrome::Ack { .. }
-    ));
+    assert!(matches!(ack.exts.aeth.expect("AETH").syndrome, Syndrome::Ack { .. }));
     assert_ne!(ack.bth.dest_qp, Qpn::QP1);
 }
 
@@ -218,27 +160,18 @@ fn fields_of_the_operations_file() {
 #[test]
 fn fields_of_memory_placement_requests() {
     let first = |name: &str| {
-        let (_, path) = common::captures()
-            .into_iter()
-            .find(|(n, _)| n == name)
-            .expect("file");
+        let (_, path) = common::captures().into_iter().find(|(n, _)| n == name).expect("file");
         common::read(&path).swap_remove(0)
     };
     let bytes = first("crafted_flush");
     let flush = Packet::parse(Frame::parse_ethernet(&bytes).expect("RoCE").transport);
     let exts = flush.expect("packet").exts;
-    assert_eq!(
-        exts.feth,
-        Some(Feth::new(FlushPlacement::GLOBAL, FlushSelectivity::Range))
-    );
+    assert_eq!(exts.feth, Some(Feth::new(FlushPlacement::GLOBAL, FlushSelectivity::Range)));
     assert_eq!(exts.reth.map(|r| (r.va, r.len)), Some((0x2000_1000, 64)));
     let bytes = first("crafted_atomic_write");
     let write = Packet::parse(Frame::parse_ethernet(&bytes).expect("RoCE").transport);
     let write = write.expect("packet");
-    assert_eq!(
-        write.exts.reth.map(|r| (r.va, r.len)),
-        Some((0x2000_0008, 8))
-    );
+    assert_eq!(write.exts.reth.map(|r| (r.va, r.len)), Some((0x2000_0008, 8)));
     assert_eq!(write.payload.len(), 8);
 }
 
@@ -248,23 +181,14 @@ fn sequence(frames: &[Vec<u8>]) -> String {
     for bytes in frames {
         let frame = Frame::parse_ethernet(bytes).expect("RoCE");
         let src = frame.eth.expect("Ethernet").src;
-        let arrow = if *first.get_or_insert(src) == src {
-            '>'
-        } else {
-            '<'
-        };
-        let name = format!(
-            "{arrow}{}",
-            name_of(&Packet::parse(frame.transport).expect("packet"))
-        );
+        let arrow = if *first.get_or_insert(src) == src { '>' } else { '<' };
+        let name = format!("{arrow}{}", name_of(&Packet::parse(frame.transport).expect("packet")));
         match runs.last_mut() {
             Some((last, n)) if *last == name => *n += 1,
             _ => runs.push((name, 1)),
         }
     }
-    let runs = runs
-        .into_iter()
-        .map(|(s, n)| if n > 1 { format!("{s}*{n}") } else { s });
+    let runs = runs.into_iter().map(|(s, n)| if n > 1 { format!("{s}*{n}") } else { s });
     runs.collect::<Vec<_>>().join(" ")
 }
 
@@ -305,10 +229,7 @@ fn name_of(packet: &Packet<'_>) -> String {
 }
 
 const SEQUENCES: &[(&str, &str)] = &[
-    (
-        "ib_atomic_cas",
-        ">RC.CMP_SWAP*4 <RC.ATOMIC_ACK*4 >RC.CMP_SWAP <RC.ATOMIC_ACK",
-    ),
+    ("ib_atomic_cas", ">RC.CMP_SWAP*4 <RC.ATOMIC_ACK*4 >RC.CMP_SWAP <RC.ATOMIC_ACK"),
     ("ib_atomic_faa", ">RC.FETCH_ADD*5 <RC.ATOMIC_ACK*5"),
     (
         "srq_pingpong",
@@ -327,10 +248,7 @@ const SEQUENCES: &[(&str, &str)] = &[
          >UC.WRITE_MIDDLE >UC.WRITE_LAST >UC.WRITE_ONLY_IMM >UC.WRITE_FIRST >UC.WRITE_LAST_IMM \
          >UC.WRITE_ONLY_IMM >UC.WRITE_ONLY >UC.SEND_ONLY*2 >UC.WRITE_ONLY",
     ),
-    (
-        "ops_ud",
-        ">UD.SEND_ONLY*3 >UD.SEND_ONLY_IMM >UD.SEND_ONLY*3",
-    ),
+    ("ops_ud", ">UD.SEND_ONLY*3 >UD.SEND_ONLY_IMM >UD.SEND_ONLY*3"),
     (
         "psn_wrap",
         ">RC.SEND_FIRST >RC.SEND_MIDDLE >RC.SEND_LAST <RC.ACK >RC.WRITE_FIRST >RC.WRITE_MIDDLE \

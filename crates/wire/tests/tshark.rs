@@ -64,11 +64,7 @@ fn tshark_reads_what_we_write() {
         for packet in packets() {
             let (icrc, bytes) = frame(carrier, &packet);
             frames.push(bytes);
-            cases.push(Case {
-                carrier,
-                packet,
-                icrc,
-            });
+            cases.push(Case { carrier, packet, icrc });
         }
     }
     let dir = TempDir::new();
@@ -90,11 +86,7 @@ fn packets() -> Vec<Packet<'static>> {
             continue;
         };
         let n = u32::from(byte);
-        let mut bth = Bth::new(
-            Opcode(byte),
-            Qpn::new(0x00ab_c000 | n),
-            Psn::new(0x00fe_dc00 | n),
-        );
+        let mut bth = Bth::new(Opcode(byte), Qpn::new(0x00ab_c000 | n), Psn::new(0x00fe_dc00 | n));
         bth.solicited = n.is_multiple_of(2);
         bth.mig_req = n.is_multiple_of(3);
         bth.ack_req = n.is_multiple_of(5);
@@ -112,55 +104,32 @@ fn packets() -> Vec<Packet<'static>> {
 
 fn exts(service: Service, op: Op, n: u32) -> Exts {
     let syndromes = [
-        Syndrome::Ack {
-            credits: CreditCode::NONE,
-        },
-        Syndrome::RnrNak {
-            timer: RnrTimer::new(14),
-        },
+        Syndrome::Ack { credits: CreditCode::NONE },
+        Syndrome::RnrNak { timer: RnrTimer::new(14) },
         Syndrome::Nak(NakCode::RemoteAccess),
-        Syndrome::Ack {
-            credits: CreditCode::new(5),
-        },
+        Syndrome::Ack { credits: CreditCode::new(5) },
     ];
     let va = 0x0123_4567_89ab_0000 | u64::from(n) << 3;
     let rkey = Rkey(0x8000_1200 | n);
-    let whole = |swap_add, compare| AtomicEth {
-        va,
-        rkey,
-        swap_add,
-        compare,
-    };
+    let whole = |swap_add, compare| AtomicEth { va, rkey, swap_add, compare };
     let feth = Feth::new(FlushPlacement::GLOBAL, FlushSelectivity::MemoryRegion);
     let xrc = service == Service::Xrc && op.is_request();
     Exts {
-        deth: (service == Service::Ud).then(|| Deth {
-            qkey: Qkey(0x1122_3300 | n),
-            src_qp: Qpn::new(0x0033_4400 | n),
-        }),
-        xrceth: xrc.then(|| XrcEth {
-            srqn: Srqn::new(0x00cd_ef01),
-        }),
+        deth: (service == Service::Ud)
+            .then(|| Deth { qkey: Qkey(0x1122_3300 | n), src_qp: Qpn::new(0x0033_4400 | n) }),
+        xrceth: xrc.then(|| XrcEth { srqn: Srqn::new(0x00cd_ef01) }),
         cnp: (op == Op::Cnp).then(CnpReserved::default),
         feth: op.has_feth().then_some(feth),
-        reth: op.has_reth().then_some(Reth {
-            va,
-            rkey,
-            len: 0x0010_0000 | n,
-        }),
-        atomic: op
-            .has_atomic_eth()
-            .then(|| whole(0x1111_2222_3333_4444, 0x5555_6666_7777_8888)),
+        reth: op.has_reth().then_some(Reth { va, rkey, len: 0x0010_0000 | n }),
+        atomic: op.has_atomic_eth().then(|| whole(0x1111_2222_3333_4444, 0x5555_6666_7777_8888)),
         aeth: op.has_aeth().then(|| Aeth {
             syndrome: syndromes[n as usize % syndromes.len()],
             msn: Msn::new(0x00aa_bb00 | n),
         }),
-        atomic_ack: op.has_atomic_ack_eth().then_some(AtomicAckEth {
-            original: 0xfeed_face_cafe_beef,
-        }),
-        imm: op.has_imm().then_some(ImmDt {
-            imm: Imm(0xdead_0000 | n),
-        }),
+        atomic_ack: op
+            .has_atomic_ack_eth()
+            .then_some(AtomicAckEth { original: 0xfeed_face_cafe_beef }),
+        imm: op.has_imm().then_some(ImmDt { imm: Imm(0xdead_0000 | n) }),
         ieth: op.has_ieth().then_some(Ieth { rkey }),
     }
 }
@@ -174,9 +143,7 @@ fn frame(carrier: Carrier, packet: &Packet<'_>) -> (u32, Vec<u8>) {
         Carrier::V6 => Frame::v6(a, b, 0xc123, &transport),
         Carrier::V1 => Frame::v1(Gid(a), Gid(b), &transport),
     };
-    let frame = frame
-        .expect("short")
-        .on_ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let frame = frame.expect("short").on_ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let mut out = vec![0; 256];
     let len = frame.emit(&mut out).expect("fits");
     out.truncate(len);
@@ -186,20 +153,14 @@ fn frame(carrier: Carrier, packet: &Packet<'_>) -> (u32, Vec<u8>) {
 /// Runs tshark; `None` if it is not installed and need not be.
 fn tshark(path: &Path) -> Option<Vec<Vec<String>>> {
     let mut command = Command::new("tshark");
-    command
-        .arg("-r")
-        .arg(path)
-        .args(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
+    command.arg("-r").arg(path).args(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
     for field in FIELDS {
         command.args(["-e", field]);
     }
     let output = match command.output() {
         Ok(output) => output,
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "tshark must be installed in CI"
-            );
+            assert!(std::env::var_os("CI").is_none(), "tshark must be installed in CI");
             // Straight to the stream: the test harness hides what the macros print.
             let skipped = b"SKIPPED: tshark not installed (apt-get install tshark)\n";
             std::io::stderr().write_all(skipped).expect("stderr");
@@ -207,17 +168,9 @@ fn tshark(path: &Path) -> Option<Vec<Vec<String>>> {
         }
         Err(e) => panic!("tshark: {e}"),
     };
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");
-    Some(
-        text.lines()
-            .map(|l| l.split('|').map(str::to_owned).collect())
-            .collect(),
-    )
+    Some(text.lines().map(|l| l.split('|').map(str::to_owned).collect()).collect())
 }
 
 /// What tshark should print for a packet, as numbers; byte strings stay in hexadecimal.
@@ -225,14 +178,8 @@ fn expected(case: &Case) -> Vec<Option<String>> {
     let Packet { bth, exts, payload } = case.packet;
     let number = |n: u64| Some(n.to_string());
     let hex = |n: u32| format!("{n:08x}");
-    let va = exts
-        .reth
-        .map(|r| r.va)
-        .or_else(|| exts.atomic.map(|a| a.va));
-    let rkey = exts
-        .reth
-        .map(|r| r.rkey)
-        .or_else(|| exts.atomic.map(|a| a.rkey));
+    let va = exts.reth.map(|r| r.va).or_else(|| exts.atomic.map(|a| a.va));
+    let rkey = exts.reth.map(|r| r.rkey).or_else(|| exts.atomic.map(|a| a.rkey));
     // tshark takes the padding for data.
     let padded = payload.iter().chain(&[0; 3][..bth.pad.into()]);
     let data = padded.map(|b| format!("{b:02x}")).collect::<String>();
@@ -268,18 +215,10 @@ fn check(case: &Case, line: &[String]) {
     let opaque =
         matches!(service, Service::Xrc | Service::Cnp) || matches!(op, Op::Flush | Op::AtomicWrite);
     let fields = if opaque { BTH_FIELDS } else { FIELDS.len() };
-    for (i, (field, expected)) in FIELDS
-        .into_iter()
-        .zip(expected(case))
-        .take(fields)
-        .enumerate()
-    {
+    for (i, (field, expected)) in FIELDS.into_iter().zip(expected(case)).take(fields).enumerate() {
         let got = normal(field, line.get(i).map_or("", String::as_str));
         let carrier = case.carrier;
-        assert_eq!(
-            got, expected,
-            "{field} of {service:?} {op:?} over {carrier:?}"
-        );
+        assert_eq!(got, expected, "{field} of {service:?} {op:?} over {carrier:?}");
     }
 }
 
@@ -290,9 +229,7 @@ fn normal(field: &str, text: &str) -> Option<String> {
     }
     let bytes = ["infiniband.immdt", "infiniband.ieth", "data.data"].contains(&field);
     Some(match (text, text.strip_prefix("0x")) {
-        (_, Some(hex)) => u64::from_str_radix(hex, 16)
-            .expect("hexadecimal")
-            .to_string(),
+        (_, Some(hex)) => u64::from_str_radix(hex, 16).expect("hexadecimal").to_string(),
         ("True", _) => "1".to_owned(),
         ("False", _) => "0".to_owned(),
         _ if bytes => text.replace(':', ""),

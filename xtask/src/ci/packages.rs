@@ -46,10 +46,7 @@ const PACKAGES: &[Package] = &[
 
 /// Makes sure that the packages are there. Costs nothing if they are.
 pub(crate) fn install() -> Outcome<Done> {
-    let missing: Vec<&Package> = PACKAGES
-        .iter()
-        .filter(|package| !package.is_there())
-        .collect();
+    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.is_there()).collect();
     if missing.is_empty() {
         println!("all {} packages are there", PACKAGES.len());
         return Ok(Done::Ran(Vec::new()));
@@ -62,15 +59,12 @@ pub(crate) fn install() -> Outcome<Done> {
     }
     run(apt_get().arg("update"))?;
     let names = missing.iter().map(|package| package.name);
-    run(apt_get()
-        .args(["install", "--yes", "--no-install-recommends"])
-        .args(names))?;
+    run(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(names))?;
     match missing.iter().find(|package| !package.is_there()) {
         None => Ok(Done::Ran(Vec::new())),
-        Some(package) => Err(Failure::Failed(format!(
-            "{} is installed but not usable",
-            package.name
-        ))),
+        Some(package) => {
+            Err(Failure::Failed(format!("{} is installed but not usable", package.name)))
+        }
     }
 }
 
@@ -87,11 +81,7 @@ fn report_missing(missing: &[&Package]) -> Outcome<Done> {
         return Err(Failure::Failed(format!("missing packages: {names}")));
     }
     let mut lines = vec![format!("WARNING: missing packages: {names}")];
-    lines.extend(
-        missing
-            .iter()
-            .map(|p| format!("WARNING:   {:<9} {}", p.name, p.without)),
-    );
+    lines.extend(missing.iter().map(|p| format!("WARNING:   {:<9} {}", p.name, p.without)));
     Ok(Done::Ran(lines))
 }
 
@@ -113,8 +103,6 @@ fn is_root() -> bool {
 
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
-    command
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .arg("--quiet");
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet");
     command
 }

@@ -38,10 +38,7 @@ impl Report {
     pub(crate) fn begin(&mut self, step: &Step) {
         self.begun += 1;
         self.step_started = now();
-        println!(
-            "\n==> [{}/{}] {}: {}",
-            self.begun, self.total, step.name, step.about
-        );
+        println!("\n==> [{}/{}] {}: {}", self.begun, self.total, step.name, step.about);
     }
 
     pub(crate) fn end(&mut self, step: &Step, result: Outcome<Done>) {
@@ -84,10 +81,7 @@ impl Report {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this tool times the steps for a person"
-)]
+#[expect(clippy::disallowed_methods, reason = "this tool times the steps for a person")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -38,12 +38,7 @@ const fn step(
     is_there: fn() -> bool,
     run: fn() -> Outcome<Done>,
 ) -> Step {
-    Step {
-        name,
-        about,
-        is_there,
-        run,
-    }
+    Step { name, about, is_there, run }
 }
 
 #[rustfmt::skip] // a table: one step, one line
@@ -76,10 +71,7 @@ fn quietly() -> Done {
 fn fmt() -> Outcome<Done> {
     run(&mut cargo(["fmt", "--all", "--check"]))?;
     // These stand outside the workspace.
-    for manifest in ["fuzz/Cargo.toml", "bench/Cargo.toml"]
-        .into_iter()
-        .filter(|path| has(path))
-    {
+    for manifest in ["fuzz/Cargo.toml", "bench/Cargo.toml"].into_iter().filter(|path| has(path)) {
         run(&mut cargo(["fmt", "--manifest-path", manifest, "--check"]))?;
     }
     Ok(quietly())
@@ -93,9 +85,7 @@ fn clippy() -> Outcome<Done> {
 
 fn no_std() -> Outcome<Done> {
     let mut check = cargo(["check", "--lib", "--no-default-features"]);
-    let crates = tidy::NO_STD
-        .iter()
-        .filter(|name| has(&format!("crates/{name}/Cargo.toml")));
+    let crates = tidy::NO_STD.iter().filter(|name| has(&format!("crates/{name}/Cargo.toml")));
     check.args(crates.map(|name| format!("--package=feroce-{name}")));
     let mut lines = Vec::new();
     if is_target_installed(BARE_TARGET) {
@@ -117,11 +107,7 @@ fn is_target_installed(target: &str) -> bool {
 
 fn test() -> Outcome<Done> {
     let nextest = is_on_path("cargo-nextest");
-    let mut tests = cargo(if nextest {
-        ["nextest", "run"]
-    } else {
-        ["test", "--tests"]
-    });
+    let mut tests = cargo(if nextest { ["nextest", "run"] } else { ["test", "--tests"] });
     tests.args(["--workspace", "--all-features"]);
     let doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
     let mut lines = run_tests(tests)?;
@@ -152,14 +138,10 @@ fn loom() -> Outcome<Done> {
 
 /// The crates that have a test called `loom`.
 fn loom_crates() -> Vec<String> {
-    let folders = std::fs::read_dir(root().join("crates"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let folders = std::fs::read_dir(root().join("crates")).into_iter().flatten().flatten();
     let with_loom = folders.filter(|folder| folder.path().join("tests/loom.rs").exists());
-    let mut names: Vec<String> = with_loom
-        .map(|folder| folder.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        with_loom.map(|folder| folder.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }

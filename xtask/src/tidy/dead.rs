@@ -6,18 +6,11 @@ use crate::source::{Child, children};
 
 /// Every Rust file under a `src` folder is reached from the root of a target.
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
-    let packages = tree
-        .crates()
-        .map(|(name, file)| (format!("crates/{name}"), file));
-    let own = tree
-        .get("xtask/Cargo.toml")
-        .map(|file| ("xtask".to_owned(), file));
+    let packages = tree.crates().map(|(name, file)| (format!("crates/{name}"), file));
+    let own = tree.get("xtask/Cargo.toml").map(|file| ("xtask".to_owned(), file));
     let mut problems = Vec::new();
     for (package, manifest) in packages.chain(own) {
-        let reached = reachable(
-            tree,
-            roots(tree, &package, &Manifest::parse(&manifest.text)),
-        );
+        let reached = reachable(tree, roots(tree, &package, &Manifest::parse(&manifest.text)));
         let src = format!("{package}/src");
         for file in tree.rust_files().filter(|file| file.is_under(&src)) {
             if !reached.iter().any(|source| source.path == file.path) {
@@ -44,23 +37,11 @@ fn roots(tree: &Tree, package: &str, manifest: &Manifest) -> Vec<Source> {
             return false;
         };
         let parts: Vec<&str> = inside.split('/').skip(1).collect();
-        matches!(
-            *parts,
-            ["lib.rs" | "main.rs"] | ["bin", _] | ["bin", _, "main.rs"]
-        )
+        matches!(*parts, ["lib.rs" | "main.rs"] | ["bin", _] | ["bin", _, "main.rs"])
     };
-    let found = tree
-        .rust_files()
-        .map(|file| file.path.clone())
-        .filter(|path| is_root(path));
+    let found = tree.rust_files().map(|file| file.path.clone()).filter(|path| is_root(path));
     let named = manifest.target_paths().map(|path| resolve(package, path));
-    found
-        .chain(named)
-        .map(|path| Source {
-            path,
-            owns_folder: true,
-        })
-        .collect()
+    found.chain(named).map(|path| Source { path, owns_folder: true }).collect()
 }
 
 /// The roots and everything that they pull in.
@@ -83,34 +64,18 @@ fn files_of(tree: &Tree, source: &Source) -> Vec<Source> {
     let Some(file) = tree.get(&source.path) else {
         return Vec::new();
     };
-    let folder = source
-        .path
-        .rsplit_once('/')
-        .map_or("", |(folder, _)| folder);
-    let modules = if source.owns_folder {
-        folder
-    } else {
-        source.path.trim_end_matches(".rs")
-    };
+    let folder = source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let modules = if source.owns_folder { folder } else { source.path.trim_end_matches(".rs") };
     let mut found = Vec::new();
     for child in children(&file.text, &file.code) {
         match child {
             Child::Path(path) => {
-                found.push(Source {
-                    path: resolve(folder, &path),
-                    owns_folder: true,
-                });
+                found.push(Source { path: resolve(folder, &path), owns_folder: true });
             }
             Child::Module(names) => {
                 let stem = format!("{modules}/{}", names.join("/"));
-                found.push(Source {
-                    path: format!("{stem}.rs"),
-                    owns_folder: false,
-                });
-                found.push(Source {
-                    path: format!("{stem}/mod.rs"),
-                    owns_folder: true,
-                });
+                found.push(Source { path: format!("{stem}.rs"), owns_folder: false });
+                found.push(Source { path: format!("{stem}/mod.rs"), owns_folder: true });
             }
         }
     }
@@ -137,14 +102,8 @@ mod tests {
     #[test]
     fn files_without_a_mod_are_dead() {
         let tree = Tree::of(&[
-            (
-                "crates/a/Cargo.toml",
-                "[[bin]]\nname = \"x\"\npath = \"src/x.rs\"\n",
-            ),
-            (
-                "crates/a/src/lib.rs",
-                "mod b;\nmod c { mod d; }\n#[path = \"odd/e.rs\"]\nmod e;\n",
-            ),
+            ("crates/a/Cargo.toml", "[[bin]]\nname = \"x\"\npath = \"src/x.rs\"\n"),
+            ("crates/a/src/lib.rs", "mod b;\nmod c { mod d; }\n#[path = \"odd/e.rs\"]\nmod e;\n"),
             ("crates/a/src/b.rs", "mod f;\nmod g;"),
             ("crates/a/src/b/f.rs", ""),
             ("crates/a/src/b/g/mod.rs", "mod h;"),

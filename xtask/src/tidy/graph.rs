@@ -13,10 +13,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("cm", &["wire"]),
     ("link", &["wire", "mem", "train"]),
     ("sim", &["wire", "mem", "ring", "train", "engine", "cm"]),
-    (
-        "feroce",
-        &["wire", "mem", "ring", "train", "engine", "cm", "link"],
-    ),
+    ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link"]),
     ("rpc", &["feroce"]),
     ("cli", &["feroce"]),
     ("capi", &["feroce"]),
@@ -49,27 +46,18 @@ pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
 }
 
 fn allowed(name: &str) -> Option<&'static [&'static str]> {
-    GRAPH
-        .iter()
-        .find(|(krate, _)| *krate == name)
-        .map(|(_, allowed)| *allowed)
+    GRAPH.iter().find(|(krate, _)| *krate == name).map(|(_, allowed)| *allowed)
 }
 
 /// The folder of a package of this project: `feroce-wire` lives in `wire`.
 fn folder_of(package: &str) -> Option<&str> {
-    if package == "feroce" {
-        Some(package)
-    } else {
-        package.strip_prefix("feroce-")
-    }
+    if package == "feroce" { Some(package) } else { package.strip_prefix("feroce-") }
 }
 
 /// Whether `upper` depends on `lower`, directly or through others.
 fn reaches(upper: &str, lower: &str) -> bool {
     let below = allowed(upper).unwrap_or_default();
-    below
-        .iter()
-        .any(|&next| next == lower || reaches(next, lower))
+    below.iter().any(|&next| next == lower || reaches(next, lower))
 }
 
 #[cfg(test)]
@@ -77,11 +65,7 @@ mod tests {
     use super::*;
 
     fn problems(name: &str, manifest: &str) -> usize {
-        check(&Tree::of(&[(
-            &format!("crates/{name}/Cargo.toml"),
-            manifest,
-        )]))
-        .len()
+        check(&Tree::of(&[(&format!("crates/{name}/Cargo.toml"), manifest)])).len()
     }
 
     #[test]
@@ -97,62 +81,23 @@ mod tests {
     #[test]
     fn dependencies_follow_the_graph() {
         assert_eq!(
-            problems(
-                "mem",
-                "[dependencies]\nferoce-wire.workspace = true\nslab = \"1\""
-            ),
+            problems("mem", "[dependencies]\nferoce-wire.workspace = true\nslab = \"1\""),
             0
         );
-        assert_eq!(
-            problems("wire", "[dependencies]\nferoce-mem.workspace = true"),
-            1
-        );
-        assert_eq!(
-            problems(
-                "engine",
-                "[dependencies]\nferoce-link = { path = \"../link\" }"
-            ),
-            1
-        );
-        assert_eq!(
-            problems("cli", "[dependencies]\nferoce.workspace = true"),
-            0
-        );
-        assert_eq!(
-            problems("cli", "[dependencies]\nx = { package = \"feroce-engine\" }"),
-            1
-        );
-        assert_eq!(
-            problems(
-                "wire",
-                "[target.'cfg(unix)'.dependencies]\nferoce-mem = \"1\""
-            ),
-            1
-        );
-        assert_eq!(
-            problems("wire", "[build-dependencies.feroce-mem]\nversion = \"1\""),
-            1
-        );
+        assert_eq!(problems("wire", "[dependencies]\nferoce-mem.workspace = true"), 1);
+        assert_eq!(problems("engine", "[dependencies]\nferoce-link = { path = \"../link\" }"), 1);
+        assert_eq!(problems("cli", "[dependencies]\nferoce.workspace = true"), 0);
+        assert_eq!(problems("cli", "[dependencies]\nx = { package = \"feroce-engine\" }"), 1);
+        assert_eq!(problems("wire", "[target.'cfg(unix)'.dependencies]\nferoce-mem = \"1\""), 1);
+        assert_eq!(problems("wire", "[build-dependencies.feroce-mem]\nversion = \"1\""), 1);
     }
 
     #[test]
     fn tests_may_look_sideways_but_not_up() {
-        assert_eq!(
-            problems("engine", "[dev-dependencies]\nferoce-cm.workspace = true"),
-            0
-        );
-        assert_eq!(
-            problems("engine", "[dev-dependencies]\nferoce-sim.workspace = true"),
-            1
-        );
-        assert_eq!(
-            problems("wire", "[dev-dependencies]\nferoce-engine.workspace = true"),
-            1
-        );
-        assert_eq!(
-            problems("ring", "[dev-dependencies]\nferoce.workspace = true"),
-            1
-        );
+        assert_eq!(problems("engine", "[dev-dependencies]\nferoce-cm.workspace = true"), 0);
+        assert_eq!(problems("engine", "[dev-dependencies]\nferoce-sim.workspace = true"), 1);
+        assert_eq!(problems("wire", "[dev-dependencies]\nferoce-engine.workspace = true"), 1);
+        assert_eq!(problems("ring", "[dev-dependencies]\nferoce.workspace = true"), 1);
     }
 
     #[test]

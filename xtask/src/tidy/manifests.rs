@@ -9,19 +9,13 @@ pub(crate) fn complete(tree: &Tree) -> Vec<Problem> {
     for (_, file) in tree.crates().chain(own) {
         let manifest = Manifest::parse(&file.text);
         let mut complain = |message: &str| problems.push(Problem::new(&file.path, 1, message));
-        if manifest
-            .get("package", "description")
-            .is_none_or(|entry| entry.text().is_empty())
-        {
+        if manifest.get("package", "description").is_none_or(|entry| entry.text().is_empty()) {
             complain("`description` is missing");
         }
         if !manifest.inherits("package", "license") {
             complain("`license.workspace = true` is missing");
         }
-        if manifest
-            .get("lints", "workspace")
-            .is_none_or(|entry| entry.value != "true")
-        {
+        if manifest.get("lints", "workspace").is_none_or(|entry| entry.value != "true") {
             complain("`[lints] workspace = true` is missing");
         }
     }
@@ -31,14 +25,10 @@ pub(crate) fn complete(tree: &Tree) -> Vec<Problem> {
 /// A build from a commit is the same build tomorrow.
 pub(crate) fn lock_file(tree: &Tree) -> Vec<Problem> {
     let workspaces = ["Cargo", "fuzz/Cargo", "bench/Cargo"];
-    let present = workspaces
-        .iter()
-        .filter(|stem| tree.get(&format!("{stem}.toml")).is_some());
+    let present = workspaces.iter().filter(|stem| tree.get(&format!("{stem}.toml")).is_some());
     let locks = present.map(|stem| format!("{stem}.lock"));
     let missing = locks.filter(|lock| !tree.is_tracked(lock));
-    missing
-        .map(|lock| Problem::new(&lock, 1, "must be committed"))
-        .collect()
+    missing.map(|lock| Problem::new(&lock, 1, "must be committed")).collect()
 }
 
 #[cfg(test)]
@@ -56,10 +46,7 @@ mod tests {
     fn manifests_are_complete() {
         assert_eq!(count(GOOD), 0);
         assert_eq!(count(&GOOD.replace("An a.", "")), 1);
-        assert_eq!(
-            count(&GOOD.replace("license.workspace = true", "license = \"MIT\"")),
-            1
-        );
+        assert_eq!(count(&GOOD.replace("license.workspace = true", "license = \"MIT\"")), 1);
         assert_eq!(count(&GOOD.replace("[lints]", "[metadata]")), 1);
         assert_eq!(count(""), 3);
         assert_eq!(complete(&Tree::of(&[("xtask/Cargo.toml", "")])).len(), 3);
@@ -70,13 +57,6 @@ mod tests {
         let count = |files: &[(&str, &str)]| lock_file(&Tree::of(files)).len();
         assert_eq!(count(&[("Cargo.toml", ""), ("Cargo.lock", "")]), 0);
         assert_eq!(count(&[("Cargo.toml", "")]), 1);
-        assert_eq!(
-            count(&[
-                ("Cargo.toml", ""),
-                ("Cargo.lock", ""),
-                ("fuzz/Cargo.toml", "")
-            ]),
-            1
-        );
+        assert_eq!(count(&[("Cargo.toml", ""), ("Cargo.lock", ""), ("fuzz/Cargo.toml", "")]), 1);
     }
 }

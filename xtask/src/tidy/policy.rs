@@ -14,38 +14,25 @@ const MAY_BE_UNSAFE: &[&str] = &["mem", "ring", "link", "feroce", "capi"];
 pub(crate) const NO_STD: &[&str] = &["wire", "mem", "ring", "train", "engine", "cm"];
 
 /// What the crates without std must not call, even where a test build has std.
-const OUTSIDE_WORLD: &[&str] = &[
-    "Instant::now",
-    "SystemTime::now",
-    "thread::spawn",
-    "thread::sleep",
-];
+const OUTSIDE_WORLD: &[&str] =
+    &["Instant::now", "SystemTime::now", "thread::spawn", "thread::sleep"];
 
 /// Modules of std that the crates without std must not use.
 const OUTSIDE_MODULES: &[&str] = &["env", "fs", "io", "net", "process"];
 
 pub(crate) fn unsafe_code(tree: &Tree) -> Vec<Problem> {
-    let message = format!(
-        "unsafe code belongs in crates/{{{}}}",
-        MAY_BE_UNSAFE.join(",")
-    );
-    let is_free = |file: &&File| {
-        MAY_BE_UNSAFE
-            .iter()
-            .any(|name| file.is_under(&format!("crates/{name}")))
-    };
+    let message = format!("unsafe code belongs in crates/{{{}}}", MAY_BE_UNSAFE.join(","));
+    let is_free =
+        |file: &&File| MAY_BE_UNSAFE.iter().any(|name| file.is_under(&format!("crates/{name}")));
     let mut problems = Vec::new();
     for file in tree.rust_files().filter(|file| !is_free(file)) {
         for at in words(&file.code, concat!("uns", "afe")) {
             problems.push(Problem::new(&file.path, line_of(&file.code, at), &*message));
         }
     }
-    problems.extend(libraries_without(
-        tree,
-        FORBID_UNSAFE,
-        "#![forbid(unsafe_code)]",
-        |line| line == "#![forbid(unsafe_code)]",
-    ));
+    problems.extend(libraries_without(tree, FORBID_UNSAFE, "#![forbid(unsafe_code)]", |line| {
+        line == "#![forbid(unsafe_code)]"
+    }));
     problems
 }
 
@@ -62,9 +49,7 @@ fn libraries_without(
     attribute: &str,
     wanted: fn(&str) -> bool,
 ) -> Vec<Problem> {
-    let libraries = crates
-        .iter()
-        .filter_map(|name| tree.get(&format!("crates/{name}/src/lib.rs")));
+    let libraries = crates.iter().filter_map(|name| tree.get(&format!("crates/{name}/src/lib.rs")));
     libraries
         .filter(|file| !file.code.lines().any(|line| wanted(line.trim_end())))
         .map(|file| Problem::new(&file.path, 1, format!("`{attribute}` is missing")))
@@ -73,9 +58,7 @@ fn libraries_without(
 
 pub(crate) fn no_outside_world(tree: &Tree) -> Vec<Problem> {
     let is_lower = |file: &&File| {
-        NO_STD
-            .iter()
-            .any(|name| file.is_under(&format!("crates/{name}/src")))
+        NO_STD.iter().any(|name| file.is_under(&format!("crates/{name}/src")))
             && !file.is_unit_tests()
     };
     let mut problems = Vec::new();
@@ -124,9 +107,7 @@ fn std_modules(code: &str) -> Vec<(usize, &str)> {
 
 fn first_word(text: &str) -> &str {
     let text = text.trim_start();
-    text.split(|c: char| c != '_' && !c.is_alphanumeric())
-        .next()
-        .unwrap_or_default()
+    text.split(|c: char| c != '_' && !c.is_alphanumeric()).next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -146,44 +127,17 @@ mod tests {
         assert_eq!(count(unsafe_code, "crates/wire/src/bth.rs", text), 1);
         assert_eq!(count(unsafe_code, "crates/rpc/tests/all.rs", text), 1);
         assert_eq!(count(unsafe_code, "fuzz/fuzz_targets/view.rs", text), 1);
-        assert_eq!(
-            count(
-                unsafe_code,
-                "xtask/src/main.rs",
-                "let x = \"unsafe\"; // unsafe"
-            ),
-            0
-        );
+        assert_eq!(count(unsafe_code, "xtask/src/main.rs", "let x = \"unsafe\"; // unsafe"), 0);
     }
 
     #[test]
     fn libraries_forbid_it_and_do_without_std() {
         assert_eq!(count(unsafe_code, "crates/wire/src/lib.rs", GOOD), 0);
-        assert_eq!(
-            count(unsafe_code, "crates/wire/src/lib.rs", "#![no_std]\n"),
-            1
-        );
-        assert_eq!(
-            count(
-                unsafe_code,
-                "crates/wire/src/lib.rs",
-                "// #![forbid(unsafe_code)]"
-            ),
-            1
-        );
+        assert_eq!(count(unsafe_code, "crates/wire/src/lib.rs", "#![no_std]\n"), 1);
+        assert_eq!(count(unsafe_code, "crates/wire/src/lib.rs", "// #![forbid(unsafe_code)]"), 1);
         assert_eq!(count(no_std, "crates/wire/src/lib.rs", GOOD), 0);
-        assert_eq!(
-            count(no_std, "crates/wire/src/lib.rs", "// #![no_std]\n"),
-            1
-        );
-        assert_eq!(
-            count(
-                no_std,
-                "crates/ring/src/lib.rs",
-                "#![cfg_attr(not(loom), no_std)]"
-            ),
-            0
-        );
+        assert_eq!(count(no_std, "crates/wire/src/lib.rs", "// #![no_std]\n"), 1);
+        assert_eq!(count(no_std, "crates/ring/src/lib.rs", "#![cfg_attr(not(loom), no_std)]"), 0);
         assert_eq!(count(no_std, "crates/link/src/lib.rs", ""), 0);
     }
 
@@ -198,17 +152,9 @@ mod tests {
         ];
         for text in bad {
             assert_eq!(count(no_outside_world, path, text), 1, "{text}");
-            assert_eq!(
-                count(no_outside_world, "crates/link/src/udp.rs", text),
-                0,
-                "{text}"
-            );
+            assert_eq!(count(no_outside_world, "crates/link/src/udp.rs", text), 0, "{text}");
         }
-        let good = [
-            "use core::net::IpAddr;",
-            "use std::{fmt, vec::{env}};",
-            "// Instant::now()",
-        ];
+        let good = ["use core::net::IpAddr;", "use std::{fmt, vec::{env}};", "// Instant::now()"];
         for text in good {
             assert_eq!(count(no_outside_world, path, text), 0, "{text}");
         }
@@ -218,13 +164,6 @@ mod tests {
     fn tests_of_the_lower_crates_may_use_threads() {
         let text = "fn f() {}\n\n#[cfg(test)]\nmod tests {\n    use std::thread::spawn;\n}\n";
         assert_eq!(count(no_outside_world, "crates/ring/src/spsc.rs", text), 0);
-        assert_eq!(
-            count(
-                no_outside_world,
-                "crates/ring/src/tests.rs",
-                "thread::spawn(f)"
-            ),
-            0
-        );
+        assert_eq!(count(no_outside_world, "crates/ring/src/tests.rs", "thread::spawn(f)"), 0);
     }
 }

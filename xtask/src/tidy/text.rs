@@ -32,11 +32,7 @@ pub(crate) fn layout(tree: &Tree) -> Vec<Problem> {
         }
         if !file.text.is_empty() && !file.text.ends_with('\n') {
             let last = file.text.lines().count();
-            problems.push(Problem::new(
-                &file.path,
-                last,
-                "no newline at the end of the file",
-            ));
+            problems.push(Problem::new(&file.path, last, "no newline at the end of the file"));
         }
     }
     problems
@@ -44,9 +40,7 @@ pub(crate) fn layout(tree: &Tree) -> Vec<Problem> {
 
 /// A line that cannot be broken well: an address, or a file that is included.
 fn may_be_long(line: &str) -> bool {
-    ["://", "include_str!(", "include_bytes!(", "include!("]
-        .iter()
-        .any(|sign| line.contains(sign))
+    ["://", "include_str!(", "include_bytes!(", "include!("].iter().any(|sign| line.contains(sign))
 }
 
 pub(crate) fn size(tree: &Tree) -> Vec<Problem> {
@@ -62,12 +56,8 @@ pub(crate) fn size(tree: &Tree) -> Vec<Problem> {
 }
 
 /// Notes to self, in any text. Spelled in halves so that this file passes its own rule.
-const NOTES: &[&str] = &[
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("X", "XX"),
-    concat!("HA", "CK"),
-];
+const NOTES: &[&str] =
+    &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
 
 /// Code that must not stay.
 const LEFTOVERS: &[&str] = &["dbg!", "todo!", "unimplemented!"];
@@ -100,11 +90,8 @@ pub(crate) fn leftovers(tree: &Tree) -> Vec<Problem> {
 }
 
 /// Where people and machines keep their things. Spelled in halves, as above.
-const MACHINE_PATHS: &[&str] = &[
-    concat!("/ro", "ot/"),
-    concat!("/ho", "me/"),
-    concat!("/wo", "rk/"),
-];
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/")];
 
 pub(crate) fn machine_paths(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -138,104 +125,47 @@ mod tests {
         assert_eq!(count(layout, "a.rs", "fn main() {}\n"), 0);
         assert_eq!(count(layout, "a.rs", ""), 0);
         assert_eq!(count(layout, "a.rs", &format!("{wide}\n")), 1);
-        assert_eq!(
-            count(layout, "a.rs", &format!("{}\n", "é".repeat(MAX_COLUMNS))),
-            0
-        );
+        assert_eq!(count(layout, "a.rs", &format!("{}\n", "é".repeat(MAX_COLUMNS))), 0);
         assert_eq!(count(layout, "a.md", &format!("{wide}\n")), 0);
-        assert_eq!(
-            count(layout, "a.rs", &format!("// https://example.org/{wide}\n")),
-            0
-        );
-        assert_eq!(
-            count(layout, "a.rs", &format!("include_str!(\"{wide}\")\n")),
-            0
-        );
+        assert_eq!(count(layout, "a.rs", &format!("// https://example.org/{wide}\n")), 0);
+        assert_eq!(count(layout, "a.rs", &format!("include_str!(\"{wide}\")\n")), 0);
         assert_eq!(count(layout, "a.rs", "a\tb\n"), 1);
         assert_eq!(count(layout, "a.toml", "a \n"), 1);
-        assert_eq!(
-            count(layout, "a.rs", "a\r\n"),
-            0,
-            "lines() takes the carriage return"
-        );
+        assert_eq!(count(layout, "a.rs", "a\r\n"), 0, "lines() takes the carriage return");
         assert_eq!(count(layout, "a.rs", "a"), 1);
         assert_eq!(count(layout, "capture.txt", "a \t"), 0);
     }
 
     #[test]
     fn size_leaves_unit_tests_out() {
-        let tests = format!(
-            "#[cfg(test)]\nmod tests {{\n{}}}\n",
-            "    x\n".repeat(MAX_LINES)
-        );
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "    x\n".repeat(MAX_LINES));
         assert_eq!(count(size, "a.rs", &"x\n".repeat(MAX_LINES)), 0);
         assert_eq!(count(size, "a.rs", &"x\n".repeat(MAX_LINES + 1)), 1);
-        assert_eq!(
-            count(size, "a.rs", &format!("{}{tests}", "x\n".repeat(MAX_LINES))),
-            0
-        );
-        assert_eq!(
-            count(
-                size,
-                "crates/a/src/b/tests.rs",
-                &"x\n".repeat(MAX_LINES + 1)
-            ),
-            0
-        );
-        assert_eq!(
-            count(size, "crates/a/tests/b.rs", &"x\n".repeat(MAX_LINES + 1)),
-            1
-        );
+        assert_eq!(count(size, "a.rs", &format!("{}{tests}", "x\n".repeat(MAX_LINES))), 0);
+        assert_eq!(count(size, "crates/a/src/b/tests.rs", &"x\n".repeat(MAX_LINES + 1)), 0);
+        assert_eq!(count(size, "crates/a/tests/b.rs", &"x\n".repeat(MAX_LINES + 1)), 1);
     }
 
     #[test]
     fn leftovers_are_found() {
         for note in NOTES {
-            assert_eq!(
-                count(leftovers, "a.rs", &format!("// {note}: later\n")),
-                1,
-                "{note}"
-            );
-            assert_eq!(
-                count(leftovers, "a.rs", &format!("// {note}S and a{note}\n")),
-                0
-            );
+            assert_eq!(count(leftovers, "a.rs", &format!("// {note}: later\n")), 1, "{note}");
+            assert_eq!(count(leftovers, "a.rs", &format!("// {note}S and a{note}\n")), 0);
         }
         for name in LEFTOVERS {
-            assert_eq!(
-                count(leftovers, "a.rs", &format!("fn f() {{ {name}(1) }}")),
-                1,
-                "{name}"
-            );
-            assert_eq!(
-                count(leftovers, "a.rs", &format!("// {name}(1)\n\"{name}\";")),
-                0
-            );
+            assert_eq!(count(leftovers, "a.rs", &format!("fn f() {{ {name}(1) }}")), 1, "{name}");
+            assert_eq!(count(leftovers, "a.rs", &format!("// {name}(1)\n\"{name}\";")), 0);
         }
-        assert_eq!(
-            count(leftovers, "a.rs", "#[ignore]\n#[ignore = \"slow\"]\n"),
-            2
-        );
+        assert_eq!(count(leftovers, "a.rs", "#[ignore]\n#[ignore = \"slow\"]\n"), 2);
         assert_eq!(count(leftovers, "a.rs", "let ignore = todo(1);\n"), 0);
     }
 
     #[test]
     fn paths_of_machines_are_found() {
         for path in MACHINE_PATHS {
-            assert_eq!(
-                count(machine_paths, "notes.txt", &format!("see {path}x\n")),
-                1,
-                "{path}"
-            );
-            assert_eq!(
-                count(machine_paths, "a.rs", &format!("\"{path}x\"\n")),
-                1,
-                "{path}"
-            );
-            assert_eq!(
-                count(machine_paths, "a.md", &format!("https://a.org{path}x\n")),
-                0
-            );
+            assert_eq!(count(machine_paths, "notes.txt", &format!("see {path}x\n")), 1, "{path}");
+            assert_eq!(count(machine_paths, "a.rs", &format!("\"{path}x\"\n")), 1, "{path}");
+            assert_eq!(count(machine_paths, "a.md", &format!("https://a.org{path}x\n")), 0);
         }
     }
 }

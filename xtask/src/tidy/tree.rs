@@ -18,11 +18,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            message: message.into(),
-        }
+        Self { path: path.to_owned(), line, message: message.into() }
     }
 }
 
@@ -44,16 +40,8 @@ pub(crate) struct File {
 
 impl File {
     fn new(path: &str, text: String) -> Self {
-        let code = if path.ends_with(".rs") {
-            code_only(&text)
-        } else {
-            String::new()
-        };
-        Self {
-            path: path.to_owned(),
-            text,
-            code,
-        }
+        let code = if path.ends_with(".rs") { code_only(&text) } else { String::new() };
+        Self { path: path.to_owned(), text, code }
     }
 
     pub(crate) fn is_rust(&self) -> bool {
@@ -68,9 +56,7 @@ impl File {
 
     /// Whether the file lies under `folder`.
     pub(crate) fn is_under(&self, folder: &str) -> bool {
-        self.path
-            .strip_prefix(folder)
-            .is_some_and(|rest| rest.starts_with('/'))
+        self.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
     }
 
     /// Whether the whole file is unit tests, kept beside the code that they test.
@@ -104,28 +90,17 @@ impl Tree {
         paths.dedup();
         let read = |path: &String| {
             let bytes = std::fs::read(root.join(path)).ok()?;
-            let text = String::from_utf8(bytes)
-                .ok()
-                .filter(|text| !text.contains('\0'))?;
+            let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))?;
             Some(File::new(path, text))
         };
-        Ok(Self {
-            files: paths.iter().filter_map(read).collect(),
-            tracked,
-        })
+        Ok(Self { files: paths.iter().filter_map(read).collect(), tracked })
     }
 
     /// A tree made up for a test.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-        let files = files
-            .iter()
-            .map(|(path, text)| File::new(path, (*text).to_owned()))
-            .collect();
-        Self {
-            files,
-            tracked: None,
-        }
+        let files = files.iter().map(|(path, text)| File::new(path, (*text).to_owned())).collect();
+        Self { files, tracked: None }
     }
 
     pub(crate) fn files(&self) -> &[File] {
@@ -143,10 +118,7 @@ impl Tree {
     /// The folders directly under `crates/` that hold a manifest, with that manifest.
     pub(crate) fn crates(&self) -> impl Iterator<Item = (&str, &File)> {
         self.files.iter().filter_map(|file| {
-            let name = file
-                .path
-                .strip_prefix("crates/")?
-                .strip_suffix("/Cargo.toml")?;
+            let name = file.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
             (!name.contains('/')).then_some((name, file))
         })
     }
@@ -192,10 +164,7 @@ mod tests {
             ("crates/a/fixture/Cargo.toml", ""),
             ("crates/b/src/lib.rs", ""),
         ]);
-        assert_eq!(
-            tree.crates().map(|(name, _)| name).collect::<Vec<_>>(),
-            ["a"]
-        );
+        assert_eq!(tree.crates().map(|(name, _)| name).collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]
@@ -207,9 +176,6 @@ mod tests {
 
     #[test]
     fn problems_are_one_line() {
-        assert_eq!(
-            Problem::new("a/b.rs", 7, "too long").to_string(),
-            "a/b.rs:7: too long"
-        );
+        assert_eq!(Problem::new("a/b.rs", 7, "too long").to_string(), "a/b.rs:7: too long");
     }
 }

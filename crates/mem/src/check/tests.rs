@@ -15,9 +15,7 @@ fn table() -> MrTable {
 }
 
 fn reg(table: &mut MrTable, region: &Arc<Region>, iova: Iova, access: Access) -> (Lkey, Rkey) {
-    let lkey = table
-        .reg(PD, region.clone(), 0, region.len(), iova, access)
-        .unwrap();
+    let lkey = table.reg(PD, region.clone(), 0, region.len(), iova, access).unwrap();
     (lkey, Rkey(lkey.0))
 }
 
@@ -57,11 +55,7 @@ fn a_key_works_in_its_protection_domain() {
 
 #[test]
 fn each_right_needs_its_flag() {
-    let remotes = [
-        Access::REMOTE_READ,
-        Access::REMOTE_WRITE,
-        Access::REMOTE_ATOMIC,
-    ];
+    let remotes = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
     for given in remotes {
         let mut table = table();
         let region = Region::alloc(64).unwrap();
@@ -73,11 +67,7 @@ fn each_right_needs_its_flag() {
             outcome(table.grant_remote::<Atomic>(PD, QP, rkey, 0, 8)),
         ];
         for (needed, outcome) in remotes.into_iter().zip(outcomes) {
-            let expected = if needed == given {
-                Ok(8)
-            } else {
-                Err(AccessError::NotPermitted)
-            };
+            let expected = if needed == given { Ok(8) } else { Err(AccessError::NotPermitted) };
             assert_eq!(outcome, expected, "{needed:?} with {given:?}");
         }
     }
@@ -121,27 +111,13 @@ fn ranges_count_from_the_address_of_the_registration() {
         };
         assert_eq!(at(0, 16), Ok(16));
         assert_eq!(at(15, 1), Ok(1));
-        for (offset, len) in [
-            (-1, 1),
-            (-1, 17),
-            (0, 17),
-            (1, 16),
-            (15, 2),
-            (16, 1),
-            (17, 1),
-        ] {
-            assert_eq!(
-                at(offset, len),
-                Err(AccessError::OutOfBounds),
-                "{offset} {len} {iova:?}"
-            );
+        for (offset, len) in [(-1, 1), (-1, 17), (0, 17), (1, 16), (15, 2), (16, 1), (17, 1)] {
+            assert_eq!(at(offset, len), Err(AccessError::OutOfBounds), "{offset} {len} {iova:?}");
         }
         for len in [u64::MAX, u64::MAX - 7, u64::from(u32::MAX), 1 << 63] {
             assert_eq!(at(8, len), Err(AccessError::OutOfBounds));
         }
-        let grant = table
-            .grant_remote::<Write>(PD, QP, rkey, first + 3, 2)
-            .unwrap();
+        let grant = table.grant_remote::<Write>(PD, QP, rkey, first + 3, 2).unwrap();
         grant.copy_in(0, &[8, 9]).unwrap();
         let mut out = [0; 4];
         region.read_at(66, &mut out).unwrap();
@@ -174,9 +150,7 @@ fn atomics_need_an_aligned_word() {
     assert_eq!(at(60, 8), Err(AccessError::OutOfBounds));
 
     // The address that counts is the real one.
-    let lkey = table
-        .reg(PD, region, 4, 32, Iova::At(0x1000), Access::all())
-        .unwrap();
+    let lkey = table.reg(PD, region, 4, 32, Iova::At(0x1000), Access::all()).unwrap();
     let at = |va| outcome(table.grant_remote::<Atomic>(PD, QP, Rkey(lkey.0), va, 8));
     assert_eq!(at(0x1000), Err(AccessError::Misaligned));
     assert_eq!(at(0x1004), Ok(8));
@@ -191,30 +165,15 @@ fn flush_checks_key_rights_and_range() {
     let check = |va, len, levels| table.check_flush(PD, QP, rkey, va, len, levels);
     assert_eq!(check(0x1000, 64, Access::FLUSH_GLOBAL), Ok(()));
     assert_eq!(check(0, 0, Access::FLUSH_GLOBAL), Ok(()));
-    assert_eq!(
-        check(0x1000, 65, Access::FLUSH_GLOBAL),
-        Err(AccessError::OutOfBounds)
-    );
+    assert_eq!(check(0x1000, 65, Access::FLUSH_GLOBAL), Err(AccessError::OutOfBounds));
     let persistent = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
-    assert_eq!(
-        check(0x1000, 64, persistent),
-        Err(AccessError::NotPermitted)
-    );
-    assert_eq!(
-        table.check_flush(OTHER_PD, QP, rkey, 0x1000, 1, access),
-        Err(AccessError::WrongPd)
-    );
-    assert_eq!(
-        table.check_flush(PD, QP, Rkey(1), 0, 0, access),
-        Err(AccessError::BadKey)
-    );
+    assert_eq!(check(0x1000, 64, persistent), Err(AccessError::NotPermitted));
+    assert_eq!(table.check_flush(OTHER_PD, QP, rkey, 0x1000, 1, access), Err(AccessError::WrongPd));
+    assert_eq!(table.check_flush(PD, QP, Rkey(1), 0, 0, access), Err(AccessError::BadKey));
 }
 
 #[test]
-#[expect(
-    unsafe_code,
-    reason = "the whole address space comes through the unsafe door"
-)]
+#[expect(unsafe_code, reason = "the whole address space comes through the unsafe door")]
 fn the_whole_address_space_can_be_registered() {
     let mut table = table();
     let target = Region::alloc(64).unwrap();
@@ -224,9 +183,7 @@ fn the_whole_address_space_can_be_registered() {
     let (lkey, rkey) = reg(&mut table, &all, Iova::Natural, access);
     let info = table.lookup(lkey).unwrap();
     assert_eq!((info.iova, info.len), (0, u64::MAX));
-    let grant = table
-        .grant_remote::<Write>(PD, QP, rkey, target.addr() + 5, 3)
-        .unwrap();
+    let grant = table.grant_remote::<Write>(PD, QP, rkey, target.addr() + 5, 3).unwrap();
     grant.copy_in(0, &[1, 2, 3]).unwrap();
     let mut out = [0; 10];
     target.read_at(0, &mut out).unwrap();
@@ -241,23 +198,12 @@ fn the_whole_address_space_can_be_registered() {
 fn a_null_region_takes_everything() {
     let mut table = table();
     let (lkey, rkey) = reg(&mut table, &Region::null(), Iova::ZeroBased, Access::all());
-    let write = table
-        .grant_local::<Write>(PD, lkey, 0xdead_beef, 100)
-        .unwrap();
+    let write = table.grant_local::<Write>(PD, lkey, 0xdead_beef, 100).unwrap();
     write.copy_in(0, &[1; 100]).unwrap();
     let mut out = [9; 100];
-    let read = table
-        .grant_remote::<Read>(PD, QP, rkey, 0xdead_beef, 100)
-        .unwrap();
+    let read = table.grant_remote::<Read>(PD, QP, rkey, 0xdead_beef, 100).unwrap();
     read.copy_out(0, &mut out).unwrap();
     assert_eq!(out, [0; 100]);
     let word = table.grant_remote::<Atomic>(PD, QP, rkey, 64, 8).unwrap();
-    assert_eq!(
-        (
-            word.fetch_add(5),
-            word.compare_swap(0, 7),
-            word.fetch_add(0)
-        ),
-        (0, 0, 0)
-    );
+    assert_eq!((word.fetch_add(5), word.compare_swap(0, 7), word.fetch_add(0)), (0, 0, 0));
 }

@@ -14,9 +14,7 @@ const QP: Qpn = Qpn::new(17);
 fn registered(len: usize) -> (MrTable, Arc<Region>, Lkey) {
     let mut table = MrTable::new(1, MrLimits::default());
     let region = Region::alloc(len).unwrap();
-    let lkey = table
-        .reg(PD, region.clone(), 0, len, Iova::ZeroBased, Access::all())
-        .unwrap();
+    let lkey = table.reg(PD, region.clone(), 0, len, Iova::ZeroBased, Access::all()).unwrap();
     (table, region, lkey)
 }
 
@@ -62,9 +60,7 @@ fn a_grant_can_be_divided_but_not_widened() {
     assert!(rest.sub(12, 0).unwrap().is_empty());
     let mut out = [0; 24];
     region.read_at(4, &mut out).unwrap();
-    let expected = [
-        0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0,
-    ];
+    let expected = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0];
     assert_eq!(out, expected);
 
     let all = rest.split_to(usize::MAX);
@@ -94,9 +90,7 @@ fn empty_grants_hold_nothing() {
 #[test]
 fn atomics_return_what_was_there() {
     let (table, region, lkey) = registered(64);
-    let word = table
-        .grant_remote::<Atomic>(PD, QP, Rkey(lkey.0), 8, 8)
-        .unwrap();
+    let word = table.grant_remote::<Atomic>(PD, QP, Rkey(lkey.0), 8, 8).unwrap();
     assert_eq!(word.fetch_add(5), 0);
     assert_eq!(word.fetch_add(u64::MAX), 5);
     assert_eq!(word.compare_swap(3, 9), 4);
@@ -110,9 +104,7 @@ fn atomics_return_what_was_there() {
 #[test]
 fn quiet_counts_the_grants_of_one_registration() {
     let (mut table, region, first) = registered(64);
-    let second = table
-        .reg(PD, region.clone(), 0, 64, Iova::ZeroBased, Access::all())
-        .unwrap();
+    let second = table.reg(PD, region.clone(), 0, 64, Iova::ZeroBased, Access::all()).unwrap();
     let of_second = table.grant_local::<Read>(PD, second, 0, 8).unwrap();
     let of_first = table.grant_local::<Read>(PD, first, 0, 8).unwrap();
     let copy = of_first.clone();

@@ -9,9 +9,7 @@ use super::*;
 const CANARY: u8 = 0xc5;
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|n| u8::try_from(n % 97).unwrap() + 1)
-        .collect()
+    (0..len).map(|n| u8::try_from(n % 97).unwrap() + 1).collect()
 }
 
 fn contents(region: &Region) -> Vec<u8> {
@@ -31,14 +29,8 @@ fn copies_of_every_length_at_every_alignment() {
             region.write_at(at, &data).unwrap();
             let all = contents(&region);
             assert_eq!(all[at..at + len], data, "length {len} at {align}");
-            assert!(
-                all[..at].iter().all(|&b| b == CANARY),
-                "length {len} at {align}"
-            );
-            assert!(
-                all[at + len..].iter().all(|&b| b == CANARY),
-                "length {len} at {align}"
-            );
+            assert!(all[..at].iter().all(|&b| b == CANARY), "length {len} at {align}");
+            assert!(all[at + len..].iter().all(|&b| b == CANARY), "length {len} at {align}");
 
             let mut out = [CANARY; 96];
             region.read_at(at, &mut out[8..8 + len]).unwrap();
@@ -53,18 +45,12 @@ fn the_last_word_is_the_largest_that_fits() {
     for addr in 64..72 {
         for len in 0..=80 {
             let word = last_word(addr, len);
-            let largest = [8, 4, 2, 1]
-                .into_iter()
-                .find(|&w| w <= len && (addr + len) % w == 0);
+            let largest = [8, 4, 2, 1].into_iter().find(|&w| w <= len && (addr + len) % w == 0);
             assert_eq!(word, largest.unwrap_or(0), "length {len} at {addr}");
         }
     }
     for len in [1, 2, 4, 8] {
-        assert_eq!(
-            last_word(64, len),
-            len,
-            "an aligned power of two is one word"
-        );
+        assert_eq!(last_word(64, len), len, "an aligned power of two is one word");
     }
 }
 
@@ -91,14 +77,7 @@ fn absurd_sizes_are_errors() {
 #[test]
 fn accesses_stay_in_bounds() {
     let region = Region::alloc(16).unwrap();
-    for (offset, len) in [
-        (17, 0),
-        (16, 1),
-        (15, 2),
-        (0, 17),
-        (usize::MAX, 1),
-        (usize::MAX, 17),
-    ] {
+    for (offset, len) in [(17, 0), (16, 1), (15, 2), (0, 17), (usize::MAX, 1), (usize::MAX, 17)] {
         let mut buf = vec![0; len];
         assert_eq!(region.read_at(offset, &mut buf), Err(OutOfBounds));
         assert_eq!(region.write_at(offset, &buf), Err(OutOfBounds));
@@ -107,10 +86,7 @@ fn accesses_stay_in_bounds() {
     assert_eq!(region.load_u64(16), Err(AccessError::OutOfBounds));
     assert_eq!(region.store_u64(9, 1), Err(AccessError::OutOfBounds));
     assert_eq!(region.fetch_add_u64(4, 1), Err(AccessError::Misaligned));
-    assert_eq!(
-        region.compare_exchange_u64(1, 0, 1),
-        Err(AccessError::Misaligned)
-    );
+    assert_eq!(region.compare_exchange_u64(1, 0, 1), Err(AccessError::Misaligned));
 }
 
 #[test]
@@ -139,10 +115,7 @@ fn a_null_region_is_zero_everywhere() {
     assert_eq!(region.fetch_add_u64(64, 5), Ok(0));
     assert_eq!(region.compare_exchange_u64(64, 5, 6), Ok(Ok(0)));
     assert_eq!(region.load_u64(3), Err(AccessError::Misaligned));
-    assert_eq!(
-        region.read_at(usize::MAX - 7, &mut [0; 8]),
-        Err(OutOfBounds)
-    );
+    assert_eq!(region.read_at(usize::MAX - 7, &mut [0; 8]), Err(OutOfBounds));
 }
 
 /// Raw memory of `len` words, freed by the region.
@@ -190,8 +163,7 @@ fn the_whole_address_space_is_a_region() {
     // SAFETY: only the words, kept alive by `memory`, are touched.
     let all = unsafe { Region::from_raw(ptr::null_mut(), usize::MAX, None) };
     assert_eq!((all.addr(), all.len()), (0, usize::MAX));
-    all.write_at(start.expose_provenance() + 4, &[1, 2, 3])
-        .unwrap();
+    all.write_at(start.expose_provenance() + 4, &[1, 2, 3]).unwrap();
     assert_eq!(contents(&memory)[3..8], [0, 1, 2, 3, 0]);
     assert_eq!(all.fetch_add_u64(start.addr() + 8, 3), Ok(0));
     assert_eq!(memory.load_u64(8), Ok(3));
@@ -216,10 +188,7 @@ fn who_sees_the_last_byte_sees_all() {
                 region.read_at(at + LEN - 1, &mut last).unwrap();
                 let mut whole = [0; LEN];
                 region.read_at(at, &mut whole).unwrap();
-                assert!(
-                    whole.iter().all(|&b| b >= last[0]),
-                    "{last:?} before {whole:?}"
-                );
+                assert!(whole.iter().all(|&b| b >= last[0]), "{last:?} before {whole:?}");
                 thread::yield_now();
             }
         });

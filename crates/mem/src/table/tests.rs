@@ -15,22 +15,8 @@ fn table() -> MrTable {
 fn registration_stays_in_the_region() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    for (offset, len) in [
-        (0, 65),
-        (1, 64),
-        (64, 1),
-        (65, 0),
-        (usize::MAX, 1),
-        (1, usize::MAX),
-    ] {
-        let result = table.reg(
-            PD,
-            region.clone(),
-            offset,
-            len,
-            Iova::ZeroBased,
-            Access::empty(),
-        );
+    for (offset, len) in [(0, 65), (1, 64), (64, 1), (65, 0), (usize::MAX, 1), (1, usize::MAX)] {
+        let result = table.reg(PD, region.clone(), offset, len, Iova::ZeroBased, Access::empty());
         assert_eq!(result, Err(RegError::OutOfBounds), "{offset} {len}");
     }
     assert!(table.is_empty());
@@ -41,9 +27,7 @@ fn registration_stays_in_the_region() {
 fn registration_of_nothing_is_allowed() {
     let mut table = table();
     let region = Region::alloc(0).unwrap();
-    let lkey = table
-        .reg(PD, region, 0, 0, Iova::At(u64::MAX), Access::all())
-        .unwrap();
+    let lkey = table.reg(PD, region, 0, 0, Iova::At(u64::MAX), Access::all()).unwrap();
     assert_eq!(table.lookup(lkey).unwrap().len, 0);
     let result = table.grant_local::<Read>(PD, lkey, u64::MAX, 1);
     assert_eq!(result.unwrap_err(), AccessError::OutOfBounds);
@@ -53,11 +37,8 @@ fn registration_of_nothing_is_allowed() {
 fn addresses_may_reach_the_end_of_the_space_and_not_pass_it() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let mut at = |iova| {
-        table
-            .reg(PD, region.clone(), 0, 64, Iova::At(iova), Access::empty())
-            .map(|_| ())
-    };
+    let mut at =
+        |iova| table.reg(PD, region.clone(), 0, 64, Iova::At(iova), Access::empty()).map(|_| ());
     assert_eq!(at(u64::MAX - 63), Ok(()));
     assert_eq!(at(u64::MAX - 62), Err(RegError::IovaOverflow));
     assert_eq!(at(u64::MAX), Err(RegError::IovaOverflow));
@@ -91,14 +72,9 @@ fn the_table_has_a_limit() {
 fn dereg_knows_its_keys() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let lkey = table
-        .reg(PD, region, 0, 64, Iova::Natural, Access::empty())
-        .unwrap();
+    let lkey = table.reg(PD, region, 0, 64, Iova::Natural, Access::empty()).unwrap();
     let window = table.alloc_mw(PD, MwType::One).unwrap();
-    assert_eq!(
-        table.dereg(Lkey(window.0)).unwrap_err(),
-        DeregError::Unknown
-    );
+    assert_eq!(table.dereg(Lkey(window.0)).unwrap_err(), DeregError::Unknown);
     assert_eq!(table.dereg(Lkey(0)).unwrap_err(), DeregError::Unknown);
     assert!(table.dereg(lkey).unwrap().is_quiet());
     assert_eq!(table.dereg(lkey).unwrap_err(), DeregError::Unknown);
@@ -109,17 +85,9 @@ fn lookup_tells_what_was_registered() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
     let access = Access::LOCAL_WRITE;
-    let natural = table
-        .reg(PD, region.clone(), 8, 16, Iova::Natural, access)
-        .unwrap();
+    let natural = table.reg(PD, region.clone(), 8, 16, Iova::Natural, access).unwrap();
     let iova = region.addr() + 8;
-    let info = MrInfo {
-        pd: PD,
-        iova,
-        len: 16,
-        access,
-        kind: MrKind::Region,
-    };
+    let info = MrInfo { pd: PD, iova, len: 16, access, kind: MrKind::Region };
     assert_eq!(table.lookup(natural), Some(info));
     assert_eq!(table.lookup(Rkey(natural.0)), Some(info));
     // The flag and the address say the same thing.
@@ -131,10 +99,7 @@ fn lookup_tells_what_was_registered() {
     }
     let fast = table.alloc_mr(OTHER_PD, region).unwrap();
     let info = table.lookup(fast).unwrap();
-    assert_eq!(
-        (info.pd, info.len, info.kind),
-        (OTHER_PD, 0, MrKind::FastRegion)
-    );
+    assert_eq!((info.pd, info.len, info.kind), (OTHER_PD, 0, MrKind::FastRegion));
     assert_eq!(table.lookup(Lkey(7)), None);
 }
 
@@ -142,15 +107,10 @@ fn lookup_tells_what_was_registered() {
 fn protection_domains_are_counted() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let first = table
-        .reg(PD, region.clone(), 0, 64, Iova::Natural, Access::empty())
-        .unwrap();
+    let first = table.reg(PD, region.clone(), 0, 64, Iova::Natural, Access::empty()).unwrap();
     let second = table.alloc_mr(PD, region).unwrap();
     let window = table.alloc_mw(PD, MwType::Two).unwrap();
-    let moved = Rereg {
-        pd: Some(OTHER_PD),
-        ..Rereg::default()
-    };
+    let moved = Rereg { pd: Some(OTHER_PD), ..Rereg::default() };
     assert!(table.pd_in_use(PD) && !table.pd_in_use(OTHER_PD));
     assert!(table.rereg(first, moved).unwrap().is_quiet());
     assert!(table.pd_in_use(PD) && table.pd_in_use(OTHER_PD));
@@ -166,15 +126,10 @@ fn protection_domains_are_counted() {
 fn rereg_changes_what_it_is_told_and_keeps_the_key() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let lkey = table
-        .reg(PD, region, 0, 64, Iova::At(0x1000), Access::empty())
-        .unwrap();
+    let lkey = table.reg(PD, region, 0, 64, Iova::At(0x1000), Access::empty()).unwrap();
     let granted = table.grant_local::<Read>(PD, lkey, 0x1000, 64).unwrap();
 
-    let writable = Rereg {
-        access: Some(Access::LOCAL_WRITE),
-        ..Rereg::default()
-    };
+    let writable = Rereg { access: Some(Access::LOCAL_WRITE), ..Rereg::default() };
     let old = table.rereg(lkey, writable).unwrap();
     assert!(!old.is_quiet(), "a grant of before is in use");
     assert!(table.grant_local::<Write>(PD, lkey, 0x1000, 64).is_ok());
@@ -183,23 +138,13 @@ fn rereg_changes_what_it_is_told_and_keeps_the_key() {
 
     let other = Region::alloc(128).unwrap();
     let range = Some((other.clone(), 32, 96, Iova::At(0x8000)));
-    let moved = Rereg {
-        pd: Some(OTHER_PD),
-        range,
-        ..Rereg::default()
-    };
+    let moved = Rereg { pd: Some(OTHER_PD), range, ..Rereg::default() };
     assert!(table.rereg(lkey, moved).unwrap().is_quiet());
-    let denied = table
-        .grant_local::<Write>(PD, lkey, 0x8000, 96)
-        .unwrap_err();
+    let denied = table.grant_local::<Write>(PD, lkey, 0x8000, 96).unwrap_err();
     assert_eq!(denied, AccessError::WrongPd);
-    let denied = table
-        .grant_local::<Write>(OTHER_PD, lkey, 0x1000, 64)
-        .unwrap_err();
+    let denied = table.grant_local::<Write>(OTHER_PD, lkey, 0x1000, 64).unwrap_err();
     assert_eq!(denied, AccessError::OutOfBounds);
-    let grant = table
-        .grant_local::<Write>(OTHER_PD, lkey, 0x8000, 96)
-        .unwrap();
+    let grant = table.grant_local::<Write>(OTHER_PD, lkey, 0x8000, 96).unwrap();
     grant.copy_in(0, &[1]).unwrap();
     let mut out = [0; 2];
     other.read_at(31, &mut out).unwrap();
@@ -210,19 +155,14 @@ fn rereg_changes_what_it_is_told_and_keeps_the_key() {
 fn a_failed_rereg_changes_nothing() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let lkey = table
-        .reg(PD, region.clone(), 0, 64, Iova::At(0x1000), Access::empty())
-        .unwrap();
+    let lkey = table.reg(PD, region.clone(), 0, 64, Iova::At(0x1000), Access::empty()).unwrap();
     let before = table.lookup(lkey);
     let range = |len, iova| Rereg {
         pd: Some(OTHER_PD),
         range: Some((region.clone(), 0, len, iova)),
         access: None,
     };
-    let access = Rereg {
-        access: Some(Access::REMOTE_ATOMIC),
-        ..Rereg::default()
-    };
+    let access = Rereg { access: Some(Access::REMOTE_ATOMIC), ..Rereg::default() };
     for (change, error) in [
         (range(65, Iova::Natural), RegError::OutOfBounds),
         (range(64, Iova::At(u64::MAX)), RegError::IovaOverflow),
@@ -231,49 +171,25 @@ fn a_failed_rereg_changes_nothing() {
         assert_eq!(table.rereg(lkey, change).unwrap_err(), error);
         assert_eq!(table.lookup(lkey), before);
     }
-    assert_eq!(
-        table.rereg(Lkey(9), Rereg::default()).unwrap_err(),
-        RegError::UnknownKey
-    );
+    assert_eq!(table.rereg(Lkey(9), Rereg::default()).unwrap_err(), RegError::UnknownKey);
     let fast = table.alloc_mr(PD, region.clone()).unwrap();
-    assert_eq!(
-        table.rereg(fast, Rereg::default()).unwrap_err(),
-        RegError::WrongKind
-    );
-    assert!(
-        table
-            .grant_remote::<Read>(PD, QP, Rkey(lkey.0), 0x1000, 1)
-            .is_err()
-    );
+    assert_eq!(table.rereg(fast, Rereg::default()).unwrap_err(), RegError::WrongKind);
+    assert!(table.grant_remote::<Read>(PD, QP, Rkey(lkey.0), 0x1000, 1).is_err());
 }
 
 #[test]
 fn zero_based_addresses_go_with_the_range() {
     let mut table = table();
     let region = Region::alloc(64).unwrap();
-    let lkey = table
-        .reg(PD, region.clone(), 0, 64, Iova::ZeroBased, Access::empty())
-        .unwrap();
-    let change = Rereg {
-        access: Some(Access::LOCAL_WRITE),
-        ..Rereg::default()
-    };
+    let lkey = table.reg(PD, region.clone(), 0, 64, Iova::ZeroBased, Access::empty()).unwrap();
+    let change = Rereg { access: Some(Access::LOCAL_WRITE), ..Rereg::default() };
     assert!(table.rereg(lkey, change).unwrap().is_quiet());
     let info = table.lookup(lkey).unwrap();
-    assert_eq!(
-        (info.iova, info.access),
-        (0, Access::LOCAL_WRITE | Access::ZERO_BASED)
-    );
+    assert_eq!((info.iova, info.access), (0, Access::LOCAL_WRITE | Access::ZERO_BASED));
 
     let range = Some((region.clone(), 8, 8, Iova::Natural));
-    let change = Rereg {
-        range,
-        ..Rereg::default()
-    };
+    let change = Rereg { range, ..Rereg::default() };
     assert!(table.rereg(lkey, change).unwrap().is_quiet());
     let info = table.lookup(lkey).unwrap();
-    assert_eq!(
-        (info.iova, info.access),
-        (region.addr() + 8, Access::LOCAL_WRITE)
-    );
+    assert_eq!((info.iova, info.access), (region.addr() + 8, Access::LOCAL_WRITE));
 }

@@ -69,12 +69,7 @@ impl Model {
 
     /// What registering `spot` would give.
     fn view(&self, spot: Spot) -> Option<View> {
-        let Spot {
-            offset: start,
-            len,
-            iova,
-            access,
-        } = spot;
+        let Spot { offset: start, len, iova, access } = spot;
         let changes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if start + len > SIZE || (changes && !access.contains(Access::LOCAL_WRITE)) {
             return None;
@@ -87,14 +82,7 @@ impl Model {
         };
         let end = u128::from(iova) + len as u128;
         let fits = len == 0 || end <= 1 << 64;
-        fits.then_some(View {
-            start,
-            len,
-            iova,
-            access,
-            qpn: None,
-            mr: None,
-        })
+        fits.then_some(View { start, len, iova, access, qpn: None, mr: None })
     }
 
     /// What binding a window would give.
@@ -108,9 +96,7 @@ impl Model {
             | Access::REMOTE_ATOMIC
             | Access::FLUSH_GLOBAL
             | Access::FLUSH_PERSISTENT;
-        let changes = bind
-            .access
-            .intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let changes = bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let start = u128::from(addr).checked_sub(whole.iova.into())?;
         let good = window.sort == Sort::Window(bind.kind)
             && window.pd == step.pd
@@ -172,19 +158,10 @@ impl World {
         let region = Region::alloc(SIZE).expect("memory");
         let memory = core::array::from_fn(|n| u8::try_from(n).expect("small"));
         region.write_at(0, &memory).expect("in bounds");
-        let model = Model {
-            entries: Vec::new(),
-            memory,
-            region_addr: region.addr(),
-        };
+        let model = Model { entries: Vec::new(), memory, region_addr: region.addr() };
         // Few slots, so that they are used again.
         let table = MrTable::new(seed, MrLimits { max_entries: 6 });
-        Self {
-            table,
-            region,
-            model,
-            keys: vec![0x777],
-        }
+        Self { table, region, model, keys: vec![0x777] }
     }
 
     fn created(&mut self, key: Option<u32>, step: &Step, sort: Sort, view: Option<View>) {
@@ -194,12 +171,7 @@ impl World {
         if let Some(key) = key {
             assert!(self.model.find(key).is_none(), "two entries with one key");
             self.keys.push(key);
-            self.model.entries.push(Entry {
-                key,
-                pd: step.pd,
-                sort,
-                view,
-            });
+            self.model.entries.push(Entry { key, pd: step.pd, sort, view });
         }
     }
 
@@ -208,12 +180,7 @@ impl World {
         let key = self.keys[step.key.index(self.keys.len())];
         match step.op {
             Op::Reg(spot) => {
-                let Spot {
-                    offset,
-                    len,
-                    iova,
-                    access,
-                } = spot;
+                let Spot { offset, len, iova, access } = spot;
                 let region = Arc::clone(&self.region);
                 let made = self.table.reg(pd, region, offset, len, iova, access);
                 let view = self.model.view(spot);
@@ -245,15 +212,13 @@ impl World {
             Op::InvalidateRemote => {
                 let busy = self.model.has_windows(key);
                 let good =
-                    self.model
-                        .find_mut(key)
-                        .filter(|entry| match (entry.sort, entry.view) {
-                            (Sort::Fast, Some(_)) => entry.pd == pd && !busy,
-                            (Sort::Window(MwType::Two), Some(view)) => {
-                                entry.pd == pd && view.qpn == Some(qpn)
-                            }
-                            _ => false,
-                        });
+                    self.model.find_mut(key).filter(|entry| match (entry.sort, entry.view) {
+                        (Sort::Fast, Some(_)) => entry.pd == pd && !busy,
+                        (Sort::Window(MwType::Two), Some(view)) => {
+                            entry.pd == pd && view.qpn == Some(qpn)
+                        }
+                        _ => false,
+                    });
                 let result = self.table.invalidate_remote(pd, qpn, Rkey(key));
                 assert_eq!(result.is_ok(), good.is_some(), "{step:?} {result:?}");
                 good.into_iter().for_each(|entry| entry.view = None);
@@ -271,14 +236,7 @@ impl World {
 
     fn rereg(&mut self, step: &Step, key: u32, spot: Option<Spot>, access: Option<Access>) {
         let range = spot.map(|s| (Arc::clone(&self.region), s.offset, s.len, s.iova));
-        let result = self.table.rereg(
-            Lkey(key),
-            Rereg {
-                pd: Some(step.pd),
-                range,
-                access,
-            },
-        );
+        let result = self.table.rereg(Lkey(key), Rereg { pd: Some(step.pd), range, access });
         let busy = self.model.has_windows(key);
         let view = self.model.find(key).and_then(|entry| {
             let old = entry.view.filter(|_| entry.sort == Sort::Mr && !busy)?;
@@ -286,17 +244,9 @@ impl World {
             match spot {
                 Some(spot) => self.model.view(Spot { access, ..spot }),
                 None => {
-                    let spot = Spot {
-                        offset: old.start,
-                        len: old.len,
-                        iova: Iova::At(0),
-                        access,
-                    };
+                    let spot = Spot { offset: old.start, len: old.len, iova: Iova::At(0), access };
                     let view = self.model.view(spot)?;
-                    Some(View {
-                        iova: old.iova,
-                        ..view
-                    })
+                    Some(View { iova: old.iova, ..view })
                 }
             }
         });
@@ -310,17 +260,11 @@ impl World {
     fn destroy(&mut self, step: &Step, key: u32) {
         let window = matches!(step.op, Op::DeallocMw);
         let is_window = |entry: &Entry| matches!(entry.sort, Sort::Window(_));
-        let exists = self
-            .model
-            .find(key)
-            .is_some_and(|entry| is_window(entry) == window);
+        let exists = self.model.find(key).is_some_and(|entry| is_window(entry) == window);
         let good = exists && !self.model.has_windows(key);
         let done = match window {
             true => self.table.dealloc_mw(Rkey(key)).is_ok(),
-            false => self
-                .table
-                .dereg(Lkey(key))
-                .is_ok_and(|dereg| dereg.is_quiet()),
+            false => self.table.dereg(Lkey(key)).is_ok_and(|dereg| dereg.is_quiet()),
         };
         assert_eq!(done, good, "{step:?}");
         if done {
@@ -329,15 +273,8 @@ impl World {
     }
 
     fn map(&mut self, step: &Step, key: u32, spot: Spot) {
-        let Spot {
-            offset,
-            len,
-            iova,
-            access,
-        } = spot;
-        let result = self
-            .table
-            .map(step.pd, Lkey(key), offset, len, iova, access);
+        let Spot { offset, len, iova, access } = spot;
+        let result = self.table.map(step.pd, Lkey(key), offset, len, iova, access);
         let view = self.model.view(spot);
         let free = |entry: &&mut Entry| {
             entry.key >> 8 == key >> 8
@@ -345,12 +282,7 @@ impl World {
                 && entry.pd == step.pd
                 && entry.view.is_none()
         };
-        let entry = self
-            .model
-            .entries
-            .iter_mut()
-            .find(free)
-            .filter(|_| view.is_some());
+        let entry = self.model.entries.iter_mut().find(free).filter(|_| view.is_some());
         assert_eq!(result.is_ok(), entry.is_some(), "{step:?} {result:?}");
         if let Some(entry) = entry {
             (entry.key, entry.view) = (key, view);
@@ -360,33 +292,19 @@ impl World {
 
     fn bind(&mut self, step: &Step, key: u32, op: BindOp) {
         let mr = self.keys[op.mr.index(self.keys.len())];
-        let iova = self
-            .model
-            .find(mr)
-            .and_then(|entry| entry.view)
-            .map_or(0, |view| view.iova);
+        let iova = self.model.find(mr).and_then(|entry| entry.view).map_or(0, |view| view.iova);
         let addr = iova.wrapping_add_signed(op.from);
-        let BindOp {
-            len,
-            access,
-            zero_based,
-            ..
-        } = op;
-        let bind = Bind {
-            mr: Lkey(mr),
-            addr,
-            len,
-            access,
-            zero_based,
-        };
+        let BindOp { len, access, zero_based, .. } = op;
+        let bind = Bind { mr: Lkey(mr), addr, len, access, zero_based };
         let view = self.model.bound(step, key, mr, addr, op);
         let result = match op.kind {
-            MwType::One => self.table.bind_mw1(step.pd, Rkey(key), bind),
+            MwType::One => {
+                let new = Rkey(key & !0xff | (key.wrapping_add(1) & 0xff));
+                self.table.bind_mw1(step.pd, Rkey(key), new, bind).map(|()| new)
+            }
             MwType::Two => {
                 let new = Rkey(key & !0xff | u32::from(op.tag));
-                self.table
-                    .bind_mw2(step.pd, step.qpn, Rkey(key), new, bind)
-                    .map(|()| new)
+                self.table.bind_mw2(step.pd, step.qpn, Rkey(key), new, bind).map(|()| new)
             }
         };
         // A window of type 1 is unbound by binding it to nothing, wherever that is.
@@ -403,11 +321,7 @@ impl World {
     }
 
     fn touch(&mut self, step: &Step, key: u32, touch: Touch, remote: bool) {
-        let iova = self
-            .model
-            .find(key)
-            .and_then(|entry| entry.view)
-            .map_or(0, |view| view.iova);
+        let iova = self.model.find(key).and_then(|entry| entry.view).map_or(0, |view| view.iova);
         let va = iova.wrapping_add_signed(touch.from);
         let target = self.model.target(step, key, va, touch, remote);
         let given = match touch.kind {
@@ -433,14 +347,10 @@ impl World {
         remote: bool,
     ) -> Option<Grant<R>> {
         let grant = match remote {
-            true => self
-                .table
-                .grant_remote(step.pd, step.qpn, Rkey(key), va, touch.len.into())
-                .ok()?,
-            false => self
-                .table
-                .grant_local(step.pd, Lkey(key), va, touch.len)
-                .ok()?,
+            true => {
+                self.table.grant_remote(step.pd, step.qpn, Rkey(key), va, touch.len.into()).ok()?
+            }
+            false => self.table.grant_local(step.pd, Lkey(key), va, touch.len).ok()?,
         };
         assert_eq!(grant.len(), touch.len as usize);
         Some(grant)
@@ -460,9 +370,7 @@ impl World {
         let (Some(grant), Some(start)) = (&grant, target) else {
             return grant.is_some();
         };
-        grant
-            .copy_in(0, &vec![byte; grant.len()])
-            .expect("in bounds");
+        grant.copy_in(0, &vec![byte; grant.len()]).expect("in bounds");
         assert!(grant.copy_in(0, &vec![byte; grant.len() + 1]).is_err());
         self.model.memory[start..start + grant.len()].fill(byte);
         true
@@ -483,10 +391,7 @@ impl World {
     fn check(&self) {
         let mut memory = [0; SIZE];
         self.region.read_at(0, &mut memory).expect("in bounds");
-        assert_eq!(
-            memory, self.model.memory,
-            "bytes outside grants never change"
-        );
+        assert_eq!(memory, self.model.memory, "bytes outside grants never change");
         assert_eq!(self.table.len(), self.model.entries.len());
         for pd in [PdId(1), PdId(2)] {
             let used = self.model.entries.iter().any(|entry| entry.pd == pd);

@@ -40,10 +40,7 @@ fn only_the_first_ring_asks_for_a_wake_up() {
 fn a_slot_keeps_its_bell() {
     let mut owner = DoorbellOwner::default();
     let bell = owner.bell(2);
-    assert_eq!(
-        (bell.id(), owner.bell(0).id(), owner.bell(9).id()),
-        (2, 0, 9)
-    );
+    assert_eq!((bell.id(), owner.bell(0).id(), owner.bell(9).id()), (2, 0, 9));
     assert!(Arc::ptr_eq(&bell, &owner.bell(2)));
 }
 

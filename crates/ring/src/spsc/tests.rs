@@ -14,10 +14,7 @@ fn wrap_around(capacity: usize) {
         while producer.push(sent).is_ok() {
             sent += 1;
         }
-        assert_eq!(
-            (producer.len(), producer.free(), consumer.len()),
-            (capacity, 0, capacity)
-        );
+        assert_eq!((producer.len(), producer.free(), consumer.len()), (capacity, 0, capacity));
         for _ in 0..=step % (capacity + 1) {
             if let Some(number) = consumer.pop() {
                 assert_eq!(number, received);
@@ -45,10 +42,7 @@ fn a_ring_of_capacity_zero_is_full_and_empty() {
     assert_eq!(producer.push(1), Err(1));
     producer.publish();
     producer.unstage_all();
-    assert_eq!(
-        (producer.free(), producer.len(), producer.capacity()),
-        (0, 0, 0)
-    );
+    assert_eq!((producer.free(), producer.len(), producer.capacity()), (0, 0, 0));
     assert_eq!((consumer.pop(), consumer.peek(0)), (None, None));
     assert_eq!(consumer.capacity(), 0);
     assert!(consumer.is_empty() && producer.is_empty());
@@ -75,17 +69,11 @@ fn staged_items_take_room_but_are_not_seen() {
     producer.stage(1).unwrap();
     producer.stage(2).unwrap();
     assert_eq!(producer.stage(3), Err(3));
-    assert_eq!(
-        (producer.staged(), producer.len(), consumer.len()),
-        (2, 3, 1)
-    );
+    assert_eq!((producer.staged(), producer.len(), consumer.len()), (2, 3, 1));
     assert_eq!((consumer.pop(), consumer.pop()), (Some(0), None));
     producer.publish();
     assert_eq!((producer.staged(), consumer.len()), (0, 2));
-    assert_eq!(
-        (consumer.pop(), consumer.pop(), consumer.pop()),
-        (Some(1), Some(2), None)
-    );
+    assert_eq!((consumer.pop(), consumer.pop(), consumer.pop()), (Some(1), Some(2), None));
 }
 
 #[test]

@@ -43,19 +43,8 @@ pub(crate) enum Receive {
 /// Makes a ring whose items are numbered and checked.
 pub(crate) fn numbered(capacity: usize, census: &Census) -> (Sender, Receiver) {
     let (producer, consumer) = spsc(capacity);
-    let sender = Sender {
-        producer,
-        accepted: 0,
-        staged: 0,
-        census: census.clone(),
-    };
-    (
-        sender,
-        Receiver {
-            consumer,
-            received: 0,
-        },
-    )
+    let sender = Sender { producer, accepted: 0, staged: 0, census: census.clone() };
+    (sender, Receiver { consumer, received: 0 })
 }
 
 /// A producer that numbers what it sends from 0.
@@ -105,10 +94,7 @@ impl Sender {
     }
 
     fn enter(&mut self, with: fn(&mut Producer<Item>, Item) -> Result<(), Item>) -> bool {
-        let item = Item {
-            number: self.accepted,
-            _alive: self.census.0.clone(),
-        };
+        let item = Item { number: self.accepted, _alive: self.census.0.clone() };
         match with(&mut self.producer, item) {
             Ok(()) => self.accepted += 1,
             Err(refused) => {

@@ -17,11 +17,7 @@ fn slow_crc(bytes: &[u8]) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 == 1 {
-                (crc >> 1) ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            };
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
         }
     }
     !crc
@@ -140,9 +136,7 @@ fn odd_lengths_are_harmless() {
         let prefix = IcrcPrefix::ipv4(&[0x45; 300][..len], &udp);
         for transport in [0, 1, 4, 5, 11, 12] {
             let _ = prefix.seal(&[0; 12][..transport]);
-            let _ = prefix
-                .with_ipv4_id(9)
-                .find_ipv4_id(&[0; 12][..transport], 1);
+            let _ = prefix.with_ipv4_id(9).find_ipv4_id(&[0; 12][..transport], 1);
         }
     }
 }

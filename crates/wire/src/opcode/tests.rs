@@ -78,16 +78,8 @@ fn every_byte_decodes_as_the_tables_say() {
     for byte in 0..=u8::MAX {
         let opcode = Opcode(byte);
         let decoded = opcode.decode();
-        assert_eq!(
-            decoded.map(|(s, _)| s),
-            expected(byte).map(|(s, _)| s),
-            "{byte:#04x}"
-        );
-        assert_eq!(
-            opcode.header_len(),
-            expected(byte).map(|(_, n)| n),
-            "{byte:#04x}"
-        );
+        assert_eq!(decoded.map(|(s, _)| s), expected(byte).map(|(s, _)| s), "{byte:#04x}");
+        assert_eq!(opcode.header_len(), expected(byte).map(|(_, n)| n), "{byte:#04x}");
         if let Some((service, op)) = decoded {
             assert_eq!(Opcode::new(service, op), opcode);
             known += 1;
@@ -106,11 +98,7 @@ fn predicates_are_those_of_the_table() {
         }
     }
     let cnp = Opcode(0x81).decode().expect("CNP").1;
-    assert!(
-        predicates(cnp)
-            .iter()
-            .all(|(flag, value)| *value == (*flag == 'c'))
-    );
+    assert!(predicates(cnp).iter().all(|(flag, value)| *value == (*flag == 'c')));
 }
 
 #[test]

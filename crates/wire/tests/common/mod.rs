@@ -14,15 +14,7 @@ pub(crate) fn captures() -> Vec<(String, PathBuf)> {
         .expect("captures directory")
         .map(|entry| entry.expect("entry").path())
         .filter(|path| path.extension().is_some_and(|e| e == "pcap"))
-        .map(|path| {
-            (
-                path.file_stem()
-                    .expect("stem")
-                    .to_string_lossy()
-                    .into_owned(),
-                path,
-            )
-        })
+        .map(|path| (path.file_stem().expect("stem").to_string_lossy().into_owned(), path))
         .collect();
     found.sort();
     found
@@ -32,18 +24,8 @@ pub(crate) fn captures() -> Vec<(String, PathBuf)> {
 pub(crate) fn read(path: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(path).expect("capture");
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    assert_eq!(
-        word(0),
-        MAGIC,
-        "{}: not a classic little-endian pcap",
-        path.display()
-    );
-    assert_eq!(
-        word(20),
-        LINKTYPE_ETHERNET,
-        "{}: not Ethernet",
-        path.display()
-    );
+    assert_eq!(word(0), MAGIC, "{}: not a classic little-endian pcap", path.display());
+    assert_eq!(word(20), LINKTYPE_ETHERNET, "{}: not Ethernet", path.display());
     let mut frames = Vec::new();
     let mut at = 24;
     while at < bytes.len() {
@@ -64,9 +46,7 @@ pub(crate) fn write(path: &Path, frames: &[Vec<u8>]) {
     out.extend(65_535_u32.to_le_bytes());
     out.extend(LINKTYPE_ETHERNET.to_le_bytes());
     for (second, frame) in frames.iter().enumerate() {
-        let len = u32::try_from(frame.len())
-            .expect("short frame")
-            .to_le_bytes();
+        let len = u32::try_from(frame.len()).expect("short frame").to_le_bytes();
         out.extend(u32::try_from(second).expect("few frames").to_le_bytes());
         out.extend([0; 4]);
         out.extend(len);

@@ -1,0 +1,135 @@
+//! What an engine is made with.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use feroce_wire::{Pkey, Pmtu};
+
+use crate::cc::DcqcnConfig;
+use crate::wr::MAX_SGE;
+
+/// Most of everything that an adapter holds.
+#[doc(alias = "ibv_device_attr")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests in a queue.
+    pub max_qp_wr: u32,
+    /// Scatter/gather elements in a work request.
+    pub max_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries in a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions and windows together.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests in a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Reads and atomics outstanding on a queue pair.
+    pub max_rd_atomic: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_qp: 1 << 18,
+            max_qp_wr: 1 << 15,
+            max_sge: MAX_SGE as u32,
+            max_inline: 1024,
+            max_cq: 1 << 16,
+            max_cqe: 1 << 22,
+            max_mr: 1 << 20,
+            max_pd: 1 << 16,
+            max_srq: 1 << 16,
+            max_srq_wr: 1 << 15,
+            max_ah: 1 << 20,
+            max_mcast_grp: 8192,
+            max_mcast_qp_attach: 256,
+            max_rd_atomic: 128,
+        }
+    }
+}
+
+/// How many bytes may be in flight to one destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowConfig {
+    /// At the start.
+    pub initial: u64,
+    /// However much is lost.
+    pub min: u64,
+    /// However well it goes.
+    pub max: u64,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self { initial: 256 << 10, min: 16 << 10, max: 8 << 20 }
+    }
+}
+
+/// What an engine is made with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Everything that is random in the engine follows from it: the owner draws it from the
+    /// operating system, tests fix it.
+    pub seed: u64,
+    /// Limits.
+    pub limits: Limits,
+    /// MTU of the port: bounds datagrams and path MTUs.
+    pub port_mtu: Pmtu,
+    /// First queue pair number of the range this engine may use.
+    pub qpn_first: u32,
+    /// Length of that range.
+    pub qpn_count: u32,
+    /// Partition keys of the port.
+    pub pkeys: Vec<Pkey>,
+    /// Whether acknowledgements tell how many receives are posted (IBTA vol1 9.7.7.2).
+    pub advertise_credits: bool,
+    /// Bytes in flight per destination.
+    pub window: WindowConfig,
+    /// Longest piece that a read is asked for in one request; longer reads are asked for in
+    /// several, so that the answer can be held inside the window.
+    pub read_chunk: u64,
+    /// Retransmit early when the round trip time says that an answer is overdue, without
+    /// counting it as a retry.
+    pub tail_probe: bool,
+    /// Least time before a tail probe.
+    pub min_probe_ns: u64,
+    /// Congestion control at the sender; none if absent.
+    pub dcqcn: Option<DcqcnConfig>,
+    /// Least time between two congestion notifications from one queue pair.
+    pub cnp_interval_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            limits: Limits::default(),
+            port_mtu: Pmtu::B4096,
+            qpn_first: 2,
+            qpn_count: (1 << 24) - 3,
+            pkeys: vec![Pkey::DEFAULT],
+            advertise_credits: true,
+            window: WindowConfig::default(),
+            read_chunk: 256 << 10,
+            tail_probe: true,
+            min_probe_ns: 2_000_000,
+            dcqcn: None,
+            cnp_interval_ns: 50_000,
+        }
+    }
+}

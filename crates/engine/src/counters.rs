@@ -1,0 +1,166 @@
+//! Statistics, under the names that Linux drivers give them.
+
+/// Declares a struct of counters with an iterator over their names and values.
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $name {
+            $($(#[$fdoc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Every counter by name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// What the engine did. Names follow the `hw_counters` of the Linux Soft-RoCE and mlx5
+    /// drivers where one of them counts the same thing.
+    Counters {
+        /// Packets given to the link.
+        sent_pkts,
+        /// Payload and transport header bytes given to the link.
+        sent_bytes,
+        /// Packets taken from the link.
+        rcvd_pkts,
+        /// Bytes taken from the link, transport headers included.
+        rcvd_bytes,
+        /// Requests that had been executed before.
+        duplicate_request,
+        /// Requests that came before an earlier one.
+        out_of_seq_request,
+        /// RNR NAKs received.
+        rcvd_rnr_err,
+        /// RNR NAKs sent.
+        send_rnr_err,
+        /// Sequence error NAKs received.
+        rcvd_seq_err,
+        /// Requests acknowledged together with a later one.
+        ack_deferred,
+        /// Work requests that failed because the peer did not answer.
+        retry_exceeded_err,
+        /// Work requests that failed because the peer never had a receive.
+        retry_rnr_exceeded_err,
+        /// Times the requester went back and sent again.
+        completer_retry_err,
+        /// Requests that failed before they were sent.
+        send_err,
+        /// Operations that a requester started.
+        rdma_sends,
+        /// Messages that a responder completed.
+        rdma_recvs,
+        /// Acknowledgement timeouts.
+        local_ack_timeout_err,
+        /// Read responses or acknowledgements that showed an earlier response missing.
+        implied_nak_seq_err,
+        /// Sequence error NAKs sent.
+        out_of_sequence,
+        /// Messages that found no receive posted.
+        out_of_buffer,
+        /// Datagrams that found no receive posted.
+        ud_out_of_buffer,
+        /// Receives too small for their message.
+        resp_local_length_error,
+        /// Remote accesses that were refused here.
+        resp_remote_access_errors,
+        /// Malformed requests refused here.
+        resp_remote_invalid_request,
+        /// Requests the peer refused as malformed.
+        req_remote_invalid_request,
+        /// Requests the peer refused access to.
+        req_remote_access_errors,
+        /// Completions with an error, from send queues.
+        req_cqe_error,
+        /// Completions with an error, from receive queues.
+        resp_cqe_error,
+        /// Completions lost because their queue was full.
+        cq_overrun,
+        /// Packets that arrived with congestion experienced.
+        np_ecn_marked_roce_packets,
+        /// Congestion notifications sent.
+        np_cnp_sent,
+        /// Congestion notifications heeded.
+        rp_cnp_handled,
+        /// Congestion notifications for queue pairs without congestion control.
+        rp_cnp_ignored,
+        /// Retransmissions started early, from the measured round trip time.
+        tail_probes,
+        /// Packets that the engine delivered to itself.
+        loopback_pkts,
+    }
+}
+
+/// Declares the reasons to drop a packet and a counter for each.
+macro_rules! drops {
+    ($($(#[$doc:meta])* $variant:ident => $field:ident,)*) => {
+        /// Why a received packet was dropped.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Drop {
+            $($(#[$doc])* $variant,)*
+        }
+
+        counters! {
+            /// Dropped packets by reason.
+            DropCounters { $($(#[$doc])* $field,)* }
+        }
+
+        impl DropCounters {
+            /// Counts one packet.
+            #[inline]
+            pub fn count(&mut self, reason: Drop) {
+                match reason { $(Drop::$variant => self.$field += 1,)* }
+            }
+
+            /// Packets dropped for any reason.
+            pub fn total(&self) -> u64 {
+                self.iter().map(|(_, n)| n).sum()
+            }
+        }
+    };
+}
+
+drops! {
+    /// Shorter than its headers.
+    Truncated => drop_truncated,
+    /// Reserved opcode, or one of another service than the queue pair's.
+    BadOpcode => drop_bad_opcode,
+    /// Transport version other than zero.
+    BadVersion => drop_bad_version,
+    /// More padding than payload, or a length that is not a multiple of four.
+    BadPadding => drop_bad_padding,
+    /// No queue pair has that number.
+    UnknownQp => drop_unknown_qp,
+    /// The queue pair is not in a state that receives.
+    BadState => drop_bad_state,
+    /// From or to an address that the queue pair is not connected with.
+    BadAddress => drop_bad_address,
+    /// The partition key does not match.
+    BadPkey => drop_bad_pkey,
+    /// The queue key does not match.
+    BadQkey => drop_bad_qkey,
+    /// An unreliable message lost its beginning or a part of it.
+    BadSequence => drop_bad_sequence,
+    /// After a gap that has been reported already.
+    AfterGap => drop_after_gap,
+    /// A duplicate that nothing is remembered of.
+    StaleDuplicate => drop_stale_duplicate,
+    /// An answer to nothing that is outstanding.
+    GhostResponse => drop_ghost_response,
+    /// An answer after a missing one.
+    ResponseGap => drop_response_gap,
+    /// An unreliable message without a receive to take it.
+    NoReceive => drop_no_receive,
+    /// A datagram longer than its receive, or a packet longer than the path MTU.
+    TooLong => drop_too_long,
+    /// An unreliable request that memory protection refused.
+    AccessDenied => drop_access_denied,
+    /// A multicast group without members here.
+    NoMember => drop_no_member,
+    /// Answers held back by the rate limit.
+    RateLimited => drop_rate_limited,
+}

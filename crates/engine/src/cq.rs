@@ -1,0 +1,302 @@
+//! Completion queues: what happened to the work requests.
+//!
+//! The engine pushes entries into a ring; the consumer polls them without the engine. Whether a
+//! consumer that sleeps must be woken is decided once per batch of entries: the engine publishes
+//! the entries, issues one fence, and looks at the arm state; the consumer arms, issues one
+//! fence, and looks at the ring. One of the two always sees the other.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering, fence};
+
+use bitflags::bitflags;
+use feroce_ring::{Consumer, Producer};
+use feroce_train::Instant;
+use feroce_wire::{Imm, Qpn, Rkey};
+
+/// Outcome of a work request.
+#[doc(alias = "ibv_wc_status")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// Done.
+    Success = 0,
+    /// A local buffer is too small, or the message too long.
+    LocalLength = 1,
+    /// The queue pair could not execute the request.
+    LocalQpOperation = 2,
+    /// A local key, range or right is wrong.
+    LocalProtection = 4,
+    /// Not executed: the queue pair was in error.
+    Flushed = 5,
+    /// A memory window could not be bound.
+    MwBind = 6,
+    /// The peer answered with something impossible.
+    BadResponse = 7,
+    /// A receive failed because of rights on local memory.
+    LocalAccess = 8,
+    /// The peer found the request malformed, or too long for its receive buffer.
+    RemoteInvalidRequest = 9,
+    /// The peer refused access to its memory.
+    RemoteAccess = 10,
+    /// The peer could not complete the operation.
+    RemoteOperation = 11,
+    /// The peer did not answer.
+    RetryExceeded = 12,
+    /// The peer had no receive posted for too long.
+    RnrRetryExceeded = 13,
+    /// An XRC request came from, or went to, the wrong domain.
+    RemoteAborted = 16,
+}
+
+impl core::fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "local length error",
+            Self::LocalQpOperation => "local QP operation error",
+            Self::LocalProtection => "local protection error",
+            Self::Flushed => "Work Request Flushed Error",
+            Self::MwBind => "memory bind operation error",
+            Self::BadResponse => "bad response error",
+            Self::LocalAccess => "local access error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteOperation => "remote operation error",
+            Self::RetryExceeded => "transport retry counter exceeded",
+            Self::RnrRetryExceeded => "RNR retry counter exceeded",
+            Self::RemoteAborted => "remote aborted error",
+        })
+    }
+}
+
+/// Which operation completed.
+#[doc(alias = "ibv_wc_opcode")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WcOpcode {
+    /// Any kind of send.
+    Send,
+    /// RDMA write, with or without immediate.
+    Write,
+    /// RDMA read.
+    Read,
+    /// Compare and swap.
+    CmpSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Bind a memory window.
+    BindMw,
+    /// Local invalidate.
+    LocalInv,
+    /// Fast registration.
+    Reg,
+    /// Flush.
+    Flush,
+    /// Atomic write.
+    AtomicWrite,
+    /// A receive filled by a send.
+    Recv,
+    /// A receive consumed by a write with immediate.
+    RecvWriteImm,
+}
+
+bitflags! {
+    /// What else a completion says.
+    #[doc(alias = "ibv_wc_flags")]
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct WcFlags: u8 {
+        /// The first 40 bytes of the buffer hold a global route header.
+        const GRH = 1;
+        /// `imm` is valid.
+        const WITH_IMM = 2;
+        /// `invalidated` is valid.
+        const WITH_INV = 8;
+    }
+}
+
+/// A completion queue entry.
+#[doc(alias = "ibv_wc")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cqe {
+    /// From the work request.
+    pub wr_id: u64,
+    /// Outcome.
+    pub status: WcStatus,
+    /// Operation; not meaningful if the status is an error.
+    pub opcode: WcOpcode,
+    /// What else is valid.
+    pub flags: WcFlags,
+    /// Bytes received or fetched.
+    pub byte_len: u32,
+    /// Immediate data.
+    pub imm: Imm,
+    /// Key that a send with invalidate took away.
+    pub invalidated: Rkey,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// The sender of a datagram.
+    pub src_qp: Qpn,
+    /// Service level; on datagrams over IPv4 the network type that Mellanox adapters put there.
+    pub sl: u8,
+    /// Whether the sender asked to wake us.
+    pub solicited: bool,
+    /// When the engine completed it.
+    pub timestamp: Instant,
+}
+
+impl Cqe {
+    /// A completion with nothing beyond the essentials.
+    #[inline]
+    pub fn new(wr_id: u64, qpn: Qpn, opcode: WcOpcode, status: WcStatus, now: Instant) -> Self {
+        Self {
+            wr_id,
+            status,
+            opcode,
+            flags: WcFlags::empty(),
+            byte_len: 0,
+            imm: Imm(0),
+            invalidated: Rkey(0),
+            qpn,
+            src_qp: Qpn::default(),
+            sl: 0,
+            solicited: false,
+            timestamp: now,
+        }
+    }
+}
+
+/// What the consumer wants to be woken for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Notify {
+    /// The next solicited or failed completion.
+    Solicited = 1,
+    /// The next completion of any kind.
+    Next = 2,
+}
+
+/// State shared by the two sides of a completion queue.
+#[derive(Debug, Default)]
+struct CqShared {
+    /// 0, or the greatest `Notify` asked for since the last wake-up.
+    arm: AtomicU8,
+}
+
+/// The consumer's side of a completion queue.
+#[derive(Debug)]
+pub struct CqPoller {
+    ring: Consumer<Cqe>,
+    shared: Arc<CqShared>,
+}
+
+impl CqPoller {
+    /// Takes the oldest entry.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll(&mut self) -> Option<Cqe> {
+        self.ring.pop()
+    }
+
+    /// Asks for an event at the next completion. Entries that are already there do not count:
+    /// poll once more after arming.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm(&self, notify: Notify) {
+        self.shared.arm.fetch_max(notify as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Entries waiting.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether no entry waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Most entries that can wait.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+}
+
+/// The engine's side of a completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    ring: Producer<Cqe>,
+    shared: Arc<CqShared>,
+    /// An entry was lost; the queue is dead and so are its queue pairs.
+    pub(crate) overrun: bool,
+    /// Queue pairs and shared receive queues that report here.
+    pub(crate) users: u32,
+    /// The strongest reason to wake the consumer among entries pushed since the last look.
+    fresh: Option<Notify>,
+}
+
+impl Cq {
+    /// Both sides of a queue of `depth` entries.
+    pub(crate) fn new(depth: usize) -> (Self, CqPoller) {
+        let (producer, consumer) = feroce_ring::spsc(depth);
+        let shared = Arc::new(CqShared::default());
+        let cq = Self {
+            ring: producer,
+            shared: Arc::clone(&shared),
+            overrun: false,
+            users: 0,
+            fresh: None,
+        };
+        (cq, CqPoller { ring: consumer, shared })
+    }
+
+    /// Pushes an entry. False: it did not fit.
+    #[inline]
+    pub(crate) fn push(&mut self, cqe: Cqe) -> bool {
+        let wakes_all = cqe.solicited || cqe.status != WcStatus::Success;
+        if self.ring.push(cqe).is_err() {
+            return false;
+        }
+        // A solicited entry satisfies both kinds of waiters, any other only `Next`.
+        let reason = if wakes_all { Notify::Solicited } else { Notify::Next };
+        self.fresh = Some(self.fresh.map_or(reason, |old| old.min(reason)));
+        true
+    }
+
+    /// Whether entries were pushed since the last call of [`Cq::take_wake`].
+    #[inline]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh.is_some()
+    }
+
+    /// Decides, after a fence, whether the consumer must be woken for the fresh entries.
+    pub(crate) fn take_wake(&mut self) -> bool {
+        let Some(reason) = self.fresh.take() else {
+            return false;
+        };
+        let armed = self.shared.arm.load(Ordering::Relaxed);
+        if armed < reason as u8 {
+            return false;
+        }
+        self.shared.arm.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Replaces the ring by one of `depth` entries, moving what waits. `poller` must be the other
+    /// side. `Err` holds the number of entries that would not fit.
+    pub(crate) fn resize(&mut self, poller: &mut CqPoller, depth: usize) -> Result<(), usize> {
+        debug_assert!(Arc::ptr_eq(&self.shared, &poller.shared), "not the two sides of one queue");
+        let waiting = poller.ring.len();
+        if waiting > depth {
+            return Err(waiting);
+        }
+        let (mut producer, consumer) = feroce_ring::spsc(depth);
+        while let Some(cqe) = poller.ring.pop() {
+            if producer.push(cqe).is_err() {
+                break;
+            }
+        }
+        self.ring = producer;
+        poller.ring = consumer;
+        Ok(())
+    }
+}

@@ -1,0 +1,532 @@
+//! Control: making, changing and destroying objects.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
+use feroce_train::Instant;
+use feroce_wire::{Gid, Lkey, Pkey, Qpn, Rkey};
+
+use super::Engine;
+use crate::cq::{Cq, CqPoller};
+use crate::error::{CreateError, DestroyError, ModifyQpError};
+use crate::event::AsyncEvent;
+use crate::hca::Ah;
+use crate::qp::{AddrVec, Qp, QpAttr, QpInitAttr, QpType, RecvSource};
+use crate::queue::{QpShared, RecvQueue, SendQueue, SrqQueue};
+use crate::srq::{Srq, SrqAttr, SrqInitAttr};
+use crate::wr::MAX_SGE;
+use crate::{AhId, CqId, SrqId, XrcdId};
+
+/// A queue pair that was just created, with the consumer's ends of its queues.
+#[derive(Debug)]
+pub struct CreatedQp {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Where sends are posted.
+    pub sq: SendQueue,
+    /// Where receives are posted; `None` if they come from a shared queue or not at all.
+    pub rq: Option<RecvQueue>,
+}
+
+/// Why a queue could not be resized.
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResizeError {
+    /// It does not exist.
+    Unknown,
+    /// Larger than the adapter allows, or zero.
+    BeyondLimits,
+    /// More entries wait than would fit.
+    TooSmall {
+        /// How many wait.
+        waiting: usize,
+    },
+}
+
+impl core::fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("there is no such queue"),
+            Self::BeyondLimits => f.write_str("beyond the adapter's limit, or zero"),
+            Self::TooSmall { waiting } => {
+                write!(f, "{waiting} entries wait and would not fit: take them out first")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ResizeError {}
+
+/// Port.
+impl Engine {
+    /// Sets an entry of the GID table and reports the change.
+    pub fn set_gid(&mut self, index: u16, gid: Gid) {
+        let at = usize::from(index);
+        if self.core.gids.len() <= at {
+            self.core.gids.resize(at + 1, Gid::ZERO);
+        }
+        if self.core.gids[at] != gid {
+            self.core.gids[at] = gid;
+            self.core.event(AsyncEvent::GidChange { index, gid });
+        }
+    }
+
+    /// Replaces the partition keys of the port and reports the change.
+    pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
+        self.core.config.pkeys = pkeys.to_vec();
+        self.core.event(AsyncEvent::PkeyChange);
+    }
+
+    /// Reports that the port came up or went down. Queue pairs notice by themselves that packets
+    /// are lost.
+    pub fn set_port_active(&mut self, active: bool) {
+        self.core.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+    }
+}
+
+/// Protection domains and memory.
+impl Engine {
+    /// Makes a protection domain.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
+        if self.core.pds.len() >= self.core.config.limits.max_pd as usize {
+            return Err(CreateError::TooMany);
+        }
+        Ok(PdId(self.core.pds.insert(0) as u32))
+    }
+
+    /// Destroys a protection domain that nothing uses.
+    #[doc(alias = "ibv_dealloc_pd")]
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
+        let users = *self.core.pds.get(pd.0 as usize).ok_or(DestroyError::Unknown)?;
+        if users != 0 || self.core.mrs.pd_in_use(pd) {
+            return Err(DestroyError::Busy);
+        }
+        self.core.pds.remove(pd.0 as usize);
+        Ok(())
+    }
+
+    fn check_pd(&self, pd: PdId) -> Result<(), CreateError> {
+        let known = self.core.pds.contains(pd.0 as usize);
+        known.then_some(()).ok_or(CreateError::Unknown("protection domain"))
+    }
+
+    fn use_pd(&mut self, pd: PdId) {
+        if let Some(users) = self.core.pds.get_mut(pd.0 as usize) {
+            *users += 1;
+        }
+    }
+
+    fn unuse_pd(&mut self, pd: PdId) {
+        if let Some(users) = self.core.pds.get_mut(pd.0 as usize) {
+            *users -= 1;
+        }
+    }
+
+    /// Registers `len` bytes at `offset` of a region. Local and remote key are the same number.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn reg_mr(
+        &mut self,
+        pd: PdId,
+        region: Arc<Region>,
+        offset: usize,
+        len: usize,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Lkey, RegError> {
+        self.core.mrs.reg(pd, region, offset, len, iova, access)
+    }
+
+    /// Changes a registration. Accesses that began before are over when the result is quiet.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
+        self.core.mrs.rereg(key, change)
+    }
+
+    /// Ends a registration. The memory may be freed when the result is quiet.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg_mr(&mut self, key: Lkey) -> Result<Dereg, DeregError> {
+        self.core.mrs.dereg(key)
+    }
+
+    /// Makes a key for fast registration of parts of a region.
+    pub fn alloc_mr(&mut self, pd: PdId, region: Arc<Region>) -> Result<Lkey, RegError> {
+        self.core.mrs.alloc_mr(pd, region)
+    }
+
+    /// What a key stands for.
+    pub fn query_mr(&self, key: Lkey) -> Option<MrInfo> {
+        self.core.mrs.lookup(key)
+    }
+
+    /// Makes a memory window.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<Rkey, RegError> {
+        self.core.mrs.alloc_mw(pd, kind)
+    }
+
+    /// Destroys a memory window.
+    #[doc(alias = "ibv_dealloc_mw")]
+    pub fn dealloc_mw(&mut self, rkey: Rkey) -> Result<(), DeregError> {
+        self.core.mrs.dealloc_mw(rkey)
+    }
+}
+
+/// Completion queues, shared receive queues, XRC domains.
+impl Engine {
+    /// Makes a completion queue of `depth` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
+        let limits = &self.core.config.limits;
+        if depth == 0 || depth > limits.max_cqe {
+            return Err(CreateError::BeyondLimits("number of completion queue entries"));
+        }
+        if self.core.cqs.len() >= limits.max_cq as usize {
+            return Err(CreateError::TooMany);
+        }
+        let (cq, poller) = Cq::new(depth as usize);
+        Ok((CqId(self.core.cqs.insert(cq) as u32), poller))
+    }
+
+    /// Changes the depth of a completion queue. `poller` is the consumer's end of it.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize_cq(
+        &mut self,
+        id: CqId,
+        poller: &mut CqPoller,
+        depth: u32,
+    ) -> Result<(), ResizeError> {
+        if depth == 0 || depth > self.core.config.limits.max_cqe {
+            return Err(ResizeError::BeyondLimits);
+        }
+        let cq = self.core.cqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        cq.resize(poller, depth as usize).map_err(|waiting| ResizeError::TooSmall { waiting })
+    }
+
+    /// Destroys a completion queue that nothing uses.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn destroy_cq(&mut self, id: CqId) -> Result<(), DestroyError> {
+        let cq = self.core.cqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        if cq.users != 0 {
+            return Err(DestroyError::Busy);
+        }
+        self.core.cqs.remove(id.0 as usize);
+        Ok(())
+    }
+
+    fn check_cq(&self, id: CqId) -> Result<(), CreateError> {
+        match self.core.cqs.get(id.0 as usize) {
+            None => Err(CreateError::Unknown("completion queue")),
+            Some(cq) if cq.overrun => Err(CreateError::Invalid("the completion queue overran")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn count_cq(&mut self, id: CqId, up: bool) {
+        if let Some(cq) = self.core.cqs.get_mut(id.0 as usize) {
+            cq.users = if up { cq.users + 1 } else { cq.users - 1 };
+        }
+    }
+
+    /// A completion queue overran: its queue pairs cannot report any more.
+    pub(super) fn stop_users_of(&mut self, cq: CqId) {
+        let now = self.now;
+        for qp in self.qps.iter_mut() {
+            if qp.init.send_cq == cq || qp.init.recv_cq == cq {
+                self.core.event(AsyncEvent::QpFatal(qp.qpn));
+                qp.enter_error(&mut self.core, now);
+            }
+        }
+    }
+
+    /// Makes a shared receive queue.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn create_srq(&mut self, attr: SrqInitAttr) -> Result<(SrqId, SrqQueue), CreateError> {
+        self.check_pd(attr.pd)?;
+        let limits = &self.core.config.limits;
+        if attr.max_wr > limits.max_srq_wr || attr.max_wr == 0 {
+            return Err(CreateError::BeyondLimits("number of receives"));
+        }
+        if attr.max_sge > limits.max_sge {
+            return Err(CreateError::BeyondLimits("number of SGEs"));
+        }
+        if self.core.srqs.len() >= limits.max_srq as usize {
+            return Err(CreateError::TooMany);
+        }
+        if let Some((xrcd, cq)) = attr.xrc {
+            self.check_xrcd(xrcd)?;
+            self.check_cq(cq)?;
+            self.count_xrcd(xrcd, true);
+            self.count_cq(cq, true);
+        }
+        self.use_pd(attr.pd);
+        let (srq, queue) = Srq::new(attr);
+        Ok((SrqId(self.core.srqs.insert(srq) as u32), queue))
+    }
+
+    /// Arms the limit of a shared receive queue; 0 disarms it.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn set_srq_limit(&mut self, id: SrqId, limit: u32) -> Result<(), ResizeError> {
+        let srq = self.core.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        if limit > srq.attr.max_wr {
+            return Err(ResizeError::BeyondLimits);
+        }
+        srq.attr.limit = limit;
+        if limit != 0 && srq.waiting() < limit as usize {
+            srq.attr.limit = 0;
+            self.core.event(AsyncEvent::SrqLimitReached(id));
+        }
+        Ok(())
+    }
+
+    /// Changes how many receives a shared receive queue holds. `queue` is the consumer's end.
+    pub fn resize_srq(
+        &mut self,
+        id: SrqId,
+        queue: &mut SrqQueue,
+        max_wr: u32,
+    ) -> Result<(), ResizeError> {
+        if max_wr == 0 || max_wr > self.core.config.limits.max_srq_wr {
+            return Err(ResizeError::BeyondLimits);
+        }
+        let srq = self.core.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        srq.resize(queue, max_wr).map_err(|waiting| ResizeError::TooSmall { waiting })
+    }
+
+    /// Shows a shared receive queue.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query_srq(&self, id: SrqId) -> Option<SrqAttr> {
+        let SrqInitAttr { max_wr, max_sge, limit, .. } = self.core.srqs.get(id.0 as usize)?.attr;
+        Some(SrqAttr { max_wr, max_sge, limit })
+    }
+
+    /// Destroys a shared receive queue that no queue pair uses.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), DestroyError> {
+        let srq = self.core.srqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        if srq.users != 0 {
+            return Err(DestroyError::Busy);
+        }
+        let srq = self.core.srqs.remove(id.0 as usize);
+        self.unuse_pd(srq.attr.pd);
+        if let Some((xrcd, cq)) = srq.attr.xrc {
+            self.count_xrcd(xrcd, false);
+            self.count_cq(cq, false);
+        }
+        Ok(())
+    }
+
+    /// Makes an XRC domain.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn alloc_xrcd(&mut self) -> Result<XrcdId, CreateError> {
+        if self.core.xrcds.len() >= self.core.config.limits.max_pd as usize {
+            return Err(CreateError::TooMany);
+        }
+        Ok(XrcdId(self.core.xrcds.insert(0) as u32))
+    }
+
+    /// Destroys an XRC domain that nothing uses.
+    #[doc(alias = "ibv_close_xrcd")]
+    pub fn dealloc_xrcd(&mut self, id: XrcdId) -> Result<(), DestroyError> {
+        let users = *self.core.xrcds.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        if users != 0 {
+            return Err(DestroyError::Busy);
+        }
+        self.core.xrcds.remove(id.0 as usize);
+        Ok(())
+    }
+
+    fn check_xrcd(&self, id: XrcdId) -> Result<(), CreateError> {
+        let known = self.core.xrcds.contains(id.0 as usize);
+        known.then_some(()).ok_or(CreateError::Unknown("XRC domain"))
+    }
+
+    fn count_xrcd(&mut self, id: XrcdId, up: bool) {
+        if let Some(users) = self.core.xrcds.get_mut(id.0 as usize) {
+            *users = if up { *users + 1 } else { *users - 1 };
+        }
+    }
+}
+
+/// Address handles and multicast.
+impl Engine {
+    /// Makes an address handle.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&mut self, pd: PdId, av: AddrVec) -> Result<AhId, CreateError> {
+        self.check_pd(pd)?;
+        if av.dgid.is_zero() {
+            return Err(CreateError::Invalid("the destination address is zero"));
+        }
+        if self.core.path(&av, 0).is_none() {
+            return Err(CreateError::Invalid("no address at that index of the GID table"));
+        }
+        if self.core.ahs.len() >= self.core.config.limits.max_ah as usize {
+            return Err(CreateError::TooMany);
+        }
+        self.use_pd(pd);
+        Ok(AhId(self.core.ahs.insert(Ah { pd, av }) as u32))
+    }
+
+    /// Shows an address handle.
+    pub fn query_ah(&self, id: AhId) -> Option<AddrVec> {
+        self.core.ahs.get(id.0 as usize).map(|ah| ah.av)
+    }
+
+    /// Destroys an address handle. Datagrams that still wait to use it fail.
+    #[doc(alias = "ibv_destroy_ah")]
+    pub fn destroy_ah(&mut self, id: AhId) -> Result<(), DestroyError> {
+        let ah = self.core.ahs.try_remove(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        self.unuse_pd(ah.pd);
+        Ok(())
+    }
+
+    /// Attaches a datagram queue pair to a multicast group. True: the port must join the group.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<bool, CreateError> {
+        let qp = self.qps.peek(qpn).ok_or(CreateError::Unknown("queue pair"))?;
+        if qp.init.qp_type != QpType::Ud {
+            return Err(CreateError::Invalid("only datagram queue pairs take multicast"));
+        }
+        if !group.is_multicast() {
+            return Err(CreateError::Invalid("not a multicast address"));
+        }
+        let limits = self.core.config.limits;
+        let (groups, members) = (limits.max_mcast_grp, limits.max_mcast_qp_attach);
+        self.core.groups.attach(group, qpn, groups, members)
+    }
+
+    /// Detaches from a multicast group. True: the port must leave the group.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<bool, DestroyError> {
+        self.core.groups.detach(group, qpn)
+    }
+}
+
+/// Queue pairs.
+impl Engine {
+    /// Makes a queue pair in RESET.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_qp(&mut self, init: QpInitAttr) -> Result<CreatedQp, CreateError> {
+        self.check_qp_init(&init)?;
+        if self.qps.len() >= self.core.config.limits.max_qp {
+            return Err(CreateError::TooMany);
+        }
+        let (slot, qpn) = self.qps.reserve().ok_or(CreateError::TooMany)?;
+        Ok(self.install_qp(slot, qpn, init))
+    }
+
+    /// Makes the general services queue pair, QP1, which connection management uses.
+    pub fn create_gsi(&mut self, init: QpInitAttr) -> Result<CreatedQp, CreateError> {
+        self.check_qp_init(&init)?;
+        if init.qp_type != QpType::Ud {
+            return Err(CreateError::Invalid("QP1 is a datagram queue pair"));
+        }
+        if self.qps.peek(Qpn::QP1).is_some() {
+            return Err(CreateError::TooMany);
+        }
+        Ok(self.install_qp(0, Qpn::QP1, init))
+    }
+
+    fn install_qp(&mut self, slot: u32, qpn: Qpn, init: QpInitAttr) -> CreatedQp {
+        let shared = Arc::new(QpShared::new(self.bells.bell(slot)));
+        let depth = |wanted: u32, has: bool| if has { wanted as usize } else { 0 };
+        let (cap, qp_type) = (init.cap, init.qp_type);
+        let (sq, sq_ring) = feroce_ring::spsc(depth(cap.max_send_wr, qp_type.has_sq()));
+        let sq = SendQueue::new(sq, Arc::clone(&shared), qp_type, &cap);
+        let (source, rq) = match (init.srq, init.xrcd) {
+            (Some(srq), _) => (RecvSource::Srq(srq), None),
+            (None, Some(xrcd)) => (RecvSource::Xrc(xrcd), None),
+            (None, None) if qp_type.has_rq() => {
+                let (rq, ring) = feroce_ring::spsc(cap.max_recv_wr as usize);
+                let rq = RecvQueue::new(rq, Arc::clone(&shared), cap.max_recv_sge);
+                (RecvSource::Own(ring), Some(rq))
+            }
+            (None, None) => (RecvSource::None, None),
+        };
+        self.count_users(&init, true);
+        let qp = Qp::new(qpn, slot, init, shared, sq_ring, source);
+        self.qps.put(slot, Box::new(qp));
+        CreatedQp { qpn, sq, rq }
+    }
+
+    fn check_qp_init(&self, init: &QpInitAttr) -> Result<(), CreateError> {
+        self.check_pd(init.pd)?;
+        self.check_cq(init.send_cq)?;
+        self.check_cq(init.recv_cq)?;
+        let (limits, cap) = (&self.core.config.limits, &init.cap);
+        if cap.max_send_wr > limits.max_qp_wr || cap.max_recv_wr > limits.max_qp_wr {
+            return Err(CreateError::BeyondLimits("number of work requests"));
+        }
+        let most_sge = limits.max_sge.min(MAX_SGE as u32);
+        if cap.max_send_sge > most_sge || cap.max_recv_sge > most_sge {
+            return Err(CreateError::BeyondLimits("number of SGEs"));
+        }
+        if cap.max_inline > limits.max_inline {
+            return Err(CreateError::BeyondLimits("inline data"));
+        }
+        if let Some(srq) = init.srq {
+            let srq = self.core.srqs.get(srq.0 as usize);
+            let srq = srq.ok_or(CreateError::Unknown("shared receive queue"))?;
+            if !init.qp_type.has_rq() || srq.attr.xrc.is_some() {
+                return Err(CreateError::Invalid("this QP type cannot use this SRQ"));
+            }
+        }
+        match (init.qp_type, init.xrcd) {
+            (QpType::XrcTgt, None) => Err(CreateError::Invalid("an XRC target needs a domain")),
+            (QpType::XrcTgt, Some(xrcd)) => self.check_xrcd(xrcd),
+            (_, Some(_)) => Err(CreateError::Invalid("only XRC targets have a domain")),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Counts a queue pair as a user of what it refers to.
+    fn count_users(&mut self, init: &QpInitAttr, up: bool) {
+        if up {
+            self.use_pd(init.pd)
+        } else {
+            self.unuse_pd(init.pd)
+        }
+        self.count_cq(init.send_cq, up);
+        self.count_cq(init.recv_cq, up);
+        if let Some(srq) = init.srq.and_then(|id| self.core.srqs.get_mut(id.0 as usize)) {
+            srq.users = if up { srq.users + 1 } else { srq.users - 1 };
+        }
+        if let Some(xrcd) = init.xrcd {
+            self.count_xrcd(xrcd, up);
+        }
+    }
+
+    /// Changes attributes and state of a queue pair. Nothing changes if anything is wrong.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        self.now = now;
+        let qp = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
+        let result = qp.modify(&mut self.core, now, attr);
+        self.finish();
+        result
+    }
+
+    /// Shows the attributes of a queue pair and how it was made.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInitAttr)> {
+        self.qps.peek(qpn).map(|qp| (qp.query(), qp.init))
+    }
+
+    /// Destroys a queue pair. What was posted is forgotten without completions.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        if self.core.groups.has(qpn) {
+            return Err(DestroyError::Busy);
+        }
+        let mut qp = self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
+        qp.reset(&mut self.core);
+        self.count_users(&qp.init, false);
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! The adapter: objects, packets in, trains out, time.
+
+mod control;
+mod rx;
+mod table;
+mod tx;
+
+use feroce_ring::{DoorbellOwner, DoorbellSet};
+use feroce_train::Instant;
+use feroce_wire::Gid;
+
+use crate::config::Config;
+use crate::counters::{Counters, DropCounters};
+use crate::event::Event;
+use crate::hca::Core;
+
+pub use control::{CreatedQp, ResizeError};
+use table::QpTable;
+
+/// A host channel adapter.
+///
+/// Four kinds of methods:
+///
+/// - *getters* and *control* (`create_…`, `modify_…`, `destroy_…`, `reg_mr`): called whenever the
+///   consumer wants something made, changed or shown;
+/// - *`handle_rx`* and *`handle_timeout`*: something happened outside;
+/// - *`poll_transmit`*, *`poll_timeout`*, *`poll_event`*: what the engine wants done. After any
+///   other call, and after a consumer rang a doorbell, call `poll_transmit` until it gives
+///   nothing, then `poll_event` until it gives nothing, then `poll_timeout`. Any call but a getter
+///   invalidates an earlier answer of `poll_timeout`;
+/// - the data path of consumers does not go through here: work requests are posted to a
+///   [`SendQueue`](crate::SendQueue) or [`RecvQueue`](crate::RecvQueue), completions are polled
+///   from a [`CqPoller`](crate::CqPoller).
+#[derive(Debug)]
+pub struct Engine {
+    core: Core,
+    qps: QpTable,
+    bells: DoorbellOwner,
+    /// Packets on their way to ourselves.
+    loopback: tx::Loopback,
+    /// Latest time that anyone told us.
+    now: Instant,
+}
+
+impl Engine {
+    /// An adapter without addresses and objects.
+    pub fn new(config: Config) -> Self {
+        let mut core = Core::new(config);
+        let qps = QpTable::new(&mut core);
+        Self {
+            core,
+            qps,
+            bells: DoorbellOwner::new(),
+            loopback: tx::Loopback::default(),
+            now: Instant::ZERO,
+        }
+    }
+
+    /// What the adapter was made with.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Packets dropped so far.
+    pub fn drops(&self) -> &DropCounters {
+        &self.core.drops
+    }
+
+    /// Addresses of the port, by index.
+    pub fn gids(&self) -> &[Gid] {
+        &self.core.gids
+    }
+
+    /// Tells, from any thread, whether a consumer rang a doorbell that was not answered yet.
+    pub fn doorbells(&self) -> &alloc::sync::Arc<DoorbellSet> {
+        self.bells.set()
+    }
+
+    /// The next event for a consumer.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.core.events.pop_front()
+    }
+
+    /// When to call [`Engine::handle_timeout`], if nothing else happens before. A time in the past
+    /// means at once.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let has_work = !self.core.ready.is_empty()
+            || !self.core.kicked.is_empty()
+            || !self.core.woken.is_empty()
+            || self.bells.is_rung()
+            || self.core.has_out()
+            || !self.loopback.is_empty();
+        if has_work { Some(self.now) } else { self.core.timers.next() }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        while let Some((at, slot)) = self.core.timers.pop_due(now) {
+            let Some(qp) = self.qps.at(slot) else {
+                continue;
+            };
+            // A stale entry: the queue pair has an earlier or a later one.
+            if qp.armed != Some(at) {
+                continue;
+            }
+            qp.armed = None;
+            if qp.deadline(at).is_some_and(|deadline| deadline <= now) {
+                qp.handle_timeout(&mut self.core, now);
+                self.core.kicked.push(slot);
+            }
+            if let Some(deadline) = qp.deadline(now) {
+                self.core.timers.arm(slot, &mut qp.armed, deadline);
+            }
+        }
+        self.finish();
+    }
+
+    /// What follows every call that may have completed something.
+    #[inline]
+    fn finish(&mut self) {
+        self.core.wake_consumers();
+        while let Some(cq) = self.core.dead_cqs.pop() {
+            self.stop_users_of(cq);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Packets in.
+
+use feroce_train::{Ecn, Instant, RxMeta, RxTrain};
+use feroce_wire::{Bth, Op, Qpn, Service};
+
+use super::Engine;
+use crate::counters::Drop;
+use crate::grh::header_area;
+use crate::qp::QpType;
+
+impl Engine {
+    /// Takes in a train of packets whose ICRC the link has verified.
+    #[inline]
+    pub fn handle_rx(&mut self, now: Instant, train: &RxTrain<'_>) {
+        self.now = now;
+        self.receive(now, train);
+        self.finish();
+    }
+
+    #[inline]
+    pub(super) fn receive(&mut self, now: Instant, train: &RxTrain<'_>) {
+        for packet in train.packets() {
+            self.core.counters.rcvd_pkts += 1;
+            self.core.counters.rcvd_bytes += packet.len() as u64;
+            if let Err(reason) = self.handle_packet(now, &train.meta, packet) {
+                self.core.drop(reason);
+            }
+        }
+    }
+
+    /// Checks that come before any queue pair is asked (IBTA vol1 9.6.1), then the queue pair.
+    #[inline]
+    fn handle_packet(&mut self, now: Instant, meta: &RxMeta, packet: &[u8]) -> Result<(), Drop> {
+        let (bth, rest) = Bth::parse(packet).map_err(|_| Drop::Truncated)?;
+        let (service, op) = bth.opcode.decode().ok_or(Drop::BadOpcode)?;
+        if bth.tver != 0 {
+            return Err(Drop::BadVersion);
+        }
+        if !packet.len().is_multiple_of(4) || usize::from(bth.pad) > rest.len() {
+            return Err(Drop::BadPadding);
+        }
+        let rest = &rest[..rest.len() - usize::from(bth.pad)];
+        if bth.dest_qp == Qpn::MULTICAST {
+            return self.handle_multicast(now, meta, &bth, (service, op), (packet, rest));
+        }
+        if !self.core.is_own_gid(meta.dst) {
+            return Err(Drop::BadAddress);
+        }
+        let qp = self.qps.get(bth.dest_qp).ok_or(Drop::UnknownQp)?;
+        if service == Service::Cnp {
+            qp.on_cnp(&mut self.core, now);
+            return Ok(());
+        }
+        if meta.ecn == Ecn::Congested {
+            qp.notify_congestion(&mut self.core, now);
+        }
+        if qp.init.qp_type == QpType::Ud {
+            let grh = header_area(meta, packet.len());
+            qp.accept_datagram(&mut self.core, now, &bth, (service, op), rest, (&grh, meta))?;
+        } else {
+            qp.accept(&mut self.core, now, meta, &bth, (service, op), rest)?;
+        }
+        if !qp.queued && qp.may_have_more() {
+            qp.queued = true;
+            self.core.ready.push_back(qp.slot);
+        }
+        if let Some(deadline) = qp.deadline(now) {
+            self.core.timers.arm(qp.slot, &mut qp.armed, deadline);
+        }
+        Ok(())
+    }
+
+    /// A copy for every member on this port (IBTA vol1 10.5.2).
+    fn handle_multicast(
+        &mut self,
+        now: Instant,
+        meta: &RxMeta,
+        bth: &Bth,
+        what: (Service, Op),
+        bytes: (&[u8], &[u8]),
+    ) -> Result<(), Drop> {
+        let (packet, rest) = bytes;
+        if what.0 != Service::Ud || !meta.dst.is_multicast() {
+            return Err(Drop::BadAddress);
+        }
+        let members = self.core.groups.of(meta.dst).len();
+        if members == 0 {
+            return Err(Drop::NoMember);
+        }
+        let grh = header_area(meta, packet.len());
+        for i in 0..members {
+            let Some(&qpn) = self.core.groups.of(meta.dst).get(i) else {
+                break;
+            };
+            let Some(qp) = self.qps.get(qpn) else {
+                continue;
+            };
+            let core = &mut self.core;
+            if let Err(reason) = qp.accept_datagram(core, now, bth, what, rest, (&grh, meta)) {
+                core.drop(reason);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Trains out.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_wire::Qpn;
+
+use super::Engine;
+
+/// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
+const LOOPBACK_BURST: u32 = 64;
+
+/// Packets on their way to ourselves, as bytes, with buffers to reuse.
+#[derive(Debug, Default)]
+pub(super) struct Loopback {
+    queue: VecDeque<(RxMeta, usize, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Loopback {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes the bytes of a train.
+    fn push(&mut self, train: &Train) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.resize(train.total_len(), 0);
+        let mut at = 0;
+        for i in 0..train.count {
+            at += train.emit(i, &mut bytes[at..]);
+        }
+        let meta = RxMeta {
+            src: train.path.src,
+            dst: train.path.dst,
+            udp_sport: train.path.udp_sport,
+            traffic_class: train.path.traffic_class,
+            hop_limit: train.path.hop_limit,
+            ..RxMeta::default()
+        };
+        self.queue.push_back((meta, train.packet_len(0), bytes));
+    }
+}
+
+impl Engine {
+    /// The next train to send. Trains to ourselves are delivered on the way and not shown.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
+        self.now = now;
+        let mut to_self = 0;
+        loop {
+            let train = match self.next_train(now, caps) {
+                Some(train) => train,
+                None if self.loopback.is_empty() => break None,
+                None => {
+                    self.deliver_loopback(now);
+                    continue;
+                }
+            };
+            if let Some(train) = self.divert(train) {
+                self.core.count_sent(&train);
+                break Some(train);
+            }
+            to_self += 1;
+            if to_self >= LOOPBACK_BURST {
+                self.deliver_loopback(now);
+                break None;
+            }
+        }
+    }
+
+    /// The next train of anybody, ours to deliver or not.
+    #[inline]
+    fn next_train(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
+        if let Some(train) = self.core.take_out() {
+            return Some(train);
+        }
+        self.collect_work(now);
+        while let Some(slot) = self.core.ready.pop_front() {
+            let Some(qp) = self.qps.at(slot) else {
+                continue;
+            };
+            qp.queued = false;
+            let train = qp.poll_transmit(&mut self.core, now, caps);
+            if train.is_some() && qp.may_have_more() {
+                qp.queued = true;
+                self.core.ready.push_back(slot);
+            }
+            if let Some(deadline) = qp.deadline(now) {
+                self.core.timers.arm(slot, &mut qp.armed, deadline);
+            }
+            if train.is_some() {
+                self.finish();
+                return train;
+            }
+        }
+        self.finish();
+        None
+    }
+
+    /// Makes ready whoever rang a doorbell or was kicked.
+    #[inline]
+    pub(super) fn collect_work(&mut self, now: Instant) {
+        if self.bells.is_rung() {
+            let kicked = &mut self.core.kicked;
+            self.bells.drain(|slot| kicked.push(slot));
+        }
+        while !self.core.kicked.is_empty() || !self.core.woken.is_empty() {
+            // Whoever is kicked may kick others, so take what is there and look again.
+            let mut kicked = core::mem::take(&mut self.core.kicked);
+            for slot in self.core.woken.drain(..) {
+                if let Some(qp) = self.qps.at(slot) {
+                    qp.on_window_open();
+                    kicked.push(slot);
+                }
+            }
+            for slot in kicked.drain(..) {
+                let Some(qp) = self.qps.at(slot) else {
+                    continue;
+                };
+                qp.on_kick(&mut self.core, now);
+                if !qp.queued {
+                    qp.queued = true;
+                    self.core.ready.push_back(slot);
+                }
+            }
+            if self.core.kicked.is_empty() {
+                self.core.kicked = kicked;
+            }
+        }
+    }
+
+    /// Keeps back what is for ourselves: a train to one of our own queue pairs, or our copy of a
+    /// multicast. Returns what the link must carry.
+    #[inline]
+    fn divert(&mut self, train: Train) -> Option<Train> {
+        let dest = train.bth.dest_qp;
+        if dest == Qpn::MULTICAST {
+            if !self.core.groups.of(train.path.dst).is_empty() {
+                self.loopback.push(&train);
+            }
+            return Some(train);
+        }
+        if self.core.is_own_gid(train.path.dst) && self.qps.peek(dest).is_some() {
+            self.loopback.push(&train);
+            return None;
+        }
+        Some(train)
+    }
+
+    /// Hands the packets to ourselves to the receiving side.
+    fn deliver_loopback(&mut self, now: Instant) {
+        for _ in 0..self.loopback.queue.len() {
+            let Some((meta, stride, bytes)) = self.loopback.queue.pop_front() else {
+                break;
+            };
+            let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0 };
+            self.core.counters.loopback_pkts += train.packets().count() as u64;
+            self.receive(now, &train);
+            self.loopback.spare.push(bytes);
+        }
+        self.loopback.spare.truncate(16);
+    }
+}

@@ -1,0 +1,177 @@
+//! Destinations and how many bytes may be in flight to each.
+//!
+//! Receive buffers below us are finite and shared by every queue pair that talks to the same
+//! address, so the bound is per destination. It grows by about one packet per window of
+//! acknowledged bytes and halves at most once per round trip when packets are lost. Queue pairs
+//! that found the window full wait here and are scheduled when it opens.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use feroce_train::Instant;
+use feroce_wire::Gid;
+use slab::Slab;
+
+use crate::config::WindowConfig;
+
+/// What one packet costs beyond its payload: small packets occupy a receive buffer, too.
+pub(crate) const PACKET_COST: u64 = 512;
+
+/// Index of a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerId(usize);
+
+/// One destination.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    gid: Gid,
+    users: u32,
+    /// Most bytes in flight.
+    window: u64,
+    /// Bytes in flight now.
+    in_flight: u64,
+    /// Bytes acknowledged since the window last grew.
+    credit: u64,
+    /// No second cut before this time.
+    cut_again_at: Instant,
+    /// Smoothed round trip time and its mean deviation; zero until measured.
+    srtt_ns: u64,
+    rttvar_ns: u64,
+    waiters: VecDeque<u32>,
+}
+
+impl Peer {
+    /// Bytes that may be sent now. At least one packet may always be in flight.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        if self.in_flight == 0 {
+            self.window.max(1)
+        } else {
+            self.window.saturating_sub(self.in_flight)
+        }
+    }
+
+    /// Whether nothing is in flight.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Most bytes in flight.
+    #[inline]
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Counts bytes as sent.
+    #[inline]
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.in_flight += bytes;
+    }
+
+    /// Bytes left the network: acknowledged, given up or to be sent again.
+    #[inline]
+    pub(crate) fn release(&mut self, bytes: u64) {
+        debug_assert!(self.in_flight >= bytes, "released more than was in flight");
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// Bytes were acknowledged: the window may grow.
+    #[inline]
+    pub(crate) fn acked(&mut self, bytes: u64, config: &WindowConfig) {
+        self.credit += bytes;
+        if self.credit >= self.window {
+            self.credit -= self.window;
+            self.window = (self.window + (8 << 10)).min(config.max);
+        }
+    }
+
+    /// Packets were lost: the window halves, once per round trip.
+    pub(crate) fn lost(&mut self, now: Instant, config: &WindowConfig) {
+        if now < self.cut_again_at {
+            return;
+        }
+        self.cut_again_at = now.plus_nanos(self.srtt_ns.max(100_000));
+        self.window = (self.window / 2).max(config.min);
+        self.credit = 0;
+    }
+
+    /// A round trip was measured (RFC 6298).
+    #[inline]
+    pub(crate) fn measured(&mut self, rtt_ns: u64) {
+        if self.srtt_ns == 0 {
+            self.srtt_ns = rtt_ns.max(1);
+            self.rttvar_ns = rtt_ns / 2;
+            return;
+        }
+        let error = self.srtt_ns.abs_diff(rtt_ns);
+        self.rttvar_ns = (3 * self.rttvar_ns + error) / 4;
+        self.srtt_ns = ((7 * self.srtt_ns + rtt_ns) / 8).max(1);
+    }
+
+    /// After how long an answer is overdue; `None` until a round trip was measured.
+    #[inline]
+    pub(crate) fn overdue_ns(&self) -> Option<u64> {
+        (self.srtt_ns != 0).then(|| 2 * self.srtt_ns + 4 * self.rttvar_ns)
+    }
+
+    /// `slot` waits for the window to open.
+    pub(crate) fn wait(&mut self, slot: u32) {
+        self.waiters.push_back(slot);
+    }
+
+    /// `slot` no longer waits.
+    pub(crate) fn stop_waiting(&mut self, slot: u32) {
+        self.waiters.retain(|&s| s != slot);
+    }
+
+    /// The next queue pair to try again, if the window is open.
+    #[inline]
+    pub(crate) fn wake(&mut self) -> Option<u32> {
+        if self.waiters.is_empty() || self.room() == 0 { None } else { self.waiters.pop_front() }
+    }
+}
+
+/// All destinations of connected queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    by_gid: BTreeMap<Gid, usize>,
+    peers: Slab<Peer>,
+}
+
+impl Peers {
+    /// The destination with this address; made if need be.
+    pub(crate) fn join(&mut self, gid: Gid, config: &WindowConfig) -> PeerId {
+        let peers = &mut self.peers;
+        let index = *self.by_gid.entry(gid).or_insert_with(|| {
+            peers.insert(Peer {
+                gid,
+                users: 0,
+                window: config.initial,
+                in_flight: 0,
+                credit: 0,
+                cut_again_at: Instant::ZERO,
+                srtt_ns: 0,
+                rttvar_ns: 0,
+                waiters: VecDeque::new(),
+            })
+        });
+        peers[index].users += 1;
+        PeerId(index)
+    }
+
+    /// A queue pair no longer talks to it.
+    pub(crate) fn leave(&mut self, id: PeerId) {
+        let peer = &mut self.peers[id.0];
+        peer.users -= 1;
+        if peer.users == 0 {
+            let peer = self.peers.remove(id.0);
+            self.by_gid.remove(&peer.gid);
+        }
+    }
+
+    /// The destination.
+    #[inline]
+    pub(crate) fn get(&mut self, id: PeerId) -> &mut Peer {
+        &mut self.peers[id.0]
+    }
+}

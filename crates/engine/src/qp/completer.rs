@@ -1,0 +1,358 @@
+//! The completer: answers to our requests (IBTA vol1 9.7.5.1, 9.7.6, 9.7.7).
+
+use feroce_train::Instant;
+use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Syndrome};
+
+use super::execute::{ScatterError, scatter};
+use super::window::Kind;
+use super::{LossPolicy, Qp, QpState, QpType};
+use crate::counters::Drop;
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::event::AsyncEvent;
+use crate::hca::Core;
+use crate::wr::{Data, SendFlags, SendOp};
+
+impl Qp {
+    /// A response packet arrived: `rest` is what follows the BTH, without padding.
+    #[inline]
+    pub(super) fn handle_response(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        psn: Psn,
+        op: Op,
+        rest: &[u8],
+    ) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return core.drop(Drop::BadState);
+        }
+        let (aeth, rest) = if op.has_aeth() {
+            match Aeth::parse(rest) {
+                Ok((aeth, rest)) => (Some(aeth), rest),
+                Err(_) => return core.drop(Drop::Truncated),
+            }
+        } else {
+            (None, rest)
+        };
+        let window = &self.req.window;
+        // Only what was sent and not yet answered can be answered; the PSN before `una` is an
+        // acknowledgement said again, which may bring credits.
+        if !psn.is_before(window.high) || psn.next().is_before(window.una) {
+            return core.drop(Drop::GhostResponse);
+        }
+        match (op, aeth) {
+            (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),
+            (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
+                Ok((eth, _)) => {
+                    self.handle_fetched(core, now, psn, op, &eth.original.to_ne_bytes());
+                }
+                Err(_) => core.drop(Drop::Truncated),
+            },
+            _ => self.handle_fetched(core, now, psn, op, rest),
+        }
+        self.retire(core, now);
+    }
+
+    /// An acknowledge packet: positive, negative, or receiver not ready.
+    #[inline]
+    fn handle_ack(&mut self, core: &mut Core, now: Instant, psn: Psn, aeth: Aeth) {
+        let una = self.req.window.una;
+        match aeth.syndrome {
+            Syndrome::Ack { credits } => {
+                let sum = |n| aeth.msn.wrapping_add(n);
+                self.req.credit_limit = credits.credits().map(sum);
+                if !psn.is_before(una) {
+                    self.acknowledge_through(core, now, psn);
+                }
+            }
+            _ if psn.is_before(una) => core.drop(Drop::GhostResponse),
+            Syndrome::RnrNak { timer } => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                core.counters.rcvd_rnr_err += 1;
+                if self.req.rnr_left == 0 {
+                    core.counters.retry_rnr_exceeded_err += 1;
+                    return self.fail_at(psn, WcStatus::RnrRetryExceeded);
+                }
+                // Seven means for ever (IBTA vol1 9.7.5.2.8).
+                if self.attr.rnr_retry != Some(7) {
+                    self.req.rnr_left -= 1;
+                }
+                self.go_back(core, psn);
+                self.req.rnr_until = Some(now.plus_nanos(timer.nanos()));
+                self.req.ack_deadline = None;
+                self.req.probe_deadline = None;
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                core.counters.rcvd_seq_err += 1;
+                self.retry(core, now, psn);
+            }
+            Syndrome::Nak(code) => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                let status = match code {
+                    NakCode::RemoteAccess => {
+                        core.counters.req_remote_access_errors += 1;
+                        WcStatus::RemoteAccess
+                    }
+                    NakCode::RemoteOperational => WcStatus::RemoteOperation,
+                    _ => {
+                        core.counters.req_remote_invalid_request += 1;
+                        WcStatus::RemoteInvalidRequest
+                    }
+                };
+                self.fail_at(psn, status);
+            }
+            Syndrome::Reserved(_) => core.drop(Drop::BadOpcode),
+        }
+    }
+
+    /// Everything up to and including `psn` is acknowledged, unless an answer with data is
+    /// missing before that: then that one was lost (IBTA vol1 9.7.5.1.2, implied NAK).
+    #[inline]
+    fn acknowledge_through(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        match self.req.window.missing_fetch(psn) {
+            None => self.acknowledge(core, now, psn.next()),
+            Some((_, missing)) => {
+                self.acknowledge(core, now, missing);
+                self.implied_nak(core, now, missing);
+            }
+        }
+    }
+
+    /// A negative answer to `psn` acknowledges everything before. False: an answer with data is
+    /// missing before that and was asked for again.
+    fn acknowledge_before(&mut self, core: &mut Core, now: Instant, psn: Psn) -> bool {
+        match self.req.window.missing_fetch(psn.prev()) {
+            Some((_, missing)) if missing.is_before(psn) => {
+                self.acknowledge(core, now, missing);
+                self.implied_nak(core, now, missing);
+                false
+            }
+            _ => {
+                self.acknowledge(core, now, psn);
+                true
+            }
+        }
+    }
+
+    /// An answer that must have been sent before another did not arrive.
+    fn implied_nak(&mut self, core: &mut Core, now: Instant, missing: Psn) {
+        // Once per gap: what follows was sent before the peer could know.
+        if self.req.response_gap {
+            return core.drop(Drop::ResponseGap);
+        }
+        self.req.response_gap = true;
+        core.counters.implied_nak_seq_err += 1;
+        self.retry(core, now, missing);
+    }
+
+    /// A read response or an atomic acknowledgement.
+    #[inline]
+    fn handle_fetched(&mut self, core: &mut Core, now: Instant, psn: Psn, op: Op, data: &[u8]) {
+        let Some((index, expected)) = self.req.window.missing_fetch(psn) else {
+            return core.drop(Drop::GhostResponse);
+        };
+        if psn.is_before(expected) {
+            return core.drop(Drop::GhostResponse);
+        }
+        // The answer acknowledges every request before it.
+        self.acknowledge(core, now, expected);
+        if psn != expected {
+            return self.implied_nak(core, now, expected);
+        }
+        self.req.response_gap = false;
+        let flight = self.req.window.flights[index];
+        let packet = psn.since(flight.first);
+        let Some(wr) = self.sq.peek(index) else {
+            return;
+        };
+        let offset = u64::from(packet) * self.pmtu as u64;
+        let fits = match (wr.op, op) {
+            (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Op::AtomicAcknowledge) => true,
+            (SendOp::Read(_), op) if op.is_read_response() => {
+                data.len() as u64 == (u64::from(flight.len) - offset).min(self.pmtu as u64)
+            }
+            _ => false,
+        };
+        if !fits {
+            // IBTA vol1 9.9.2.3: a response that answers no such request.
+            return self.fail_at(psn, WcStatus::BadResponse);
+        }
+        let sges = match &wr.data {
+            Data::Sges(sges) => sges.as_slice(),
+            Data::Inline(_) => &[],
+        };
+        match scatter(&core.mrs, self.init.pd, sges, offset, data) {
+            Ok(()) => self.acknowledge(core, now, psn.next()),
+            Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
+            Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
+        }
+    }
+
+    /// Everything before `psn` is done. Progress: counters and timers start afresh.
+    #[inline]
+    fn acknowledge(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        if !psn.is_after(self.req.window.una) {
+            return;
+        }
+        let freed = self.req.window.acknowledge(psn, self.pmtu);
+        if let Some(id) = self.peer {
+            let window = core.config.window;
+            let peer = core.peers.get(id);
+            peer.release(freed);
+            peer.acked(freed, &window);
+            if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
+                peer.measured(now.nanos_since(sent));
+            }
+            core.wake_next(id);
+        }
+        self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
+        self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
+        self.req.rnr_until = None;
+        self.req.probes = 0;
+        self.req.ack_deadline = None;
+        self.req.probe_deadline = None;
+        if self.req.window.has_unacked() {
+            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+            self.arm_probe(core, now);
+        }
+    }
+
+    /// Sends again from `psn` on, if a retry is left.
+    fn retry(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        core.counters.completer_retry_err += 1;
+        if self.req.retries_left == 0 || self.init.loss == LossPolicy::Fatal {
+            core.counters.retry_exceeded_err += 1;
+            return self.fail_at(psn, WcStatus::RetryExceeded);
+        }
+        self.req.retries_left -= 1;
+        self.congested(core, now);
+        self.go_back(core, psn);
+        self.req.ack_deadline = None;
+        self.req.probe_deadline = None;
+    }
+
+    /// Tells the destination that packets were lost.
+    fn congested(&mut self, core: &mut Core, now: Instant) {
+        let window = core.config.window;
+        if let Some(id) = self.peer {
+            core.peers.get(id).lost(now, &window);
+        }
+    }
+
+    /// Moves the cursor back to `psn`.
+    fn go_back(&mut self, core: &mut Core, psn: Psn) {
+        let freed = self.req.window.go_back(psn, self.pmtu);
+        // A round trip that includes a retransmission says nothing.
+        self.req.timed = None;
+        if let Some(id) = self.peer {
+            core.peers.get(id).release(freed);
+            core.wake_next(id);
+        }
+    }
+
+    /// The request that `psn` belongs to fails when its turn comes; nothing after it is sent.
+    fn fail_at(&mut self, psn: Psn, status: WcStatus) {
+        let kind = self.halt(status);
+        let flights = &mut self.req.window.flights;
+        if let Some(f) = flights.iter_mut().find(|f| f.packets > 0 && f.end().is_after(psn)) {
+            f.kind = kind;
+        }
+    }
+
+    /// Timers of the requester.
+    pub(super) fn requester_timeout(&mut self, core: &mut Core, now: Instant) {
+        if self.req.rnr_until.is_some_and(|at| at <= now) {
+            self.req.rnr_until = None;
+        }
+        let una = self.req.window.una;
+        if self.req.ack_deadline.is_some_and(|at| at <= now) {
+            core.counters.local_ack_timeout_err += 1;
+            self.req.response_gap = false;
+            self.retry(core, now, una);
+            self.retire(core, now);
+        } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
+            core.counters.tail_probes += 1;
+            self.req.response_gap = false;
+            self.req.probes += 1;
+            self.congested(core, now);
+            self.go_back(core, una);
+            self.req.probe_deadline = None;
+        }
+    }
+
+    /// Completes requests that are done, oldest first.
+    #[inline]
+    pub(super) fn retire(&mut self, core: &mut Core, now: Instant) {
+        while let Some(&flight) = self.req.window.flights.front() {
+            match flight.kind {
+                Kind::Failed(status) => {
+                    // Requests before it are all done: this is its turn.
+                    return self.fail_oldest(core, now, status);
+                }
+                Kind::Local => {}
+                Kind::Acked | Kind::Fetched => {
+                    if flight.end().is_after(self.req.window.una) {
+                        break;
+                    }
+                }
+            }
+            self.req.window.retire();
+            let Some(wr) = self.sq.pop() else { break };
+            if wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all {
+                let opcode = opcode_of(&wr.op);
+                let mut cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Success, now);
+                if flight.kind == Kind::Fetched {
+                    cqe.byte_len = flight.len;
+                }
+                core.complete_send(self.init.send_cq, cqe);
+            }
+        }
+        self.check_drained(core);
+    }
+
+    /// In SQD, reports once that everything started is done (IBTA vol1 10.3.1.5).
+    pub(super) fn check_drained(&mut self, core: &mut Core) {
+        if self.req.draining && self.req.window.flights.is_empty() {
+            self.req.draining = false;
+            if self.req.drain_notify {
+                core.event(AsyncEvent::SqDrained(self.qpn));
+            }
+        }
+    }
+
+    /// The oldest request failed: its completion says why, and the queue pair stops.
+    pub(super) fn fail_oldest(&mut self, core: &mut Core, now: Instant, status: WcStatus) {
+        if let Some(wr) = self.sq.pop() {
+            self.req.window.retire();
+            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);
+            core.complete_send(self.init.send_cq, cqe);
+        }
+        match self.init.qp_type {
+            QpType::Uc | QpType::Ud => self.enter_send_error(core, now),
+            _ => self.enter_error(core, now),
+        }
+    }
+}
+
+/// How a completion names the operation.
+pub(super) fn opcode_of(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+        SendOp::Read(_) => WcOpcode::Read,
+        SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
+        SendOp::Flush { .. } => WcOpcode::Flush,
+        SendOp::BindMw { .. } => WcOpcode::BindMw,
+        SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        SendOp::Reg { .. } => WcOpcode::Reg,
+    }
+}

@@ -1,0 +1,288 @@
+//! Queue pairs.
+//!
+//! One file per role: `requester` turns send work requests into trains, `completer` takes the
+//! answers, `responder` executes requests of the peer and `replies` answers them. `window` is
+//! what the requester remembers of requests in flight, `replay` what the responder remembers to
+//! answer duplicates. `control` is modify, query and the ways into error.
+
+mod attr;
+mod completer;
+mod control;
+mod execute;
+mod receive;
+mod replay;
+mod replies;
+mod requester;
+mod responder;
+mod shape;
+mod state;
+mod unreliable;
+mod window;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use feroce_ring::Consumer;
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, Train};
+use feroce_wire::{Bth, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
+
+use crate::cc::CongestionControl;
+use crate::counters::Drop;
+use crate::grh::GRH_LEN;
+use crate::hca::Core;
+use crate::peer::PeerId;
+use crate::queue::QpShared;
+use crate::wr::{RecvWr, SendWr};
+use crate::{SrqId, XrcdId};
+
+pub use attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
+pub use state::{QpState, QpType};
+
+use requester::Requester;
+use responder::Responder;
+
+/// Where receives come from.
+#[derive(Debug)]
+pub(crate) enum RecvSource {
+    /// A queue of its own.
+    Own(Consumer<RecvWr>),
+    /// A shared one.
+    Srq(SrqId),
+    /// Whichever shared one an XRC packet names, in this domain.
+    Xrc(XrcdId),
+    /// None: the queue pair only sends.
+    None,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) slot: u32,
+    pub(crate) init: QpInitAttr,
+    pub(crate) attr: QpAttr,
+    pub(crate) state: QpState,
+    shared: Arc<QpShared>,
+    sq: Consumer<SendWr>,
+    rq: RecvSource,
+    req: Requester,
+    rsp: Responder,
+    /// Where connected packets go; of no meaning before RTR.
+    path: Path,
+    /// The destination whose window a connected queue pair shares.
+    peer: Option<PeerId>,
+    pmtu: usize,
+    pkey: Pkey,
+    /// Congestion control, and when it lets the next train go.
+    cc: Option<Box<dyn CongestionControl>>,
+    paced_until: Instant,
+    /// No congestion notification before this time.
+    cnp_again_at: Instant,
+    /// Whether the slot is in the ready queue.
+    pub(crate) queued: bool,
+    /// Earliest live entry in the timer heap.
+    pub(crate) armed: Option<Instant>,
+}
+
+impl Qp {
+    pub(crate) fn new(
+        qpn: Qpn,
+        slot: u32,
+        init: QpInitAttr,
+        shared: Arc<QpShared>,
+        sq: Consumer<SendWr>,
+        rq: RecvSource,
+    ) -> Self {
+        Self {
+            qpn,
+            slot,
+            init,
+            attr: QpAttr::default(),
+            state: QpState::Reset,
+            shared,
+            sq,
+            rq,
+            req: Requester::default(),
+            rsp: Responder::default(),
+            path: Path::default(),
+            peer: None,
+            pmtu: Pmtu::B256.bytes(),
+            pkey: Pkey::DEFAULT,
+            cc: None,
+            paced_until: Instant::ZERO,
+            cnp_again_at: Instant::ZERO,
+            queued: false,
+            armed: None,
+        }
+    }
+
+    fn dest_qpn(&self) -> Qpn {
+        self.attr.dest_qpn.unwrap_or_default()
+    }
+
+    fn qkey(&self) -> Qkey {
+        self.attr.qkey.unwrap_or_default()
+    }
+
+    /// The service in the opcodes of this queue pair.
+    #[inline]
+    fn service(&self) -> Service {
+        match self.init.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+            QpType::XrcIni | QpType::XrcTgt => Service::Xrc,
+        }
+    }
+
+    /// BTH of a packet to the connected peer.
+    #[inline]
+    fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
+    }
+
+    /// Takes the next train, answers first.
+    #[inline]
+    pub(crate) fn poll_transmit(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+    ) -> Option<Train> {
+        if let Some(train) = self.poll_reply(core, now, caps) {
+            return Some(train);
+        }
+        let train = match self.init.qp_type {
+            QpType::Rc | QpType::XrcIni => {
+                let train = self.poll_request(core, now, caps);
+                if let (Some(peer), false) = (self.peer, self.req.waiting) {
+                    core.wake_next(peer);
+                }
+                train
+            }
+            QpType::Uc | QpType::Ud => self.poll_unreliable(core, now, caps),
+            QpType::XrcTgt => None,
+        };
+        if let (Some(cc), Some(train)) = (self.cc.as_mut(), train.as_ref()) {
+            self.paced_until = cc.on_sent(now, train.total_len() as u64);
+        }
+        train
+    }
+
+    /// Whether a call of [`Qp::poll_transmit`] might give more right away.
+    #[inline]
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.rsp.has_replies() || self.req.may_send(self.sq.len())
+    }
+
+    /// When this queue pair wants to be called, if at all.
+    #[inline]
+    pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let paced = (self.paced_until > now && self.req.may_send(self.sq.len()))
+            .then_some(self.paced_until);
+        [self.req.deadline(), paced].into_iter().flatten().min()
+    }
+
+    /// Something that [`Qp::deadline`] announced is due.
+    pub(crate) fn handle_timeout(&mut self, core: &mut Core, now: Instant) {
+        self.requester_timeout(core, now);
+    }
+
+    /// A doorbell was rung, a timer ran out, or something else may have made work possible.
+    #[inline]
+    pub(crate) fn on_kick(&mut self, core: &mut Core, now: Instant) {
+        self.flush(core, now);
+    }
+
+    /// The window of the destination has opened.
+    pub(crate) fn on_window_open(&mut self) {
+        self.req.waiting = false;
+    }
+
+    /// A packet for a connected queue pair arrived; `rest` is what follows the BTH.
+    #[inline]
+    pub(crate) fn accept(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        meta: &RxMeta,
+        bth: &Bth,
+        what: (Service, Op),
+        rest: &[u8],
+    ) -> Result<(), Drop> {
+        let (service, op) = what;
+        self.check_header(bth, service)?;
+        if meta.src != self.path.dst || meta.dst != self.path.src {
+            return Err(Drop::BadAddress);
+        }
+        match (self.init.qp_type, op.is_request()) {
+            (QpType::Rc | QpType::XrcIni, false) => {
+                self.handle_response(core, now, bth.psn, op, rest);
+            }
+            (QpType::Rc | QpType::XrcTgt, true) => {
+                self.note_established(core);
+                self.handle_request(core, now, bth, op, rest);
+            }
+            (QpType::Uc, true) => {
+                self.note_established(core);
+                self.handle_unreliable(core, now, bth, op, rest);
+            }
+            _ => return Err(Drop::BadOpcode),
+        }
+        Ok(())
+    }
+
+    /// A packet for a datagram queue pair arrived; `grh` goes in front of its payload.
+    pub(crate) fn accept_datagram(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        bth: &Bth,
+        what: (Service, Op),
+        rest: &[u8],
+        grh: (&[u8; GRH_LEN], &RxMeta),
+    ) -> Result<(), Drop> {
+        let (service, op) = what;
+        self.check_header(bth, service)?;
+        self.handle_datagram(core, now, bth, op, rest, grh)
+    }
+
+    /// State, service and partition (IBTA vol1 9.6.1.1 to 9.6.1.2).
+    #[inline]
+    fn check_header(&self, bth: &Bth, service: Service) -> Result<(), Drop> {
+        if !self.state.receives() {
+            return Err(Drop::BadState);
+        }
+        if service != self.service() {
+            return Err(Drop::BadOpcode);
+        }
+        if !bth.pkey.matches(self.pkey) {
+            return Err(Drop::BadPkey);
+        }
+        Ok(())
+    }
+
+    /// A congestion notification arrived.
+    pub(crate) fn on_cnp(&mut self, core: &mut Core, now: Instant) {
+        match self.cc.as_mut() {
+            Some(cc) => {
+                cc.on_cnp(now);
+                core.counters.rp_cnp_handled += 1;
+            }
+            None => core.counters.rp_cnp_ignored += 1,
+        }
+    }
+
+    /// A packet arrived with congestion experienced: tell the sender, but not too often.
+    pub(crate) fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
+        core.counters.np_ecn_marked_roce_packets += 1;
+        if !self.init.qp_type.is_connected() || now < self.cnp_again_at {
+            return;
+        }
+        self.cnp_again_at = now.plus_nanos(core.config.cnp_interval_ns);
+        let cnp = crate::hca::cnp(self.path, self.dest_qpn(), self.pkey);
+        if core.post_out(cnp) {
+            core.counters.np_cnp_sent += 1;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Receives: taking them, filling them, completing them.
+
+use feroce_mem::PdId;
+use feroce_train::Instant;
+use feroce_wire::{Qpn, Srqn};
+
+use super::execute::{ScatterError, scatter};
+use super::{Qp, RecvSource};
+use crate::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::Core;
+use crate::wr::RecvWr;
+use crate::{CqId, SrqId};
+
+/// A receive that a message is being placed into.
+#[derive(Debug)]
+pub(super) struct Receive {
+    wr: RecvWr,
+    /// Bytes placed.
+    filled: u64,
+    /// Where it completes.
+    cq: CqId,
+    /// Whose memory it is.
+    pd: PdId,
+}
+
+impl Receive {
+    /// Appends `data`.
+    #[inline]
+    pub(super) fn fill(&mut self, core: &Core, data: &[u8]) -> Result<(), ScatterError> {
+        scatter(&core.mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
+        self.filled += data.len() as u64;
+        Ok(())
+    }
+
+    /// Whether `len` more bytes fit.
+    pub(super) fn has_room(&self, len: u64) -> bool {
+        self.filled + len <= self.wr.sges.total_len()
+    }
+
+    /// Forgets what was placed: an unreliable message was cut short.
+    pub(super) fn rewind(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Its completion, with the bytes placed so far.
+    #[inline]
+    pub(super) fn completion(
+        &self,
+        qpn: Qpn,
+        opcode: WcOpcode,
+        status: WcStatus,
+        now: Instant,
+    ) -> Cqe {
+        Cqe { byte_len: self.filled as u32, ..Cqe::new(self.wr.wr_id, qpn, opcode, status, now) }
+    }
+
+    /// Where it completes.
+    pub(super) fn cq(&self) -> CqId {
+        self.cq
+    }
+}
+
+/// Why there is no receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoReceive {
+    /// None is posted now.
+    NotReady,
+    /// There will never be one: an XRC packet names no queue of the domain.
+    BadSrq,
+}
+
+impl Qp {
+    /// Takes the next receive; `srqn` is what an XRC packet names.
+    #[inline]
+    pub(super) fn take_receive(
+        &mut self,
+        core: &mut Core,
+        srqn: Option<Srqn>,
+    ) -> Result<Receive, NoReceive> {
+        let (pd, recv_cq) = (self.init.pd, self.init.recv_cq);
+        let (wr, cq, pd) = match &mut self.rq {
+            RecvSource::Own(ring) => (ring.pop(), recv_cq, pd),
+            RecvSource::Srq(id) => (core.take_from_srq(*id), recv_cq, pd),
+            RecvSource::Xrc(_) => {
+                let (id, pd, cq) = self.xrc_srq(core, srqn).ok_or(NoReceive::BadSrq)?;
+                (core.take_from_srq(id), cq, pd)
+            }
+            RecvSource::None => (None, recv_cq, pd),
+        };
+        let wr = wr.ok_or(NoReceive::NotReady)?;
+        Ok(Receive { wr, filled: 0, cq, pd })
+    }
+
+    /// The shared receive queue that an XRC packet names, if it is in our domain.
+    pub(super) fn xrc_srq(&self, core: &Core, srqn: Option<Srqn>) -> Option<(SrqId, PdId, CqId)> {
+        let RecvSource::Xrc(domain) = self.rq else {
+            return None;
+        };
+        let id = SrqId::from_number(srqn?)?;
+        let srq = core.srqs.get(id.0 as usize)?;
+        let (xrcd, cq) = srq.attr.xrc?;
+        (xrcd == domain).then_some((id, srq.attr.pd, cq))
+    }
+
+    /// How many receives are posted, if that is this queue pair's own affair.
+    #[inline]
+    pub(super) fn receives_posted(&self) -> Option<u32> {
+        match &self.rq {
+            RecvSource::Own(ring) => Some(ring.len() as u32),
+            _ => None,
+        }
+    }
+
+    /// Completes every posted receive as flushed, oldest first.
+    pub(super) fn flush_receives(&mut self, core: &mut Core, now: Instant) {
+        if let Some(receive) = self.rsp.take_receive() {
+            let cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Flushed, now);
+            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+        }
+        let (qpn, cq) = (self.qpn, self.init.recv_cq);
+        if let RecvSource::Own(ring) = &mut self.rq {
+            while let Some(wr) = ring.pop() {
+                let cqe = Cqe::new(wr.wr_id, qpn, WcOpcode::Recv, WcStatus::Flushed, now);
+                core.complete_recv(cq, cqe);
+            }
+        }
+    }
+
+    /// Drops every posted receive without a completion: the queue pair goes back to RESET.
+    pub(super) fn discard_receives(&mut self) {
+        if let RecvSource::Own(ring) = &mut self.rq {
+            while ring.pop().is_some() {}
+        }
+    }
+}

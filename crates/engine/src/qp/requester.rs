@@ -1,0 +1,337 @@
+//! The requester: from send work requests to trains (IBTA vol1 9.7.2, 9.7.3).
+
+use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
+use feroce_wire::{Bth, Msn, Opcode, Psn};
+
+use super::execute::gather;
+use super::shape::{Piece, Shape};
+use super::window::{Flight, Kind, Window};
+use super::{Qp, QpState};
+use crate::cq::WcStatus;
+use crate::hca::Core;
+use crate::peer::PACKET_COST;
+use crate::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
+
+/// Why nothing can be sent although there is work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blocked {
+    /// No work request, or one that must wait for an answer that is on its way.
+    NoWork,
+    /// The window of the destination is full.
+    Window,
+}
+
+/// State of the requester of a reliable queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub(crate) window: Window,
+    /// How many requests were started, and up to how many the peer has receives for; `None`: no
+    /// limit (IBTA vol1 9.7.7.2).
+    pub(crate) ssn: Msn,
+    pub(crate) credit_limit: Option<Msn>,
+    /// Retries left before giving up.
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    /// The peer asked to wait until then.
+    pub(crate) rnr_until: Option<Instant>,
+    /// When the answer to something outstanding must have come.
+    pub(crate) ack_deadline: Option<Instant>,
+    /// When it is overdue by the measured round trip time, and how often that happened in a row.
+    pub(crate) probe_deadline: Option<Instant>,
+    pub(crate) probes: u32,
+    /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
+    pub(crate) timed: Option<(Psn, Instant)>,
+    /// Bytes sent since an acknowledgement was last asked for.
+    pub(super) unasked: u64,
+    /// The answers after a gap are being ignored until the missing one comes.
+    pub(crate) response_gap: bool,
+    /// A request cannot be executed: nothing after it is started.
+    pub(crate) halted: bool,
+    /// Waiting at the destination for its window to open.
+    pub(crate) waiting: bool,
+    /// The send queue drains, and whether anyone wants to know.
+    pub(crate) draining: bool,
+    pub(crate) drain_notify: bool,
+}
+
+impl Requester {
+    /// Whether there may be something to send, now that `posted` requests are in the queue.
+    #[inline]
+    pub(crate) fn may_send(&self, posted: usize) -> bool {
+        !self.waiting && self.rnr_until.is_none() && self.window.cursor < posted
+    }
+
+    /// When the requester wants to be called.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.rnr_until, self.ack_deadline, self.probe_deadline].into_iter().flatten().min()
+    }
+}
+
+impl Qp {
+    /// The next train of requests on a reliable service.
+    #[inline]
+    pub(super) fn poll_request(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+    ) -> Option<Train> {
+        loop {
+            let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+            let held = self.req.waiting || self.req.rnr_until.is_some() || now < self.paced_until;
+            if !sends || held {
+                return None;
+            }
+            self.req.window.skip_local();
+            if self.req.window.cursor == self.req.window.flights.len() {
+                match self.start_next(core) {
+                    Ok(()) if self.req.window.cursor < self.req.window.flights.len() => {}
+                    Ok(()) => {
+                        self.retire(core, now);
+                        continue;
+                    }
+                    Err(_) => return None,
+                }
+            }
+            match self.send_from_cursor(core, now, caps) {
+                Ok(train) => {
+                    self.after_send(core, now);
+                    return Some(train);
+                }
+                Err(Blocked::Window) => {
+                    self.req.waiting = true;
+                    if let Some(peer) = self.peer {
+                        core.peers.get(peer).wait(self.slot);
+                    }
+                    return None;
+                }
+                Err(Blocked::NoWork) => {
+                    self.retire(core, now);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Starts the next work request of the send queue: executes it if it is local, gives it PSNs
+    /// if it is not.
+    fn start_next(&mut self, core: &mut Core) -> Result<(), Blocked> {
+        if self.state != QpState::Rts || self.req.halted {
+            return Err(Blocked::NoWork);
+        }
+        let index = self.req.window.flights.len();
+        let pmtu = self.pmtu as u64;
+        let (op, len, flags) = match self.sq.peek(index) {
+            Some(wr) => (wr.op, message_len(wr), wr.flags),
+            None => return Err(Blocked::NoWork),
+        };
+        let window = &mut self.req.window;
+        if flags.contains(SendFlags::FENCE) && !window.resources.is_empty() {
+            return Err(Blocked::NoWork);
+        }
+        if op.is_local() {
+            let kind = match self.execute_local(core, &op) {
+                Ok(()) => Kind::Local,
+                Err(status) => self.halt(status),
+            };
+            self.req.window.start(kind, 0, 0);
+            self.req.window.cursor += 1;
+            return Ok(());
+        }
+        if len > MAX_MESSAGE {
+            let kind = self.halt(WcStatus::LocalLength);
+            self.req.window.start(kind, 0, 0);
+            return Ok(());
+        }
+        let ssn = self.req.ssn.wrapping_add(1);
+        // One request beyond the credits may go: its fate brings new ones.
+        let is_limited = |limit: Msn| ssn.diff(limit) > 1;
+        if op.consumes_receive()
+            && self.req.credit_limit.is_some_and(is_limited)
+            && window.has_unacked()
+        {
+            return Err(Blocked::NoWork);
+        }
+        self.req.ssn = ssn;
+        let packets = len.div_ceil(pmtu).max(1) as u32;
+        let kind = if op.is_fetch() { Kind::Fetched } else { Kind::Acked };
+        self.req.window.start(kind, packets, len as u32);
+        core.counters.rdma_sends += 1;
+        Ok(())
+    }
+
+    /// Stops sending: the request that is being started cannot be executed.
+    pub(super) fn halt(&mut self, status: WcStatus) -> Kind {
+        self.req.halted = true;
+        Kind::Failed(status)
+    }
+
+    /// Makes the train at the cursor and moves the cursor past it.
+    #[inline]
+    fn send_from_cursor(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+    ) -> Result<Train, Blocked> {
+        let window = &self.req.window;
+        let (index, from) = (window.cursor, window.cursor_packet);
+        let flight = window.flights[index];
+        if !matches!(flight.kind, Kind::Acked | Kind::Fetched) {
+            return Err(Blocked::NoWork);
+        }
+        let mut room = self.room(core, &flight, from)?;
+        let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
+        let takes_resource = op.needs_responder_resource();
+        if takes_resource {
+            let limit = usize::from(self.attr.max_rd_atomic.unwrap_or(0));
+            if self.req.window.resources.len() >= limit {
+                return Err(Blocked::NoWork);
+            }
+            room = room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32);
+        }
+        let (mut train, psns) = match self.build_train(core, room, caps) {
+            Ok(built) => built,
+            Err(status) => {
+                core.counters.send_err += 1;
+                let kind = self.halt(status);
+                self.req.window.flights[index].kind = kind;
+                return Err(Blocked::NoWork);
+            }
+        };
+        let psn = train.bth.psn;
+        let cost = flight.cost(from, from + psns, self.pmtu);
+        self.req.unasked += cost;
+        let quarter = self.peer.map_or(u64::MAX, |id| core.peers.get(id).window() / 4);
+        train.bth.ack_req =
+            from + psns == flight.packets || takes_resource || self.req.unasked >= quarter;
+        if train.bth.ack_req {
+            self.req.unasked = 0;
+        }
+        let is_new = !psn.is_before(self.req.window.high);
+        if takes_resource {
+            self.req.window.resources.push_back(psn.wrapping_add(psns));
+            if from > 0 && is_new {
+                // The responder counts every piece of a read as a request.
+                self.req.ssn = self.req.ssn.wrapping_add(1);
+            }
+        }
+        if self.req.timed.is_none() && is_new {
+            self.req.timed = Some((psn.wrapping_add(psns), now));
+        }
+        self.req.window.sent(psns, cost);
+        if let Some(peer) = self.peer {
+            core.peers.get(peer).sent(cost);
+        }
+        Ok(train)
+    }
+
+    /// The train at the cursor, of at most `room` packets, and the PSNs that it covers.
+    #[inline]
+    pub(super) fn build_train(
+        &mut self,
+        core: &Core,
+        room: u32,
+        caps: &LinkCaps,
+    ) -> Result<(Train, u32), WcStatus> {
+        let window = &self.req.window;
+        let (index, from) = (window.cursor, window.cursor_packet);
+        let flight = window.flights[index];
+        let (service, dest, pkey) = (self.service(), self.dest_qpn(), self.pkey);
+        let wr = self.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
+        let piece = Piece { flight: &flight, from, room, pmtu: self.pmtu };
+        let shape = Shape::new(wr, piece, caps);
+        let offset = u64::from(from) * self.pmtu as u64;
+        let payload = match shape.payload {
+            0 => Payload::Empty,
+            len => gather(&core.mrs, self.init.pd, &wr.data, offset, len)?,
+        };
+        let opcode = |op| Opcode::new(service, op);
+        let ops = TrainOps {
+            first: opcode(shape.first),
+            middle: opcode(shape.middle),
+            last: opcode(shape.last),
+        };
+        let ends = from + shape.psns == flight.packets;
+        let solicited = ends && wr.flags.contains(SendFlags::SOLICITED);
+        let psn = flight.first.wrapping_add(from);
+        let train = Train {
+            path: self.path,
+            bth: Bth { solicited, pkey, ..Bth::new(ops.first, dest, psn) },
+            ops,
+            count: shape.count,
+            stride: self.pmtu,
+            payload_len: shape.payload,
+            head: shape.head,
+            body: shape.body,
+            tail: shape.tail,
+            payload,
+        };
+        Ok((train, shape.psns))
+    }
+
+    /// How many packets of `flight`, from packet `from` on, the destination's window has room for.
+    #[inline]
+    fn room(&self, core: &mut Core, flight: &Flight, from: u32) -> Result<u32, Blocked> {
+        let Some(id) = self.peer else {
+            return Err(Blocked::NoWork);
+        };
+        let peer = core.peers.get(id);
+        let left = flight.packets - from;
+        let room = peer.room();
+        // A whole small message needs no division.
+        if flight.cost(from, flight.packets, self.pmtu) <= room {
+            return Ok(left);
+        }
+        let packets = (room / (self.pmtu as u64 + PACKET_COST)) as u32;
+        match packets.min(left) {
+            0 if peer.is_idle() => Ok(1),
+            0 => Err(Blocked::Window),
+            n => Ok(n),
+        }
+    }
+
+    /// Starts the timers that watch for an answer, if they do not run already.
+    #[inline]
+    fn after_send(&mut self, core: &mut Core, now: Instant) {
+        if self.req.ack_deadline.is_none() {
+            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+        }
+        if self.req.probe_deadline.is_none() {
+            self.arm_probe(core, now);
+        }
+    }
+
+    /// Transport timer (IBTA vol1 9.7.6.1.3); `None`: for ever.
+    pub(super) fn ack_timeout_ns(&self) -> Option<u64> {
+        match self.attr.timeout.unwrap_or(0) {
+            0 => None,
+            t => Some(4096 << t.min(31)),
+        }
+    }
+
+    /// Sets the time at which an answer is overdue by the measured round trip time.
+    pub(super) fn arm_probe(&mut self, core: &mut Core, now: Instant) {
+        self.req.probe_deadline = None;
+        if !core.config.tail_probe || self.init.loss == super::LossPolicy::Fatal {
+            return;
+        }
+        let Some(peer) = self.peer else { return };
+        let Some(overdue) = core.peers.get(peer).overdue_ns() else {
+            return;
+        };
+        let wait = overdue.max(core.config.min_probe_ns) << self.req.probes.min(10);
+        if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
+            self.req.probe_deadline = Some(now.plus_nanos(wait));
+        }
+    }
+}
+
+/// Bytes of a message: for flushes the range is not payload.
+fn message_len(wr: &SendWr) -> u64 {
+    match wr.op {
+        SendOp::Flush { .. } => 0,
+        _ => wr.data.len(),
+    }
+}

@@ -1,0 +1,269 @@
+//! The consumer's ends of send, receive and shared receive queues.
+//!
+//! Posting does not need the engine: a work request goes into a ring, and a doorbell tells the
+//! engine which queue pair has work. What can be refused without the engine is refused here.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering, fence};
+
+use feroce_ring::{Doorbell, Producer};
+
+use crate::qp::{QpState, QpType};
+use crate::wr::{Data, Dest, RecvWr, SendOp, SendWr};
+
+/// Why a work request was not accepted.
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PostError {
+    /// The queue holds as many requests as it was created for.
+    QueueFull,
+    /// More scatter/gather elements than the queue was created for.
+    TooManySges,
+    /// More inline data than the queue pair was created for.
+    InlineTooLong,
+    /// Inline data on an operation that brings data back, or on a local one.
+    InlineNotAllowed,
+    /// The service of the queue pair does not have this operation.
+    OpNotSupported,
+    /// The destination does not fit the service: a datagram needs one, a connection has one.
+    BadDestination,
+    /// The queue pair cannot take requests in its state.
+    BadState(QpState),
+    /// Atomic operations work on exactly eight bytes.
+    BadAtomicLength,
+}
+
+impl core::fmt::Display for PostError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::QueueFull => f.write_str("queue full: poll completions before posting more"),
+            Self::TooManySges => f.write_str("more SGEs than the queue was created for"),
+            Self::InlineTooLong => f.write_str("more inline data than max_inline_data"),
+            Self::InlineNotAllowed => f.write_str("this operation cannot take inline data"),
+            Self::OpNotSupported => f.write_str("operation not supported by this QP type"),
+            Self::BadDestination => f.write_str("destination does not fit the QP type"),
+            Self::BadState(s) => write!(f, "the QP is in {s:?}: move it on with modify_qp first"),
+            Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
+        }
+    }
+}
+
+impl core::error::Error for PostError {}
+
+/// Sizes of the queues of a queue pair.
+#[doc(alias = "ibv_qp_cap")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QpCap {
+    /// Send work requests that may be outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests that may be outstanding.
+    pub max_recv_wr: u32,
+    /// Elements in a send work request.
+    pub max_send_sge: u32,
+    /// Elements in a receive work request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data in a send work request.
+    pub max_inline: u32,
+}
+
+/// What both ends of a queue pair see.
+#[derive(Debug)]
+pub(crate) struct QpShared {
+    state: AtomicU8,
+    bell: Arc<Doorbell>,
+}
+
+impl QpShared {
+    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+        Self { state: AtomicU8::new(QpState::Reset as u8), bell }
+    }
+
+    pub(crate) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+        // Pairs with the fence in `RecvQueue::publish`: either the consumer sees the new state,
+        // or the engine sees what was posted before.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_u8(self.state.load(Ordering::Acquire))
+    }
+}
+
+/// Posts send work requests to one queue pair.
+#[derive(Debug)]
+pub struct SendQueue {
+    ring: Producer<SendWr>,
+    shared: Arc<QpShared>,
+    qp_type: QpType,
+    max_sge: u32,
+    max_inline: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(
+        ring: Producer<SendWr>,
+        shared: Arc<QpShared>,
+        qp_type: QpType,
+        cap: &QpCap,
+    ) -> Self {
+        let (max_sge, max_inline) = (cap.max_send_sge, cap.max_inline);
+        Self { ring, shared, qp_type, max_sge, max_inline }
+    }
+
+    /// Posts one request and rings the doorbell.
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.stage(wr)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Puts one request into the queue; nothing happens until [`SendQueue::ring`].
+    #[inline]
+    pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
+        let state = self.shared.state();
+        if !state.takes_sends() {
+            return Err(PostError::BadState(state));
+        }
+        self.check(&wr)?;
+        self.ring.stage(wr).map_err(|_| PostError::QueueFull)
+    }
+
+    /// Hands everything staged to the engine. True: the engine has to be driven for it.
+    #[inline]
+    pub fn ring(&mut self) -> bool {
+        self.ring.publish();
+        self.shared.bell.ring()
+    }
+
+    /// Forgets everything staged and not yet handed over.
+    #[doc(alias = "ibv_wr_abort")]
+    pub fn abort(&mut self) {
+        self.ring.unstage_all();
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+
+    /// State of the queue pair as the engine last published it.
+    pub fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    #[inline]
+    fn check(&self, wr: &SendWr) -> Result<(), PostError> {
+        if !self.qp_type.supports(&wr.op) {
+            return Err(PostError::OpNotSupported);
+        }
+        let dest_fits = match self.qp_type {
+            QpType::Ud => matches!(wr.dest, Dest::Ud { .. }),
+            QpType::XrcIni => matches!(wr.dest, Dest::Xrc(_)) || wr.op.is_local(),
+            _ => wr.dest == Dest::Connected,
+        };
+        if !dest_fits {
+            return Err(PostError::BadDestination);
+        }
+        match &wr.data {
+            Data::Inline(bytes) => {
+                if wr.op.is_fetch() || wr.op.is_local() {
+                    return Err(PostError::InlineNotAllowed);
+                }
+                if bytes.len() > self.max_inline as usize {
+                    return Err(PostError::InlineTooLong);
+                }
+            }
+            Data::Sges(sges) => {
+                if sges.as_slice().len() > self.max_sge as usize {
+                    return Err(PostError::TooManySges);
+                }
+            }
+        }
+        let is_word = matches!(
+            wr.op,
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_)
+        );
+        if is_word && wr.data.len() != 8 {
+            return Err(PostError::BadAtomicLength);
+        }
+        Ok(())
+    }
+}
+
+/// Posts receive work requests to one queue pair.
+#[derive(Debug)]
+pub struct RecvQueue {
+    ring: Producer<RecvWr>,
+    shared: Arc<QpShared>,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(ring: Producer<RecvWr>, shared: Arc<QpShared>, max_sge: u32) -> Self {
+        Self { ring, shared, max_sge }
+    }
+
+    /// Posts one request. True: the engine has to be driven for it.
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post(&mut self, wr: RecvWr) -> Result<bool, PostError> {
+        self.stage(wr)?;
+        Ok(self.publish())
+    }
+
+    /// Puts one request into the queue; it counts from [`RecvQueue::publish`] on.
+    #[inline]
+    pub fn stage(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if self.shared.state() == QpState::Reset {
+            return Err(PostError::BadState(QpState::Reset));
+        }
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        self.ring.stage(wr).map_err(|_| PostError::QueueFull)
+    }
+
+    /// Makes everything staged available. True: the engine has to be driven, because the queue
+    /// pair is in error and what was posted must be flushed.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.ring.publish();
+        fence(Ordering::SeqCst);
+        self.shared.state() == QpState::Err && self.shared.bell.ring()
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+}
+
+/// Posts receive work requests to a shared receive queue.
+#[derive(Debug)]
+pub struct SrqQueue {
+    pub(crate) ring: Producer<RecvWr>,
+    max_sge: u32,
+}
+
+impl SrqQueue {
+    pub(crate) fn new(ring: Producer<RecvWr>, max_sge: u32) -> Self {
+        Self { ring, max_sge }
+    }
+
+    /// Posts one request.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        self.ring.push(wr).map_err(|_| PostError::QueueFull)
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+}

@@ -1,0 +1,128 @@
+//! What a train carries: granted memory, or bytes that were copied when the work was posted.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use feroce_mem::{Grant, Read};
+
+/// Bytes that travel inside a work request instead of being fetched from registered memory.
+///
+/// Up to [`InlineBytes::SMALL`] bytes need no allocation.
+#[derive(Clone)]
+pub struct InlineBytes(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Small { len: u8, bytes: [u8; InlineBytes::SMALL] },
+    Shared(Arc<[u8]>),
+}
+
+impl InlineBytes {
+    /// Longest data that is stored without allocating.
+    pub const SMALL: usize = 62;
+
+    /// Copies `data`.
+    #[inline]
+    pub fn new(data: &[u8]) -> Self {
+        if data.len() <= Self::SMALL {
+            let mut bytes = [0; Self::SMALL];
+            bytes[..data.len()].copy_from_slice(data);
+            Self(Repr::Small { len: data.len() as u8, bytes })
+        } else {
+            Self(Repr::Shared(Arc::from(data)))
+        }
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Small { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for InlineBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} inline bytes", self.len())
+    }
+}
+
+/// The payload of a train, as one logical run of bytes.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// No bytes.
+    #[default]
+    Empty,
+    /// Bytes `offset..` of inline data.
+    Inline {
+        /// The whole inline data of the work request.
+        data: InlineBytes,
+        /// Where this train starts in it.
+        offset: usize,
+    },
+    /// One granted range.
+    One(Grant<Read>),
+    /// Granted ranges, gathered in order.
+    Gather(Vec<Grant<Read>>),
+}
+
+impl Payload {
+    /// Copies `out.len()` bytes from `offset` on.
+    ///
+    /// Returns false, with `out` partly written, if the payload ends before that.
+    #[inline]
+    #[must_use]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> bool {
+        match self {
+            Self::Empty => out.is_empty(),
+            Self::Inline { data, offset: start } => {
+                let from = start.saturating_add(offset);
+                match data.as_slice().get(from..).and_then(|tail| tail.get(..out.len())) {
+                    Some(bytes) => {
+                        out.copy_from_slice(bytes);
+                        true
+                    }
+                    None => false,
+                }
+            }
+            Self::One(grant) => grant.copy_out(offset, out).is_ok(),
+            Self::Gather(grants) => gather(grants, offset, out),
+        }
+    }
+}
+
+/// Copies from a list of grants as if they were one run of bytes.
+fn gather(grants: &[Grant<Read>], mut offset: usize, mut out: &mut [u8]) -> bool {
+    for grant in grants {
+        if out.is_empty() {
+            break;
+        }
+        let available = grant.len().saturating_sub(offset);
+        if available == 0 {
+            offset -= grant.len();
+            continue;
+        }
+        let (now, later) = out.split_at_mut(available.min(out.len()));
+        if grant.copy_out(offset, now).is_err() {
+            return false;
+        }
+        offset = 0;
+        out = later;
+    }
+    out.is_empty()
+}

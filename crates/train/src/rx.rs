@@ -1,0 +1,56 @@
+//! Trains that a link received.
+
+use feroce_wire::Gid;
+
+use crate::{Ecn, Framing};
+
+/// What a link knows of received packets besides their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RxMeta {
+    /// Address of the sender.
+    pub src: Gid,
+    /// Address the packets were sent to.
+    pub dst: Gid,
+    /// UDP source port; zero where the framing has none.
+    pub udp_sport: u16,
+    /// Traffic class without its ECN bits.
+    pub traffic_class: u8,
+    /// TTL or hop limit, if the link can see it.
+    pub hop_limit: u8,
+    /// Whether congestion was experienced.
+    pub ecn: Ecn,
+    /// How the packets were framed.
+    pub framing: Framing,
+}
+
+/// A run of received packets of equal length from one sender; the last may be shorter.
+///
+/// The link has verified the ICRC of every packet in it.
+#[derive(Clone, Copy, Debug)]
+pub struct RxTrain<'a> {
+    /// Where the packets came from and how.
+    pub meta: RxMeta,
+    /// The packets one after the other, each from its BTH to its trailer.
+    pub bytes: &'a [u8],
+    /// Length of every packet but the last, trailer included.
+    pub stride: usize,
+    /// Bytes at the end of each packet that are not the engine's: 4 where the ICRC is still there.
+    pub trailer: usize,
+}
+
+impl<'a> RxTrain<'a> {
+    /// One packet, from the BTH to the end of the padding.
+    #[inline]
+    pub fn single(meta: RxMeta, bytes: &'a [u8]) -> Self {
+        Self { meta, bytes, stride: bytes.len(), trailer: 0 }
+    }
+
+    /// The packets, each from the BTH to the end of the padding.
+    #[inline]
+    pub fn packets(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let trailer = self.trailer;
+        self.bytes
+            .chunks(self.stride.max(1))
+            .map(move |p| p.get(..p.len().saturating_sub(trailer)).unwrap_or(&[]))
+    }
+}

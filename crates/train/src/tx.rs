@@ -1,0 +1,205 @@
+//! Trains that an engine wants sent.
+
+use feroce_wire::{Bth, Opcode};
+
+use crate::{Path, Payload};
+
+/// Extension headers of one packet, as bytes: whatever follows the BTH before the payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Ext {
+    len: u8,
+    bytes: [u8; Self::MAX],
+}
+
+impl Default for Ext {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Ext {
+    /// XRCETH and AtomicETH together are the longest combination there is.
+    pub const MAX: usize = 32;
+    /// No extension header.
+    pub const NONE: Self = Self { len: 0, bytes: [0; Self::MAX] };
+
+    /// Appends one header: `N` bytes that `write` fills in.
+    ///
+    /// # Panics
+    /// If the headers exceed [`Ext::MAX`] bytes, which no legal combination does.
+    #[inline]
+    #[must_use]
+    pub fn with<const N: usize>(mut self, write: impl FnOnce(&mut [u8; N])) -> Self {
+        let start = usize::from(self.len);
+        let mut header = [0; N];
+        write(&mut header);
+        self.bytes[start..start + N].copy_from_slice(&header);
+        self.len += N as u8;
+        self
+    }
+
+    /// These headers, followed by those of `other` from byte `skip` on.
+    ///
+    /// # Panics
+    /// If the headers exceed [`Ext::MAX`] bytes, which no legal combination does.
+    #[inline]
+    #[must_use]
+    pub fn joined(mut self, other: &Self, skip: usize) -> Self {
+        let more = other.as_slice().get(skip..).unwrap_or(&[]);
+        let start = usize::from(self.len);
+        self.bytes[start..start + more.len()].copy_from_slice(more);
+        self.len += more.len() as u8;
+        self
+    }
+
+    /// The headers.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// The opcodes of a train by position. A train of one packet uses `first`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrainOps {
+    /// Opcode of the first packet of the train.
+    pub first: Opcode,
+    /// Opcode of the packets between the first and the last.
+    pub middle: Opcode,
+    /// Opcode of the last packet of a train of two or more.
+    pub last: Opcode,
+}
+
+impl TrainOps {
+    /// The same opcode throughout.
+    #[inline]
+    pub const fn all(op: Opcode) -> Self {
+        Self { first: op, middle: op, last: op }
+    }
+}
+
+/// A run of packets of one message to one destination.
+///
+/// Invariants that the engine keeps: `count` is at least 1; every packet but the last carries
+/// `stride` payload bytes; no packet is longer than the first, so a link may hand the whole run
+/// to segmentation offload.
+#[derive(Debug)]
+pub struct Train {
+    /// Where it goes.
+    pub path: Path,
+    /// Template of the BTH: its PSN is that of the first packet; opcode and padding are filled in
+    /// per packet; `solicited` and `ack_req` apply to the last packet only.
+    pub bth: Bth,
+    /// Opcodes by position.
+    pub ops: TrainOps,
+    /// Number of packets.
+    pub count: u32,
+    /// Payload bytes of every packet but the last.
+    pub stride: usize,
+    /// Payload bytes of the whole train.
+    pub payload_len: usize,
+    /// Extension headers of the first packet.
+    pub head: Ext,
+    /// Extension headers of the packets between the first and the last.
+    pub body: Ext,
+    /// Extension headers of the last packet of a train of two or more.
+    pub tail: Ext,
+    /// The payload.
+    pub payload: Payload,
+}
+
+impl Train {
+    /// Extension headers of packet `i`.
+    #[inline]
+    fn ext(&self, i: u32) -> &Ext {
+        if i == 0 {
+            &self.head
+        } else if i + 1 == self.count {
+            &self.tail
+        } else {
+            &self.body
+        }
+    }
+
+    /// The BTH of packet `i`, complete.
+    #[inline]
+    pub fn bth(&self, i: u32) -> Bth {
+        let is_last = i + 1 == self.count;
+        let opcode = if i == 0 {
+            self.ops.first
+        } else if is_last {
+            self.ops.last
+        } else {
+            self.ops.middle
+        };
+        Bth {
+            opcode,
+            psn: self.bth.psn.wrapping_add(i),
+            pad: pad_of(self.payload_range(i).1),
+            solicited: self.bth.solicited && is_last,
+            ack_req: self.bth.ack_req && is_last,
+            ..self.bth
+        }
+    }
+
+    /// Offset and length of the payload of packet `i`.
+    #[inline]
+    fn payload_range(&self, i: u32) -> (usize, usize) {
+        let start = i as usize * self.stride;
+        let len =
+            if i + 1 == self.count { self.payload_len.saturating_sub(start) } else { self.stride };
+        (start, len)
+    }
+
+    /// Length of packet `i` from the BTH to the end of the padding; the ICRC is not counted.
+    #[inline]
+    pub fn packet_len(&self, i: u32) -> usize {
+        let (_, len) = self.payload_range(i);
+        Bth::LEN + self.ext(i).as_slice().len() + len.next_multiple_of(4)
+    }
+
+    /// Length of all packets together, counted as in [`Train::packet_len`].
+    #[inline]
+    pub fn total_len(&self) -> usize {
+        match self.count {
+            1 => self.packet_len(0),
+            2 => self.packet_len(0) + self.packet_len(1),
+            n => {
+                let middle = Bth::LEN + self.body.as_slice().len() + self.stride;
+                self.packet_len(0) + (n as usize - 2) * middle + self.packet_len(n - 1)
+            }
+        }
+    }
+
+    /// Writes packet `i` to the start of `out` and returns its length.
+    ///
+    /// Payload bytes that cannot be read (the owner of the train broke its invariant) are zero.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Train::packet_len`] or `i` is not below `count`.
+    #[inline]
+    pub fn emit(&self, i: u32, out: &mut [u8]) -> usize {
+        assert!(i < self.count, "packet {i} of a train of {}", self.count);
+        let bth = self.bth(i);
+        let ext = self.ext(i).as_slice();
+        let (start, len) = self.payload_range(i);
+        let total = Bth::LEN + ext.len() + len + usize::from(bth.pad);
+        let out = &mut out[..total];
+        let (head, rest) = out.split_first_chunk_mut().expect("a packet holds a BTH");
+        bth.emit(head);
+        let (ext_out, rest) = rest.split_at_mut(ext.len());
+        ext_out.copy_from_slice(ext);
+        let (data, pad) = rest.split_at_mut(len);
+        if !self.payload.copy_out(start, data) {
+            data.fill(0);
+        }
+        pad.fill(0);
+        total
+    }
+}
+
+/// Padding that rounds `len` up to a multiple of four.
+#[inline]
+const fn pad_of(len: usize) -> u8 {
+    (len.wrapping_neg() & 3) as u8
+}
