@@ -3,7 +3,7 @@
 use feroce_train::Instant;
 use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Syndrome};
 
-use super::execute::{ScatterError, scatter};
+use super::buffers::{ScatterError, scatter};
 use super::window::Kind;
 use super::{LossPolicy, Qp, QpState, QpType};
 use crate::counters::Drop;

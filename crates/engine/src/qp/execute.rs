@@ -1,159 +1,327 @@
-//! Where work requests meet memory: gathering, scattering, and the local operations.
+//! Execution of requests of the peer, one function per operation (IBTA vol1 9.4, 9.7.4.1).
 
-use alloc::vec::Vec;
-
-use feroce_mem::{Grant, Iova, MrTable, PdId, Read, Write};
-use feroce_train::Payload;
+use feroce_mem::{Access, Atomic, Read, Write};
+use feroce_train::Instant;
+use feroce_wire::{
+    AtomicEth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey, Srqn,
+};
 
 use super::Qp;
-use crate::cq::WcStatus;
+use super::buffers::ScatterError;
+use super::receive::{NoReceive, Receive};
+use super::replay::{Memory, Remembered};
+use super::replies::{ReadReply, Reply};
+use super::responder::{Inbound, Refusal, Request, Taken};
+use crate::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::Core;
-use crate::wr::{Data, SendOp, Sge};
-
-/// The payload at `offset..offset + len` of the data of a work request.
-#[inline]
-pub(super) fn gather(
-    mrs: &MrTable,
-    pd: PdId,
-    data: &Data,
-    offset: u64,
-    len: usize,
-) -> Result<Payload, WcStatus> {
-    let sges = match data {
-        Data::Inline(bytes) => {
-            let offset = usize::try_from(offset).map_err(|_| WcStatus::LocalLength)?;
-            return Ok(Payload::Inline { data: bytes.clone(), offset });
-        }
-        Data::Sges(sges) => sges.as_slice(),
-    };
-    let grant = |addr: u64, len: u32, sge: &Sge| -> Result<Grant<Read>, WcStatus> {
-        mrs.grant_local::<Read>(pd, sge.lkey, addr, len).map_err(|_| WcStatus::LocalProtection)
-    };
-    if let [sge] = sges {
-        let addr = sge.addr.checked_add(offset).ok_or(WcStatus::LocalProtection)?;
-        return Ok(Payload::One(grant(addr, len as u32, sge)?));
-    }
-    let mut grants = Vec::with_capacity(sges.len());
-    for piece in Pieces::new(sges, offset, len) {
-        grants.push(grant(piece.addr.ok_or(WcStatus::LocalProtection)?, piece.len, piece.sge)?);
-    }
-    Ok(Payload::Gather(grants))
-}
-
-/// Why received bytes could not be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ScatterError {
-    /// The buffers are too short.
-    TooLong,
-    /// A key, range or right is wrong.
-    Protection,
-}
-
-/// Writes `data` to the buffers of a work request, from `offset` of the message on. All rights
-/// are checked before the first byte is written.
-#[inline]
-pub(super) fn scatter(
-    mrs: &MrTable,
-    pd: PdId,
-    sges: &[Sge],
-    offset: u64,
-    data: &[u8],
-) -> Result<(), ScatterError> {
-    if data.is_empty() {
-        return Ok(());
-    }
-    let grant = |addr: Option<u64>, len: u32, sge: &Sge| -> Result<Grant<Write>, ScatterError> {
-        let addr = addr.ok_or(ScatterError::Protection)?;
-        mrs.grant_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
-    };
-    let place = |grant: Grant<Write>, bytes: &[u8]| {
-        grant.copy_in(0, bytes).map_err(|_| ScatterError::Protection)
-    };
-    let mut pieces = Pieces::new(sges, offset, data.len());
-    let first = pieces.next().ok_or(ScatterError::TooLong)?;
-    if first.len as usize == data.len() {
-        return place(grant(first.addr, first.len, first.sge)?, data);
-    }
-    let mut grants = Vec::with_capacity(sges.len());
-    let mut placed = 0;
-    for piece in core::iter::once(first).chain(pieces) {
-        grants.push(grant(piece.addr, piece.len, piece.sge)?);
-        placed += piece.len as usize;
-    }
-    if placed < data.len() {
-        return Err(ScatterError::TooLong);
-    }
-    let mut rest = data;
-    for grant in grants {
-        let (now, later) = rest.split_at(grant.len());
-        place(grant, now)?;
-        rest = later;
-    }
-    Ok(())
-}
-
-/// A part of one scatter/gather element.
-struct Piece<'a> {
-    sge: &'a Sge,
-    /// Where it starts; `None` if that is beyond the end of the address space.
-    addr: Option<u64>,
-    len: u32,
-}
-
-/// The parts of a list of elements that hold `len` bytes from `offset` on.
-struct Pieces<'a> {
-    sges: core::slice::Iter<'a, Sge>,
-    offset: u64,
-    left: usize,
-}
-
-impl<'a> Pieces<'a> {
-    #[inline]
-    fn new(sges: &'a [Sge], offset: u64, len: usize) -> Self {
-        Self { sges: sges.iter(), offset, left: len }
-    }
-}
-
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Piece<'a>> {
-        while self.left > 0 {
-            let sge = self.sges.next()?;
-            let available = u64::from(sge.len).saturating_sub(self.offset);
-            if available == 0 {
-                self.offset -= u64::from(sge.len);
-                continue;
-            }
-            let len = available.min(self.left as u64) as u32;
-            let addr = sge.addr.checked_add(self.offset);
-            self.offset = 0;
-            self.left -= len as usize;
-            return Some(Piece { sge, addr, len });
-        }
-        None
-    }
-}
+use crate::wr::MAX_MESSAGE;
 
 impl Qp {
-    /// Executes an operation that sends nothing.
-    pub(super) fn execute_local(&self, core: &mut Core, op: &SendOp) -> Result<(), WcStatus> {
-        let pd = self.init.pd;
-        match *op {
-            SendOp::BindMw { mw, new_rkey, binding } => {
-                core.mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).map_err(|_| WcStatus::MwBind)
+    /// Executes a request that is next in sequence.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        request: &Request<'_>,
+    ) -> Taken {
+        let op = request.op;
+        if op.starts() == self.rsp.inbound.is_some() {
+            // Something new in the midst of a message, or a continuation of nothing.
+            return Err(Refusal::Invalid);
+        }
+        if op.is_send() {
+            self.execute_send(core, now, request)
+        } else if op.is_write() {
+            self.execute_write(core, now, request)
+        } else {
+            match op {
+                Op::ReadRequest => self.execute_read(core, request),
+                Op::CmpSwap | Op::FetchAdd => self.execute_atomic(core, request),
+                Op::AtomicWrite => self.execute_atomic_write(core, request),
+                Op::Flush => self.execute_flush(core, request),
+                _ => Err(Refusal::Invalid),
             }
-            SendOp::LocalInv(rkey) => {
-                core.mrs.invalidate_local(pd, rkey).map_err(|_| WcStatus::LocalQpOperation)
-            }
-            SendOp::Reg { key, offset, len, iova, access } => {
-                let at = |n: u64| usize::try_from(n).map_err(|_| WcStatus::LocalProtection);
-                core.mrs
-                    .map(pd, key, at(offset)?, at(len)?, Iova::At(iova), access)
-                    .map_err(|_| WcStatus::LocalProtection)
-            }
-            _ => Err(WcStatus::LocalQpOperation),
         }
     }
+
+    /// Whether the payload of one packet of a message has a length that it may have.
+    #[inline]
+    fn check_length(&self, op: Op, len: usize) -> Result<(), Refusal> {
+        let fits = if op.is_only() {
+            len <= self.pmtu
+        } else if op.is_last() {
+            (1..=self.pmtu).contains(&len)
+        } else {
+            len == self.pmtu
+        };
+        if fits { Ok(()) } else { Err(Refusal::Invalid) }
+    }
+
+    #[inline]
+    fn execute_send(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
+        let op = request.op;
+        if !op.starts() && self.rsp.inbound != Some(Inbound::Send) {
+            return Err(Refusal::Invalid);
+        }
+        let (imm, body) = take_imm(op, request.body)?;
+        let (inv, data) = if op.has_ieth() {
+            let (eth, body) = Ieth::parse(body)?;
+            (Some(eth.rkey), body)
+        } else {
+            (None, body)
+        };
+        self.check_length(op, data.len())?;
+        if op.starts() && self.rsp.receive.is_none() {
+            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
+        }
+        let Some(receive) = self.rsp.receive.as_mut() else {
+            return Err(Refusal::Invalid);
+        };
+        receive.fill(core, data).map_err(|e| match e {
+            ScatterError::TooLong => Refusal::TooLong,
+            ScatterError::Protection => Refusal::Protection,
+        })?;
+        self.rsp.inbound = Some(Inbound::Send);
+        if op.ends() {
+            if let Some(rkey) = inv {
+                core.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
+            }
+            self.rsp.inbound = None;
+            self.finish_receive(core, now, WcOpcode::Recv, request.solicited, imm, inv);
+            self.finish_message(core);
+        }
+        Ok(1)
+    }
+
+    /// A receive for a request that needs one now.
+    #[inline]
+    fn next_receive(&mut self, core: &mut Core, srqn: Option<Srqn>) -> Result<Receive, Refusal> {
+        self.take_receive(core, srqn).map_err(|e| match e {
+            NoReceive::NotReady => Refusal::NotReady,
+            NoReceive::BadSrq => Refusal::Invalid,
+        })
+    }
+
+    #[inline]
+    fn execute_write(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
+        let op = request.op;
+        self.require(Access::REMOTE_WRITE)?;
+        let (target, body) = if op.starts() {
+            let (reth, body) = Reth::parse(request.body)?;
+            if u64::from(reth.len) > MAX_MESSAGE {
+                return Err(Refusal::Invalid);
+            }
+            // The whole range is checked before the first byte is written.
+            let whole = u64::from(reth.len);
+            core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, whole)?;
+            ((reth.va, reth.rkey, reth.len, reth.len), body)
+        } else {
+            match self.rsp.inbound {
+                Some(Inbound::Write { va, rkey, left, len }) => {
+                    ((va, rkey, left, len), request.body)
+                }
+                _ => return Err(Refusal::Invalid),
+            }
+        };
+        let (va, rkey, left, len) = target;
+        let (imm, data) = take_imm(op, body)?;
+        self.check_length(op, data.len())?;
+        let piece = data.len() as u32;
+        if piece > left || (op.ends() && piece != left) || (!op.ends() && piece == left) {
+            return Err(Refusal::Invalid);
+        }
+        let grant =
+            core.mrs.grant_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(piece))?;
+        if imm.is_some() && self.rsp.receive.is_none() {
+            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
+        }
+        grant.copy_in(0, data).map_err(|_| Refusal::Access)?;
+        if op.ends() {
+            self.rsp.inbound = None;
+            if imm.is_some() {
+                self.finish_write_imm(core, now, request.solicited, imm, len);
+            }
+            self.finish_message(core);
+        } else {
+            let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);
+            self.rsp.inbound = Some(Inbound::Write { va, rkey, left, len });
+        }
+        Ok(1)
+    }
+
+    fn execute_read(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+        self.require(Access::REMOTE_READ)?;
+        self.require_resource()?;
+        let (reth, rest) = Reth::parse(request.body)?;
+        if u64::from(reth.len) > MAX_MESSAGE || !rest.is_empty() {
+            return Err(Refusal::Invalid);
+        }
+        let len = u64::from(reth.len);
+        core.mrs.grant_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
+        let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
+        let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
+        self.remember(request.psn, packets, what);
+        self.finish_message(core);
+        self.push_read(request, &reth);
+        Ok(packets)
+    }
+
+    fn execute_atomic(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+        self.require(Access::REMOTE_ATOMIC)?;
+        self.require_resource()?;
+        let (eth, rest) = AtomicEth::parse(request.body)?;
+        if !eth.va.is_multiple_of(8) || !rest.is_empty() {
+            return Err(Refusal::Invalid);
+        }
+        let grant = core.mrs.grant_remote::<Atomic>(request.pd, self.qpn, eth.rkey, eth.va, 8)?;
+        let original = match request.op {
+            Op::CmpSwap => grant.compare_swap(eth.compare, eth.swap_add),
+            _ => grant.fetch_add(eth.swap_add),
+        };
+        self.remember(request.psn, 1, Memory::Atomic { original });
+        self.finish_message(core);
+        let (psn, msn) = (request.psn, self.rsp.msn);
+        self.rsp.replies.push(Reply::Atomic { psn, msn, original });
+        Ok(1)
+    }
+
+    fn execute_atomic_write(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+        self.require(Access::REMOTE_WRITE)?;
+        let (reth, data) = Reth::parse(request.body)?;
+        let Ok(word) = <[u8; 8]>::try_from(data) else {
+            return Err(Refusal::Invalid);
+        };
+        if reth.len != 8 || !reth.va.is_multiple_of(8) {
+            return Err(Refusal::Invalid);
+        }
+        // An aligned word is written at once.
+        let write = core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
+        write.copy_in(0, &word).map_err(|_| Refusal::Access)?;
+        self.finish_message(core);
+        Ok(1)
+    }
+
+    fn execute_flush(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+        let (feth, body) = Feth::parse(request.body)?;
+        let (reth, rest) = Reth::parse(body)?;
+        let mut levels = Access::empty();
+        if feth.placement.contains(FlushPlacement::GLOBAL) {
+            levels |= Access::FLUSH_GLOBAL;
+        }
+        if feth.placement.contains(FlushPlacement::PERSISTENT) {
+            levels |= Access::FLUSH_PERSISTENT;
+        }
+        if levels.is_empty() || !rest.is_empty() {
+            return Err(Refusal::Invalid);
+        }
+        self.require(levels)?;
+        let (va, len) = match feth.selectivity {
+            FlushSelectivity::Range => (reth.va, u64::from(reth.len)),
+            FlushSelectivity::MemoryRegion => (reth.va, 0),
+            FlushSelectivity::Other(_) => return Err(Refusal::Invalid),
+        };
+        core.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
+        // Ordinary memory is globally visible as soon as it is written, and none of it persists
+        // longer than its owner; there is nothing to wait for.
+        self.finish_message(core);
+        Ok(1)
+    }
+
+    /// Whether this queue pair allows the peer that kind of access at all (C9-30 and following).
+    #[inline]
+    fn require(&self, access: Access) -> Result<(), Refusal> {
+        let allowed = self.attr.access.unwrap_or(Access::empty());
+        if allowed.contains(access) { Ok(()) } else { Err(Refusal::Invalid) }
+    }
+
+    /// Whether the peer keeps to the number of reads and atomics it may have outstanding.
+    fn require_resource(&self) -> Result<(), Refusal> {
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        if self.rsp.replies.outstanding() < limit { Ok(()) } else { Err(Refusal::Invalid) }
+    }
+
+    fn remember(&mut self, first: Psn, packets: u32, what: Memory) {
+        let depth = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        self.rsp.replay.remember(Remembered { first, packets, what }, depth);
+    }
+
+    pub(super) fn push_read(&mut self, request: &Request<'_>, reth: &Reth) {
+        self.rsp.replies.push(Reply::Read(ReadReply {
+            psn: request.psn,
+            sent: 0,
+            msn: self.rsp.msn,
+            va: reth.va,
+            rkey: reth.rkey,
+            len: reth.len,
+            pd: request.pd,
+        }));
+    }
+
+    #[inline]
+    fn finish_message(&mut self, core: &mut Core) {
+        self.rsp.msn = self.rsp.msn.wrapping_add(1);
+        core.counters.rdma_recvs += 1;
+    }
+
+    /// Completes the receive of a message.
+    #[inline]
+    pub(super) fn finish_receive(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        opcode: WcOpcode,
+        solicited: bool,
+        imm: Option<Imm>,
+        inv: Option<Rkey>,
+    ) {
+        let Some(receive) = self.rsp.receive.take() else {
+            return;
+        };
+        let mut cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
+        cqe.solicited = solicited;
+        cqe.src_qp = self.dest_qpn();
+        if let Some(imm) = imm {
+            cqe.flags |= WcFlags::WITH_IMM;
+            cqe.imm = imm;
+        }
+        if let Some(rkey) = inv {
+            cqe.flags |= WcFlags::WITH_INV;
+            cqe.invalidated = rkey;
+        }
+        core.complete_recv(receive.cq(), cqe);
+    }
+
+    /// Completes the receive that a write with immediate consumed.
+    pub(super) fn finish_write_imm(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        solicited: bool,
+        imm: Option<Imm>,
+        len: u32,
+    ) {
+        let Some(receive) = self.rsp.receive.take() else {
+            return;
+        };
+        let opcode = WcOpcode::RecvWriteImm;
+        let cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
+        let (flags, src_qp) = (WcFlags::WITH_IMM, self.dest_qpn());
+        let imm = imm.unwrap_or_default();
+        let cqe = Cqe { byte_len: len, solicited, flags, imm, src_qp, ..cqe };
+        core.complete_recv(receive.cq(), cqe);
+    }
+}
+
+/// Splits off immediate data where the operation has it.
+#[inline]
+pub(super) fn take_imm(
+    op: Op,
+    body: &[u8],
+) -> Result<(Option<Imm>, &[u8]), feroce_wire::Truncated> {
+    if !op.has_imm() {
+        return Ok((None, body));
+    }
+    let (dt, body) = ImmDt::parse(body)?;
+    Ok((Some(dt.imm), body))
 }

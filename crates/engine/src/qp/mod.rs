@@ -1,11 +1,12 @@
 //! Queue pairs.
 //!
 //! One file per role: `requester` turns send work requests into trains, `completer` takes the
-//! answers, `responder` executes requests of the peer and `replies` answers them. `window` is
-//! what the requester remembers of requests in flight, `replay` what the responder remembers to
-//! answer duplicates. `control` is modify, query and the ways into error.
+//! answers, `responder` puts requests of the peer in order, `execute` executes them and `replies`
+//! answers them. `window` is what the requester remembers of requests in flight, `replay` what the
+//! responder remembers to answer duplicates. `control` is modify, query and the ways into error.
 
 mod attr;
+mod buffers;
 mod completer;
 mod control;
 mod execute;

@@ -4,7 +4,7 @@ use feroce_mem::PdId;
 use feroce_train::Instant;
 use feroce_wire::{Qpn, Srqn};
 
-use super::execute::{ScatterError, scatter};
+use super::buffers::{ScatterError, scatter};
 use super::{Qp, RecvSource};
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::Core;

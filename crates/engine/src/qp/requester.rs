@@ -1,9 +1,10 @@
 //! The requester: from send work requests to trains (IBTA vol1 9.7.2, 9.7.3).
 
+use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
 use feroce_wire::{Bth, Msn, Opcode, Psn};
 
-use super::execute::gather;
+use super::buffers::gather;
 use super::shape::{Piece, Shape};
 use super::window::{Flight, Kind, Window};
 use super::{Qp, QpState};
@@ -159,6 +160,26 @@ impl Qp {
         self.req.window.start(kind, packets, len as u32);
         core.counters.rdma_sends += 1;
         Ok(())
+    }
+
+    /// Executes an operation that sends nothing.
+    pub(super) fn execute_local(&self, core: &mut Core, op: &SendOp) -> Result<(), WcStatus> {
+        let pd = self.init.pd;
+        match *op {
+            SendOp::BindMw { mw, new_rkey, binding } => {
+                core.mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).map_err(|_| WcStatus::MwBind)
+            }
+            SendOp::LocalInv(rkey) => {
+                core.mrs.invalidate_local(pd, rkey).map_err(|_| WcStatus::LocalQpOperation)
+            }
+            SendOp::Reg { key, offset, len, iova, access } => {
+                let at = |n: u64| usize::try_from(n).map_err(|_| WcStatus::LocalProtection);
+                core.mrs
+                    .map(pd, key, at(offset)?, at(len)?, Iova::At(iova), access)
+                    .map_err(|_| WcStatus::LocalProtection)
+            }
+            _ => Err(WcStatus::LocalQpOperation),
+        }
     }
 
     /// Stops sending: the request that is being started cannot be executed.

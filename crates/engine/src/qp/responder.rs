@@ -1,22 +1,17 @@
 //! The responder of a reliable service: requests of the peer (IBTA vol1 9.7.4, 9.7.5).
 
-use feroce_mem::{Access, AccessError, Atomic, PdId, Read, Write};
+use feroce_mem::{AccessError, PdId};
 use feroce_train::Instant;
-use feroce_wire::{
-    AtomicEth, Bth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Msn, NakCode, Op,
-    Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth,
-};
+use feroce_wire::{Bth, Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
-use super::execute::ScatterError;
-use super::receive::{NoReceive, Receive};
+use super::receive::Receive;
 use super::replay::{Memory, Remembered, Replay};
-use super::replies::{ReadReply, Replies, Reply};
+use super::replies::{Replies, Reply};
 use super::{LossPolicy, Qp, QpState, RecvSource};
 use crate::counters::Drop;
-use crate::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::AsyncEvent;
 use crate::hca::Core;
-use crate::wr::MAX_MESSAGE;
 
 /// A message of several packets that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,14 +91,14 @@ impl From<feroce_wire::Truncated> for Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) op: Op,
-    psn: Psn,
-    solicited: bool,
+    pub(super) psn: Psn,
+    pub(super) solicited: bool,
     /// Which shared receive queue, on XRC.
-    srqn: Option<Srqn>,
+    pub(super) srqn: Option<Srqn>,
     /// Protection domain whose memory it reaches.
-    pd: PdId,
+    pub(super) pd: PdId,
     /// What follows the headers that every packet of the service has.
-    body: &'a [u8],
+    pub(super) body: &'a [u8],
 }
 
 /// How many PSNs a request took.
@@ -230,301 +225,6 @@ impl Qp {
             && u64::from(reth.len) + skipped <= u64::from(len)
     }
 
-    /// Executes a request that is next in sequence.
-    #[inline]
-    pub(super) fn execute(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        request: &Request<'_>,
-    ) -> Taken {
-        let op = request.op;
-        if op.starts() == self.rsp.inbound.is_some() {
-            // Something new in the midst of a message, or a continuation of nothing.
-            return Err(Refusal::Invalid);
-        }
-        if op.is_send() {
-            self.execute_send(core, now, request)
-        } else if op.is_write() {
-            self.execute_write(core, now, request)
-        } else {
-            match op {
-                Op::ReadRequest => self.execute_read(core, request),
-                Op::CmpSwap | Op::FetchAdd => self.execute_atomic(core, request),
-                Op::AtomicWrite => self.execute_atomic_write(core, request),
-                Op::Flush => self.execute_flush(core, request),
-                _ => Err(Refusal::Invalid),
-            }
-        }
-    }
-
-    /// Whether the payload of one packet of a message has a length that it may have.
-    #[inline]
-    fn check_length(&self, op: Op, len: usize) -> Result<(), Refusal> {
-        let fits = if op.is_only() {
-            len <= self.pmtu
-        } else if op.is_last() {
-            (1..=self.pmtu).contains(&len)
-        } else {
-            len == self.pmtu
-        };
-        if fits { Ok(()) } else { Err(Refusal::Invalid) }
-    }
-
-    #[inline]
-    fn execute_send(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
-        let op = request.op;
-        if !op.starts() && self.rsp.inbound != Some(Inbound::Send) {
-            return Err(Refusal::Invalid);
-        }
-        let (imm, body) = take_imm(op, request.body)?;
-        let (inv, data) = if op.has_ieth() {
-            let (eth, body) = Ieth::parse(body)?;
-            (Some(eth.rkey), body)
-        } else {
-            (None, body)
-        };
-        self.check_length(op, data.len())?;
-        if op.starts() && self.rsp.receive.is_none() {
-            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
-        }
-        let Some(receive) = self.rsp.receive.as_mut() else {
-            return Err(Refusal::Invalid);
-        };
-        receive.fill(core, data).map_err(|e| match e {
-            ScatterError::TooLong => Refusal::TooLong,
-            ScatterError::Protection => Refusal::Protection,
-        })?;
-        self.rsp.inbound = Some(Inbound::Send);
-        if op.ends() {
-            if let Some(rkey) = inv {
-                core.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
-            }
-            self.rsp.inbound = None;
-            self.finish_receive(core, now, WcOpcode::Recv, request.solicited, imm, inv);
-            self.finish_message(core);
-        }
-        Ok(1)
-    }
-
-    /// A receive for a request that needs one now.
-    #[inline]
-    fn next_receive(&mut self, core: &mut Core, srqn: Option<Srqn>) -> Result<Receive, Refusal> {
-        self.take_receive(core, srqn).map_err(|e| match e {
-            NoReceive::NotReady => Refusal::NotReady,
-            NoReceive::BadSrq => Refusal::Invalid,
-        })
-    }
-
-    #[inline]
-    fn execute_write(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
-        let op = request.op;
-        self.require(Access::REMOTE_WRITE)?;
-        let (target, body) = if op.starts() {
-            let (reth, body) = Reth::parse(request.body)?;
-            if u64::from(reth.len) > MAX_MESSAGE {
-                return Err(Refusal::Invalid);
-            }
-            // The whole range is checked before the first byte is written.
-            let whole = u64::from(reth.len);
-            core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, whole)?;
-            ((reth.va, reth.rkey, reth.len, reth.len), body)
-        } else {
-            match self.rsp.inbound {
-                Some(Inbound::Write { va, rkey, left, len }) => {
-                    ((va, rkey, left, len), request.body)
-                }
-                _ => return Err(Refusal::Invalid),
-            }
-        };
-        let (va, rkey, left, len) = target;
-        let (imm, data) = take_imm(op, body)?;
-        self.check_length(op, data.len())?;
-        let piece = data.len() as u32;
-        if piece > left || (op.ends() && piece != left) || (!op.ends() && piece == left) {
-            return Err(Refusal::Invalid);
-        }
-        let grant =
-            core.mrs.grant_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(piece))?;
-        if imm.is_some() && self.rsp.receive.is_none() {
-            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
-        }
-        grant.copy_in(0, data).map_err(|_| Refusal::Access)?;
-        if op.ends() {
-            self.rsp.inbound = None;
-            if imm.is_some() {
-                self.finish_write_imm(core, now, request.solicited, imm, len);
-            }
-            self.finish_message(core);
-        } else {
-            let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);
-            self.rsp.inbound = Some(Inbound::Write { va, rkey, left, len });
-        }
-        Ok(1)
-    }
-
-    fn execute_read(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
-        self.require(Access::REMOTE_READ)?;
-        self.require_resource()?;
-        let (reth, rest) = Reth::parse(request.body)?;
-        if u64::from(reth.len) > MAX_MESSAGE || !rest.is_empty() {
-            return Err(Refusal::Invalid);
-        }
-        let len = u64::from(reth.len);
-        core.mrs.grant_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
-        let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
-        let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
-        self.remember(request.psn, packets, what);
-        self.finish_message(core);
-        self.push_read(request, &reth);
-        Ok(packets)
-    }
-
-    fn execute_atomic(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
-        self.require(Access::REMOTE_ATOMIC)?;
-        self.require_resource()?;
-        let (eth, rest) = AtomicEth::parse(request.body)?;
-        if !eth.va.is_multiple_of(8) || !rest.is_empty() {
-            return Err(Refusal::Invalid);
-        }
-        let grant = core.mrs.grant_remote::<Atomic>(request.pd, self.qpn, eth.rkey, eth.va, 8)?;
-        let original = match request.op {
-            Op::CmpSwap => grant.compare_swap(eth.compare, eth.swap_add),
-            _ => grant.fetch_add(eth.swap_add),
-        };
-        self.remember(request.psn, 1, Memory::Atomic { original });
-        self.finish_message(core);
-        let (psn, msn) = (request.psn, self.rsp.msn);
-        self.rsp.replies.push(Reply::Atomic { psn, msn, original });
-        Ok(1)
-    }
-
-    fn execute_atomic_write(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
-        self.require(Access::REMOTE_WRITE)?;
-        let (reth, data) = Reth::parse(request.body)?;
-        let Ok(word) = <[u8; 8]>::try_from(data) else {
-            return Err(Refusal::Invalid);
-        };
-        if reth.len != 8 || !reth.va.is_multiple_of(8) {
-            return Err(Refusal::Invalid);
-        }
-        // An aligned word is written at once.
-        let write = core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
-        write.copy_in(0, &word).map_err(|_| Refusal::Access)?;
-        self.finish_message(core);
-        Ok(1)
-    }
-
-    fn execute_flush(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
-        let (feth, body) = Feth::parse(request.body)?;
-        let (reth, rest) = Reth::parse(body)?;
-        let mut levels = Access::empty();
-        if feth.placement.contains(FlushPlacement::GLOBAL) {
-            levels |= Access::FLUSH_GLOBAL;
-        }
-        if feth.placement.contains(FlushPlacement::PERSISTENT) {
-            levels |= Access::FLUSH_PERSISTENT;
-        }
-        if levels.is_empty() || !rest.is_empty() {
-            return Err(Refusal::Invalid);
-        }
-        self.require(levels)?;
-        let (va, len) = match feth.selectivity {
-            FlushSelectivity::Range => (reth.va, u64::from(reth.len)),
-            FlushSelectivity::MemoryRegion => (reth.va, 0),
-            FlushSelectivity::Other(_) => return Err(Refusal::Invalid),
-        };
-        core.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
-        // Ordinary memory is globally visible as soon as it is written, and none of it persists
-        // longer than its owner; there is nothing to wait for.
-        self.finish_message(core);
-        Ok(1)
-    }
-
-    /// Whether this queue pair allows the peer that kind of access at all (C9-30 and following).
-    #[inline]
-    fn require(&self, access: Access) -> Result<(), Refusal> {
-        let allowed = self.attr.access.unwrap_or(Access::empty());
-        if allowed.contains(access) { Ok(()) } else { Err(Refusal::Invalid) }
-    }
-
-    /// Whether the peer keeps to the number of reads and atomics it may have outstanding.
-    fn require_resource(&self) -> Result<(), Refusal> {
-        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
-        if self.rsp.replies.outstanding() < limit { Ok(()) } else { Err(Refusal::Invalid) }
-    }
-
-    fn remember(&mut self, first: Psn, packets: u32, what: Memory) {
-        let depth = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
-        self.rsp.replay.remember(Remembered { first, packets, what }, depth);
-    }
-
-    fn push_read(&mut self, request: &Request<'_>, reth: &Reth) {
-        self.rsp.replies.push(Reply::Read(ReadReply {
-            psn: request.psn,
-            sent: 0,
-            msn: self.rsp.msn,
-            va: reth.va,
-            rkey: reth.rkey,
-            len: reth.len,
-            pd: request.pd,
-        }));
-    }
-
-    #[inline]
-    fn finish_message(&mut self, core: &mut Core) {
-        self.rsp.msn = self.rsp.msn.wrapping_add(1);
-        core.counters.rdma_recvs += 1;
-    }
-
-    /// Completes the receive of a message.
-    #[inline]
-    pub(super) fn finish_receive(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        opcode: WcOpcode,
-        solicited: bool,
-        imm: Option<Imm>,
-        inv: Option<Rkey>,
-    ) {
-        let Some(receive) = self.rsp.receive.take() else {
-            return;
-        };
-        let mut cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
-        cqe.solicited = solicited;
-        cqe.src_qp = self.dest_qpn();
-        if let Some(imm) = imm {
-            cqe.flags |= WcFlags::WITH_IMM;
-            cqe.imm = imm;
-        }
-        if let Some(rkey) = inv {
-            cqe.flags |= WcFlags::WITH_INV;
-            cqe.invalidated = rkey;
-        }
-        core.complete_recv(receive.cq(), cqe);
-    }
-
-    /// Completes the receive that a write with immediate consumed.
-    pub(super) fn finish_write_imm(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        solicited: bool,
-        imm: Option<Imm>,
-        len: u32,
-    ) {
-        let Some(receive) = self.rsp.receive.take() else {
-            return;
-        };
-        let opcode = WcOpcode::RecvWriteImm;
-        let cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
-        let (flags, src_qp) = (WcFlags::WITH_IMM, self.dest_qpn());
-        let imm = imm.unwrap_or_default();
-        let cqe = Cqe { byte_len: len, solicited, flags, imm, src_qp, ..cqe };
-        core.complete_recv(receive.cq(), cqe);
-    }
-
     fn push_nak(&mut self, code: NakCode) {
         let (psn, msn) = (self.rsp.expected, self.rsp.msn);
         self.rsp.replies.push(Reply::Nak { psn, msn, code });
@@ -588,17 +288,4 @@ impl Qp {
 /// Whether the answer to a request is more than an acknowledgement.
 const fn has_own_reply(op: Op) -> bool {
     matches!(op, Op::ReadRequest | Op::CmpSwap | Op::FetchAdd)
-}
-
-/// Splits off immediate data where the operation has it.
-#[inline]
-pub(super) fn take_imm(
-    op: Op,
-    body: &[u8],
-) -> Result<(Option<Imm>, &[u8]), feroce_wire::Truncated> {
-    if !op.has_imm() {
-        return Ok((None, body));
-    }
-    let (dt, body) = ImmDt::parse(body)?;
-    Ok((Some(dt.imm), body))
 }

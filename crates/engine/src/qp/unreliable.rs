@@ -6,8 +6,9 @@
 use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
 
-use super::execute::gather;
-use super::responder::{Refusal, take_imm};
+use super::buffers::gather;
+use super::execute::take_imm;
+use super::responder::Refusal;
 use super::window::Kind;
 use super::{Qp, QpState, QpType};
 use crate::counters::Drop;

@@ -1,5 +1,6 @@
 //! Engines on a virtual wire with virtual time, and packets by hand.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,0 +1,135 @@
+//! Where work requests meet memory: gathering and scattering.
+
+use alloc::vec::Vec;
+
+use feroce_mem::{Grant, MrTable, PdId, Read, Write};
+use feroce_train::Payload;
+
+use crate::cq::WcStatus;
+use crate::wr::{Data, Sge};
+
+/// The payload at `offset..offset + len` of the data of a work request.
+#[inline]
+pub(super) fn gather(
+    mrs: &MrTable,
+    pd: PdId,
+    data: &Data,
+    offset: u64,
+    len: usize,
+) -> Result<Payload, WcStatus> {
+    let sges = match data {
+        Data::Inline(bytes) => {
+            let offset = usize::try_from(offset).map_err(|_| WcStatus::LocalLength)?;
+            return Ok(Payload::Inline { data: bytes.clone(), offset });
+        }
+        Data::Sges(sges) => sges.as_slice(),
+    };
+    let grant = |addr: u64, len: u32, sge: &Sge| -> Result<Grant<Read>, WcStatus> {
+        mrs.grant_local::<Read>(pd, sge.lkey, addr, len).map_err(|_| WcStatus::LocalProtection)
+    };
+    if let [sge] = sges {
+        let addr = sge.addr.checked_add(offset).ok_or(WcStatus::LocalProtection)?;
+        return Ok(Payload::One(grant(addr, len as u32, sge)?));
+    }
+    let mut grants = Vec::with_capacity(sges.len());
+    for piece in Pieces::new(sges, offset, len) {
+        grants.push(grant(piece.addr.ok_or(WcStatus::LocalProtection)?, piece.len, piece.sge)?);
+    }
+    Ok(Payload::Gather(grants))
+}
+
+/// Why received bytes could not be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ScatterError {
+    /// The buffers are too short.
+    TooLong,
+    /// A key, range or right is wrong.
+    Protection,
+}
+
+/// Writes `data` to the buffers of a work request, from `offset` of the message on. All rights
+/// are checked before the first byte is written.
+#[inline]
+pub(super) fn scatter(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    data: &[u8],
+) -> Result<(), ScatterError> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    let grant = |addr: Option<u64>, len: u32, sge: &Sge| -> Result<Grant<Write>, ScatterError> {
+        let addr = addr.ok_or(ScatterError::Protection)?;
+        mrs.grant_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
+    };
+    let place = |grant: Grant<Write>, bytes: &[u8]| {
+        grant.copy_in(0, bytes).map_err(|_| ScatterError::Protection)
+    };
+    let mut pieces = Pieces::new(sges, offset, data.len());
+    let first = pieces.next().ok_or(ScatterError::TooLong)?;
+    if first.len as usize == data.len() {
+        return place(grant(first.addr, first.len, first.sge)?, data);
+    }
+    let mut grants = Vec::with_capacity(sges.len());
+    let mut placed = 0;
+    for piece in core::iter::once(first).chain(pieces) {
+        grants.push(grant(piece.addr, piece.len, piece.sge)?);
+        placed += piece.len as usize;
+    }
+    if placed < data.len() {
+        return Err(ScatterError::TooLong);
+    }
+    let mut rest = data;
+    for grant in grants {
+        let (now, later) = rest.split_at(grant.len());
+        place(grant, now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// A part of one scatter/gather element.
+struct Piece<'a> {
+    sge: &'a Sge,
+    /// Where it starts; `None` if that is beyond the end of the address space.
+    addr: Option<u64>,
+    len: u32,
+}
+
+/// The parts of a list of elements that hold `len` bytes from `offset` on.
+struct Pieces<'a> {
+    sges: core::slice::Iter<'a, Sge>,
+    offset: u64,
+    left: usize,
+}
+
+impl<'a> Pieces<'a> {
+    #[inline]
+    fn new(sges: &'a [Sge], offset: u64, len: usize) -> Self {
+        Self { sges: sges.iter(), offset, left: len }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece<'a>> {
+        while self.left > 0 {
+            let sge = self.sges.next()?;
+            let available = u64::from(sge.len).saturating_sub(self.offset);
+            if available == 0 {
+                self.offset -= u64::from(sge.len);
+                continue;
+            }
+            let len = available.min(self.left as u64) as u32;
+            let addr = sge.addr.checked_add(self.offset);
+            self.offset = 0;
+            self.left -= len as usize;
+            return Some(Piece { sge, addr, len });
+        }
+        None
+    }
+}
