@@ -1,0 +1,114 @@
+//! Links carry packet trains between engines.
+//!
+//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; layers wrap any
+//! link and record, disturb or check what passes. The driver in `feroce` owns the stack and moves
+//! trains between it and an engine; engine and link never see each other.
+//!
+//! Received packets travel up the stack as they were on the wire, ICRC included, so that a layer
+//! can damage or record them; [`Verified`] on top of the stack checks the ICRC and drops what
+//! fails.
+
+mod icrc;
+mod sys;
+mod udp;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+use feroce_wire::Gid;
+
+pub use icrc::{IcrcPolicy, Verified, seal_prefix};
+pub use udp::{UdpConfig, UdpLink};
+
+/// What became of a train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It is on its way, or was lost as on any network.
+    Done,
+    /// The carrier is full; try again when [`Link::wait_fd`] is writable, or a little later.
+    Full,
+}
+
+/// Numbers that a link keeps, by name.
+pub type LinkCounters = Vec<(&'static str, u64)>;
+
+/// Something that carries trains.
+pub trait Link: Send {
+    /// What it can take in one train.
+    fn caps(&self) -> LinkCaps;
+
+    /// Sends a train. An error is one of the carrier; the packets count as lost.
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent>;
+
+    /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize>;
+
+    /// Readable when [`Link::receive`] has something.
+    fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// When [`Link::receive`] should be called even if nothing arrives: a layer holds packets back.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Follows a change of the addresses of the port.
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()>;
+
+    /// Takes packets to a multicast group.
+    fn join(&mut self, group: Gid) -> io::Result<()>;
+
+    /// No longer takes packets to a multicast group.
+    fn leave(&mut self, group: Gid) -> io::Result<()>;
+
+    /// What happened so far, all layers together.
+    fn counters(&self) -> LinkCounters;
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn caps(&self) -> LinkCaps {
+        (**self).caps()
+    }
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        (**self).send(now, train)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        (**self).receive(now, budget, sink)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        (**self).wait_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        (**self).set_addresses(addresses)
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        (**self).join(group)
+    }
+
+    fn leave(&mut self, group: Gid) -> io::Result<()> {
+        (**self).leave(group)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        (**self).counters()
+    }
+}

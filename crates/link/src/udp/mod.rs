@@ -1,0 +1,226 @@
+//! RoCEv2 over UDP sockets, without privilege.
+//!
+//! One socket per address receives on port 4791; a few more send, each from a port of its own, so
+//! that flows spread over equal-cost paths. Sockets are never connected and never fragment: the
+//! ICRC depends on it (see `icrc`). Trains go out in one call with segmentation offload and come
+//! in merged; where the kernel refuses, the link falls back to one packet per call for good and
+//! says so once.
+
+mod rx;
+mod socket;
+mod tx;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+use feroce_wire::Gid;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use socket2::Socket;
+
+use crate::{Link, LinkCounters, Sent};
+
+/// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
+const MAX_TRAIN_BYTES: u32 = 65_000;
+/// Most segments that every kernel with segmentation offload takes.
+const MAX_TRAIN_PACKETS: u32 = 64;
+
+/// How a [`UdpLink`] is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UdpConfig {
+    /// Interface by name and index: for multicast, and for link-local addresses.
+    pub interface: Option<(String, u32)>,
+    /// Receive buffer to ask for; the kernel may grant less.
+    pub rcvbuf: usize,
+    /// Send buffer to ask for.
+    pub sndbuf: usize,
+    /// Source ports to spread flows over.
+    pub flows: usize,
+    /// Mark packets as ECN-capable.
+    pub ecn: bool,
+    /// Try segmentation offload when sending.
+    pub gso: bool,
+    /// Try to receive merged packets.
+    pub gro: bool,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self {
+            interface: None,
+            rcvbuf: 8 << 20,
+            sndbuf: 4 << 20,
+            flows: 8,
+            ecn: true,
+            gso: true,
+            gro: true,
+        }
+    }
+}
+
+/// Counters of the link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_trains: u64,
+    tx_packets: u64,
+    tx_full: u64,
+    tx_errors: u64,
+    rx_trains: u64,
+    rx_errors: u64,
+    rx_foreign: u64,
+}
+
+/// An address of the port, with its sockets.
+#[derive(Debug)]
+struct Port {
+    addr: Gid,
+    rx: Socket,
+    /// Sending sockets and their ports.
+    tx: Vec<(Socket, u16)>,
+}
+
+/// A multicast group that the port has joined.
+#[derive(Debug)]
+struct Group {
+    gid: Gid,
+    rx: Socket,
+}
+
+/// A link over UDP sockets.
+#[derive(Debug)]
+pub struct UdpLink {
+    config: UdpConfig,
+    ports: Vec<Port>,
+    groups: Vec<Group>,
+    epoll: Epoll,
+    /// The socket that packets came from last: asked first.
+    hot: Option<RawFd>,
+    tx_buf: Vec<u8>,
+    rx_buf: Vec<u8>,
+    cmsg_buf: Vec<u8>,
+    gso: bool,
+    warned_size: bool,
+    counters: Counters,
+}
+
+impl UdpLink {
+    /// A link with the given addresses.
+    pub fn new(config: UdpConfig, addresses: &[Gid]) -> io::Result<Self> {
+        let mut link = Self {
+            gso: config.gso,
+            config,
+            ports: Vec::new(),
+            groups: Vec::new(),
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            hot: None,
+            tx_buf: vec![0; 66_000],
+            rx_buf: vec![0; 66_000],
+            cmsg_buf: rx::control_space(),
+            warned_size: false,
+            counters: Counters::default(),
+        };
+        link.set_addresses(addresses)?;
+        Ok(link)
+    }
+
+    fn watch(&self, socket: &Socket) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, socket.as_raw_fd() as u64);
+        Ok(self.epoll.add(socket, event)?)
+    }
+
+    /// The address that a receiving socket stands for.
+    fn address_of(&self, fd: RawFd) -> Option<Gid> {
+        let port = self.ports.iter().find(|p| p.rx.as_raw_fd() == fd).map(|p| p.addr);
+        port.or_else(|| self.groups.iter().find(|g| g.rx.as_raw_fd() == fd).map(|g| g.gid))
+    }
+
+    fn interface_index(&self) -> u32 {
+        self.config.interface.as_ref().map_or(0, |(_, index)| *index)
+    }
+}
+
+impl Link for UdpLink {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps { max_packets: MAX_TRAIN_PACKETS, max_bytes: MAX_TRAIN_BYTES }
+    }
+
+    fn send(&mut self, _now: Instant, train: &Train) -> io::Result<Sent> {
+        self.send_train(train)
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        self.receive_trains(budget, sink)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        self.ports.retain(|p| addresses.contains(&p.addr));
+        for &addr in addresses {
+            if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
+                continue;
+            }
+            let port = socket::open_port(&self.config, addr, self.interface_index())?;
+            self.watch(&port.rx)?;
+            self.ports.push(port);
+        }
+        self.hot = None;
+        Ok(())
+    }
+
+    fn join(&mut self, gid: Gid) -> io::Result<()> {
+        if self.groups.iter().any(|g| g.gid == gid) {
+            return Ok(());
+        }
+        let local = self.ports.iter().map(|p| p.addr).find(|a| same_family(*a, gid));
+        let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
+        self.watch(&rx)?;
+        self.groups.push(Group { gid, rx });
+        Ok(())
+    }
+
+    fn leave(&mut self, gid: Gid) -> io::Result<()> {
+        // Closing the socket leaves the group.
+        self.groups.retain(|g| g.gid != gid);
+        self.hot = None;
+        Ok(())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let c = &self.counters;
+        vec![
+            ("udp_tx_trains", c.tx_trains),
+            ("udp_tx_packets", c.tx_packets),
+            ("udp_tx_full", c.tx_full),
+            ("udp_tx_errors", c.tx_errors),
+            ("udp_rx_trains", c.rx_trains),
+            ("udp_rx_errors", c.rx_errors),
+            ("udp_rx_foreign", c.rx_foreign),
+        ]
+    }
+}
+
+fn same_family(a: Gid, b: Gid) -> bool {
+    a.as_ipv4().is_some() == b.as_ipv4().is_some()
+}
+
+/// The socket address of a GID; `scope` is the interface of link-local addresses.
+pub(crate) fn socket_addr(gid: Gid, port: u16, scope: u32) -> SocketAddr {
+    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+    match gid.as_ipv4() {
+        Some(v4) => SocketAddrV4::new(Ipv4Addr::from(v4), port).into(),
+        None => {
+            let ip = Ipv6Addr::from(gid.0);
+            let is_local = ip.is_unicast_link_local() || ip.is_multicast();
+            SocketAddrV6::new(ip, port, 0, if is_local { scope } else { 0 }).into()
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Sockets as the link needs them.
+
+use std::io;
+
+use feroce_wire::{Gid, ROCE_UDP_PORT};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, UdpGroSegment};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::{Port, UdpConfig, socket_addr};
+use crate::sys::set_int;
+
+/// Ports that RoCEv2 senders use as sources (annex A17.9.2).
+const FIRST_SOURCE_PORT: u16 = 0xc000;
+
+/// ECT(0), as the low bits of the traffic class.
+pub(super) const ECT0: u8 = 2;
+
+/// The sockets of one address.
+pub(super) fn open_port(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Port> {
+    let rx = open(config, addr)?;
+    let bind_to: SockAddr = socket_addr(addr, ROCE_UDP_PORT, scope).into();
+    rx.bind(&bind_to).map_err(|e| describe_bind(&e, addr))?;
+    prepare_rx(config, &rx, addr)?;
+    let mut tx = Vec::new();
+    for flow in 0..config.flows.max(1) {
+        tx.push(open_tx(config, addr, scope, flow)?);
+    }
+    Ok(Port { addr, rx, tx })
+}
+
+/// A sending socket on a port that nobody has; `flow` says where to begin looking.
+fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<(Socket, u16)> {
+    let socket = open(config, addr)?;
+    if addr.as_ipv4().is_some() {
+        socket.set_ttl_v4(64)?;
+        socket.set_multicast_ttl_v4(64)?;
+    } else {
+        socket.set_unicast_hops_v6(64)?;
+        socket.set_multicast_hops_v6(64)?;
+        if scope != 0 {
+            socket.set_multicast_if_v6(scope)?;
+        }
+    }
+    // It never receives what we want: RoCEv2 comes to port 4791.
+    let _ = socket.set_recv_buffer_size(2048);
+    let start = u16::try_from(flow * 97 % 0x4000).unwrap_or(0);
+    for step in 0..0x4000_u16 {
+        let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
+        match socket.bind(&socket_addr(addr, port, scope).into()) {
+            Ok(()) => return Ok((socket, port)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
+}
+
+/// A socket that receives a multicast group on the interface of `local`.
+pub(super) fn open_group(
+    config: &UdpConfig,
+    group: Gid,
+    local: Option<Gid>,
+    scope: u32,
+) -> io::Result<Socket> {
+    let rx = open(config, group)?;
+    rx.set_reuse_address(true)?;
+    rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())?;
+    match group.as_ipv4() {
+        Some(v4) => {
+            let on = local.and_then(Gid::as_ipv4).unwrap_or([0; 4]);
+            rx.join_multicast_v4(&v4.into(), &on.into())?;
+            rx.set_multicast_all_v4(false)?;
+        }
+        None => {
+            rx.join_multicast_v6(&group.0.into(), scope)?;
+            rx.set_multicast_all_v6(false)?;
+        }
+    }
+    prepare_rx(config, &rx, group)?;
+    Ok(rx)
+}
+
+/// A socket that neither blocks nor fragments.
+fn open(config: &UdpConfig, addr: Gid) -> io::Result<Socket> {
+    let is_v4 = addr.as_ipv4().is_some();
+    let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    let tos = if config.ecn { u32::from(ECT0) } else { 0 };
+    if is_v4 {
+        set_int(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        socket.set_tos_v4(tos)?;
+    } else {
+        socket.set_only_v6(true)?;
+        let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
+        set_int(&socket, level, name, libc::IPV6_PMTUDISC_DO)?;
+        socket.set_tclass_v6(tos)?;
+    }
+    // Both are wishes; the kernel grants what its limits allow.
+    let _ = socket.set_recv_buffer_size(config.rcvbuf);
+    let _ = socket.set_send_buffer_size(config.sndbuf);
+    Ok(socket)
+}
+
+/// Asks for merged packets and for the header fields that we want to see.
+fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> {
+    if config.gro && setsockopt(socket, UdpGroSegment, &true).is_err() {
+        tracing::warn!("UDP_GRO refused: packets are received one by one");
+    }
+    if addr.as_ipv4().is_some() {
+        setsockopt(socket, IpRecvTos, &true)?;
+        set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+    } else {
+        setsockopt(socket, Ipv6RecvTClass, &true)?;
+        setsockopt(socket, Ipv6RecvHopLimit, &true)?;
+    }
+    Ok(())
+}
+
+/// Says what to do about an address that cannot be bound.
+fn describe_bind(e: &io::Error, addr: Gid) -> io::Error {
+    let hint = match e.kind() {
+        io::ErrorKind::AddrInUse => ": another process has it; one process per address for now",
+        io::ErrorKind::AddrNotAvailable => ": the address is not one of this machine",
+        _ => "",
+    };
+    io::Error::new(e.kind(), format!("cannot bind UDP port {ROCE_UDP_PORT} of {addr}: {e}{hint}"))
+}
