@@ -211,6 +211,7 @@ impl Qp {
                 return Err(Blocked::NoWork);
             }
             room = room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32);
+            room = room.min(self.req.window.until_piece_end(flight.first.wrapping_add(from)));
         }
         let (mut train, psns) = match self.build_train(core, room, caps) {
             Ok(built) => built,
@@ -233,6 +234,9 @@ impl Qp {
         let is_new = !psn.is_before(self.req.window.high);
         if takes_resource {
             self.req.window.resources.push_back(psn.wrapping_add(psns));
+            if flight.packets > 1 {
+                self.req.window.note_piece(psn.wrapping_add(psns));
+            }
             if from > 0 && is_new {
                 // The responder counts every piece of a read as a request.
                 self.req.ssn = self.req.ssn.wrapping_add(1);

@@ -71,6 +71,10 @@ pub(crate) struct Window {
     pub(crate) cost: u64,
     /// Ends of the requests in flight that occupy a resource of the responder, oldest first.
     pub(crate) resources: VecDeque<Psn>,
+    /// Ends of the pieces in which reads were asked for and that are not answered, oldest first.
+    /// Going back does not forget them: the responder remembers each as it came, and answers
+    /// again only what lies inside one.
+    pieces: VecDeque<Psn>,
 }
 
 impl Window {
@@ -116,6 +120,21 @@ impl Window {
         }
     }
 
+    /// How many PSNs from `psn` on may be asked for at once: up to where an earlier request for
+    /// them ended.
+    pub(crate) fn until_piece_end(&self, psn: Psn) -> u32 {
+        let end = self.pieces.iter().find(|end| end.is_after(psn));
+        end.map_or(u32::MAX, |end| end.since(psn))
+    }
+
+    /// Remembers that what was asked for in one request ends at `end`.
+    pub(crate) fn note_piece(&mut self, end: Psn) {
+        let at = self.pieces.iter().rposition(|e| !e.is_after(end)).map_or(0, |i| i + 1);
+        if at == 0 || self.pieces.get(at - 1) != Some(&end) {
+            self.pieces.insert(at, end);
+        }
+    }
+
     /// Moves the cursor past requests that send nothing.
     #[inline]
     pub(crate) fn skip_local(&mut self) {
@@ -154,6 +173,9 @@ impl Window {
         self.cost -= freed;
         while self.resources.front().is_some_and(|end| !end.is_after(psn)) {
             self.resources.pop_front();
+        }
+        while self.pieces.front().is_some_and(|end| !end.is_after(psn)) {
+            self.pieces.pop_front();
         }
         if before.is_before(psn) {
             self.move_cursor(psn);
