@@ -60,8 +60,13 @@ impl Qp {
                 "there is no address at that index of the GID table",
             ))?;
             self.path = path;
+            // What is in flight while the send queue drains counts at the new destination.
+            let cost = self.req.window.cost;
             self.leave_peer(core);
-            self.peer = Some(core.peers.join(path.dst, &core.config.window));
+            let peer = core.peers.join(path.dst, &core.config.window);
+            core.peers.get(peer).sent(cost);
+            self.req.window.cost = cost;
+            self.peer = Some(peer);
         }
         if let Some(index) = attr.pkey_index {
             self.pkey = core.pkey(index).unwrap_or(self.pkey);

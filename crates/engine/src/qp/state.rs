@@ -134,9 +134,11 @@ pub(crate) fn transition(
         (Init, Rtr) => to_rtr(qp_type),
         (Rtr, Rts) => to_rts(qp_type),
         (Rts, Rts) => (AttrMask::empty(), in_rts(qp_type)),
-        (Sqe, Rts) if matches!(qp_type, QpType::Uc | QpType::Ud) => {
-            (AttrMask::empty(), in_rts(qp_type))
-        }
+        (Sqe, Rts) => match qp_type {
+            QpType::Uc => (AttrMask::empty(), AttrMask::ACCESS),
+            QpType::Ud => (AttrMask::empty(), AttrMask::QKEY),
+            _ => return None,
+        },
         (Rts, Sqd) => (AttrMask::empty(), AttrMask::SQD_NOTIFY),
         (Sqd, Rts) => (AttrMask::empty(), in_rts(qp_type)),
         (Sqd, Sqd) => (AttrMask::empty(), in_sqd(qp_type)),
