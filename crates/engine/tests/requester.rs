@@ -251,10 +251,8 @@ fn sq_sig_all_reports_every_request() {
 fn a_message_beyond_two_gigabytes_is_refused_locally() {
     let mut script = Scripted::rc();
     let data = script.host.data(0, 0x8000_0001);
-    let packets = script.post_all([
-        wr(1, SendOp::Write(REMOTE), data),
-        wr(2, SendOp::Send, Data::EMPTY),
-    ]);
+    let packets =
+        script.post_all([wr(1, SendOp::Write(REMOTE), data), wr(2, SendOp::Send, Data::EMPTY)]);
     assert!(packets.is_empty());
     assert_eq!(script.done(), [(1, WcStatus::LocalLength), (2, WcStatus::Flushed)]);
     assert_eq!(script.state(), QpState::Err);
@@ -278,8 +276,7 @@ fn a_bad_local_key_fails_in_turn_and_lost_requests_before_it_are_resent() {
     // The first is lost: it is still sent again, and nothing after the bad one ever is.
     assert_eq!(psns(&script.wait(4096 << 14)), [OUR_PSN]);
     script.answer(OUR_PSN, ACK);
-    let expected =
-        [(1, WcStatus::Success), (2, WcStatus::LocalProtection), (3, WcStatus::Flushed)];
+    let expected = [(1, WcStatus::Success), (2, WcStatus::LocalProtection), (3, WcStatus::Flushed)];
     assert_eq!((script.done(), script.state()), (expected.to_vec(), QpState::Err));
 }
 
