@@ -251,6 +251,9 @@ impl Engine {
         if attr.max_sge > limits.max_sge {
             return Err(CreateError::BeyondLimits("number of SGEs"));
         }
+        if attr.limit > attr.max_wr {
+            return Err(CreateError::BeyondLimits("limit"));
+        }
         if self.core.srqs.len() >= limits.max_srq as usize {
             return Err(CreateError::TooMany);
         }

@@ -126,9 +126,10 @@ impl Engine {
     /// What follows every call that may have completed something.
     #[inline]
     fn finish(&mut self) {
-        self.core.wake_consumers();
         while let Some(cq) = self.core.dead_cqs.pop() {
+            // This flushes to other completion queues, so consumers are woken afterwards.
             self.stop_users_of(cq);
         }
+        self.core.wake_consumers();
     }
 }
