@@ -176,7 +176,11 @@ impl Qp {
         let fits = match (wr.op, op) {
             (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Op::AtomicAcknowledge) => true,
             (SendOp::Read(_), op) if op.is_read_response() => {
-                data.len() as u64 == (u64::from(flight.len) - offset).min(self.pmtu as u64)
+                let is_last = packet + 1 == flight.packets;
+                let may_end = is_last || self.req.window.is_piece_end(psn.next());
+                (packet != 0 || op.starts())
+                    && if op.ends() { may_end } else { !is_last }
+                    && data.len() as u64 == (u64::from(flight.len) - offset).min(self.pmtu as u64)
             }
             _ => false,
         };

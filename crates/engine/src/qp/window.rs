@@ -135,6 +135,11 @@ impl Window {
         }
     }
 
+    /// Whether a request for an answer ended at `end`.
+    pub(crate) fn is_piece_end(&self, end: Psn) -> bool {
+        self.pieces.contains(&end)
+    }
+
     /// Moves the cursor past requests that send nothing.
     #[inline]
     pub(crate) fn skip_local(&mut self) {
