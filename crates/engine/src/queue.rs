@@ -66,6 +66,13 @@ pub struct QpCap {
     pub max_inline: u32,
 }
 
+impl QpCap {
+    /// Queues of these depths, four elements per request and 64 bytes of inline data.
+    pub const fn new(max_send_wr: u32, max_recv_wr: u32) -> Self {
+        Self { max_send_wr, max_recv_wr, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 }
+    }
+}
+
 /// What both ends of a queue pair see.
 #[derive(Debug)]
 pub(crate) struct QpShared {

@@ -1,0 +1,79 @@
+//! The `feroce` command.
+
+mod asyncwatch;
+mod decode;
+mod demo;
+mod devices;
+mod perf;
+mod pingpong;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA without RDMA hardware: a software adapter in user space.
+#[derive(Debug, Parser)]
+#[command(name = "feroce", version, about, propagate_version = true)]
+struct Cli {
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what RDMA is: two adapters on this machine, every operation, its packets, its speed.
+    Demo(demo::Args),
+    /// List the devices.
+    Devices(devices::ListArgs),
+    /// Show the attributes of devices.
+    Devinfo(devices::InfoArgs),
+    /// Bounce messages over a reliable connection.
+    RcPingpong(pingpong::Args),
+    /// Bounce messages over an unreliable connection.
+    UcPingpong(pingpong::Args),
+    /// Bounce datagrams.
+    UdPingpong(pingpong::Args),
+    /// Bounce messages over reliable connections that share a receive queue.
+    SrqPingpong(pingpong::Args),
+    /// Print asynchronous events as they happen.
+    Asyncwatch(asyncwatch::Args),
+    /// Measure bandwidth and latency.
+    Perf(perf::Args),
+    /// Show what a packet capture holds.
+    Decode(decode::Args),
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FEROCE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .without_time()
+        .with_writer(std::io::stderr)
+        .init();
+    let cli = Cli::parse();
+    let json = cli.json;
+    let result = match cli.command {
+        Command::Demo(args) => demo::run(&args, json),
+        Command::Devices(args) => devices::list(&args, json),
+        Command::Devinfo(args) => devices::info(&args, json),
+        Command::RcPingpong(args) => pingpong::run(pingpong::Kind::Rc, &args, json),
+        Command::UcPingpong(args) => pingpong::run(pingpong::Kind::Uc, &args, json),
+        Command::UdPingpong(args) => pingpong::run(pingpong::Kind::Ud, &args, json),
+        Command::SrqPingpong(args) => pingpong::run(pingpong::Kind::Srq, &args, json),
+        Command::Asyncwatch(args) => asyncwatch::run(&args, json),
+        Command::Perf(args) => perf::run(&args, json),
+        Command::Decode(args) => decode::run(&args, json),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("feroce: {e:#}");
+            ExitCode::from(1)
+        }
+    }
+}

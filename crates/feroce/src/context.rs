@@ -1,0 +1,193 @@
+//! An open device.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use feroce_engine::{AsyncEvent, Counters, DropCounters, Engine, Limits};
+use feroce_link::{IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_wire::{Gid, Pkey, Pmtu};
+
+use crate::channel::CompChannel;
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::driver::{AsyncQueue, Clock, Driver};
+use crate::pd::Pd;
+use crate::{Error, Settings, sys};
+
+/// An open device. Cheap to clone; the device closes when the last object made from it is gone.
+///
+/// ```
+/// let context = feroce::Device::at(["127.0.0.21".parse()?]).open()?;
+/// assert_eq!(context.port().gids.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_context")]
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(crate) inner: Arc<ContextInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    pub(crate) driver: Arc<Driver>,
+    device: Device,
+    events: Arc<AsyncQueue>,
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        self.driver.shut_down();
+    }
+}
+
+/// Limits and identity of a device.
+#[doc(alias = "ibv_device_attr")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceAttr {
+    /// Name.
+    pub name: String,
+    /// Node GUID.
+    pub guid: u64,
+    /// Limits.
+    pub limits: Limits,
+    /// Longest message in bytes.
+    pub max_msg_size: u64,
+}
+
+/// Whether packets can pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortState {
+    /// They can.
+    Active,
+    /// The interface is down.
+    Down,
+}
+
+/// The port of a device.
+#[doc(alias = "ibv_port_attr")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortAttr {
+    /// State.
+    pub state: PortState,
+    /// Greatest path MTU.
+    pub active_mtu: Pmtu,
+    /// Addresses by index.
+    pub gids: Vec<Gid>,
+    /// Partition keys by index.
+    pub pkeys: Vec<Pkey>,
+}
+
+impl Context {
+    pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
+        let mut config = settings.engine;
+        if config.seed == 0 {
+            config.seed = sys::random_u64()?;
+        }
+        config.port_mtu = device.path_mtu();
+        let mut engine = Engine::new(config);
+        for (i, gid) in device.gids().iter().enumerate() {
+            engine.set_gid(i as u16, *gid);
+        }
+        // Nobody listens yet: these are not changes.
+        while engine.poll_event().is_some() {}
+        let udp = UdpConfig {
+            interface: device.interface().cloned(),
+            gso: settings.gso,
+            gro: settings.gro,
+            ..UdpConfig::default()
+        };
+        let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
+        let link = Verified::new(UdpLink::new(udp, device.gids())?, policy);
+        let driver = Driver::start(engine, Box::new(link), Clock::start(), device.name())?;
+        let events = Arc::new(AsyncQueue::new()?);
+        driver.control(|state, _| state.dispatch.listen(&events));
+        Ok(Self { inner: Arc::new(ContextInner { driver, device, events }) })
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.inner.driver
+    }
+
+    /// The device that was opened.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// Limits and identity.
+    #[doc(alias = "ibv_query_device")]
+    pub fn attr(&self) -> DeviceAttr {
+        DeviceAttr {
+            name: self.inner.device.name().to_owned(),
+            guid: self.inner.device.guid(),
+            limits: self.driver().control(|s, _| s.engine.config().limits),
+            max_msg_size: feroce_engine::MAX_MESSAGE,
+        }
+    }
+
+    /// The port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port(&self) -> PortAttr {
+        let device = &self.inner.device;
+        self.driver().control(|s, _| PortAttr {
+            state: if device.is_up() { PortState::Active } else { PortState::Down },
+            active_mtu: s.engine.config().port_mtu,
+            gids: s.engine.gids().to_vec(),
+            pkeys: s.engine.config().pkeys.clone(),
+        })
+    }
+
+    /// Makes a protection domain.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::alloc(self)
+    }
+
+    /// Makes a completion queue of `depth` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
+        Cq::create(self, depth, None)
+    }
+
+    /// Makes a completion queue whose events go to `channel`.
+    pub fn create_cq_with(&self, depth: u32, channel: &CompChannel) -> Result<Cq, Error> {
+        Cq::create(self, depth, Some(channel))
+    }
+
+    /// Makes a completion channel.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        CompChannel::new()
+    }
+
+    /// The next asynchronous event, if there is one.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn try_async_event(&self) -> Option<AsyncEvent> {
+        self.inner.events.try_pop()
+    }
+
+    /// Waits for the next asynchronous event, at most `timeout_ms`; for ever if `None`.
+    pub fn wait_async_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<AsyncEvent>> {
+        self.inner.events.pop_wait(timeout_ms)
+    }
+
+    /// Readable while an asynchronous event waits.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.inner.events.fd()
+    }
+
+    /// What the adapter did so far.
+    pub fn counters(&self) -> Counters {
+        self.driver().control(|s, _| *s.engine.counters())
+    }
+
+    /// Packets that the adapter dropped so far, by reason.
+    pub fn drops(&self) -> DropCounters {
+        self.driver().control(|s, _| *s.engine.drops())
+    }
+
+    /// What the link did so far, by name.
+    pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
+        self.driver().control(|s, _| s.link.counters())
+    }
+}

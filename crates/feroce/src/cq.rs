@@ -1,0 +1,166 @@
+//! Completion queues.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+
+use crate::Error;
+use crate::channel::CompChannel;
+use crate::context::Context;
+
+/// How often an empty queue is polled before a waiting thread goes to sleep.
+const SPINS: u32 = 200;
+
+/// A completion queue. Cheap to clone; all clones are the same queue.
+///
+/// ```
+/// # let context = feroce::Device::at(["127.0.0.23".parse()?]).open()?;
+/// let cq = context.create_cq(64)?;
+/// assert!(cq.poll_one().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_cq")]
+#[derive(Clone, Debug)]
+pub struct Cq {
+    inner: Arc<CqInner>,
+}
+
+#[derive(Debug)]
+struct CqInner {
+    id: CqId,
+    poller: Mutex<CqPoller>,
+    channel: CompChannel,
+    context: Context,
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.context.driver().control(|s, _| {
+            s.dispatch.detach(id);
+            // Queue pairs hold their queues, so nothing uses it any more.
+            let _ = s.engine.destroy_cq(id);
+        });
+    }
+}
+
+impl Cq {
+    pub(crate) fn create(
+        context: &Context,
+        depth: u32,
+        channel: Option<&CompChannel>,
+    ) -> Result<Self, Error> {
+        let channel = match channel {
+            Some(channel) => channel.clone(),
+            None => CompChannel::new()?,
+        };
+        let (id, poller) = context.driver().control(|s, _| {
+            let created = s.engine.create_cq(depth)?;
+            s.dispatch.attach(created.0, Arc::clone(&channel.queue));
+            Ok::<_, Error>(created)
+        })?;
+        let (poller, context) = (Mutex::new(poller), context.clone());
+        Ok(Self { inner: Arc::new(CqInner { id, poller, channel, context }) })
+    }
+
+    /// Its handle, as events name it.
+    pub fn id(&self) -> CqId {
+        self.inner.id
+    }
+
+    /// Takes one completion, driving the adapter if there is none.
+    #[inline]
+    pub fn poll_one(&self) -> Option<Cqe> {
+        let mut poller = self.poller();
+        if let Some(cqe) = poller.poll() {
+            return Some(cqe);
+        }
+        self.inner.context.driver().progress();
+        poller.poll()
+    }
+
+    /// Takes completions until `into` is full or there are none; returns how many.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll(&self, into: &mut Vec<Cqe>) -> usize {
+        let room = into.capacity() - into.len();
+        let mut taken = 0;
+        let mut poller = self.poller();
+        let mut driven = false;
+        while taken < room {
+            match poller.poll() {
+                Some(cqe) => into.push(cqe),
+                None if !driven && taken == 0 => {
+                    driven = true;
+                    self.inner.context.driver().progress();
+                    continue;
+                }
+                None => break,
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Waits for a completion: polls briefly, then sleeps until there is one. Threads that wait on
+    /// queues which share a channel should wait on the channel instead.
+    pub fn wait(&self) -> Result<Cqe, Error> {
+        loop {
+            for _ in 0..SPINS {
+                if let Some(cqe) = self.poll_one() {
+                    return Ok(cqe);
+                }
+                std::hint::spin_loop();
+            }
+            self.notify(Notify::Next);
+            if let Some(cqe) = self.poll_one() {
+                return Ok(cqe);
+            }
+            self.inner.channel.wait(None)?;
+        }
+    }
+
+    /// Resolves with the next completion. Runtime-agnostic.
+    pub async fn next(&self) -> Cqe {
+        loop {
+            if let Some(cqe) = self.poll_one() {
+                return cqe;
+            }
+            self.notify(Notify::Next);
+            if let Some(cqe) = self.poll_one() {
+                return cqe;
+            }
+            self.inner.channel.event().await;
+        }
+    }
+
+    /// Asks for an event on the channel at the next completion. Poll once more afterwards:
+    /// completions that are already there do not count.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn notify(&self, notify: Notify) {
+        self.poller().arm(notify);
+    }
+
+    /// The channel that events go to.
+    pub fn channel(&self) -> &CompChannel {
+        &self.inner.channel
+    }
+
+    /// Changes its depth.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, depth: u32) -> Result<(), Error> {
+        let mut poller = self.poller();
+        let id = self.inner.id;
+        let resized =
+            self.inner.context.driver().control(|s, _| s.engine.resize_cq(id, &mut poller, depth));
+        Ok(resized?)
+    }
+
+    /// Most completions that can wait.
+    pub fn depth(&self) -> usize {
+        self.poller().capacity()
+    }
+
+    fn poller(&self) -> std::sync::MutexGuard<'_, CqPoller> {
+        self.inner.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,202 @@
+//! Devices: one per network interface with an address.
+
+use std::net::IpAddr;
+
+use feroce_wire::{Gid, Pmtu};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use crate::context::Context;
+use crate::{Error, Settings, sys};
+
+/// What a device stands on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceKind {
+    /// A network interface.
+    Interface,
+    /// The loopback interface.
+    Loopback,
+    /// Addresses chosen by hand.
+    Addresses,
+}
+
+/// A device that can be opened.
+///
+/// ```
+/// for device in feroce::Device::list()? {
+///     println!("{} {:?}", device.name(), device.gids());
+/// }
+/// # Ok::<(), feroce::Error>(())
+/// ```
+#[doc(alias = "ibv_device")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    name: String,
+    kind: DeviceKind,
+    interface: Option<(String, u32)>,
+    gids: Vec<Gid>,
+    mtu: u32,
+    is_up: bool,
+}
+
+impl Device {
+    /// Every interface that is up and has an address, as `feroce0`, `feroce1` and so on; loopback
+    /// comes last.
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn list() -> Result<Vec<Self>, Error> {
+        let mut devices: Vec<Self> = Vec::new();
+        for entry in getifaddrs()? {
+            let Some(gid) = entry.address.as_ref().and_then(gid_of) else { continue };
+            if !entry.flags.contains(InterfaceFlags::IFF_UP) {
+                continue;
+            }
+            let at = devices.iter().position(|d| {
+                d.interface.as_ref().is_some_and(|(name, _)| *name == entry.interface_name)
+            });
+            let device = match at {
+                Some(at) => &mut devices[at],
+                None => {
+                    devices.push(Self::of_interface(&entry.interface_name, entry.flags)?);
+                    let last = devices.len() - 1;
+                    &mut devices[last]
+                }
+            };
+            device.gids.push(gid);
+        }
+        devices.sort_by_key(|d| d.kind == DeviceKind::Loopback);
+        for (i, device) in devices.iter_mut().enumerate() {
+            device.name = format!("feroce{i}");
+            device.gids.sort_by_key(|gid| gid_rank(*gid));
+        }
+        Ok(devices)
+    }
+
+    fn of_interface(name: &str, flags: InterfaceFlags) -> Result<Self, Error> {
+        let index = nix::net::if_::if_nametoindex(name)?;
+        let is_loopback = flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        Ok(Self {
+            name: String::new(),
+            kind: if is_loopback { DeviceKind::Loopback } else { DeviceKind::Interface },
+            interface: Some((name.to_owned(), index)),
+            gids: Vec::new(),
+            mtu: sys::interface_mtu(name)?,
+            is_up: flags.contains(InterfaceFlags::IFF_RUNNING),
+        })
+    }
+
+    /// A device on addresses of this machine, whatever interface they are on: two of them on
+    /// `127.0.0.1` and `127.0.0.2` make a network of two hosts on any machine.
+    pub fn at(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let gids: Vec<Gid> = addresses.into_iter().map(gid_of_ip).collect();
+        let name = gids.first().map_or_else(String::new, |gid| format!("feroce@{gid}"));
+        // Loopback carries the largest packets there are; others are bounded by path discovery.
+        let mtu = if gids.iter().all(|g| is_loopback(*g)) { 65536 } else { 1500 };
+        let kind = DeviceKind::Addresses;
+        Self { name, kind, interface: None, gids, mtu, is_up: true }
+    }
+
+    /// The device with this name, as [`Device::list`] gives it, or of the interface with it.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        Self::list()?
+            .into_iter()
+            .find(|d| d.name == name || d.interface_name() == Some(name))
+            .ok_or_else(|| Error::NoDevice(name.to_owned()))
+    }
+
+    /// Its name.
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface it stands on.
+    pub fn interface_name(&self) -> Option<&str> {
+        self.interface.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    /// Name and index of the interface it stands on.
+    pub(crate) fn interface(&self) -> Option<&(String, u32)> {
+        self.interface.as_ref()
+    }
+
+    /// What it stands on.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// Its addresses: IPv4 first, then IPv6, link-local last.
+    pub fn gids(&self) -> &[Gid] {
+        &self.gids
+    }
+
+    /// Whether the interface can carry packets.
+    pub fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// The greatest path MTU that the interface carries without fragmentation.
+    pub fn path_mtu(&self) -> Pmtu {
+        // IPv6 and UDP headers, BTH with the longest extension headers, ICRC.
+        const OVERHEAD: u32 = 40 + 8 + 12 + 32 + 4;
+        Pmtu::at_most(self.mtu.saturating_sub(OVERHEAD) as usize).unwrap_or(Pmtu::B256)
+    }
+
+    /// MTU of the interface.
+    pub fn interface_mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// A number that names the device for ever: made from its first address.
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        let gid = self.gids.first().copied().unwrap_or_default().0;
+        let fold = gid.chunks(8).fold(0xfe_0ce0_u64, |all, part| {
+            let part = part.iter().fold(0, |n, &b| n << 8 | u64::from(b));
+            (all ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        });
+        // Locally administered.
+        fold | 0x0200_0000_0000_0000
+    }
+
+    /// Opens it with the settings of the environment.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context, Error> {
+        self.open_with(Settings::from_env()?)
+    }
+
+    /// Opens it.
+    pub fn open_with(&self, settings: Settings) -> Result<Context, Error> {
+        Context::open(self.clone(), settings)
+    }
+}
+
+fn gid_of(addr: &nix::sys::socket::SockaddrStorage) -> Option<Gid> {
+    match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(Gid::from_ipv4(v4.ip().octets())),
+        (_, Some(v6)) => Some(Gid(v6.ip().octets())),
+        _ => None,
+    }
+}
+
+fn gid_of_ip(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
+        IpAddr::V6(ip) => Gid(ip.octets()),
+    }
+}
+
+fn is_loopback(gid: Gid) -> bool {
+    match gid.as_ipv4() {
+        Some([first, ..]) => first == 127,
+        None => std::net::Ipv6Addr::from(gid.0).is_loopback(),
+    }
+}
+
+/// IPv4 first, then global IPv6, then link-local.
+fn gid_rank(gid: Gid) -> u8 {
+    match gid.as_ipv4() {
+        Some(_) => 0,
+        None if std::net::Ipv6Addr::from(gid.0).is_unicast_link_local() => 2,
+        None => 1,
+    }
+}

@@ -1,0 +1,251 @@
+//! The driver joins an engine and a link.
+//!
+//! Progress belongs to whoever has a reason. The engine has one owner at a time, behind a lock
+//! that nobody waits for on the data path: a thread that posts drives transmission itself; a
+//! thread that polls an empty completion queue drives reception; a driver thread sleeps on the
+//! link and on the timers and steps in when nobody else does. Whoever leaves the lock looks once
+//! more whether somebody rang a doorbell meanwhile, so that nothing posted is forgotten.
+
+mod clock;
+mod dispatch;
+mod thread;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+
+use feroce_engine::Engine;
+use feroce_link::{Link, Sent};
+use feroce_ring::DoorbellSet;
+use feroce_train::{Instant, Train};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+pub(crate) use clock::Clock;
+pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch};
+
+/// Trains that one turn of the driver takes from the link before it answers them.
+const RX_BUDGET: usize = 16;
+
+/// While a consumer polled within this time, the driver thread leaves the link to it.
+const STAND_BY_NS: u64 = 500_000;
+
+/// No wake-up is planned.
+const NEVER: u64 = u64::MAX;
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) link: Box<dyn Link>,
+    pub(crate) dispatch: Dispatch,
+    /// A train that the link was too full for.
+    held: Option<Train>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Takes what has arrived, answers, sends what is due, and tells consumers.
+    fn drive(&mut self, now: Instant, receive: bool) -> io::Result<bool> {
+        let mut busy = false;
+        if receive {
+            let (engine, link) = (&mut self.engine, &mut self.link);
+            let taken = link.receive(now, RX_BUDGET, &mut |train| engine.handle_rx(now, train))?;
+            busy = taken > 0;
+        }
+        if self.engine.poll_timeout().is_some_and(|at| at <= now) {
+            self.engine.handle_timeout(now);
+        }
+        busy |= self.transmit(now)?;
+        while let Some(event) = self.engine.poll_event() {
+            self.dispatch.deliver(event);
+        }
+        Ok(busy)
+    }
+
+    /// Sends until the engine has nothing left or the link is full.
+    fn transmit(&mut self, now: Instant) -> io::Result<bool> {
+        let caps = self.link.caps();
+        let mut busy = false;
+        loop {
+            let train = match self.held.take() {
+                Some(train) => train,
+                None => match self.engine.poll_transmit(now, &caps) {
+                    Some(train) => train,
+                    None => return Ok(busy),
+                },
+            };
+            busy = true;
+            if self.link.send(now, &train)? == Sent::Full {
+                self.held = Some(train);
+                return Ok(busy);
+            }
+        }
+    }
+
+    /// When this must be driven again, if nothing else happens.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        // A full link drains within microseconds; there is no event for it.
+        let held = self.held.as_ref().map(|_| now.plus_nanos(50_000));
+        [self.engine.poll_timeout(), self.link.poll_timeout(), held].into_iter().flatten().min()
+    }
+}
+
+/// An engine and its link, shared by every object of a device.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    state: Mutex<State>,
+    doorbells: Arc<DoorbellSet>,
+    clock: Clock,
+    /// Wakes the driver thread.
+    wake: EventFd,
+    /// When the driver thread will look again, in nanoseconds; [`NEVER`] if only when woken.
+    planned: AtomicU64,
+    /// When a consumer last drove reception.
+    polled_at: AtomicU64,
+    stop: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Driver {
+    /// Joins the two and starts the driver thread.
+    pub(crate) fn start(
+        engine: Engine,
+        link: Box<dyn Link>,
+        clock: Clock,
+        name: &str,
+    ) -> io::Result<Arc<Self>> {
+        let doorbells = Arc::clone(engine.doorbells());
+        let state = State { engine, link, dispatch: Dispatch::default(), held: None };
+        let driver = Arc::new(Self {
+            state: Mutex::new(state),
+            doorbells,
+            clock,
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            planned: AtomicU64::new(NEVER),
+            polled_at: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        let handle = thread::spawn(Arc::clone(&driver), name)?;
+        *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        Ok(driver)
+    }
+
+    /// The time as the engine sees it.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Runs a control operation: waits for the lock, and does afterwards what it caused.
+    pub(crate) fn control<R>(&self, f: impl FnOnce(&mut State, Instant) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.now();
+        let result = f(&mut state, now);
+        self.finish(state, now, false);
+        result
+    }
+
+    /// Work was posted: sends it, unless whoever holds the lock will.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        fence(Ordering::SeqCst);
+        if let Some(state) = self.try_lock() {
+            let now = self.now();
+            self.finish(state, now, false);
+        }
+    }
+
+    /// Takes what has arrived, unless somebody else is about to.
+    #[inline]
+    pub(crate) fn progress(&self) {
+        let now = self.now();
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        if let Some(state) = self.try_lock() {
+            self.finish(state, now, true);
+        }
+    }
+
+    /// Drives, unlocks, and looks whether more was posted in between.
+    fn finish<'a>(&'a self, mut state: MutexGuard<'a, State>, mut now: Instant, receive: bool) {
+        let mut receive = receive;
+        loop {
+            if let Err(e) = state.drive(now, receive) {
+                tracing::warn!("link: {e}");
+            }
+            receive = false;
+            let deadline = state.deadline(now);
+            drop(state);
+            self.plan(deadline);
+            // Pairs with the fence in `kick`: either we see the bell, or the poster gets the lock.
+            fence(Ordering::SeqCst);
+            if !self.doorbells.is_rung() {
+                return;
+            }
+            match self.try_lock() {
+                Some(again) => state = again,
+                None => return,
+            }
+            now = self.now();
+        }
+    }
+
+    /// Sees to it that the driver thread looks again at `deadline`.
+    #[inline]
+    fn plan(&self, deadline: Option<Instant>) {
+        if let Some(at) = deadline
+            && at.as_nanos() < self.planned.load(Ordering::Relaxed)
+        {
+            self.wake_thread();
+        }
+    }
+
+    fn wake_thread(&self) {
+        // A counter that is already high wakes just as well.
+        let _ = self.wake.write(1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        }
+    }
+
+    /// Ends the driver thread.
+    pub(crate) fn shut_down(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wake_thread();
+        let handle = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(handle) = handle
+            && handle.thread().id() != std::thread::current().id()
+        {
+            // A panic of the driver thread has been printed already.
+            let _ = handle.join();
+        }
+    }
+
+    /// Blocks until `link` is readable, `timeout_ns` pass, or somebody wakes the thread.
+    fn sleep(&self, link: Option<&OwnedFd>, timeout_ns: u64) {
+        let timeout = (timeout_ns != NEVER)
+            .then(|| TimeSpec::from(std::time::Duration::from_nanos(timeout_ns)));
+        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        fds.extend(link.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        // An interrupted wait is a short one.
+        let _ = ppoll(&mut fds, timeout, None);
+        let _ = self.wake.read();
+    }
+}

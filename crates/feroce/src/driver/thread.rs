@@ -1,0 +1,43 @@
+//! The thread that steps in when nobody else drives.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::thread::JoinHandle;
+
+use super::{Driver, NEVER, STAND_BY_NS};
+
+/// Starts the thread.
+pub(super) fn spawn(driver: Arc<Driver>, name: &str) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&driver))
+}
+
+fn run(driver: &Driver) {
+    // One descriptor for the life of the thread: the link keeps its epoll instance.
+    let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
+    while !driver.stop.load(Ordering::Relaxed) {
+        let now = driver.now();
+        let polled = driver.polled_at.load(Ordering::Relaxed);
+        let idle_ns = now.as_nanos().saturating_sub(polled);
+        if polled != 0 && idle_ns < STAND_BY_NS {
+            // A consumer polls: it drives the link and the timers, too.
+            driver.sleep(None, STAND_BY_NS - idle_ns);
+            continue;
+        }
+        let state = driver.lock();
+        let deadline = state.deadline(now);
+        // Said under the lock, so that whoever sets an earlier deadline later sees it.
+        driver.planned.store(deadline.map_or(NEVER, |at| at.as_nanos()), Ordering::Relaxed);
+        drop(state);
+        let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
+        // Somebody may have rung while we had the lock and left the work to us.
+        fence(Ordering::SeqCst);
+        if wait_ns > 0 && !driver.doorbells.is_rung() {
+            driver.sleep(Some(&link), wait_ns);
+        }
+        // While we are awake, nobody needs to wake us.
+        driver.planned.store(0, Ordering::Relaxed);
+        let now = driver.now();
+        driver.finish(driver.lock(), now, true);
+    }
+}

@@ -1,0 +1,95 @@
+//! What can go wrong outside the data path.
+
+use std::fmt;
+use std::io;
+
+use feroce_engine::{CreateError, DestroyError, ModifyQpError, ResizeError};
+use feroce_mem::{DeregError, OutOfBounds, OutOfMemory, RegError};
+
+/// Why a control operation failed. Outcomes of work requests are not errors but completions.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum Error {
+    /// No such device.
+    NoDevice(String),
+    /// A setting could not be understood.
+    Setting(String),
+    /// The operating system refused.
+    Io(io::Error),
+    /// An object could not be made.
+    Create(CreateError),
+    /// An object could not be destroyed.
+    Destroy(DestroyError),
+    /// A queue could not be resized.
+    Resize(ResizeError),
+    /// A queue pair could not be modified.
+    ModifyQp(ModifyQpError),
+    /// Memory could not be registered.
+    Register(RegError),
+    /// A registration could not be ended.
+    Deregister(DeregError),
+    /// There is not that much memory.
+    OutOfMemory,
+    /// Beyond the end of the region.
+    OutOfBounds,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDevice(name) => {
+                write!(f, "no device {name:?}: `feroce devices` lists those there are")
+            }
+            Self::Setting(why) => f.write_str(why),
+            Self::Io(e) => e.fmt(f),
+            Self::Create(e) => e.fmt(f),
+            Self::Destroy(e) => e.fmt(f),
+            Self::Resize(e) => e.fmt(f),
+            Self::ModifyQp(e) => e.fmt(f),
+            Self::Register(e) => e.fmt(f),
+            Self::Deregister(e) => e.fmt(f),
+            Self::OutOfMemory => f.write_str("not enough memory for the region"),
+            Self::OutOfBounds => f.write_str("beyond the end of the region"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+macro_rules! from {
+    ($($type:ty => $variant:ident),* $(,)?) => {
+        $(impl From<$type> for Error {
+            fn from(e: $type) -> Self {
+                Self::$variant(e)
+            }
+        })*
+    };
+}
+
+from! {
+    io::Error => Io,
+    CreateError => Create,
+    DestroyError => Destroy,
+    ResizeError => Resize,
+    ModifyQpError => ModifyQp,
+    RegError => Register,
+    DeregError => Deregister,
+}
+
+impl From<nix::errno::Errno> for Error {
+    fn from(e: nix::errno::Errno) -> Self {
+        Self::Io(e.into())
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(_: OutOfBounds) -> Self {
+        Self::OutOfBounds
+    }
+}

@@ -1,0 +1,66 @@
+//! RDMA in user space, without RDMA hardware, kernel modules or root.
+//!
+//! A [`Context`] is an open device: a software host channel adapter that speaks RoCEv2 on the
+//! addresses of a network interface. The objects and calls are those of the verbs, under the
+//! names the field uses: [`Pd`], [`Mr`], [`Cq`], [`Qp`], [`Srq`], [`Ah`]. Posting and polling
+//! never wait; whoever posts or polls drives the adapter, and a driver thread covers the rest.
+//!
+//! ```
+//! use feroce::{Access, Device, QpCap, SendOp, SendWr, WcStatus};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let a = Device::at(["127.0.0.11".parse()?]).open()?;
+//! let b = Device::at(["127.0.0.12".parse()?]).open()?;
+//! let (pd_a, pd_b) = (a.alloc_pd()?, b.alloc_pd()?);
+//! let (cq_a, cq_b) = (a.create_cq(16)?, b.create_cq(16)?);
+//! let mut qa = pd_a.rc_qp(&cq_a, &cq_a, QpCap::new(8, 8)).create()?;
+//! let mut qb = pd_b.rc_qp(&cq_b, &cq_b, QpCap::new(8, 8)).create()?;
+//! qa.connect(&qb.endpoint()?)?;
+//! qb.connect(&qa.endpoint()?)?;
+//!
+//! let source = pd_a.alloc_mr(4096, Access::LOCAL_WRITE)?;
+//! let target = pd_b.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! source.write_at(0, b"hello")?;
+//! qa.post_send([SendWr::new(1, SendOp::Write(target.remote(0)), source.data(0..5))])?;
+//! assert_eq!(cq_a.wait()?.status, WcStatus::Success);
+//! let mut bytes = [0; 5];
+//! target.read_at(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+
+mod ah;
+mod channel;
+mod config;
+mod context;
+mod cq;
+mod device;
+mod driver;
+mod error;
+mod mr;
+mod pd;
+mod qp;
+mod srq;
+mod sys;
+
+pub use ah::Ah;
+pub use channel::CompChannel;
+pub use config::Settings;
+pub use context::{Context, DeviceAttr, PortAttr, PortState};
+pub use cq::Cq;
+pub use device::{Device, DeviceKind};
+pub use error::Error;
+pub use feroce_engine::{
+    AddrVec, AsyncEvent, Config as EngineConfig, Counters, CqId, Cqe, Data, DcqcnConfig, Dest,
+    DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError, Notify, PostError, QpAttr, QpCap,
+    QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId,
+    WcFlags, WcOpcode, WcStatus, WindowConfig,
+};
+pub use feroce_mem::{Access, Bind, Iova, MwType, Region};
+pub use feroce_train::{InlineBytes, Instant};
+pub use feroce_wire::{Gid, Imm, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
+pub use mr::{Mr, Mw};
+pub use pd::Pd;
+pub use qp::{Endpoint, Qp, QpBuilder};
+pub use srq::Srq;

@@ -1,0 +1,188 @@
+//! Registered memory, and windows onto it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use feroce_engine::{Data, RecvWr, Remote, Sge, SgeList};
+use feroce_mem::{Access, Iova, MwType, Region};
+use feroce_wire::{Lkey, Rkey};
+
+use crate::Error;
+use crate::pd::Pd;
+
+/// A memory region. It owns its bytes and never lends them: a peer may change them at any time,
+/// so they are copied in and out.
+///
+/// Dropping it ends the registration, waits until the adapter touches the bytes no more, and frees
+/// them. Work requests that still name it fail; they cannot reach freed memory.
+///
+/// ```
+/// # let context = feroce::Device::at(["127.0.0.24".parse()?]).open()?;
+/// let pd = context.alloc_pd()?;
+/// let mr = pd.alloc_mr(4096, feroce::Access::LOCAL_WRITE)?;
+/// mr.write_at(10, b"bytes")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// There is no way to hold a reference into it:
+///
+/// ```compile_fail
+/// # let context = feroce::Device::at(["127.0.0.24".parse().unwrap()]).open().unwrap();
+/// # let pd = context.alloc_pd().unwrap();
+/// let mr = pd.alloc_mr(4096, feroce::Access::LOCAL_WRITE).unwrap();
+/// let bytes: &[u8] = mr.as_slice();
+/// ```
+#[doc(alias = "ibv_mr")]
+#[derive(Debug)]
+pub struct Mr {
+    region: Arc<Region>,
+    key: Lkey,
+    addr: u64,
+    len: usize,
+    pd: Pd,
+}
+
+impl Mr {
+    pub(crate) fn register(
+        pd: &Pd,
+        region: Arc<Region>,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Self, Error> {
+        let len = region.len();
+        let (key, addr) = pd.context().driver().control(|s, _| {
+            let key = s.engine.reg_mr(pd.id(), Arc::clone(&region), 0, len, iova, access)?;
+            let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
+            Ok::<_, Error>((key, addr))
+        })?;
+        Ok(Self { region, key, addr, len, pd: pd.clone() })
+    }
+
+    /// The key that local work requests use.
+    pub fn lkey(&self) -> Lkey {
+        self.key
+    }
+
+    /// The key that a peer uses.
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.key.0)
+    }
+
+    /// Address of the first byte, as work requests count.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Names bytes to a local work request. A range beyond the end makes the request fail.
+    pub fn sge(&self, range: Range<usize>) -> Sge {
+        let len = range.end.saturating_sub(range.start);
+        Sge {
+            addr: self.addr.wrapping_add(range.start as u64),
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            lkey: self.key,
+        }
+    }
+
+    /// The data of a send work request: these bytes and no others.
+    pub fn data(&self, range: Range<usize>) -> Data {
+        Data::Sges(SgeList::from(self.sge(range)))
+    }
+
+    /// A receive work request into these bytes.
+    pub fn recv(&self, wr_id: u64, range: Range<usize>) -> RecvWr {
+        RecvWr { wr_id, sges: SgeList::from(self.sge(range)) }
+    }
+
+    /// Names bytes to a peer: what it needs to read or write from `offset` on.
+    pub fn remote(&self, offset: usize) -> Remote {
+        Remote { addr: self.addr.wrapping_add(offset as u64), rkey: self.rkey() }
+    }
+
+    /// Copies `data` into the region.
+    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
+        Ok(self.region.write_at(offset, data)?)
+    }
+
+    /// Copies bytes out of the region.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        Ok(self.region.read_at(offset, out)?)
+    }
+
+    /// The memory itself, with its atomic accessors.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let key = self.key;
+        let dereg = self.pd.context().driver().control(|s, _| s.engine.dereg_mr(key));
+        // An error means that windows are bound to it; they keep the memory alive.
+        if let Ok(dereg) = dereg {
+            dereg.wait(std::thread::yield_now);
+        }
+    }
+}
+
+/// A memory window.
+///
+/// ```
+/// # let context = feroce::Device::at(["127.0.0.25".parse()?]).open()?;
+/// let mw = context.alloc_pd()?.alloc_mw(feroce::MwType::Two)?;
+/// assert_ne!(mw.rkey(), mw.next_rkey());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_mw")]
+#[derive(Debug)]
+pub struct Mw {
+    rkey: Rkey,
+    kind: MwType,
+    pd: Pd,
+}
+
+impl Mw {
+    pub(crate) fn alloc(pd: &Pd, kind: MwType) -> Result<Self, Error> {
+        let rkey = pd.context().driver().control(|s, _| s.engine.alloc_mw(pd.id(), kind))?;
+        Ok(Self { rkey, kind, pd: pd.clone() })
+    }
+
+    /// Its key now.
+    pub fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> MwType {
+        self.kind
+    }
+
+    /// A key for the next binding: the same window with the next tag.
+    #[doc(alias = "ibv_inc_rkey")]
+    pub fn next_rkey(&self) -> Rkey {
+        Rkey(self.rkey.0 & !0xff | (self.rkey.0.wrapping_add(1) & 0xff))
+    }
+
+    /// Says that a binding with this key was posted.
+    pub fn set_rkey(&mut self, rkey: Rkey) {
+        self.rkey = rkey;
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let rkey = self.rkey;
+        // It may be gone already if the key is not the current one.
+        let _ = self.pd.context().driver().control(|s, _| s.engine.dealloc_mw(rkey));
+    }
+}

@@ -1,0 +1,120 @@
+//! Protection domains.
+
+use std::sync::Arc;
+
+use feroce_engine::{AddrVec, QpCap, QpType, SrqInitAttr};
+use feroce_mem::{Access, Iova, MwType, PdId, Region};
+
+use crate::Error;
+use crate::ah::Ah;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::mr::{Mr, Mw};
+use crate::qp::QpBuilder;
+use crate::srq::Srq;
+
+/// A protection domain: what belongs to it works together and with nothing else.
+///
+/// ```
+/// # let context = feroce::Device::at(["127.0.0.26".parse()?]).open()?;
+/// let pd = context.alloc_pd()?;
+/// let mr = pd.alloc_mr(64, feroce::Access::LOCAL_WRITE)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_pd")]
+#[derive(Clone, Debug)]
+pub struct Pd {
+    inner: Arc<PdInner>,
+}
+
+#[derive(Debug)]
+struct PdInner {
+    id: PdId,
+    context: Context,
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        let id = self.id;
+        // Everything in the domain holds it, so nothing uses it any more.
+        let _ = self.context.driver().control(|s, _| s.engine.dealloc_pd(id));
+    }
+}
+
+impl Pd {
+    pub(crate) fn alloc(context: &Context) -> Result<Self, Error> {
+        let id = context.driver().control(|s, _| s.engine.alloc_pd())?;
+        Ok(Self { inner: Arc::new(PdInner { id, context: context.clone() }) })
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.inner.id
+    }
+
+    /// The device it is of.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Allocates and registers `len` bytes of zeros.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
+        Mr::register(self, Region::alloc(len)?, Iova::Natural, access)
+    }
+
+    /// Registers a region, which other registrations may share.
+    pub fn register(&self, region: Arc<Region>, iova: Iova, access: Access) -> Result<Mr, Error> {
+        Mr::register(self, region, iova, access)
+    }
+
+    /// Registers memory that somebody else owns.
+    ///
+    /// # Safety
+    /// `ptr` must lead to `len` bytes that stay allocated, readable and writable until the returned
+    /// region is dropped, and no Rust reference to them may be used meanwhile.
+    pub unsafe fn register_raw(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        // SAFETY: the caller promises what `Region::from_raw` demands.
+        let region = unsafe { Region::from_raw(ptr, len, None) };
+        Mr::register(self, region, iova, access)
+    }
+
+    /// Makes a memory window.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&self, kind: MwType) -> Result<Mw, Error> {
+        Mw::alloc(self, kind)
+    }
+
+    /// Makes an address handle.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, av: AddrVec) -> Result<Ah, Error> {
+        Ah::create(self, av)
+    }
+
+    /// Makes a shared receive queue.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
+        Srq::create(self, SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc: None })
+    }
+
+    /// Describes a reliable connection.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn rc_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Rc, send_cq, recv_cq, cap)
+    }
+
+    /// Describes an unreliable connection.
+    pub fn uc_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Uc, send_cq, recv_cq, cap)
+    }
+
+    /// Describes a datagram queue pair.
+    pub fn ud_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Ud, send_cq, recv_cq, cap)
+    }
+}

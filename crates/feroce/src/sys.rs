@@ -1,0 +1,40 @@
+//! System calls that no crate of ours wraps.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+mod ioctl {
+    nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
+}
+
+/// The MTU of an interface.
+pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    // SAFETY: `ifreq` is plain data for which all zeros is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.as_bytes();
+    if bytes.len() >= request.ifr_name.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "interface name too long"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    // SAFETY: the descriptor is open, and `request` is an initialised `ifreq` that outlives the
+    // call, as SIOCGIFMTU demands.
+    unsafe { ioctl::get_if_mtu(socket.as_raw_fd(), &raw mut request) }?;
+    // SAFETY: SIOCGIFMTU filled in the member `ifru_mtu`.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Random bits from the operating system.
+pub(crate) fn random_u64() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    // SAFETY: the pointer leads to `bytes.len()` writable bytes.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if n == bytes.len() as isize {
+        Ok(u64::from_ne_bytes(bytes))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
