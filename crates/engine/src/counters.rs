@@ -22,13 +22,13 @@ counters! {
     /// What the engine did. Names follow the `hw_counters` of the Linux Soft-RoCE and mlx5
     /// drivers where one of them counts the same thing.
     Counters {
-        /// Packets given to the link.
+        /// Packets sent, those to ourselves included.
         sent_pkts,
-        /// Payload and transport header bytes given to the link.
+        /// Bytes sent, transport headers included.
         sent_bytes,
-        /// Packets taken from the link.
+        /// Packets received, those from ourselves included.
         rcvd_pkts,
-        /// Bytes taken from the link, transport headers included.
+        /// Bytes received, transport headers included.
         rcvd_bytes,
         /// Requests that had been executed before.
         duplicate_request,

@@ -222,7 +222,7 @@ impl Core {
         !self.outbox.is_empty()
     }
 
-    /// Counts a train that goes to the link.
+    /// Counts a train that is sent.
     #[inline]
     pub(crate) fn count_sent(&mut self, train: &Train) {
         self.counters.sent_pkts += u64::from(train.count);

@@ -112,7 +112,7 @@ impl Engine {
                 continue;
             }
             qp.armed = None;
-            if qp.deadline(at).is_some_and(|deadline| deadline <= now) {
+            if qp.is_due(at, now) {
                 qp.handle_timeout(&mut self.core, now);
                 self.core.kicked.push(slot);
             }

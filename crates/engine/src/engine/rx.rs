@@ -1,6 +1,6 @@
 //! Packets in.
 
-use feroce_train::{Ecn, Instant, RxMeta, RxTrain};
+use feroce_train::{Instant, RxMeta, RxTrain};
 use feroce_wire::{Bth, Op, Qpn, Service};
 
 use super::Engine;
@@ -48,11 +48,7 @@ impl Engine {
         }
         let qp = self.qps.get(bth.dest_qp).ok_or(Drop::UnknownQp)?;
         if service == Service::Cnp {
-            qp.on_cnp(&mut self.core, now);
-            return Ok(());
-        }
-        if meta.ecn == Ecn::Congested {
-            qp.notify_congestion(&mut self.core, now);
+            return qp.on_cnp(&mut self.core, now, meta);
         }
         if qp.init.qp_type == QpType::Ud {
             let grh = header_area(meta, packet.len());

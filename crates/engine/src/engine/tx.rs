@@ -59,13 +59,14 @@ impl Engine {
                     continue;
                 }
             };
+            self.core.count_sent(&train);
             if let Some(train) = self.divert(train) {
-                self.core.count_sent(&train);
                 break Some(train);
             }
             to_self += 1;
             if to_self >= LOOPBACK_BURST {
                 self.deliver_loopback(now);
+                self.finish();
                 break None;
             }
         }

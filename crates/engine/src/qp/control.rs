@@ -153,6 +153,8 @@ impl Qp {
         self.rsp = Responder::default();
         self.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
         self.cc = None;
+        self.paced_until = Instant::ZERO;
+        self.cnp_again_at = Instant::ZERO;
     }
 
     /// To ERR: everything posted is flushed, oldest first.

@@ -24,7 +24,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use feroce_ring::Consumer;
-use feroce_train::{Instant, LinkCaps, Path, RxMeta, Train};
+use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
 use feroce_wire::{Bth, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::cc::CongestionControl;
@@ -184,6 +184,13 @@ impl Qp {
         [self.req.deadline(), paced].into_iter().flatten().min()
     }
 
+    /// Whether something is due at `now` that was not before `since`.
+    pub(crate) fn is_due(&self, since: Instant, now: Instant) -> bool {
+        let paced = (since..=now).contains(&self.paced_until);
+        (paced && self.req.may_send(self.sq.len()))
+            || self.req.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
     /// Something that [`Qp::deadline`] announced is due.
     pub(crate) fn handle_timeout(&mut self, core: &mut Core, now: Instant) {
         self.requester_timeout(core, now);
@@ -213,8 +220,9 @@ impl Qp {
     ) -> Result<(), Drop> {
         let (service, op) = what;
         self.check_header(bth, service)?;
-        if meta.src != self.path.dst || meta.dst != self.path.src {
-            return Err(Drop::BadAddress);
+        self.check_address(meta)?;
+        if meta.ecn == Ecn::Congested {
+            self.notify_congestion(core, now);
         }
         match (self.init.qp_type, op.is_request()) {
             (QpType::Rc | QpType::XrcIni, false) => {
@@ -245,6 +253,9 @@ impl Qp {
     ) -> Result<(), Drop> {
         let (service, op) = what;
         self.check_header(bth, service)?;
+        if grh.1.ecn == Ecn::Congested {
+            self.notify_congestion(core, now);
+        }
         self.handle_datagram(core, now, bth, op, rest, grh)
     }
 
@@ -263,8 +274,28 @@ impl Qp {
         Ok(())
     }
 
+    /// A connected queue pair hears only its peer.
+    #[inline]
+    fn check_address(&self, meta: &RxMeta) -> Result<(), Drop> {
+        if meta.src != self.path.dst || meta.dst != self.path.src {
+            return Err(Drop::BadAddress);
+        }
+        Ok(())
+    }
+
     /// A congestion notification arrived.
-    pub(crate) fn on_cnp(&mut self, core: &mut Core, now: Instant) {
+    pub(crate) fn on_cnp(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        meta: &RxMeta,
+    ) -> Result<(), Drop> {
+        if !self.state.receives() {
+            return Err(Drop::BadState);
+        }
+        if self.init.qp_type.is_connected() {
+            self.check_address(meta)?;
+        }
         match self.cc.as_mut() {
             Some(cc) => {
                 cc.on_cnp(now);
@@ -272,10 +303,11 @@ impl Qp {
             }
             None => core.counters.rp_cnp_ignored += 1,
         }
+        Ok(())
     }
 
     /// A packet arrived with congestion experienced: tell the sender, but not too often.
-    pub(crate) fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
+    fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
         core.counters.np_ecn_marked_roce_packets += 1;
         if !self.init.qp_type.is_connected() || now < self.cnp_again_at {
             return;
