@@ -12,7 +12,7 @@ use super::responder::Refusal;
 use super::window::Kind;
 use super::{Qp, QpState, QpType};
 use crate::counters::Drop;
-use crate::cq::{WcFlags, WcOpcode, WcStatus};
+use crate::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::grh::GRH_LEN;
 use crate::hca::Core;
 use crate::wr::{Dest, SendFlags, SendOp};
@@ -171,6 +171,9 @@ impl Qp {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
+            if refusal == Refusal::Protection {
+                self.fail_receive(core, now);
+            }
             self.abandon_inbound();
             core.drop(match refusal {
                 Refusal::Truncated => Drop::Truncated,
@@ -180,6 +183,16 @@ impl Qp {
                 Refusal::NotReady => Drop::NoReceive,
             });
         }
+    }
+
+    /// The receive's own memory is wrong: it says so, and the queue pair stops.
+    fn fail_receive(&mut self, core: &mut Core, now: Instant) {
+        if let Some(receive) = self.rsp.take_receive() {
+            let status = WcStatus::LocalProtection;
+            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
+            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+        }
+        self.enter_error(core, now);
     }
 
     /// Gives up the message in progress; its receive takes the next one.
@@ -223,10 +236,8 @@ impl Qp {
             return Err(Drop::TooLong);
         }
         if receive.fill(core, grh).and_then(|()| receive.fill(core, data)).is_err() {
-            let status = WcStatus::LocalProtection;
-            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
-            core.complete_recv(receive.cq(), cqe);
-            self.enter_error(core, now);
+            self.rsp.receive = Some(receive);
+            self.fail_receive(core, now);
             return Err(Drop::AccessDenied);
         }
         let mut cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Success, now);
