@@ -1,0 +1,114 @@
+//! What must be true when nothing is left to happen.
+
+use feroce_engine::{QpState, SendOp};
+
+use crate::flow::{End, Life};
+use crate::oracle::Violation;
+use crate::swarm::Sabotage;
+use crate::world::World;
+
+impl World {
+    /// Every oracle gets its last word.
+    pub(crate) fn finish(&mut self) -> Result<(), Violation> {
+        if self.sabotage == Some(Sabotage::StrayByte) {
+            self.nodes[0].memory.region.write_at(0, &[0xa5, 0x5a]).expect("inside the region");
+        }
+        for end in 0..self.ends.len() {
+            self.check_end(end)?;
+        }
+        for node in 0..self.nodes.len() {
+            self.check_counters(node)?;
+            self.nodes[node].memory.check(node)?;
+            if let Some(at) = self.nodes[node].engine.poll_timeout() {
+                let what = format!("node {node} still wants to be called, at {at:?}");
+                return Err(Violation::new("quiescence", what));
+            }
+        }
+        self.check_clean()
+    }
+
+    fn check_end(&self, i: usize) -> Result<(), Violation> {
+        let end = &self.ends[i];
+        let peer = &self.ends[i ^ 1];
+        if end.life == Life::Gone {
+            return Ok(());
+        }
+        if !end.is_posted() || end.sends.outstanding() > 0 {
+            return Err(Violation::new("liveness", self.stuck()));
+        }
+        let state = self.nodes[end.node].engine.query_qp(end.qpn).and_then(|(a, _)| a.state);
+        let expected = if end.life == Life::Up { QpState::Rts } else { QpState::Err };
+        if state != Some(expected) {
+            let what = format!("end {i} is in {state:?}, not in {expected:?}");
+            return Err(Violation::new("state", what));
+        }
+        if end.life == Life::Down && end.receives.outstanding() > 0 {
+            let what = format!("end {i}: {} receives not flushed", end.receives.outstanding());
+            return Err(Violation::new("completions", what));
+        }
+        if end.mishap.is_none() && end.kind.is_reliable() {
+            let more = peer.steps[end.arrived..].iter();
+            let missing = more.filter(|s| s.wr.op.consumes_receive()).count();
+            if missing > 0 || end.receives.outstanding() > 0 {
+                let what = format!("end {i}: {missing} messages did not arrive");
+                return Err(Violation::new("completions", what));
+            }
+        }
+        self.check_unreliable_writes(i, end)
+    }
+
+    /// A write that was cut short leaves every byte as it was or as it was to be.
+    fn check_unreliable_writes(&self, i: usize, end: &End) -> Result<(), Violation> {
+        let memory = &self.nodes[self.ends[i ^ 1].node].memory;
+        for (index, step) in end.steps.iter().enumerate() {
+            let (Some(at), SendOp::Write(_) | SendOp::WriteImm(..)) = (step.target, &step.wr.op)
+            else {
+                continue;
+            };
+            let real = memory.real(at, step.payload.len());
+            let before = memory.expected(at, step.payload.len());
+            let mixed = real.iter().zip(before).zip(&step.payload);
+            if mixed.into_iter().any(|((real, old), new)| real != old && real != new) {
+                let what = format!("end {i} #{index} left bytes that are neither old nor new");
+                return Err(Violation::new("memory", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever counts gets a number that nobody else gets, and none is left out.
+    fn check_counters(&mut self, node: usize) -> Result<(), Violation> {
+        for (i, counted) in self.nodes[node].counted.iter_mut().enumerate() {
+            counted.sort_unstable();
+            if !counted.iter().copied().eq(0..counted.len() as u64) {
+                let what = format!("node {node}, counter {i}: fetched {counted:?}");
+                return Err(Violation::new("atomics", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing went wrong, nothing was dropped or sent twice.
+    fn check_clean(&self) -> Result<(), Violation> {
+        if !self.knobs.is_clean() {
+            return Ok(());
+        }
+        for (i, node) in self.nodes.iter().enumerate() {
+            let (counters, drops) = (node.engine.counters(), node.engine.drops());
+            let unready = counters.send_rnr_err + counters.rcvd_rnr_err;
+            let explained = drops.drop_no_receive;
+            let odd = [
+                ("drops", drops.total() - explained),
+                ("retries", counters.completer_retry_err),
+                ("duplicates", counters.duplicate_request),
+                ("gaps", counters.out_of_seq_request),
+                ("timeouts", counters.local_ack_timeout_err),
+            ];
+            if let (0, Some((what, n))) = (unready, odd.iter().find(|(_, n)| *n > 0)) {
+                let what = format!("node {i}: {n} {what} on a perfect wire: {drops:?}");
+                return Err(Violation::new("clean", what));
+            }
+        }
+        Ok(())
+    }
+}

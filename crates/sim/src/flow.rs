@@ -1,0 +1,269 @@
+//! Flows: two queue pairs that talk to each other, and what each end is going to do.
+
+use feroce_engine::{
+    AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    RecvQueue, SendQueue,
+};
+use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
+
+use crate::dice::Dice;
+use crate::node::{ALL, Node};
+use crate::oracle::{RecvLedger, SendLedger};
+use crate::plan::{Recv, Step};
+
+pub(crate) const QKEY: Qkey = Qkey(0x1234_5678);
+
+/// Service of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Rc,
+    Uc,
+    Ud,
+    /// From end 0 to end 1 only.
+    Xrc,
+}
+
+impl Kind {
+    pub(crate) fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
+
+    fn qp_type(self, side: usize) -> QpType {
+        match (self, side) {
+            (Self::Rc, _) => QpType::Rc,
+            (Self::Uc, _) => QpType::Uc,
+            (Self::Ud, _) => QpType::Ud,
+            (Self::Xrc, 0) => QpType::XrcIni,
+            (Self::Xrc, _) => QpType::XrcTgt,
+        }
+    }
+}
+
+/// What goes wrong on a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mishap {
+    /// A request names memory that the peer did not grant.
+    BadRemote,
+    /// A request names memory that the local node did not register.
+    BadLocal,
+    /// A receive is shorter than its message.
+    ShortReceive,
+    /// Receives come too late for a requester that does not wait for ever.
+    NoReceives,
+    /// An end is moved to ERR in the midst of it.
+    Error,
+    /// An end goes back to RESET.
+    Reset,
+    /// An end is destroyed.
+    Destroy,
+    /// Memory that the peer uses is deregistered.
+    Dereg,
+    /// The node of end 1 falls silent.
+    Vanish,
+}
+
+impl Mishap {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::BadRemote,
+        Self::BadLocal,
+        Self::ShortReceive,
+        Self::NoReceives,
+        Self::Error,
+        Self::Reset,
+        Self::Destroy,
+        Self::Dereg,
+    ];
+}
+
+/// How far gone the queue pair of an end is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    /// It works.
+    Up,
+    /// It was moved to ERR.
+    Down,
+    /// It was reset or destroyed: nothing completes any more.
+    Gone,
+}
+
+/// One end of a flow. End `i` talks to end `i ^ 1`.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) kind: Kind,
+    pub(crate) node: usize,
+    /// Which of the node's protection domains.
+    pub(crate) domain: usize,
+    pub(crate) mishap: Option<Mishap>,
+    pub(crate) life: Life,
+    pub(crate) qpn: Qpn,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: Option<RecvQueue>,
+    /// Which shared receive queue of the node.
+    pub(crate) srq: Option<usize>,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) max_sge: usize,
+    pub(crate) max_inline: usize,
+    pub(crate) rd_atomic: u8,
+    pub(crate) ah: Option<AhId>,
+    /// How reluctantly receives are posted, in nanoseconds.
+    pub(crate) recv_delay_ns: u64,
+
+    pub(crate) steps: Vec<Step>,
+    pub(crate) next: usize,
+    pub(crate) done: Vec<bool>,
+    pub(crate) sends: SendLedger,
+    pub(crate) recvs: Vec<Recv>,
+    pub(crate) next_recv: usize,
+    pub(crate) receives: RecvLedger,
+    /// Steps of the peer before this one have arrived here, as far as they consume a receive.
+    pub(crate) arrived: usize,
+    /// A running hash of what completed.
+    pub(crate) digest: u64,
+}
+
+/// What both ends of a flow have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowSpec {
+    pub(crate) kind: Kind,
+    pub(crate) nodes: [usize; 2],
+    pub(crate) mishap: Option<Mishap>,
+    pub(crate) pmtu: Pmtu,
+    pub(crate) calm: bool,
+    pub(crate) steps: usize,
+    pub(crate) shared_receives: f64,
+}
+
+/// Makes the two queue pairs of a flow and connects them.
+pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [End; 2] {
+    let mut ends = [0, 1].map(|side| create(&mut nodes[spec.nodes[side]], spec, side, dice));
+    let psns = [first_psn(dice), first_psn(dice)];
+    let (timeout, rnr) = (dice.small(9..=13), dice.small(1..=12));
+    for side in 0..2 {
+        let peer = &ends[side ^ 1];
+        let (peer_qpn, peer_rd) = (peer.qpn, peer.rd_atomic);
+        let dgid = nodes[peer.node].gid;
+        let end = &mut ends[side];
+        let engine = &mut nodes[end.node].engine;
+        let av = AddrVec { dgid, ..AddrVec::default() };
+        let mut modify = |attr: &QpAttr| {
+            engine.modify_qp(feroce_train::Instant::ZERO, end.qpn, attr).expect("a legal transition");
+        };
+        if spec.kind == Kind::Ud {
+            modify(&QpAttr::init_ud(QKEY));
+            modify(&QpAttr::to(QpState::Rtr));
+            modify(&QpAttr::rts_unreliable(psns[side]));
+            let pd = nodes[end.node].domains[end.domain].pd;
+            end.ah = nodes[end.node].engine.create_ah(pd, av).ok();
+            continue;
+        }
+        modify(&QpAttr::init(ALL));
+        let rtr = QpAttr::rtr_uc(av, peer_qpn, psns[side ^ 1], spec.pmtu);
+        let rts = QpAttr::rts_unreliable(psns[side]);
+        // More than the peer needs, sometimes; never less.
+        let dest_rd = Some(peer_rd.max(1) + if dice.chance(0.3) { 3 } else { 0 });
+        let qp_type = spec.kind.qp_type(side);
+        if matches!(qp_type, QpType::Rc | QpType::XrcTgt) {
+            modify(&QpAttr { max_dest_rd_atomic: dest_rd, min_rnr_timer: Some(rnr), ..rtr });
+        } else {
+            modify(&rtr);
+        }
+        let finite = spec.mishap == Some(Mishap::NoReceives);
+        match qp_type {
+            QpType::Rc | QpType::XrcIni => modify(&QpAttr {
+                timeout: Some(timeout),
+                retry_cnt: Some(7),
+                rnr_retry: Some(if finite { 2 } else { 7 }),
+                max_rd_atomic: Some(end.rd_atomic),
+                ..rts
+            }),
+            QpType::XrcTgt => modify(&QpAttr { timeout: Some(timeout), ..rts }),
+            _ => modify(&rts),
+        }
+    }
+    ends
+}
+
+/// Somewhere in the sequence space, often just before it wraps.
+fn first_psn(dice: &mut Dice) -> Psn {
+    let near = (1 << 24) - dice.range(1..=40);
+    let psn = if dice.chance(0.4) { near } else { dice.any() };
+    Psn::new(psn as u32)
+}
+
+fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End {
+    let kind = spec.kind;
+    let max_sge = dice.pick(&[1, 2, 4, 8, 32]);
+    let max_inline = dice.pick(&[0, 60, 200]);
+    let depth = |dice: &mut Dice| dice.pick(&[1, 2, 5, 16, 64]);
+    let max_recv_wr = if spec.calm { 64.max(2 * spec.steps as u32) } else { depth(dice) };
+    // A shared receive queue and its users are of one protection domain here.
+    let srq = match kind {
+        Kind::Xrc => (side == 1).then_some(1),
+        Kind::Rc if spec.mishap.is_none() && dice.chance(spec.shared_receives) => Some(0),
+        _ => None,
+    };
+    let domain = if srq.is_some() { 0 } else { dice.size(0..=1) };
+    let sq_sig_all = dice.chance(0.2);
+    let init = QpInitAttr {
+        qp_type: kind.qp_type(side),
+        pd: node.domains[domain].pd,
+        send_cq: node.send_cq(),
+        recv_cq: node.recv_cq(),
+        srq: srq.filter(|_| kind == Kind::Rc).map(|i: usize| node.srqs[i].id),
+        xrcd: (kind == Kind::Xrc && side == 1).then_some(node.xrcd),
+        cap: QpCap {
+            max_send_wr: depth(dice),
+            max_recv_wr,
+            max_send_sge: max_sge as u32,
+            max_recv_sge: 8,
+            max_inline: max_inline as u32,
+        },
+        sq_sig_all,
+        loss: LossPolicy::Retransmit,
+        congestion_control: true,
+    };
+    let CreatedQp { qpn, sq, rq } = node.engine.create_qp(init).expect("a queue pair");
+    let recv_delay_ns = if spec.calm { 0 } else { dice.pick(&[0, 0, 5_000, 300_000]) };
+    End {
+        kind,
+        node: spec.nodes[side],
+        domain,
+        mishap: spec.mishap,
+        life: Life::Up,
+        qpn,
+        sq,
+        rq,
+        srq,
+        sq_sig_all,
+        max_sge,
+        max_inline,
+        rd_atomic: dice.pick(&[1, 2, 4, 16]),
+        ah: None,
+        recv_delay_ns,
+        steps: Vec::new(),
+        next: 0,
+        done: Vec::new(),
+        sends: SendLedger::default(),
+        recvs: Vec::new(),
+        next_recv: 0,
+        receives: RecvLedger::new(false),
+        arrived: 0,
+        digest: 0,
+    }
+}
+
+impl End {
+    /// Whom a send of this end addresses.
+    pub(crate) fn dest(&self, peer_qpn: Qpn, peer_srq: Option<feroce_engine::SrqId>) -> Dest {
+        match (self.kind, self.ah, peer_srq) {
+            (Kind::Ud, Some(ah), _) => Dest::Ud { ah, qpn: peer_qpn, qkey: QKEY },
+            (Kind::Xrc, _, Some(srq)) => Dest::Xrc(srq.number()),
+            _ => Dest::Connected,
+        }
+    }
+
+    /// Whether everything this end was going to do is posted.
+    pub(crate) fn is_posted(&self) -> bool {
+        self.next == self.steps.len()
+    }
+}

@@ -1,0 +1,126 @@
+//! What a seed decides before anything happens.
+
+use feroce_engine::{Config, DcqcnConfig, WindowConfig};
+use feroce_train::{Instant, LinkCaps};
+use feroce_wire::Pmtu;
+
+use crate::dice::Dice;
+use crate::node::{RxStyle, Style};
+use crate::wire::Faults;
+
+/// The shape of a run.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    /// Engines.
+    pub nodes: usize,
+    /// Pairs of queue pairs.
+    pub flows: usize,
+    /// Work requests on each flow, about.
+    pub steps: usize,
+    /// Path MTU.
+    pub pmtu: Pmtu,
+    /// Longest message.
+    pub longest: usize,
+    /// Memory of a node.
+    pub memory: usize,
+    /// What the wire does.
+    pub faults: Faults,
+    /// Until when it does that.
+    pub faults_until: Instant,
+    /// Least time on the wire and what may be added without changing the order.
+    pub latency: (u64, u64),
+    /// Packets from nowhere.
+    pub forged: usize,
+    /// Receives are always posted in time and nothing is done wrong, so that a wire without
+    /// faults leaves no reason to send anything twice.
+    pub calm: bool,
+    /// Probability that a flow has something wrong with it.
+    pub victims: f64,
+    /// Probability that a queue pair takes its receives from a shared queue.
+    pub shared_receives: f64,
+}
+
+impl Knobs {
+    /// Draws them.
+    pub fn new(dice: &mut Dice) -> Self {
+        let pmtu = dice.pick(&Pmtu::ALL);
+        let (longest, memory) = match dice.range(0..=99) {
+            0..=59 => (4 * pmtu.bytes(), 384 << 10),
+            60..=97 => (32 << 10, 1 << 20),
+            _ => (512 << 10, 6 << 20),
+        };
+        let faults = faults(dice);
+        let calm = dice.chance(0.25);
+        Self {
+            nodes: dice.size(2..=4),
+            flows: dice.size(1..=6),
+            steps: dice.pick(&[4, 12, 24, 48]),
+            pmtu,
+            longest,
+            memory,
+            faults,
+            faults_until: Instant::from_nanos(dice.pick(&[1_000_000, 20_000_000, 10_000_000_000])),
+            latency: (dice.range(500..=20_000), dice.pick(&[0, 500, 20_000])),
+            forged: if !calm && dice.chance(0.2) { dice.size(1..=40) } else { 0 },
+            calm,
+            victims: if !calm && dice.chance(0.35) { 0.4 } else { 0.0 },
+            shared_receives: dice.pick(&[0.0, 0.0, 0.3, 0.8]),
+        }
+    }
+
+    /// Whether nothing goes wrong in this run.
+    pub fn is_clean(&self) -> bool {
+        self.calm && !self.faults.any() && self.faults.ecn == 0.0
+    }
+
+    /// How one engine is made.
+    pub fn config(&self, dice: &mut Dice) -> Config {
+        let initial = dice.pick(&[1 << 10, 8 << 10, 64 << 10, 256 << 10]);
+        let min = dice.pick(&[1 << 10, 4 << 10, 16 << 10]);
+        let window = WindowConfig { initial, min, max: dice.pick(&[64 << 10, 8 << 20]) };
+        let dcqcn = (self.faults.ecn > 0.0 && dice.chance(0.8)).then(|| DcqcnConfig {
+            line_rate_bps: 10_000_000_000,
+            min_rate_bps: 500_000_000,
+            ..DcqcnConfig::default()
+        });
+        Config {
+            seed: dice.any(),
+            window,
+            dcqcn,
+            advertise_credits: dice.chance(0.6),
+            read_chunk: dice.pick(&[256, 4 << 10, 256 << 10]),
+            tail_probe: dice.chance(0.6),
+            min_probe_ns: if self.is_clean() {
+                2_000_000
+            } else {
+                dice.pick(&[100_000, 500_000, 2_000_000])
+            },
+            cnp_interval_ns: dice.pick(&[1_000, 50_000]),
+            ..Config::default()
+        }
+    }
+
+    /// How one engine is driven.
+    pub fn style(dice: &mut Dice) -> Style {
+        let max_packets = dice.pick(&[1, 2, 7, 16, 64]);
+        Style {
+            caps: LinkCaps { max_packets, max_bytes: dice.pick(&[9_000, 65_000]) },
+            rx: dice.pick(&[RxStyle::EachPacket, RxStyle::Packets, RxStyle::Train]),
+            one_train: dice.chance(0.3),
+            sleeps: dice.chance(0.3),
+            two_cqs: dice.chance(0.5),
+        }
+    }
+}
+
+/// Draws what the wire does: often nothing, often one thing, sometimes everything.
+fn faults(dice: &mut Dice) -> Faults {
+    let max_delay_ns = dice.pick(&[5_000, 50_000, 200_000]);
+    let mut rate = |p: f64| if dice.chance(p) { dice.pick(&[0.002, 0.01, 0.05, 0.15]) } else { 0.0 };
+    let (quiet, loss, duplicate, reorder, corrupt, ecn) =
+        (rate(0.8), rate(0.7), rate(0.4), rate(0.4), rate(0.25), rate(0.2));
+    if quiet == 0.0 {
+        return Faults::default();
+    }
+    Faults { loss, duplicate, reorder, corrupt, ecn, max_delay_ns }
+}

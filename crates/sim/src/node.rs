@@ -1,0 +1,256 @@
+//! A node: an engine, its memory, and how it is driven.
+
+use std::sync::Arc;
+
+use feroce_engine::{
+    Config, CqId, CqPoller, Engine, Remote, Sge, SrqId, SrqInitAttr, SrqQueue, XrcdId,
+};
+use feroce_mem::{Access, Iova, PdId};
+use feroce_train::{Instant, LinkCaps, RxTrain};
+use feroce_wire::{Gid, Lkey, Rkey};
+
+use crate::dice::Dice;
+use crate::oracle::{Memory, RecvLedger};
+use crate::plan::Recv;
+use crate::wire::Batch;
+
+/// Everything a peer may do.
+pub(crate) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+
+/// Words that everybody may count up.
+pub(crate) const COUNTERS: usize = 2;
+
+/// How received packets reach an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RxStyle {
+    /// One by one, and what it answers is taken after each.
+    EachPacket,
+    /// One by one; answers are taken when all are in.
+    Packets,
+    /// As trains.
+    Train,
+}
+
+/// How an engine is driven.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// What its link takes.
+    pub caps: LinkCaps,
+    /// How packets reach it.
+    pub rx: RxStyle,
+    /// Its link takes one train at a time.
+    pub one_train: bool,
+    /// Its application sleeps until it is woken.
+    pub sleeps: bool,
+    /// Sends and receives complete on different queues.
+    pub two_cqs: bool,
+}
+
+/// A registered part of a node's region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mr {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) iova: u64,
+    pub(crate) key: u32,
+}
+
+impl Mr {
+    /// An element for `len` bytes at offset `at` of the region.
+    pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.va(at), len: len as u32, lkey: Lkey(self.key) }
+    }
+
+    /// Offset `at` of the region, for a peer.
+    pub(crate) fn remote(&self, at: usize) -> Remote {
+        Remote { addr: self.va(at), rkey: Rkey(self.key) }
+    }
+
+    fn va(&self, at: usize) -> u64 {
+        self.iova.wrapping_add((at - self.at) as u64)
+    }
+}
+
+/// A protection domain with the registrations that every flow in it uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Domain {
+    pub(crate) pd: PdId,
+    /// Bytes that never change: what is sent and read.
+    pub(crate) pool: Mr,
+    /// All of memory, for the node's own use.
+    pub(crate) own: Mr,
+    /// Words to count on.
+    pub(crate) counters: Mr,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) id: SrqId,
+    pub(crate) queue: SrqQueue,
+    pub(crate) recvs: Vec<Recv>,
+    pub(crate) next: usize,
+    pub(crate) ledger: RecvLedger,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) gid: Gid,
+    pub(crate) style: Style,
+    pub(crate) memory: Memory,
+    pub(crate) domains: Vec<Domain>,
+    pub(crate) cqs: Vec<(CqId, CqPoller)>,
+    /// For ordinary queue pairs, and for XRC.
+    pub(crate) srqs: Vec<Shared>,
+    pub(crate) xrcd: XrcdId,
+    pub(crate) timer_at: Option<Instant>,
+    pub(crate) pump_at: Option<Instant>,
+    pub(crate) tick_at: Option<Instant>,
+    /// What counting found, by counter.
+    pub(crate) counted: [Vec<u64>; COUNTERS],
+}
+
+/// How many receives a shared receive queue of a node holds.
+const SRQ_DEPTH: u32 = 16;
+
+impl Node {
+    /// Node number `number` with `memory` bytes.
+    pub(crate) fn new(
+        number: u8,
+        config: Config,
+        style: Style,
+        memory: usize,
+        dice: &mut Dice,
+    ) -> Self {
+        let mut engine = Engine::new(config);
+        let gid = Gid::from_ipv4([10, 0, 0, number + 1]);
+        engine.set_gid(0, gid);
+        engine.poll_event();
+        let mut memory = Memory::new(memory, dice);
+        let pool_len = memory.region.len() / 4;
+        let pool = (memory.take(pool_len, false, dice).expect("room"), pool_len);
+        let counters = memory.take(8 * COUNTERS, true, dice).expect("room");
+        for i in 0..COUNTERS {
+            let at = counters + 8 * i;
+            memory.region.store_u64(at, 0).expect("aligned");
+            memory.expect(at, &[0; 8]);
+        }
+        let domains = (0..2)
+            .map(|_| {
+                let pd = engine.alloc_pd().expect("a protection domain");
+                let mut reg = |at, len, access| register(&mut engine, &memory, pd, at, len, access, dice);
+                Domain {
+                    pd,
+                    pool: reg(pool.0, pool.1, Access::REMOTE_READ),
+                    own: reg(0, memory.region.len(), Access::LOCAL_WRITE),
+                    counters: reg(counters, 8 * COUNTERS, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC),
+                }
+            })
+            .collect::<Vec<_>>();
+        let cqs: Vec<_> = (0..if style.two_cqs { 2 } else { 1 })
+            .map(|_| engine.create_cq(8192).expect("a completion queue"))
+            .collect();
+        let xrcd = engine.alloc_xrcd().expect("an XRC domain");
+        let recv_cq = cqs[cqs.len() - 1].0;
+        let srqs = [None, Some((xrcd, recv_cq))]
+            .map(|xrc| {
+                let attr = SrqInitAttr { pd: domains[0].pd, max_wr: SRQ_DEPTH, max_sge: 8, limit: 0, xrc };
+                let (id, queue) = engine.create_srq(attr).expect("a shared receive queue");
+                let ledger = RecvLedger::new(true);
+                Shared { id, queue, recvs: Vec::new(), next: 0, ledger }
+            })
+            .into();
+        Self {
+            engine,
+            gid,
+            style,
+            memory,
+            domains,
+            cqs,
+            srqs,
+            xrcd,
+            timer_at: None,
+            pump_at: None,
+            tick_at: None,
+            counted: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Registers part of the region, at a random address.
+    pub(crate) fn register(
+        &mut self,
+        domain: usize,
+        at: usize,
+        len: usize,
+        access: Access,
+        dice: &mut Dice,
+    ) -> Mr {
+        let pd = self.domains[domain].pd;
+        register(&mut self.engine, &self.memory, pd, at, len, access, dice)
+    }
+
+    /// Where sends complete.
+    pub(crate) fn send_cq(&self) -> CqId {
+        self.cqs[0].0
+    }
+
+    /// Where receives complete.
+    pub(crate) fn recv_cq(&self) -> CqId {
+        self.cqs[self.cqs.len() - 1].0
+    }
+
+    /// Whether completions wait to be polled.
+    pub(crate) fn has_completions(&self) -> bool {
+        self.cqs.iter().any(|(_, poller)| !poller.is_empty())
+    }
+
+    /// Hands packet `i` of a batch to the engine.
+    pub(crate) fn receive_one(&mut self, now: Instant, batch: &Batch, i: usize) {
+        self.engine.handle_rx(now, &RxTrain::single(batch.meta, &batch.packets[i]));
+    }
+
+    /// Hands a batch to the engine as trains: runs of packets of equal length, of which the last
+    /// may be shorter.
+    pub(crate) fn receive_trains(&mut self, now: Instant, batch: &Batch) {
+        let mut i = 0;
+        while i < batch.packets.len() {
+            let stride = batch.packets[i].len();
+            let mut bytes = batch.packets[i].clone();
+            i += 1;
+            while let Some(next) = batch.packets.get(i).filter(|next| next.len() <= stride) {
+                bytes.extend_from_slice(next);
+                i += 1;
+                if next.len() < stride {
+                    break;
+                }
+            }
+            let train = RxTrain { meta: batch.meta, bytes: &bytes, stride, trailer: 0 };
+            self.engine.handle_rx(now, &train);
+        }
+    }
+}
+
+fn register(
+    engine: &mut Engine,
+    memory: &Memory,
+    pd: PdId,
+    at: usize,
+    len: usize,
+    access: Access,
+    dice: &mut Dice,
+) -> Mr {
+    let iova = if dice.chance(0.3) { 0 } else { (dice.any() >> 2) & !7 };
+    let (iova_kind, iova) = if iova == 0 { (Iova::ZeroBased, 0) } else { (Iova::At(iova), iova) };
+    let key = engine
+        .reg_mr(pd, Arc::clone(&memory.region), at, len, iova_kind, access)
+        .expect("a registration inside the region");
+    Mr { at, len, iova, key: key.0 }
+}
