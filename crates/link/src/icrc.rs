@@ -3,21 +3,26 @@
 //! The ICRC covers the IPv4 identification, which a UDP socket can neither choose nor see. What
 //! saves us: an unconnected socket that forbids fragmentation sends identification 0, and the
 //! segments of an offloaded train carry 0, 1, 2 and so on. So the sender knows what the network
-//! will see, and the receiver tries the index in the train, then 0. Foreign senders use other
-//! numbers; because a CRC is linear, it can still be decided whether any identification makes the
-//! packet right, which leaves one damaged packet in 65,536 undetected.
+//! will see. The receiver does not know where its kernel cut or merged what the sender sent; it
+//! guesses that the packets it got together have consecutive identifications. Where that is
+//! wrong, and with foreign senders, it uses that a CRC is linear: the one identification that
+//! makes the packet right, if there is one, can be computed.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
 
-use feroce_train::{Framing, Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_train::{Framing, Instant, RxMeta, RxTrain, Train};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Grh, Ipv4, Ipv6, ROCE_UDP_PORT, Udp};
 
-use crate::{Link, LinkCounters, Sent};
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
 
 /// Length of the ICRC.
 pub(crate) const ICRC_LEN: usize = 4;
+
+/// Most packets in a train of ours: as many segments as every kernel with segmentation offload
+/// takes. Identifications of our packets are below it.
+pub(crate) const MAX_TRAIN_PACKETS: u16 = 64;
 
 /// The state of the ICRC after the headers below the transport packet of `len` bytes. On IPv4 it
 /// stands for identification 0.
@@ -37,96 +42,174 @@ pub fn seal_prefix(framing: Framing, src: Gid, dst: Gid, udp_sport: u16, len: us
     }
 }
 
+/// Writes the packets of a train one after the other, each with its ICRC for identification 0, 1,
+/// 2 and so on, and returns the length.
+pub(crate) fn emit_sealed(train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
+    let mut sealer = Sealer::new(train, udp_sport);
+    let mut at = 0;
+    for i in 0..train.count {
+        at += sealer.emit(i, i as u16, &mut out[at..]);
+    }
+    at
+}
+
+/// Emits packets of one train with their ICRCs.
+pub(crate) struct Sealer<'a> {
+    train: &'a Train,
+    udp_sport: u16,
+    /// The length of the first packet, which mostly is that of the others, and its prefix.
+    known: (usize, IcrcPrefix),
+}
+
+impl<'a> Sealer<'a> {
+    pub(crate) fn new(train: &'a Train, udp_sport: u16) -> Self {
+        let len = train.packet_len(0);
+        Self { train, udp_sport, known: (len, prefix_of(train, udp_sport, len)) }
+    }
+
+    /// Writes packet `i` and its ICRC for identification `id`, and returns the length.
+    pub(crate) fn emit(&mut self, i: u32, id: u16, out: &mut [u8]) -> usize {
+        let len = self.train.emit(i, out);
+        let prefix = match self.known {
+            (known, prefix) if known == len => prefix,
+            _ => prefix_of(self.train, self.udp_sport, len),
+        };
+        let prefix = if id == 0 { prefix } else { prefix.with_ipv4_id(id) };
+        let (packet, rest) = out.split_at_mut(len);
+        rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
+        len + ICRC_LEN
+    }
+}
+
+fn prefix_of(train: &Train, udp_sport: u16, len: usize) -> IcrcPrefix {
+    seal_prefix(Framing::RoceV2, train.path.src, train.path.dst, udp_sport, len)
+}
+
+/// What is known of the identifications of a received train: packet `i` is likely to have
+/// `base + i`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ids {
+    base: u16,
+}
+
+impl Ids {
+    /// The identification that makes the ICRC of packet `index` right; without IPv4, zero if it
+    /// is right.
+    pub(crate) fn find(
+        &mut self,
+        prefix: &IcrcPrefix,
+        transport: &[u8],
+        icrc: [u8; ICRC_LEN],
+        index: u16,
+    ) -> Option<u16> {
+        let likely = self.base.wrapping_add(index);
+        if prefix.with_ipv4_id(likely).verify(transport, icrc) {
+            return Some(likely);
+        }
+        if likely != 0 && prefix.verify(transport, icrc) {
+            return Some(0);
+        }
+        let id = prefix.find_ipv4_id(transport, u32::from_le_bytes(icrc))?;
+        self.base = id.wrapping_sub(index);
+        Some(id)
+    }
+}
+
+/// Whether packets have an identification.
+pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
+    framing == Framing::RoceV2 && dst.as_ipv4().is_some()
+}
+
+/// The packets in a range of the bytes of a train, as a train.
+pub(crate) fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
+    RxTrain { bytes: train.bytes.get(range).unwrap_or(&[]), ..*train }
+}
+
 /// How strict to be about packets whose IPv4 identification cannot be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IcrcPolicy {
-    /// Any identification will do, if it makes the ICRC right.
+    /// Any identification will do, if it makes the ICRC right: one damaged packet in 65,536
+    /// passes.
     #[default]
     AnyId,
-    /// Only what a feroce sender would have used: the index in the train, or 0.
+    /// Only what a feroce sender can have used, which is below 64: one damaged packet in 67
+    /// million passes.
     Strict,
 }
 
 /// Checks the ICRC of received packets and drops those that fail.
+///
+/// Belongs on top of a stack of layers: what passes up from it has its ICRC marked as trailer.
 #[derive(Debug)]
 pub struct Verified<L> {
     inner: L,
-    policy: IcrcPolicy,
-    /// Packets dropped.
-    bad: u64,
-    /// Prefix of the last packet, which mostly serves the next, too.
-    cached: Option<(RxMeta, usize, IcrcPrefix)>,
+    checker: Checker,
 }
 
 impl<L: Link> Verified<L> {
     /// Checks what `inner` receives.
     pub fn new(inner: L, policy: IcrcPolicy) -> Self {
-        Self { inner, policy, bad: 0, cached: None }
+        Self { inner, checker: Checker { policy, bad: 0, known: None } }
     }
 }
 
 /// The state that checking needs, apart from the link below.
-struct Checker<'a> {
+#[derive(Debug)]
+struct Checker {
     policy: IcrcPolicy,
-    bad: &'a mut u64,
-    cached: &'a mut Option<(RxMeta, usize, IcrcPrefix)>,
+    /// Packets dropped.
+    bad: u64,
+    /// Prefix of the last packet, which mostly serves the next, too.
+    known: Option<(RxMeta, usize, IcrcPrefix)>,
 }
 
-impl Checker<'_> {
+impl Checker {
     /// Whether packet `index` of a train, ICRC included, is undamaged.
-    fn is_good(&mut self, meta: &RxMeta, packet: &[u8], index: u16) -> bool {
+    fn is_good(&mut self, meta: &RxMeta, packet: &[u8], index: u16, ids: &mut Ids) -> bool {
         let Some((transport, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return false };
-        let prefix = match *self.cached {
+        let prefix = match self.known {
             Some((known, len, prefix)) if known == *meta && len == transport.len() => prefix,
             _ => {
                 let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
                 let prefix = seal_prefix(framing, src, dst, udp_sport, transport.len());
-                *self.cached = Some((*meta, transport.len(), prefix));
+                self.known = Some((*meta, transport.len(), prefix));
                 prefix
             }
         };
-        let is_ipv4 = meta.framing == Framing::RoceV2 && meta.dst.as_ipv4().is_some();
-        if !is_ipv4 {
+        if !is_ipv4(meta.framing, meta.dst) {
             return prefix.verify(transport, *icrc);
         }
-        prefix.with_ipv4_id(index).verify(transport, *icrc)
-            || (index != 0 && prefix.verify(transport, *icrc))
-            || (self.policy == IcrcPolicy::AnyId
-                && prefix.find_ipv4_id(transport, u32::from_le_bytes(*icrc)).is_some())
+        match (ids.find(&prefix, transport, *icrc, index), self.policy) {
+            (Some(id), IcrcPolicy::Strict) => id < MAX_TRAIN_PACKETS,
+            (found, _) => found.is_some(),
+        }
     }
 
-    /// Passes on what is good of a train: whole if possible, packet by packet if not.
+    /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
     fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
-        let stride = train.stride.max(1);
-        let mut first_bad = None;
-        for (i, packet) in train.bytes.chunks(stride).enumerate() {
-            if !self.is_good(&train.meta, packet, i as u16) {
-                first_bad = Some(i);
-                break;
+        let train = RxTrain { trailer: ICRC_LEN, ..*train };
+        let mut ids = Ids::default();
+        let mut good = 0..0;
+        for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
+            if !self.is_good(&train.meta, packet, i as u16, &mut ids) {
+                self.bad += 1;
+                if !good.is_empty() {
+                    sink(&part(&train, good.clone()));
+                }
+                good.start = good.end + packet.len();
+                good.end = good.start;
+                continue;
             }
+            good.end += packet.len();
         }
-        let Some(first_bad) = first_bad else {
-            return sink(&RxTrain { trailer: ICRC_LEN, ..*train });
-        };
-        for (i, packet) in train.bytes.chunks(stride).enumerate() {
-            if i < first_bad || (i > first_bad && self.is_good(&train.meta, packet, i as u16)) {
-                sink(&RxTrain {
-                    bytes: packet,
-                    stride: packet.len(),
-                    trailer: ICRC_LEN,
-                    meta: train.meta,
-                });
-            } else {
-                *self.bad += 1;
-            }
+        if !good.is_empty() {
+            sink(&part(&train, good));
         }
     }
 }
 
 impl<L: Link> Link for Verified<L> {
-    fn caps(&self) -> LinkCaps {
-        self.inner.caps()
-    }
+    forward_to_inner!();
 
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         self.inner.send(now, train)
@@ -138,34 +221,17 @@ impl<L: Link> Link for Verified<L> {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let mut checker =
-            Checker { policy: self.policy, bad: &mut self.bad, cached: &mut self.cached };
+        let checker = &mut self.checker;
         self.inner.receive(now, budget, &mut |train| checker.pass(train, sink))
-    }
-
-    fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.inner.wait_fd()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.inner.poll_timeout()
     }
 
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        self.inner.set_addresses(addresses)
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Gid) -> io::Result<()> {
-        self.inner.leave(group)
-    }
-
     fn counters(&self) -> LinkCounters {
         let mut counters = self.inner.counters();
-        counters.push(("rx_icrc_encapsulated", self.bad));
+        counters.push(("rx_icrc_encapsulated", self.checker.bad));
         counters
     }
 }

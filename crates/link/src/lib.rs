@@ -15,7 +15,7 @@ mod udp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::Gid;
 
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
@@ -26,7 +26,8 @@ pub use udp::{UdpConfig, UdpLink};
 pub enum Sent {
     /// It is on its way, or was lost as on any network.
     Done,
-    /// The carrier is full; try again when [`Link::wait_fd`] is writable, or a little later.
+    /// The carrier is full, and has taken nothing; try again when [`Link::wait_fd`] has become
+    /// readable, or a little later.
     Full,
 }
 
@@ -49,12 +50,19 @@ pub trait Link: Send {
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize>;
 
-    /// Readable when [`Link::receive`] has something.
+    /// Readable when [`Link::receive`] has something, and when there is room again after
+    /// [`Sent::Full`]. Calling [`Link::receive`] until it returns 0 makes it unreadable.
     fn wait_fd(&self) -> BorrowedFd<'_>;
 
     /// When [`Link::receive`] should be called even if nothing arrives: a layer holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+
+    /// `path` with what the carrier really puts in the headers: the UDP source port, the hop limit,
+    /// and the ECN bits as the low bits of the traffic class.
+    fn actual_path(&self, path: &Path) -> Path {
+        *path
     }
 
     /// Follows a change of the addresses of the port.
@@ -69,6 +77,36 @@ pub trait Link: Send {
     /// What happened so far, all layers together.
     fn counters(&self) -> LinkCounters;
 }
+
+/// The methods of [`Link`] that layers leave to the link below, `self.inner`.
+macro_rules! forward_to_inner {
+    () => {
+        fn caps(&self) -> feroce_train::LinkCaps {
+            self.inner.caps()
+        }
+
+        fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+            self.inner.wait_fd()
+        }
+
+        fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
+            self.inner.actual_path(path)
+        }
+
+        fn set_addresses(&mut self, addresses: &[feroce_wire::Gid]) -> std::io::Result<()> {
+            self.inner.set_addresses(addresses)
+        }
+
+        fn join(&mut self, group: feroce_wire::Gid) -> std::io::Result<()> {
+            self.inner.join(group)
+        }
+
+        fn leave(&mut self, group: feroce_wire::Gid) -> std::io::Result<()> {
+            self.inner.leave(group)
+        }
+    };
+}
+use forward_to_inner;
 
 impl<L: Link + ?Sized> Link for Box<L> {
     fn caps(&self) -> LinkCaps {
@@ -94,6 +132,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         (**self).poll_timeout()
+    }
+
+    fn actual_path(&self, path: &Path) -> Path {
+        (**self).actual_path(path)
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {

@@ -14,17 +14,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
+use crate::icrc::MAX_TRAIN_PACKETS;
 use crate::{Link, LinkCounters, Sent};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
 const MAX_TRAIN_BYTES: u32 = 65_000;
-/// Most segments that every kernel with segmentation offload takes.
-const MAX_TRAIN_PACKETS: u32 = 64;
+/// Hop limit of the sockets, and of paths that have none.
+const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// How a [`UdpLink`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,6 +66,12 @@ struct Counters {
     tx_trains: u64,
     tx_packets: u64,
     tx_full: u64,
+    /// Packets that followed one that filled the buffer, where a train is not one call.
+    tx_lost: u64,
+    /// Packets longer than the path allows.
+    tx_too_long: u64,
+    /// Packets from an address that the port does not have.
+    tx_no_address: u64,
     tx_errors: u64,
     rx_trains: u64,
     rx_errors: u64,
@@ -76,8 +83,18 @@ struct Counters {
 struct Port {
     addr: Gid,
     rx: Socket,
-    /// Sending sockets and their ports.
-    tx: Vec<(Socket, u16)>,
+    tx: Vec<Flow>,
+}
+
+/// A socket that sends.
+#[derive(Debug)]
+struct Flow {
+    socket: Socket,
+    port: u16,
+    /// Known to the epoll instance.
+    watched: bool,
+    /// Was full, and nobody has heard yet that it no longer is.
+    waits: bool,
 }
 
 /// A multicast group that the port has joined.
@@ -96,6 +113,12 @@ pub struct UdpLink {
     epoll: Epoll,
     /// The socket that packets came from last: asked first.
     hot: Option<RawFd>,
+    /// A sending socket waits for room.
+    is_full: bool,
+    /// How often in a row only the hot socket was asked.
+    streak: u32,
+    /// Which of the sockets that have something is asked first.
+    turn: usize,
     tx_buf: Vec<u8>,
     rx_buf: Vec<u8>,
     cmsg_buf: Vec<u8>,
@@ -114,6 +137,9 @@ impl UdpLink {
             groups: Vec::new(),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             hot: None,
+            is_full: false,
+            streak: 0,
+            turn: 0,
             tx_buf: vec![0; 66_000],
             rx_buf: vec![0; 66_000],
             cmsg_buf: rx::control_space(),
@@ -135,6 +161,12 @@ impl UdpLink {
         port.or_else(|| self.groups.iter().find(|g| g.rx.as_raw_fd() == fd).map(|g| g.gid))
     }
 
+    /// The port and the sending socket of a path, by index.
+    fn flow_of(&self, path: &Path) -> Option<(usize, usize)> {
+        let port = self.ports.iter().position(|p| p.addr == path.src)?;
+        Some((port, usize::from(path.udp_sport) % self.ports[port].tx.len()))
+    }
+
     fn interface_index(&self) -> u32 {
         self.config.interface.as_ref().map_or(0, |(_, index)| *index)
     }
@@ -142,7 +174,7 @@ impl UdpLink {
 
 impl Link for UdpLink {
     fn caps(&self) -> LinkCaps {
-        LinkCaps { max_packets: MAX_TRAIN_PACKETS, max_bytes: MAX_TRAIN_BYTES }
+        LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
     }
 
     fn send(&mut self, _now: Instant, train: &Train) -> io::Result<Sent> {
@@ -162,7 +194,12 @@ impl Link for UdpLink {
         self.epoll.0.as_fd()
     }
 
+    fn actual_path(&self, path: &Path) -> Path {
+        self.flow_of(path).map_or(*path, |(port, flow)| self.path_on_wire(path, port, flow))
+    }
+
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        self.hot = None;
         self.ports.retain(|p| addresses.contains(&p.addr));
         for &addr in addresses {
             if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
@@ -172,7 +209,6 @@ impl Link for UdpLink {
             self.watch(&port.rx)?;
             self.ports.push(port);
         }
-        self.hot = None;
         Ok(())
     }
 
@@ -184,6 +220,7 @@ impl Link for UdpLink {
         let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
         self.watch(&rx)?;
         self.groups.push(Group { gid, rx });
+        self.hot = None;
         Ok(())
     }
 
@@ -200,6 +237,9 @@ impl Link for UdpLink {
             ("udp_tx_trains", c.tx_trains),
             ("udp_tx_packets", c.tx_packets),
             ("udp_tx_full", c.tx_full),
+            ("udp_tx_lost", c.tx_lost),
+            ("udp_tx_too_long", c.tx_too_long),
+            ("udp_tx_no_address", c.tx_no_address),
             ("udp_tx_errors", c.tx_errors),
             ("udp_rx_trains", c.rx_trains),
             ("udp_rx_errors", c.rx_errors),

@@ -17,6 +17,9 @@ pub(super) fn control_space() -> Vec<u8> {
     nix::cmsg_space!(i32, i32, i32)
 }
 
+/// How often in a row only the socket that had something last is asked, while there are others.
+const MAX_STREAK: u32 = 16;
+
 /// One datagram, or several that the kernel merged.
 struct Datagram {
     len: usize,
@@ -33,31 +36,49 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let mut taken = 0;
-        if let Some(fd) = self.hot {
-            taken = self.receive_from(fd, budget, sink)?;
-            if taken > 0 || self.ports.len() + self.groups.len() == 1 {
+        let only_one = self.ports.len() + self.groups.len() == 1;
+        let is_hot = !self.is_full && (only_one || self.streak < MAX_STREAK);
+        if let Some(fd) = self.hot.filter(|_| is_hot) {
+            let taken = self.receive_from(fd, budget, sink)?;
+            if taken > 0 || only_one {
+                self.streak = self.streak.saturating_add(1);
                 return Ok(taken);
             }
         }
+        self.streak = 0;
         let mut events = [EpollEvent::empty(); 8];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(n) => n,
             Err(Errno::EINTR) => 0,
             Err(e) => return Err(e.into()),
         };
-        for event in events.iter().take(ready) {
-            let fd = event.data() as RawFd;
+        let mut taken = 0;
+        self.turn = self.turn.wrapping_add(1);
+        for i in 0..ready {
+            // Somebody else begins each time: the budget may end with the first.
+            let fd = events[(i + self.turn) % ready].data() as RawFd;
+            if self.is_full {
+                self.has_room(fd);
+            }
             let n = self.receive_from(fd, budget - taken.min(budget), sink)?;
             if n > 0 {
                 self.hot = Some(fd);
             }
             taken += n;
         }
-        if self.hot.is_none() && self.ports.len() + self.groups.len() == 1 {
+        if self.hot.is_none() && only_one {
             self.hot = self.ports.first().map(|p| p.rx.as_raw_fd());
         }
         Ok(taken)
+    }
+
+    /// Notes that a sending socket has room again, if `fd` is one.
+    fn has_room(&mut self, fd: RawFd) {
+        let flows = self.ports.iter_mut().flat_map(|p| &mut p.tx);
+        for flow in flows.filter(|flow| flow.socket.as_raw_fd() == fd) {
+            flow.waits = false;
+        }
+        self.is_full = self.ports.iter().any(|p| p.tx.iter().any(|flow| flow.waits));
     }
 
     /// Takes at most `budget` trains from one socket.

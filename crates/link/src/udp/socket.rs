@@ -5,9 +5,9 @@ use std::io;
 use feroce_wire::{Gid, ROCE_UDP_PORT};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, UdpGroSegment};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
-use super::{Port, UdpConfig, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, Flow, Port, UdpConfig, socket_addr};
 use crate::sys::set_int;
 
 /// Ports that RoCEv2 senders use as sources (annex A17.9.2).
@@ -30,14 +30,16 @@ pub(super) fn open_port(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result
 }
 
 /// A sending socket on a port that nobody has; `flow` says where to begin looking.
-fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<(Socket, u16)> {
+fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<Flow> {
     let socket = open(config, addr)?;
-    if addr.as_ipv4().is_some() {
-        socket.set_ttl_v4(64)?;
-        socket.set_multicast_ttl_v4(64)?;
+    let hops = u32::from(DEFAULT_HOP_LIMIT);
+    if let Some(v4) = addr.as_ipv4() {
+        socket.set_ttl_v4(hops)?;
+        socket.set_multicast_ttl_v4(hops)?;
+        socket.set_multicast_if_v4(&v4.into())?;
     } else {
-        socket.set_unicast_hops_v6(64)?;
-        socket.set_multicast_hops_v6(64)?;
+        socket.set_unicast_hops_v6(hops)?;
+        socket.set_multicast_hops_v6(hops)?;
         if scope != 0 {
             socket.set_multicast_if_v6(scope)?;
         }
@@ -48,7 +50,7 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
     for step in 0..0x4000_u16 {
         let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
         match socket.bind(&socket_addr(addr, port, scope).into()) {
-            Ok(()) => return Ok((socket, port)),
+            Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e),
         }
@@ -56,7 +58,7 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
 }
 
-/// A socket that receives a multicast group on the interface of `local`.
+/// A socket that receives a multicast group on interface `scope`, or that of `local`.
 pub(super) fn open_group(
     config: &UdpConfig,
     group: Gid,
@@ -65,11 +67,15 @@ pub(super) fn open_group(
 ) -> io::Result<Socket> {
     let rx = open(config, group)?;
     rx.set_reuse_address(true)?;
-    rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())?;
+    rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())
+        .map_err(|e| describe_bind(&e, group))?;
     match group.as_ipv4() {
         Some(v4) => {
-            let on = local.and_then(Gid::as_ipv4).unwrap_or([0; 4]);
-            rx.join_multicast_v4(&v4.into(), &on.into())?;
+            let on = match (scope, local.and_then(Gid::as_ipv4)) {
+                (0, Some(local)) => InterfaceIndexOrAddress::Address(local.into()),
+                (scope, _) => InterfaceIndexOrAddress::Index(scope),
+            };
+            rx.join_multicast_v4_n(&v4.into(), &on)?;
             rx.set_multicast_all_v4(false)?;
         }
         None => {
@@ -96,10 +102,19 @@ fn open(config: &UdpConfig, addr: Gid) -> io::Result<Socket> {
         set_int(&socket, level, name, libc::IPV6_PMTUDISC_DO)?;
         socket.set_tclass_v6(tos)?;
     }
-    // Both are wishes; the kernel grants what its limits allow.
-    let _ = socket.set_recv_buffer_size(config.rcvbuf);
-    let _ = socket.set_send_buffer_size(config.sndbuf);
+    // Both are wishes: beyond its limits the kernel grants them to the privileged.
+    if set_size(&socket, libc::SO_RCVBUFFORCE, config.rcvbuf).is_err() {
+        let _ = socket.set_recv_buffer_size(config.rcvbuf);
+    }
+    if set_size(&socket, libc::SO_SNDBUFFORCE, config.sndbuf).is_err() {
+        let _ = socket.set_send_buffer_size(config.sndbuf);
+    }
     Ok(socket)
+}
+
+fn set_size(socket: &Socket, name: i32, bytes: usize) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_int(socket, libc::SOL_SOCKET, name, bytes)
 }
 
 /// Asks for merged packets and for the header fields that we want to see.
@@ -122,6 +137,9 @@ fn describe_bind(e: &io::Error, addr: Gid) -> io::Error {
     let hint = match e.kind() {
         io::ErrorKind::AddrInUse => ": another process has it; one process per address for now",
         io::ErrorKind::AddrNotAvailable => ": the address is not one of this machine",
+        io::ErrorKind::InvalidInput if addr.as_ipv4().is_none() => {
+            ": a link-local address needs an interface"
+        }
         _ => "",
     };
     io::Error::new(e.kind(), format!("cannot bind UDP port {ROCE_UDP_PORT} of {addr}: {e}{hint}"))

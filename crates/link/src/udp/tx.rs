@@ -3,88 +3,153 @@
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
-use feroce_train::{Framing, Train};
+use feroce_train::{Path, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use super::socket::ECT0;
-use super::{UdpLink, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
-use crate::icrc::{ICRC_LEN, seal_prefix};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer, emit_sealed};
+
+/// Most bytes in one datagram: what IPv4 allows.
+const MAX_DATAGRAM: usize = 65_507;
 
 /// What the kernel made of a datagram.
+#[derive(Clone, Copy)]
 enum Outcome {
     Done,
     Full,
-    /// It does not do segmentation offload here.
-    NoOffload,
+    /// Either segmentation offload does not work here, or something else is wrong.
+    Refused,
     TooLong,
     Failed(Errno),
 }
 
 impl UdpLink {
     pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
-        let scope = self.interface_index();
-        let Some(port) = self.ports.iter().find(|p| p.addr == train.path.src) else {
-            self.counters.tx_errors += 1;
+        let Some((port, flow)) = self.flow_of(&train.path) else {
+            self.counters.tx_no_address += u64::from(train.count);
             return Ok(Sent::Done);
         };
-        let flow = usize::from(train.path.udp_sport) % port.tx.len();
-        let (socket, sport) = &port.tx[flow];
-        let fd = socket.as_raw_fd();
-        let to = socket_addr(train.path.dst, ROCE_UDP_PORT, scope);
-        let offload = self.gso && train.count > 1;
-        let len = emit_sealed(train, *sport, offload, &mut self.tx_buf);
-        let stride = train.packet_len(0) + ICRC_LEN;
+        let path = self.path_on_wire(&train.path, port, flow);
+        let to = socket_addr(path.dst, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
-            fd,
+            fd: self.ports[port].tx[flow].socket.as_raw_fd(),
             to: SockaddrStorage::from(to),
-            traffic_class: (train.path.traffic_class & !3) | if self.config.ecn { ECT0 } else { 0 },
-            hop_limit: train.path.hop_limit,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
             is_v4: to.is_ipv4(),
         };
-        let outcome = if offload || train.count == 1 {
-            dest.send(&self.tx_buf[..len], (train.count > 1).then_some(stride as u16))
+        let len = train.total_len() + train.count as usize * ICRC_LEN;
+        let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
+        let (sent, outcome) = if self.gso && train.count > 1 && fits {
+            self.send_offloaded(train, &dest, path.udp_sport)
         } else {
-            send_each(&dest, &self.tx_buf[..len], stride)
+            self.send_each(train, &dest, path.udp_sport)
         };
-        self.settle(train, outcome)
+        self.settle(train, sent, outcome);
+        if matches!(outcome, Outcome::Full) {
+            self.wait_for_room(port, flow)?;
+            return Ok(Sent::Full);
+        }
+        Ok(Sent::Done)
     }
 
-    /// Counts what happened, and gives up offload where it does not work.
-    fn settle(&mut self, train: &Train, outcome: Outcome) -> io::Result<Sent> {
+    /// What the headers of packets on `path` will say.
+    pub(super) fn path_on_wire(&self, path: &Path, port: usize, flow: usize) -> Path {
+        let ecn = if self.config.ecn { ECT0 } else { 0 };
+        Path {
+            udp_sport: self.ports[port].tx[flow].port,
+            traffic_class: (path.traffic_class & !3) | ecn,
+            hop_limit: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
+            ..*path
+        }
+    }
+
+    /// Sends a train in one call. Where that is refused and packets one by one are not, the
+    /// kernel does not do it here, and is not asked again.
+    fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
+        let len = emit_sealed(train, sport, &mut self.tx_buf);
+        let stride = (train.packet_len(0) + ICRC_LEN) as u16;
+        match dest.send(&self.tx_buf[..len], Some(stride)) {
+            Outcome::Done => (train.count, Outcome::Done),
+            Outcome::Refused => {
+                let (sent, outcome) = self.send_each(train, dest, sport);
+                if sent > 0 {
+                    self.gso = false;
+                    tracing::warn!("UDP_SEGMENT refused: packets are sent one by one from now on");
+                }
+                (sent, outcome)
+            }
+            other => (0, other),
+        }
+    }
+
+    /// Sends packets one by one, and returns how many were sent. What follows a full buffer is
+    /// lost, as on any network.
+    fn send_each(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
+        let mut sealer = Sealer::new(train, sport);
+        for i in 0..train.count {
+            if train.packet_len(i) + ICRC_LEN > self.tx_buf.len() {
+                return (i, Outcome::TooLong);
+            }
+            let len = sealer.emit(i, 0, &mut self.tx_buf);
+            match dest.send(&self.tx_buf[..len], None) {
+                Outcome::Done => {}
+                Outcome::Full if i > 0 => return (i, Outcome::Done),
+                other => return (i, other),
+            }
+        }
+        (train.count, Outcome::Done)
+    }
+
+    /// Counts what happened and says so where somebody can do something about it.
+    fn settle(&mut self, train: &Train, sent: u32, outcome: Outcome) {
+        let lost = u64::from(train.count - sent);
+        self.counters.tx_trains += u64::from(sent > 0);
+        self.counters.tx_packets += u64::from(sent);
         match outcome {
-            Outcome::Done => {
-                self.counters.tx_trains += 1;
-                self.counters.tx_packets += u64::from(train.count);
-            }
-            Outcome::Full => {
-                self.counters.tx_full += 1;
-                return Ok(Sent::Full);
-            }
-            Outcome::NoOffload => {
-                tracing::warn!("UDP_SEGMENT refused: packets are sent one by one from now on");
-                self.gso = false;
-                return self.send_train(train);
-            }
+            Outcome::Done => self.counters.tx_lost += lost,
+            Outcome::Full => self.counters.tx_full += 1,
             Outcome::TooLong => {
-                self.counters.tx_errors += 1;
+                self.counters.tx_too_long += lost;
                 if !self.warned_size {
                     self.warned_size = true;
                     tracing::warn!(
-                        "a packet of {} bytes is longer than the path allows: use a smaller path \
-                         MTU",
-                        train.packet_len(0)
+                        "a packet of {} bytes is longer than the way to {} allows: use a smaller \
+                         path MTU",
+                        train.packet_len(0),
+                        train.path.dst
                     );
                 }
             }
-            Outcome::Failed(errno) => {
-                self.counters.tx_errors += 1;
-                tracing::debug!("sendmsg to {}: {errno}", train.path.dst);
+            Outcome::Refused | Outcome::Failed(_) => {
+                self.counters.tx_errors += lost;
+                if let Outcome::Failed(errno) = outcome {
+                    tracing::debug!("sendmsg to {}: {errno}", train.path.dst);
+                }
             }
         }
-        Ok(Sent::Done)
+    }
+
+    /// Makes the link's descriptor readable once the socket has room.
+    fn wait_for_room(&mut self, port: usize, flow: usize) -> io::Result<()> {
+        let flow = &mut self.ports[port].tx[flow];
+        if flow.waits {
+            return Ok(());
+        }
+        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
+        let mut event = EpollEvent::new(flags, flow.socket.as_raw_fd() as u64);
+        if flow.watched {
+            self.epoll.modify(&flow.socket, &mut event)?;
+        } else {
+            self.epoll.add(&flow.socket, event)?;
+        }
+        (flow.watched, flow.waits, self.is_full) = (true, true, true);
+        Ok(())
     }
 }
 
@@ -101,65 +166,33 @@ impl Destination {
     /// Sends one datagram, or a run of datagrams of `segment` bytes each.
     fn send(&self, bytes: &[u8], segment: Option<u16>) -> Outcome {
         let (ttl, tclass) = (i32::from(self.hop_limit), i32::from(self.traffic_class));
-        let mut control = [const { None }; 3];
-        if let Some(segment) = &segment {
-            control[0] = Some(ControlMessage::UdpGsoSegments(segment));
-        }
+        let segment_len = segment.unwrap_or(0);
+        let mut control = [ControlMessage::UdpGsoSegments(&segment_len); 3];
+        let mut n = usize::from(segment.is_some());
         // The sockets have these values already; only what differs is said.
         if self.traffic_class & !3 != 0 {
-            control[1] = Some(match self.is_v4 {
+            control[n] = match self.is_v4 {
                 true => ControlMessage::Ipv4Tos(&self.traffic_class),
                 false => ControlMessage::Ipv6TClass(&tclass),
-            });
+            };
+            n += 1;
         }
-        if self.hop_limit != 64 {
-            control[2] = Some(match self.is_v4 {
+        if self.hop_limit != DEFAULT_HOP_LIMIT {
+            control[n] = match self.is_v4 {
                 true => ControlMessage::Ipv4Ttl(&ttl),
                 false => ControlMessage::Ipv6HopLimit(&ttl),
-            });
+            };
+            n += 1;
         }
-        let control: Vec<_> = control.into_iter().flatten().collect();
         let iov = [IoSlice::new(bytes)];
-        match sendmsg(self.fd, &iov, &control, MsgFlags::MSG_DONTWAIT, Some(&self.to)) {
+        match sendmsg(self.fd, &iov, &control[..n], MsgFlags::MSG_DONTWAIT, Some(&self.to)) {
             Ok(_) => Outcome::Done,
-            Err(Errno::EAGAIN | Errno::ENOBUFS) => Outcome::Full,
+            Err(Errno::EAGAIN) => Outcome::Full,
             Err(Errno::EIO | Errno::EOPNOTSUPP | Errno::EINVAL) if segment.is_some() => {
-                Outcome::NoOffload
+                Outcome::Refused
             }
             Err(Errno::EMSGSIZE) => Outcome::TooLong,
             Err(e) => Outcome::Failed(e),
         }
     }
-}
-
-/// Sends packets one by one. What follows a full buffer is lost, as on any network.
-fn send_each(dest: &Destination, bytes: &[u8], stride: usize) -> Outcome {
-    for (i, packet) in bytes.chunks(stride).enumerate() {
-        match dest.send(packet, None) {
-            Outcome::Done => {}
-            Outcome::Full if i > 0 => return Outcome::Done,
-            other => return other,
-        }
-    }
-    Outcome::Done
-}
-
-/// Writes the packets of a train one after the other, each with its ICRC, and returns the length.
-fn emit_sealed(train: &Train, sport: u16, offload: bool, out: &mut [u8]) -> usize {
-    let path = &train.path;
-    let prefix = |len| seal_prefix(Framing::RoceV2, path.src, path.dst, sport, len);
-    let longest = train.packet_len(0);
-    let full = prefix(longest);
-    let mut at = 0;
-    for i in 0..train.count {
-        let len = train.emit(i, &mut out[at..]);
-        let prefix = if len == longest { full } else { prefix(len) };
-        // Segments of one offloaded datagram have identifications 0, 1, 2 …
-        let prefix = if offload && i > 0 { prefix.with_ipv4_id(i as u16) } else { prefix };
-        let icrc = prefix.seal(&out[at..at + len]);
-        at += len;
-        out[at..at + ICRC_LEN].copy_from_slice(&icrc);
-        at += ICRC_LEN;
-    }
-    at
 }

@@ -1,0 +1,157 @@
+//! Two network namespaces with a cable between them, made for one test and gone with it.
+//!
+//! Root makes them directly. Others run the test again as root of a user namespace of its own.
+
+use std::fs::File;
+use std::process::Command;
+
+use feroce_wire::Gid;
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// Set where a test runs inside the namespaces made for it.
+const INSIDE: &str = "FEROCE_TEST_INSIDE";
+
+/// Two namespaces, `a` and `b`, and a veth pair between them: interface `wire` in both. Addresses:
+/// 10.9.0.1 and .2, fd09::1 and ::2, fe80::1 and ::2.
+pub(crate) struct Cable {
+    before: File,
+    a: File,
+    b: File,
+}
+
+impl Cable {
+    pub(crate) const A4: [u8; 4] = [10, 9, 0, 1];
+    pub(crate) const B4: [u8; 4] = [10, 9, 0, 2];
+
+    /// Runs `f` with this thread in namespace `a`.
+    pub(crate) fn in_a<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.inside(&self.a, f)
+    }
+
+    /// Runs `f` with this thread in namespace `b`.
+    pub(crate) fn in_b<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.inside(&self.b, f)
+    }
+
+    fn inside<R>(&self, ns: &File, f: impl FnOnce() -> R) -> R {
+        setns(ns, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
+        let result = f();
+        setns(&self.before, CloneFlags::CLONE_NEWNET).expect("where we came from");
+        result
+    }
+
+    fn new(mtu: u32) -> nix::Result<Self> {
+        let before = current();
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let a = current();
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let b = current();
+        // The thread is in `b`; `ip` knows namespaces by the process or thread in them.
+        let thread = nix::unistd::gettid();
+        setns(&a, CloneFlags::CLONE_NEWNET)?;
+        ip("link add wire type veth peer name other");
+        let peer = std::thread::scope(|scope| {
+            let (tid, gone) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+            let (b, tid_tx, gone_rx) = (&b, tid.0, gone.1);
+            scope.spawn(move || {
+                setns(b, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
+                tid_tx.send(nix::unistd::gettid()).expect("somebody listens");
+                let _ = gone_rx.recv();
+            });
+            let peer = tid.1.recv().expect("the thread says who it is");
+            ip(&format!("link set other netns {peer}"));
+            drop(gone.0);
+            peer
+        });
+        assert_ne!(peer, thread);
+        let cable = Self { before, a, b };
+        setns(&cable.before, CloneFlags::CLONE_NEWNET)?;
+        cable.in_b(|| ip("link set other name wire"));
+        cable.in_a(|| cable.configure(mtu, 1));
+        cable.in_b(|| cable.configure(mtu, 2));
+        Ok(cable)
+    }
+
+    fn configure(&self, mtu: u32, n: u8) {
+        ip("link set lo up");
+        ip(&format!("link set wire mtu {mtu} addrgenmode none up"));
+        ip(&format!("addr add 10.9.0.{n}/24 dev wire"));
+        ip(&format!("addr add fd09::{n}/64 dev wire nodad"));
+        ip(&format!("addr add fe80::{n}/64 dev wire nodad"));
+    }
+
+    /// Makes the kernel of `a` cut trains into packets before the cable, as hardware without
+    /// segmentation offload needs it.
+    pub(crate) fn cut_trains(&self) {
+        self.in_a(|| ip("link set wire gso_max_segs 1"));
+    }
+
+    pub(crate) fn a4() -> Gid {
+        Gid::from_ipv4(Self::A4)
+    }
+
+    pub(crate) fn b4() -> Gid {
+        Gid::from_ipv4(Self::B4)
+    }
+}
+
+/// `fd09::n`.
+pub(crate) fn global(n: u8) -> Gid {
+    let mut gid = [0; 16];
+    (gid[0], gid[1], gid[15]) = (0xfd, 0x09, n);
+    Gid(gid)
+}
+
+/// `fe80::n`.
+pub(crate) fn link_local(n: u8) -> Gid {
+    let mut gid = [0; 16];
+    (gid[0], gid[1], gid[15]) = (0xfe, 0x80, n);
+    Gid(gid)
+}
+
+fn current() -> File {
+    File::open("/proc/thread-self/ns/net").expect("/proc is there")
+}
+
+/// Runs `ip` in the namespace of this thread.
+pub(crate) fn ip(args: &str) {
+    let output = Command::new("ip").args(args.split(' ')).output().expect("`ip` is installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {args}: {said}");
+}
+
+/// The index of an interface in the namespace of this thread.
+pub(crate) fn index_of(name: &str) -> u32 {
+    nix::net::if_::if_nametoindex(name).expect("the interface is there")
+}
+
+/// Runs `body` with a cable. Where that is not permitted, says so and passes; fails on CI.
+pub(crate) fn with_cable(mtu: u32, body: fn(&Cable)) {
+    match Cable::new(mtu) {
+        Ok(cable) => body(&cable),
+        Err(e) if std::env::var_os(INSIDE).is_some() => panic!("no namespace inside one: {e}"),
+        Err(e) => run_again(e),
+    }
+}
+
+/// Runs the current test as root of a user namespace.
+fn run_again(why: nix::Error) {
+    let may = Command::new("unshare").args(["-Urn", "true"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        let on_ci = std::env::var_os("CI").is_some();
+        assert!(!on_ci, "network namespaces are not permitted here: {why}");
+        eprintln!("SKIPPED: network namespaces are not permitted here: {why}");
+        return;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("tests run in threads of their name");
+    let exe = std::env::current_exe().expect("we run");
+    let status = Command::new("unshare")
+        .args(["-Urn", "--"])
+        .arg(exe)
+        .args(["--exact", test, "--nocapture", "--test-threads", "2"])
+        .env(INSIDE, "1")
+        .status()
+        .expect("`unshare` is there");
+    assert!(status.success(), "the test failed in its user namespace");
+}
