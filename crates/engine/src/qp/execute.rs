@@ -236,7 +236,7 @@ impl Qp {
     }
 
     /// Whether the peer keeps to the number of reads and atomics it may have outstanding.
-    fn require_resource(&self) -> Result<(), Refusal> {
+    pub(super) fn require_resource(&self) -> Result<(), Refusal> {
         let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
         if self.rsp.replies.outstanding() < limit { Ok(()) } else { Err(Refusal::Invalid) }
     }

@@ -79,7 +79,10 @@ impl Replies {
     pub(super) fn push(&mut self, reply: Reply) -> bool {
         let merges = matches!(reply, Reply::Ack { .. } | Reply::Nak { .. } | Reply::Rnr { .. });
         if merges && let Some(last @ Reply::Ack { .. }) = self.queue.back_mut() {
-            *last = reply;
+            // An acknowledgement said again may be of less than what waits already.
+            if !reply.psn().is_before(last.psn()) {
+                *last = reply;
+            }
             return true;
         }
         self.queue.push_back(reply);

@@ -189,6 +189,10 @@ impl Qp {
                     return core.drop(Drop::StaleDuplicate);
                 }
                 self.rsp.replies.cut_from(request.psn);
+                // A peer that asks again for every part of one read must not pile up answers.
+                if self.require_resource().is_err() {
+                    return core.drop(Drop::RateLimited);
+                }
                 self.push_read(request, &reth);
             }
             (Op::CmpSwap | Op::FetchAdd, Some(known)) => {

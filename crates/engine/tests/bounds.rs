@@ -1,0 +1,55 @@
+//! What a peer can make the engine keep is bounded.
+
+mod common;
+
+use common::{PEER_PSN, Scripted, header};
+use feroce_engine::{QpAttr, QpType};
+use feroce_train::RxTrain;
+use feroce_wire::{Op, Reth, Rkey};
+
+#[test]
+fn asking_again_for_every_part_of_a_read_does_not_pile_up_answers() {
+    let with = QpAttr { max_dest_rd_atomic: Some(2), ..QpAttr::default() };
+    let mut s = Scripted::new(QpType::Rc, with);
+    let (rkey, len) = (Rkey(s.host.lkey.0), 64 << 10);
+    let read = |va: u64, len: u32| header(|out| Reth { va, rkey, len }.emit(out));
+    let first = s.send(Op::ReadRequest, PEER_PSN, true, &read(0, len));
+    assert_eq!(first.len(), 64);
+    // Sixty-four repetitions at once, each from one packet further on.
+    for i in 0..64_u32 {
+        let body = read(u64::from(i) * 1024, len - i * 1024);
+        let packet = s.packet(Op::ReadRequest, PEER_PSN + i, true, &body);
+        s.host.engine.handle_rx(s.now, &RxTrain::single(packet.meta, &packet.bytes));
+    }
+    assert_eq!(s.host.engine.drops().drop_rate_limited, 62);
+    let answers = s.host.transmit(s.now);
+    assert_eq!(answers.len(), 64 + 63);
+}
+
+#[test]
+fn an_acknowledgement_said_again_does_not_hide_a_later_one() {
+    let mut s = Scripted::new(QpType::Rc, QpAttr::default());
+    let rq = s.qp.rq.as_mut().expect("it has a receive queue");
+    for i in 0..2 {
+        rq.post(s.host.recv(i, 0, 64)).expect("there is room");
+    }
+    let rkey = Rkey(s.host.lkey.0);
+    let read = header(|out| Reth { va: 0, rkey, len: 8 }.emit(out));
+    // SEND, READ, SEND, and the first SEND again before anything is answered.
+    let packets = [
+        s.packet(Op::SendOnly, PEER_PSN, true, b"1"),
+        s.packet(Op::ReadRequest, PEER_PSN + 1, true, &read),
+        s.packet(Op::SendOnly, PEER_PSN + 2, true, b"2"),
+        s.packet(Op::SendOnly, PEER_PSN, true, b"1"),
+    ];
+    for p in &packets {
+        s.host.engine.handle_rx(s.now, &RxTrain::single(p.meta, &p.bytes));
+    }
+    let said: Vec<_> = s.host.transmit(s.now).iter().map(|p| (p.op(), p.psn())).collect();
+    let expected = [
+        (Op::Acknowledge, PEER_PSN),
+        (Op::ReadResponseOnly, PEER_PSN + 1),
+        (Op::Acknowledge, PEER_PSN + 2),
+    ];
+    assert_eq!(said, expected);
+}
