@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
 use feroce_train::Instant;
@@ -237,6 +238,11 @@ impl Engine {
                 self.core.event(AsyncEvent::QpFatal(qp.qpn));
                 qp.enter_error(&mut self.core, now);
             }
+        }
+        let is_user = |(_, srq): &(usize, &Srq)| srq.attr.xrc.is_some_and(|(_, used)| used == cq);
+        let ids = self.core.srqs.iter().filter(is_user).map(|(i, _)| SrqId(i as u32));
+        for id in ids.collect::<Vec<_>>() {
+            self.core.event(AsyncEvent::SrqError(id));
         }
     }
 

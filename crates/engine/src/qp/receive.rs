@@ -65,7 +65,7 @@ impl Receive {
 pub(super) enum NoReceive {
     /// None is posted now.
     NotReady,
-    /// There will never be one: an XRC packet names no queue of the domain.
+    /// There will never be one: an XRC packet names no queue of the domain, or a dead one.
     BadSrq,
 }
 
@@ -83,6 +83,9 @@ impl Qp {
             RecvSource::Srq(id) => (core.take_from_srq(*id), recv_cq, pd),
             RecvSource::Xrc(_) => {
                 let (id, pd, cq) = self.xrc_srq(core, srqn).ok_or(NoReceive::BadSrq)?;
+                if core.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
+                    return Err(NoReceive::BadSrq);
+                }
                 (core.take_from_srq(id), cq, pd)
             }
             RecvSource::None => (None, recv_cq, pd),
