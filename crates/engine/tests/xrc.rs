@@ -1,172 +1,268 @@
-//! Extended reliable connections (IBTA vol1 annex A14): one initiator, one target, many shared
-//! receive queues.
+//! Extended reliable connections: one target, many shared receive queues.
 
 mod common;
 
-use common::script::{ACK, MTU, no_credits, reth, rnr, said, seen, with};
-use common::{Host, OUR_PSN, PEER_PSN, Pair, Scripted, header, wr};
+use std::sync::Arc;
+
+use common::{ALL, Pair, TestQp, wr};
 use feroce_engine::{
-    Data, Dest, PostError, QpAttr, QpInitAttr, QpState, QpType, Remote, SendOp, SendWr, SrqId,
-    SrqInitAttr, SrqQueue, WcOpcode, WcStatus, XrcdId,
+    AsyncEvent, CqId, CqPoller, CreateError, DestroyError, QpAttr, QpInitAttr, QpState, QpType,
+    RecvWr, Remote, SendOp, SendWr, Sge, SgeList, SrqId, SrqInitAttr, SrqQueue, WcFlags, WcOpcode,
+    WcStatus, XrcdId,
 };
-use feroce_wire::{Imm, ImmDt, NakCode, Op, Reth, Rkey, Service, Srqn, Syndrome, XrcEth};
+use feroce_mem::{Iova, PdId};
+use feroce_wire::{Imm, Lkey, Rkey, Srqn};
 
-const P: u32 = PEER_PSN;
-const REMOTE: Remote = Remote { addr: 0x1000, rkey: Rkey(0x77) };
-
-fn to(srqn: Srqn, mut request: SendWr) -> SendWr {
-    request.dest = Dest::Xrc(srqn);
-    request
+/// A shared receive queue with a protection domain, memory and completions of its own.
+struct Inbox {
+    id: SrqId,
+    queue: SrqQueue,
+    cq: CqId,
+    poller: CqPoller,
+    pd: PdId,
+    key: Lkey,
 }
 
-fn xrc_srq(host: &mut Host, xrcd: XrcdId) -> (SrqId, SrqQueue) {
-    let xrc = Some((xrcd, host.cq));
-    let attr = SrqInitAttr { pd: host.pd, max_wr: 16, max_sge: 4, limit: 0, xrc };
-    host.engine.create_srq(attr).unwrap()
+struct Xrc {
+    pair: Pair,
+    ini: TestQp,
+    tgt: TestQp,
+    domain: XrcdId,
 }
 
-/// A target with one shared receive queue.
-fn target() -> (Scripted, SrqId, SrqQueue) {
-    let mut srq = None;
-    let script = Scripted::made(no_credits(), QpAttr::default(), OUR_PSN, |host| {
-        let xrcd = host.engine.alloc_xrcd().unwrap();
-        srq = Some(xrc_srq(host, xrcd));
-        QpInitAttr { xrcd: Some(xrcd), ..host.init_attr(QpType::XrcTgt) }
-    });
-    let (id, queue) = srq.unwrap();
-    (script, id, queue)
-}
-
-/// Headers of an XRC request to `srqn`, followed by `rest`.
-fn xrc(srqn: Srqn, rest: &[u8]) -> Vec<u8> {
-    with(header(|out| XrcEth { srqn }.emit(out)), rest)
-}
-
-#[test]
-fn every_request_packet_names_the_shared_receive_queue() {
-    let mut script = Scripted::with_config(QpType::XrcIni, QpAttr::default(), no_credits());
-    let srqn = Srqn::new(0x1234);
-    let data = script.host.data(0, 3 * MTU as u32);
-    let imm = Imm(9);
-    let packets = script.post(to(srqn, wr(1, SendOp::WriteImm(REMOTE, imm), data)));
-    let ops = [Op::WriteFirst, Op::WriteMiddle, Op::WriteLastImm];
-    assert_eq!(seen(&packets), ops.into_iter().zip(OUR_PSN..).collect::<Vec<_>>());
-    for packet in &packets {
-        assert_eq!(packet.bth().opcode.decode().unwrap().0, Service::Xrc);
-        assert_eq!(packet.exts().xrceth, Some(XrcEth { srqn }));
-        assert_eq!(packet.payload().len(), MTU);
+impl Xrc {
+    fn new() -> Self {
+        let mut pair = Pair::default();
+        let domain = pair.b.engine.alloc_xrcd().unwrap();
+        let ia = pair.a.init_attr(QpType::XrcIni);
+        let ib = QpInitAttr { xrcd: Some(domain), ..pair.b.init_attr(QpType::XrcTgt) };
+        let (ini, tgt) = pair.connect_with(ia, ib, QpAttr::default());
+        assert!(ini.rq.is_none() && tgt.rq.is_none());
+        Self { pair, ini, tgt, domain }
     }
-    let range = Reth { va: REMOTE.addr, rkey: REMOTE.rkey, len: 3 * MTU as u32 };
-    assert_eq!(packets[0].exts().reth, Some(range));
-    assert_eq!(packets[2].exts().imm, Some(ImmDt { imm }));
-    let data = script.host.data(0, 8);
-    let read = script.post(to(srqn, wr(2, SendOp::Read(REMOTE), data.clone())));
-    assert_eq!(seen(&read), [(Op::ReadRequest, OUR_PSN + 3)]);
-    assert_eq!(read[0].exts().xrceth, Some(XrcEth { srqn }));
-    let add = SendOp::FetchAdd { remote: REMOTE, add: 1 };
-    let add = script.post(to(srqn, wr(3, add, data)));
-    assert_eq!(add[0].exts().xrceth, Some(XrcEth { srqn }));
-    // Answers carry no such header.
-    script.answer(OUR_PSN + 2, ACK);
-    script.respond(Op::ReadResponseOnly, OUR_PSN + 3, &[1; 8]);
-    script.respond_atomic(OUR_PSN + 4, 1);
-    assert_eq!(script.done().len(), 3);
+
+    fn inbox(&mut self, domain: XrcdId) -> Inbox {
+        let engine = &mut self.pair.b.engine;
+        let pd = engine.alloc_pd().unwrap();
+        let (cq, poller) = engine.create_cq(16).unwrap();
+        let region = Arc::clone(&self.pair.b.region);
+        let key = engine.reg_mr(pd, region, 0, 1 << 20, Iova::ZeroBased, ALL).unwrap();
+        let xrc = Some((domain, cq));
+        let attr = SrqInitAttr { pd, max_wr: 16, max_sge: 4, limit: 0, xrc };
+        let (id, queue) = engine.create_srq(attr).unwrap();
+        Inbox { id, queue, cq, poller, pd, key }
+    }
+
+    fn post(&mut self, wr_id: u64, op: SendOp, len: u32, srqn: Srqn) {
+        let request = wr(wr_id, op, self.pair.a.data(0, len));
+        let dest = feroce_engine::Dest::Xrc(srqn);
+        self.ini.sq.post(SendWr { dest, ..request }).unwrap();
+        self.pair.run();
+    }
+
+    fn status(&mut self) -> WcStatus {
+        self.pair.a.poll().unwrap().status
+    }
+}
+
+impl Inbox {
+    fn receive(&mut self, wr_id: u64, addr: u64, len: u32) {
+        let sges = SgeList::from(Sge { addr, len, lkey: self.key });
+        self.queue.post(RecvWr { wr_id, sges }).unwrap();
+    }
+
+    fn remote(&self, addr: u64) -> Remote {
+        Remote { addr, rkey: Rkey(self.key.0) }
+    }
 }
 
 #[test]
-fn an_initiator_sends_and_a_target_receives() {
-    let mut script = Scripted::with_config(QpType::XrcIni, QpAttr::default(), no_credits());
-    let missing = script.qp.sq.post(wr(1, SendOp::Send, Data::EMPTY));
-    assert_eq!(missing, Err(PostError::BadDestination));
-    assert!(script.send(Op::SendOnly, P, true, &xrc(Srqn::new(1), &[])).is_empty());
-    assert_eq!(script.host.engine.drops().drop_bad_opcode, 1);
-    let (mut script, ..) = target();
-    assert!(script.qp.sq.post(wr(1, SendOp::Send, Data::EMPTY)).is_err());
-    assert!(script.answer(OUR_PSN, ACK).is_empty());
-    assert_eq!(script.host.engine.drops().drop_bad_opcode, 1);
+fn sends_reach_the_queue_they_name() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let (mut one, mut two) = (x.inbox(domain), x.inbox(domain));
+    one.receive(1, 10_000, 5000);
+    two.receive(2, 20_000, 5000);
+    let bytes = x.pair.a.fill(0, 3000, 5);
+    x.post(7, SendOp::Send, 3000, two.id.number());
+    x.post(8, SendOp::SendImm(Imm(4)), 10, one.id.number());
+    assert_eq!((x.status(), x.status()), (WcStatus::Success, WcStatus::Success));
+    let done = two.poller.poll().unwrap();
+    assert_eq!((done.wr_id, done.qpn, done.byte_len), (2, x.tgt.qpn, 3000));
+    let done = one.poller.poll().unwrap();
+    assert_eq!((done.wr_id, done.flags, done.imm), (1, WcFlags::WITH_IMM, Imm(4)));
+    assert_eq!(x.pair.b.read(20_000, 3000), bytes);
+    // The completion queues named at the creation of the target stay empty.
+    assert!(x.pair.b.poll().is_none());
+    assert_eq!(x.pair.b.engine.drops().total(), 0);
 }
 
 #[test]
-fn a_message_takes_its_receive_from_the_queue_it_names() {
-    let (mut script, srq, mut queue) = target();
-    let named = xrc(srq.number(), &[7; 12]);
-    assert_eq!(said(&script.send(Op::SendOnly, P, true, &named)), [(P, rnr(12), 0)]);
-    queue.post(script.host.recv(5, 100, 64)).unwrap();
-    let answers = script.send(Op::SendOnly, P, true, &named);
-    assert_eq!(said(&answers), [(P, ACK, 1)]);
-    assert_eq!(answers[0].bth().opcode.decode().unwrap().0, Service::Xrc);
-    let done = script.host.poll().unwrap();
-    assert_eq!((done.wr_id, done.opcode, done.byte_len), (5, WcOpcode::Recv, 12));
-    assert_eq!(script.host.read(100, 12), [7; 12]);
+fn one_sided_operations_reach_the_memory_of_the_queue_they_name() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let mut inbox = x.inbox(domain);
+    let number = inbox.id.number();
+    let bytes = x.pair.a.fill(0, 3000, 5);
+    x.post(1, SendOp::Write(inbox.remote(100_000)), 3000, number);
+    assert_eq!(x.status(), WcStatus::Success);
+    assert_eq!(x.pair.b.read(100_000, 3000), bytes);
+    x.pair.b.fill(200_000, 5000, 9);
+    x.post(2, SendOp::Read(inbox.remote(200_000)), 5000, number);
+    assert_eq!(x.status(), WcStatus::Success);
+    assert_eq!(x.pair.a.read(0, 5000), x.pair.b.read(200_000, 5000));
+    x.pair.b.region.store_u64(300_000, 8).unwrap();
+    x.post(3, SendOp::FetchAdd { remote: inbox.remote(300_000), add: 1 }, 8, number);
+    let swap = SendOp::CmpSwap { remote: inbox.remote(300_000), compare: 9, swap: 2 };
+    x.post(4, swap, 8, number);
+    assert_eq!((x.status(), x.status()), (WcStatus::Success, WcStatus::Success));
+    assert_eq!(x.pair.b.region.load_u64(300_000).unwrap(), 2);
+    assert_eq!(x.pair.a.region.load_u64(0).unwrap(), 9);
+    inbox.receive(5, 0, 0);
+    x.post(6, SendOp::WriteImm(inbox.remote(0), Imm(3)), 2000, number);
+    assert_eq!(x.status(), WcStatus::Success);
+    let done = inbox.poller.poll().unwrap();
+    assert_eq!((done.wr_id, done.opcode, done.byte_len), (5, WcOpcode::RecvWriteImm, 2000));
 }
 
 #[test]
-fn a_queue_outside_the_domain_is_refused() {
-    let invalid = Syndrome::Nak(NakCode::InvalidRequest);
-    for case in 0..3 {
-        let (mut script, srq, _queue) = target();
-        let srqn = match case {
-            0 => Srqn::new(0),
-            1 => Srqn::new(srq.number().get() + 100),
-            _ => {
-                let other = script.host.engine.alloc_xrcd().unwrap();
-                let (id, _) = xrc_srq(&mut script.host, other);
-                id.number()
-            }
-        };
-        let answers = script.send(Op::SendOnly, P, true, &xrc(srqn, &[1; 4]));
-        assert_eq!(said(&answers), [(P, invalid, 0)], "case {case}");
-        let (attr, _) = script.host.engine.query_qp(script.qp.qpn).unwrap();
+fn a_number_that_names_no_queue_of_the_domain_is_an_invalid_request() {
+    let other_domain = |x: &mut Xrc| {
+        let domain = x.pair.b.engine.alloc_xrcd().unwrap();
+        x.inbox(domain).id.number()
+    };
+    let ordinary = |x: &mut Xrc| {
+        let attr = SrqInitAttr { pd: x.pair.b.pd, max_wr: 1, max_sge: 1, limit: 0, xrc: None };
+        x.pair.b.engine.create_srq(attr).unwrap().0.number()
+    };
+    let cases: [&dyn Fn(&mut Xrc) -> Srqn; 4] =
+        [&|_| Srqn::new(0), &|_| Srqn::new(0x00ab_cdef), &other_domain, &ordinary];
+    for number in cases {
+        let mut x = Xrc::new();
+        let number = number(&mut x);
+        x.post(1, SendOp::Send, 10, number);
+        assert_eq!(x.status(), WcStatus::RemoteInvalidRequest, "{number:?}");
+        assert_eq!(x.pair.b.async_events(), [AsyncEvent::QpRequestError(x.tgt.qpn)]);
+        let (attr, _) = x.pair.b.engine.query_qp(x.tgt.qpn).unwrap();
         assert_eq!(attr.state, Some(QpState::Err));
     }
 }
 
 #[test]
-fn the_queue_brings_the_protection_domain() {
-    let (mut script, srq, _queue) = target();
-    let rest = with(reth(0, script.rkey(), 4), &[3; 4]);
-    let answers = script.send(Op::WriteOnly, P, true, &xrc(srq.number(), &rest));
-    assert_eq!(said(&answers), [(P, ACK, 1)]);
-    assert_eq!(script.host.read(0, 4), [3; 4]);
-    // A queue of another domain cannot reach the same memory.
-    let (mut script, ..) = target();
-    let pd = script.host.engine.alloc_pd().unwrap();
-    let (_, init) = script.host.engine.query_qp(script.qp.qpn).unwrap();
-    let xrc_of = Some((init.xrcd.unwrap(), script.host.cq));
-    let attr = SrqInitAttr { pd, max_wr: 16, max_sge: 4, limit: 0, xrc: xrc_of };
-    let (other, _queue) = script.host.engine.create_srq(attr).unwrap();
-    let answers = script.send(Op::WriteOnly, P, true, &xrc(other.number(), &rest));
-    assert_eq!(said(&answers), [(P, Syndrome::Nak(NakCode::RemoteAccess), 0)]);
+fn the_protection_domain_of_the_queue_decides() {
+    for through_own in [true, false] {
+        let mut x = Xrc::new();
+        let domain = x.domain;
+        let (one, two) = (x.inbox(domain), x.inbox(domain));
+        assert_ne!(one.pd, two.pd);
+        let number = if through_own { one.id.number() } else { two.id.number() };
+        x.post(1, SendOp::Write(one.remote(0)), 10, number);
+        let expected = if through_own { WcStatus::Success } else { WcStatus::RemoteAccess };
+        assert_eq!(x.status(), expected);
+        // The protection domain of the target itself gives no rights.
+        if through_own {
+            x.post(2, SendOp::Write(x.pair.b.remote(0)), 10, number);
+            assert_eq!(x.status(), WcStatus::RemoteAccess);
+        }
+    }
 }
 
 #[test]
-fn all_operations_work_from_end_to_end() {
-    let mut pair = Pair::default();
-    let xrcd = pair.b.engine.alloc_xrcd().unwrap();
-    let (srq, mut queue) = xrc_srq(&mut pair.b, xrcd);
-    let ia = pair.a.init_attr(QpType::XrcIni);
-    let ib = QpInitAttr { xrcd: Some(xrcd), ..pair.b.init_attr(QpType::XrcTgt) };
-    let (mut qa, _qb) = pair.connect_with(ia, ib, QpAttr::default());
-    queue.post(pair.b.recv(1, 0, 10_000)).unwrap();
-    queue.post(pair.b.recv(2, 0, 10_000)).unwrap();
-    let bytes = pair.a.fill(0, 5000, 3);
-    let srqn = srq.number();
-    let remote = pair.b.remote(20_000);
-    let requests = [
-        wr(1, SendOp::Send, pair.a.data(0, 5000)),
-        wr(2, SendOp::WriteImm(remote, Imm(4)), pair.a.data(0, 5000)),
-        wr(3, SendOp::Read(remote), pair.a.data(40_000, 5000)),
-        wr(4, SendOp::FetchAdd { remote: pair.b.remote(80_000), add: 6 }, pair.a.data(60_000, 8)),
-    ];
-    for request in requests {
-        qa.sq.post(to(srqn, request)).unwrap();
+fn an_empty_queue_makes_the_sender_wait() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let mut inbox = x.inbox(domain);
+    x.post(1, SendOp::Send, 10, inbox.id.number());
+    assert!(x.pair.a.poll().is_none());
+    inbox.receive(3, 0, 100);
+    x.pair.wait(10_000_000);
+    x.pair.run();
+    assert_eq!(x.status(), WcStatus::Success);
+    assert_eq!(inbox.poller.poll().unwrap().wr_id, 3);
+}
+
+#[test]
+fn a_receive_in_progress_is_flushed_to_the_completion_queue_of_its_queue() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let mut inbox = x.inbox(domain);
+    inbox.receive(3, 0, 5000);
+    let request = wr(1, SendOp::Send, x.pair.a.data(0, 3000));
+    let dest = feroce_engine::Dest::Xrc(inbox.id.number());
+    x.ini.sq.post(SendWr { dest, ..request }).unwrap();
+    let first = x.pair.a.transmit(x.pair.now).remove(0);
+    x.pair.b.receive(x.pair.now, &first);
+    x.pair.b.modify(x.pair.now, x.tgt.qpn, &QpAttr::to(QpState::Err));
+    let done = inbox.poller.poll().unwrap();
+    assert_eq!((done.wr_id, done.status), (3, WcStatus::Flushed));
+}
+
+#[test]
+fn domains_and_queues_in_use_stay() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let inbox = x.inbox(domain);
+    let engine = &mut x.pair.b.engine;
+    assert_eq!(engine.dealloc_xrcd(domain), Err(DestroyError::Busy));
+    assert_eq!(engine.destroy_cq(inbox.cq), Err(DestroyError::Busy));
+    engine.destroy_qp(x.tgt.qpn).unwrap();
+    assert_eq!(engine.dealloc_xrcd(domain), Err(DestroyError::Busy));
+    engine.destroy_srq(inbox.id).unwrap();
+    assert_eq!(engine.destroy_cq(inbox.cq), Ok(()));
+    assert_eq!(engine.dealloc_xrcd(domain), Ok(()));
+    assert_eq!(engine.dealloc_xrcd(domain), Err(DestroyError::Unknown));
+}
+
+#[test]
+fn an_overrun_of_its_completion_queue_is_an_error_of_the_shared_receive_queue() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let mut inbox = x.inbox(domain);
+    for id in 0..16 {
+        inbox.receive(id, 0, 100);
     }
-    pair.run();
-    let done: Vec<_> = pair.a.poll_all().iter().map(|c| (c.wr_id, c.status)).collect();
-    assert_eq!(done, (1..=4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
-    let received: Vec<_> = pair.b.poll_all().iter().map(|c| (c.wr_id, c.opcode)).collect();
-    assert_eq!(received, [(1, WcOpcode::Recv), (2, WcOpcode::RecvWriteImm)]);
-    assert_eq!(pair.b.read(0, 5000), bytes);
-    assert_eq!(pair.a.read(40_000, 5000), bytes);
-    assert_eq!(pair.b.region.load_u64(80_000).unwrap(), 6);
+    for id in 0..16 {
+        x.post(id, SendOp::Send, 10, inbox.id.number());
+    }
+    inbox.receive(16, 0, 100);
+    x.post(16, SendOp::Send, 10, inbox.id.number());
+    let expected = [AsyncEvent::CqError(inbox.cq), AsyncEvent::SrqError(inbox.id)];
+    assert_eq!(x.pair.b.async_events(), expected);
+    // What nobody would learn of is not accepted.
+    x.pair.a.poll_all();
+    inbox.receive(17, 0, 100);
+    x.post(17, SendOp::Send, 10, inbox.id.number());
+    assert_eq!(x.status(), WcStatus::RemoteInvalidRequest);
+}
+
+#[test]
+fn what_cannot_be_combined() {
+    let mut x = Xrc::new();
+    let domain = x.domain;
+    let inbox = x.inbox(domain);
+    let base = x.pair.b.init_attr(QpType::Rc);
+    let mut create = |init| x.pair.b.engine.create_qp(init).map(|qp| qp.qpn);
+    let (xrcd, srq) = (Some(domain), Some(inbox.id));
+    let invalid = CreateError::Invalid;
+    assert_eq!(
+        create(QpInitAttr { qp_type: QpType::XrcTgt, ..base }),
+        Err(invalid("an XRC target needs a domain"))
+    );
+    let only_targets = Err(invalid("only XRC targets have a domain"));
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcIni] {
+        assert_eq!(create(QpInitAttr { qp_type, xrcd, ..base }), only_targets);
+    }
+    let unfit = Err(invalid("this QP type cannot use this SRQ"));
+    assert_eq!(create(QpInitAttr { srq, ..base }), unfit);
+    assert_eq!(create(QpInitAttr { qp_type: QpType::XrcIni, srq, ..base }), unfit);
+    let unknown = Some(XrcdId(77));
+    let expected = Err(CreateError::Unknown("XRC domain"));
+    assert_eq!(create(QpInitAttr { qp_type: QpType::XrcTgt, xrcd: unknown, ..base }), expected);
+    let xrc = Some((XrcdId(77), inbox.cq));
+    let attr = SrqInitAttr { pd: inbox.pd, max_wr: 1, max_sge: 1, limit: 0, xrc };
+    let created = x.pair.b.engine.create_srq(attr).map(|(id, _)| id);
+    assert_eq!(created, Err(CreateError::Unknown("XRC domain")));
+    let attr = SrqInitAttr { xrc: Some((domain, CqId(77))), ..attr };
+    let created = x.pair.b.engine.create_srq(attr).map(|(id, _)| id);
+    assert_eq!(created, Err(CreateError::Unknown("completion queue")));
 }
