@@ -82,7 +82,7 @@ impl World {
         let most = self.dice.size(1..=8);
         for _ in 0..most {
             if self.ends[end].is_posted() || !self.is_released(end) {
-                return;
+                break;
             }
             let (node, now) = (self.ends[end].node, self.now);
             let this = &mut self.ends[end];
@@ -336,7 +336,8 @@ impl World {
                 }
                 _ => false,
             };
-            fresh && same && imm_of(&step.wr.op) == imm_in(cqe)
+            let solicited = step.wr.flags.contains(SendFlags::SOLICITED);
+            fresh && same && imm_of(&step.wr.op) == imm_in(cqe) && cqe.solicited == solicited
         });
         match found {
             Some(step) => {
