@@ -1,8 +1,10 @@
 //! Settings: how devices are made, from the environment.
 
 use std::env;
+use std::sync::Arc;
 
 use feroce_engine::Config;
+use feroce_link::Tap;
 
 use crate::Error;
 
@@ -26,11 +28,13 @@ pub struct Settings {
     pub gro: bool,
     /// Refuse packets whose IPv4 identification is not the expected one.
     pub strict_icrc: bool,
+    /// Who looks at every packet that the device sends and receives, if anybody does.
+    pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: Config::default(), gso: true, gro: true, strict_icrc: false }
+        Self { engine: Config::default(), gso: true, gro: true, strict_icrc: false, tap: None }
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use feroce_engine::{AsyncEvent, Counters, DropCounters, Engine, Limits};
-use feroce_link::{IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_link::{IcrcPolicy, Link, Tapped, UdpConfig, UdpLink, Verified};
 use feroce_wire::{Gid, Pkey, Pmtu};
 
 use crate::channel::CompChannel;
@@ -99,7 +99,11 @@ impl Context {
         };
         let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
         let link = Verified::new(UdpLink::new(udp, device.gids())?, policy);
-        let driver = Driver::start(engine, Box::new(link), Clock::start(), device.name())?;
+        let link: Box<dyn Link> = match settings.tap {
+            Some(tap) => Box::new(Tapped::new(link, tap)),
+            None => Box::new(link),
+        };
+        let driver = Driver::start(engine, link, Clock::start(), device.name())?;
         let events = Arc::new(AsyncQueue::new()?);
         driver.control(|state, _| state.dispatch.listen(&events));
         Ok(Self { inner: Arc::new(ContextInner { driver, device, events }) })

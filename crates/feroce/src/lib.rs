@@ -57,8 +57,11 @@ pub use feroce_engine::{
     QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId,
     WcFlags, WcOpcode, WcStatus, WindowConfig,
 };
+pub use feroce_link::{Direction, Seen, Tap};
 pub use feroce_mem::{Access, Bind, Iova, MwType, Region};
 pub use feroce_train::{InlineBytes, Instant};
+/// Packets to bytes and back, for whoever looks at packets.
+pub use feroce_wire as wire;
 pub use feroce_wire::{Gid, Imm, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use mr::{Mr, Mw};
 pub use pd::Pd;

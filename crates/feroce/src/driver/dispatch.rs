@@ -44,9 +44,9 @@ impl<T> EventQueue<T> {
         if inner.queue.len() == 1 {
             let _ = self.fd.write(1);
         }
-        for waker in inner.wakers.drain(..) {
-            waker.wake();
-        }
+        let wakers = std::mem::take(&mut inner.wakers);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Takes the oldest event.

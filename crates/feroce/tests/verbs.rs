@@ -1,0 +1,183 @@
+//! The verbs, over real sockets on the loopback interface.
+
+mod common;
+
+use common::{Host, connect};
+use feroce::{
+    AddrVec, AsyncEvent, Data, Dest, Gid, Imm, InlineBytes, Notify, Qkey, QpAttr, QpCap, QpState,
+    Qpn, SendOp, SendWr, WcFlags, WcOpcode, WcStatus,
+};
+
+#[test]
+fn send_write_read_and_atomics_with_data_checked() {
+    let (a, b) = Host::pair(101);
+    let (mut qa, mut qb) = (a.rc(), b.rc());
+    connect(&mut qa, &mut qb);
+    for len in [0, 1, 4095, 4096, 4097, 65539, 500_000] {
+        let bytes = a.fill(0, len, len as u8);
+        qb.post_recv([b.mr.recv(9, 0..600_000)]).unwrap();
+        qa.post_send([SendWr::new(1, SendOp::SendImm(Imm(7)), a.mr.data(0..len))]).unwrap();
+        assert_eq!(a.wait().status, WcStatus::Success, "length {len}");
+        let got = b.wait();
+        assert_eq!((got.status, got.byte_len, got.imm), (WcStatus::Success, len as u32, Imm(7)));
+        assert_eq!(b.read(0, len), bytes);
+
+        let bytes = a.fill(0, len, 3);
+        qa.post_send([
+            SendWr::new(2, SendOp::Write(b.mr.remote(1000)), a.mr.data(0..len)),
+            SendWr::new(3, SendOp::Read(b.mr.remote(1000)), a.mr.data(500_000..500_000 + len)),
+        ])
+        .unwrap();
+        assert_eq!((a.wait().wr_id, a.wait().wr_id), (2, 3));
+        assert_eq!(b.read(1000, len), bytes);
+        assert_eq!(a.read(500_000, len), bytes);
+    }
+    b.mr.region().store_u64(800, 5).unwrap();
+    let remote = b.mr.remote(800);
+    qa.post_send([
+        SendWr::new(4, SendOp::FetchAdd { remote, add: 3 }, a.mr.data(0..8)),
+        SendWr::new(5, SendOp::CmpSwap { remote, compare: 8, swap: 1 }, a.mr.data(8..16)),
+    ])
+    .unwrap();
+    assert_eq!((a.wait().status, a.wait().status), (WcStatus::Success, WcStatus::Success));
+    assert_eq!(a.mr.region().load_u64(0).unwrap(), 5);
+    assert_eq!(a.mr.region().load_u64(8).unwrap(), 8);
+    assert_eq!(b.mr.region().load_u64(800).unwrap(), 1);
+    assert_eq!(a.context.drops().total() + b.context.drops().total(), 0);
+}
+
+#[test]
+fn a_write_lands_in_a_process_that_does_nothing() {
+    let (a, b) = Host::pair(102);
+    let (mut qa, mut qb) = (a.rc(), b.rc());
+    connect(&mut qa, &mut qb);
+    let bytes = a.fill(0, 100_000, 1);
+    qa.post_send([SendWr::new(1, SendOp::Write(b.mr.remote(0)), a.mr.data(0..100_000))]).unwrap();
+    // Nobody polls on the other side: its driver thread does the work.
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(b.read(0, 100_000), bytes);
+}
+
+#[test]
+fn datagrams_and_multicast() {
+    let (a, b) = Host::pair(103);
+    let qkey = Qkey(0x1234);
+    let cap = QpCap::new(16, 16);
+    let mut qa = a.pd.ud_qp(&a.cq, &a.cq, cap).create().unwrap();
+    let mut qb = b.pd.ud_qp(&b.cq, &b.cq, cap).create().unwrap();
+    qa.activate(qkey).unwrap();
+    qb.activate(qkey).unwrap();
+    let dgid = b.context.port().gids[0];
+    let ah = a.pd.create_ah(AddrVec { dgid, ..AddrVec::default() }).unwrap();
+    qb.post_recv([b.mr.recv(1, 0..4096), b.mr.recv(2, 4096..8192)]).unwrap();
+    let inline = Data::Inline(InlineBytes::new(b"datagram"));
+    let dest = ah.dest(qb.qpn(), qkey);
+    qa.post_send([SendWr { dest, ..SendWr::new(3, SendOp::Send, inline.clone()) }]).unwrap();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    let got = b.wait();
+    assert_eq!((got.wr_id, got.byte_len, got.src_qp), (1, 48, qa.qpn()));
+    assert!(got.flags.contains(WcFlags::GRH));
+    assert_eq!(b.read(40, 8), b"datagram");
+
+    let group = Gid::from_ipv4([239, 103, 1, 1]);
+    qb.attach_mcast(group).unwrap();
+    let ah = a.pd.create_ah(AddrVec { dgid: group, ..AddrVec::default() }).unwrap();
+    let dest = ah.dest(Qpn::MULTICAST, qkey);
+    assert!(matches!(dest, Dest::Ud { .. }));
+    qa.post_send([SendWr { dest, ..SendWr::new(4, SendOp::Send, inline) }]).unwrap();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(b.wait().wr_id, 2);
+    assert_eq!(b.read(4096 + 40, 8), b"datagram");
+    qb.detach_mcast(group).unwrap();
+}
+
+#[test]
+fn completion_channels_wake_sleepers() {
+    let (a, b) = Host::pair(104);
+    let channel = b.context.create_comp_channel().unwrap();
+    let cq = b.context.create_cq_with(64, &channel).unwrap();
+    let mut qa = a.rc();
+    let mut qb = b.pd.rc_qp(&cq, &cq, QpCap::new(16, 16)).create().unwrap();
+    connect(&mut qa, &mut qb);
+    qb.post_recv([b.mr.recv(5, 0..64)]).unwrap();
+    cq.notify(Notify::Next);
+    assert_eq!(channel.wait(Some(10)).unwrap(), None);
+    qa.post_send([SendWr::new(1, SendOp::Send, a.mr.data(0..8))]).unwrap();
+    assert_eq!(channel.wait(None).unwrap(), Some(cq.id()));
+    assert_eq!(cq.poll_one().unwrap().wr_id, 5);
+    assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn shared_receive_queue_and_its_limit() {
+    let (a, b) = Host::pair(105);
+    let srq = b.pd.create_srq(16, 1).unwrap();
+    let builder = b.pd.rc_qp(&b.cq, &b.cq, QpCap::new(16, 0)).srq(&srq);
+    let (mut qa, mut qb) = (a.rc(), builder.create().unwrap());
+    connect(&mut qa, &mut qb);
+    srq.post_recv((0..4).map(|i| b.mr.recv(i, 0..64))).unwrap();
+    srq.set_limit(4).unwrap();
+    qa.post_send([SendWr::new(1, SendOp::Send, a.mr.data(0..8))]).unwrap();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    let got = b.wait();
+    assert_eq!((got.wr_id, got.opcode, got.qpn), (0, WcOpcode::Recv, qb.qpn()));
+    // The peer announced itself first, because it was connected before us.
+    let mut events = Vec::new();
+    while let Some(event) = b.context.wait_async_event(Some(200)).unwrap() {
+        events.push(event);
+    }
+    assert!(events.contains(&AsyncEvent::SrqLimitReached(srq.id())), "{events:?}");
+}
+
+#[test]
+fn a_peer_that_is_gone_gives_retry_exceeded() {
+    let (a, b) = Host::pair(106);
+    let (mut qa, mut qb) = (a.rc(), b.rc());
+    let eb = qb.endpoint().unwrap();
+    qb.connect(&qa.endpoint().unwrap()).unwrap();
+    qa.connect(&eb).unwrap();
+    let quick = QpAttr { timeout: Some(8), retry_cnt: Some(2), ..QpAttr::default() };
+    qa.modify(&QpAttr { state: Some(QpState::Sqd), ..QpAttr::default() }).unwrap();
+    qa.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).unwrap();
+    qa.modify(&QpAttr::to(QpState::Rts)).unwrap();
+    drop((qb, b));
+    qa.post_send([
+        SendWr::new(1, SendOp::Send, a.mr.data(0..8)),
+        SendWr::new(2, SendOp::Send, a.mr.data(0..8)),
+    ])
+    .unwrap();
+    let (first, second) = (a.wait(), a.wait());
+    assert_eq!((first.wr_id, first.status), (1, WcStatus::RetryExceeded));
+    assert_eq!((second.wr_id, second.status), (2, WcStatus::Flushed));
+    assert_eq!(qa.state(), QpState::Err);
+}
+
+#[test]
+fn a_thousand_connected_queue_pairs() {
+    let (a, b) = Host::pair(107);
+    let mut pairs: Vec<_> = (0..1000)
+        .map(|_| {
+            let (mut qa, mut qb) = (a.rc(), b.rc());
+            connect(&mut qa, &mut qb);
+            (qa, qb)
+        })
+        .collect();
+    for (i, (qa, _)) in pairs.iter_mut().enumerate() {
+        let at = i * 64;
+        a.mr.write_at(at, &i.to_le_bytes()).unwrap();
+        let write = SendOp::Write(b.mr.remote(at));
+        qa.post_send([SendWr::new(i as u64, write, a.mr.data(at..at + 64))]).unwrap();
+    }
+    let mut done: Vec<u64> = (0..1000)
+        .map(|_| {
+            let cqe = a.wait();
+            assert_eq!(cqe.status, WcStatus::Success);
+            cqe.wr_id
+        })
+        .collect();
+    done.sort_unstable();
+    assert!(done.into_iter().eq(0..1000));
+    for i in 0..1000_usize {
+        assert_eq!(b.read(i * 64, 8), i.to_le_bytes());
+    }
+}
