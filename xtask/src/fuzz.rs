@@ -85,6 +85,7 @@ fn build() -> Outcome<PathBuf> {
     let host = host()?;
     let folder = target_dir().join("fuzz");
     let mut build = cargo(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
+    build.args(["--features", "libfuzzer"]);
     // A target of its own keeps the flags away from build scripts.
     build.args(["--target", &host]).arg("--target-dir").arg(&folder);
     run(build.env("RUSTFLAGS", extended("RUSTFLAGS", FLAGS)))?;

@@ -112,6 +112,9 @@ fn test() -> Outcome<Done> {
     let doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
     let mut lines = run_tests(tests)?;
     lines.extend(run_tests(doc_tests)?);
+    if has("fuzz/Cargo.toml") {
+        lines.extend(run_tests(cargo(["test", "--manifest-path", "fuzz/Cargo.toml", "--tests"]))?);
+    }
     Ok(Done::Ran(lines))
 }
 

@@ -1,0 +1,144 @@
+//! Makes the seeds of the corpus anew: from the captures of the wire crate, one frame of each
+//! kind, and by hand for targets whose inputs are actions.
+//!
+//! Usage: cargo run --example seeds
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use feroce_fuzz::packet_as_raw_input;
+use feroce_wire::Frame;
+
+fn main() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let corpus = root.join("corpus");
+    let mut kinds: BTreeMap<(u8, usize), Vec<u8>> = BTreeMap::new();
+    let mut sequence = Vec::new();
+    for path in captures(&root.join("../crates/wire/tests/captures"))? {
+        for frame in frames(&fs::read(path)?) {
+            let Ok(parsed) = Frame::parse_ethernet(frame) else {
+                continue;
+            };
+            let Some(&opcode) = parsed.transport.first() else {
+                continue;
+            };
+            // One of each opcode and rough length.
+            let kind = (opcode, parsed.transport.len().min(600) / 100);
+            if parsed.transport.len() <= 1200 && !kinds.contains_key(&kind) {
+                sequence.extend(packet_as_raw_input(parsed.transport));
+                kinds.insert(kind, frame.to_vec());
+            }
+        }
+    }
+    for ((opcode, size), frame) in &kinds {
+        let name = format!("seed-{opcode:02x}-{size}");
+        let parsed = Frame::parse_ethernet(frame).expect("parsed before");
+        put(&corpus, "wire_frame", &name, frame)?;
+        put(&corpus, "wire_packet", &name, parsed.transport)?;
+        put(&corpus, "engine_raw", &name, &packet_as_raw_input(parsed.transport))?;
+        let short = parsed.transport.len().min(64);
+        put(&corpus, "wire_views", &name, &parsed.transport[..short])?;
+    }
+    sequence.truncate(8000);
+    put(&corpus, "engine_raw", "seed-all", &sequence)?;
+    for (name, actions) in structured() {
+        put(&corpus, "engine_structured", &format!("seed-{name}"), &actions)?;
+    }
+    for (name, actions) in memory() {
+        put(&corpus, "mem_table", &format!("seed-{name}"), &actions)?;
+    }
+    Ok(())
+}
+
+fn put(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(corpus.join(target))?;
+    fs::write(corpus.join(target).join(name), bytes)
+}
+
+fn captures(folder: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "pcap") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The frames of a little-endian capture.
+fn frames(file: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    let mut rest = file.get(24..).unwrap_or_default();
+    while let Some((header, after)) = rest.split_at_checked(16) {
+        let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        let Some((frame, next)) = after.split_at_checked(len) else {
+            break;
+        };
+        frames.push(frame);
+        rest = next;
+    }
+    frames
+}
+
+/// Every operation on every queue pair, on a network that works, loses and doubles.
+fn structured() -> Vec<(String, Vec<u8>)> {
+    let post = |qp: u8, key: u8, len: u8, op: u8| {
+        // Action, queue pair, address, key, length, immediate, word, operation; then what the
+        // data is and the flags.
+        let mut bytes = vec![48, qp, 8, 0, key, len, 1, 2, op];
+        if op == 13 {
+            bytes.extend([9, 0, 64, 0, 1]);
+        }
+        bytes.extend([0, 7, 1]);
+        bytes
+    };
+    let mut seeds = Vec::new();
+    for qp in 0..7 {
+        let mut all = Vec::new();
+        for op in 0..16 {
+            all.extend(post(qp, 0, op % 11, op));
+            all.extend([32, 3]);
+        }
+        seeds.push((format!("run-{qp}"), all.clone()));
+        // Sent, then delivered out of order, twice and not at all.
+        let mut lossy = Vec::new();
+        for op in [0, 4, 7, 9, 6] {
+            lossy.extend(post(qp, 0, 9, op));
+        }
+        lossy.extend([0, 15, 16, 0, 3, 16, 1, 0, 16, 2, 1, 16, 0, 0, 128, 7, 144, 0, 0]);
+        lossy.extend([40, 23, 32, 15, 96, 40, 23, 32, 15]);
+        seeds.push((format!("lossy-{qp}"), lossy));
+        let mut control = post(qp, 0, 9, 4);
+        control.extend([0, 4, 72, qp, 2, 32, 4, 72, qp, 3, 80, qp, 32, 4, 84, 0, 0, 72, qp, 9]);
+        control.extend(post(qp, 2, 3, 4));
+        control.extend([32, 8, 92, 8, 1]);
+        seeds.push((format!("control-{qp}"), control));
+    }
+    for op in 0..26 {
+        let mut injected = Vec::new();
+        for qp in [0, 2, 3, 4, 5] {
+            injected.extend([100, qp, op, 0, 2, 0, 8, 0, 2, 0, 31, 1, 32, 1]);
+        }
+        seeds.push((format!("inject-{op:02}"), injected));
+    }
+    seeds
+}
+
+/// Registrations, windows and accesses.
+fn memory() -> Vec<(String, Vec<u8>)> {
+    let reg = [0, 8, 64, 1, 0xff, 0xff];
+    let touch = |how: u8| [12, 0, 4, 16, how];
+    let mut access = reg.to_vec();
+    for how in 0..4 {
+        access.extend(touch(how));
+    }
+    access.extend([4, 0, 12, 0, 4, 16, 0, 10, 0]);
+    let mut window = reg.to_vec();
+    window.extend([5, 2, 7, 1, 0, 0x33, 0, 4, 32, 7, 0, 0, 12, 1, 2, 8, 0, 9, 1, 0, 11, 0]);
+    let fast = [5, 0, 6, 0, 3, 8, 64, 1, 0xff, 0xff, 12, 0, 4, 16, 0, 9, 0, 1].to_vec();
+    vec![("access".into(), access), ("window".into(), window), ("fast".into(), fast)]
+}
