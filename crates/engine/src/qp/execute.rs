@@ -163,7 +163,7 @@ impl Qp {
         let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
         self.remember(request.psn, packets, what);
         self.finish_message(core);
-        self.push_read(request, &reth);
+        self.push_read(request, &reth, false);
         Ok(packets)
     }
 
@@ -246,7 +246,7 @@ impl Qp {
         self.rsp.replay.remember(Remembered { first, packets, what }, depth);
     }
 
-    pub(super) fn push_read(&mut self, request: &Request<'_>, reth: &Reth) {
+    pub(super) fn push_read(&mut self, request: &Request<'_>, reth: &Reth, again: bool) {
         self.rsp.replies.push(Reply::Read(ReadReply {
             psn: request.psn,
             sent: 0,
@@ -255,6 +255,7 @@ impl Qp {
             rkey: reth.rkey,
             len: reth.len,
             pd: request.pd,
+            again,
         }));
     }
 

@@ -9,6 +9,7 @@ use feroce_wire::{
 };
 
 use super::Qp;
+use crate::counters::Drop;
 use crate::event::AsyncEvent;
 use crate::hca::Core;
 
@@ -39,6 +40,8 @@ pub(super) struct ReadReply {
     pub(super) len: u32,
     /// Protection domain whose memory it is.
     pub(super) pd: feroce_mem::PdId,
+    /// The request had been executed before.
+    pub(super) again: bool,
 }
 
 impl Reply {
@@ -107,28 +110,38 @@ impl Qp {
         now: Instant,
         caps: &LinkCaps,
     ) -> Option<Train> {
-        let reply = *self.rsp.replies.queue.front()?;
-        let read = match reply {
-            Reply::Read(read) => read,
-            other => {
-                self.rsp.replies.queue.pop_front();
-                return Some(self.short_reply(core, other));
+        loop {
+            let reply = *self.rsp.replies.queue.front()?;
+            let read = match reply {
+                Reply::Read(read) => read,
+                other => {
+                    self.rsp.replies.queue.pop_front();
+                    return Some(self.short_reply(core, other));
+                }
+            };
+            if let Some(train) = self.read_reply(core, caps, read) {
+                return Some(train);
             }
-        };
-        match self.read_reply(core, caps, read) {
-            Some(train) => Some(train),
-            None => {
-                // The memory went away under a read that was accepted (IBTA vol1 9.7.5.2.5).
-                self.rsp.replies.clear();
-                let psn = read.psn.wrapping_add(read.sent);
-                core.counters.resp_remote_access_errors += 1;
-                let code = NakCode::RemoteAccess;
-                let nak = self.short_reply(core, Reply::Nak { psn, msn: read.msn, code });
-                core.event(AsyncEvent::QpAccessError(self.qpn));
-                self.enter_error(core, now);
-                Some(nak)
+            if !read.again {
+                return Some(self.read_failed(core, now, read));
             }
+            // The peer may have had its answer long ago, and the memory may rightly be gone since
+            // then: a duplicate that the network kept back must not end the connection.
+            self.rsp.replies.queue.pop_front();
+            core.drop(Drop::StaleDuplicate);
         }
+    }
+
+    /// The memory went away under a read that was accepted (IBTA vol1 9.7.5.2.5).
+    fn read_failed(&mut self, core: &mut Core, now: Instant, read: ReadReply) -> Train {
+        self.rsp.replies.clear();
+        let psn = read.psn.wrapping_add(read.sent);
+        core.counters.resp_remote_access_errors += 1;
+        let code = NakCode::RemoteAccess;
+        let nak = self.short_reply(core, Reply::Nak { psn, msn: read.msn, code });
+        core.event(AsyncEvent::QpAccessError(self.qpn));
+        self.enter_error(core, now);
+        nak
     }
 
     /// An answer of one packet.

@@ -193,7 +193,7 @@ impl Qp {
                 if self.require_resource().is_err() {
                     return core.drop(Drop::RateLimited);
                 }
-                self.push_read(request, &reth);
+                self.push_read(request, &reth, true);
             }
             (Op::CmpSwap | Op::FetchAdd, Some(known)) => {
                 let Memory::Atomic { original } = known.what else {

@@ -1,0 +1,29 @@
+//! Bugs that the seeded swarm found, each as the smallest script that shows it.
+
+mod common;
+
+use common::script::{reth, seen};
+use common::{ALL, PEER_PSN, Scripted};
+use feroce_engine::QpState;
+use feroce_mem::Iova;
+use feroce_wire::{Op, Rkey};
+
+fn state_of(s: &Scripted) -> QpState {
+    s.host.engine.query_qp(s.qp.qpn).unwrap().0.state.unwrap()
+}
+
+/// The network held a read request back; the read had been answered from its retransmission, and
+/// the owner has rightly ended the registration since.
+#[test]
+fn a_late_duplicate_of_a_read_is_no_access_error_when_the_memory_is_gone() {
+    let mut s = Scripted::rc();
+    let region = std::sync::Arc::clone(&s.host.region);
+    let key = s.host.engine.reg_mr(s.host.pd, region, 0, 64, Iova::ZeroBased, ALL).unwrap();
+    let request = reth(0, Rkey(key.0), 16);
+    let answer = s.send(Op::ReadRequest, PEER_PSN, true, &request);
+    assert_eq!(seen(&answer), [(Op::ReadResponseOnly, PEER_PSN)]);
+    drop(s.host.engine.dereg_mr(key).unwrap());
+    assert_eq!(seen(&s.send(Op::ReadRequest, PEER_PSN, true, &request)), []);
+    assert_eq!(s.host.engine.drops().drop_stale_duplicate, 1);
+    assert_eq!(state_of(&s), QpState::Rts);
+}
