@@ -10,6 +10,7 @@
 
 mod icrc;
 mod sys;
+mod tap;
 mod udp;
 
 use std::io;
@@ -19,6 +20,7 @@ use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::Gid;
 
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
+pub use tap::{Direction, Seen, Tap, Tapped};
 pub use udp::{UdpConfig, UdpLink};
 
 /// What became of a train.

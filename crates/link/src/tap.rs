@@ -1,0 +1,200 @@
+//! Watching: a layer that shows every transport packet to whoever wants to look.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use feroce_train::{Instant, RxTrain, Train};
+use feroce_wire::Gid;
+
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
+
+/// Which way a packet went.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// This port sends it. It is shown before the carrier gets it, so that nobody can see the
+    /// answer first.
+    Sent,
+    /// This port received it, and its ICRC is right. It is shown before the engine gets it.
+    Received,
+}
+
+/// A packet that passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Which way it went.
+    pub direction: Direction,
+    /// When, by the clock of the device.
+    pub at: Instant,
+    /// Address of the sender.
+    pub src: Gid,
+    /// Address of the receiver, or of a multicast group.
+    pub dst: Gid,
+    /// The packet from its base transport header to its padding.
+    pub bytes: &'a [u8],
+}
+
+/// Somebody who looks at packets. Called with the device locked: be quick, and do not use it.
+pub trait Tap: fmt::Debug + Send + Sync {
+    /// A packet passes.
+    fn see(&self, packet: &Seen<'_>);
+}
+
+/// Shows what passes through a link to a [`Tap`]. Belongs above the layer that checks the ICRC.
+#[derive(Debug)]
+pub struct Tapped<L> {
+    inner: L,
+    tap: Arc<dyn Tap>,
+    packet: Vec<u8>,
+    /// The link was full: the next train is the one that was shown already.
+    again: bool,
+}
+
+impl<L: Link> Tapped<L> {
+    /// Shows what passes through `inner` to `tap`.
+    pub fn new(inner: L, tap: Arc<dyn Tap>) -> Self {
+        Self { inner, tap, packet: Vec::new(), again: false }
+    }
+
+    fn show(&mut self, at: Instant, train: &Train) {
+        let (src, dst) = (train.path.src, train.path.dst);
+        for i in 0..train.count {
+            self.packet.resize(train.packet_len(i), 0);
+            let len = train.emit(i, &mut self.packet);
+            let bytes = self.packet.get(..len).unwrap_or(&self.packet);
+            self.tap.see(&Seen { direction: Direction::Sent, at, src, dst, bytes });
+        }
+    }
+}
+
+impl<L: Link> Link for Tapped<L> {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        if !self.again {
+            self.show(now, train);
+        }
+        let sent = self.inner.send(now, train)?;
+        self.again = sent == Sent::Full;
+        Ok(sent)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        let tap = &self.tap;
+        self.inner.receive(now, budget, &mut |train| {
+            let (src, dst) = (train.meta.src, train.meta.dst);
+            for bytes in train.packets() {
+                tap.see(&Seen { direction: Direction::Received, at: now, src, dst, bytes });
+            }
+            sink(train);
+        })
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::Mutex;
+
+    use feroce_train::{Ext, LinkCaps, Path, Payload, RxMeta, TrainOps};
+    use feroce_wire::{Bth, Op, Opcode, Psn, Qpn, Service};
+
+    use super::*;
+
+    /// Is full every other time; receives one packet.
+    #[derive(Default)]
+    struct Moody(bool);
+
+    impl Link for Moody {
+        fn caps(&self) -> LinkCaps {
+            LinkCaps::SINGLE
+        }
+
+        fn send(&mut self, _: Instant, _: &Train) -> io::Result<Sent> {
+            self.0 = !self.0;
+            Ok(if self.0 { Sent::Full } else { Sent::Done })
+        }
+
+        fn receive(
+            &mut self,
+            _: Instant,
+            _: usize,
+            sink: &mut dyn FnMut(&RxTrain<'_>),
+        ) -> io::Result<usize> {
+            sink(&RxTrain { trailer: 4, ..RxTrain::single(RxMeta::default(), &[7; 20]) });
+            Ok(1)
+        }
+
+        fn wait_fd(&self) -> BorrowedFd<'_> {
+            unreachable!("nobody waits")
+        }
+
+        fn set_addresses(&mut self, _: &[Gid]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn join(&mut self, _: Gid) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn leave(&mut self, _: Gid) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn counters(&self) -> LinkCounters {
+            Vec::new()
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct Notes(Mutex<Vec<(Direction, Vec<u8>)>>);
+
+    impl Tap for Notes {
+        fn see(&self, packet: &Seen<'_>) {
+            self.0.lock().expect("lock").push((packet.direction, packet.bytes.to_vec()));
+        }
+    }
+
+    fn train() -> Train {
+        let opcode = Opcode::new(Service::Rc, Op::SendOnly);
+        Train {
+            path: Path::default(),
+            bth: Bth::new(opcode, Qpn::new(5), Psn::new(9)),
+            ops: TrainOps::all(opcode),
+            count: 2,
+            stride: 0,
+            payload_len: 0,
+            head: Ext::NONE,
+            body: Ext::NONE,
+            tail: Ext::NONE,
+            payload: Payload::Empty,
+        }
+    }
+
+    #[test]
+    fn every_packet_is_shown_once() {
+        let notes = Arc::new(Notes::default());
+        let tap: Arc<dyn Tap> = Arc::<Notes>::clone(&notes);
+        let mut link = Tapped::new(Moody::default(), tap);
+        assert_eq!(link.send(Instant::ZERO, &train()).expect("sent"), Sent::Full);
+        assert_eq!(link.send(Instant::ZERO, &train()).expect("sent"), Sent::Done);
+        assert_eq!(link.receive(Instant::ZERO, 1, &mut |_| ()).expect("received"), 1);
+        let seen = notes.0.lock().expect("lock");
+        let kinds: Vec<_> = seen.iter().map(|(d, b)| (*d, b.len(), b[11])).collect();
+        let sent = Direction::Sent;
+        assert_eq!(kinds, [(sent, 12, 9), (sent, 12, 10), (Direction::Received, 16, 7)]);
+    }
+}
