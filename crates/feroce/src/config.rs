@@ -1,23 +1,24 @@
-//! Settings: how devices are made, from the environment.
+//! Settings: how devices are made, from a file and from the environment.
+//!
+//! Every setting is one row of [`KEYS`]; the file, the environment and the documentation follow
+//! from it.
 
-use std::env;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{env, fs};
 
-use feroce_engine::Config;
+use feroce_engine::{Config, DcqcnConfig};
 use feroce_link::Tap;
 
 use crate::Error;
 
-/// Settings of a device. [`Settings::from_env`] reads what a user may say without changing the
-/// program.
+/// Settings of a device.
 ///
-/// | variable | meaning | default |
-/// |---|---|---|
-/// | `FEROCE_SEED` | fixes everything that is random in the adapter | from the operating system |
-/// | `FEROCE_TAIL_PROBE` | `0`: retransmit only when the timeout of the queue pair has passed | `1` |
-/// | `FEROCE_GSO` | `0`: no segmentation offload, one packet per call | `1` |
-/// | `FEROCE_GRO` | `0`: no merged packets | `1` |
-/// | `FEROCE_ICRC` | `strict`: refuse packets whose IPv4 identification is not the expected one | `any` |
+/// [`Settings::load`] reads what a user may say without changing the program: the file
+/// `feroce.toml`, then the environment, which has the last word. The file is the one that
+/// `FEROCE_CONFIG` names, or `feroce.toml` in the working directory, or
+/// `feroce/feroce.toml` in the user's configuration directory. `docs/CONFIGURATION.md` lists the
+/// settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What the engine is made with. Seed 0 is replaced by a random one.
@@ -26,52 +27,267 @@ pub struct Settings {
     pub gso: bool,
     /// Merged packets when receiving.
     pub gro: bool,
+    /// Mark packets as ECN-capable.
+    pub ecn: bool,
+    /// Receive buffer to ask the kernel for, in bytes.
+    pub rcvbuf: usize,
     /// Refuse packets whose IPv4 identification is not the expected one.
     pub strict_icrc: bool,
+    /// File to capture packets to.
+    pub pcap: Option<PathBuf>,
+    /// Faults to inject into received packets.
+    pub fault: Option<String>,
+    /// Where to write a line per packet; `-` is standard error.
+    pub trace: Option<PathBuf>,
     /// Who looks at every packet that the device sends and receives, if anybody does.
     pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: Config::default(), gso: true, gro: true, strict_icrc: false, tap: None }
+        Self {
+            engine: Config::default(),
+            gso: true,
+            gro: true,
+            ecn: true,
+            rcvbuf: 8 << 20,
+            strict_icrc: false,
+            pcap: None,
+            fault: None,
+            trace: None,
+            tap: None,
+        }
     }
 }
+
+/// What is wrong with a value.
+type Wrong = String;
+
+/// One setting.
+struct Key {
+    /// Name in the file; in the environment it is upper case behind `FEROCE_`.
+    name: &'static str,
+    /// What it is when nobody says anything.
+    default: &'static str,
+    /// What it does.
+    help: &'static str,
+    apply: fn(&mut Settings, &str) -> Result<(), Wrong>,
+}
+
+/// Every setting there is.
+const KEYS: &[Key] = &[
+    Key {
+        name: "seed",
+        default: "random",
+        help: "number that fixes everything random in the adapter: QPNs, PSNs, keys",
+        apply: |s, v| set(&mut s.engine.seed, number(v)),
+    },
+    Key {
+        name: "pcap",
+        default: "none",
+        help: "file to capture packets to (pcapng; `%d` becomes the device's name)",
+        apply: |s, v| set(&mut s.pcap, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "fault",
+        default: "none",
+        help: "faults to inject into received packets, for example \
+               `loss=1%,dup=0.1%,reorder=1%:3,delay=50us,seed=7`",
+        apply: |s, v| set(&mut s.fault, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "trace",
+        default: "none",
+        help: "file for a line per packet; `-` is standard error",
+        apply: |s, v| set(&mut s.trace, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "tail_probe",
+        default: "1",
+        help: "retransmit early when the measured round trip time says an answer is overdue",
+        apply: |s, v| set(&mut s.engine.tail_probe, switch(v)),
+    },
+    Key {
+        name: "window",
+        default: "262144",
+        help: "bytes in flight to one destination at the start; adapts from there",
+        apply: |s, v| set(&mut s.engine.window.initial, number(v)),
+    },
+    Key {
+        name: "window_max",
+        default: "8388608",
+        help: "most bytes in flight to one destination",
+        apply: |s, v| set(&mut s.engine.window.max, number(v)),
+    },
+    Key {
+        name: "credits",
+        default: "1",
+        help: "tell peers how many receives are posted (end-to-end credits)",
+        apply: |s, v| set(&mut s.engine.advertise_credits, switch(v)),
+    },
+    Key {
+        name: "dcqcn",
+        default: "0",
+        help: "slow down when congestion is reported (DCQCN)",
+        apply: |s, v| {
+            let on = switch(v)?;
+            s.engine.dcqcn = on.then(DcqcnConfig::default);
+            Ok(())
+        },
+    },
+    Key {
+        name: "ecn",
+        default: "1",
+        help: "mark packets as ECN-capable",
+        apply: |s, v| set(&mut s.ecn, switch(v)),
+    },
+    Key {
+        name: "gso",
+        default: "1",
+        help: "hand the kernel whole trains to segment (UDP_SEGMENT)",
+        apply: |s, v| set(&mut s.gso, switch(v)),
+    },
+    Key {
+        name: "gro",
+        default: "1",
+        help: "let the kernel merge received packets (UDP_GRO)",
+        apply: |s, v| set(&mut s.gro, switch(v)),
+    },
+    Key {
+        name: "rcvbuf",
+        default: "8388608",
+        help: "receive buffer to ask the kernel for, in bytes",
+        apply: |s, v| set(&mut s.rcvbuf, number(v)),
+    },
+    Key {
+        name: "icrc",
+        default: "any",
+        help: "`strict` refuses packets whose IPv4 identification is not the expected one",
+        apply: |s, v| {
+            s.strict_icrc = match v {
+                "any" => false,
+                "strict" => true,
+                _ => return Err("any or strict".into()),
+            };
+            Ok(())
+        },
+    },
+];
 
 impl Settings {
-    /// The defaults, changed by what the environment says.
-    pub fn from_env() -> Result<Self, Error> {
+    /// The defaults, changed by the file and then by the environment.
+    pub fn load() -> Result<Self, Error> {
         let mut settings = Self::default();
-        if let Some(seed) = variable("FEROCE_SEED") {
-            settings.engine.seed = parse("FEROCE_SEED", &seed)?;
+        if let Some(path) = config_file() {
+            let text = fs::read_to_string(&path)
+                .map_err(|e| Error::Setting(format!("{}: {e}", path.display())))?;
+            settings
+                .apply_file(&text)
+                .map_err(|why| Error::Setting(format!("{}: {why}", path.display())))?;
         }
-        settings.engine.tail_probe = switch("FEROCE_TAIL_PROBE", true)?;
-        settings.gso = switch("FEROCE_GSO", true)?;
-        settings.gro = switch("FEROCE_GRO", true)?;
-        settings.strict_icrc = match variable("FEROCE_ICRC").as_deref() {
-            None | Some("any") => false,
-            Some("strict") => true,
-            Some(other) => {
-                return Err(Error::Setting(format!("FEROCE_ICRC is {other:?}: any or strict")));
+        for key in KEYS {
+            let variable = variable_name(key.name);
+            if let Some(value) = env::var(&variable).ok().filter(|v| !v.is_empty()) {
+                (key.apply)(&mut settings, &value)
+                    .map_err(|why| Error::Setting(format!("{variable}={value:?}: {why}")))?;
             }
-        };
+        }
         Ok(settings)
+    }
+
+    /// Changes what a file in TOML says.
+    fn apply_file(&mut self, text: &str) -> Result<(), String> {
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
+        for (name, value) in &table {
+            let key = KEYS
+                .iter()
+                .find(|k| k.name == name)
+                .ok_or_else(|| format!("there is no setting {name:?}"))?;
+            let value = match value {
+                toml::Value::String(s) => s.clone(),
+                toml::Value::Boolean(b) => u8::from(*b).to_string(),
+                other => other.to_string(),
+            };
+            (key.apply)(self, &value).map_err(|why| format!("{name} = {value:?}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// The table of settings, as Markdown.
+    pub fn table() -> String {
+        let row = |k: &Key| {
+            let (name, variable) = (k.name, variable_name(k.name));
+            format!("| `{name}` | `{variable}` | {} | {} |\n", k.default, k.help)
+        };
+        let rows: String = KEYS.iter().map(row).collect();
+        format!(
+            "| in the file | in the environment | default | meaning |\n|---|---|---|---|\n{rows}"
+        )
     }
 }
 
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|v| !v.is_empty())
+/// The file to read, if there is one. One that was asked for by name must be there.
+fn config_file() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("FEROCE_CONFIG").filter(|p| !p.is_empty()) {
+        return Some(path.into());
+    }
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let user = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+    let candidates =
+        [Some(PathBuf::from("feroce.toml")), user.map(|dir| dir.join("feroce/feroce.toml"))];
+    candidates.into_iter().flatten().find(|path| path.is_file())
 }
 
-fn parse<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Error> {
-    value.parse().map_err(|_| Error::Setting(format!("{name} is {value:?}: not a number")))
+fn variable_name(key: &str) -> String {
+    format!("FEROCE_{}", key.to_uppercase())
 }
 
-fn switch(name: &str, default: bool) -> Result<bool, Error> {
-    match variable(name).as_deref() {
-        None => Ok(default),
-        Some("1" | "on" | "yes") => Ok(true),
-        Some("0" | "off" | "no") => Ok(false),
-        Some(other) => Err(Error::Setting(format!("{name} is {other:?}: 0 or 1"))),
+fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
+    *field = value?;
+    Ok(())
+}
+
+fn number<T: std::str::FromStr>(value: &str) -> Result<T, Wrong> {
+    value.replace('_', "").parse().map_err(|_| "not a number in range".into())
+}
+
+fn switch(value: &str) -> Result<bool, Wrong> {
+    match value {
+        "1" | "on" | "yes" | "true" => Ok(true),
+        "0" | "off" | "no" | "false" => Ok(false),
+        _ => Err("1 or 0".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_sets_what_it_names_and_nothing_else() {
+        let mut settings = Settings::default();
+        settings
+            .apply_file("seed = 42\ngso = false\nicrc = \"strict\"\nfault = \"loss=1%\"")
+            .unwrap();
+        assert_eq!((settings.engine.seed, settings.gso, settings.gro), (42, false, true));
+        assert!(settings.strict_icrc);
+        assert_eq!(settings.fault.as_deref(), Some("loss=1%"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let mut settings = Settings::default();
+        let wrong = |s: &mut Settings, text: &str| s.apply_file(text).unwrap_err();
+        assert!(wrong(&mut settings, "gzo = 1").contains("no setting \"gzo\""));
+        assert!(wrong(&mut settings, "gso = 2").contains("1 or 0"));
+        assert!(wrong(&mut settings, "seed = \"x\"").contains("seed"));
+        assert!(wrong(&mut settings, "seed =").contains("TOML"));
+    }
+
+    #[test]
+    fn the_documentation_lists_every_setting() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains(&Settings::table()), "the table should read:\n{}", Settings::table());
     }
 }

@@ -95,6 +95,8 @@ impl Context {
             interface: device.interface().cloned(),
             gso: settings.gso,
             gro: settings.gro,
+            ecn: settings.ecn,
+            rcvbuf: settings.rcvbuf,
             ..UdpConfig::default()
         };
         let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };

@@ -158,10 +158,10 @@ impl Device {
         fold | 0x0200_0000_0000_0000
     }
 
-    /// Opens it with the settings of the environment.
+    /// Opens it with the settings of the user.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context, Error> {
-        self.open_with(Settings::from_env()?)
+        self.open_with(Settings::load()?)
     }
 
     /// Opens it.
