@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+pub mod golden;
 pub mod script;
 
 use std::collections::VecDeque;
