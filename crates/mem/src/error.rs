@@ -52,6 +52,8 @@ pub enum RegError {
     WrongKind,
     /// Memory windows are bound to the region.
     Busy,
+    /// The owner of the table knows no such protection domain.
+    UnknownPd,
 }
 
 /// Why a key could not be retired.
@@ -141,6 +143,7 @@ messages! { RegError {
     UnknownKey => "no memory region has this key",
     WrongKind => "only an ordinary memory region can be registered again",
     Busy => "memory windows are bound to the memory region",
+    UnknownPd => "there is no such protection domain",
 } }
 
 messages! { DeregError {

@@ -113,6 +113,10 @@ impl Engine {
         known.then_some(()).ok_or(CreateError::Unknown("protection domain"))
     }
 
+    fn check_owner(&self, pd: PdId) -> Result<(), RegError> {
+        self.check_pd(pd).map_err(|_| RegError::UnknownPd)
+    }
+
     fn use_pd(&mut self, pd: PdId) {
         if let Some(users) = self.core.pds.get_mut(pd.0 as usize) {
             *users += 1;
@@ -136,12 +140,14 @@ impl Engine {
         iova: Iova,
         access: Access,
     ) -> Result<Lkey, RegError> {
+        self.check_owner(pd)?;
         self.core.mrs.reg(pd, region, offset, len, iova, access)
     }
 
     /// Changes a registration. Accesses that began before are over when the result is quiet.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
+        change.pd.map_or(Ok(()), |pd| self.check_owner(pd))?;
         self.core.mrs.rereg(key, change)
     }
 
@@ -153,6 +159,7 @@ impl Engine {
 
     /// Makes a key for fast registration of parts of a region.
     pub fn alloc_mr(&mut self, pd: PdId, region: Arc<Region>) -> Result<Lkey, RegError> {
+        self.check_owner(pd)?;
         self.core.mrs.alloc_mr(pd, region)
     }
 
@@ -164,6 +171,7 @@ impl Engine {
     /// Makes a memory window.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<Rkey, RegError> {
+        self.check_owner(pd)?;
         self.core.mrs.alloc_mw(pd, kind)
     }
 
