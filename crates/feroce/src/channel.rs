@@ -1,7 +1,7 @@
 //! Completion channels: sleeping until a completion queue has something.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use feroce_engine::CqId;
@@ -55,5 +55,11 @@ impl CompChannel {
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.fd()
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.queue.fd().as_raw_fd()
     }
 }

@@ -43,6 +43,8 @@ mod pd;
 mod qp;
 mod srq;
 mod sys;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
