@@ -3,6 +3,7 @@
 //! The operations are those of the program that made the captures, in its order, each completed
 //! before the next. rxe's answers are fed back. Requests are compared byte by byte, from the base
 //! transport header to the padding.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 
@@ -28,11 +29,10 @@ struct Replay {
 impl Replay {
     fn new(name: &'static str, setup: Setup) -> Self {
         let packets = capture(name);
-        let exts = |p: &Captured| p.packet.exts();
-        let key = packets.iter().find_map(|p| {
-            let exts = exts(p);
-            let key = exts.reth.map(|r| r.rkey).or(exts.atomic.map(|a| a.rkey));
-            key.or(exts.ieth.map(|i| i.rkey))
+        let key = packets.iter().map(|p| p.packet.exts()).find_map(|exts| {
+            let reth = exts.reth.map(|r| r.rkey);
+            let atomic = exts.atomic.map(|a| a.rkey);
+            [reth, atomic, exts.ieth.map(|i| i.rkey)].into_iter().flatten().next()
         });
         let server = packets[0].packet.bth().dest_qp;
         let side = Side::client(&setup, server);

@@ -1,4 +1,5 @@
 //! What the responder does with requests that are in order.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 
