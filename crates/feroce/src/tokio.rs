@@ -6,6 +6,7 @@
 
 use std::io;
 
+use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use feroce_engine::CqId;
 
@@ -38,7 +39,10 @@ pub struct AsyncCompChannel {
 impl AsyncCompChannel {
     /// Registers the channel with the reactor of the current runtime.
     pub fn new(channel: CompChannel) -> io::Result<Self> {
-        Ok(Self { fd: AsyncFd::new(channel)? })
+        // SAFETY: the channel owns its descriptor through an `Arc` that `AsyncFd` holds, and never
+        // replaces or closes it before that is dropped.
+        let fd = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?;
+        Ok(Self { fd })
     }
 
     /// The next report.
