@@ -200,7 +200,10 @@ impl Link for UdpLink {
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.hot = None;
-        self.ports.retain(|p| addresses.contains(&p.addr));
+        for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
+            let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
+            forget(&self.epoll, flows.chain([&port.rx]));
+        }
         for &addr in addresses {
             if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
                 continue;
@@ -226,7 +229,9 @@ impl Link for UdpLink {
 
     fn leave(&mut self, gid: Gid) -> io::Result<()> {
         // Closing the socket leaves the group.
-        self.groups.retain(|g| g.gid != gid);
+        for group in self.groups.extract_if(.., |g| g.gid == gid) {
+            forget(&self.epoll, [&group.rx]);
+        }
         self.hot = None;
         Ok(())
     }
@@ -245,6 +250,14 @@ impl Link for UdpLink {
             ("udp_rx_errors", c.rx_errors),
             ("udp_rx_foreign", c.rx_foreign),
         ]
+    }
+}
+
+/// Stops watching sockets that are about to be closed. Closing is not enough where a process that
+/// was forked still has them.
+fn forget<'a>(epoll: &Epoll, sockets: impl IntoIterator<Item = &'a Socket>) {
+    for socket in sockets {
+        let _ = epoll.delete(socket);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::process::Command;
+use std::sync::mpsc;
 
 use feroce_wire::Gid;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -46,38 +47,19 @@ impl Cable {
         let a = current();
         unshare(CloneFlags::CLONE_NEWNET)?;
         let b = current();
-        // The thread is in `b`; `ip` knows namespaces by the process or thread in them.
-        let thread = nix::unistd::gettid();
         setns(&a, CloneFlags::CLONE_NEWNET)?;
         ip("link add wire type veth peer name other");
-        let peer = std::thread::scope(|scope| {
-            let (tid, gone) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
-            let (b, tid_tx, gone_rx) = (&b, tid.0, gone.1);
-            scope.spawn(move || {
-                setns(b, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
-                tid_tx.send(nix::unistd::gettid()).expect("somebody listens");
-                let _ = gone_rx.recv();
-            });
-            let peer = tid.1.recv().expect("the thread says who it is");
-            ip(&format!("link set other netns {peer}"));
-            drop(gone.0);
-            peer
-        });
-        assert_ne!(peer, thread);
+        give_away("other", &b);
         let cable = Self { before, a, b };
         setns(&cable.before, CloneFlags::CLONE_NEWNET)?;
         cable.in_b(|| ip("link set other name wire"));
-        cable.in_a(|| cable.configure(mtu, 1));
-        cable.in_b(|| cable.configure(mtu, 2));
+        cable.in_a(|| bring_up(mtu, 1));
+        cable.in_b(|| bring_up(mtu, 2));
+        cable.in_a(wait_for_carrier);
+        cable.in_b(wait_for_carrier);
+        cable.in_a(|| configure(1, 2));
+        cable.in_b(|| configure(2, 1));
         Ok(cable)
-    }
-
-    fn configure(&self, mtu: u32, n: u8) {
-        ip("link set lo up");
-        ip(&format!("link set wire mtu {mtu} addrgenmode none up"));
-        ip(&format!("addr add 10.9.0.{n}/24 dev wire"));
-        ip(&format!("addr add fd09::{n}/64 dev wire nodad"));
-        ip(&format!("addr add fe80::{n}/64 dev wire nodad"));
     }
 
     /// Makes the kernel of `a` cut trains into packets before the cable, as hardware without
@@ -109,15 +91,56 @@ pub(crate) fn link_local(n: u8) -> Gid {
     Gid(gid)
 }
 
+fn bring_up(mtu: u32, n: u8) {
+    ip("link set lo up");
+    ip(&format!("link set wire address 02:00:00:00:00:0{n} mtu {mtu} addrgenmode none up"));
+}
+
+/// The kernel notices some time later that both ends are up, and drops packets until then.
+fn wait_for_carrier() {
+    while !ip("link show wire").contains("state UP") {}
+}
+
+/// Gives this end addresses, and knowledge of the other end.
+fn configure(n: u8, other: u8) {
+    ip(&format!("addr add 10.9.0.{n}/24 dev wire"));
+    for net in ["fd09", "fe80"] {
+        ip(&format!("addr add {net}::{n}/64 dev wire nodad"));
+    }
+    // The kernel sets up the routes of new addresses some time later.
+    let is_local = |net| ip("-6 route show table local").contains(&format!("local {net}::{n} "));
+    while !["fd09", "fe80"].into_iter().all(is_local) {}
+    for addr in ["10.9.0.", "fd09::", "fe80::"] {
+        ip(&format!("neigh add {addr}{other} lladdr 02:00:00:00:00:0{other} dev wire"));
+    }
+}
+
+/// Moves an interface to another namespace. `ip` knows namespaces by the threads in them.
+fn give_away(interface: &str, ns: &File) {
+    std::thread::scope(|scope| {
+        let (say_id, id) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            setns(ns, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
+            say_id.send(nix::unistd::gettid()).expect("somebody listens");
+            let _ = stopped.recv();
+        });
+        let id = id.recv().expect("the thread says who it is");
+        ip(&format!("link set {interface} netns {id}"));
+        drop(stop);
+    });
+}
+
 fn current() -> File {
     File::open("/proc/thread-self/ns/net").expect("/proc is there")
 }
 
-/// Runs `ip` in the namespace of this thread.
-pub(crate) fn ip(args: &str) {
+/// Runs `ip` in the namespace of this thread and returns what it says.
+pub(crate) fn ip(args: &str) -> String {
     let output = Command::new("ip").args(args.split(' ')).output().expect("`ip` is installed");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {args}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The index of an interface in the namespace of this thread.

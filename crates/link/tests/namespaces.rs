@@ -1,0 +1,284 @@
+//! The UDP link over a cable between two network namespaces, and what is seen on the cable.
+
+mod common;
+
+use std::io::{ErrorKind, Read};
+
+use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
+use common::{counter, flat, is_readable, packets_of, path, receive_packets, send_of, warnings};
+use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
+use feroce_train::{Ecn, Instant, Path};
+use feroce_wire::{Frame, Gid, Net};
+use socket2::{Domain, Protocol, Socket, Type};
+
+const NOW: Instant = Instant::ZERO;
+
+/// A link in the namespace of this thread.
+fn udp(addr: Gid) -> UdpLink {
+    let interface = Some(("wire".to_owned(), index_of("wire")));
+    UdpLink::new(UdpConfig { interface, ..UdpConfig::default() }, &[addr]).expect("a link")
+}
+
+fn strict(addr: Gid) -> Verified<UdpLink> {
+    Verified::new(udp(addr), IcrcPolicy::Strict)
+}
+
+/// Sees every frame of the namespace of this thread.
+fn capture() -> Socket {
+    let all = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(all)).expect("root");
+    socket.set_recv_buffer_size(8 << 20).expect("a buffer");
+    socket
+}
+
+/// The RoCE frames that were captured.
+fn captured(mut socket: &Socket) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut buf = vec![0; 70_000];
+    loop {
+        match socket.read(&mut buf) {
+            Ok(n) if Frame::parse_ethernet(&buf[..n]).is_ok() => frames.push(buf[..n].to_vec()),
+            Ok(_) => {}
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
+                return frames;
+            }
+        }
+    }
+}
+
+/// Both families: addresses of `a` and `b`.
+fn families() -> [(Gid, Gid); 3] {
+    [(Cable::a4(), Cable::b4()), (global(1), global(2)), (link_local(1), link_local(2))]
+}
+
+fn trains_cross(cable: &Cable, strides: &[usize]) {
+    for (a, b) in families() {
+        let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+        for &stride in strides {
+            let count = tx.caps().packets_of(stride + 12);
+            let train = send_of(path(a, b), count, stride, stride - 3);
+            assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+            let got = receive_packets(&mut rx, count as usize);
+            assert_eq!(flat(&got), packets_of(&train));
+            assert_eq!(got.len(), 1, "{count} packets from {a} came as {} trains", got.len());
+            assert_eq!((got[0].meta.src, got[0].meta.dst), (a, b));
+            assert_eq!((got[0].meta.ecn, got[0].meta.hop_limit), (Ecn::Capable, 64));
+        }
+        assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+    }
+}
+
+#[test]
+fn trains_cross_a_cable_of_mtu_1500() {
+    with_cable(1500, |cable| trains_cross(cable, &[256, 512, 1024]));
+}
+
+#[test]
+fn trains_cross_a_cable_of_mtu_9000() {
+    with_cable(9000, |cable| trains_cross(cable, &[256, 1024, 2048, 4096]));
+}
+
+#[test]
+fn the_loopback_address_of_ipv6_works() {
+    with_cable(1500, |cable| {
+        let mut here = [0; 16];
+        here[15] = 1;
+        let here = Gid(here);
+        let make = || UdpLink::new(UdpConfig::default(), &[here]).expect("a link");
+        let mut link = Verified::new(cable.in_a(make), IcrcPolicy::Strict);
+        let train = send_of(path(here, here), 15, 4096, 1);
+        link.send(NOW, &train).expect("sent");
+        let got = receive_packets(&mut link, 15);
+        assert_eq!((got.len(), flat(&got)), (1, packets_of(&train)));
+    });
+}
+
+/// Every packet on the cable is one that any RoCE receiver accepts: right ICRC for the
+/// identification it has, no fragmentation, the marks of the path.
+fn frames_are_right(cable: &Cable, gso: bool, a: Gid, b: Gid) {
+    let interface = Some(("wire".to_owned(), cable.in_a(|| index_of("wire"))));
+    let config = UdpConfig { gso, interface, ..UdpConfig::default() };
+    let mut tx = cable.in_a(|| UdpLink::new(config, &[a])).expect("a link");
+    let mut rx = cable.in_b(|| strict(b));
+    for (traffic_class, hop_limit, count) in [(0, 64, 64), (0x68, 7, 5), (0, 64, 1)] {
+        let socket = cable.in_b(capture);
+        let path = Path { traffic_class, hop_limit, ..path(a, b) };
+        let train = send_of(path, count, 1000, 333);
+        tx.send(NOW, &train).expect("sent");
+        let got = receive_packets(&mut rx, count as usize);
+        assert_eq!(flat(&got), packets_of(&train));
+        let frames = captured(&socket);
+        assert_eq!(frames.len(), count as usize, "frames on the cable");
+        let packets = packets_of(&train);
+        for (i, (bytes, packet)) in frames.iter().zip(&packets).enumerate() {
+            let frame = Frame::parse_ethernet(bytes).expect("a RoCE frame");
+            assert!(frame.icrc_ok(), "packet {i} from {a}: wrong ICRC");
+            assert_eq!(frame.transport, packet);
+            let (ecn, dscp, hops, udp) = match frame.net {
+                Net::V4(ip, udp) => {
+                    assert_eq!(ip.id, if gso { i as u16 } else { 0 }, "identification");
+                    assert!(ip.dont_fragment);
+                    (ip.ecn, ip.dscp, ip.ttl, udp)
+                }
+                Net::V6(ip, udp) => (ip.ecn, ip.dscp, ip.hop_limit, udp),
+                Net::Grh(_) => panic!("not RoCEv2"),
+            };
+            assert_eq!((ecn, dscp, hops), (2, traffic_class >> 2, hop_limit));
+            assert_eq!(udp.src_port, tx.actual_path(&path).udp_sport);
+        }
+    }
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+#[test]
+fn every_segment_on_the_cable_has_its_icrc() {
+    with_cable(1500, |cable| {
+        cable.cut_trains();
+        for (a, b) in families() {
+            frames_are_right(cable, true, a, b);
+        }
+    });
+}
+
+#[test]
+fn every_single_packet_on_the_cable_has_its_icrc() {
+    with_cable(1500, |cable| {
+        for (a, b) in families() {
+            frames_are_right(cable, false, a, b);
+        }
+    });
+}
+
+/// Cut on one side and, where the kernel does so, merged on the other: other bounds of trains.
+#[test]
+fn packets_cut_and_merged_on_the_way_are_good() {
+    with_cable(1500, |cable| {
+        cable.cut_trains();
+        for (a, b) in families() {
+            let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+            let trains: Vec<_> = [30, 1, 2].map(|n| send_of(path(a, b), n, 800, 800)).into();
+            for train in &trains {
+                tx.send(NOW, train).expect("sent");
+            }
+            let got = receive_packets(&mut rx, 33);
+            let sent: Vec<_> = trains.iter().flat_map(packets_of).collect();
+            assert_eq!(flat(&got), sent);
+            assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+        }
+    });
+}
+
+fn group_v6() -> Gid {
+    let mut gid = [0; 16];
+    (gid[0], gid[1], gid[15]) = (0xff, 0x0e, 0x77);
+    Gid(gid)
+}
+
+#[test]
+fn groups_are_joined_and_left() {
+    with_cable(1500, |cable| {
+        let v4 = Gid::from_ipv4([239, 9, 9, 9]);
+        let mut local = group_v6();
+        local.0[1] = 0x02;
+        for (a, b, group) in [
+            (Cable::a4(), Cable::b4(), v4),
+            (global(1), global(2), group_v6()),
+            (link_local(1), link_local(2), local),
+        ] {
+            let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+            cable.in_b(|| rx.join(group)).expect("joined");
+            cable.in_b(|| rx.join(group)).expect("joined again");
+            let to_group = send_of(path(a, group), 3, 512, 100);
+            let to_member = send_of(path(a, b), 2, 512, 100);
+            tx.send(NOW, &to_group).expect("sent");
+            let got = receive_packets(&mut rx, 3);
+            assert_eq!((got[0].meta.src, got[0].meta.dst), (a, group));
+            assert_eq!((flat(&got), got[0].meta.hop_limit), (packets_of(&to_group), 64));
+            tx.send(NOW, &to_member).expect("sent");
+            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b);
+            cable.in_b(|| rx.leave(group)).expect("left");
+            tx.send(NOW, &to_group).expect("sent");
+            tx.send(NOW, &to_member).expect("sent");
+            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b, "only the member is meant");
+            assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+        }
+    });
+}
+
+/// Members on the machine of the sender hear a group, too.
+#[test]
+fn a_group_is_heard_at_home() {
+    with_cable(1500, |cable| {
+        for (a, group) in [(Cable::a4(), Gid::from_ipv4([239, 9, 9, 8])), (global(1), group_v6())] {
+            let mut link = Verified::new(cable.in_a(|| udp(a)), IcrcPolicy::Strict);
+            cable.in_a(|| link.join(group)).expect("joined");
+            let train = send_of(path(a, group), 4, 256, 1);
+            link.send(NOW, &train).expect("sent");
+            assert_eq!(flat(&receive_packets(&mut link, 4)), packets_of(&train));
+        }
+    });
+}
+
+#[test]
+fn a_packet_longer_than_the_mtu_is_counted_and_warned_of() {
+    with_cable(1500, |cable| {
+        for (a, b) in families() {
+            let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+            let ((), said) = warnings::during(|| {
+                for count in [1, 3, 1] {
+                    let train = send_of(path(a, b), count, 4096, 4096);
+                    assert_eq!(tx.send(NOW, &train).expect("lost"), Sent::Done);
+                }
+            });
+            assert_eq!(counter(&tx, "udp_tx_too_long"), 5);
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(said[0].contains("smaller path MTU"), "{said:?}");
+            let train = send_of(path(a, b), 3, 1024, 1024);
+            tx.send(NOW, &train).expect("sent");
+            assert_eq!(receive_packets(&mut rx, 3).len(), 1, "offload still works");
+        }
+    });
+}
+
+/// Packets to a neighbour who does not answer stay in the kernel, so the send buffer fills.
+#[test]
+fn a_full_send_buffer_says_so_and_says_when_there_is_room() {
+    with_cable(1500, |cable| {
+        let nobody = Gid::from_ipv4([10, 9, 0, 99]);
+        cable.in_a(|| ip("addr add 10.9.0.3/24 dev wire"));
+        for (gso, a) in [(true, Cable::a4()), (false, Gid::from_ipv4([10, 9, 0, 3]))] {
+            let config = UdpConfig { sndbuf: 16 << 10, flows: 1, gso, ..UdpConfig::default() };
+            let mut tx = cable.in_a(|| UdpLink::new(config, &[a])).expect("a link");
+            let train = send_of(path(a, nobody), 12, 1024, 1024);
+            let mut sent = 0;
+            while tx.send(NOW, &train).expect("no error") == Sent::Done {
+                sent += 1;
+                assert!(sent < 100, "the buffer never fills");
+            }
+            assert!(counter(&tx, "udp_tx_full") > 0 && sent > 0);
+            assert!(!is_readable(&tx, 0));
+            cable.in_a(|| ip("neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev wire"));
+            assert!(is_readable(&tx, 10_000), "no word of the room");
+            assert_eq!(tx.receive(NOW, 8, &mut |_| panic!("nobody sends")).expect("fine"), 0);
+            assert!(!is_readable(&tx, 0), "the word is said once");
+            assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+            cable.in_a(|| ip("neigh del 10.9.0.99 dev wire"));
+        }
+    });
+}
+
+/// What cannot be delivered is lost, and neither stops the link nor its offload.
+#[test]
+fn unreachable_addresses_are_counted() {
+    with_cable(1500, |cable| {
+        let (a, b) = (Cable::a4(), Cable::b4());
+        let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+        let nowhere = send_of(path(a, Gid::from_ipv4([192, 0, 2, 1])), 3, 512, 512);
+        assert_eq!(tx.send(NOW, &nowhere).expect("lost"), Sent::Done);
+        assert_eq!(counter(&tx, "udp_tx_errors"), 3);
+        let train = send_of(path(a, b), 3, 512, 512);
+        tx.send(NOW, &train).expect("sent");
+        assert_eq!(receive_packets(&mut rx, 3).len(), 1);
+    });
+}
