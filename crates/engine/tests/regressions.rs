@@ -4,7 +4,7 @@ mod common;
 
 use common::script::{reth, seen};
 use common::{ALL, PEER_PSN, Scripted};
-use feroce_engine::QpState;
+use feroce_engine::{QpAttr, QpState};
 use feroce_mem::Iova;
 use feroce_wire::{Op, Rkey};
 
@@ -25,5 +25,20 @@ fn a_late_duplicate_of_a_read_is_no_access_error_when_the_memory_is_gone() {
     drop(s.host.engine.dereg_mr(key).unwrap());
     assert_eq!(seen(&s.send(Op::ReadRequest, PEER_PSN, true, &request)), []);
     assert_eq!(s.host.engine.drops().drop_stale_duplicate, 1);
+    assert_eq!(state_of(&s), QpState::Rts);
+}
+
+/// The peer has the answer and asks for the next; a late duplicate of its first request came in
+/// between and is being answered again.
+#[test]
+fn an_answer_given_again_does_not_count_against_the_reads_outstanding() {
+    let mut s = Scripted::rc_with(QpAttr { max_dest_rd_atomic: Some(1), ..QpAttr::default() });
+    let request = reth(0, Rkey(s.host.lkey.0), 16);
+    assert_eq!(seen(&s.send(Op::ReadRequest, PEER_PSN, true, &request)).len(), 1);
+    let again = s.packet(Op::ReadRequest, PEER_PSN, true, &request);
+    s.host.receive(s.now, &again);
+    let answers = s.send(Op::ReadRequest, PEER_PSN + 1, true, &request);
+    let expected = [(Op::ReadResponseOnly, PEER_PSN), (Op::ReadResponseOnly, PEER_PSN + 1)];
+    assert_eq!(seen(&answers), expected);
     assert_eq!(state_of(&s), QpState::Rts);
 }

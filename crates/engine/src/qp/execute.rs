@@ -182,7 +182,7 @@ impl Qp {
         self.remember(request.psn, 1, Memory::Atomic { original });
         self.finish_message(core);
         let (psn, msn) = (request.psn, self.rsp.msn);
-        self.rsp.replies.push(Reply::Atomic { psn, msn, original });
+        self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: false });
         Ok(1)
     }
 
@@ -236,9 +236,9 @@ impl Qp {
     }
 
     /// Whether the peer keeps to the number of reads and atomics it may have outstanding.
-    pub(super) fn require_resource(&self) -> Result<(), Refusal> {
+    fn require_resource(&self) -> Result<(), Refusal> {
         let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
-        if self.rsp.replies.outstanding() < limit { Ok(()) } else { Err(Refusal::Invalid) }
+        if self.rsp.replies.outstanding_new() < limit { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
     fn remember(&mut self, first: Psn, packets: u32, what: Memory) {

@@ -23,7 +23,7 @@ pub(super) enum Reply {
     /// The request came too early.
     Rnr { psn: Psn, msn: Msn, timer: RnrTimer },
     /// What an atomic found.
-    Atomic { psn: Psn, msn: Msn, original: u64 },
+    Atomic { psn: Psn, msn: Msn, original: u64, again: bool },
     /// Bytes of memory.
     Read(ReadReply),
 }
@@ -75,6 +75,17 @@ impl Replies {
     /// Reads and atomics that have not been answered completely.
     pub(super) fn outstanding(&self) -> usize {
         self.queue.iter().filter(|r| matches!(r, Reply::Read(_) | Reply::Atomic { .. })).count()
+    }
+
+    /// The same without those that are answered again. The peer may have had their answers
+    /// already, so they do not count when it asks for something new.
+    pub(super) fn outstanding_new(&self) -> usize {
+        let is_new = |r: &&Reply| match r {
+            Reply::Read(read) => !read.again,
+            Reply::Atomic { again, .. } => !again,
+            _ => false,
+        };
+        self.queue.iter().filter(is_new).count()
     }
 
     /// Appends an answer. True: it replaced an acknowledgement that it includes.
@@ -157,7 +168,7 @@ impl Qp {
             Reply::Rnr { psn, msn, timer } => {
                 (psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }, None)
             }
-            Reply::Atomic { psn, msn, original } => {
+            Reply::Atomic { psn, msn, original, .. } => {
                 let syndrome = Syndrome::Ack { credits: self.credits(core) };
                 (psn, Aeth { syndrome, msn }, Some(AtomicAckEth { original }))
             }

@@ -190,7 +190,8 @@ impl Qp {
                 }
                 self.rsp.replies.cut_from(request.psn);
                 // A peer that asks again for every part of one read must not pile up answers.
-                if self.require_resource().is_err() {
+                let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+                if self.rsp.replies.outstanding() >= limit {
                     return core.drop(Drop::RateLimited);
                 }
                 self.push_read(request, &reth, true);
@@ -201,7 +202,7 @@ impl Qp {
                 };
                 self.rsp.replies.cut_from(request.psn);
                 let (psn, msn) = (request.psn, self.rsp.msn);
-                self.rsp.replies.push(Reply::Atomic { psn, msn, original });
+                self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
             }
             (Op::ReadRequest | Op::CmpSwap | Op::FetchAdd, None) => {
                 core.drop(Drop::StaleDuplicate);
