@@ -75,7 +75,7 @@ impl World {
             return true;
         };
         // On a flow that breaks, what it waits for may never come.
-        self.ends[*other].done[*step] || self.ends[*other].life != Life::Up || end.life != Life::Up
+        self.ends[*other].done[*step] || end.life != Life::Up
     }
 
     fn post_sends(&mut self, end: usize) {
@@ -105,7 +105,7 @@ impl World {
         self.ends[end].sq.ring();
     }
 
-    fn post_receives(&mut self, end: usize) {
+    pub(crate) fn post_receives(&mut self, end: usize) {
         let delay = self.ends[end].recv_delay_ns;
         if delay == u64::MAX && self.ends[end].life == Life::Up {
             return;
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    fn post_shared(&mut self, node: usize, i: usize) {
+    pub(crate) fn post_shared(&mut self, node: usize, i: usize) {
         let most = if self.knobs.calm { usize::MAX } else { self.dice.size(0..=4) };
         let shared = &mut self.nodes[node].srqs[i];
         let mut count = 0;
@@ -189,11 +189,11 @@ impl World {
         let this = &mut self.ends[end];
         let named = |v: Violation| Violation { what: format!("end {end}: {}", v.what), ..v };
         this.sends.complete(index, cqe.status).map_err(named)?;
-        for done in &mut this.done[..=index] {
-            *done = true;
-        }
         if cqe.status != WcStatus::Success {
             return self.on_failed_send(end, index, cqe);
+        }
+        for done in &mut this.done[..=index] {
+            *done = true;
         }
         let step = &this.steps[index];
         if cqe.opcode != step.opcode {

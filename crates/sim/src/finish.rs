@@ -96,9 +96,8 @@ impl World {
         for (i, node) in self.nodes.iter().enumerate() {
             let (counters, drops) = (node.engine.counters(), node.engine.drops());
             let unready = counters.send_rnr_err + counters.rcvd_rnr_err;
-            let explained = drops.drop_no_receive;
             let odd = [
-                ("drops", drops.total() - explained),
+                ("drops", drops.total()),
                 ("retries", counters.completer_retry_err),
                 ("duplicates", counters.duplicate_request),
                 ("gaps", counters.out_of_seq_request),

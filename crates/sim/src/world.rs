@@ -102,6 +102,12 @@ impl World {
     }
 
     fn schedule_start(&mut self) {
+        if self.knobs.calm {
+            (0..self.ends.len()).for_each(|end| self.post_receives(end));
+            for node in 0..self.nodes.len() {
+                (0..self.nodes[node].srqs.len()).for_each(|i| self.post_shared(node, i));
+            }
+        }
         for node in 0..self.nodes.len() {
             let at = Instant::from_nanos(self.dice.range(0..=10_000));
             self.want_tick(node, at);
