@@ -50,6 +50,8 @@ counters! {
         completer_retry_err,
         /// Requests that failed before they were sent.
         send_err,
+        /// Times the port went down.
+        link_downed,
         /// Operations that a requester started.
         rdma_sends,
         /// Messages that a responder completed.

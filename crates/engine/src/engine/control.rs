@@ -82,6 +82,7 @@ impl Engine {
     /// Reports that the port came up or went down. Queue pairs notice by themselves that packets
     /// are lost.
     pub fn set_port_active(&mut self, active: bool) {
+        self.core.counters.link_downed += u64::from(!active);
         self.core.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
     }
 }
