@@ -201,6 +201,20 @@ fn progress_gives_all_rnr_retries_back() {
 }
 
 #[test]
+fn not_ready_said_twice_counts_once() {
+    let mut script = impatient(1);
+    script.post(send(1));
+    assert!(script.answer(OUR_PSN, rnr(20)).is_empty());
+    // The network delivered it twice: no second retry, no longer wait.
+    let due = script.now.plus_nanos(10_240_000);
+    assert!(script.answer(OUR_PSN, rnr(20)).is_empty());
+    let left = due.nanos_since(script.now);
+    assert_eq!(psns(&script.wait(left)), [OUR_PSN]);
+    assert_eq!((script.done(), script.state()), (vec![], QpState::Rts));
+    assert_eq!(script.host.engine.drops().drop_ghost_response, 1);
+}
+
+#[test]
 fn waiting_for_a_receiver_does_not_use_up_retries() {
     let mut script = timed(8, 1);
     script.post(send(1));

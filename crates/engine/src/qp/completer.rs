@@ -66,6 +66,10 @@ impl Qp {
                 }
             }
             _ if psn.is_before(una) => core.drop(Drop::GhostResponse),
+            // Said again while we wait: nothing was sent that it could be about.
+            Syndrome::RnrNak { .. } if psn == una && self.req.rnr_until.is_some() => {
+                core.drop(Drop::GhostResponse);
+            }
             Syndrome::RnrNak { timer } => {
                 if !self.acknowledge_before(core, now, psn) {
                     return;
