@@ -279,12 +279,18 @@ fn refusals_end_requests_with_the_status_they_mean() {
 }
 
 #[test]
-fn a_receiver_never_ready_is_asked_as_often_as_rxe_asks() {
-    let attr = QpAttr { rnr_retry: Some(2), ..Setup::default().attr };
-    let mut replay = Replay::new("rnr_exceed", Setup { attr, ..Setup::default() });
+fn a_receiver_that_is_not_ready_is_asked_as_often_as_rxe_asks() {
+    ask_until("rnr_exceed", 2, &[None, Some(WcStatus::RnrRetryExceeded)]);
+    ask_until("rnr_retry", 7, &[None, None, Some(WcStatus::Success)]);
+}
+
+/// Sends to a receiver that asks to wait 81.92 ms, time after time; `ends` says what completes.
+fn ask_until(name: &'static str, rnr_retry: u8, ends: &[Option<WcStatus>]) {
+    let attr = QpAttr { rnr_retry: Some(rnr_retry), ..Setup::default().attr };
+    let mut replay = Replay::new(name, Setup { attr, ..Setup::default() });
     let request = wr(1, SendOp::Send, replay.data(100));
     assert_eq!(replay.run(request), None);
-    for end in [None, Some(WcStatus::RnrRetryExceeded)] {
+    for &end in ends {
         replay.side.now = replay.side.now.plus_nanos(81_920_000);
         replay.side.host.engine.handle_timeout(replay.side.now);
         let again = replay.side.host.transmit(replay.side.now);
@@ -292,7 +298,7 @@ fn a_receiver_never_ready_is_asked_as_often_as_rxe_asks() {
         replay.answers();
         assert_eq!(replay.side.host.poll().map(|c| c.status), end);
     }
-    assert_eq!(replay.finish(), 3);
+    assert_eq!(replay.finish(), 1 + ends.len());
 }
 
 #[test]
