@@ -15,7 +15,8 @@ const UDP_AND_ICRC: u16 = 12;
 
 /// The header area for a transport packet of `len` bytes.
 pub(crate) fn header_area(meta: &RxMeta, len: usize) -> [u8; GRH_LEN] {
-    let len = u16::try_from(len).unwrap_or(u16::MAX - UDP_AND_ICRC);
+    // No packet of a network is that long; one of another kind of link may claim to be.
+    let len = u16::try_from(len).unwrap_or(u16::MAX).min(u16::MAX - UDP_AND_ICRC);
     let mut area = [0; GRH_LEN];
     let dscp = meta.traffic_class >> 2;
     match (meta.framing, meta.src.as_ipv4(), meta.dst.as_ipv4()) {
