@@ -8,9 +8,12 @@
 //! can damage or record them; [`Verified`] on top of the stack checks the ICRC and drops what
 //! fails.
 
+mod describe;
 mod icrc;
+mod memory;
 mod sys;
 mod tap;
+mod trace;
 mod udp;
 
 use std::io;
@@ -19,8 +22,11 @@ use std::os::fd::BorrowedFd;
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::Gid;
 
+pub use describe::describe;
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
+pub use memory::MemoryLink;
 pub use tap::{Direction, Seen, Tap, Tapped};
+pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};
 
 /// What became of a train.

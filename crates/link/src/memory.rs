@@ -1,0 +1,244 @@
+//! A link between two engines of one process, over queues in memory.
+//!
+//! For tests and benchmarks of what stands above: packets are copied and sealed as on a real
+//! network, and nothing is lost but what nobody takes. A descriptor wakes the other end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use feroce_train::{Ecn, Framing, Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_wire::Gid;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_sealed};
+use crate::{Link, LinkCounters, Sent};
+
+/// Most bytes of packets in one train.
+const MAX_TRAIN_BYTES: u32 = 65_000;
+/// Most bytes that wait at one end.
+const MAX_QUEUED: usize = 4 << 20;
+/// Most buffers kept for later.
+const MAX_SPARE: usize = 64;
+
+/// One end of a link in memory. What it sends to one of its own addresses comes back; what it
+/// sends to a group goes to the ends that have joined it; all else goes to the other end.
+#[derive(Debug)]
+pub struct MemoryLink {
+    wire: Arc<Wire>,
+    /// Which end this is.
+    side: usize,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_trains: u64,
+    tx_full: u64,
+    tx_no_receiver: u64,
+    rx_trains: u64,
+}
+
+/// What both ends share.
+#[derive(Debug)]
+struct Wire {
+    ends: [Mutex<End>; 2],
+    events: [EventFd; 2],
+}
+
+/// What waits at one end, and what that end takes.
+#[derive(Debug, Default)]
+struct End {
+    queue: VecDeque<Item>,
+    queued: usize,
+    spare: Vec<Vec<u8>>,
+    addresses: Vec<Gid>,
+    groups: Vec<Gid>,
+    /// The descriptor of this end is readable.
+    is_awake: bool,
+    /// By side: who found this end full and wants to know when it no longer is.
+    waiting: [bool; 2],
+}
+
+/// A train on its way.
+#[derive(Debug)]
+struct Item {
+    meta: RxMeta,
+    stride: usize,
+    bytes: Vec<u8>,
+}
+
+impl MemoryLink {
+    /// Two ends. Each takes packets to any address until it is told its own.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+        let wire = Arc::new(Wire {
+            ends: [Mutex::default(), Mutex::default()],
+            events: [event()?, event()?],
+        });
+        let end = |side| Self { wire: Arc::clone(&wire), side, counters: Counters::default() };
+        Ok((end(0), end(1)))
+    }
+
+    /// The ends that packets from here to `dst` go to.
+    fn receivers(&self, dst: Gid) -> [bool; 2] {
+        let (mut to, other) = ([false; 2], 1 - self.side);
+        if dst.is_multicast() {
+            return [0, 1].map(|side| self.wire.lock(side).groups.contains(&dst));
+        }
+        to[self.side] = self.wire.lock(self.side).addresses.contains(&dst);
+        if !to[self.side] {
+            let addresses = &self.wire.lock(other).addresses;
+            to[other] = addresses.is_empty() || addresses.contains(&dst);
+        }
+        to
+    }
+}
+
+impl Wire {
+    fn lock(&self, side: usize) -> MutexGuard<'_, End> {
+        self.ends[side].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the descriptor of an end readable.
+    fn wake(&self, side: usize, end: &mut End) -> io::Result<()> {
+        if !end.is_awake {
+            end.is_awake = true;
+            self.events[side].write(1)?;
+        }
+        Ok(())
+    }
+
+    /// Queues a train at an end; false if there is no room.
+    fn push(&self, side: usize, from: usize, train: &Train) -> io::Result<bool> {
+        let mut end = self.lock(side);
+        if end.queued >= MAX_QUEUED {
+            end.waiting[from] = true;
+            return Ok(false);
+        }
+        let path = &train.path;
+        let mut bytes = end.spare.pop().unwrap_or_default();
+        bytes.resize(train.total_len() + train.count as usize * ICRC_LEN, 0);
+        emit_sealed(train, path.udp_sport, &mut bytes);
+        let meta = RxMeta {
+            src: path.src,
+            dst: path.dst,
+            udp_sport: path.udp_sport,
+            traffic_class: path.traffic_class & !3,
+            hop_limit: path.hop_limit,
+            ecn: Ecn::NotCapable,
+            framing: Framing::RoceV2,
+        };
+        end.queued += bytes.len();
+        end.queue.push_back(Item { meta, stride: train.packet_len(0) + ICRC_LEN, bytes });
+        self.wake(side, &mut end)?;
+        Ok(true)
+    }
+
+    /// Takes the next train of an end, and lets it sleep if there is none.
+    fn pop(&self, side: usize) -> io::Result<Option<Item>> {
+        let mut end = self.lock(side);
+        if let Some(item) = end.queue.pop_front() {
+            end.queued -= item.bytes.len();
+            return Ok(Some(item));
+        }
+        if end.is_awake {
+            end.is_awake = false;
+            self.events[side].read()?;
+        }
+        Ok(None)
+    }
+
+    /// Keeps a buffer for later, and tells who waits for room.
+    fn done_with(&self, side: usize, bytes: Vec<u8>) -> io::Result<()> {
+        let mut end = self.lock(side);
+        if end.spare.len() < MAX_SPARE {
+            end.spare.push(bytes);
+        }
+        let waiting = match end.queued {
+            n if n < MAX_QUEUED / 2 => std::mem::take(&mut end.waiting),
+            _ => return Ok(()),
+        };
+        drop(end);
+        for waiter in [0, 1].into_iter().filter(|&waiter| waiting[waiter]) {
+            self.wake(waiter, &mut self.lock(waiter))?;
+        }
+        Ok(())
+    }
+}
+
+impl Link for MemoryLink {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
+    }
+
+    fn send(&mut self, _now: Instant, train: &Train) -> io::Result<Sent> {
+        let to = self.receivers(train.path.dst);
+        if to == [false; 2] {
+            self.counters.tx_no_receiver += 1;
+            return Ok(Sent::Done);
+        }
+        // A group with one full member loses there: nobody can send half a train again.
+        let mut taken = false;
+        for side in [0, 1].into_iter().filter(|&side| to[side]) {
+            taken |= self.wire.push(side, self.side, train)?;
+        }
+        if !taken {
+            self.counters.tx_full += 1;
+            return Ok(Sent::Full);
+        }
+        self.counters.tx_trains += 1;
+        Ok(Sent::Done)
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        for taken in 0..budget {
+            let Some(Item { meta, stride, bytes }) = self.wire.pop(self.side)? else {
+                return Ok(taken);
+            };
+            sink(&RxTrain { meta, bytes: &bytes, stride, trailer: 0 });
+            self.counters.rx_trains += 1;
+            self.wire.done_with(self.side, bytes)?;
+        }
+        Ok(budget)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.wire.events[self.side].as_fd()
+    }
+
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        let known = addresses.iter().copied().filter(|a| !a.is_zero()).collect();
+        self.wire.lock(self.side).addresses = known;
+        Ok(())
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        let groups = &mut self.wire.lock(self.side).groups;
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, group: Gid) -> io::Result<()> {
+        self.wire.lock(self.side).groups.retain(|g| *g != group);
+        Ok(())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let c = &self.counters;
+        vec![
+            ("memory_tx_trains", c.tx_trains),
+            ("memory_tx_full", c.tx_full),
+            ("memory_tx_no_receiver", c.tx_no_receiver),
+            ("memory_rx_trains", c.rx_trains),
+        ]
+    }
+}

@@ -1,0 +1,147 @@
+//! A layer that writes a line about each packet that passes.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+
+use feroce_train::{Ecn, Instant, RxTrain, Train};
+use feroce_wire::Gid;
+
+use crate::describe::{Address, describe};
+use crate::icrc::ICRC_LEN;
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
+
+/// Writes one readable line per packet:
+///
+/// ```text
+/// 0.000012345 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Only PSN 0x000123 ack_req 1024 bytes
+/// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC Acknowledge PSN 0x000123 ACK MSN 1
+/// ```
+///
+/// Times count from the first packet. A writer that fails is not written to again.
+pub struct Trace<L> {
+    inner: L,
+    log: Log,
+}
+
+impl<L: Link> Trace<L> {
+    /// Traces what passes through `inner`.
+    pub fn new(inner: L, out: impl Write + Send + 'static) -> Self {
+        let out: Box<dyn Write + Send> = Box::new(out);
+        let log = Log { out: Some(BufWriter::new(out)), start: None, packet: Vec::new() };
+        Self { inner, log }
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Trace<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// Where the lines go.
+struct Log {
+    /// Nothing after it has failed.
+    out: Option<BufWriter<Box<dyn Write + Send>>>,
+    /// When the first packet passed.
+    start: Option<Instant>,
+    /// A packet on its way out.
+    packet: Vec<u8>,
+}
+
+/// Everything about a packet but its bytes.
+struct Passing {
+    now: Instant,
+    is_in: bool,
+    src: Gid,
+    dst: Gid,
+    is_congested: bool,
+}
+
+impl Log {
+    fn line(&mut self, passing: &Passing, transport: &[u8]) {
+        let start = *self.start.get_or_insert(passing.now);
+        let ns = passing.now.nanos_since(start);
+        let direction = if passing.is_in { "in " } else { "out" };
+        let mark = if passing.is_congested { " CE" } else { "" };
+        self.try_to(|out| {
+            writeln!(
+                out,
+                "{}.{:09} {direction} {} > {}{mark} {}",
+                ns / 1_000_000_000,
+                ns % 1_000_000_000,
+                Address(passing.src),
+                Address(passing.dst),
+                describe(transport)
+            )
+        });
+    }
+
+    fn sent(&mut self, now: Instant, train: &Train) {
+        let (src, dst) = (train.path.src, train.path.dst);
+        let passing = Passing { now, is_in: false, src, dst, is_congested: false };
+        let mut packet = std::mem::take(&mut self.packet);
+        for i in 0..train.count {
+            packet.resize(train.packet_len(i), 0);
+            train.emit(i, &mut packet);
+            self.line(&passing, &packet);
+        }
+        self.packet = packet;
+    }
+
+    fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
+        let meta = &train.meta;
+        let is_congested = meta.ecn == Ecn::Congested;
+        let passing = Passing { now, is_in: true, src: meta.src, dst: meta.dst, is_congested };
+        for packet in train.bytes.chunks(train.stride.max(1)) {
+            let len = packet.len().saturating_sub(ICRC_LEN);
+            self.line(&passing, packet.get(..len).unwrap_or(&[]));
+        }
+    }
+
+    /// Writes, unless writing has failed before.
+    fn try_to(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+        let Some(out) = &mut self.out else { return };
+        if let Err(e) = write(out) {
+            tracing::warn!("the trace ends here: {e}");
+            self.out = None;
+        }
+    }
+}
+
+impl<L: Link> Link for Trace<L> {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        let sent = self.inner.send(now, train)?;
+        if sent == Sent::Done {
+            self.log.sent(now, train);
+            self.log.try_to(|out| out.flush());
+        }
+        Ok(sent)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        let log = &mut self.log;
+        let taken = self.inner.receive(now, budget, &mut |train| {
+            log.received(now, train);
+            sink(train);
+        })?;
+        if taken > 0 {
+            self.log.try_to(|out| out.flush());
+        }
+        Ok(taken)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+}
