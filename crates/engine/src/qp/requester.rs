@@ -296,7 +296,9 @@ impl Qp {
         Ok((train, shape.psns))
     }
 
-    /// How many packets of `flight`, from packet `from` on, the destination's window has room for.
+    /// How many packets of `flight`, from packet `from` on, may go in one train: what the
+    /// destination's window has room for, and no more than may go without a request for an
+    /// acknowledgement, which is in the last packet of a train.
     #[inline]
     fn room(&self, core: &mut Core, flight: &Flight, from: u32) -> Result<u32, Blocked> {
         let Some(id) = self.peer else {
@@ -305,15 +307,20 @@ impl Qp {
         let peer = core.peers.get(id);
         let left = flight.packets - from;
         let room = peer.room();
+        let full = self.pmtu as u64 + PACKET_COST;
         // A whole small message needs no division.
-        if flight.cost(from, flight.packets, self.pmtu) <= room {
-            return Ok(left);
-        }
-        let packets = (room / (self.pmtu as u64 + PACKET_COST)) as u32;
-        match packets.min(left) {
+        let fits = match flight.cost(from, flight.packets, self.pmtu) <= room {
+            true => left,
+            false => left.min((room / full) as u32),
+        };
+        match fits {
             0 if peer.is_idle() => Ok(1),
             0 => Err(Blocked::Window),
-            n => Ok(n),
+            n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
+            n => {
+                let unasked = (peer.window() / 4).saturating_sub(self.req.unasked);
+                Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
+            }
         }
     }
 
