@@ -185,15 +185,23 @@ fn the_data_that_a_read_brings_counts_against_the_window() {
     assert_eq!(psns(&script.post(wr(1, SendOp::Read(REMOTE), data))), [OUR_PSN, OUR_PSN + 4]);
 }
 
+/// Else a window's worth of packets waits for one acknowledgement, and the wire falls idle.
 #[test]
-fn acknowledgements_are_asked_for_within_a_long_message() {
-    let mut script = rc(windowed(8));
-    let request = long_write(&script, 1, 40);
-    let packets = script.post(request);
-    let asked: Vec<_> =
-        packets.iter().enumerate().filter(|(_, p)| p.bth().ack_req).map(|(i, _)| i).collect();
-    assert!(!asked.is_empty(), "a full window without a request for an acknowledgement");
-    assert!(asked.contains(&7), "the window closes, so the last packet must ask");
+fn an_acknowledgement_is_asked_for_every_quarter_of_the_window() {
+    for window in [8, 40, 62] {
+        let mut script = rc(windowed(window));
+        let request = long_write(&script, 1, 64);
+        let packets = script.post(request);
+        assert_eq!(packets.len() as u64, window);
+        let asked: Vec<_> = (1..).zip(&packets).filter(|(_, p)| p.bth().ack_req).collect();
+        let quarter = window.div_ceil(4) as usize;
+        let mut last = 0;
+        for (i, _) in asked {
+            assert!(i - last <= quarter, "window {window}: {last} to {i}");
+            last = i;
+        }
+        assert!(packets.len() - last < quarter, "window {window}: nothing after {last}");
+    }
 }
 
 #[test]
