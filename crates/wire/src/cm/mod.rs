@@ -27,7 +27,6 @@ pub struct CommId(pub u32);
 
 /// Any message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "every message is 256 bytes on the wire")]
 #[expect(missing_docs, reason = "each is documented as a type")]
 pub enum CmMessage {
     Req(Req),
