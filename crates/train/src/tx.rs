@@ -193,7 +193,9 @@ impl Train {
         if !self.payload.copy_out(start, data) {
             data.fill(0);
         }
-        pad.fill(0);
+        if !pad.is_empty() {
+            pad.fill(0);
+        }
         total
     }
 }

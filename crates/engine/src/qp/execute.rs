@@ -107,19 +107,19 @@ impl Qp {
     fn execute_write(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         self.require(Access::REMOTE_WRITE)?;
-        let (target, body) = if op.starts() {
-            let (reth, body) = Reth::parse(request.body)?;
-            if u64::from(reth.len) > MAX_MESSAGE {
+        let (pd, qpn) = (request.pd, self.qpn);
+        let (target, body, whole) = if op.starts() {
+            let (Reth { va, rkey, len }, body) = Reth::parse(request.body)?;
+            if u64::from(len) > MAX_MESSAGE {
                 return Err(Refusal::Invalid);
             }
             // The whole range is checked before the first byte is written.
-            let whole = u64::from(reth.len);
-            core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, whole)?;
-            ((reth.va, reth.rkey, reth.len, reth.len), body)
+            let whole = core.mrs.grant_remote::<Write>(pd, qpn, rkey, va, u64::from(len))?;
+            ((va, rkey, len, len), body, Some(whole))
         } else {
             match self.rsp.inbound {
                 Some(Inbound::Write { va, rkey, left, len }) => {
-                    ((va, rkey, left, len), request.body)
+                    ((va, rkey, left, len), request.body, None)
                 }
                 _ => return Err(Refusal::Invalid),
             }
@@ -131,8 +131,10 @@ impl Qp {
         if piece > left || (op.ends() && piece != left) || (!op.ends() && piece == left) {
             return Err(Refusal::Invalid);
         }
-        let grant =
-            core.mrs.grant_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(piece))?;
+        let grant = match whole {
+            Some(whole) => whole,
+            None => core.mrs.grant_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?,
+        };
         if imm.is_some() && self.rsp.receive.is_none() {
             self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
         }

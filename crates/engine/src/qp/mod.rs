@@ -181,7 +181,7 @@ impl Qp {
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let paced = (self.paced_until > now && self.req.may_send(self.sq.len()))
             .then_some(self.paced_until);
-        [self.req.deadline(), paced].into_iter().flatten().min()
+        earliest(self.req.deadline(), paced)
     }
 
     /// Whether something is due at `now` that was not before `since`.
@@ -317,5 +317,14 @@ impl Qp {
         if core.post_out(cnp) {
             core.counters.np_cnp_sent += 1;
         }
+    }
+}
+
+/// The earlier of two times, either of which may be missing.
+#[inline]
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }

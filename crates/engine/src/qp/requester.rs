@@ -7,7 +7,7 @@ use feroce_wire::{Bth, Msn, Opcode, Psn};
 use super::buffers::gather;
 use super::shape::{Piece, Shape};
 use super::window::{Flight, Kind, Window};
-use super::{Qp, QpState};
+use super::{Qp, QpState, earliest};
 use crate::cq::WcStatus;
 use crate::hca::Core;
 use crate::peer::PACKET_COST;
@@ -65,7 +65,7 @@ impl Requester {
     /// When the requester wants to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        [self.rnr_until, self.ack_deadline, self.probe_deadline].into_iter().flatten().min()
+        earliest(self.rnr_until, earliest(self.ack_deadline, self.probe_deadline))
     }
 }
 
