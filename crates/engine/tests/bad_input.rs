@@ -1,5 +1,6 @@
 //! Whatever comes from the wire: nothing panics, nothing outside a grant changes, and the engine
 //! works afterwards.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 
@@ -78,8 +79,7 @@ impl Victim {
 
     /// Brings every queue pair that stopped back to life and gives all of them work.
     fn repair(&mut self) {
-        for i in 0..KINDS.len() {
-            let (qp, kind) = (&mut self.qps[i], KINDS[i]);
+        for (qp, kind) in self.qps.iter_mut().zip(KINDS) {
             if qp.sq.state() != QpState::Rts {
                 self.host.modify(self.now, qp.qpn, &QpAttr::to(QpState::Reset));
                 if kind == QpType::Ud {

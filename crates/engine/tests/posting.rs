@@ -1,4 +1,5 @@
 //! Posting: what is refused at once, what waits, what is flushed.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 

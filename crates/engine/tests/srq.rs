@@ -1,4 +1,5 @@
 //! Shared receive queues.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Unreliable connections: what is lost is lost, and nothing else.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
 
