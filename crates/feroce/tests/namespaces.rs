@@ -1,0 +1,163 @@
+//! Two hosts with a cable between them: two network namespaces and a veth pair.
+
+mod common;
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
+
+use common::{ALL, Host, LEN};
+use feroce::{
+    AddrVec, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp, SendWr, WcStatus,
+};
+use netns::{Cable, with_cable};
+
+/// Opens the device of the cable in the namespace of this thread.
+fn host() -> Host {
+    let context = Device::named("wire").and_then(|d| d.open()).expect("the cable is there");
+    let pd = context.alloc_pd().expect("a domain");
+    let cq = context.create_cq(1024).expect("a queue");
+    let mr = pd.alloc_mr(LEN, ALL).expect("memory");
+    Host { context, pd, cq, mr }
+}
+
+/// Index of the first address of a family.
+fn gid_index(host: &Host, v4: bool) -> u16 {
+    let gids = host.context.port().gids;
+    gids.iter().position(|g| g.as_ipv4().is_some() == v4).expect("an address") as u16
+}
+
+/// Two connected queue pairs over IPv4 or IPv6.
+fn connected(a: &Host, b: &Host, qp_type: QpType, v4: bool) -> (Qp, Qp) {
+    let make = |host: &Host| {
+        let cap = QpCap::new(64, 64);
+        match qp_type {
+            QpType::Uc => host.pd.uc_qp(&host.cq, &host.cq, cap),
+            _ => host.pd.rc_qp(&host.cq, &host.cq, cap),
+        }
+        .create()
+        .expect("a queue pair")
+    };
+    let (mut qa, mut qb) = (make(a), make(b));
+    let ea = qa.endpoint_at(gid_index(a, v4)).expect("an address");
+    let eb = qb.endpoint_at(gid_index(b, v4)).expect("an address");
+    qa.connect(&eb).expect("connected");
+    qb.connect(&ea).expect("connected");
+    (qa, qb)
+}
+
+/// Moves data every way a connection can, and checks it.
+fn exercise(a: &Host, b: &Host, qp_type: QpType, v4: bool) {
+    let (mut qa, mut qb) = connected(a, b, qp_type, v4);
+    let what = format!("{qp_type:?} IPv4 {v4}");
+    for len in [1, 1023, 1024, 1025, 65539, 400_000] {
+        if qp_type == QpType::Uc && len > 100_000 {
+            // Nothing holds an unreliable sender back: more than a receive buffer may be lost.
+            continue;
+        }
+        let bytes = a.fill(0, len, len as u8);
+        qb.post_recv([b.mr.recv(2, 0..LEN / 2)]).expect("room");
+        qa.post_send([SendWr::new(1, SendOp::Send, a.mr.data(0..len))]).expect("room");
+        assert_eq!(a.wait().status, WcStatus::Success, "{what} {len}");
+        let got = b.wait();
+        assert_eq!((got.status, got.byte_len), (WcStatus::Success, len as u32), "{what} {len}");
+        assert_eq!(b.read(0, len), bytes, "{what} {len}");
+    }
+    if qp_type == QpType::Rc {
+        let bytes = a.fill(0, 400_000, 9);
+        let (write, read) = (SendOp::Write(b.mr.remote(3)), SendOp::Read(b.mr.remote(3)));
+        qa.post_send([
+            SendWr::new(3, write, a.mr.data(0..400_000)),
+            SendWr::new(4, read, a.mr.data(500_000..900_000)),
+        ])
+        .expect("room");
+        assert_eq!((a.wait().status, a.wait().status), (WcStatus::Success, WcStatus::Success));
+        assert_eq!(a.read(500_000, 400_000), bytes);
+    }
+}
+
+fn datagrams(a: &Host, b: &Host, v4: bool) {
+    let make = |host: &Host| {
+        let mut qp = host.pd.ud_qp(&host.cq, &host.cq, QpCap::new(16, 16)).create().expect("a QP");
+        qp.activate(Qkey(7)).expect("active");
+        qp
+    };
+    let (mut qa, mut qb) = (make(a), make(b));
+    let dgid = b.context.port().gids[usize::from(gid_index(b, v4))];
+    let av = AddrVec { dgid, sgid_index: gid_index(a, v4), ..AddrVec::default() };
+    let ah = a.pd.create_ah(av).expect("a handle");
+    let len = a.context.port().active_mtu.bytes();
+    let bytes = a.fill(0, len, 5);
+    qb.post_recv([b.mr.recv(1, 0..LEN)]).expect("room");
+    let dest = ah.dest(qb.qpn(), Qkey(7));
+    qa.post_send([SendWr { dest, ..SendWr::new(2, SendOp::Send, a.mr.data(0..len)) }])
+        .expect("room");
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(b.wait().byte_len as usize, len + 40);
+    assert_eq!(b.read(40, len), bytes);
+}
+
+fn everything(cable: &Cable, mtu: Pmtu) {
+    let (a, b) = (cable.in_a(host), cable.in_b(host));
+    assert_eq!(a.context.port().active_mtu, mtu);
+    for v4 in [true, false] {
+        exercise(&a, &b, QpType::Rc, v4);
+        exercise(&a, &b, QpType::Uc, v4);
+        datagrams(&a, &b, v4);
+    }
+    let drops = a.context.drops().total() + b.context.drops().total();
+    assert_eq!(drops, 0, "{:?} {:?}", a.context.drops(), b.context.drops());
+    let count = |host: &Host, name: &str| {
+        let counters = host.context.link_counters();
+        counters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+    };
+    assert_eq!(count(&a, "rx_icrc_encapsulated"), Some(0));
+    assert_eq!(count(&b, "rx_icrc_encapsulated"), Some(0));
+}
+
+#[test]
+fn every_service_over_1500_bytes() {
+    with_cable(1500, |cable| everything(cable, Pmtu::B1024));
+}
+
+#[test]
+fn every_service_over_9000_bytes() {
+    with_cable(9000, |cable| everything(cable, Pmtu::B4096));
+}
+
+#[test]
+fn a_host_that_vanishes_in_the_middle_is_noticed() {
+    with_cable(9000, |cable| {
+        let (a, b) = (cable.in_a(host), cable.in_b(host));
+        let (mut qa, qb) = connected(&a, &b, QpType::Rc, true);
+        let quick = QpAttr { timeout: Some(10), retry_cnt: Some(3), ..QpAttr::default() };
+        qa.modify(&QpAttr::to(QpState::Sqd)).expect("draining");
+        qa.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).expect("quick");
+        qa.modify(&QpAttr::to(QpState::Rts)).expect("sending");
+        let write = || SendWr::new(1, SendOp::Write(b.mr.remote(0)), a.mr.data(0..LEN));
+        qa.post_send((0..60).map(|_| write())).expect("room");
+        assert_eq!(a.wait().status, WcStatus::Success);
+        drop((qb, b));
+        let mut rest = Vec::new();
+        while rest.len() < 59 {
+            rest.push(a.wait().status);
+        }
+        let failed = rest.iter().position(|s| *s != WcStatus::Success).expect("it was noticed");
+        assert_eq!(rest[failed], WcStatus::RetryExceeded);
+        assert!(rest[failed + 1..].iter().all(|s| *s == WcStatus::Flushed));
+        assert_eq!(qa.state(), QpState::Err);
+    });
+}
+
+#[test]
+fn the_gid_table_lists_ipv4_first_and_link_local_last() {
+    with_cable(1500, |cable| {
+        let device = cable.in_a(|| Device::named("wire").expect("the cable"));
+        let v4 = Gid::from_ipv4(Cable::A4);
+        assert_eq!(device.gids(), [v4, netns::global(1), netns::link_local(1)]);
+        let names: Vec<_> = cable.in_a(|| {
+            let list = Device::list().expect("a list");
+            list.iter().map(|d| d.interface_name().map(str::to_owned)).collect()
+        });
+        assert_eq!(names, [Some("wire".to_owned()), Some("lo".to_owned())]);
+    });
+}
