@@ -4,8 +4,11 @@ mod asyncwatch;
 mod decode;
 mod demo;
 mod devices;
+mod ladder;
 mod perf;
 mod pingpong;
+mod style;
+mod words;
 
 use std::process::ExitCode;
 
@@ -31,13 +34,13 @@ enum Command {
     /// Show the attributes of devices.
     Devinfo(devices::InfoArgs),
     /// Bounce messages over a reliable connection.
-    RcPingpong(pingpong::Args),
+    RcPingpong(pingpong::RcArgs),
     /// Bounce messages over an unreliable connection.
-    UcPingpong(pingpong::Args),
+    UcPingpong(pingpong::UcArgs),
     /// Bounce datagrams.
-    UdPingpong(pingpong::Args),
+    UdPingpong(pingpong::UdArgs),
     /// Bounce messages over reliable connections that share a receive queue.
-    SrqPingpong(pingpong::Args),
+    SrqPingpong(pingpong::SrqArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
     /// Measure bandwidth and latency.
@@ -61,10 +64,10 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args, json),
         Command::Devices(args) => devices::list(&args, json),
         Command::Devinfo(args) => devices::info(&args, json),
-        Command::RcPingpong(args) => pingpong::run(pingpong::Kind::Rc, &args, json),
-        Command::UcPingpong(args) => pingpong::run(pingpong::Kind::Uc, &args, json),
-        Command::UdPingpong(args) => pingpong::run(pingpong::Kind::Ud, &args, json),
-        Command::SrqPingpong(args) => pingpong::run(pingpong::Kind::Srq, &args, json),
+        Command::RcPingpong(args) => pingpong::rc(&args, json),
+        Command::UcPingpong(args) => pingpong::uc(&args, json),
+        Command::UdPingpong(args) => pingpong::ud(&args, json),
+        Command::SrqPingpong(args) => pingpong::srq(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),

@@ -1,0 +1,142 @@
+//! Where an end of a pingpong runs: which device, and which of its addresses.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context as _, bail, ensure};
+use feroce::{Context, Device, Error, Gid};
+
+/// What the user said about it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    /// Device by name.
+    pub(super) device: Option<String>,
+    /// Device by address.
+    pub(super) address: Option<IpAddr>,
+    /// Index of the address among those of the device.
+    pub(super) gid_index: Option<u16>,
+}
+
+impl Choice {
+    /// Whether the device is known before there is a peer.
+    pub(super) fn names_device(&self) -> bool {
+        self.device.is_some() || self.address.is_some()
+    }
+}
+
+/// An open device and the address to use.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) context: Context,
+    pub(super) gid_index: u16,
+    pub(super) gid: Gid,
+}
+
+impl Place {
+    /// The device that the user named.
+    pub(super) fn chosen(choice: &Choice) -> anyhow::Result<Self> {
+        let (device, wanted) = match (&choice.device, choice.address) {
+            (Some(name), wanted) => (Device::named(name)?, wanted),
+            (None, Some(address)) => (device_of(address)?, Some(address)),
+            (None, None) => {
+                let first = Device::list()?.into_iter().next();
+                (first.context("this machine has no interface with an address")?, None)
+            }
+        };
+        Self::open(&device, choice.gid_index, wanted.map(gid_of))
+    }
+
+    /// For a server that names no device: the one that the client reached.
+    pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
+        let own = if own.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { own };
+        Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)))
+    }
+
+    /// For a client that names no device: the one that leads to the server. If the server is on
+    /// this machine, a loopback address of our own, because the server has the other one.
+    pub(super) fn of_client(choice: &Choice, own: IpAddr, peer: IpAddr) -> anyhow::Result<Self> {
+        if !(peer.is_loopback() || own == peer) {
+            return Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)));
+        }
+        Self::on_loopback(choice, 2)
+    }
+
+    /// The first free address of the loopback from 127.0.0.`first` on.
+    pub(super) fn on_loopback(choice: &Choice, first: u8) -> anyhow::Result<Self> {
+        for last in first..=250 {
+            let own = IpAddr::from([127, 0, 0, last]);
+            match Device::at([own]).open() {
+                Ok(context) => return Self::of(context, choice.gid_index, Some(gid_of(own))),
+                Err(Error::Io(e)) if e.kind() == ErrorKind::AddrInUse => {}
+                Err(e) => return Err(describe_open(e, &own.to_string())),
+            }
+        }
+        bail!("no loopback address up to 127.0.0.250 is free: give --address")
+    }
+
+    fn open(device: &Device, gid_index: Option<u16>, wanted: Option<Gid>) -> anyhow::Result<Self> {
+        let context = device.open().map_err(|e| describe_open(e, device.name()))?;
+        Self::of(context, gid_index, wanted)
+    }
+
+    /// Chooses the address: the index given, else the address wanted, else the first, which is
+    /// IPv4 where there is one.
+    fn of(context: Context, gid_index: Option<u16>, wanted: Option<Gid>) -> anyhow::Result<Self> {
+        let gids = context.port().gids;
+        let index = match (gid_index, wanted) {
+            (Some(index), _) => usize::from(index),
+            (None, Some(wanted)) => gids.iter().position(|g| *g == wanted).with_context(|| {
+                format!("{} does not have the address {wanted}", context.device().name())
+            })?,
+            (None, None) => gids.iter().position(|g| !g.is_zero()).unwrap_or(0),
+        };
+        let gid = gids.get(index).copied().filter(|g| !g.is_zero()).with_context(|| {
+            let name = context.device().name();
+            format!("{name} has no GID with index {index}: `feroce devinfo -v` shows its table")
+        })?;
+        Ok(Self { context, gid_index: u16::try_from(index)?, gid })
+    }
+
+    /// Refuses a peer that packets from here cannot reach.
+    pub(super) fn check_peer(&self, peer: Gid) -> anyhow::Result<()> {
+        ensure!(
+            !peer.is_zero(),
+            "the peer gave no GID, and RoCE has no other address: start it with `-g INDEX`"
+        );
+        let family = |gid: Gid| if gid.as_ipv4().is_some() { "IPv4" } else { "IPv6" };
+        ensure!(
+            family(peer) == family(self.gid),
+            "our address {} is {}, that of the peer {peer} is {}: choose another with -g",
+            self.gid,
+            family(self.gid),
+            family(peer)
+        );
+        Ok(())
+    }
+}
+
+/// The device that has an address: that of its interface, or one for the address alone on the
+/// loopback, where every address of 127.0.0.0/8 is ours.
+fn device_of(address: IpAddr) -> anyhow::Result<Device> {
+    if address.is_loopback() {
+        return Ok(Device::at([address]));
+    }
+    let gid = gid_of(address);
+    let device = Device::list()?.into_iter().find(|d| d.gids().contains(&gid));
+    device.with_context(|| format!("no interface of this machine has the address {address}"))
+}
+
+fn gid_of(address: IpAddr) -> Gid {
+    match address {
+        IpAddr::V4(v4) => Gid::from_ipv4(v4.octets()),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    }
+}
+
+fn describe_open(e: Error, name: &str) -> anyhow::Error {
+    let hint = match &e {
+        Error::Io(io) if io.kind() == ErrorKind::AddrInUse => "; --address chooses another",
+        _ => "",
+    };
+    anyhow::Error::new(e).context(format!("cannot open {name}{hint}"))
+}
