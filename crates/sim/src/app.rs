@@ -170,12 +170,11 @@ impl World {
             return bad(format!("a completion names an unknown queue pair: {cqe:?}"));
         };
         let index = (cqe.wr_id & 0xffff_ffff) as usize;
-        let digest = &mut self.ends[end].digest;
+        let is_recv = cqe.wr_id & RECV != 0;
+        let digest = &mut self.ends[end].digests[usize::from(is_recv)];
         let word = cqe.wr_id ^ (u64::from(cqe.byte_len) << 20) ^ u64::from(cqe.imm.0) << 7;
         let word = word ^ (cqe.status as u64) << 50 ^ (cqe.opcode as u64) << 56;
-        // Receives and sends of one end are two sequences.
-        let is_recv = cqe.wr_id & RECV != 0;
-        *digest = digest.wrapping_add(word.wrapping_mul(if is_recv { 0x9e37_79b1 } else { 0x85eb_ca6b }));
+        *digest = (*digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(19);
         if is_recv {
             self.on_received(end, index, cqe)
         } else if cqe.wr_id >> 32 == end as u64 {

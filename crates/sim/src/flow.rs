@@ -117,8 +117,8 @@ pub(crate) struct End {
     pub(crate) receives: RecvLedger,
     /// Steps of the peer before this one have arrived here, as far as they consume a receive.
     pub(crate) arrived: usize,
-    /// A running hash of what completed.
-    pub(crate) digest: u64,
+    /// Running hashes of what completed: sends, receives.
+    pub(crate) digests: [u64; 2],
 }
 
 /// What both ends of a flow have in common.
@@ -248,7 +248,7 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
         next_recv: 0,
         receives: RecvLedger::new(false),
         arrived: 0,
-        digest: 0,
+        digests: [0; 2],
     }
 }
 

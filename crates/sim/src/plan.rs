@@ -96,6 +96,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) pmtu: usize,
     /// Longest message into a shared receive queue.
     pub(crate) srq_len: usize,
+    /// Whether to count on words that others count on, too.
+    pub(crate) counts: bool,
 }
 
 const WORDS: usize = 6;
@@ -415,7 +417,7 @@ impl Planner<'_> {
     }
 
     fn atomic(&mut self, side: usize, reach: &mut Reach) -> Option<()> {
-        if self.dice.chance(0.3) && !self.is_unsure() {
+        if self.dice.chance(0.3) && self.counts {
             return self.count(side);
         }
         let at = reach.words.at + 8 * self.dice.size(0..=WORDS - 1);
@@ -438,7 +440,7 @@ impl Planner<'_> {
 
     /// Counts on a word that others count on, too.
     fn count(&mut self, side: usize) -> Option<()> {
-        if self.is_unsure() {
+        if self.is_unsure() || !self.counts {
             return self.send(side);
         }
         let (domain, node) = {

@@ -30,8 +30,9 @@ pub struct Options {
     pub rx: Option<RxStyle>,
     /// A wire without faults, whatever the seed says.
     pub no_faults: bool,
-    /// Only services whose outcome does not depend on timing.
-    pub reliable_only: bool,
+    /// Nothing whose outcome depends on timing: reliable connections only, without mishaps,
+    /// shared receive queues and shared counters.
+    pub predictable: bool,
     /// Damage to be done.
     pub sabotage: Option<Sabotage>,
 }
@@ -112,7 +113,7 @@ fn summary(world: &World) -> Summary {
     let mut mix = |value: u64| {
         result_hash = (result_hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(31);
     };
-    world.ends.iter().for_each(|end| mix(end.digest));
+    world.ends.iter().flat_map(|end| end.digests).for_each(&mut mix);
     world.nodes.iter().for_each(|node| mix(node.memory.hash()));
     Summary {
         wire: world.wire.stats,

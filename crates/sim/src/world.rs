@@ -65,6 +65,9 @@ impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Self {
         let mut dice = Dice::new(seed, 1);
         let mut knobs = Knobs::new(&mut dice);
+        if options.predictable {
+            (knobs.victims, knobs.shared_receives) = (0.0, 0.0);
+        }
         if options.no_faults {
             knobs.faults = crate::wire::Faults::default();
         }
@@ -402,7 +405,7 @@ fn draw_flows(
         };
         let mut kind =
             dice.pick(&[Kind::Rc, Kind::Rc, Kind::Rc, Kind::Rc, Kind::Xrc, Kind::Uc, Kind::Ud]);
-        if options.reliable_only && !kind.is_reliable() {
+        if options.predictable {
             kind = Kind::Rc;
         }
         let mut nodes_of = [a, b];
@@ -424,13 +427,14 @@ fn draw_flows(
             pmtu: knobs.pmtu,
             calm: knobs.calm,
             steps: knobs.steps,
-            shared_receives: if options.reliable_only { 0.0 } else { knobs.shared_receives },
+            shared_receives: knobs.shared_receives,
         };
         let first = ends.len();
         ends.extend(connect(nodes, &spec, dice));
         let (longest, pmtu) = (knobs.longest, knobs.pmtu.bytes());
         let ends = &mut ends;
-        let mut planner = Planner { dice, nodes, ends, first, longest, pmtu, srq_len };
+        let counts = !options.predictable;
+        let mut planner = Planner { dice, nodes, ends, first, longest, pmtu, srq_len, counts };
         if let Some(areas) = planner.draw(knobs.steps) {
             planner.spoil();
             reach.extend(areas);
