@@ -9,8 +9,10 @@
 //! fails.
 
 mod describe;
+mod fault;
 mod icrc;
 mod memory;
+mod pcap;
 mod sys;
 mod tap;
 mod trace;
@@ -23,8 +25,10 @@ use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::Gid;
 
 pub use describe::describe;
+pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
 pub use memory::MemoryLink;
+pub use pcap::{Pcap, PcapConfig};
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};

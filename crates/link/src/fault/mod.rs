@@ -1,0 +1,206 @@
+//! A layer that disturbs what is received, by chance that a seed decides.
+//!
+//! Faults stand one behind the other: loss, damage and duplication when a packet arrives; then the
+//! line with its rate; then the delay; then reordering. Each has a chance of its own, so that
+//! switching one on does not change what another does. Packets that nothing happens to stay
+//! together in their train.
+
+mod config;
+mod shaper;
+
+use std::io;
+
+use fastrand::Rng;
+use feroce_train::{Instant, RxTrain, Train};
+
+use crate::icrc::part;
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
+pub use config::{FaultConfig, FaultParseError, Probability};
+use shaper::Shaper;
+
+/// Loses, duplicates, damages, reorders, delays and slows down received packets.
+///
+/// It stands below [`Verified`](crate::Verified), which notices the damage.
+#[derive(Debug)]
+pub struct Fault<L> {
+    inner: L,
+    is_harmless: bool,
+    injector: Injector,
+}
+
+impl<L: Link> Fault<L> {
+    /// Disturbs what `inner` receives.
+    pub fn new(inner: L, config: &FaultConfig) -> Self {
+        let injector = Injector {
+            config: config.clone(),
+            dice: Dice::new(config.seed),
+            shaper: Shaper::new(config),
+            counters: Counters::default(),
+        };
+        Self { inner, is_harmless: config.is_harmless(), injector }
+    }
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    lost: u64,
+    duplicated: u64,
+    corrupted: u64,
+}
+
+/// One source of chance for each fault.
+#[derive(Debug)]
+struct Dice {
+    loss: Rng,
+    duplicate: Rng,
+    reorder: Rng,
+    corrupt: Rng,
+    /// Not whether a packet is damaged, but where.
+    damage: Rng,
+}
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        let mut root = Rng::with_seed(seed);
+        Self {
+            loss: root.fork(),
+            duplicate: root.fork(),
+            reorder: root.fork(),
+            corrupt: root.fork(),
+            damage: root.fork(),
+        }
+    }
+}
+
+fn happens(p: Probability, rng: &mut Rng) -> bool {
+    !p.is_never() && rng.u32(0..Probability::ALWAYS.ppb()) < p.ppb()
+}
+
+/// What happens to one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Fate {
+    is_lost: bool,
+    is_corrupted: bool,
+    is_duplicated: bool,
+    is_late: bool,
+}
+
+/// Everything but the link below.
+#[derive(Debug)]
+struct Injector {
+    config: FaultConfig,
+    dice: Dice,
+    shaper: Shaper,
+    counters: Counters,
+}
+
+impl Injector {
+    fn fate(&mut self) -> Fate {
+        Fate {
+            is_lost: happens(self.config.loss, &mut self.dice.loss),
+            is_corrupted: happens(self.config.corrupt, &mut self.dice.corrupt),
+            is_duplicated: happens(self.config.duplicate, &mut self.dice.duplicate),
+            is_late: happens(self.config.reorder, &mut self.dice.reorder),
+        }
+    }
+
+    /// Decides about the packets of a train that has arrived.
+    fn arrive(&mut self, now: Instant, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+        let mut unharmed = 0..0;
+        for packet in train.bytes.chunks(train.stride.max(1)) {
+            let fate = self.fate();
+            if fate == Fate::default() {
+                unharmed.end += packet.len();
+                continue;
+            }
+            if !unharmed.is_empty() {
+                self.shaper.enter(now, &part(train, unharmed.clone()), false, sink);
+            }
+            let end = unharmed.end + packet.len();
+            unharmed = end..end;
+            self.suffer(now, &RxTrain { bytes: packet, ..*train }, fate, sink);
+        }
+        if !unharmed.is_empty() {
+            self.shaper.enter(now, &part(train, unharmed), false, sink);
+        }
+    }
+
+    /// Lets a packet meet its fate.
+    fn suffer(
+        &mut self,
+        now: Instant,
+        packet: &RxTrain<'_>,
+        fate: Fate,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) {
+        if fate.is_lost {
+            self.counters.lost += 1;
+            return;
+        }
+        let mut bytes = packet.bytes.to_vec();
+        if fate.is_corrupted {
+            self.counters.corrupted += 1;
+            corrupt(&mut bytes, &mut self.dice.damage);
+        }
+        let packet = RxTrain { bytes: &bytes, ..*packet };
+        self.shaper.enter(now, &packet, fate.is_late, sink);
+        if fate.is_duplicated {
+            self.counters.duplicated += 1;
+            self.shaper.enter(now, &packet, false, sink);
+        }
+    }
+}
+
+/// Changes one to eight bits of one byte that the ICRC covers.
+fn corrupt(packet: &mut [u8], rng: &mut Rng) {
+    /// Byte of the base transport header with the congestion bits, which switches may change.
+    const NOT_COVERED: usize = 4;
+    if packet.is_empty() {
+        return;
+    }
+    let at = rng.usize(0..packet.len());
+    let at = if at == NOT_COVERED { at - 1 } else { at };
+    packet[at] ^= rng.u8(1..);
+}
+
+impl<L: Link> Link for Fault<L> {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        self.inner.send(now, train)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        if self.is_harmless {
+            return self.inner.receive(now, budget, sink);
+        }
+        let injector = &mut self.injector;
+        let due = injector.shaper.release(now, budget, sink);
+        let arrived =
+            self.inner.receive(now, budget, &mut |train| injector.arrive(now, train, sink))?;
+        Ok(due + arrived)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let own = self.injector.shaper.poll_timeout();
+        [self.inner.poll_timeout(), own].into_iter().flatten().min()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.inner.counters();
+        let Counters { lost, duplicated, corrupted } = self.injector.counters;
+        counters.extend([
+            ("fault_lost", lost),
+            ("fault_duplicated", duplicated),
+            ("fault_corrupted", corrupted),
+        ]);
+        self.injector.shaper.add_counters(&mut counters);
+        counters
+    }
+}

@@ -1,0 +1,329 @@
+//! A layer that records what passes in a pcapng file, for Wireshark and its kin.
+//!
+//! The headers below the transport are built anew: links do not have them. They say what is on
+//! the network, as far as a user of sockets can know it. What is not known: the identification of
+//! packets that were damaged on the way or left the sender one by one, and the UDP checksum, which
+//! is 0 for "none".
+
+mod format;
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path as FilePath;
+
+use feroce_train::{Ecn, Framing, Instant, Path, RxMeta, RxTrain, Train};
+use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
+
+use crate::describe::describe;
+use crate::icrc::{ICRC_LEN, Ids, is_ipv4, seal_prefix};
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use format::{Direction, LinkType};
+
+/// How a [`Pcap`] records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PcapConfig {
+    /// Name of the interface in the file.
+    pub interface: String,
+    /// What [`Instant::ZERO`] is in nanoseconds since 1970: the layer has no clock.
+    pub epoch_ns: u64,
+    /// How packets are framed. RoCEv1 frames get made-up Ethernet addresses.
+    pub framing: Framing,
+    /// Bytes to collect before they are written.
+    pub buffer: usize,
+    /// Longest time in nanoseconds that a packet stays in the buffer, if the layer is called.
+    pub flush_ns: u64,
+}
+
+impl Default for PcapConfig {
+    fn default() -> Self {
+        Self {
+            interface: "feroce".to_owned(),
+            epoch_ns: 0,
+            framing: Framing::RoceV2,
+            buffer: 256 << 10,
+            flush_ns: 100_000_000,
+        }
+    }
+}
+
+/// Records the packets that pass, each with a comment that says what it is.
+///
+/// A file that can no longer be written ends the recording, not the traffic.
+pub struct Pcap<L> {
+    inner: L,
+    recorder: Recorder,
+}
+
+impl<L: Link> Pcap<L> {
+    /// Records what passes through `inner` in a new file.
+    pub fn create(inner: L, file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
+        let name = file.as_ref().display();
+        let out = File::create(&file).map_err(|e| {
+            io::Error::new(e.kind(), format!("cannot create the capture file {name}: {e}"))
+        })?;
+        Self::new(inner, out, config)
+    }
+
+    /// Records what passes through `inner`.
+    pub fn new(inner: L, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
+        let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
+        format::section_header(&mut pending, concat!("feroce ", env!("CARGO_PKG_VERSION")));
+        let link_type = match config.framing {
+            Framing::RoceV2 => LinkType::RawIp,
+            Framing::RoceV1 | Framing::InfiniBand => LinkType::Ethernet,
+        };
+        format::interface(&mut pending, link_type, &config.interface);
+        let mut recorder = Recorder {
+            config,
+            out: Some(Box::new(out)),
+            pending,
+            oldest: None,
+            transport: Vec::new(),
+            comment: String::new(),
+            packets: 0,
+            missed: 0,
+        };
+        recorder.write_out()?;
+        Ok(Self { inner, recorder })
+    }
+
+    /// Writes what is still in the buffer.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.recorder.write_out()
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Pcap<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pcap").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// The file, and what is not yet in it.
+struct Recorder {
+    config: PcapConfig,
+    /// Nothing after it has failed.
+    out: Option<Box<dyn Write + Send>>,
+    pending: Vec<u8>,
+    /// When the oldest packet in `pending` passed.
+    oldest: Option<Instant>,
+    /// A packet on its way out.
+    transport: Vec<u8>,
+    comment: String,
+    packets: u64,
+    /// Packets that are not in the file because it failed.
+    missed: u64,
+}
+
+impl Recorder {
+    fn sent(&mut self, now: Instant, path: &Path, train: &Train) {
+        let framing = self.config.framing;
+        let mut transport = std::mem::take(&mut self.transport);
+        for i in 0..train.count {
+            transport.resize(train.packet_len(i), 0);
+            train.emit(i, &mut transport);
+            let len = transport.len();
+            let mut prefix = seal_prefix(framing, path.src, path.dst, path.udp_sport, len);
+            let mut id = 0;
+            if is_ipv4(framing, path.dst) {
+                id = i as u16;
+                prefix = prefix.with_ipv4_id(id);
+            }
+            let icrc = prefix.icrc(&transport);
+            let headers = Headers::of_path(path, framing);
+            self.packet(now, Direction::Out, headers.frame(id, &transport, icrc));
+        }
+        self.transport = transport;
+    }
+
+    fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
+        let meta = &train.meta;
+        let mut ids = Ids::default();
+        for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
+            let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
+            let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
+            let mut id = 0;
+            if is_ipv4(framing, dst) {
+                let prefix = seal_prefix(framing, src, dst, udp_sport, transport.len());
+                id = ids.find(&prefix, transport, *icrc, i as u16).unwrap_or(i as u16);
+            }
+            let frame = Headers::of_meta(meta).frame(id, transport, u32::from_le_bytes(*icrc));
+            self.packet(now, Direction::In, frame);
+        }
+    }
+
+    fn packet(&mut self, now: Instant, direction: Direction, frame: Frame<'_>) {
+        if self.out.is_none() {
+            self.missed += 1;
+            return;
+        }
+        self.comment.clear();
+        let _ = write!(self.comment, "{}", describe(frame.transport));
+        let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
+        format::packet(&mut self.pending, nanos, direction, &self.comment, |out| {
+            let start = out.len();
+            out.resize(start + MAX_HEADERS + frame.transport.len(), 0);
+            let len = frame.emit(&mut out[start..]).unwrap_or(0);
+            out.truncate(start + len);
+        });
+        self.packets += 1;
+        self.oldest.get_or_insert(now);
+        if self.pending.len() >= self.config.buffer {
+            self.write_or_stop();
+        }
+    }
+
+    /// When what is in the buffer should be written.
+    fn deadline(&self) -> Option<Instant> {
+        self.oldest.map(|at| at.plus_nanos(self.config.flush_ns))
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.write_or_stop();
+        }
+    }
+
+    fn write_or_stop(&mut self) {
+        if let Err(e) = self.write_out() {
+            tracing::warn!("the capture ends here: {e}");
+            self.out = None;
+        }
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        self.oldest = None;
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let result = out.write_all(&self.pending).and_then(|()| out.flush());
+        self.pending.clear();
+        result.map_err(|e| io::Error::new(e.kind(), format!("cannot write the capture: {e}")))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.write_or_stop();
+    }
+}
+
+/// Room for everything around the transport packet.
+const MAX_HEADERS: usize = 128;
+
+/// What goes into the headers below the transport.
+struct Headers {
+    framing: Framing,
+    src: Gid,
+    dst: Gid,
+    udp_sport: u16,
+    flow_label: u32,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl Headers {
+    fn of_path(path: &Path, framing: Framing) -> Self {
+        Self {
+            framing,
+            src: path.src,
+            dst: path.dst,
+            udp_sport: path.udp_sport,
+            flow_label: path.flow_label,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+        }
+    }
+
+    fn of_meta(meta: &RxMeta) -> Self {
+        let ecn = match meta.ecn {
+            Ecn::NotCapable => 0,
+            Ecn::Capable => 2,
+            Ecn::Congested => 3,
+        };
+        Self {
+            framing: meta.framing,
+            src: meta.src,
+            dst: meta.dst,
+            udp_sport: meta.udp_sport,
+            flow_label: 0,
+            traffic_class: meta.traffic_class | ecn,
+            hop_limit: meta.hop_limit,
+        }
+    }
+
+    fn frame<'a>(&self, id: u16, transport: &'a [u8], icrc: u32) -> Frame<'a> {
+        let len = u16::try_from(transport.len() + ICRC_LEN).unwrap_or(u16::MAX);
+        let frame = Frame { eth: None, net: self.net(id, len), transport, icrc, trailer: &[] };
+        match self.framing {
+            Framing::RoceV2 => frame,
+            // Addresses that are locally administered, and differ.
+            Framing::RoceV1 | Framing::InfiniBand => {
+                let mac = |gid: Gid| [2, 0, 0, 0, gid.0[14], gid.0[15]];
+                frame.on_ethernet(mac(self.src), mac(self.dst))
+            }
+        }
+    }
+
+    /// The network header of a packet of `len` bytes, ICRC included.
+    fn net(&self, id: u16, len: u16) -> Net {
+        let (dscp, ecn) = (self.traffic_class >> 2, self.traffic_class & 3);
+        let udp_len = len.saturating_add(Udp::LEN as u16);
+        let udp = Udp::roce(self.udp_sport, udp_len);
+        match (self.framing, self.src.as_ipv4(), self.dst.as_ipv4()) {
+            (Framing::RoceV2, Some(src), Some(dst)) => {
+                let ip = Ipv4::udp(src, dst, udp_len);
+                Net::V4(Ipv4 { id, dscp, ecn, ttl: self.hop_limit, ..ip }, udp)
+            }
+            (Framing::RoceV2, ..) => {
+                let ip = Ipv6::udp(self.src.0, self.dst.0, udp_len);
+                let (hop_limit, flow_label) = (self.hop_limit, self.flow_label);
+                Net::V6(Ipv6 { dscp, ecn, hop_limit, flow_label, ..ip }, udp)
+            }
+            _ => {
+                let grh = Grh::new(self.src, self.dst, len);
+                let (traffic_class, flow_label) = (self.traffic_class, self.flow_label);
+                Net::Grh(Grh { traffic_class, flow_label, hop_limit: self.hop_limit, ..grh })
+            }
+        }
+    }
+}
+
+impl<L: Link> Link for Pcap<L> {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        let sent = self.inner.send(now, train)?;
+        if sent == Sent::Done {
+            let path = self.inner.actual_path(&train.path);
+            self.recorder.sent(now, &path, train);
+        }
+        self.recorder.handle_timeout(now);
+        Ok(sent)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        let recorder = &mut self.recorder;
+        let taken = self.inner.receive(now, budget, &mut |train| {
+            recorder.received(now, train);
+            sink(train);
+        })?;
+        self.recorder.handle_timeout(now);
+        Ok(taken)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.inner.poll_timeout(), self.recorder.deadline()].into_iter().flatten().min()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.inner.counters();
+        counters.push(("pcap_packets", self.recorder.packets));
+        counters.push(("pcap_missed", self.recorder.missed));
+        counters
+    }
+}
