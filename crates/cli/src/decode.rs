@@ -1,11 +1,261 @@
-//! `feroce decode`.
+//! `feroce decode`: what a packet capture holds.
 
+mod capture;
+mod dissect;
+mod mad;
+mod table;
+mod view;
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Options.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+use serde_json::json;
 
-pub(crate) fn run(_args: &Args, _json: bool) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("decode is not there yet")
+use crate::ladder::{Ladder, Rung, Side};
+use crate::style::Style;
+use crate::words;
+use capture::{End, Record};
+use dissect::{IcrcState, NotRoce};
+use table::Table;
+use view::View;
+
+/// Options.
+///
+/// Reads pcap and pcapng files of Ethernet (with VLAN tags), raw IP, and Linux cooked packets, and
+/// shows RoCEv2 over IPv4 and IPv6 and RoCEv1. The exit status is 1 if an ICRC is wrong or the file
+/// is damaged.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The capture.
+    file: PathBuf,
+    /// Draw a ladder diagram instead of a table.
+    #[arg(long)]
+    ladder: bool,
+    /// Only packets to or from this queue pair, such as 17 or 0x11.
+    #[arg(long, value_parser = number)]
+    qp: Option<u32>,
+    /// Only packets whose operation has this in its name, such as SEND, "READ Request" or NAK.
+    #[arg(long)]
+    op: Option<String>,
+    /// Show at most this many packets; the summary still counts all.
+    #[arg(long)]
+    limit: Option<u64>,
+    /// Show packets that are not RoCE, too.
+    #[arg(long)]
+    all: bool,
+    /// Draw with ASCII characters only.
+    #[arg(long)]
+    ascii: bool,
+}
+
+/// A number, decimal or hexadecimal.
+fn number(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "not a number: write 17 or 0x11".to_owned())
+}
+
+/// How many packets of which kind there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counts {
+    packets: u64,
+    roce: u64,
+    bad_icrc: u64,
+    cut: u64,
+    broken: u64,
+    shown: u64,
+}
+
+impl Counts {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{} packets, {} RoCE, {} bad ICRC",
+            self.packets, self.roce, self.bad_icrc
+        );
+        for (count, what) in [(self.cut, "cut"), (self.broken, "malformed")] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        }
+        text
+    }
+
+    fn add(&mut self, view: &View) {
+        self.packets += 1;
+        match view {
+            View::Roce(roce) => {
+                self.roce += 1;
+                self.bad_icrc += u64::from(roce.icrc == IcrcState::Bad);
+                self.cut += u64::from(roce.icrc == IcrcState::Unknown);
+            }
+            View::Other { why: NotRoce::Broken(_), .. } => self.broken += 1,
+            View::Other { .. } => {}
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    if let Err(e) = std::fs::File::open(&args.file) {
+        eprintln!("feroce: cannot open {}: {e}", args.file.display());
+        return Ok(ExitCode::from(2));
+    }
+    let style = Style::for_stdout(args.ascii);
+    let mut printer = Printer::new(args, json, style);
+    let mut failure = None;
+    let mut first_ns = None;
+    let end = capture::read(&args.file, |record| {
+        let first = *first_ns.get_or_insert(record.time_ns.unwrap_or(0));
+        match printer.packet(&record, first) {
+            Ok(()) => true,
+            Err(e) => {
+                failure = Some(e);
+                false
+            }
+        }
+    })?;
+    let result = failure.map_or_else(|| printer.finish(&end), Err);
+    match result {
+        // Whoever read our output has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(e.into()),
+        Ok(()) => {
+            let counts = printer.counts;
+            let is_good = counts.bad_icrc == 0 && counts.broken == 0 && end == End::Complete;
+            Ok(ExitCode::from(u8::from(!is_good)))
+        }
+    }
+}
+
+/// Prints packets as the user wants them.
+struct Printer<'a> {
+    args: &'a Args,
+    style: Style,
+    out: BufWriter<io::StdoutLock<'static>>,
+    form: Form,
+    counts: Counts,
+}
+
+/// What the output looks like.
+enum Form {
+    Json,
+    Table(Table),
+    /// The ladder, and whom the last header named.
+    Ladder(Ladder, Option<(String, String)>),
+}
+
+impl<'a> Printer<'a> {
+    fn new(args: &'a Args, json: bool, style: Style) -> Self {
+        let form = match (json, args.ladder) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Ladder(Ladder::without_events(style), None),
+            _ => Form::Table(Table::new(style)),
+        };
+        let out = BufWriter::new(io::stdout().lock());
+        Self { args, style, out, form, counts: Counts::default() }
+    }
+
+    /// Counts a record and prints it if it is wanted.
+    fn packet(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
+        let view = View::new(record, self.counts.packets + 1, first_ns);
+        self.counts.add(&view);
+        if !self.wants(&view) {
+            return Ok(());
+        }
+        self.counts.shown += 1;
+        match &mut self.form {
+            Form::Json => writeln!(self.out, "{}", view.json()),
+            Form::Table(table) => {
+                let lines = table.push(&view);
+                print(&mut self.out, self.style, &lines)
+            }
+            Form::Ladder(ladder, pair) => {
+                let lines = climb(ladder, pair, &view);
+                print(&mut self.out, self.style, &lines)
+            }
+        }
+    }
+
+    fn wants(&self, view: &View) -> bool {
+        if self.args.limit.is_some_and(|limit| self.counts.shown >= limit) {
+            return false;
+        }
+        match view {
+            View::Roce(roce) => {
+                self.args.qp.is_none_or(|qp| roce.involves(qp))
+                    && self.args.op.as_deref().is_none_or(|op| roce.is_named(op))
+            }
+            View::Other { why, .. } => {
+                let is_broken = matches!(why, NotRoce::Broken(_));
+                (self.args.all || is_broken) && self.args.qp.is_none() && self.args.op.is_none()
+            }
+        }
+    }
+
+    /// Prints what is left, and the summary.
+    fn finish(&mut self, end: &End) -> io::Result<()> {
+        let damage = match end {
+            End::Damaged(why) => Some(why.as_str()),
+            End::Complete | End::Stopped => None,
+        };
+        let counts = self.counts;
+        match &mut self.form {
+            Form::Json => {
+                let summary = json!({ "summary": {
+                    "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
+                    "cut": counts.cut, "malformed": counts.broken, "shown": counts.shown,
+                    "damage": damage } });
+                writeln!(self.out, "{summary}")?;
+            }
+            Form::Table(table) => {
+                let lines = table.finish();
+                print(&mut self.out, self.style, &lines)?;
+            }
+            Form::Ladder(..) => {}
+        }
+        if !matches!(self.form, Form::Json) {
+            writeln!(self.out, "{}", counts.text())?;
+        }
+        self.out.flush()?;
+        if let Some(why) = damage {
+            eprintln!("feroce: {} is damaged: {why}", self.args.file.display());
+        }
+        Ok(())
+    }
+}
+
+fn print(out: &mut impl Write, style: Style, lines: &[String]) -> io::Result<()> {
+    lines.iter().try_for_each(|line| writeln!(out, "{}", style.finish(line)))
+}
+
+/// The lines of one packet in a ladder, with a header whenever the two ends change.
+fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> Vec<String> {
+    let View::Roce(roce) = view else { return Vec::new() };
+    let mut lines = Vec::new();
+    let (src, dst) = (roce.src.to_string(), roce.dst.to_string());
+    let is_known = |(l, r): &(String, String)| {
+        (*l == src && *r == dst) || (*l == dst && *r == src)
+    };
+    if !pair.as_ref().is_some_and(is_known) {
+        if pair.is_some() {
+            lines.push(String::new());
+        }
+        *pair = Some((src.clone(), dst.clone()));
+        lines.extend(ladder.header(&src, &dst));
+    }
+    let from = match pair {
+        Some((left, _)) if *left == src => Side::Left,
+        _ => Side::Right,
+    };
+    lines.extend(ladder.rung(&Rung::Packet {
+        time: roce.time_ns.map(words::duration).unwrap_or_default(),
+        from,
+        label: format!("{} · to QP {}", roce.label(), words::qpn(roce.dest_qp)),
+        detail: roce.details(),
+        ink: roce.ink(),
+    }));
+    lines
 }

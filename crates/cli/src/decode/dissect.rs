@@ -1,0 +1,305 @@
+//! From the bytes of a record to the transport packet in it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use feroce::wire::{
+    Ethernet, GRH_NEXT_HEADER, Grh, IPV4_ETHERTYPE, IPV6_ETHERTYPE, IcrcPrefix, Ipv4, Ipv4View,
+    Ipv6, Net, ROCE_UDP_PORT, ROCE_V1_ETHERTYPE, UDP_PROTOCOL, Udp, VLAN_ETHERTYPE, icrc,
+};
+use pcap_parser::Linktype;
+
+use super::capture::Record;
+
+/// Link types besides those that the reader has names for: raw IP on some systems.
+const RAW_IP: [Linktype; 3] = [Linktype(12), Linktype(14), Linktype::RAW];
+
+/// Ethertype of the outer tag of two.
+const PROVIDER_VLAN_ETHERTYPE: u16 = 0x88a8;
+
+/// Most VLAN tags of a packet.
+const MAX_TAGS: u8 = 4;
+
+/// Why a record holds no RoCE packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NotRoce {
+    /// It is something else.
+    Other(String),
+    /// It claims to be RoCE, and is broken.
+    Broken(&'static str),
+}
+
+/// Whether the ICRC is right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IcrcState {
+    /// It is.
+    Good,
+    /// It is not.
+    Bad,
+    /// The record ends before the packet does.
+    Unknown,
+}
+
+/// A RoCE packet in a record.
+#[derive(Debug)]
+pub(crate) struct Carried<'a> {
+    /// Sender.
+    pub(crate) src: IpAddr,
+    /// Receiver.
+    pub(crate) dst: IpAddr,
+    /// How it travelled: `RoCEv2` or `RoCEv1`.
+    pub(crate) framing: &'static str,
+    /// VLAN that it travelled in.
+    pub(crate) vlan: Option<u16>,
+    /// UDP source port, if there is one.
+    pub(crate) udp_sport: Option<u16>,
+    /// The packet from its base transport header to its padding, as far as it is in the record.
+    pub(crate) transport: &'a [u8],
+    /// Its length on the wire.
+    pub(crate) wire_len: usize,
+    /// Whether its ICRC is right.
+    pub(crate) icrc: IcrcState,
+}
+
+/// Finds the RoCE packet in a record.
+pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Carried<'a>, NotRoce> {
+    let bytes = record.bytes;
+    match record.link {
+        Linktype::ETHERNET => {
+            let at = Ethernet::MIN_LEN - 2;
+            by_type(be16(bytes, at)?, skip(bytes, at + 2)?, MAX_TAGS)
+        }
+        Linktype::LINUX_SLL => by_type(be16(bytes, 14)?, skip(bytes, 16)?, MAX_TAGS),
+        Linktype::LINUX_SLL2 => by_type(be16(bytes, 0)?, skip(bytes, 20)?, MAX_TAGS),
+        Linktype::NULL | Linktype::LOOP => ip(skip(bytes, 4)?),
+        Linktype::IPV4 | Linktype::IPV6 => ip(bytes),
+        link if RAW_IP.contains(&link) => ip(bytes),
+        Linktype(number) => Err(NotRoce::Other(format!("link type {number}"))),
+    }
+}
+
+/// What follows an ethertype, VLAN tags first, at most `tags` of them.
+fn by_type(ethertype: u16, bytes: &[u8], tags: u8) -> Result<Carried<'_>, NotRoce> {
+    match ethertype {
+        VLAN_ETHERTYPE | PROVIDER_VLAN_ETHERTYPE if tags > 0 => {
+            let vlan = be16(bytes, 0)? & 0x0fff;
+            let carried = by_type(be16(bytes, 2)?, skip(bytes, 4)?, tags - 1)?;
+            // The innermost tag of several wins.
+            Ok(Carried { vlan: carried.vlan.or(Some(vlan)), ..carried })
+        }
+        IPV4_ETHERTYPE | IPV6_ETHERTYPE => ip(bytes),
+        ROCE_V1_ETHERTYPE => grh(bytes),
+        0x0806 => Err(NotRoce::Other("ARP".to_owned())),
+        other => Err(NotRoce::Other(format!("ethertype {other:#06x}"))),
+    }
+}
+
+fn ip(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+    match bytes.first().map(|byte| byte >> 4) {
+        Some(4) => ipv4(bytes),
+        Some(6) => ipv6(bytes),
+        _ => Err(NotRoce::Other("not IP".to_owned())),
+    }
+}
+
+fn ipv4(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+    let other = |why: &str| NotRoce::Other(why.to_owned());
+    Ipv4View::new_checked(bytes).map_err(|_| other("broken IPv4"))?;
+    let (header, body) = Ipv4::parse(bytes).map_err(|_| other("broken IPv4"))?;
+    if header.protocol != UDP_PROTOCOL {
+        return Err(NotRoce::Other(protocol(header.protocol)));
+    }
+    if header.is_fragment() {
+        return Err(other("IPv4 fragment"));
+    }
+    let len = usize::from(header.total_len).saturating_sub(header.wire_len());
+    let (src, dst) = (Ipv4Addr::from(header.src), Ipv4Addr::from(header.dst));
+    udp((src.into(), dst.into()), body, len, |udp| Net::V4(header, udp))
+}
+
+fn ipv6(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+    let broken = |_| NotRoce::Other("broken IPv6".to_owned());
+    let (header, body) = Ipv6::parse(bytes).map_err(broken)?;
+    if header.next_header != UDP_PROTOCOL {
+        return Err(NotRoce::Other(protocol(header.next_header)));
+    }
+    let (src, dst) = (Ipv6Addr::from(header.src), Ipv6Addr::from(header.dst));
+    let len = usize::from(header.payload_len);
+    udp((src.into(), dst.into()), body, len, |udp| Net::V6(header, udp))
+}
+
+/// A datagram: `len` bytes by the IP header, of which `bytes` are there.
+fn udp(
+    (src, dst): (IpAddr, IpAddr),
+    bytes: &[u8],
+    len: usize,
+    net: impl FnOnce(Udp) -> Net,
+) -> Result<Carried<'_>, NotRoce> {
+    let (header, body) =
+        Udp::parse(bytes).map_err(|_| NotRoce::Other("broken UDP".to_owned()))?;
+    if header.dst_port != ROCE_UDP_PORT {
+        return Err(NotRoce::Other(format!("UDP port {}", header.dst_port)));
+    }
+    if usize::from(header.len) != len {
+        return Err(NotRoce::Broken("the lengths of IP and UDP contradict each other"));
+    }
+    let prefix = net(header).icrc_prefix();
+    let carried = sealed(&prefix, body, len.saturating_sub(Udp::LEN))?;
+    Ok(Carried { src, dst, udp_sport: Some(header.src_port), ..carried })
+}
+
+/// RoCEv1.
+fn grh(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+    let (header, body) = Grh::parse(bytes).map_err(|_| NotRoce::Broken("the GRH is cut"))?;
+    if header.ip_version != 6 || header.next_header != GRH_NEXT_HEADER {
+        return Err(NotRoce::Broken("the GRH makes no sense"));
+    }
+    let prefix = Net::Grh(header).icrc_prefix();
+    let carried = sealed(&prefix, body, usize::from(header.payload_len))?;
+    let address = |gid: feroce::Gid| match gid.as_ipv4() {
+        Some(v4) => IpAddr::from(Ipv4Addr::from(v4)),
+        None => IpAddr::from(Ipv6Addr::from(gid.0)),
+    };
+    let (src, dst) = (address(header.sgid), address(header.dgid));
+    Ok(Carried { src, dst, framing: "RoCEv1", ..carried })
+}
+
+/// A transport packet and its ICRC: `len` bytes together, of which `bytes` are there, perhaps with
+/// something behind them.
+fn sealed<'a>(prefix: &IcrcPrefix, bytes: &'a [u8], len: usize) -> Result<Carried<'a>, NotRoce> {
+    let wire_len = len.checked_sub(icrc::LEN).ok_or(NotRoce::Broken("no room for an ICRC"))?;
+    let (transport, state) = match bytes.get(..len).and_then(<[u8]>::split_last_chunk) {
+        Some((transport, icrc)) if prefix.verify(transport, *icrc) => (transport, IcrcState::Good),
+        Some((transport, _)) => (transport, IcrcState::Bad),
+        None => (bytes.get(..wire_len).unwrap_or(bytes), IcrcState::Unknown),
+    };
+    Ok(Carried {
+        src: Ipv4Addr::UNSPECIFIED.into(),
+        dst: Ipv4Addr::UNSPECIFIED.into(),
+        framing: "RoCEv2",
+        vlan: None,
+        udp_sport: None,
+        transport,
+        wire_len,
+        icrc: state,
+    })
+}
+
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "ICMP".to_owned(),
+        2 => "IGMP".to_owned(),
+        6 => "TCP".to_owned(),
+        58 => "ICMPv6".to_owned(),
+        n => format!("IP protocol {n}"),
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Result<u16, NotRoce> {
+    let two = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    two.map(|b| u16::from_be_bytes(*b)).ok_or_else(too_short)
+}
+
+fn skip(bytes: &[u8], len: usize) -> Result<&[u8], NotRoce> {
+    bytes.get(len..).ok_or_else(too_short)
+}
+
+fn too_short() -> NotRoce {
+    NotRoce::Other("too short".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use feroce::wire::Frame;
+
+    use super::*;
+
+    const TRANSPORT: [u8; 16] = [4, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4];
+
+    fn record(link: i32, bytes: &[u8]) -> Record<'_> {
+        Record { time_ns: None, link: Linktype(link), bytes, is_cut: false }
+    }
+
+    fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
+        let mut out = vec![0; 200];
+        let len = frame.emit(&mut out).expect("fits");
+        out.truncate(len);
+        out
+    }
+
+    fn v4() -> Vec<u8> {
+        bytes_of(&Frame::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, &TRANSPORT).expect("short"))
+    }
+
+    /// `prefix`, then the packet.
+    fn after(prefix: &[u8], packet: &[u8]) -> Vec<u8> {
+        [prefix, packet].concat()
+    }
+
+    #[test]
+    fn every_link_type_leads_to_the_packet() {
+        let v6 = bytes_of(&Frame::v6([1; 16], [2; 16], 0xc001, &TRANSPORT).expect("short"));
+        let mut sll = [0; 16];
+        sll[14..].copy_from_slice(&[0x08, 0x00]);
+        let mut sll2 = [0; 20];
+        sll2[..2].copy_from_slice(&[0x86, 0xdd]);
+        let ethernet = |rest: &[u8]| [&[0; 12], rest].concat();
+        let cases = [
+            (1, after(&ethernet(&[0x08, 0]), &v4())),
+            (1, after(&ethernet(&[0x81, 0, 0x20, 5, 0x86, 0xdd]), &v6)),
+            (1, after(&ethernet(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 5, 0x08, 0]), &v4())),
+            (101, v4()),
+            (228, v4()),
+            (229, v6.clone()),
+            (12, v6.clone()),
+            (113, after(&sll, &v4())),
+            (276, after(&sll2, &v6)),
+            (0, after(&[2, 0, 0, 0], &v4())),
+        ];
+        for (link, bytes) in cases {
+            let carried = dissect(&record(link, &bytes)).unwrap_or_else(|e| panic!("{link}: {e:?}"));
+            assert_eq!((carried.transport, carried.icrc), (&TRANSPORT[..], IcrcState::Good));
+            let vlan = (link == 1 && bytes[12] != 8).then_some(5);
+            assert_eq!(carried.vlan, vlan, "{link}");
+        }
+    }
+
+    #[test]
+    fn roce_v1_is_recognised() {
+        let gid = feroce::Gid::from_ipv4([10, 0, 0, 1]);
+        let frame = Frame::v1(gid, feroce::Gid([3; 16]), &TRANSPORT).expect("short");
+        let bytes = bytes_of(&frame.on_ethernet([2; 6], [4; 6]));
+        let carried = dissect(&record(1, &bytes)).expect("RoCE");
+        assert_eq!((carried.framing, carried.icrc), ("RoCEv1", IcrcState::Good));
+        assert_eq!(carried.src.to_string(), "10.0.0.1");
+    }
+
+    #[test]
+    fn damage_is_told_apart() {
+        let mut bytes = v4();
+        bytes[30] ^= 1;
+        assert_eq!(dissect(&record(101, &bytes)).expect("RoCE").icrc, IcrcState::Bad);
+        // A cut record still shows its headers.
+        let bytes = v4();
+        let carried = dissect(&record(101, &bytes[..bytes.len() - 6])).expect("RoCE");
+        assert_eq!((carried.icrc, carried.transport.len()), (IcrcState::Unknown, 14));
+        assert_eq!(carried.wire_len, 16);
+        // The checksum of the IP header does not matter: a sender's adapter may fill it in.
+        let mut bytes = v4();
+        bytes[10] ^= 0xff;
+        assert_eq!(dissect(&record(101, &bytes)).expect("RoCE").icrc, IcrcState::Good);
+        let mut bytes = v4();
+        bytes[25] += 1;
+        assert!(matches!(dissect(&record(101, &bytes)), Err(NotRoce::Broken(_))));
+        bytes[23] += 1;
+        assert_eq!(
+            dissect(&record(101, &bytes)).err(),
+            Some(NotRoce::Other("UDP port 4792".to_owned()))
+        );
+        for len in 0..60 {
+            let bytes: Vec<u8> = v4().into_iter().take(len).collect();
+            for link in [0, 1, 12, 101, 113, 228, 229, 276, 9999] {
+                let _ = dissect(&record(link, &bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What is known of a record, ready to be shown.
+
+use std::net::IpAddr;
+
+use feroce::wire::{Packet, ParseError};
+use serde_json::{Map, Value, json};
+
+use super::capture::Record;
+use super::dissect::{Carried, IcrcState, NotRoce, dissect};
+use super::mad;
+use crate::style::Ink;
+use crate::words;
+
+/// A record.
+#[derive(Debug)]
+pub(crate) enum View {
+    /// A RoCE packet.
+    Roce(Box<Roce>),
+    /// Something else.
+    Other {
+        /// Number in the file, from 1.
+        number: u64,
+        /// Nanoseconds since the first record.
+        time_ns: Option<u64>,
+        /// What, or why not.
+        why: NotRoce,
+    },
+}
+
+/// A RoCE packet.
+#[derive(Debug)]
+pub(crate) struct Roce {
+    /// Number in the file, from 1.
+    pub(crate) number: u64,
+    /// Nanoseconds since the first record.
+    pub(crate) time_ns: Option<u64>,
+    /// Sender.
+    pub(crate) src: IpAddr,
+    /// Receiver.
+    pub(crate) dst: IpAddr,
+    /// Queue pair that it goes to.
+    pub(crate) dest_qp: u32,
+    /// Packet sequence number.
+    pub(crate) psn: u32,
+    /// Service and operation.
+    pub(crate) operation: String,
+    /// Bytes of payload.
+    pub(crate) payload_len: usize,
+    /// Whether the ICRC is right.
+    pub(crate) icrc: IcrcState,
+    label: String,
+    source_qp: Option<u32>,
+    details: Vec<String>,
+    ink: Ink,
+    json: Map<String, Value>,
+}
+
+impl View {
+    /// Looks into a record.
+    pub(crate) fn new(record: &Record<'_>, number: u64, first_ns: u64) -> Self {
+        let time_ns = record.time_ns.map(|t| t.saturating_sub(first_ns));
+        match dissect(record) {
+            Ok(carried) => match Roce::new(&carried, number, time_ns) {
+                Ok(roce) => Self::Roce(Box::new(roce)),
+                Err(why) => Self::Other { number, time_ns, why },
+            },
+            Err(NotRoce::Broken(_)) if record.is_cut => {
+                let why = NotRoce::Other("cut before its headers end".to_owned());
+                Self::Other { number, time_ns, why }
+            }
+            Err(why) => Self::Other { number, time_ns, why },
+        }
+    }
+
+    /// Everything, for programs.
+    pub(crate) fn json(&self) -> Value {
+        match self {
+            Self::Roce(roce) => Value::Object(roce.json.clone()),
+            Self::Other { number, time_ns, why } => {
+                let (key, why) = match why {
+                    NotRoce::Other(why) => ("other", why.as_str()),
+                    NotRoce::Broken(why) => ("malformed", *why),
+                };
+                json!({ "packet": number, "time_ns": time_ns, key: why })
+            }
+        }
+    }
+}
+
+impl Roce {
+    fn new(carried: &Carried<'_>, number: u64, time_ns: Option<u64>) -> Result<Self, NotRoce> {
+        let packet = match Packet::parse(carried.transport) {
+            Ok(packet) => packet,
+            // The rest of the base header is there.
+            Err(ParseError::BadOpcode(_)) => reserved(carried.transport)?,
+            Err(ParseError::BadPad) if carried.icrc == IcrcState::Unknown => {
+                reserved(carried.transport)?
+            }
+            Err(_) if carried.icrc == IcrcState::Unknown => {
+                return Err(NotRoce::Other("RoCE, cut before its headers end".to_owned()));
+            }
+            Err(ParseError::BadPad) => {
+                return Err(NotRoce::Broken("more padding than payload"));
+            }
+            Err(_) => return Err(NotRoce::Broken("the packet ends inside its headers")),
+        };
+        let payload_len = payload_len(&packet, carried);
+        let mut details: Vec<String> = Vec::new();
+        let is_mad = packet.bth.dest_qp == feroce::Qpn::QP1;
+        let message = if is_mad { mad::describe(packet.payload) } else { None };
+        details.extend(message.clone());
+        details.extend(words::headers(&packet));
+        details.extend(words::flags(&packet).into_iter().map(str::to_owned));
+        details.extend(carried.vlan.map(|vlan| format!("VLAN {vlan}")));
+        if carried.framing == "RoCEv1" {
+            details.push(carried.framing.to_owned());
+        }
+        Ok(Self {
+            number,
+            time_ns,
+            src: carried.src,
+            dst: carried.dst,
+            dest_qp: packet.bth.dest_qp.get(),
+            psn: packet.bth.psn.get(),
+            operation: operation(&packet),
+            payload_len,
+            icrc: carried.icrc,
+            label: words::label(&packet, payload_len),
+            source_qp: packet.exts.deth.map(|deth| deth.src_qp.get()),
+            details,
+            ink: if carried.icrc == IcrcState::Bad { Ink::Bad } else { words::ink(&packet) },
+            json: object(&packet, carried, payload_len, number, time_ns, message),
+        })
+    }
+
+    /// Whether a queue pair is one of its ends, as far as the packet says.
+    pub(crate) fn involves(&self, qp: u32) -> bool {
+        self.dest_qp == qp || self.source_qp == Some(qp)
+    }
+
+    /// Whether its operation, or the message in it, has this in its name.
+    pub(crate) fn is_named(&self, part: &str) -> bool {
+        let part = part.to_lowercase();
+        let full = self.json.get("op").and_then(Value::as_str).unwrap_or_default();
+        let message = self.json.get("message").and_then(Value::as_str).unwrap_or_default();
+        [self.operation.as_str(), full, message].iter().any(|n| n.to_lowercase().contains(&part))
+    }
+
+    /// The line for an arrow.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// What the headers say, in one line.
+    pub(crate) fn details(&self) -> String {
+        let mut parts = self.details.clone();
+        match self.icrc {
+            IcrcState::Good => {}
+            IcrcState::Bad => parts.insert(0, "BAD ICRC".to_owned()),
+            IcrcState::Unknown => parts.push("cut by the capture".to_owned()),
+        }
+        parts.join(", ")
+    }
+
+    /// What the headers say, without the ICRC.
+    pub(crate) fn header_words(&self) -> String {
+        self.details.join(", ")
+    }
+
+    /// Its colour.
+    pub(crate) fn ink(&self) -> Ink {
+        self.ink
+    }
+}
+
+/// A packet of which only the base transport header makes sense.
+fn reserved(transport: &[u8]) -> Result<Packet<'_>, NotRoce> {
+    let (bth, _) = feroce::wire::Bth::parse(transport)
+        .map_err(|_| NotRoce::Broken("the packet ends inside its headers"))?;
+    Ok(Packet { bth, exts: feroce::wire::Exts::NONE, payload: &[] })
+}
+
+/// Bytes of payload on the wire, which may be more than there are in the record.
+fn payload_len(packet: &Packet<'_>, carried: &Carried<'_>) -> usize {
+    match packet.bth.opcode.header_len() {
+        Some(headers) => carried.wire_len.saturating_sub(headers + usize::from(packet.bth.pad)),
+        None => 0,
+    }
+}
+
+/// Service and operation.
+fn operation(packet: &Packet<'_>) -> String {
+    match packet.bth.opcode.decode() {
+        Some((feroce::wire::Service::Cnp, _)) => "CNP".to_owned(),
+        Some((service, _)) => format!("{} {}", words::service(service), words::name(packet)),
+        None => format!("opcode {:#04x}?", packet.bth.opcode.0),
+    }
+}
+
+fn object(
+    packet: &Packet<'_>,
+    carried: &Carried<'_>,
+    payload_len: usize,
+    number: u64,
+    time_ns: Option<u64>,
+    message: Option<String>,
+) -> Map<String, Value> {
+    let mut map = Map::new();
+    let icrc = match carried.icrc {
+        IcrcState::Good => "ok",
+        IcrcState::Bad => "bad",
+        IcrcState::Unknown => "cut",
+    };
+    for (key, value) in [
+        ("packet", json!(number)),
+        ("time_ns", json!(time_ns)),
+        ("src", json!(carried.src.to_string())),
+        ("dst", json!(carried.dst.to_string())),
+        ("framing", json!(carried.framing)),
+        ("icrc", json!(icrc)),
+    ] {
+        map.insert(key.to_owned(), value);
+    }
+    for (key, value) in [("vlan", carried.vlan), ("udp_src_port", carried.udp_sport)] {
+        if let Some(value) = value {
+            map.insert(key.to_owned(), json!(value));
+        }
+    }
+    map.append(&mut words::json(packet, payload_len));
+    if let Some(message) = message {
+        map.insert("message".to_owned(), json!(message));
+    }
+    map
+}
