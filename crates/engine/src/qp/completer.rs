@@ -40,6 +40,9 @@ impl Qp {
         if !psn.is_before(window.high) || psn.next().is_before(window.una) {
             return core.drop(Drop::GhostResponse);
         }
+        if let Some(Aeth { syndrome: Syndrome::Ack { credits }, msn }) = aeth {
+            self.req.credit_limit = credits.credits().map(|n| msn.wrapping_add(n));
+        }
         match (op, aeth) {
             (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),
             (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
@@ -58,9 +61,7 @@ impl Qp {
     fn handle_ack(&mut self, core: &mut Core, now: Instant, psn: Psn, aeth: Aeth) {
         let una = self.req.window.una;
         match aeth.syndrome {
-            Syndrome::Ack { credits } => {
-                let sum = |n| aeth.msn.wrapping_add(n);
-                self.req.credit_limit = credits.credits().map(sum);
+            Syndrome::Ack { .. } => {
                 if !psn.is_before(una) {
                     self.acknowledge_through(core, now, psn);
                 }
