@@ -1,6 +1,8 @@
 //! The applications: they post, poll, and compare what they get with what must be.
 
-use feroce_engine::{Cqe, Notify, PostError, RecvWr, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
+use feroce_engine::{
+    Cqe, Notify, PostError, RecvWr, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus,
+};
 
 use crate::flow::{Kind, Life, Mishap};
 use crate::oracle::Violation;
@@ -164,12 +166,15 @@ impl World {
     }
 
     fn on_completion(&mut self, node: usize, cqe: &Cqe) -> Result<(), Violation> {
-        let Some(end) =
-            self.ends.iter().position(|e| e.node == node && e.qpn == cqe.qpn)
-        else {
+        let Some(end) = self.ends.iter().position(|e| e.node == node && e.qpn == cqe.qpn) else {
             return bad(format!("a completion names an unknown queue pair: {cqe:?}"));
         };
         let index = (cqe.wr_id & 0xffff_ffff) as usize;
+        let outcome = match cqe.status {
+            WcStatus::Success => format!("{:?} {:?}", self.ends[end].kind, cqe.opcode),
+            status => format!("{status:?} after {:?}", self.ends[end].mishap),
+        };
+        *self.outcomes.entry(outcome).or_insert(0) += 1;
         let is_recv = cqe.wr_id & RECV != 0;
         let digest = &mut self.ends[end].digests[usize::from(is_recv)];
         let word = cqe.wr_id ^ (u64::from(cqe.byte_len) << 20) ^ u64::from(cqe.imm.0) << 7;
@@ -373,7 +378,10 @@ impl World {
             ("key", inv_of(&wr.op) == inv_in(cqe)),
         ];
         if let Some((what, _)) = facts.iter().find(|(_, holds)| !holds) {
-            return bad(format!("end {end} got #{step} {:?} with the wrong {what}: {cqe:?}", wr.op));
+            return bad(format!(
+                "end {end} got #{step} {:?} with the wrong {what}: {cqe:?}",
+                wr.op
+            ));
         }
         let memory = &mut self.nodes[node].memory;
         let (real, what) = match (is_write, target) {

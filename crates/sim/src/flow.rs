@@ -146,7 +146,9 @@ pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [
         let engine = &mut nodes[end.node].engine;
         let av = AddrVec { dgid, ..AddrVec::default() };
         let mut modify = |attr: &QpAttr| {
-            engine.modify_qp(feroce_train::Instant::ZERO, end.qpn, attr).expect("a legal transition");
+            engine
+                .modify_qp(feroce_train::Instant::ZERO, end.qpn, attr)
+                .expect("a legal transition");
         };
         if spec.kind == Kind::Ud {
             modify(&QpAttr::init_ud(QKEY));

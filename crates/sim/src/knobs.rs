@@ -116,7 +116,8 @@ impl Knobs {
 /// Draws what the wire does: often nothing, often one thing, sometimes everything.
 fn faults(dice: &mut Dice) -> Faults {
     let max_delay_ns = dice.pick(&[5_000, 50_000, 200_000]);
-    let mut rate = |p: f64| if dice.chance(p) { dice.pick(&[0.005, 0.02, 0.08, 0.25]) } else { 0.0 };
+    let mut rate =
+        |p: f64| if dice.chance(p) { dice.pick(&[0.005, 0.02, 0.08, 0.25]) } else { 0.0 };
     let (quiet, loss, duplicate, reorder, corrupt, ecn) =
         (rate(0.8), rate(0.7), rate(0.4), rate(0.4), rate(0.25), rate(0.2));
     if quiet == 0.0 {

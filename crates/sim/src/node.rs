@@ -146,12 +146,17 @@ impl Node {
         let domains = (0..2)
             .map(|_| {
                 let pd = engine.alloc_pd().expect("a protection domain");
-                let mut reg = |at, len, access| register(&mut engine, &memory, pd, at, len, access, dice);
+                let mut reg =
+                    |at, len, access| register(&mut engine, &memory, pd, at, len, access, dice);
                 Domain {
                     pd,
                     pool: reg(pool.0, pool.1, Access::REMOTE_READ),
                     own: reg(0, memory.region.len(), Access::LOCAL_WRITE),
-                    counters: reg(counters, 8 * COUNTERS, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC),
+                    counters: reg(
+                        counters,
+                        8 * COUNTERS,
+                        Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+                    ),
                 }
             })
             .collect::<Vec<_>>();
@@ -162,7 +167,8 @@ impl Node {
         let recv_cq = cqs[cqs.len() - 1].0;
         let srqs = [None, Some((xrcd, recv_cq))]
             .map(|xrc| {
-                let attr = SrqInitAttr { pd: domains[0].pd, max_wr: SRQ_DEPTH, max_sge: 8, limit: 0, xrc };
+                let attr =
+                    SrqInitAttr { pd: domains[0].pd, max_wr: SRQ_DEPTH, max_sge: 8, limit: 0, xrc };
                 let (id, queue) = engine.create_srq(attr).expect("a shared receive queue");
                 let ledger = RecvLedger::new(true);
                 Shared { id, queue, recvs: Vec::new(), next: 0, ledger }

@@ -10,7 +10,9 @@
 //! A read may see what a later write wrote (IBTA vol1 10.8.3.3), so the next change to an area
 //! that was read carries a fence.
 
-use feroce_engine::{Data, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcOpcode};
+use feroce_engine::{
+    Data, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
+};
 use feroce_mem::Access;
 use feroce_train::InlineBytes;
 use feroce_wire::Imm;
@@ -107,7 +109,8 @@ impl Planner<'_> {
     pub(crate) fn draw(&mut self, steps: usize) -> Option<[Reach; 2]> {
         let mut reach = [self.reach(0)?, self.reach(1)?];
         for _ in 0..steps {
-            let side = if self.ends[self.first].kind == Kind::Xrc { 0 } else { self.dice.size(0..=1) };
+            let side =
+                if self.ends[self.first].kind == Kind::Xrc { 0 } else { self.dice.size(0..=1) };
             let room = self.nodes[self.ends[self.first].node].memory.left();
             let room = room.min(self.nodes[self.ends[self.first + 1].node].memory.left());
             if room < 3 * self.longest {
@@ -395,13 +398,7 @@ impl Planner<'_> {
         self.push_fetch(side, op, bytes.len(), Expected::Bytes(bytes))
     }
 
-    fn push_fetch(
-        &mut self,
-        side: usize,
-        op: SendOp,
-        len: usize,
-        what: Expected,
-    ) -> Option<usize> {
+    fn push_fetch(&mut self, side: usize, op: SendOp, len: usize, what: Expected) -> Option<usize> {
         let max_sge = self.ends[self.first + side].max_sge;
         let (sges, pieces) = self.landing(side, len, max_sge)?;
         if let Expected::Bytes(bytes) = &what {

@@ -1,5 +1,6 @@
 //! One seed, one run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,7 +39,7 @@ pub struct Options {
 }
 
 /// What a run was like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// What went over the wire.
     pub wire: WireStats,
@@ -46,6 +47,8 @@ pub struct Summary {
     pub events: u64,
     /// Work requests posted.
     pub posted: u64,
+    /// What the engines counted, by name, and completions by outcome.
+    pub counts: BTreeMap<String, u64>,
     /// Hash of everything that happened.
     pub trace_hash: u64,
     /// Hash of all completions by queue, and of all memory.
@@ -119,9 +122,21 @@ fn summary(world: &World) -> Summary {
         wire: world.wire.stats,
         events: world.events,
         posted: world.ends.iter().map(|end| end.next as u64).sum(),
+        counts: counts(world),
         trace_hash: world.trace.hash(),
         result_hash,
     }
+}
+
+fn counts(world: &World) -> BTreeMap<String, u64> {
+    let mut counts = world.outcomes.clone();
+    for node in &world.nodes {
+        let engine = &node.engine;
+        for (name, n) in engine.counters().iter().chain(engine.drops().iter()) {
+            *counts.entry(name.into()).or_insert(0) += n;
+        }
+    }
+    counts
 }
 
 fn shape(world: &World) -> String {
@@ -131,7 +146,8 @@ fn shape(world: &World) -> String {
     }
     for (i, end) in world.ends.iter().enumerate() {
         let (kind, node, qpn) = (end.kind, end.node, end.qpn.get());
-        text += &format!("\nend {i}: {kind:?} on node {node}, qp {qpn:#x}, {} steps", end.steps.len());
+        text +=
+            &format!("\nend {i}: {kind:?} on node {node}, qp {qpn:#x}, {} steps", end.steps.len());
         if let Some(mishap) = end.mishap {
             text += &format!(", {mishap:?}");
         }

@@ -66,10 +66,8 @@ impl Planner<'_> {
         };
         let bind = self.push_simple(side ^ 1, op, Data::EMPTY, Vec::new());
         self.mark(owner, bind, reach.windows.free_after.take());
-        let remote = |at: usize| Remote {
-            addr: iova.wrapping_add((at - start) as u64),
-            rkey: Rkey(key),
-        };
+        let remote =
+            |at: usize| Remote { addr: iova.wrapping_add((at - start) as u64), rkey: Rkey(key) };
         let mut last = (user, 0);
         for i in 0..self.dice.size(1..=3) {
             let index = if self.dice.chance(0.6) {

@@ -1,5 +1,7 @@
 //! The world: nodes, flows, the wire, and time.
 
+use std::collections::BTreeMap;
+
 use feroce_engine::{AsyncEvent, Event, QpAttr, QpState};
 use feroce_train::Instant;
 use feroce_wire::{Lkey, Qpn};
@@ -58,6 +60,8 @@ pub(crate) struct World {
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) events: u64,
     deliveries: Vec<Delivery>,
+    /// Completions by outcome.
+    pub(crate) outcomes: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -99,6 +103,7 @@ impl World {
             sabotage: options.sabotage,
             events: 0,
             deliveries: Vec::new(),
+            outcomes: BTreeMap::new(),
         };
         world.schedule_start();
         world
@@ -285,8 +290,7 @@ impl World {
 
     fn forge(&mut self) {
         let to = self.dice.size(0..=self.nodes.len() - 1);
-        let qpns: Vec<Qpn> =
-            self.ends.iter().filter(|e| e.node == to).map(|e| e.qpn).collect();
+        let qpns: Vec<Qpn> = self.ends.iter().filter(|e| e.node == to).map(|e| e.qpn).collect();
         let batch = self.wire.forge(to, &qpns);
         for packet in &batch.packets {
             let (fate, head) = (Fate::Forged, Head::new(packet));
@@ -398,11 +402,8 @@ fn draw_flows(
     let gone = nodes.len() - 1;
     for _ in 0..knobs.flows {
         let a = dice.size(0..=nodes.len() - 1);
-        let b = if dice.chance(0.1) {
-            a
-        } else {
-            (a + dice.size(1..=nodes.len() - 1)) % nodes.len()
-        };
+        let b =
+            if dice.chance(0.1) { a } else { (a + dice.size(1..=nodes.len() - 1)) % nodes.len() };
         let mut kind =
             dice.pick(&[Kind::Rc, Kind::Rc, Kind::Rc, Kind::Rc, Kind::Xrc, Kind::Uc, Kind::Ud]);
         if options.predictable {

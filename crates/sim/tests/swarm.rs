@@ -47,8 +47,12 @@ fn a_train_and_single_packets_come_to_the_same() {
 
 /// How often each kind of damage is noticed in 40 runs, and by which oracles.
 fn noticed(sabotage: Sabotage, oracles: &[&str]) -> usize {
-    let options =
-        Options { sabotage: Some(sabotage), no_faults: true, predictable: true, ..Options::default() };
+    let options = Options {
+        sabotage: Some(sabotage),
+        no_faults: true,
+        predictable: true,
+        ..Options::default()
+    };
     (400..440)
         .filter(|&seed| match run(seed, &options) {
             Ok(_) => false,

@@ -1,5 +1,6 @@
 //! Runs seeds of the swarm.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,13 +12,14 @@ const HELP: &str = "\
 Runs seeded simulations. A failure prints its seed, the oracle that was violated and the last
 events before.
 
-Usage: swarm [--seed N] [--count K] [--jobs J] [--trace] [--keep-going]
+Usage: swarm [--seed N] [--count K] [--jobs J] [--trace] [--counts] [--keep-going]
 
 Options:
   --seed N       First seed (default: 1)
   --count K      How many seeds, N, N+1, ... (default: 1)
   --jobs J       How many at the same time (default: one per core)
   --trace        Print every event
+  --counts       Print what the engines counted, and completions by outcome
   --keep-going   Do not stop at the first failures
 ";
 
@@ -26,13 +28,20 @@ struct Args {
     count: u64,
     jobs: usize,
     keep_going: bool,
+    counts: bool,
     options: Options,
 }
 
 fn parse() -> Result<Option<Args>, String> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut args =
-        Args { seed: 1, count: 1, jobs, keep_going: false, options: Options::default() };
+    let mut args = Args {
+        seed: 1,
+        count: 1,
+        jobs,
+        keep_going: false,
+        counts: false,
+        options: Options::default(),
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || {
@@ -45,6 +54,7 @@ fn parse() -> Result<Option<Args>, String> {
             "--jobs" => args.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
             "--trace" => args.options.trace = true,
             "--keep-going" => args.keep_going = true,
+            "--counts" => args.counts = true,
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("unknown option {word}")),
         }
@@ -58,6 +68,7 @@ struct Total {
     wire: WireStats,
     posted: u64,
     events: u64,
+    counts: BTreeMap<String, u64>,
     failures: Vec<Failure>,
 }
 
@@ -66,6 +77,9 @@ impl Total {
         self.wire.add(&summary.wire);
         self.posted += summary.posted;
         self.events += summary.events;
+        for (name, n) in &summary.counts {
+            *self.counts.entry(name.clone()).or_insert(0) += n;
+        }
     }
 }
 
@@ -123,7 +137,10 @@ fn main() -> ExitCode {
             eprintln!("panic at {place}");
         }
     }));
-    let Total { wire, posted, events, mut failures } = run_all(&args);
+    let Total { wire, posted, events, counts, mut failures } = run_all(&args);
+    if args.counts {
+        counts.iter().for_each(|(name, n)| println!("{n:>12} {name}"));
+    }
     failures.sort_by_key(|failure| failure.seed);
     for Failure { seed, violation, .. } in &failures {
         println!("FEROCE_SEED={seed}: {violation}");
