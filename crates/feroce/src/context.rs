@@ -11,6 +11,7 @@ use feroce_wire::{Gid, Pkey, Pmtu};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::Device;
+use crate::device::watch::Watch;
 use crate::driver::{AsyncQueue, Clock, Driver};
 use crate::pd::Pd;
 use crate::{Error, Settings, sys};
@@ -105,7 +106,12 @@ impl Context {
             Some(tap) => Box::new(Tapped::new(link, tap)),
             None => Box::new(link),
         };
-        let driver = Driver::start(engine, link, Clock::start(), device.name())?;
+        let watch = device.interface().and_then(|(name, _)| {
+            Watch::new(name)
+                .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
+                .ok()
+        });
+        let driver = Driver::start(engine, link, Clock::start(), &device, watch)?;
         let events = Arc::new(AsyncQueue::new()?);
         driver.control(|state, _| state.dispatch.listen(&events));
         Ok(Self { inner: Arc::new(ContextInner { driver, device, events }) })
@@ -134,9 +140,8 @@ impl Context {
     /// The port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
-        let device = &self.inner.device;
         self.driver().control(|s, _| PortAttr {
-            state: if device.is_up() { PortState::Active } else { PortState::Down },
+            state: if s.is_up { PortState::Active } else { PortState::Down },
             active_mtu: s.engine.config().port_mtu,
             gids: s.engine.gids().to_vec(),
             pkeys: s.engine.config().pkeys.clone(),

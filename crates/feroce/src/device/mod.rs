@@ -1,5 +1,7 @@
 //! Devices: one per network interface with an address.
 
+pub(crate) mod watch;
+
 use std::net::IpAddr;
 
 use feroce_wire::{Gid, Pmtu};

@@ -11,7 +11,7 @@ mod dispatch;
 mod thread;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
@@ -23,6 +23,9 @@ use feroce_train::{Instant, Train};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+
+use crate::device::Device;
+use crate::device::watch::Watch;
 
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch};
@@ -41,6 +44,8 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) link: Box<dyn Link>,
     pub(crate) dispatch: Dispatch,
+    /// Whether the interface can carry packets.
+    pub(crate) is_up: bool,
     /// A train that the link was too full for.
     held: Option<Train>,
 }
@@ -115,15 +120,17 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Joins the two and starts the driver thread.
+    /// Joins the two and starts the driver thread, which also follows what `watch` hears.
     pub(crate) fn start(
         engine: Engine,
         link: Box<dyn Link>,
         clock: Clock,
-        name: &str,
+        device: &Device,
+        watch: Option<Watch>,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
-        let state = State { engine, link, dispatch: Dispatch::default(), held: None };
+        let is_up = device.is_up();
+        let state = State { engine, link, dispatch: Dispatch::default(), is_up, held: None };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             doorbells,
@@ -134,7 +141,7 @@ impl Driver {
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
-        let handle = thread::spawn(Arc::clone(&driver), name)?;
+        let handle = thread::spawn(Arc::clone(&driver), device.name(), watch)?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(driver)
     }
@@ -238,14 +245,22 @@ impl Driver {
         }
     }
 
-    /// Blocks until `link` is readable, `timeout_ns` pass, or somebody wakes the thread.
-    fn sleep(&self, link: Option<&OwnedFd>, timeout_ns: u64) {
+    /// Blocks until a descriptor is readable, `timeout_ns` pass, or somebody wakes the thread.
+    /// Says whether `watch` is readable.
+    fn sleep(
+        &self,
+        watch: Option<BorrowedFd<'_>>,
+        link: Option<&OwnedFd>,
+        timeout_ns: u64,
+    ) -> bool {
         let timeout = (timeout_ns != NEVER)
             .then(|| TimeSpec::from(std::time::Duration::from_nanos(timeout_ns)));
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        fds.extend(watch.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(link.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
         // An interrupted wait is a short one.
         let _ = ppoll(&mut fds, timeout, None);
         let _ = self.wake.read();
+        watch.is_some() && fds[1].any() == Some(true)
     }
 }

@@ -6,13 +6,20 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 
 use super::{Driver, NEVER, STAND_BY_NS};
+use crate::device::watch::Watch;
 
 /// Starts the thread.
-pub(super) fn spawn(driver: Arc<Driver>, name: &str) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&driver))
+pub(super) fn spawn(
+    driver: Arc<Driver>,
+    name: &str,
+    watch: Option<Watch>,
+) -> io::Result<JoinHandle<()>> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(move || run(&driver, watch.as_ref()))
 }
 
-fn run(driver: &Driver) {
+fn run(driver: &Driver, watch: Option<&Watch>) {
+    let watch_fd = watch.map(Watch::fd);
     // One descriptor for the life of the thread: the link keeps its epoll instance.
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
     while !driver.stop.load(Ordering::Relaxed) {
@@ -21,7 +28,9 @@ fn run(driver: &Driver) {
         let idle_ns = now.as_nanos().saturating_sub(polled);
         if polled != 0 && idle_ns < STAND_BY_NS {
             // A consumer polls: it drives the link and the timers, too.
-            driver.sleep(None, STAND_BY_NS - idle_ns);
+            if driver.sleep(watch_fd, None, STAND_BY_NS - idle_ns) {
+                follow(driver, watch);
+            }
             continue;
         }
         let state = driver.lock();
@@ -32,12 +41,26 @@ fn run(driver: &Driver) {
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
         // Somebody may have rung while we had the lock and left the work to us.
         fence(Ordering::SeqCst);
-        if wait_ns > 0 && !driver.doorbells.is_rung() {
-            driver.sleep(Some(&link), wait_ns);
+        if wait_ns > 0
+            && !driver.doorbells.is_rung()
+            && driver.sleep(watch_fd, Some(&link), wait_ns)
+        {
+            follow(driver, watch);
         }
         // While we are awake, nobody needs to wake us.
         driver.planned.store(0, Ordering::Relaxed);
         let now = driver.now();
         driver.finish(driver.lock(), now, true);
+    }
+}
+
+/// The interface may have changed.
+fn follow(driver: &Driver, watch: Option<&Watch>) {
+    match watch.map(Watch::look).transpose() {
+        Ok(Some(interface)) => driver.control(|state, _| {
+            interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up);
+        }),
+        Ok(None) => {}
+        Err(e) => tracing::warn!("cannot look at the interface: {e}"),
     }
 }

@@ -1,0 +1,233 @@
+//! Following the interface of a device: its link and its addresses.
+//!
+//! The kernel announces every change on a routing socket. What it says is not read, only that it
+//! said something: the interface is looked at again, and whatever differs from before is told to
+//! the engine and to the link. So nothing depends on the order of announcements or on none being
+//! lost.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use feroce_engine::Engine;
+use feroce_link::Link;
+use feroce_wire::Gid;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+};
+
+use super::{gid_of, gid_rank};
+
+/// Announcements that matter.
+const GROUPS: u32 =
+    (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
+
+/// Hears when an interface may have changed.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    socket: OwnedFd,
+    interface: String,
+}
+
+impl Watch {
+    /// Listens for changes of an interface.
+    pub(crate) fn new(interface: &str) -> io::Result<Self> {
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+            SockProtocol::NetlinkRoute,
+        )?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
+        Ok(Self { socket, interface: interface.to_owned() })
+    }
+
+    /// Readable when there is something to look at.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Takes the announcements and looks at the interface.
+    pub(crate) fn look(&self) -> io::Result<Interface> {
+        let mut ignored = [0; 8192];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut ignored, MsgFlags::empty()) {
+                // Lost announcements announce a change, too.
+                Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => {}
+                Err(Errno::EAGAIN) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Interface::look(&self.interface)
+    }
+}
+
+/// What an interface is like now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Interface {
+    /// It can carry packets.
+    is_up: bool,
+    /// Its addresses, best first.
+    addresses: Vec<Gid>,
+}
+
+impl Interface {
+    /// An interface that is gone is down and has no addresses.
+    fn look(name: &str) -> io::Result<Self> {
+        let mut found = Self { is_up: false, addresses: Vec::new() };
+        for entry in getifaddrs()?.filter(|e| e.interface_name == name) {
+            found.is_up =
+                entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+            found.addresses.extend(entry.address.as_ref().and_then(gid_of));
+        }
+        found.addresses.sort_by_key(|gid| gid_rank(*gid));
+        Ok(found)
+    }
+
+    /// Makes engine and link follow. Addresses that stay keep their index in the table; those
+    /// that are gone leave a hole, which the next new address fills.
+    pub(crate) fn apply(&self, engine: &mut Engine, link: &mut dyn Link, is_up: &mut bool) {
+        let mut table: Vec<Gid> = engine.gids().to_vec();
+        for gid in &mut table {
+            if !self.addresses.contains(gid) {
+                *gid = Gid::ZERO;
+            }
+        }
+        if let Err(e) = link.set_addresses(&table) {
+            tracing::warn!("addresses: {e}");
+        }
+        for &gid in &self.addresses {
+            if !table.contains(&gid) {
+                add(&mut table, gid, link);
+            }
+        }
+        for (i, gid) in (0..).zip(table) {
+            engine.set_gid(i, gid);
+        }
+        if *is_up != self.is_up {
+            *is_up = self.is_up;
+            engine.set_port_active(self.is_up);
+        }
+    }
+}
+
+/// Puts an address in the first hole of the table, or at its end, if the link can have it.
+fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Link) {
+    let hole = table.iter().position(|g| g.is_zero());
+    let at = hole.unwrap_or(table.len());
+    if hole.is_none() {
+        table.push(Gid::ZERO);
+    }
+    table[at] = gid;
+    if let Err(e) = link.set_addresses(table) {
+        // An IPv6 address cannot be used while the kernel looks for others that have it; another
+        // announcement comes when it is done.
+        tracing::debug!("{gid} is not usable yet: {e}");
+        table[at] = Gid::ZERO;
+        if hole.is_none() {
+            table.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use feroce_engine::{AsyncEvent, Config, Event};
+    use feroce_link::{Sent, UdpConfig, UdpLink};
+    use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+
+    use super::*;
+
+    /// Has every address but one.
+    struct Picky {
+        inner: UdpLink,
+        refused: Gid,
+        addresses: Vec<Gid>,
+    }
+
+    impl Link for Picky {
+        fn caps(&self) -> LinkCaps {
+            self.inner.caps()
+        }
+
+        fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+            self.inner.send(now, train)
+        }
+
+        fn receive(
+            &mut self,
+            now: Instant,
+            budget: usize,
+            sink: &mut dyn FnMut(&RxTrain<'_>),
+        ) -> io::Result<usize> {
+            self.inner.receive(now, budget, sink)
+        }
+
+        fn wait_fd(&self) -> BorrowedFd<'_> {
+            self.inner.wait_fd()
+        }
+
+        fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+            if addresses.contains(&self.refused) {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
+            self.addresses = addresses.to_vec();
+            Ok(())
+        }
+
+        fn join(&mut self, group: Gid) -> io::Result<()> {
+            self.inner.join(group)
+        }
+
+        fn leave(&mut self, group: Gid) -> io::Result<()> {
+            self.inner.leave(group)
+        }
+
+        fn counters(&self) -> feroce_link::LinkCounters {
+            self.inner.counters()
+        }
+    }
+
+    fn gid(last: u8) -> Gid {
+        Gid::from_ipv4([192, 0, 2, last])
+    }
+
+    fn events(engine: &mut Engine) -> Vec<AsyncEvent> {
+        let next = || match engine.poll_event()? {
+            Event::Async(event) => Some(event),
+            Event::Completion(_) => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn indices_are_stable_and_holes_are_filled() {
+        let inner = UdpLink::new(UdpConfig::default(), &[]).unwrap();
+        let mut link = Picky { inner, refused: gid(9), addresses: Vec::new() };
+        let mut engine = Engine::new(Config::default());
+        let mut is_up = true;
+        let mut show = |is_up_now, last: &[u8]| {
+            let addresses = last.iter().map(|&n| gid(n)).collect();
+            let now = Interface { is_up: is_up_now, addresses };
+            now.apply(&mut engine, &mut link, &mut is_up);
+            (events(&mut engine), engine.gids().to_vec(), link.addresses.clone())
+        };
+        let change = |index, gid| AsyncEvent::GidChange { index, gid };
+
+        let (seen, table, bound) = show(true, &[1, 2, 9]);
+        assert_eq!(seen, [change(0, gid(1)), change(1, gid(2))]);
+        assert_eq!((&table, &bound), (&vec![gid(1), gid(2)], &vec![gid(1), gid(2)]));
+
+        let (seen, table, _) = show(false, &[2]);
+        assert_eq!(seen, [change(0, Gid::ZERO), AsyncEvent::PortError]);
+        assert_eq!(table, [Gid::ZERO, gid(2)]);
+
+        let (seen, table, _) = show(true, &[2, 3, 4]);
+        assert_eq!(seen, [change(0, gid(3)), change(2, gid(4)), AsyncEvent::PortActive]);
+        assert_eq!(table, [gid(3), gid(2), gid(4)]);
+
+        assert_eq!(show(true, &[2, 3, 4]).0, []);
+    }
+}
