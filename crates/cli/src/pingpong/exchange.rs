@@ -24,7 +24,7 @@ pub(super) const SRQ_ADDRESSES: usize = 256;
 const DONE: &[u8] = b"done\0";
 
 /// A connected peer answers within this time: all it has to do is open its device.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where a queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -196,15 +196,22 @@ impl Channel {
 }
 
 fn describe_read(e: io::Error, what: &str, at: usize, total: usize) -> anyhow::Error {
+    const OTHER: &str = "it may run another kind of pingpong";
+    let seconds = PATIENCE.as_secs();
     match e.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            anyhow::anyhow!("the peer did not say {what} within {} s", PATIENCE.as_secs())
+        ErrorKind::WouldBlock | ErrorKind::TimedOut if at == 0 => {
+            anyhow::anyhow!("the peer did not say {what} within {seconds} s: {OTHER}")
         }
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset if at > 0 => anyhow::anyhow!(
-            "the peer hung up after {at} of {total} addresses: it runs another kind of pingpong"
-        ),
+        ErrorKind::WouldBlock
+        | ErrorKind::TimedOut
+        | ErrorKind::UnexpectedEof
+        | ErrorKind::ConnectionReset
+            if at > 0 =>
+        {
+            anyhow::anyhow!("the peer sent {at} of {total} addresses: {OTHER}")
+        }
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-            anyhow::anyhow!("the peer hung up before it said {what}")
+            anyhow::anyhow!("the peer hung up before it said {what}: {OTHER}")
         }
         _ => anyhow::Error::new(e).context("the connection to the peer broke"),
     }

@@ -22,8 +22,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub(crate) use args::{RcArgs, SrqArgs, UcArgs, UdArgs};
 use args::{Kind, Plan, Request};
+pub(crate) use args::{RcArgs, SrqArgs, UcArgs, UdArgs};
 use exchange::{Address, Channel};
 use place::{Choice, Place};
 use report::{Done, Record};
@@ -59,7 +59,7 @@ fn run(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
 /// One end here, the other elsewhere.
 fn run_one(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     let plan = &request.plan;
-    let show = Show { json, label: "" };
+    let show = if json { Show::Nothing } else { Show::One };
     let end = match &request.host {
         Some(host) => {
             let channel = exchange::connect(host, request.port)?;
@@ -104,12 +104,12 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
         result.inspect_err(|_| stop.store(true, Ordering::Relaxed))
     };
     let serve = || {
-        let show = Show { json, label: "server" };
+        let show = Show::Nothing;
         let end = meet_client(plan, &request.choice, Some(places.0.clone()), &listener, show)?;
         end.exchange(&stop)
     };
     let call = || {
-        let show = Show { json, label: "client" };
+        let show = if json { Show::Nothing } else { Show::Both };
         let channel = exchange::connect("127.0.0.1", port)?;
         let end = meet_server(plan, &request.choice, Some(places.1.clone()), channel, show)?;
         end.exchange(&stop)
@@ -175,7 +175,7 @@ fn meet_client(
     let open = |place| {
         let session = Session::new(plan, Role::Server, place)?;
         let local = session.addresses();
-        show.addresses("local", &local);
+        show.local(&local);
         Ok::<_, anyhow::Error>((session, local))
     };
     let early = place.map(open).transpose()?;
@@ -192,7 +192,7 @@ fn meet_client(
     channel.send(&local, plan.addresses())?;
     channel.await_done()?;
     remote.truncate(local.len());
-    show.addresses("remote", &remote);
+    show.remote(&remote);
     Ok(End { session, role: Role::Server, local, remote })
 }
 
@@ -214,37 +214,47 @@ fn meet_server(
     };
     let mut session = Session::new(plan, Role::Client, place)?;
     let local = session.addresses();
-    show.addresses("local", &local);
+    show.local(&local);
     channel.send(&local, plan.addresses())?;
     let mut remote = channel.receive(plan.addresses())?;
     channel.say_done()?;
     remote.truncate(local.len());
-    show.addresses("remote", &remote);
+    show.remote(&remote);
     session.connect(&remote)?;
     Ok(End { session, role: Role::Client, local, remote })
 }
 
-/// How much is printed on the way.
-#[derive(Clone, Copy)]
-struct Show {
-    json: bool,
-    /// Whose lines they are, if both ends print.
-    label: &'static str,
+/// What is printed on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    Nothing,
+    /// This end.
+    One,
+    /// Both ends, by the client.
+    Both,
 }
 
 impl Show {
-    fn addresses(self, whose: &str, addresses: &[Address]) {
-        if self.json {
+    fn local(self, addresses: &[Address]) {
+        self.print(if self == Self::Both { "client" } else { "local" }, addresses);
+    }
+
+    fn remote(self, addresses: &[Address]) {
+        self.print(if self == Self::Both { "server" } else { "remote" }, addresses);
+    }
+
+    fn print(self, whose: &str, addresses: &[Address]) {
+        if self == Self::Nothing {
             return;
         }
         let whose = format!("{whose} address:");
         for address in addresses {
-            println!("{}  {whose:<15} {address}", self.label);
+            println!("  {whose:<15} {address}");
         }
     }
 
     fn note(self, text: &str) {
-        if !self.json {
+        if self != Self::Nothing {
             eprintln!("{text}");
         }
     }
