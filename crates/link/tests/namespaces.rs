@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 
 use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
 use common::{counter, flat, is_readable, packets_of, path, receive_packets, send_of, warnings};
-use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
+use feroce_link::{IcrcPolicy, Link, Pcap, PcapConfig, Sent, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path};
 use feroce_wire::{Frame, Gid, Net};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -165,6 +165,47 @@ fn packets_cut_and_merged_on_the_way_are_good() {
             let sent: Vec<_> = trains.iter().flat_map(packets_of).collect();
             assert_eq!(flat(&got), sent);
             assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+        }
+    });
+}
+
+/// The bytes of an IP packet without what a user of sockets cannot know: the UDP checksum and, on
+/// IPv6, the flow label.
+fn knowable(ip: &[u8]) -> Vec<u8> {
+    let mut bytes = ip.to_vec();
+    let udp = if bytes[0] >> 4 == 4 { 20 } else { 40 };
+    bytes[udp + 6..udp + 8].fill(0);
+    if udp == 40 {
+        bytes[1] &= 0xf0;
+        bytes[2..4].fill(0);
+    }
+    bytes
+}
+
+/// The capture that a layer makes up is, byte for byte, what is on the cable.
+#[test]
+fn a_capture_shows_what_is_on_the_cable() {
+    with_cable(1500, |cable| {
+        cable.cut_trains();
+        for (n, (a, b)) in families().into_iter().enumerate() {
+            let name = format!("{}/cable{n}.pcapng", env!("CARGO_TARGET_TMPDIR"));
+            let (tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
+            let mut tx = Pcap::create(tx, &name, PcapConfig::default()).expect("a file");
+            let socket = cable.in_b(capture);
+            for (traffic_class, hop_limit) in [(0, 0), (0xb8, 3)] {
+                let path = Path { traffic_class, hop_limit, udp_sport: 0xc003, ..path(a, b) };
+                tx.send(NOW, &send_of(path, 9, 700, 1)).expect("sent");
+                receive_packets(&mut rx, 9);
+            }
+            drop(tx);
+            let file = std::fs::read(&name).expect("written");
+            let on_cable = captured(&socket);
+            assert_eq!(on_cable.len(), 18);
+            for frame in on_cable {
+                let wanted = knowable(&frame[14..]);
+                let found = file.windows(wanted.len()).any(|bytes| bytes == wanted);
+                assert!(found, "a frame from {a} is not in the capture");
+            }
         }
     });
 }

@@ -112,7 +112,7 @@ struct Recorder {
     transport: Vec<u8>,
     comment: String,
     packets: u64,
-    /// Packets that are not in the file because it failed.
+    /// Packets that are not in the file because it failed, or is for another framing.
     missed: u64,
 }
 
@@ -139,6 +139,10 @@ impl Recorder {
 
     fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
         let meta = &train.meta;
+        if meta.framing != self.config.framing {
+            self.missed += train.bytes.chunks(train.stride.max(1)).len() as u64;
+            return;
+        }
         let mut ids = Ids::default();
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
