@@ -3,8 +3,8 @@
 mod common;
 
 use common::script::{reth, seen};
-use common::{ALL, PEER_PSN, Scripted};
-use feroce_engine::{QpAttr, QpState};
+use common::{ALL, OUR_PSN, PEER_PSN, Scripted};
+use feroce_engine::{Config, QpAttr, QpInitAttr, QpState, QpType, SrqInitAttr, WcStatus};
 use feroce_mem::Iova;
 use feroce_wire::{Op, Rkey};
 
@@ -41,4 +41,23 @@ fn an_answer_given_again_does_not_count_against_the_reads_outstanding() {
     let expected = [(Op::ReadResponseOnly, PEER_PSN), (Op::ReadResponseOnly, PEER_PSN + 1)];
     assert_eq!(seen(&answers), expected);
     assert_eq!(state_of(&s), QpState::Rts);
+}
+
+/// A shared receive queue and a queue pair that takes from it may be of two protection domains:
+/// the memory of a receive is of the domain in which the receive was posted.
+#[test]
+fn a_shared_receive_is_of_the_protection_domain_of_its_queue() {
+    let mut queue = None;
+    let mut s = Scripted::made(Config::default(), QpAttr::default(), OUR_PSN, |host| {
+        let attr = SrqInitAttr { pd: host.pd, max_wr: 4, max_sge: 1, limit: 0, xrc: None };
+        let (srq, posts) = host.engine.create_srq(attr).unwrap();
+        queue = Some(posts);
+        let pd = host.engine.alloc_pd().unwrap();
+        QpInitAttr { pd, srq: Some(srq), ..host.init_attr(QpType::Rc) }
+    });
+    queue.unwrap().post(s.host.recv(3, 0, 16)).unwrap();
+    s.send(Op::SendOnly, PEER_PSN, true, b"to be shared");
+    let got = s.host.poll().unwrap();
+    assert_eq!((got.wr_id, got.status, got.byte_len), (3, WcStatus::Success, 12));
+    assert_eq!(s.host.read(0, 12), b"to be shared");
 }

@@ -179,7 +179,7 @@ fn a_receive_of_a_message_in_progress_is_flushed_with_its_queue_pair() {
 }
 
 #[test]
-fn the_queue_pair_decides_whose_memory_receives_are() {
+fn the_shared_queue_decides_whose_memory_its_receives_are() {
     let mut pair = Pair::default();
     let other = pair.b.engine.alloc_pd().unwrap();
     let attr = SrqInitAttr { pd: other, ..attr(&pair, 5) };
@@ -191,6 +191,11 @@ fn the_queue_pair_decides_whose_memory_receives_are() {
     let sge = feroce_engine::Sge { addr: 0, len: 100, lkey: foreign };
     queue.post(RecvWr { wr_id: 1, sges: SgeList::from(sge) }).unwrap();
     send(&mut pair, &mut qa, 1);
+    assert_eq!(pair.a.poll().unwrap().status, WcStatus::Success);
+    assert_eq!(pair.b.poll().unwrap().status, WcStatus::Success);
+    // Memory of the queue pair's own domain is foreign to the shared queue.
+    queue.post(pair.b.recv(2, 0, 100)).unwrap();
+    send(&mut pair, &mut qa, 2);
     assert_eq!(pair.a.poll().unwrap().status, WcStatus::RemoteOperation);
     assert_eq!(pair.b.poll().unwrap().status, WcStatus::LocalProtection);
 }

@@ -73,9 +73,11 @@ impl Engine {
         }
     }
 
-    /// Replaces the partition keys of the port and reports the change.
+    /// Replaces the partition keys of the port and reports the change. Queue pairs follow by the
+    /// index they were given; where there is no key any more, nothing passes.
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
         self.core.config.pkeys = pkeys.to_vec();
+        self.qps.iter_mut().for_each(|qp| qp.follow_pkey(&self.core));
         self.core.event(AsyncEvent::PkeyChange);
     }
 
@@ -309,6 +311,9 @@ impl Engine {
             return Err(ResizeError::BeyondLimits);
         }
         let srq = self.core.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        if max_wr < srq.attr.limit {
+            return Err(ResizeError::BeyondLimits);
+        }
         srq.resize(queue, max_wr).map_err(|waiting| ResizeError::TooSmall { waiting })
     }
 
@@ -326,6 +331,8 @@ impl Engine {
         if srq.users != 0 {
             return Err(DestroyError::Busy);
         }
+        // XRC targets find it by number and are not counted as users.
+        self.qps.iter_mut().for_each(|qp| qp.forget_receive_of(id));
         let srq = self.core.srqs.remove(id.0 as usize);
         self.unuse_pd(srq.attr.pd);
         if let Some((xrcd, cq)) = srq.attr.xrc {

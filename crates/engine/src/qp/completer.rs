@@ -270,7 +270,7 @@ impl Qp {
     fn fail_at(&mut self, psn: Psn, status: WcStatus) {
         let kind = self.halt(status);
         let flights = &mut self.req.window.flights;
-        if let Some(f) = flights.iter_mut().find(|f| f.packets > 0 && f.end().is_after(psn)) {
+        if let Some(f) = flights.iter_mut().find(|f| f.reaches(psn)) {
             f.kind = kind;
         }
     }
@@ -307,7 +307,7 @@ impl Qp {
                 }
                 Kind::Local => {}
                 Kind::Acked | Kind::Fetched => {
-                    if flight.end().is_after(self.req.window.una) {
+                    if flight.reaches(self.req.window.una) {
                         break;
                     }
                 }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use feroce_train::Instant;
-use feroce_wire::{Psn, RnrTimer};
+use feroce_wire::{Pkey, Psn, RnrTimer};
 
 use super::completer::opcode_of;
 use super::requester::Requester;
@@ -68,9 +68,6 @@ impl Qp {
             self.req.window.cost = cost;
             self.peer = Some(peer);
         }
-        if let Some(index) = attr.pkey_index {
-            self.pkey = core.pkey(index).unwrap_or(self.pkey);
-        }
         if let Some(mtu) = attr.path_mtu {
             self.pmtu = mtu.bytes();
         }
@@ -95,9 +92,17 @@ impl Qp {
             sq_psn,
             dest_qpn
         );
+        self.follow_pkey(core);
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
         self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
         Ok(())
+    }
+
+    /// Takes the partition key from where the table has it now. A key of zero matches nothing.
+    pub(crate) fn follow_pkey(&mut self, core: &Core) {
+        if let Some(index) = self.attr.pkey_index {
+            self.pkey = core.pkey(index).unwrap_or(Pkey(0));
+        }
     }
 
     fn change_state(&mut self, core: &mut Core, from: QpState, to: QpState, attr: &QpAttr) {

@@ -150,7 +150,14 @@ impl Qp {
         now: Instant,
         caps: &LinkCaps,
     ) -> Option<Train> {
-        if let Some(train) = self.poll_reply(core, now, caps) {
+        // Answers to reads are paced like requests; what is short goes at once.
+        let is_read = self.rsp.replies.starts_with_read();
+        if (!is_read || now >= self.paced_until)
+            && let Some(train) = self.poll_reply(core, now, caps)
+        {
+            if is_read {
+                self.pace(now, &train);
+            }
             return Some(train);
         }
         let train = match self.init.qp_type {
@@ -164,10 +171,24 @@ impl Qp {
             QpType::Uc | QpType::Ud => self.poll_unreliable(core, now, caps),
             QpType::XrcTgt => None,
         };
-        if let (Some(cc), Some(train)) = (self.cc.as_mut(), train.as_ref()) {
-            self.paced_until = cc.on_sent(now, train.total_len() as u64);
+        if let Some(train) = &train {
+            self.pace(now, train);
         }
         train
+    }
+
+    /// Counts a train for congestion control, which says when the next may go.
+    #[inline]
+    fn pace(&mut self, now: Instant, train: &Train) {
+        if let Some(cc) = self.cc.as_mut() {
+            self.paced_until = cc.on_sent(now, train.total_len() as u64);
+        }
+    }
+
+    /// Whether something waits that congestion control may hold back.
+    #[inline]
+    fn has_paced_work(&self) -> bool {
+        self.req.may_send(self.sq.len()) || self.rsp.replies.starts_with_read()
     }
 
     /// Whether a call of [`Qp::poll_transmit`] might give more right away.
@@ -179,15 +200,14 @@ impl Qp {
     /// When this queue pair wants to be called, if at all.
     #[inline]
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
-        let paced = (self.paced_until > now && self.req.may_send(self.sq.len()))
-            .then_some(self.paced_until);
+        let paced = (self.paced_until > now && self.has_paced_work()).then_some(self.paced_until);
         earliest(self.req.deadline(), paced)
     }
 
     /// Whether something is due at `now` that was not before `since`.
     pub(crate) fn is_due(&self, since: Instant, now: Instant) -> bool {
         let paced = (since..=now).contains(&self.paced_until);
-        (paced && self.req.may_send(self.sq.len()))
+        (paced && self.has_paced_work())
             || self.req.deadline().is_some_and(|deadline| deadline <= now)
     }
 

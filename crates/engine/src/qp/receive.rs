@@ -21,6 +21,8 @@ pub(super) struct Receive {
     cq: CqId,
     /// Whose memory it is.
     pd: PdId,
+    /// The shared queue that it came from, if any.
+    srq: Option<SrqId>,
 }
 
 impl Receive {
@@ -78,20 +80,24 @@ impl Qp {
         srqn: Option<Srqn>,
     ) -> Result<Receive, NoReceive> {
         let (pd, recv_cq) = (self.init.pd, self.init.recv_cq);
-        let (wr, cq, pd) = match &mut self.rq {
-            RecvSource::Own(ring) => (ring.pop(), recv_cq, pd),
-            RecvSource::Srq(id) => (core.take_from_srq(*id), recv_cq, pd),
+        let (wr, cq, pd, srq) = match &mut self.rq {
+            RecvSource::Own(ring) => (ring.pop(), recv_cq, pd, None),
+            RecvSource::Srq(id) => {
+                // Its receives were posted in its own protection domain, which need not be ours.
+                let pd = core.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
+                (core.take_from_srq(*id), recv_cq, pd, Some(*id))
+            }
             RecvSource::Xrc(_) => {
                 let (id, pd, cq) = self.xrc_srq(core, srqn).ok_or(NoReceive::BadSrq)?;
                 if core.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
                     return Err(NoReceive::BadSrq);
                 }
-                (core.take_from_srq(id), cq, pd)
+                (core.take_from_srq(id), cq, pd, Some(id))
             }
-            RecvSource::None => (None, recv_cq, pd),
+            RecvSource::None => (None, recv_cq, pd, None),
         };
         let wr = wr.ok_or(NoReceive::NotReady)?;
-        Ok(Receive { wr, filled: 0, cq, pd })
+        Ok(Receive { wr, filled: 0, cq, pd, srq })
     }
 
     /// The shared receive queue that an XRC packet names, if it is in our domain.
@@ -126,6 +132,13 @@ impl Qp {
                 let cqe = Cqe::new(wr.wr_id, qpn, WcOpcode::Recv, WcStatus::Flushed, now);
                 core.complete_recv(cq, cqe);
             }
+        }
+    }
+
+    /// A shared receive queue goes away, and with it a receive that a message had begun to fill.
+    pub(crate) fn forget_receive_of(&mut self, srq: SrqId) {
+        if self.rsp.receive.as_ref().is_some_and(|receive| receive.srq == Some(srq)) {
+            self.rsp.receive = None;
         }
     }
 

@@ -68,6 +68,12 @@ impl Replies {
         self.queue.is_empty()
     }
 
+    /// Whether the next answer is that to a read.
+    #[inline]
+    pub(super) fn starts_with_read(&self) -> bool {
+        matches!(self.queue.front(), Some(Reply::Read(_)))
+    }
+
     pub(super) fn clear(&mut self) {
         self.queue.clear();
     }

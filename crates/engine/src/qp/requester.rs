@@ -145,6 +145,10 @@ impl Qp {
             self.req.window.start(kind, 0, 0);
             return Ok(());
         }
+        let packets = len.div_ceil(pmtu).max(1) as u32;
+        if !window.has_psns(packets) {
+            return Err(Blocked::NoWork);
+        }
         let ssn = self.req.ssn.wrapping_add(1);
         // One request beyond the credits may go: its fate brings new ones.
         let is_limited = |limit: Msn| ssn.diff(limit) > 1;
@@ -155,7 +159,6 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         self.req.ssn = ssn;
-        let packets = len.div_ceil(pmtu).max(1) as u32;
         let kind = if op.is_fetch() { Kind::Fetched } else { Kind::Acked };
         self.req.window.start(kind, packets, len as u32);
         core.counters.rdma_sends += 1;

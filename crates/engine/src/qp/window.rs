@@ -44,6 +44,13 @@ impl Flight {
         self.first.wrapping_add(self.packets)
     }
 
+    /// Whether one of its PSNs is `psn` or comes after. A message may have 2^23 PSNs, half of all
+    /// there are, so the first is told apart from the end.
+    #[inline]
+    pub(crate) fn reaches(&self, psn: Psn) -> bool {
+        self.packets > 0 && (psn == self.first || self.end().is_after(psn))
+    }
+
     /// What packets `from..to` of it count against the window of the destination.
     #[inline]
     pub(crate) fn cost(&self, from: u32, to: u32, pmtu: usize) -> u64 {
@@ -81,6 +88,12 @@ impl Window {
     /// Empty, starting with `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
         Self { next: psn, una: psn, high: psn, ..Self::default() }
+    }
+
+    /// Whether `packets` more PSNs can be given out so that all in flight can be told apart.
+    #[inline]
+    pub(crate) fn has_psns(&self, packets: u32) -> bool {
+        self.next == self.una || self.next.since(self.una) + packets < 1 << 23
     }
 
     /// Remembers a request that is being started and gives it its PSNs.
@@ -155,7 +168,7 @@ impl Window {
             .iter()
             .enumerate()
             .take_while(|(_, f)| !f.first.is_after(psn))
-            .find(|(_, f)| f.kind == Kind::Fetched && f.end().is_after(self.una))
+            .find(|(_, f)| f.kind == Kind::Fetched && f.reaches(self.una))
             .map(|(i, f)| (i, if f.first.is_after(self.una) { f.first } else { self.una }))
     }
 
@@ -212,7 +225,7 @@ impl Window {
     /// Puts the cursor on `psn`.
     fn move_cursor(&mut self, psn: Psn) {
         self.cursor =
-            self.flights.iter().position(|f| f.end().is_after(psn)).unwrap_or(self.flights.len());
+            self.flights.iter().position(|f| f.reaches(psn)).unwrap_or(self.flights.len());
         self.cursor_packet =
             self.flights.get(self.cursor).map_or(0, |f| psn.diff(f.first).max(0).cast_unsigned());
     }
@@ -260,6 +273,21 @@ mod tests {
         assert_eq!(w.acknowledge(psn(4), 10), 15 + 2 * PACKET_COST);
         assert_eq!(w.cost, 0);
         assert_eq!(w.cursor_psn(), psn(4));
+    }
+
+    #[test]
+    fn the_longest_message_is_not_done_before_it_began() {
+        let mut w = Window::new(psn(5));
+        w.start(Kind::Acked, 1 << 23, 1 << 31);
+        assert!(w.flights[0].reaches(w.una));
+        assert!(!w.has_psns(1));
+        let cost = w.flights[0].cost(0, 10, 256);
+        w.sent(10, cost);
+        w.acknowledge(psn(6), 256);
+        assert!(w.flights[0].reaches(w.una));
+        assert!(!w.has_psns(1));
+        w.acknowledge(psn(7), 256);
+        assert!(w.has_psns(1));
     }
 
     #[test]
