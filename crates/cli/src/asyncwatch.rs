@@ -1,11 +1,108 @@
-//! `feroce asyncwatch`.
+//! `feroce asyncwatch`: asynchronous events of a device as they happen, as `ibv_asyncwatch` of
+//! rdma-core prints them.
 
+use std::os::fd::AsRawFd;
 use std::process::ExitCode;
+
+use anyhow::Context as _;
+use feroce::{AsyncEvent, Device};
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  feroce asyncwatch -d eth0           events of the device on an interface, until interrupted
+  feroce asyncwatch -d eth0 -n 1      wait for one event
+  feroce --json asyncwatch            an object per line
+
+Unplug the cable, or add and remove addresses with `ip addr`, to see some.";
 
 /// Options.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Device, or its interface [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    device: Option<String>,
+    /// Stop after so many events
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Also say which entry of the GID table changed, and to what
+    #[arg(short, long)]
+    verbose: bool,
+}
 
-pub(crate) fn run(_args: &Args, _json: bool) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("asyncwatch is not there yet")
+/// An event, for programs.
+#[derive(Debug, Serialize)]
+struct Record {
+    device: String,
+    event: &'static str,
+    code: u32,
+    port: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gid: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    let device = match &args.device {
+        Some(name) => Device::named(name)?,
+        None => {
+            let first = Device::list()?.into_iter().next();
+            first.context("this machine has no interface with an address")?
+        }
+    };
+    let context = device.open().with_context(|| format!("cannot open {}", device.name()))?;
+    if !json {
+        let fd = context.async_fd().as_raw_fd();
+        println!("{}: async event FD {fd}", device.name());
+    }
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        if let Some(event) = context.wait_async_event(None)? {
+            print(&device, &event, args.verbose, json)?;
+            left -= 1;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(device: &Device, event: &AsyncEvent, verbose: bool, json: bool) -> anyhow::Result<()> {
+    let (name, code) = name_of(event);
+    let changed = match event {
+        AsyncEvent::GidChange { index, gid } => Some((*index, gid.to_string())),
+        _ => None,
+    };
+    if json {
+        let (index, gid) = changed.unzip();
+        let device = device.name().to_owned();
+        let record = Record { device, event: name, code, port: 1, index, gid };
+        println!("{}", serde_json::to_string(&record)?);
+        return Ok(());
+    }
+    let detail = match changed.filter(|_| verbose) {
+        Some((index, gid)) => format!(", GID[{index}] {gid}"),
+        None => String::new(),
+    };
+    println!("  event_type {name} ({code}), port 1{detail}");
+    Ok(())
+}
+
+/// Name and number of an event, as verbs have them.
+fn name_of(event: &AsyncEvent) -> (&'static str, u32) {
+    match event {
+        AsyncEvent::CqError(_) => ("IBV_EVENT_CQ_ERR", 0),
+        AsyncEvent::QpFatal(_) => ("IBV_EVENT_QP_FATAL", 1),
+        AsyncEvent::QpRequestError(_) => ("IBV_EVENT_QP_REQ_ERR", 2),
+        AsyncEvent::QpAccessError(_) => ("IBV_EVENT_QP_ACCESS_ERR", 3),
+        AsyncEvent::CommEstablished(_) => ("IBV_EVENT_COMM_EST", 4),
+        AsyncEvent::SqDrained(_) => ("IBV_EVENT_SQ_DRAINED", 5),
+        AsyncEvent::PortActive => ("IBV_EVENT_PORT_ACTIVE", 9),
+        AsyncEvent::PortError => ("IBV_EVENT_PORT_ERR", 10),
+        AsyncEvent::PkeyChange => ("IBV_EVENT_PKEY_CHANGE", 12),
+        AsyncEvent::SrqError(_) => ("IBV_EVENT_SRQ_ERR", 14),
+        AsyncEvent::SrqLimitReached(_) => ("IBV_EVENT_SRQ_LIMIT_REACHED", 15),
+        AsyncEvent::LastWqeReached(_) => ("IBV_EVENT_QP_LAST_WQE_REACHED", 16),
+        AsyncEvent::GidChange { .. } => ("IBV_EVENT_GID_CHANGE", 18),
+    }
 }

@@ -1,0 +1,128 @@
+//! `feroce devices` and `feroce devinfo`.
+//!
+//! They show what `ibv_devices` and `ibv_devinfo` of rdma-core show, laid out as there. No device
+//! is opened for it, so they also work while another process has them all.
+
+mod attr;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use feroce::{Device, DeviceKind};
+use serde::Serialize;
+
+use attr::Info;
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  feroce devices            every interface with an address is a device
+  feroce --json devices     the same for programs, with the interface and the addresses";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  feroce devinfo                  every device in short
+  feroce devinfo -l               names only
+  feroce devinfo -d eth0 -v       everything about the device of one interface";
+
+/// Options of `devices`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(crate) struct ListArgs {}
+
+/// Options of `devinfo`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = INFO_EXAMPLES)]
+pub(crate) struct InfoArgs {
+    /// Device, or its interface [default: all]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    device: Option<String>,
+    /// Port of the device; there is one
+    #[arg(short = 'i', long, value_name = "PORT",
+          value_parser = clap::value_parser!(u8).range(1..=1))]
+    ib_port: Option<u8>,
+    /// Names only
+    #[arg(short, long)]
+    list: bool,
+    /// Every attribute
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// A device in a list, for programs.
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    node_guid: String,
+    interface: Option<String>,
+    kind: &'static str,
+    active: bool,
+    gids: Vec<String>,
+}
+
+pub(crate) fn list(_args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let devices = Device::list()?;
+    if json {
+        let listed: Vec<Listed> = devices.iter().map(listed).collect();
+        println!("{}", serde_json::to_string(&listed)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("    {:<16}\t   node GUID", "device");
+    println!("    {:<16}\t----------------", "------");
+    for device in devices {
+        println!("    {:<16}\t{:016x}", device.name(), device.guid());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(device: &Device) -> Listed {
+    Listed {
+        name: device.name().to_owned(),
+        node_guid: format!("{:016x}", device.guid()),
+        interface: device.interface_name().map(str::to_owned),
+        kind: match device.kind() {
+            DeviceKind::Interface => "interface",
+            DeviceKind::Loopback => "loopback",
+            DeviceKind::Addresses => "addresses",
+        },
+        active: device.is_up(),
+        gids: device.gids().iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub(crate) fn info(args: &InfoArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let devices = match &args.device {
+        Some(name) => vec![Device::named(name)?],
+        None => Device::list()?,
+    };
+    ensure!(!devices.is_empty(), "this machine has no interface with an address");
+    if args.list {
+        return list_names(&devices, json);
+    }
+    let infos: Vec<Info> = devices
+        .iter()
+        .map(|device| Info::of(device).with_context(|| format!("cannot query {}", device.name())))
+        .collect::<Result<_, _>>()?;
+    if json {
+        println!("{}", serde_json::to_string(&infos)?);
+    } else {
+        for info in &infos {
+            print!("{}", text::of(info, args.verbose));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_names(devices: &[Device], json: bool) -> anyhow::Result<ExitCode> {
+    let names: Vec<&str> = devices.iter().map(Device::name).collect();
+    if json {
+        println!("{}", serde_json::to_string(&names)?);
+    } else {
+        println!("{} HCA{} found:", names.len(), if names.len() == 1 { "" } else { "s" });
+        for name in names {
+            println!("\t{name}");
+        }
+        println!();
+    }
+    Ok(ExitCode::SUCCESS)
+}
