@@ -56,6 +56,35 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
 }
 
+impl DeviceAttr {
+    fn of(device: &Device, limits: Limits) -> Self {
+        Self {
+            name: device.name().to_owned(),
+            guid: device.guid(),
+            limits,
+            max_msg_size: feroce_engine::MAX_MESSAGE,
+        }
+    }
+}
+
+/// What can be known without opening it, even while another process has it.
+impl Device {
+    /// Limits and identity that it would have if it were opened.
+    pub fn attr(&self) -> Result<DeviceAttr, Error> {
+        Ok(DeviceAttr::of(self, Settings::load()?.engine.limits))
+    }
+
+    /// Its port as it was when the device was listed.
+    pub fn port(&self) -> Result<PortAttr, Error> {
+        Ok(PortAttr {
+            state: if self.is_up() { PortState::Active } else { PortState::Down },
+            active_mtu: self.path_mtu(),
+            gids: self.gids().to_vec(),
+            pkeys: Settings::load()?.engine.pkeys,
+        })
+    }
+}
+
 /// Whether packets can pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortState {
@@ -129,12 +158,8 @@ impl Context {
     /// Limits and identity.
     #[doc(alias = "ibv_query_device")]
     pub fn attr(&self) -> DeviceAttr {
-        DeviceAttr {
-            name: self.inner.device.name().to_owned(),
-            guid: self.inner.device.guid(),
-            limits: self.driver().control(|s, _| s.engine.config().limits),
-            max_msg_size: feroce_engine::MAX_MESSAGE,
-        }
+        let limits = self.driver().control(|s, _| s.engine.config().limits);
+        DeviceAttr::of(&self.inner.device, limits)
     }
 
     /// The port.
