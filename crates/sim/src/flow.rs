@@ -7,7 +7,7 @@ use feroce_engine::{
 use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
 
 use crate::dice::Dice;
-use crate::node::{ALL, Node};
+use crate::node::{ALL, Node, SRQ_DOMAIN};
 use crate::oracle::{RecvLedger, SendLedger};
 use crate::plan::{Recv, Step};
 
@@ -198,20 +198,20 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
     let max_inline = dice.pick(&[0, 60, 200]);
     let depth = |dice: &mut Dice| dice.pick(&[1, 2, 5, 16, 64]);
     let max_recv_wr = if spec.calm { 64.max(2 * spec.steps as u32) } else { depth(dice) };
-    // A shared receive queue and its users are of one protection domain here.
     let srq = match kind {
         Kind::Xrc => (side == 1).then_some(1),
-        Kind::Rc if spec.mishap.is_none() && dice.chance(spec.shared_receives) => Some(0),
+        _ if spec.mishap.is_none() && dice.chance(spec.shared_receives) => Some(0),
         _ => None,
     };
-    let domain = if srq.is_some() { 0 } else { dice.size(0..=1) };
+    // Memory of a shared receive queue is of the queue's protection domain; that of XRC, too.
+    let domain = if kind == Kind::Xrc && side == 1 { SRQ_DOMAIN } else { dice.size(0..=1) };
     let sq_sig_all = dice.chance(0.2);
     let init = QpInitAttr {
         qp_type: kind.qp_type(side),
         pd: node.domains[domain].pd,
         send_cq: node.send_cq(),
         recv_cq: node.recv_cq(),
-        srq: srq.filter(|_| kind == Kind::Rc).map(|i: usize| node.srqs[i].id),
+        srq: srq.filter(|_| kind != Kind::Xrc).map(|i: usize| node.srqs[i].id),
         xrcd: (kind == Kind::Xrc && side == 1).then_some(node.xrcd),
         cap: QpCap {
             max_send_wr: depth(dice),

@@ -26,6 +26,9 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
 /// Words that everybody may count up.
 pub(crate) const COUNTERS: usize = 2;
 
+/// Which protection domain of a node its shared receive queues are of.
+pub(crate) const SRQ_DOMAIN: usize = 0;
+
 /// How received packets reach an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RxStyle {
@@ -118,9 +121,6 @@ pub(crate) struct Node {
     pub(crate) counted: [Vec<u64>; COUNTERS],
 }
 
-/// How many receives a shared receive queue of a node holds.
-const SRQ_DEPTH: u32 = 16;
-
 impl Node {
     /// Node number `number` with `memory` bytes.
     pub(crate) fn new(
@@ -128,6 +128,7 @@ impl Node {
         config: Config,
         style: Style,
         memory: usize,
+        srq_depth: u32,
         dice: &mut Dice,
     ) -> Self {
         let mut engine = Engine::new(config);
@@ -167,8 +168,13 @@ impl Node {
         let recv_cq = cqs[cqs.len() - 1].0;
         let srqs = [None, Some((xrcd, recv_cq))]
             .map(|xrc| {
-                let attr =
-                    SrqInitAttr { pd: domains[0].pd, max_wr: SRQ_DEPTH, max_sge: 8, limit: 0, xrc };
+                let attr = SrqInitAttr {
+                    pd: domains[SRQ_DOMAIN].pd,
+                    max_wr: srq_depth,
+                    max_sge: 8,
+                    limit: 0,
+                    xrc,
+                };
                 let (id, queue) = engine.create_srq(attr).expect("a shared receive queue");
                 let ledger = RecvLedger::new(true);
                 Shared { id, queue, recvs: Vec::new(), next: 0, ledger }

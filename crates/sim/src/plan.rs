@@ -19,7 +19,7 @@ use feroce_wire::Imm;
 
 use crate::dice::Dice;
 use crate::flow::{End, Kind, Mishap};
-use crate::node::{ALL, COUNTERS, Mr, Node};
+use crate::node::{ALL, COUNTERS, Mr, Node, SRQ_DOMAIN};
 use crate::windows::Windows;
 
 /// A send to be posted, and what it must lead to.
@@ -212,12 +212,12 @@ impl Planner<'_> {
     pub(crate) fn landing(
         &mut self,
         side: usize,
+        domain: usize,
         len: usize,
         most: usize,
     ) -> Option<(SgeList, Vec<(usize, usize)>)> {
         let unsure = self.is_unsure() || !self.ends[self.first].kind.is_reliable();
         let lens = self.split(len, most);
-        let domain = self.ends[self.first + side].domain;
         let node = &mut self.nodes[self.ends[self.first + side].node];
         let own = node.domains[domain].own;
         let mut pieces = Vec::with_capacity(lens.len());
@@ -237,11 +237,11 @@ impl Planner<'_> {
         let peer = side ^ 1;
         let slack = if self.dice.chance(0.5) { self.dice.size(0..=100) } else { 0 };
         let srq = self.ends[self.first + peer].srq;
-        let len = match srq {
-            Some(_) => self.srq_len,
-            None => len + slack,
+        let (domain, len) = match srq {
+            Some(_) => (SRQ_DOMAIN, self.srq_len),
+            None => (self.ends[self.first + peer].domain, len + slack),
         };
-        let (sges, pieces) = self.landing(peer, len, 8)?;
+        let (sges, pieces) = self.landing(peer, domain, len, 8)?;
         let wr = RecvWr { wr_id: 0, sges };
         let recv = Recv { wr, pieces };
         match srq {
@@ -251,10 +251,13 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// Receives beyond what will be sent, because the wire may double messages.
+    /// Receives beyond what `side` will send: the wire may double messages, and others may need
+    /// the receives that those take from a shared queue.
     fn spare_receives(&mut self, side: usize) -> Option<()> {
-        for _ in 0..4 {
-            let len = self.longest_datagram(side);
+        let steps = &self.ends[self.first + side].steps;
+        for _ in 0..steps.iter().filter(|s| s.wr.op.consumes_receive()).count() {
+            let len =
+                if self.ends[self.first + (side ^ 1)].srq.is_some() { self.srq_len } else { 60 };
             self.receive(side, len)?;
         }
         Some(())
@@ -399,8 +402,9 @@ impl Planner<'_> {
     }
 
     fn push_fetch(&mut self, side: usize, op: SendOp, len: usize, what: Expected) -> Option<usize> {
-        let max_sge = self.ends[self.first + side].max_sge;
-        let (sges, pieces) = self.landing(side, len, max_sge)?;
+        let end = &self.ends[self.first + side];
+        let (domain, max_sge) = (end.domain, end.max_sge);
+        let (sges, pieces) = self.landing(side, domain, len, max_sge)?;
         if let Expected::Bytes(bytes) = &what {
             let bytes = bytes.clone();
             self.node_of(side).memory.expect_scattered(&pieces, &bytes);
@@ -492,7 +496,12 @@ impl Planner<'_> {
     fn unreliable_step(&mut self, side: usize) -> Option<()> {
         let room = self.longest_datagram(side);
         let is_datagram = self.ends[self.first].kind == Kind::Ud;
-        let len = self.len(if is_datagram { room - 40 } else { room });
+        let most = if is_datagram { room - 40 } else { room };
+        let most = match self.ends[self.first + (side ^ 1)].srq {
+            Some(_) => most.min(self.srq_len - 40),
+            None => most,
+        };
+        let len = self.len(most);
         let (data, payload) = self.gather(side, len);
         let imm = Imm(self.dice.any() as u32);
         if is_datagram || self.dice.chance(0.6) {
@@ -508,7 +517,7 @@ impl Planner<'_> {
         node.memory.forget(at, len);
         let mr = node.register(domain, at, len, ALL, self.dice);
         let op = if self.dice.chance(0.5) {
-            self.receive(side, 0)?;
+            self.receive(side, room)?;
             SendOp::WriteImm(mr.remote(at), imm)
         } else {
             SendOp::Write(mr.remote(at))

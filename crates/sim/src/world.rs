@@ -81,7 +81,8 @@ impl World {
                 let config = knobs.config(&mut dice);
                 let mut style = Knobs::style(&mut dice);
                 style.rx = options.rx.unwrap_or(style.rx);
-                Node::new(i as u8, config, style, knobs.memory, &mut dice)
+                let depth = if knobs.calm { 4096 } else { 16 };
+                Node::new(i as u8, config, style, knobs.memory, depth, &mut dice)
             })
             .collect();
         let (ends, reach) = draw_flows(&mut dice, &knobs, &mut nodes, srq_len, options);
@@ -443,6 +444,13 @@ fn draw_flows(
             // Memory ran out in the middle: a program is cut short, the flow goes.
             ends.truncate(first);
             break;
+        }
+    }
+    for end in ends.iter().filter(|end| !end.kind.is_reliable()) {
+        // A message that is cut short leaves its mark in a receive that anyone may get.
+        if let (Some(i), node) = (end.srq, &mut nodes[end.node]) {
+            let pieces = node.srqs[i].recvs.iter().flat_map(|recv| &recv.pieces);
+            pieces.for_each(|&(at, len)| node.memory.forget(at, len));
         }
     }
     (ends, reach)
