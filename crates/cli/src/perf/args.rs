@@ -1,0 +1,160 @@
+//! The command line of `feroce perf`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::spec::{Amount, AtomicKind, Mode, Op, Service, Sizes, Spec};
+
+/// Options, named as those of perftest where perftest has them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server is started first and needs no options but the operation; the client sends it the rest.
+
+Examples:
+  feroce perf write bw --both             both ends here, on two loopback addresses
+  feroce perf write bw                    server
+  feroce perf write bw -s 1048576 HOST    client
+  feroce perf send lat -a --plot lat.svg --both")]
+pub(crate) struct Args {
+    /// What to do.
+    #[arg(value_enum)]
+    pub(crate) op: Op,
+    /// What to measure: bandwidth or latency.
+    #[arg(value_enum)]
+    pub(crate) mode: Mode,
+    /// The server to measure with; without it, be the server.
+    #[arg(conflicts_with = "both")]
+    pub(crate) host: Option<String>,
+    /// Run both ends in this process.
+    #[arg(long)]
+    pub(crate) both: bool,
+    /// Bytes in a message [default: 65536 for bandwidth, 2 for latency, 8 for atomics].
+    #[arg(short, long, value_parser = parse_size)]
+    size: Option<usize>,
+    /// Every power of two from 2 bytes to 8 MiB.
+    #[arg(short, long, conflicts_with = "size")]
+    all: bool,
+    /// Messages to measure, on each queue pair [default: as many as go in a second].
+    #[arg(short = 'n', long, conflicts_with = "duration")]
+    iterations: Option<u64>,
+    /// Seconds to measure.
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Sends outstanding on a queue pair.
+    #[arg(short, long, default_value_t = 128)]
+    tx_depth: u32,
+    /// Receives posted on a queue pair.
+    #[arg(short, long, default_value_t = 512)]
+    rx_depth: u32,
+    /// Sends handed to the adapter at once.
+    #[arg(short = 'l', long, default_value_t = 1)]
+    post_list: u32,
+    /// One in so many sends reports its completion [default: a quarter of the depth, every one
+    /// from 8 KiB on].
+    #[arg(short = 'Q', long, default_value_t = 0, hide_default_value = true)]
+    cq_mod: u32,
+    /// Queue pairs.
+    #[arg(short, long, default_value_t = 1)]
+    qps: u32,
+    /// Service.
+    #[arg(short, long = "connection", value_enum, ignore_case = true, default_value = "rc")]
+    connection: Service,
+    /// Atomic operation.
+    #[arg(short = 'A', long, value_enum, default_value = "fetch-add")]
+    atomic: AtomicKind,
+    /// Send messages of at most this many bytes inline.
+    #[arg(short = 'I', long, default_value_t = 0)]
+    inline: u32,
+    /// Sleep until completions come instead of polling.
+    #[arg(short, long)]
+    events: bool,
+    /// Both sides send.
+    #[arg(short, long)]
+    bidirectional: bool,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: what both ports take].
+    #[arg(short, long)]
+    mtu: Option<u32>,
+    /// Which of the addresses of the device to use.
+    #[arg(short, long)]
+    pub(crate) gid_index: Option<u16>,
+    /// Device, or interface it stands on.
+    #[arg(short, long, conflicts_with = "address")]
+    pub(crate) device: Option<String>,
+    /// Address to use instead of a device; with --both, two.
+    #[arg(long, value_delimiter = ',', value_name = "IP")]
+    pub(crate) address: Vec<IpAddr>,
+    /// TCP port on which the two sides agree.
+    #[arg(short, long, default_value_t = 18515)]
+    pub(crate) port: u16,
+    /// Draw latency or bandwidth over size.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Also measure plain sockets between the two addresses, for comparison.
+    #[arg(long, value_enum, requires = "both")]
+    pub(crate) reference: Option<Reference>,
+}
+
+/// What to compare with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Reference {
+    /// Latency of datagrams that bounce between two UDP sockets.
+    Udp,
+    /// Bandwidth of a TCP stream.
+    Tcp,
+}
+
+impl Args {
+    /// What is measured, checked.
+    pub(crate) fn spec(&self) -> anyhow::Result<Spec> {
+        let sizes = if self.all { Sizes::Sweep } else { Sizes::One(self.size) };
+        let amount = match (self.iterations, self.duration) {
+            (Some(n), _) => Amount::Messages(n),
+            (None, seconds) => Amount::Seconds(seconds.unwrap_or(1.0)),
+        };
+        let spec = Spec {
+            op: self.op,
+            mode: self.mode,
+            service: self.connection,
+            atomic: self.atomic,
+            sizes: sizes.list(self.op, self.mode)?,
+            amount,
+            tx_depth: self.tx_depth,
+            rx_depth: self.rx_depth,
+            cq_mod: self.cq_mod,
+            post_list: self.post_list,
+            qps: self.qps,
+            mtu: self.mtu,
+            inline: self.inline,
+            events: self.events,
+            bidirectional: self.bidirectional,
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// A number of bytes, with K or M for powers of 1024.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        _ => (text, 0),
+    };
+    let bytes = digits.parse::<usize>().map_err(|_| "a number of bytes, like 4096, 64K or 1M")?;
+    bytes.checked_mul(1 << shift).ok_or_else(|| "too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_may_have_a_suffix() {
+        assert_eq!(parse_size("17"), Ok(17));
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("1m"), Ok(1 << 20));
+        assert!(parse_size("").is_err());
+        assert!(parse_size("-1").is_err());
+        assert!(parse_size("1G").is_err());
+    }
+}

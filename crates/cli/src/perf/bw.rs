@@ -1,0 +1,264 @@
+//! Bandwidth: one side, or both, keep their send queues full.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use feroce::Cqe;
+
+use super::clock::{self, nanos};
+use super::end::{End, Idle, succeeded};
+use super::measure::Sample;
+use super::progress::Progress;
+use super::side::{Message, Side, Tally, unexpected};
+use super::spec::{Amount, Service};
+use super::stop;
+
+/// Completions taken at once.
+const BATCH: usize = 64;
+/// How long messages of an unreliable service are waited for after the last was sent.
+const STRAGGLERS: Duration = Duration::from_millis(30);
+
+/// How one queue pair stands.
+#[derive(Debug, Default)]
+struct Flow {
+    posted: u64,
+    completed: u64,
+    /// Messages that will report, and when they were posted.
+    reporting: VecDeque<(u64, Instant)>,
+}
+
+/// The sending side.
+struct Pump {
+    size: usize,
+    every: u64,
+    /// Messages per queue pair.
+    target: u64,
+    until: Option<Instant>,
+    flows: Vec<Flow>,
+    started: Instant,
+    ended: Option<Instant>,
+    cqes: Vec<Cqe>,
+}
+
+impl Pump {
+    fn new(end: &End, size: usize, amount: Amount) -> Self {
+        let started = clock::now();
+        let (target, until) = match amount {
+            Amount::Messages(n) => (n, None),
+            Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
+        };
+        Self {
+            size,
+            every: end.spec.signal_every(size),
+            target,
+            until,
+            flows: end.qps.iter().map(|_| Flow::default()).collect(),
+            started,
+            ended: None,
+            cqes: Vec::with_capacity(BATCH),
+        }
+    }
+
+    fn completed(&self) -> u64 {
+        self.flows.iter().map(|f| f.completed).sum()
+    }
+
+    fn posted(&self) -> u64 {
+        self.flows.iter().map(|f| f.posted).sum()
+    }
+
+    /// Posts what there is room for and takes what has completed. True: something happened.
+    fn turn(&mut self, end: &mut End, sample: &mut Sample) -> anyhow::Result<bool> {
+        if self.ended.is_some() {
+            return Ok(false);
+        }
+        let now = clock::now();
+        if stop::requested() || self.until.is_some_and(|until| now >= until) {
+            self.target = 0;
+        }
+        let mut busy = false;
+        for i in 0..self.flows.len() {
+            busy |= self.post(end, i, now)?;
+        }
+        busy |= self.take(end, sample)?;
+        let is_done = |f: &Flow| f.posted >= self.target && f.completed == f.posted;
+        if self.flows.iter().all(is_done) {
+            self.ended = Some(clock::now());
+        }
+        Ok(busy)
+    }
+
+    /// Posts messages on queue pair `i`.
+    fn post(&mut self, end: &mut End, i: usize, now: Instant) -> anyhow::Result<bool> {
+        let (depth, list) = (u64::from(end.spec.tx_depth), u64::from(end.spec.post_list));
+        let flow = &mut self.flows[i];
+        let closing = flow.posted >= self.target;
+        let first = flow.posted;
+        let n = if closing {
+            // One more that reports, if the last did not: the queue must drain.
+            let reports = flow.reporting.back().is_some_and(|(last, _)| last + 1 == first);
+            u64::from(flow.completed < first && !reports)
+        } else {
+            let room = depth - (first - flow.completed);
+            // Whole lists, so that there are few calls; less only at the end.
+            let left = self.target - first;
+            if room < list.min(left).min(depth) { 0 } else { list.min(left).min(room) }
+        };
+        if n == 0 {
+            return Ok(false);
+        }
+        let every = self.every;
+        let reports = |seq: u64| closing || (seq + 1).is_multiple_of(every);
+        let wrs: Vec<_> = (first..first + n)
+            .map(|seq| end.request(i, (i as u64) << 48 | seq, self.size, reports(seq)))
+            .collect();
+        flow.reporting.extend((first..first + n).filter(|&seq| reports(seq)).map(|s| (s, now)));
+        flow.posted += n;
+        end.qps[i].post_send(wrs).context("cannot post")?;
+        Ok(true)
+    }
+
+    /// Takes completions of sends.
+    fn take(&mut self, end: &End, sample: &mut Sample) -> anyhow::Result<bool> {
+        self.cqes.clear();
+        let taken = end.send_cq.poll(&mut self.cqes);
+        if taken == 0 {
+            return Ok(false);
+        }
+        let now = clock::now();
+        for cqe in &self.cqes {
+            succeeded(cqe)?;
+            let Some(flow) = self.flows.get_mut((cqe.wr_id >> 48) as usize) else { continue };
+            if let Some((seq, posted)) = flow.reporting.pop_front() {
+                flow.completed = seq + 1;
+                sample.record(nanos(now - posted));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The receiving side.
+struct Sink {
+    received: u64,
+    /// Receives to post again, by queue pair.
+    owed: Vec<u64>,
+    batch: u64,
+    cqes: Vec<Cqe>,
+    last: Instant,
+}
+
+impl Sink {
+    fn new(end: &End) -> Self {
+        Self {
+            received: 0,
+            owed: vec![0; end.qps.len()],
+            batch: u64::from(end.spec.rx_depth).div_ceil(4),
+            cqes: Vec::with_capacity(BATCH),
+            last: clock::now(),
+        }
+    }
+
+    fn turn(&mut self, end: &mut End) -> anyhow::Result<bool> {
+        self.cqes.clear();
+        if end.recv_cq.poll(&mut self.cqes) == 0 {
+            return Ok(false);
+        }
+        for cqe in &self.cqes {
+            succeeded(cqe)?;
+            let i = cqe.wr_id as usize;
+            self.owed[i] += 1;
+            if self.owed[i] >= self.batch {
+                end.post_receives(i, std::mem::take(&mut self.owed[i]))?;
+            }
+        }
+        self.received += self.cqes.len() as u64;
+        self.last = clock::now();
+        Ok(true)
+    }
+
+    /// Posts what is missing.
+    fn refill(&mut self, end: &mut End) -> anyhow::Result<()> {
+        for (i, owed) in self.owed.iter_mut().enumerate() {
+            end.post_receives(i, std::mem::take(owed))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all of `sent` messages have come that will.
+    fn is_full(&self, sent: u64, service: Service) -> bool {
+        self.received >= sent || service != Service::Rc && clock::now() - self.last > STRAGGLERS
+    }
+}
+
+/// Runs one measurement, sending if `sends`, and tells the other side. The other side sends if
+/// `peer_sends`.
+pub(crate) fn run(
+    end: &mut End,
+    side: &mut Side,
+    size: usize,
+    amount: Amount,
+    (sends, peer_sends): (bool, bool),
+    progress: &mut Progress,
+) -> anyhow::Result<(Tally, Sample)> {
+    let mut sample = Sample::new();
+    let before = end.context.counters();
+    let mut pump = sends.then(|| Pump::new(end, size, amount));
+    let mut sink = (peer_sends && end.spec.takes_receives()).then(|| Sink::new(end));
+    // How many messages the peer sent, once it said so.
+    let mut peer_sent = (!peer_sends).then_some(0);
+    let mut told = !sends;
+    let mut idle = Idle::default();
+    let mut idle_turns = 0_u32;
+    loop {
+        let mut busy = false;
+        if let Some(pump) = &mut pump {
+            busy |= pump.turn(end, &mut sample)?;
+            if pump.ended.is_some() && !told {
+                side.send(Message::Done { sent: pump.posted() })?;
+                told = true;
+            }
+            progress.tick(pump.completed());
+        }
+        if let Some(sink) = &mut sink {
+            busy |= sink.turn(end)?;
+        }
+        let full = match (&sink, peer_sent) {
+            (_, None) => false,
+            (Some(sink), Some(sent)) => sink.is_full(sent, end.spec.service),
+            (None, Some(_)) => true,
+        };
+        if told && full {
+            break;
+        }
+        if busy {
+            (idle, idle_turns) = (Idle::default(), 0);
+            continue;
+        }
+        idle_turns += 1;
+        let nothing_to_poll = told && sink.is_none();
+        let heard = match nothing_to_poll {
+            true => Some(side.recv()?),
+            false if idle_turns.is_multiple_of(64) || end.spec.events => side.try_recv()?,
+            false => None,
+        };
+        match heard {
+            Some(Message::Done { sent }) => peer_sent = Some(sent),
+            Some(other) => return Err(unexpected(&other)),
+            None => idle.pause(end)?,
+        }
+    }
+    if let Some(sink) = &mut sink {
+        sink.refill(end)?;
+    }
+    let after = end.context.counters();
+    let tally = Tally {
+        sent: pump.as_ref().map_or(0, Pump::completed),
+        elapsed_ns: pump.as_ref().map_or(0, |p| nanos(p.ended.unwrap_or(p.started) - p.started)),
+        received: sink.map(|s| s.received),
+        sent_pkts: after.sent_pkts - before.sent_pkts,
+        rcvd_pkts: after.rcvd_pkts - before.rcvd_pkts,
+    };
+    Ok((tally, sample))
+}

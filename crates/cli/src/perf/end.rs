@@ -1,0 +1,300 @@
+//! One end of a measurement: a device, its queue pairs, and memory for their messages.
+//!
+//! Memory is one region. Each queue pair has a slot for what it sends and, after all of those, a
+//! slot for what it receives or what the peer writes; both sides have the same layout.
+
+use std::net::{IpAddr, UdpSocket};
+
+use anyhow::{Context as _, bail, ensure};
+use feroce::{
+    Access, AddrVec, Ah, CompChannel, Context, Cq, Cqe, Data, Dest, Device, Gid, InlineBytes, Mr,
+    Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Remote, Rkey, SendFlags, SendOp, SendWr,
+    WcStatus,
+};
+
+use super::side::{Ends, Peer};
+use super::spec::{AtomicKind, Op, Service, Spec};
+
+/// Header area in front of a received datagram.
+const GRH: usize = 40;
+/// The key of our datagram queue pairs.
+const QKEY: Qkey = Qkey(0x1ced_c0de);
+
+/// Where an end is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: Device,
+    pub(crate) gid_index: u16,
+}
+
+impl Place {
+    /// The place that the user named.
+    pub(crate) fn named(name: &str, gid_index: Option<u16>) -> anyhow::Result<Self> {
+        Ok(Self { device: Device::named(name)?, gid_index: gid_index.unwrap_or(0) })
+    }
+
+    /// The device that has this address.
+    pub(crate) fn at(ip: IpAddr) -> anyhow::Result<Self> {
+        let bare = Device::at([ip]);
+        if !ip.is_loopback() {
+            let wanted = bare.gids().first().copied();
+            for device in Device::list()? {
+                if let Some(i) = device.gids().iter().position(|gid| Some(*gid) == wanted) {
+                    return Ok(Self { device, gid_index: u16::try_from(i)? });
+                }
+            }
+        }
+        Ok(Self { device: bare, gid_index: 0 })
+    }
+
+    /// The place from which this machine reaches `peer`. Where that is the address of the peer
+    /// itself, another loopback address stands in: one process has an address to itself.
+    pub(crate) fn toward(peer: IpAddr) -> anyhow::Result<Self> {
+        let any: IpAddr = match peer {
+            IpAddr::V4(_) => [0; 4].into(),
+            IpAddr::V6(_) => [0; 16].into(),
+        };
+        let probe = UdpSocket::bind((any, 0))?;
+        probe.connect((peer, 9)).with_context(|| format!("no way to {peer}"))?;
+        match (probe.local_addr()?.ip(), peer) {
+            (own, IpAddr::V4(v4)) if own == peer && v4.is_loopback() => {
+                let [a, b, c, d] = v4.octets();
+                Self::at([a, b, c, d ^ 3].into())
+            }
+            (own, _) if own == peer => {
+                bail!("{peer} is an address of this machine: say --address or -d, or use --both")
+            }
+            (own, _) => Self::at(own),
+        }
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) context: Context,
+    pd: Pd,
+    channel: CompChannel,
+    pub(crate) send_cq: Cq,
+    pub(crate) recv_cq: Cq,
+    pub(crate) qps: Vec<Qp>,
+    pub(crate) mr: Mr,
+    pub(crate) spec: Spec,
+    /// Path MTU in use.
+    pub(crate) mtu: Pmtu,
+    slot: usize,
+    gid_index: u16,
+    /// The memory of the peer, once connected.
+    remote: Remote,
+    /// For datagrams: the way to the peer, and its queue pairs.
+    ah: Option<Ah>,
+    peers: Vec<Peer>,
+}
+
+impl End {
+    /// Makes queue pairs and memory.
+    pub(crate) fn open(place: &Place, spec: &Spec) -> anyhow::Result<Self> {
+        let context = place.device.open().context("cannot open the device")?;
+        let port = context.port();
+        let mut mtu = port.active_mtu;
+        if let Some(bytes) = spec.mtu {
+            let asked = Pmtu::from_bytes(bytes as usize)
+                .with_context(|| format!("-m {bytes}: 256, 512, 1024, 2048 or 4096"))?;
+            ensure!(asked <= mtu, "-m {bytes}: the port takes at most {}", mtu.bytes());
+            mtu = asked;
+        }
+        let mut spec = spec.clone();
+        spec.fit_datagrams(mtu.bytes())?;
+        let channel = context.create_comp_channel()?;
+        let send_cq = context.create_cq_with(spec.tx_depth * spec.qps + 16, &channel)?;
+        let recv_cq = context.create_cq_with(spec.rx_depth * spec.qps + 16, &channel)?;
+        let pd = context.alloc_pd()?;
+        let slot = (spec.max_size() + GRH).next_multiple_of(4096);
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let mr = pd.alloc_mr(2 * slot * spec.qps as usize, access)?;
+        let cap = QpCap {
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: spec.inline,
+            ..QpCap::new(spec.tx_depth + 1, spec.rx_depth)
+        };
+        let mut qps = Vec::new();
+        for _ in 0..spec.qps {
+            let builder = match spec.service {
+                Service::Rc => pd.rc_qp(&send_cq, &recv_cq, cap),
+                Service::Uc => pd.uc_qp(&send_cq, &recv_cq, cap),
+                Service::Ud => pd.ud_qp(&send_cq, &recv_cq, cap),
+            };
+            qps.push(builder.create().context("cannot make a queue pair")?);
+        }
+        Ok(Self {
+            context,
+            pd,
+            channel,
+            send_cq,
+            recv_cq,
+            qps,
+            mr,
+            spec,
+            mtu,
+            slot,
+            gid_index: place.gid_index,
+            remote: Remote::default(),
+            ah: None,
+            peers: Vec::new(),
+        })
+    }
+
+    /// What the peer must know.
+    pub(crate) fn ends(&self) -> anyhow::Result<Ends> {
+        let mut qps = Vec::new();
+        let mut gid = Gid::default();
+        for qp in &self.qps {
+            let end = qp.endpoint_at(self.gid_index)?;
+            gid = end.gid;
+            qps.push(Peer { qpn: end.qpn.get(), psn: end.psn.get() });
+        }
+        let Remote { addr, rkey } = self.mr.remote(0);
+        Ok(Ends { gid: gid.0, mtu: self.mtu.bytes(), addr, rkey: rkey.0, qps })
+    }
+
+    /// Connects to the peer and posts receives.
+    pub(crate) fn connect(&mut self, peer: &Ends) -> anyhow::Result<()> {
+        ensure!(peer.qps.len() == self.qps.len(), "the other side has another number of QPs");
+        let their_mtu = Pmtu::from_bytes(peer.mtu).context("the other side has no such MTU")?;
+        self.mtu = self.mtu.min(their_mtu);
+        self.spec.fit_datagrams(self.mtu.bytes())?;
+        self.remote = Remote { addr: peer.addr, rkey: Rkey(peer.rkey) };
+        let av = AddrVec { dgid: Gid(peer.gid), sgid_index: self.gid_index, ..AddrVec::default() };
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        for (i, (qp, to)) in self.qps.iter_mut().zip(&peer.qps).enumerate() {
+            // Each queue pair has a flow of its own.
+            let av = AddrVec { flow_label: 0x100 + i as u32, ..av };
+            let (qpn, psn) = (Qpn::new(to.qpn), Psn::new(to.psn));
+            let own = qp.endpoint_at(self.gid_index)?.psn;
+            match self.spec.service {
+                Service::Ud => qp.activate(QKEY)?,
+                Service::Uc => {
+                    qp.modify(&QpAttr::init(Access::REMOTE_WRITE))?;
+                    qp.modify(&QpAttr::rtr_uc(av, qpn, psn, self.mtu))?;
+                    qp.modify(&QpAttr::rts_unreliable(own))?;
+                }
+                Service::Rc => {
+                    qp.modify(&QpAttr::init(access))?;
+                    qp.modify(&QpAttr::rtr(av, qpn, psn, self.mtu))?;
+                    qp.modify(&QpAttr::rts(own))?;
+                }
+            }
+        }
+        self.peers.clone_from(&peer.qps);
+        if self.spec.service == Service::Ud {
+            self.ah = Some(self.pd.create_ah(av)?);
+        }
+        if self.spec.takes_receives() {
+            for i in 0..self.qps.len() {
+                self.post_receives(i, u64::from(self.spec.rx_depth))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where queue pair `i` has what it sends.
+    pub(crate) fn out_at(&self, i: usize) -> usize {
+        i * self.slot
+    }
+
+    /// Where queue pair `i` gets what it receives.
+    pub(crate) fn in_at(&self, i: usize) -> usize {
+        (self.spec.qps as usize + i) * self.slot
+    }
+
+    /// Posts `n` receives on queue pair `i`.
+    pub(crate) fn post_receives(&mut self, i: usize, n: u64) -> anyhow::Result<()> {
+        let at = self.in_at(i);
+        let len = self.spec.max_size() + if self.spec.service == Service::Ud { GRH } else { 0 };
+        let mr = &self.mr;
+        let receives = (0..n).map(|_| mr.recv(i as u64, at..at + len));
+        self.qps[i].post_recv(receives).context("cannot post a receive")
+    }
+
+    /// The next message of queue pair `i`.
+    pub(crate) fn request(&self, i: usize, wr_id: u64, size: usize, signaled: bool) -> SendWr {
+        let out = self.out_at(i);
+        let remote = |at: usize| Remote { addr: self.remote.addr + at as u64, ..self.remote };
+        let target = remote(self.in_at(i));
+        let op = match (self.spec.op, self.spec.atomic) {
+            (Op::Write, _) => SendOp::Write(target),
+            (Op::Read, _) => SendOp::Read(remote(out)),
+            (Op::Send, _) => SendOp::Send,
+            (Op::Atomic, AtomicKind::FetchAdd) => SendOp::FetchAdd { remote: target, add: 1 },
+            (Op::Atomic, AtomicKind::CmpSwap) => {
+                SendOp::CmpSwap { remote: target, compare: 0, swap: 0 }
+            }
+        };
+        let dest = match (&self.ah, self.peers.get(i)) {
+            (Some(ah), Some(peer)) => ah.dest(Qpn::new(peer.qpn), QKEY),
+            _ => Dest::Connected,
+        };
+        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        SendWr { wr_id, op, data: self.payload(out, size), flags, dest }
+    }
+
+    fn payload(&self, at: usize, size: usize) -> Data {
+        if size > self.spec.inline as usize {
+            return self.mr.data(at..at + size);
+        }
+        let mut bytes = [0; 256];
+        if let Some(bytes) = bytes.get_mut(..size)
+            && self.mr.read_at(at, bytes).is_ok()
+        {
+            return Data::Inline(InlineBytes::new(bytes));
+        }
+        let mut bytes = vec![0; size];
+        // The slot is as long as the longest message.
+        let _ = self.mr.read_at(at, &mut bytes);
+        Data::Inline(InlineBytes::new(&bytes))
+    }
+}
+
+/// What a loop does when nothing has happened: it spins, or sleeps if the user asked for events.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    armed: bool,
+}
+
+impl Idle {
+    /// Something happened.
+    pub(crate) fn reset(&mut self) {
+        self.armed = false;
+    }
+
+    /// Nothing happened. Queues are armed first and looked at once more, because what came before
+    /// does not wake us.
+    pub(crate) fn pause(&mut self, end: &End) -> anyhow::Result<()> {
+        if !end.spec.events {
+            std::hint::spin_loop();
+        } else if self.armed {
+            self.armed = false;
+            end.channel.wait(Some(50))?;
+        } else {
+            self.armed = true;
+            end.send_cq.notify(Notify::Next);
+            end.recv_cq.notify(Notify::Next);
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a completion that is not a success, saying what may be the matter.
+pub(crate) fn succeeded(cqe: &Cqe) -> anyhow::Result<()> {
+    match cqe.status {
+        WcStatus::Success => Ok(()),
+        WcStatus::RetryExceeded => {
+            bail!("the other side no longer answers ({:?}): is it still there?", cqe.status)
+        }
+        status => bail!("a work request failed: {status}"),
+    }
+}

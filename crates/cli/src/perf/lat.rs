@@ -1,0 +1,191 @@
+//! Latency: one message at a time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use feroce::Cqe;
+
+use super::clock::{self, nanos};
+use super::end::{End, Idle, succeeded};
+use super::measure::Sample;
+use super::progress::Progress;
+use super::side::{Message, Side, Tally, unexpected};
+use super::spec::{Amount, Op};
+use super::stop;
+
+/// How long an answer may take before it counts as lost.
+const OVERDUE: Duration = Duration::from_secs(5);
+/// One in so many sends of a ping-pong reports.
+const SIGNAL_EVERY: u64 = 16;
+
+/// One side of the exchange.
+struct Player<'a> {
+    end: &'a mut End,
+    side: &'a mut Side,
+    size: usize,
+    posted: u64,
+    /// Sends that are not known to be complete.
+    outstanding: u64,
+    /// The message that is expected, for writes: its last byte.
+    mark: u8,
+    idle: Idle,
+}
+
+/// What a wait ended with.
+enum Heard {
+    Message,
+    /// The other side has finished.
+    End,
+}
+
+impl Player<'_> {
+    /// Sends one message.
+    fn send(&mut self) -> anyhow::Result<()> {
+        if self.end.spec.op == Op::Write {
+            let last = self.end.out_at(0) + self.size - 1;
+            self.end.mr.write_at(last, &[self.mark])?;
+        }
+        let ping_pong = self.end.spec.is_ping_pong();
+        let signaled = !ping_pong || (self.posted + 1).is_multiple_of(SIGNAL_EVERY);
+        let wr = self.end.request(0, 0, self.size, signaled);
+        self.end.qps[0].post_send([wr]).context("cannot post")?;
+        self.posted += 1;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Takes completions of sends, and drives the adapter.
+    fn reap(&mut self) -> anyhow::Result<bool> {
+        let Some(cqe) = self.end.send_cq.poll_one() else { return Ok(false) };
+        succeeded(&cqe)?;
+        self.outstanding = 0;
+        Ok(true)
+    }
+
+    /// Whether the message of the other side is there.
+    fn look(&mut self) -> anyhow::Result<bool> {
+        match self.end.spec.op {
+            Op::Send => {
+                let Some(cqe) = self.end.recv_cq.poll_one() else { return Ok(false) };
+                self.accept(&cqe)?;
+                Ok(true)
+            }
+            Op::Write => {
+                let mut byte = [0];
+                self.end.mr.read_at(self.end.in_at(0) + self.size - 1, &mut byte)?;
+                if byte[0] == self.mark {
+                    return Ok(true);
+                }
+                self.reap()?;
+                Ok(false)
+            }
+            Op::Read | Op::Atomic => self.reap(),
+        }
+    }
+
+    fn accept(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
+        succeeded(cqe)?;
+        self.end.post_receives(0, 1)
+    }
+
+    /// Waits for the message of the other side. `patient`: as long as it takes.
+    fn wait(&mut self, patient: bool) -> anyhow::Result<Heard> {
+        let mut since: Option<Instant> = None;
+        let mut turns = 0_u32;
+        while !self.look()? {
+            turns += 1;
+            if turns.is_multiple_of(256) || self.end.spec.events {
+                match self.side.try_recv()? {
+                    Some(Message::Done { .. }) => return Ok(Heard::End),
+                    Some(other) => return Err(unexpected(&other)),
+                    None => {}
+                }
+                let started = *since.get_or_insert_with(clock::now);
+                if !patient && clock::now() - started > OVERDUE {
+                    bail!(
+                        "no answer within {OVERDUE:?}: a message was lost, and this service \
+                           does not send it again"
+                    );
+                }
+            }
+            self.idle.pause(self.end)?;
+        }
+        self.idle.reset();
+        Ok(Heard::Message)
+    }
+
+    /// Keeps the send queue from filling up with sends that do not report.
+    fn tidy(&mut self) -> anyhow::Result<()> {
+        if self.end.spec.op == Op::Send {
+            while self.outstanding >= SIGNAL_EVERY && !self.reap()? {
+                self.idle.pause(self.end)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The client: measures.
+pub(crate) fn lead(
+    end: &mut End,
+    side: &mut Side,
+    size: usize,
+    amount: Amount,
+    progress: &mut Progress,
+) -> anyhow::Result<(Tally, Sample)> {
+    let mut sample = Sample::new();
+    let halves = if end.spec.is_ping_pong() { 2 } else { 1 };
+    let (mark, idle) = (0, Idle::default());
+    let mut player = Player { end, side, size, posted: 0, outstanding: 0, mark, idle };
+    let started = clock::now();
+    let (target, until) = match amount {
+        Amount::Messages(n) => (n, None),
+        Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
+    };
+    let mut before = clock::now();
+    while player.posted < target && !stop::requested() && until.is_none_or(|at| before < at) {
+        player.mark = player.mark.wrapping_add(1).max(1);
+        player.send()?;
+        if let Heard::End = player.wait(false)? {
+            bail!("the other side stopped");
+        }
+        let now = clock::now();
+        sample.record(nanos(now - before) / halves);
+        before = now;
+        player.tidy()?;
+        progress.tick(player.posted);
+    }
+    let sent = player.posted;
+    clear(end, size)?;
+    side.send(Message::Done { sent })?;
+    let elapsed_ns = nanos(before - started);
+    Ok((Tally { sent, elapsed_ns, ..Tally::default() }, sample))
+}
+
+/// The server: answers.
+pub(crate) fn follow(end: &mut End, side: &mut Side, size: usize) -> anyhow::Result<Tally> {
+    if !end.spec.is_ping_pong() {
+        return match side.recv()? {
+            Message::Done { .. } => Ok(Tally::default()),
+            other => Err(unexpected(&other)),
+        };
+    }
+    let (mark, idle) = (0, Idle::default());
+    let mut player = Player { end, side, size, posted: 0, outstanding: 0, mark, idle };
+    loop {
+        player.mark = player.mark.wrapping_add(1).max(1);
+        if let Heard::End = player.wait(true)? {
+            break;
+        }
+        player.send()?;
+        player.tidy()?;
+    }
+    let sent = player.posted;
+    clear(end, size)?;
+    Ok(Tally { sent, ..Tally::default() })
+}
+
+/// Makes sure that no mark of this measurement is taken for one of the next.
+fn clear(end: &End, size: usize) -> anyhow::Result<()> {
+    Ok(end.mr.write_at(end.in_at(0) + size - 1, &[0])?)
+}

@@ -1,0 +1,181 @@
+//! What was measured, and how it is shown.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::spec::{Mode, Op, Service, Spec};
+
+/// Times of single messages, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Sample(Histogram<u64>);
+
+impl Sample {
+    /// None yet. Times are kept to three digits.
+    pub(crate) fn new() -> Self {
+        // Three digits are within what the histogram takes.
+        Self(Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits")))
+    }
+
+    /// Adds one.
+    #[inline]
+    pub(crate) fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns.max(1));
+    }
+
+    fn us(&self, quantile: f64) -> f64 {
+        round(self.0.value_at_quantile(quantile) as f64 / 1e3, 3)
+    }
+}
+
+/// The result at one size.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) op: &'static str,
+    pub(crate) mode: &'static str,
+    pub(crate) service: Service,
+    pub(crate) size: usize,
+    pub(crate) qps: u32,
+    pub(crate) mtu: usize,
+    pub(crate) iterations: u64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) gbit_per_s: f64,
+    pub(crate) msg_per_s: f64,
+    pub(crate) min_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+    /// Processor time of this process.
+    pub(crate) cpu_s: f64,
+    /// Share of what was sent that did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<f64>,
+}
+
+/// What a row is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) size: usize,
+    pub(crate) mtu: usize,
+    /// Messages measured, of both sides.
+    pub(crate) messages: f64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) cpu_s: f64,
+    pub(crate) lost: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(spec: &Spec, figures: Figures, sample: &Sample) -> Self {
+        let Figures { size, mtu, messages, elapsed_s, cpu_s, lost } = figures;
+        let per_s = if elapsed_s > 0.0 { messages / elapsed_s } else { 0.0 };
+        Self {
+            op: spec.op.name(),
+            mode: spec.mode.name(),
+            service: spec.service,
+            size,
+            qps: spec.qps,
+            mtu,
+            iterations: messages as u64,
+            elapsed_s: round(elapsed_s, 6),
+            gbit_per_s: round(per_s * size as f64 * 8.0 / 1e9, 4),
+            msg_per_s: round(per_s, 1),
+            min_us: round(sample.0.min() as f64 / 1e3, 3),
+            p50_us: sample.us(0.5),
+            p90_us: sample.us(0.9),
+            p99_us: sample.us(0.99),
+            p999_us: sample.us(0.999),
+            max_us: round(sample.0.max() as f64 / 1e3, 3),
+            cpu_s: round(cpu_s, 6),
+            lost: lost.map(|l| round(l, 6)),
+        }
+    }
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// Prints rows as they come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table {
+    pub(crate) json: bool,
+    pub(crate) mode: Mode,
+}
+
+impl Table {
+    /// What is measured, and the heads of the columns.
+    pub(crate) fn head(self, spec: &Spec, from: &str, to: &str, mtu: usize) {
+        if self.json {
+            return;
+        }
+        let service = format!("{:?}", spec.service).to_uppercase();
+        let what = match (spec.op, self.mode) {
+            (Op::Read | Op::Atomic, Mode::Lat) => "latency, there and back",
+            (_, Mode::Lat) => "latency, half a round trip",
+            (_, Mode::Bw) if spec.bidirectional => "bandwidth, both ways together",
+            (_, Mode::Bw) => "bandwidth",
+        };
+        println!(
+            "{} {what}: {service}, {} QP, MTU {mtu}, {from} -> {to}",
+            spec.op.name(),
+            spec.qps
+        );
+        match self.mode {
+            Mode::Bw => println!(
+                "{:>9} {:>11} {:>10} {:>12} {:>10} {:>10} {:>8}",
+                "#bytes", "#iterations", "BW[Gb/s]", "MsgRate[/s]", "p50[us]", "p99[us]", "CPU[s]"
+            ),
+            Mode::Lat => println!(
+                "{:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8}",
+                "#bytes",
+                "#iterations",
+                "min[us]",
+                "p50[us]",
+                "p90[us]",
+                "p99[us]",
+                "p99.9[us]",
+                "max[us]",
+                "CPU[s]"
+            ),
+        }
+    }
+
+    /// One result.
+    pub(crate) fn row(self, row: &Row) -> anyhow::Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string(row)?);
+            return Ok(());
+        }
+        let lost = match row.lost {
+            Some(lost) if lost > 0.0 => format!("  ({:.3} % lost)", lost * 100.0),
+            _ => String::new(),
+        };
+        match self.mode {
+            Mode::Bw => println!(
+                "{:>9} {:>11} {:>10.3} {:>12.0} {:>10.2} {:>10.2} {:>8.3}{lost}",
+                row.size,
+                row.iterations,
+                row.gbit_per_s,
+                row.msg_per_s,
+                row.p50_us,
+                row.p99_us,
+                row.cpu_s
+            ),
+            Mode::Lat => println!(
+                "{:>9} {:>11} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>8.3}{lost}",
+                row.size,
+                row.iterations,
+                row.min_us,
+                row.p50_us,
+                row.p90_us,
+                row.p99_us,
+                row.p999_us,
+                row.max_us,
+                row.cpu_s
+            ),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! How client and server go through a list of sizes together.
+
+use anyhow::{bail, ensure};
+use feroce::Gid;
+
+use super::end::{End, Place};
+use super::measure::{Figures, Row, Sample, Table};
+use super::progress::Progress;
+use super::side::{Message, Side, Tally, VERSION, unexpected};
+use super::spec::{Amount, Mode, Op, Service, Spec};
+use super::{bw, clock, lat, stop};
+
+/// The client: says what is measured, and shows it.
+pub(crate) fn lead(
+    place: &Place,
+    side: &mut Side,
+    spec: &Spec,
+    table: Table,
+) -> anyhow::Result<Vec<Row>> {
+    let mut end = End::open(place, spec)?;
+    side.send(Message::Hello { version: VERSION, spec: end.spec.clone() })?;
+    let peer = match side.answer()? {
+        Message::Ends(peer) => peer,
+        other => return Err(unexpected(&other)),
+    };
+    let own = end.ends()?;
+    end.connect(&peer)?;
+    side.send(Message::Ends(own.clone()))?;
+    expect_ready(side)?;
+    let mtu = end.mtu.bytes();
+    table.head(&end.spec, &Gid(own.gid).to_string(), &Gid(peer.gid).to_string(), mtu);
+    let (warm_up, amount) = (warm_up(&end.spec), end.spec.amount);
+    let mut rows = Vec::new();
+    for size in end.spec.sizes.clone() {
+        measure(&mut end, side, size, warm_up, true)?;
+        if stop::requested() {
+            break;
+        }
+        let cpu_before = clock::cpu_s();
+        let (own, peer, sample) = measure(&mut end, side, size, amount, table.json)?;
+        let cpu_s = clock::cpu_s() - cpu_before;
+        let row = Row::new(&end.spec, figures(&end, size, own, peer, cpu_s), &sample);
+        if row.iterations > 0 {
+            table.row(&row)?;
+            rows.push(row);
+        }
+        if stop::requested() {
+            break;
+        }
+    }
+    side.send(Message::Bye)?;
+    Ok(rows)
+}
+
+/// The server: does what the client says.
+pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow::Result<()> {
+    let spec = match side.recv()? {
+        Message::Hello { version: VERSION, spec } => spec,
+        Message::Hello { version, .. } => {
+            bail!("this side speaks version {VERSION}, the client {version}")
+        }
+        other => return Err(unexpected(&other)),
+    };
+    ensure!(
+        (spec.op, spec.mode) == (expected.op, expected.mode),
+        "the client measures {} {}, this side was started for {} {}",
+        spec.op.name(),
+        spec.mode.name(),
+        expected.op.name(),
+        expected.mode.name()
+    );
+    // It came from the network.
+    spec.check()?;
+    let mut end = End::open(place, &spec)?;
+    side.send(Message::Ends(end.ends()?))?;
+    match side.recv()? {
+        Message::Ends(peer) => end.connect(&peer)?,
+        other => return Err(unexpected(&other)),
+    }
+    side.send(Message::Ready)?;
+    loop {
+        let (size, amount) = match side.recv()? {
+            Message::Start { size, amount } => (size, amount),
+            Message::Bye => return Ok(()),
+            other => return Err(unexpected(&other)),
+        };
+        ensure!(size > 0 && size <= spec.max_size(), "the client changed its mind about sizes");
+        side.send(Message::Ready)?;
+        let tally = match spec.mode {
+            Mode::Lat => lat::follow(&mut end, side, size)?,
+            Mode::Bw => {
+                let who = (spec.bidirectional, true);
+                let mut progress = Progress::new(String::new(), amount, true);
+                bw::run(&mut end, side, size, amount, who, &mut progress)?.0
+            }
+        };
+        side.send(Message::Tally(tally))?;
+    }
+}
+
+/// One measurement, by the client: what each side did, and the times of messages.
+fn measure(
+    end: &mut End,
+    side: &mut Side,
+    size: usize,
+    amount: Amount,
+    quiet: bool,
+) -> anyhow::Result<(Tally, Tally, Sample)> {
+    side.send(Message::Start { size, amount })?;
+    expect_ready(side)?;
+    let mut progress = Progress::new(format!("{size} bytes"), amount, quiet);
+    let (own, sample) = match end.spec.mode {
+        Mode::Lat => lat::lead(end, side, size, amount, &mut progress)?,
+        Mode::Bw => {
+            let who = (true, end.spec.bidirectional);
+            bw::run(end, side, size, amount, who, &mut progress)?
+        }
+    };
+    match side.answer()? {
+        Message::Tally(peer) => Ok((own, peer, sample)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Enough to fill queues, open windows and touch memory.
+fn warm_up(spec: &Spec) -> Amount {
+    match (spec.amount, spec.mode) {
+        (Amount::Messages(n), Mode::Bw) => Amount::Messages(n.min(2 * u64::from(spec.tx_depth))),
+        (Amount::Messages(n), Mode::Lat) => Amount::Messages(n.min(200)),
+        (Amount::Seconds(s), _) => Amount::Seconds((s / 4.0).min(0.25)),
+    }
+}
+
+/// Puts together what both sides counted.
+fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figures {
+    let spec = &end.spec;
+    let is_latency = spec.mode == Mode::Lat;
+    let peer_sent = if is_latency { 0 } else { peer.sent };
+    let sent = (own.sent + peer_sent) as f64;
+    let share = |arrived: u64, of: u64| 1.0 - (arrived as f64 / of.max(1) as f64).min(1.0);
+    let lost = match (spec.service, spec.op) {
+        _ if is_latency => None,
+        (Service::Rc, _) => None,
+        (_, Op::Send) => {
+            let received = own.received.unwrap_or(0) + peer.received.unwrap_or(0);
+            Some(share(received, own.sent + peer_sent))
+        }
+        // Nothing tells which writes arrived; packets do.
+        _ => Some(share(own.rcvd_pkts + peer.rcvd_pkts, own.sent_pkts + peer.sent_pkts)),
+    };
+    Figures {
+        size,
+        mtu: end.mtu.bytes(),
+        messages: sent * (1.0 - lost.unwrap_or(0.0)),
+        elapsed_s: own.elapsed_ns.max(peer.elapsed_ns) as f64 / 1e9,
+        cpu_s,
+        lost,
+    }
+}
+
+fn expect_ready(side: &mut Side) -> anyhow::Result<()> {
+    match side.answer()? {
+        Message::Ready => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}

@@ -1,0 +1,210 @@
+//! What is measured: the options of the command line, checked, and what the client tells the
+//! server of them.
+
+use anyhow::{bail, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Longest message of a sweep.
+const SWEEP_MAX: usize = 8 << 20;
+
+/// The operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// RDMA write.
+    Write,
+    /// RDMA read.
+    Read,
+    /// Send and receive.
+    Send,
+    /// Fetch-and-add or compare-and-swap of eight bytes.
+    Atomic,
+}
+
+impl Op {
+    /// As the user types it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
+/// What of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Bandwidth and message rate.
+    Bw,
+    /// Latency.
+    Lat,
+}
+
+impl Mode {
+    /// As the user types it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bw => "bw",
+            Self::Lat => "lat",
+        }
+    }
+}
+
+/// The service of the queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Service {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// Which atomic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AtomicKind {
+    /// Fetch and add.
+    #[default]
+    FetchAdd,
+    /// Compare and swap.
+    CmpSwap,
+}
+
+/// How much is measured at each size.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Amount {
+    /// So many messages on each queue pair.
+    Messages(u64),
+    /// So many seconds.
+    Seconds(f64),
+}
+
+/// Everything both sides must agree on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) op: Op,
+    pub(crate) mode: Mode,
+    pub(crate) service: Service,
+    pub(crate) atomic: AtomicKind,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) amount: Amount,
+    pub(crate) tx_depth: u32,
+    pub(crate) rx_depth: u32,
+    /// One in so many sends reports its completion; 0: chosen by size.
+    pub(crate) cq_mod: u32,
+    /// Sends given to the adapter at once.
+    pub(crate) post_list: u32,
+    pub(crate) qps: u32,
+    pub(crate) mtu: Option<u32>,
+    /// Messages up to this size are sent inline.
+    pub(crate) inline: u32,
+    pub(crate) events: bool,
+    pub(crate) bidirectional: bool,
+}
+
+/// Whether the user chose sizes, and which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sizes {
+    /// One size; `None` is the default of the operation.
+    One(Option<usize>),
+    /// Powers of two.
+    Sweep,
+}
+
+impl Sizes {
+    /// The list for an operation.
+    pub(crate) fn list(self, op: Op, mode: Mode) -> anyhow::Result<Vec<usize>> {
+        Ok(match (self, op) {
+            (Self::Sweep, Op::Atomic) => bail!("-a: an atomic always has 8 bytes"),
+            (Self::One(Some(n)), Op::Atomic) if n != 8 => {
+                bail!("-s {n}: an atomic always has 8 bytes")
+            }
+            (Self::One(_), Op::Atomic) => vec![8],
+            (Self::Sweep, _) => (1..).map(|i| 1 << i).take_while(|&n| n <= SWEEP_MAX).collect(),
+            (Self::One(Some(n)), _) => vec![n],
+            (Self::One(None), _) if mode == Mode::Lat => vec![2],
+            (Self::One(None), _) => vec![65536],
+        })
+    }
+}
+
+impl Spec {
+    /// Longest message.
+    pub(crate) fn max_size(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether messages take receives.
+    pub(crate) fn takes_receives(&self) -> bool {
+        self.op == Op::Send
+    }
+
+    /// Whether both sides send by turns.
+    pub(crate) fn is_ping_pong(&self) -> bool {
+        self.mode == Mode::Lat && matches!(self.op, Op::Write | Op::Send)
+    }
+
+    /// One in how many sends of `size` bytes reports its completion.
+    pub(crate) fn signal_every(&self, size: usize) -> u64 {
+        let chosen = match self.cq_mod {
+            0 if size >= 8192 => 1,
+            0 => self.tx_depth / 4,
+            n => n.min(self.tx_depth),
+        };
+        u64::from(chosen.max(1))
+    }
+
+    /// Refuses what cannot be measured, saying why.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let lat = self.mode == Mode::Lat;
+        match (self.service, self.op) {
+            (Service::Rc, _) | (_, Op::Send) | (Service::Uc, Op::Write) => {}
+            (Service::Uc, op) => bail!("-c UC: {} needs a reliable connection", op.name()),
+            (Service::Ud, op) => bail!("-c UD: datagrams only send; {} needs RC", op.name()),
+        }
+        ensure!(!self.sizes.contains(&0), "-s 0: there is nothing to measure");
+        ensure!(self.max_size() <= 1 << 30, "-s: at most {} bytes", 1 << 30);
+        ensure!(self.tx_depth > 0 && self.rx_depth > 0, "a queue must have room for a message");
+        ensure!(self.qps > 0 && self.qps <= 1024, "-q: 1 to 1024 queue pairs");
+        ensure!(self.post_list > 0, "--post-list: at least 1");
+        ensure!(!(lat && self.bidirectional), "-b is for bandwidth: latency is both ways anyhow");
+        ensure!(!(lat && self.qps > 1), "-q: latency is measured on one queue pair");
+        ensure!(
+            !(lat && self.op == Op::Write && self.events),
+            "-e: write latency is measured by polling memory; nothing completes at the target"
+        );
+        ensure!(
+            self.inline == 0 || matches!(self.op, Op::Write | Op::Send),
+            "-I: only writes and sends carry inline data"
+        );
+        match self.amount {
+            Amount::Messages(n) => ensure!(n > 0, "-n 0: there is nothing to measure"),
+            Amount::Seconds(s) => {
+                ensure!(s.is_finite() && s > 0.0, "-D {s}: not a duration to measure");
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the sizes that one packet cannot carry, where a message is one packet.
+    pub(crate) fn fit_datagrams(&mut self, mtu: usize) -> anyhow::Result<()> {
+        if self.service == Service::Ud {
+            let asked = self.max_size();
+            self.sizes.retain(|&n| n <= mtu);
+            ensure!(
+                !self.sizes.is_empty(),
+                "-s {asked}: a datagram is one packet of at most {mtu} bytes here"
+            );
+        }
+        Ok(())
+    }
+}
