@@ -116,11 +116,6 @@ impl Context {
         }
         config.port_mtu = device.path_mtu();
         let mut engine = Engine::new(config);
-        for (i, gid) in device.gids().iter().enumerate() {
-            engine.set_gid(i as u16, *gid);
-        }
-        // Nobody listens yet: these are not changes.
-        while engine.poll_event().is_some() {}
         let udp = UdpConfig {
             interface: device.interface().cloned(),
             gso: settings.gso,
@@ -130,7 +125,13 @@ impl Context {
             ..UdpConfig::default()
         };
         let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
-        let link = Verified::new(UdpLink::new(udp, device.gids())?, policy);
+        let mut link = UdpLink::new(udp, &[])?;
+        for (i, gid) in (0..).zip(bind(&device, &mut link)?) {
+            engine.set_gid(i, gid);
+        }
+        // Nobody listens yet: these are not changes.
+        while engine.poll_event().is_some() {}
+        let link = Verified::new(link, policy);
         let link: Box<dyn Link> = match settings.tap {
             Some(tap) => Box::new(Tapped::new(link, tap)),
             None => Box::new(link),
@@ -225,5 +226,28 @@ impl Context {
     /// What the link did so far, by name.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         self.driver().control(|s, _| s.link.counters())
+    }
+}
+
+/// Binds the addresses of a device and returns those that could be. An IPv6 address of an interface
+/// that just came up cannot, for a second or two; the device takes it when it hears that it can.
+fn bind(device: &Device, link: &mut UdpLink) -> io::Result<Vec<Gid>> {
+    let mut table = Vec::new();
+    let mut refused = None;
+    for &gid in device.gids() {
+        table.push(gid);
+        match link.set_addresses(&table) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+                tracing::debug!("{gid} is not usable yet: {e}");
+                table.pop();
+                refused = Some(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    match refused {
+        Some(e) if table.is_empty() || device.interface().is_none() => Err(e),
+        _ => Ok(table),
     }
 }

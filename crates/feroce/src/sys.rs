@@ -3,13 +3,16 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
 mod ioctl {
     nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
 }
 
 /// The MTU of an interface.
 pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    // Any socket will do; one that is not bound needs no address.
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // SAFETY: `ifreq` is plain data for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let bytes = name.as_bytes();
