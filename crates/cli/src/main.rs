@@ -4,6 +4,7 @@ mod asyncwatch;
 mod decode;
 mod demo;
 mod devices;
+mod generate;
 mod ladder;
 mod perf;
 mod pingpong;
@@ -11,12 +12,23 @@ mod style;
 mod words;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use signal_hook::consts::SIGPIPE;
+
+const EXAMPLES: &str = "\
+Examples:
+  feroce demo                    see every operation and its packets
+  feroce rc-pingpong --both      bounce messages between two adapters on this machine
+  feroce devinfo -v              what the adapters of this machine can do
+
+FEROCE_LOG=debug tells what happens inside.";
 
 /// RDMA without RDMA hardware: a software adapter in user space.
 #[derive(Debug, Parser)]
-#[command(name = "feroce", version, about, propagate_version = true)]
+#[command(name = "feroce", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     /// Print JSON instead of text.
     #[arg(long, global = true)]
@@ -47,6 +59,10 @@ enum Command {
     Perf(perf::Args),
     /// Show what a packet capture holds.
     Decode(decode::Args),
+    /// Print a script that completes commands in a shell.
+    Completions(generate::CompletionsArgs),
+    /// Print or write manual pages.
+    Man(generate::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +74,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_writer(std::io::stderr)
         .init();
+    end_with_the_reader();
     let cli = Cli::parse();
     let json = cli.json;
     let result = match cli.command {
@@ -71,6 +88,8 @@ fn main() -> ExitCode {
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),
+        Command::Completions(args) => Ok(generate::completions(&args, Cli::command())),
+        Command::Man(args) => generate::man(&args, Cli::command()),
     };
     match result {
         Ok(code) => code,
@@ -79,4 +98,11 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Ends the process, as usual for commands, when nobody reads its output any more.
+fn end_with_the_reader() {
+    let always = Arc::new(AtomicBool::new(true));
+    // Without it, the next line printed in vain ends the process less gracefully.
+    let _ = signal_hook::flag::register_conditional_default(SIGPIPE, always);
 }

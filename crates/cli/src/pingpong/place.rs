@@ -1,7 +1,7 @@
 //! Where an end of a pingpong runs: which device, and which of its addresses.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, bail, ensure};
 use feroce::{Context, Device, Error, Gid};
@@ -48,7 +48,8 @@ impl Place {
 
     /// For a server that names no device: the one that the client reached.
     pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
-        let own = if own.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { own };
+        // IPv6 has one loopback address; two ends need two.
+        let own = if own == Ipv6Addr::LOCALHOST { Ipv4Addr::LOCALHOST.into() } else { own };
         Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)))
     }
 
