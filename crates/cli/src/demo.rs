@@ -1,11 +1,119 @@
-//! `feroce demo`.
+//! `feroce demo`: what RDMA is, on any machine, in a few seconds.
+
+mod measure;
+mod record;
+mod scenes;
+mod show;
+mod stage;
 
 use std::process::ExitCode;
+use std::time::Instant;
+
+use feroce::Direction;
+use serde_json::{Value, json};
+
+use crate::style::Style;
+use record::Entry;
+use scenes::{ALL, Scene};
+use show::Screen;
+use stage::{Play, Stage};
 
 /// Options.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Skip the measurements.
+    #[arg(long)]
+    fast: bool,
+    /// Play only this scene; may be given several times.
+    #[arg(long, value_name = "NAME", value_parser = names())]
+    only: Vec<String>,
+    /// Draw with ASCII characters only.
+    #[arg(long)]
+    ascii: bool,
+}
 
-pub(crate) fn run(_args: &Args, _json: bool) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("demo is not there yet")
+fn names() -> clap::builder::PossibleValuesParser {
+    ALL.iter().map(|scene| scene.name).collect::<Vec<_>>().into()
+}
+
+/// A scene that has been played.
+#[derive(Debug)]
+struct Outcome {
+    scene: &'static Scene,
+    entries: Vec<Entry>,
+    checks: Vec<(String, bool)>,
+    names: [String; 2],
+    many_qps: bool,
+    error: Option<String>,
+}
+
+impl Outcome {
+    fn is_right(&self) -> bool {
+        self.error.is_none() && self.checks.iter().all(|(_, is_right)| *is_right)
+    }
+
+    /// When the first packet was sent.
+    fn start(&self) -> Option<Instant> {
+        self.entries.iter().find_map(|entry| match entry {
+            Entry::Packet { direction: Direction::Sent, wall, .. } => Some(*wall),
+            _ => None,
+        })
+    }
+}
+
+/// Runs the command.
+#[expect(clippy::disallowed_methods, reason = "says how long it took")]
+pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    let begin = Instant::now();
+    let screen = (!json).then(|| Screen::new(Style::for_stdout(args.ascii)));
+    let stage = Stage::open()?;
+    let hosts = json!({ "A": stage.a.addr.to_string(), "B": stage.b.addr.to_string() });
+    if let Some(screen) = &screen {
+        screen.intro(&stage);
+    }
+    let is_wanted = |scene: &&Scene| args.only.is_empty() || args.only.iter().any(|n| n == scene.name);
+    let wanted: Vec<&'static Scene> = ALL.iter().filter(is_wanted).collect();
+    let mut outcomes = Vec::new();
+    for (i, scene) in wanted.iter().enumerate() {
+        let outcome = play(&stage, scene);
+        if let Some(screen) = &screen {
+            screen.scene(i + 1, wanted.len(), &outcome, &stage);
+        }
+        outcomes.push(outcome);
+    }
+    drop(stage);
+    let rows = match args.fast || !args.only.is_empty() {
+        true => Vec::new(),
+        false => measure::measure(show::progress)?,
+    };
+    let is_right = outcomes.iter().all(Outcome::is_right);
+    let seconds = begin.elapsed().as_secs_f64();
+    match screen {
+        Some(screen) => {
+            if !rows.is_empty() {
+                screen.table(&rows);
+            }
+            screen.outro(&outcomes, seconds);
+        }
+        None => {
+            let scenes: Vec<Value> = outcomes.iter().map(show::scene_json).collect();
+            let rows: Vec<Value> = rows.iter().map(measure::Measured::json).collect();
+            let all = json!({
+                "hosts": hosts, "scenes": scenes, "measurements": rows, "ok": is_right,
+                "seconds": seconds });
+            println!("{}", serde_json::to_string_pretty(&all)?);
+        }
+    }
+    Ok(ExitCode::from(u8::from(!is_right)))
+}
+
+/// Plays one scene, and keeps what happened whether or not it went well.
+fn play(stage: &Stage, scene: &'static Scene) -> Outcome {
+    // What the end of the scene before may have left.
+    stage.recorder.take();
+    let mut play = Play::new(stage);
+    let result = (scene.play)(&mut play);
+    let Play { checks, names, many_qps, .. } = play;
+    let error = result.err().map(|e| format!("{e:#}"));
+    Outcome { scene, entries: stage.recorder.take(), checks, names, many_qps, error }
 }
