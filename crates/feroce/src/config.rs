@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use feroce_engine::{Config, DcqcnConfig};
-use feroce_link::Tap;
+use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
 
@@ -36,7 +36,7 @@ pub struct Settings {
     /// File to capture packets to.
     pub pcap: Option<PathBuf>,
     /// Faults to inject into received packets.
-    pub fault: Option<String>,
+    pub fault: Option<FaultConfig>,
     /// Where to write a line per packet; `-` is standard error.
     pub trace: Option<PathBuf>,
     /// Who looks at every packet that the device sends and receives, if anybody does.
@@ -93,7 +93,10 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "faults to inject into received packets, for example \
                `loss=1%,dup=0.1%,reorder=1%:3,delay=50us,seed=7`",
-        apply: |s, v| set(&mut s.fault, Ok(Some(v.into()))),
+        apply: |s, v| {
+            s.fault = Some(v.parse().map_err(|e: FaultParseError| e.to_string())?);
+            Ok(())
+        },
     },
     Key {
         name: "trace",
@@ -271,7 +274,7 @@ mod tests {
             .unwrap();
         assert_eq!((settings.engine.seed, settings.gso, settings.gro), (42, false, true));
         assert!(settings.strict_icrc);
-        assert_eq!(settings.fault.as_deref(), Some("loss=1%"));
+        assert_eq!(settings.fault, "loss=1%".parse().ok());
     }
 
     #[test]

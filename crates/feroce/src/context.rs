@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use feroce_engine::{AsyncEvent, Counters, DropCounters, Engine, Limits};
-use feroce_link::{IcrcPolicy, Link, Tapped, UdpConfig, UdpLink, Verified};
+use feroce_link::{Link, UdpConfig, UdpLink};
 use feroce_wire::{Gid, Pkey, Pmtu};
 
 use crate::channel::CompChannel;
@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::device::watch::Watch;
 use crate::driver::{AsyncQueue, Clock, Driver};
 use crate::pd::Pd;
-use crate::{Error, Settings, sys};
+use crate::{Error, Settings, stack, sys};
 
 /// An open device. Cheap to clone; the device closes when the last object made from it is gone.
 ///
@@ -110,7 +110,7 @@ pub struct PortAttr {
 
 impl Context {
     pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
-        let mut config = settings.engine;
+        let mut config = settings.engine.clone();
         if config.seed == 0 {
             config.seed = sys::random_u64()?;
         }
@@ -124,24 +124,20 @@ impl Context {
             rcvbuf: settings.rcvbuf,
             ..UdpConfig::default()
         };
-        let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
         let mut link = UdpLink::new(udp, &[])?;
         for (i, gid) in (0..).zip(bind(&device, &mut link)?) {
             engine.set_gid(i, gid);
         }
         // Nobody listens yet: these are not changes.
         while engine.poll_event().is_some() {}
-        let link = Verified::new(link, policy);
-        let link: Box<dyn Link> = match settings.tap {
-            Some(tap) => Box::new(Tapped::new(link, tap)),
-            None => Box::new(link),
-        };
         let watch = device.interface().and_then(|(name, _)| {
             Watch::new(name)
                 .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
                 .ok()
         });
-        let driver = Driver::start(engine, link, Clock::start(), &device, watch)?;
+        let clock = Clock::start();
+        let link = stack::build(link, &settings, &clock, device.name())?;
+        let driver = Driver::start(engine, link, clock, &device, watch)?;
         let events = Arc::new(AsyncQueue::new()?);
         driver.control(|state, _| state.dispatch.listen(&events));
         Ok(Self { inner: Arc::new(ContextInner { driver, device, events }) })

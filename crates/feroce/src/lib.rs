@@ -42,6 +42,7 @@ mod mr;
 mod pd;
 mod qp;
 mod srq;
+mod stack;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
@@ -59,7 +60,7 @@ pub use feroce_engine::{
     QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId,
     WcFlags, WcOpcode, WcStatus, WindowConfig,
 };
-pub use feroce_link::{Direction, Seen, Tap};
+pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
 pub use feroce_mem::{Access, Bind, Iova, MwType, Region};
 pub use feroce_train::{InlineBytes, Instant};
 /// Packets to bytes and back, for whoever looks at packets.

@@ -21,4 +21,13 @@ impl Clock {
         let ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos(ns).plus_nanos(1_000_000_000)
     }
+
+    /// What the beginning of this time is in nanoseconds since 1970.
+    #[expect(clippy::disallowed_methods, reason = "this is where time comes from")]
+    pub(crate) fn epoch_ns(&self) -> u64 {
+        let wall = std::time::SystemTime::now();
+        let since_1970 = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let ns = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
+        ns.saturating_sub(self.now().as_nanos())
+    }
 }

@@ -1,0 +1,58 @@
+//! The links of a device, one on top of the other.
+//!
+//! From the wire up: the carrier; capture and trace, which see what the wire carries; faults,
+//! which happen to packets on their way in; the check of the ICRC; a tap.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use feroce_link::{Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, UdpLink, Verified};
+
+use crate::driver::Clock;
+use crate::{Error, Settings};
+
+/// Puts the layers that the settings ask for on top of a carrier.
+pub(crate) fn build(
+    carrier: UdpLink,
+    settings: &Settings,
+    clock: &Clock,
+    device: &str,
+) -> Result<Box<dyn Link>, Error> {
+    let mut link: Box<dyn Link> = Box::new(carrier);
+    if let Some(file) = &settings.pcap {
+        let epoch_ns = clock.epoch_ns();
+        let config = PcapConfig { interface: device.to_owned(), epoch_ns, ..PcapConfig::default() };
+        link = Box::new(Pcap::create(link, named(file, device), config)?);
+    }
+    if let Some(file) = &settings.trace {
+        link = Box::new(Trace::new(link, trace_output(&named(file, device))?));
+    }
+    if let Some(fault) = &settings.fault {
+        link = Box::new(Fault::new(link, fault));
+    }
+    let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
+    link = Box::new(Verified::new(link, policy));
+    if let Some(tap) = &settings.tap {
+        link = Box::new(Tapped::new(link, tap.clone()));
+    }
+    Ok(link)
+}
+
+/// The file name with `%d` replaced by the name of the device.
+fn named(file: &Path, device: &str) -> PathBuf {
+    // Names of devices on addresses have colons, which some file systems refuse.
+    let device = device.replace([':', '/'], "_");
+    PathBuf::from(file.to_string_lossy().replace("%d", &device))
+}
+
+fn trace_output(file: &Path) -> io::Result<Box<dyn Write + Send>> {
+    if file == Path::new("-") {
+        return Ok(Box::new(io::stderr()));
+    }
+    let created = File::create(file);
+    let described = created.map_err(|e| {
+        io::Error::new(e.kind(), format!("cannot create the trace file {}: {e}", file.display()))
+    });
+    Ok(Box::new(described?))
+}
