@@ -3,6 +3,7 @@
 use feroce_engine::{
     Cqe, Notify, PostError, RecvWr, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus,
 };
+use feroce_wire::Gid;
 
 use crate::flow::{Kind, Life, Mishap};
 use crate::oracle::Violation;
@@ -383,13 +384,17 @@ impl World {
                 wr.op
             ));
         }
+        let source = self.nodes[peer.node].gid;
         let memory = &mut self.nodes[node].memory;
         let (real, what) = match (is_write, target) {
             (true, Some(at)) => (memory.real(*at, payload.len()), "wrote"),
             (true, None) => return Ok(()),
             (false, _) => {
                 let mut bytes = memory.real_gathered(pieces, payload.len() + grh);
-                bytes.drain(..grh);
+                let area: Vec<u8> = bytes.drain(..grh).collect();
+                if !area.is_empty() && !names_source(&area, source) {
+                    return bad(format!("end {end} got #{step} from elsewhere: {area:02x?}"));
+                }
                 (bytes, "sent")
             }
         };
@@ -401,6 +406,14 @@ impl World {
             memory.expect_scattered(pieces, &real);
         }
         Ok(())
+    }
+}
+
+/// Whether the header area before a datagram names the sender.
+fn names_source(area: &[u8], source: Gid) -> bool {
+    match source.as_ipv4() {
+        Some(ip) => area[20] >> 4 == 4 && area[32..36] == ip,
+        None => area[0] >> 4 == 6 && area[8..24] == source.0,
     }
 }
 

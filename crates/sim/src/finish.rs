@@ -2,7 +2,7 @@
 
 use feroce_engine::{QpState, SendOp};
 
-use crate::flow::{End, Life};
+use crate::flow::{End, Kind, Life};
 use crate::oracle::Violation;
 use crate::swarm::Sabotage;
 use crate::world::World;
@@ -45,6 +45,11 @@ impl World {
         if end.life == Life::Down && end.receives.outstanding() > 0 {
             let what = format!("end {i}: {} receives not flushed", end.receives.outstanding());
             return Err(Violation::new("completions", what));
+        }
+        let shares = end.srq.is_some() && end.kind != Kind::Xrc;
+        if end.last_reached != (shares && end.life == Life::Down) {
+            let what = format!("end {i}: last receive reached: {}", end.last_reached);
+            return Err(Violation::new("events", what));
         }
         if end.mishap.is_none() && end.kind.is_reliable() {
             let more = peer.steps[end.arrived..].iter();

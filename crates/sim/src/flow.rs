@@ -117,6 +117,8 @@ pub(crate) struct End {
     pub(crate) receives: RecvLedger,
     /// Steps of the peer before this one have arrived here, as far as they consume a receive.
     pub(crate) arrived: usize,
+    /// The engine said that no more shared receives will be taken.
+    pub(crate) last_reached: bool,
     /// Running hashes of what completed: sends, receives.
     pub(crate) digests: [u64; 2],
 }
@@ -129,6 +131,8 @@ pub(crate) struct FlowSpec {
     pub(crate) mishap: Option<Mishap>,
     pub(crate) pmtu: Pmtu,
     pub(crate) calm: bool,
+    /// The wire has no faults, either: nothing may be sent twice.
+    pub(crate) clean: bool,
     pub(crate) steps: usize,
     pub(crate) shared_receives: f64,
 }
@@ -137,7 +141,15 @@ pub(crate) struct FlowSpec {
 pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [End; 2] {
     let mut ends = [0, 1].map(|side| create(&mut nodes[spec.nodes[side]], spec, side, dice));
     let psns = [first_psn(dice), first_psn(dice)];
-    let (timeout, rnr) = (dice.small(9..=13), dice.small(1..=12));
+    let rnr = dice.small(1..=12);
+    let finite = spec.mishap == Some(Mishap::NoReceives);
+    let (mut timeout, mut retry_cnt) = (dice.small(9..=13), 7);
+    let mut rnr_retry = if finite { 2 } else { 7 };
+    if spec.clean {
+        // Nothing is lost and every receive is in place, so nobody needs a second try.
+        timeout = dice.pick(&[0, timeout]);
+        (retry_cnt, rnr_retry) = (dice.small(0..=7), dice.small(0..=7));
+    }
     for side in 0..2 {
         let peer = &ends[side ^ 1];
         let (peer_qpn, peer_rd) = (peer.qpn, peer.rd_atomic);
@@ -169,12 +181,11 @@ pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [
         } else {
             modify(&rtr);
         }
-        let finite = spec.mishap == Some(Mishap::NoReceives);
         match qp_type {
             QpType::Rc | QpType::XrcIni => modify(&QpAttr {
                 timeout: Some(timeout),
-                retry_cnt: Some(7),
-                rnr_retry: Some(if finite { 2 } else { 7 }),
+                retry_cnt: Some(retry_cnt),
+                rnr_retry: Some(rnr_retry),
                 max_rd_atomic: Some(end.rd_atomic),
                 ..rts
             }),
@@ -200,7 +211,11 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
     let max_recv_wr = if spec.calm { 64.max(2 * spec.steps as u32) } else { depth(dice) };
     let srq = match kind {
         Kind::Xrc => (side == 1).then_some(1),
-        _ if spec.mishap.is_none() && dice.chance(spec.shared_receives) => Some(0),
+        _ if matches!(spec.mishap, None | Some(Mishap::Error))
+            && dice.chance(spec.shared_receives) =>
+        {
+            Some(0)
+        }
         _ => None,
     };
     // Memory of a shared receive queue is of the queue's protection domain; that of XRC, too.
@@ -221,7 +236,11 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
             max_inline: max_inline as u32,
         },
         sq_sig_all,
-        loss: LossPolicy::Retransmit,
+        loss: if spec.clean && dice.chance(0.2) {
+            LossPolicy::Fatal
+        } else {
+            LossPolicy::Retransmit
+        },
         congestion_control: true,
     };
     let CreatedQp { qpn, sq, rq } = node.engine.create_qp(init).expect("a queue pair");
@@ -250,6 +269,7 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
         next_recv: 0,
         receives: RecvLedger::new(false),
         arrived: 0,
+        last_reached: false,
         digests: [0; 2],
     }
 }

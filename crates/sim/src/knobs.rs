@@ -29,6 +29,8 @@ pub struct Knobs {
     pub faults_until: Instant,
     /// Least time on the wire and what may be added without changing the order.
     pub latency: (u64, u64),
+    /// Addresses are IPv6 addresses.
+    pub ipv6: bool,
     /// Packets from nowhere.
     pub forged: usize,
     /// Receives are always posted in time and nothing is done wrong, so that a wire without
@@ -61,6 +63,7 @@ impl Knobs {
             faults,
             faults_until: Instant::from_nanos(dice.pick(&[1_000_000, 20_000_000, 10_000_000_000])),
             latency: (dice.range(500..=20_000), dice.pick(&[0, 500, 20_000])),
+            ipv6: dice.chance(0.3),
             forged: if !calm && dice.chance(0.2) { dice.size(1..=40) } else { 0 },
             calm,
             victims: if !calm && dice.chance(0.35) { 0.4 } else { 0.0 },

@@ -11,6 +11,7 @@ pub mod dice;
 mod finish;
 mod flow;
 pub mod knobs;
+mod mishap;
 mod node;
 pub mod oracle;
 mod plan;

@@ -129,10 +129,11 @@ impl Node {
         style: Style,
         memory: usize,
         srq_depth: u32,
+        ipv6: bool,
         dice: &mut Dice,
     ) -> Self {
         let mut engine = Engine::new(config);
-        let gid = Gid::from_ipv4([10, 0, 0, number + 1]);
+        let gid = gid_of(number, ipv6);
         engine.set_gid(0, gid);
         engine.poll_event();
         let mut memory = Memory::new(memory, dice);
@@ -247,6 +248,16 @@ impl Node {
             let train = RxTrain { meta: batch.meta, bytes: &bytes, stride, trailer: 0 };
             self.engine.handle_rx(now, &train);
         }
+    }
+}
+
+fn gid_of(number: u8, ipv6: bool) -> Gid {
+    if ipv6 {
+        let mut bytes = [0; 16];
+        (bytes[0], bytes[15]) = (0xfd, number + 1);
+        Gid(bytes)
+    } else {
+        Gid::from_ipv4([10, 0, 0, number + 1])
     }
 }
 

@@ -82,20 +82,7 @@ impl Planner<'_> {
         reach.windows.token = Some((token, key));
         reach.windows.free_after = Some(match token {
             Token::One => last,
-            _ if self.dice.chance(0.5) => {
-                let len = self.len(self.longest);
-                let len = match self.ends[owner].srq {
-                    Some(_) => len.min(self.srq_len),
-                    None => len,
-                };
-                let (data, payload) = self.gather(side, len);
-                self.receive(side, len)?;
-                let index = self.push_simple(side, SendOp::SendInv(Rkey(key)), data, payload);
-                // Reads through the key must be over before it goes away.
-                self.ends[user].steps[index].wr.flags |= SendFlags::FENCE;
-                self.mark(user, index, None);
-                (user, index)
-            }
+            _ if self.dice.chance(0.5) => self.invalidate(side, key)?,
             _ => {
                 let op = SendOp::LocalInv(Rkey(key));
                 let index = self.push_simple(side ^ 1, op, Data::EMPTY, Vec::new());
@@ -104,6 +91,20 @@ impl Planner<'_> {
             }
         });
         Some(())
+    }
+
+    /// `side` takes the key of its peer away with a send.
+    fn invalidate(&mut self, side: usize, key: u32) -> Option<(usize, usize)> {
+        let (owner, user) = (self.first + (side ^ 1), self.first + side);
+        let most = if self.ends[owner].srq.is_some() { self.srq_len } else { self.longest };
+        let len = self.len(most);
+        let (data, payload) = self.gather(side, len);
+        self.receive(side, len)?;
+        let index = self.push_simple(side, SendOp::SendInv(Rkey(key)), data, payload);
+        // Reads through the key must be over before it goes away.
+        self.ends[user].steps[index].wr.flags |= SendFlags::FENCE;
+        self.mark(user, index, None);
+        Some((user, index))
     }
 
     /// Step `index` of `end` reports its completion and waits for `after`.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use feroce_train::{Ecn, Instant, RxMeta, Train};
-use feroce_wire::{Bth, Gid, Opcode, Psn, Qpn};
+use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Qpn, Service};
 
 use crate::dice::Dice;
 use crate::trace::{Fate, Happening, Head, Trace};
@@ -282,7 +282,10 @@ impl Wire {
         if self.dice.chance(0.7) && bytes.len() >= Bth::LEN && !qpns.is_empty() {
             // A well-formed header, to a queue pair that is there, from one who is not its peer.
             let service = self.dice.pick(&[0u8, 1, 3, 5]) << 5;
-            let opcode = Opcode(service | self.dice.small(0..=0x1f));
+            let mut opcode = Opcode(service | self.dice.small(0..=0x1f));
+            if self.dice.chance(0.1) {
+                opcode = Opcode::new(Service::Cnp, Op::Cnp);
+            }
             let psn = Psn::new(self.dice.any() as u32);
             let qpn = self.dice.pick(qpns);
             let bth = Bth { ack_req: true, ..Bth::new(opcode, qpn, psn) };
@@ -295,7 +298,8 @@ impl Wire {
             src = self.gids[self.dice.size(0..=self.gids.len() - 1)];
             bytes[5..8].copy_from_slice(&[0, 0, 0]);
         }
-        let meta = RxMeta { src, dst, ecn: Ecn::Capable, hop_limit: 64, ..RxMeta::default() };
+        let ecn = self.dice.pick(&[Ecn::Capable, Ecn::Congested]);
+        let meta = RxMeta { src, dst, ecn, hop_limit: 64, ..RxMeta::default() };
         Batch { from: to, meta, packets: vec![bytes] }
     }
 

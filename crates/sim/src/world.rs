@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use feroce_engine::{AsyncEvent, Event, QpAttr, QpState};
 use feroce_train::Instant;
-use feroce_wire::{Lkey, Qpn};
+use feroce_wire::{Lkey, Pmtu, Qpn};
 
 use crate::agenda::Agenda;
 use crate::dice::Dice;
@@ -34,6 +34,8 @@ pub(crate) enum Doing {
     Hangup(usize),
     /// A packet from nowhere arrives.
     Forge,
+    /// The queues of a node change their depth.
+    Resize(usize),
     /// The send queue of an end is stopped, and started again.
     Drain(usize),
     Resume(usize),
@@ -82,7 +84,7 @@ impl World {
                 let mut style = Knobs::style(&mut dice);
                 style.rx = options.rx.unwrap_or(style.rx);
                 let depth = if knobs.calm { 4096 } else { 16 };
-                Node::new(i as u8, config, style, knobs.memory, depth, &mut dice)
+                Node::new(i as u8, config, style, knobs.memory, depth, knobs.ipv6, &mut dice)
             })
             .collect();
         let (ends, reach) = draw_flows(&mut dice, &knobs, &mut nodes, srq_len, options);
@@ -120,6 +122,12 @@ impl World {
         for node in 0..self.nodes.len() {
             let at = Instant::from_nanos(self.dice.range(0..=10_000));
             self.want_tick(node, at);
+        }
+        for node in 0..self.nodes.len() {
+            for _ in 0..self.dice.pick(&[0, 0, 1, 3]) {
+                let at = Instant::from_nanos(self.dice.range(0..=1_000_000));
+                self.agenda.push(at, Doing::Resize(node));
+            }
         }
         for _ in 0..self.knobs.forged {
             let at = Instant::from_nanos(self.dice.range(0..=2_000_000));
@@ -187,6 +195,7 @@ impl World {
                 self.hang_up(end ^ 1);
             }
             Doing::Forge => self.forge(),
+            Doing::Resize(node) => self.resize(node),
             Doing::Drain(end) => {
                 self.set_state(end, QpState::Sqd, "drains");
                 let at = self.now.plus_nanos(self.dice.range(1_000..=3_000_000));
@@ -260,6 +269,12 @@ impl World {
                 Event::Async(AsyncEvent::CqError(_)) => {
                     panic!("a completion queue of node {node} overran")
                 }
+                Event::Async(AsyncEvent::LastWqeReached(qpn)) => {
+                    let mut ends = self.ends.iter_mut();
+                    if let Some(end) = ends.find(|e| e.node == node && e.qpn == qpn) {
+                        end.last_reached = true;
+                    }
+                }
                 Event::Async(_) => {}
             }
         }
@@ -299,6 +314,24 @@ impl World {
         }
         self.nodes[to].receive_trains(self.now, &batch);
         self.pump(to);
+    }
+
+    /// Queues may be resized at any time, and nothing in them is lost.
+    fn resize(&mut self, node: usize) {
+        self.trace.add(self.now, Happening::Did { what: "resizes queues of node", whom: node });
+        let depth = self.dice.range(4096..=9000) as u32;
+        let Node { engine, cqs, srqs, .. } = &mut self.nodes[node];
+        for (id, poller) in cqs {
+            let resized = engine.resize_cq(*id, poller, depth);
+            assert_eq!(resized, Ok(()), "the completion queue of node {node} has room");
+        }
+        for shared in srqs {
+            // Refused if more receives wait.
+            let depth = if self.knobs.calm { 4096 } else { self.dice.range(8..=64) as u32 };
+            let _ = engine.resize_srq(shared.id, &mut shared.queue, depth);
+            let _ = engine.set_srq_limit(shared.id, self.dice.range(0..=8) as u32);
+        }
+        self.pump(node);
     }
 
     fn strike(&mut self, end: usize) {
@@ -426,14 +459,15 @@ fn draw_flows(
             kind,
             nodes: nodes_of,
             mishap,
-            pmtu: knobs.pmtu,
+            pmtu: if dice.chance(0.3) { dice.pick(&Pmtu::ALL) } else { knobs.pmtu },
             calm: knobs.calm,
+            clean: knobs.is_clean(),
             steps: knobs.steps,
             shared_receives: knobs.shared_receives,
         };
         let first = ends.len();
         ends.extend(connect(nodes, &spec, dice));
-        let (longest, pmtu) = (knobs.longest, knobs.pmtu.bytes());
+        let (longest, pmtu) = (knobs.longest, spec.pmtu.bytes());
         let ends = &mut ends;
         let counts = !options.predictable;
         let mut planner = Planner { dice, nodes, ends, first, longest, pmtu, srq_len, counts };
