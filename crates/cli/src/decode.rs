@@ -71,10 +71,8 @@ struct Counts {
 
 impl Counts {
     fn text(&self) -> String {
-        let mut text = format!(
-            "{} packets, {} RoCE, {} bad ICRC",
-            self.packets, self.roce, self.bad_icrc
-        );
+        let mut text =
+            format!("{} packets, {} RoCE, {} bad ICRC", self.packets, self.roce, self.bad_icrc);
         for (count, what) in [(self.cut, "cut"), (self.broken, "malformed")] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));
@@ -109,7 +107,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut first_ns = None;
     let end = capture::read(&args.file, |record| {
         let first = *first_ns.get_or_insert(record.time_ns.unwrap_or(0));
-        match printer.packet(&record, first) {
+        match printer.record(&record, first) {
             Ok(()) => true,
             Err(e) => {
                 failure = Some(e);
@@ -158,22 +156,27 @@ impl<'a> Printer<'a> {
         Self { args, style, out, form, counts: Counts::default() }
     }
 
-    /// Counts a record and prints it if it is wanted.
-    fn packet(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
-        let view = View::new(record, self.counts.packets + 1, first_ns);
-        self.counts.add(&view);
-        if !self.wants(&view) {
+    /// Prints what is in a record.
+    fn record(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
+        let views = View::all(record, self.counts.packets + 1, first_ns);
+        views.iter().try_for_each(|view| self.packet(view))
+    }
+
+    /// Counts a packet and prints it if it is wanted.
+    fn packet(&mut self, view: &View) -> io::Result<()> {
+        self.counts.add(view);
+        if !self.wants(view) {
             return Ok(());
         }
         self.counts.shown += 1;
         match &mut self.form {
             Form::Json => writeln!(self.out, "{}", view.json()),
             Form::Table(table) => {
-                let lines = table.push(&view);
+                let lines = table.push(view);
                 print(&mut self.out, self.style, &lines)
             }
             Form::Ladder(ladder, pair) => {
-                let lines = climb(ladder, pair, &view);
+                let lines = climb(ladder, pair, view);
                 print(&mut self.out, self.style, &lines)
             }
         }
@@ -236,9 +239,7 @@ fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> V
     let View::Roce(roce) = view else { return Vec::new() };
     let mut lines = Vec::new();
     let (src, dst) = (roce.src.to_string(), roce.dst.to_string());
-    let is_known = |(l, r): &(String, String)| {
-        (*l == src && *r == dst) || (*l == dst && *r == src)
-    };
+    let is_known = |(l, r): &(String, String)| (*l == src && *r == dst) || (*l == dst && *r == src);
     if !pair.as_ref().is_some_and(is_known) {
         if pair.is_some() {
             lines.push(String::new());
@@ -254,7 +255,7 @@ fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> V
         time: roce.time_ns.map(words::duration).unwrap_or_default(),
         from,
         label: format!("{} · to QP {}", roce.label(), words::qpn(roce.dest_qp)),
-        detail: roce.details(),
+        notes: roce.notes(),
         ink: roce.ink(),
     }));
     lines

@@ -6,6 +6,7 @@ mod scenes;
 mod show;
 mod stage;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Play only this scene; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = names())]
     only: Vec<String>,
+    /// Capture the packets of the scenes to this file.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// Draw with ASCII characters only.
     #[arg(long)]
     ascii: bool,
@@ -66,12 +70,13 @@ impl Outcome {
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let screen = (!json).then(|| Screen::new(Style::for_stdout(args.ascii)));
-    let stage = Stage::open()?;
+    let stage = Stage::open(args.pcap.as_deref())?;
     let hosts = json!({ "A": stage.a.addr.to_string(), "B": stage.b.addr.to_string() });
     if let Some(screen) = &screen {
         screen.intro(&stage);
     }
-    let is_wanted = |scene: &&Scene| args.only.is_empty() || args.only.iter().any(|n| n == scene.name);
+    let is_wanted =
+        |scene: &&Scene| args.only.is_empty() || args.only.iter().any(|n| n == scene.name);
     let wanted: Vec<&'static Scene> = ALL.iter().filter(is_wanted).collect();
     let mut outcomes = Vec::new();
     for (i, scene) in wanted.iter().enumerate() {

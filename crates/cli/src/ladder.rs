@@ -27,8 +27,8 @@ pub(crate) enum Rung {
         from: Side,
         /// What it is.
         label: String,
-        /// What its headers say.
-        detail: String,
+        /// What its headers say, most important first. What fits stands on the arrow.
+        notes: Vec<String>,
         /// Whose colour it has.
         ink: Ink,
     },
@@ -69,7 +69,8 @@ impl Ladder {
 
     /// Who the two are.
     pub(crate) fn header(&self, left: &str, right: &str) -> Vec<String> {
-        let (left, right) = (cut(left, self.middle / 2 - 1), cut(right, self.middle / 2 - 1));
+        let left = cut(left, self.middle.saturating_sub(columns(right) + 1).max(self.middle / 2));
+        let right = cut(right, self.middle.saturating_sub(columns(&left) + 1));
         let gap = self.middle.saturating_sub(columns(&left) + columns(&right)) + 2;
         let names = format!(
             "{}{}{}{}",
@@ -84,21 +85,31 @@ impl Ladder {
     /// The lines of one rung.
     pub(crate) fn rung(&self, rung: &Rung) -> Vec<String> {
         match rung {
-            Rung::Packet { time, from, label, detail, ink } => {
-                self.packet(time, *from, label, detail, *ink)
+            Rung::Packet { time, from, label, notes, ink } => {
+                self.packet(time, *from, label, notes, *ink)
             }
             Rung::Event { side, text, ink } => self.event(*side, text, *ink),
         }
     }
 
-    fn packet(&self, time: &str, from: Side, label: &str, detail: &str, ink: Ink) -> Vec<String> {
-        // What is short stands on the arrow.
-        let is_short = columns(label) + columns(detail) + 3 <= self.middle - 8;
-        let (label, detail) = match detail {
-            "" => (cut(label, self.middle - 5), ""),
-            _ if is_short => (format!("{label} · {detail}"), ""),
-            _ => (cut(label, self.middle - 5), detail),
-        };
+    fn packet(
+        &self,
+        time: &str,
+        from: Side,
+        label: &str,
+        notes: &[String],
+        ink: Ink,
+    ) -> Vec<String> {
+        let mut label = cut(label, self.middle - 5);
+        let mut below = Vec::new();
+        for note in notes {
+            if columns(&label) + 3 + columns(note) <= self.middle - 7 {
+                label.push_str(&format!(" · {note}"));
+            } else {
+                below.push(note.as_str());
+            }
+        }
+        let detail = below.join(", ");
         let shaft = "─".repeat(self.middle - columns(&label) - 4);
         let (arrow, start, end) = match from {
             Side::Left => (format!("─ {label} {shaft}▶"), "├", "│"),
@@ -108,14 +119,18 @@ impl Ladder {
         let arrow = self.style.paint(ink, &arrow);
         let mut lines = vec![format!("{time} {start}{arrow}{end}")];
         if !detail.is_empty() {
-            for text in wrap(detail, self.middle - 6) {
+            for text in wrap(&detail, self.middle - 6) {
                 let used = columns(&text);
                 let (before, after) = match from {
                     Side::Left => (3, self.middle - 3 - used),
                     Side::Right => (self.middle - 3 - used, 3),
                 };
                 let text = self.style.paint(Ink::Dim, &text);
-                lines.push(self.line("", &format!("{}{text}", " ".repeat(before)), &" ".repeat(after)));
+                lines.push(self.line(
+                    "",
+                    &format!("{}{text}", " ".repeat(before)),
+                    &" ".repeat(after),
+                ));
             }
         }
         lines
@@ -171,9 +186,9 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn packet(from: Side, label: &str, detail: &str) -> Rung {
-        let (label, detail) = (label.to_owned(), detail.to_owned());
-        Rung::Packet { time: "3 µs".to_owned(), from, label, detail, ink: Ink::Request }
+    fn packet(from: Side, label: &str, note: &str) -> Rung {
+        let (label, notes) = (label.to_owned(), vec![note.to_owned()]);
+        Rung::Packet { time: "3 µs".to_owned(), from, label, notes, ink: Ink::Request }
     }
 
     #[test]

@@ -136,9 +136,10 @@ pub(crate) fn duration(ns: u64) -> String {
 }
 
 /// What the extension headers of a packet say.
-pub(crate) fn headers(packet: &Packet<'_>) -> Vec<String> {
-    let Exts { deth, xrceth, feth: flush, reth, atomic: eth, aeth: ack, atomic_ack, imm, ieth, .. } =
-        packet.exts;
+fn headers(packet: &Packet<'_>) -> Vec<String> {
+    let Exts {
+        deth, xrceth, feth: flush, reth, atomic: eth, aeth: ack, atomic_ack, imm, ieth, ..
+    } = packet.exts;
     let operation = packet.bth.opcode.decode().map_or(Op::Acknowledge, |(_, op)| op);
     let words = [
         deth.map(|h| format!("from QP {} Q_Key {}", qpn(h.src_qp.get()), h.qkey)),
@@ -155,7 +156,7 @@ pub(crate) fn headers(packet: &Packet<'_>) -> Vec<String> {
 }
 
 /// What the flags of the base transport header say.
-pub(crate) fn flags(packet: &Packet<'_>) -> Vec<&'static str> {
+fn flags(packet: &Packet<'_>) -> Vec<&'static str> {
     let bth = &packet.bth;
     let flags = [
         (bth.ack_req, "asks for ACK"),
@@ -164,6 +165,11 @@ pub(crate) fn flags(packet: &Packet<'_>) -> Vec<&'static str> {
         (bth.becn, "BECN"),
     ];
     flags.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect()
+}
+
+/// Flags and extension headers, in the order in which people should see them.
+pub(crate) fn notes(packet: &Packet<'_>) -> Vec<String> {
+    flags(packet).into_iter().map(str::to_owned).chain(headers(packet)).collect()
 }
 
 /// A queue pair number.
@@ -216,13 +222,28 @@ fn exts_json(exts: &Exts) -> Map<String, Value> {
     };
     put("deth", exts.deth.map(|h| json!({ "qkey": h.qkey.0, "src_qp": h.src_qp.get() })));
     put("xrceth", exts.xrceth.map(|h| json!({ "srqn": h.srqn.get() })));
-    put("feth", exts.feth.map(|h| json!({
-        "placement": h.placement.bits(), "selectivity": h.selectivity.bits() })));
+    put(
+        "feth",
+        exts.feth.map(|h| {
+            json!({
+        "placement": h.placement.bits(), "selectivity": h.selectivity.bits() })
+        }),
+    );
     put("reth", exts.reth.map(|h| json!({ "va": h.va, "rkey": h.rkey.0, "len": h.len })));
-    put("atomic_eth", exts.atomic.map(|h| json!({
-        "va": h.va, "rkey": h.rkey.0, "swap_add": h.swap_add, "compare": h.compare })));
-    put("aeth", exts.aeth.map(|h| json!({
-        "syndrome": h.syndrome.to_u8(), "msn": h.msn.get(), "means": aeth(h) })));
+    put(
+        "atomic_eth",
+        exts.atomic.map(|h| {
+            json!({
+        "va": h.va, "rkey": h.rkey.0, "swap_add": h.swap_add, "compare": h.compare })
+        }),
+    );
+    put(
+        "aeth",
+        exts.aeth.map(|h| {
+            json!({
+        "syndrome": h.syndrome.to_u8(), "msn": h.msn.get(), "means": aeth(h) })
+        }),
+    );
     put("atomic_ack_eth", exts.atomic_ack.map(|h| json!({ "original": h.original })));
     put("immediate", exts.imm.map(|h| json!(h.imm.0)));
     put("invalidates", exts.ieth.map(|h| json!(h.rkey.0)));

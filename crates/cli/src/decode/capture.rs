@@ -102,7 +102,8 @@ impl Section {
     ) -> bool {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
-                let units = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                let units =
+                    if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
                 // The upper half holds flags in newer files.
                 self.interfaces = vec![(Linktype(header.network.0 & 0xffff), units, 0)];
                 true
@@ -118,11 +119,7 @@ impl Section {
         }
     }
 
-    fn take_block(
-        &mut self,
-        block: &Block<'_>,
-        each: &mut impl FnMut(Record<'_>) -> bool,
-    ) -> bool {
+    fn take_block(&mut self, block: &Block<'_>, each: &mut impl FnMut(Record<'_>) -> bool) -> bool {
         match block {
             Block::SectionHeader(_) => self.interfaces.clear(),
             Block::InterfaceDescription(interface) => {

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use feroce::wire::{
     Ethernet, GRH_NEXT_HEADER, Grh, IPV4_ETHERTYPE, IPV6_ETHERTYPE, IcrcPrefix, Ipv4, Ipv4View,
-    Ipv6, Net, ROCE_UDP_PORT, ROCE_V1_ETHERTYPE, UDP_PROTOCOL, Udp, VLAN_ETHERTYPE, icrc,
+    Ipv6, Net, Opcode, Pmtu, ROCE_UDP_PORT, ROCE_V1_ETHERTYPE, UDP_PROTOCOL, Udp, VLAN_ETHERTYPE,
+    icrc,
 };
 use pcap_parser::Linktype;
 
@@ -60,8 +61,9 @@ pub(crate) struct Carried<'a> {
     pub(crate) icrc: IcrcState,
 }
 
-/// Finds the RoCE packet in a record.
-pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Carried<'a>, NotRoce> {
+/// Finds the RoCE packets in a record: one, or several that an adapter was to cut apart after they
+/// were captured, or had merged before.
+pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Vec<Carried<'a>>, NotRoce> {
     let bytes = record.bytes;
     match record.link {
         Linktype::ETHERNET => {
@@ -78,22 +80,25 @@ pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Carried<'a>, NotRoce> {
 }
 
 /// What follows an ethertype, VLAN tags first, at most `tags` of them.
-fn by_type(ethertype: u16, bytes: &[u8], tags: u8) -> Result<Carried<'_>, NotRoce> {
+fn by_type(ethertype: u16, bytes: &[u8], tags: u8) -> Result<Vec<Carried<'_>>, NotRoce> {
     match ethertype {
         VLAN_ETHERTYPE | PROVIDER_VLAN_ETHERTYPE if tags > 0 => {
             let vlan = be16(bytes, 0)? & 0x0fff;
-            let carried = by_type(be16(bytes, 2)?, skip(bytes, 4)?, tags - 1)?;
-            // The innermost tag of several wins.
-            Ok(Carried { vlan: carried.vlan.or(Some(vlan)), ..carried })
+            let mut packets = by_type(be16(bytes, 2)?, skip(bytes, 4)?, tags - 1)?;
+            for packet in &mut packets {
+                // The innermost tag of several wins.
+                packet.vlan.get_or_insert(vlan);
+            }
+            Ok(packets)
         }
         IPV4_ETHERTYPE | IPV6_ETHERTYPE => ip(bytes),
-        ROCE_V1_ETHERTYPE => grh(bytes),
+        ROCE_V1_ETHERTYPE => Ok(vec![grh(bytes)?]),
         0x0806 => Err(NotRoce::Other("ARP".to_owned())),
         other => Err(NotRoce::Other(format!("ethertype {other:#06x}"))),
     }
 }
 
-fn ip(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+fn ip(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     match bytes.first().map(|byte| byte >> 4) {
         Some(4) => ipv4(bytes),
         Some(6) => ipv6(bytes),
@@ -101,7 +106,7 @@ fn ip(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     }
 }
 
-fn ipv4(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+fn ipv4(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     let other = |why: &str| NotRoce::Other(why.to_owned());
     Ipv4View::new_checked(bytes).map_err(|_| other("broken IPv4"))?;
     let (header, body) = Ipv4::parse(bytes).map_err(|_| other("broken IPv4"))?;
@@ -113,10 +118,14 @@ fn ipv4(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     }
     let len = usize::from(header.total_len).saturating_sub(header.wire_len());
     let (src, dst) = (Ipv4Addr::from(header.src), Ipv4Addr::from(header.dst));
-    udp((src.into(), dst.into()), body, len, |udp| Net::V4(header, udp))
+    udp((src.into(), dst.into()), body, len, |udp, index| {
+        // Whoever cuts packets apart numbers them.
+        let (id, total_len) = (header.id.wrapping_add(index), udp.len + header.wire_len() as u16);
+        Net::V4(Ipv4 { id, total_len, ..header }, udp)
+    })
 }
 
-fn ipv6(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+fn ipv6(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     let broken = |_| NotRoce::Other("broken IPv6".to_owned());
     let (header, body) = Ipv6::parse(bytes).map_err(broken)?;
     if header.next_header != UDP_PROTOCOL {
@@ -124,27 +133,56 @@ fn ipv6(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     }
     let (src, dst) = (Ipv6Addr::from(header.src), Ipv6Addr::from(header.dst));
     let len = usize::from(header.payload_len);
-    udp((src.into(), dst.into()), body, len, |udp| Net::V6(header, udp))
+    udp((src.into(), dst.into()), body, len, |udp, _| {
+        Net::V6(Ipv6 { payload_len: udp.len, ..header }, udp)
+    })
 }
 
-/// A datagram: `len` bytes by the IP header, of which `bytes` are there.
+/// A datagram: `len` bytes by the IP header, of which `bytes` are there. `net` makes the headers of
+/// the packet with an index, should there be several.
 fn udp(
     (src, dst): (IpAddr, IpAddr),
     bytes: &[u8],
     len: usize,
-    net: impl FnOnce(Udp) -> Net,
-) -> Result<Carried<'_>, NotRoce> {
-    let (header, body) =
-        Udp::parse(bytes).map_err(|_| NotRoce::Other("broken UDP".to_owned()))?;
+    net: impl Fn(Udp, u16) -> Net,
+) -> Result<Vec<Carried<'_>>, NotRoce> {
+    let (header, body) = Udp::parse(bytes).map_err(|_| NotRoce::Other("broken UDP".to_owned()))?;
     if header.dst_port != ROCE_UDP_PORT {
         return Err(NotRoce::Other(format!("UDP port {}", header.dst_port)));
     }
     if usize::from(header.len) != len {
         return Err(NotRoce::Broken("the lengths of IP and UDP contradict each other"));
     }
-    let prefix = net(header).icrc_prefix();
-    let carried = sealed(&prefix, body, len.saturating_sub(Udp::LEN))?;
-    Ok(Carried { src, dst, udp_sport: Some(header.src_port), ..carried })
+    let len = len.saturating_sub(Udp::LEN);
+    let whole = sealed(&net(header, 0).icrc_prefix(), body, len)?;
+    let parts = match body.get(..len) {
+        Some(body) if whole.icrc == IcrcState::Bad => cut_apart(body, |index, len| {
+            let len = u16::try_from(len + Udp::LEN).unwrap_or(u16::MAX);
+            net(Udp { len, ..header }, index).icrc_prefix()
+        }),
+        _ => None,
+    };
+    let mut packets = parts.unwrap_or_else(|| vec![whole]);
+    for packet in &mut packets {
+        (packet.src, packet.dst, packet.udp_sport) = (src, dst, Some(header.src_port));
+    }
+    Ok(packets)
+}
+
+/// The packets of equal length in a datagram that segmentation offload has not cut yet, if it is
+/// one: full packets of some MTU, the first of which is right.
+fn cut_apart(bytes: &[u8], prefix: impl Fn(u16, usize) -> IcrcPrefix) -> Option<Vec<Carried<'_>>> {
+    let headers = Opcode(*bytes.first()?).header_len()?;
+    Pmtu::ALL.into_iter().find_map(|mtu| {
+        let stride = headers + mtu.bytes() + icrc::LEN;
+        if stride >= bytes.len() {
+            return None;
+        }
+        let parts = (0..).zip(bytes.chunks(stride));
+        let packets = parts.map(|(i, part)| sealed(&prefix(i, part.len()), part, part.len()));
+        let packets: Vec<_> = packets.collect::<Result<_, _>>().ok()?;
+        packets.first().is_some_and(|first| first.icrc == IcrcState::Good).then_some(packets)
+    })
 }
 
 /// RoCEv1.
@@ -219,6 +257,13 @@ mod tests {
         Record { time_ns: None, link: Linktype(link), bytes, is_cut: false }
     }
 
+    /// The only packet in a record.
+    fn one<'a>(record: &Record<'a>) -> Carried<'a> {
+        let mut packets = dissect(record).expect("RoCE");
+        assert_eq!(packets.len(), 1);
+        packets.remove(0)
+    }
+
     fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
         let mut out = vec![0; 200];
         let len = frame.emit(&mut out).expect("fits");
@@ -256,7 +301,7 @@ mod tests {
             (0, after(&[2, 0, 0, 0], &v4())),
         ];
         for (link, bytes) in cases {
-            let carried = dissect(&record(link, &bytes)).unwrap_or_else(|e| panic!("{link}: {e:?}"));
+            let carried = one(&record(link, &bytes));
             assert_eq!((carried.transport, carried.icrc), (&TRANSPORT[..], IcrcState::Good));
             let vlan = (link == 1 && bytes[12] != 8).then_some(5);
             assert_eq!(carried.vlan, vlan, "{link}");
@@ -268,7 +313,7 @@ mod tests {
         let gid = feroce::Gid::from_ipv4([10, 0, 0, 1]);
         let frame = Frame::v1(gid, feroce::Gid([3; 16]), &TRANSPORT).expect("short");
         let bytes = bytes_of(&frame.on_ethernet([2; 6], [4; 6]));
-        let carried = dissect(&record(1, &bytes)).expect("RoCE");
+        let carried = one(&record(1, &bytes));
         assert_eq!((carried.framing, carried.icrc), ("RoCEv1", IcrcState::Good));
         assert_eq!(carried.src.to_string(), "10.0.0.1");
     }
@@ -277,16 +322,16 @@ mod tests {
     fn damage_is_told_apart() {
         let mut bytes = v4();
         bytes[30] ^= 1;
-        assert_eq!(dissect(&record(101, &bytes)).expect("RoCE").icrc, IcrcState::Bad);
+        assert_eq!(one(&record(101, &bytes)).icrc, IcrcState::Bad);
         // A cut record still shows its headers.
         let bytes = v4();
-        let carried = dissect(&record(101, &bytes[..bytes.len() - 6])).expect("RoCE");
+        let carried = one(&record(101, &bytes[..bytes.len() - 6]));
         assert_eq!((carried.icrc, carried.transport.len()), (IcrcState::Unknown, 14));
         assert_eq!(carried.wire_len, 16);
         // The checksum of the IP header does not matter: a sender's adapter may fill it in.
         let mut bytes = v4();
         bytes[10] ^= 0xff;
-        assert_eq!(dissect(&record(101, &bytes)).expect("RoCE").icrc, IcrcState::Good);
+        assert_eq!(one(&record(101, &bytes)).icrc, IcrcState::Good);
         let mut bytes = v4();
         bytes[25] += 1;
         assert!(matches!(dissect(&record(101, &bytes)), Err(NotRoce::Broken(_))));
@@ -300,6 +345,44 @@ mod tests {
             for link in [0, 1, 12, 101, 113, 228, 229, 276, 9999] {
                 let _ = dissect(&record(link, &bytes));
             }
+        }
+    }
+
+    /// What a capture on the sending machine sees: one datagram of several packets.
+    #[test]
+    fn offloaded_packets_are_cut_apart() {
+        for (last, is_v4) in [(256, true), (100, true), (256, false)] {
+            let mut body = Vec::new();
+            for (i, len) in [256, 256, last].into_iter().enumerate() {
+                let mut transport = vec![0x01, 0, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, i as u8];
+                transport.resize(12 + len, i as u8);
+                let frame = if is_v4 {
+                    let frame = Frame::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, &transport);
+                    let Net::V4(ip, udp) = frame.expect("short").net else { unreachable!() };
+                    Frame {
+                        net: Net::V4(Ipv4 { id: i as u16, ..ip }, udp),
+                        ..frame.expect("short")
+                    }
+                } else {
+                    Frame::v6([1; 16], [2; 16], 0xc000, &transport).expect("short")
+                };
+                body.extend_from_slice(&transport);
+                body.extend_from_slice(&frame.sealed().icrc.to_le_bytes());
+            }
+            let (transport, icrc) = body.split_last_chunk::<4>().expect("long");
+            let frame = if is_v4 {
+                Frame::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, transport)
+            } else {
+                Frame::v6([1; 16], [2; 16], 0xc000, transport)
+            };
+            let frame = Frame { icrc: u32::from_le_bytes(*icrc), ..frame.expect("short") };
+            let mut bytes = vec![0; 2000];
+            let len = frame.emit(&mut bytes).expect("fits");
+            let packets = dissect(&record(101, &bytes[..len])).expect("RoCE");
+            let lens: Vec<_> = packets.iter().map(|p| (p.transport.len(), p.icrc)).collect();
+            let good = IcrcState::Good;
+            assert_eq!(lens, [(268, good), (268, good), (12 + last, good)]);
+            assert!(packets.iter().all(|p| p.udp_sport == Some(0xc000)));
         }
     }
 }

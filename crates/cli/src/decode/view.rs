@@ -56,18 +56,25 @@ pub(crate) struct Roce {
 }
 
 impl View {
-    /// Looks into a record.
-    pub(crate) fn new(record: &Record<'_>, number: u64, first_ns: u64) -> Self {
+    /// The packets in a record: one, unless they were captured before an adapter cut them apart.
+    pub(crate) fn all(record: &Record<'_>, number: u64, first_ns: u64) -> Vec<Self> {
         let time_ns = record.time_ns.map(|t| t.saturating_sub(first_ns));
         match dissect(record) {
-            Ok(carried) => match Roce::new(&carried, number, time_ns) {
-                Ok(roce) => Self::Roce(Box::new(roce)),
-                Err(why) => Self::Other { number, time_ns, why },
-            },
+            Ok(packets) => {
+                let packets = (number..).zip(&packets);
+                packets.map(|(number, packet)| Self::of(packet, number, time_ns)).collect()
+            }
             Err(NotRoce::Broken(_)) if record.is_cut => {
                 let why = NotRoce::Other("cut before its headers end".to_owned());
-                Self::Other { number, time_ns, why }
+                vec![Self::Other { number, time_ns, why }]
             }
+            Err(why) => vec![Self::Other { number, time_ns, why }],
+        }
+    }
+
+    fn of(carried: &Carried<'_>, number: u64, time_ns: Option<u64>) -> Self {
+        match Roce::new(carried, number, time_ns) {
+            Ok(roce) => Self::Roce(Box::new(roce)),
             Err(why) => Self::Other { number, time_ns, why },
         }
     }
@@ -109,8 +116,7 @@ impl Roce {
         let is_mad = packet.bth.dest_qp == feroce::Qpn::QP1;
         let message = if is_mad { mad::describe(packet.payload) } else { None };
         details.extend(message.clone());
-        details.extend(words::headers(&packet));
-        details.extend(words::flags(&packet).into_iter().map(str::to_owned));
+        details.extend(words::notes(&packet));
         details.extend(carried.vlan.map(|vlan| format!("VLAN {vlan}")));
         if carried.framing == "RoCEv1" {
             details.push(carried.framing.to_owned());
@@ -151,15 +157,15 @@ impl Roce {
         &self.label
     }
 
-    /// What the headers say, in one line.
-    pub(crate) fn details(&self) -> String {
-        let mut parts = self.details.clone();
+    /// What the headers say, and whether the ICRC is right.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = self.details.clone();
         match self.icrc {
             IcrcState::Good => {}
-            IcrcState::Bad => parts.insert(0, "BAD ICRC".to_owned()),
-            IcrcState::Unknown => parts.push("cut by the capture".to_owned()),
+            IcrcState::Bad => notes.insert(0, "BAD ICRC".to_owned()),
+            IcrcState::Unknown => notes.push("cut by the capture".to_owned()),
         }
-        parts.join(", ")
+        notes
     }
 
     /// What the headers say, without the ICRC.

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use feroce::{
-    Access, Mr, Qp, QpCap, SendFlags, SendOp, SendWr, Settings, WcOpcode, WcStatus,
-};
+use feroce::{Access, Mr, Qp, QpCap, SendFlags, SendOp, SendWr, Settings, WcOpcode, WcStatus};
 use serde_json::{Value, json};
 
 use super::stage::{Host, bytes, open_two, patiently, pattern};

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::measure::{Kind, Measured, SIZES};
 use super::record::Entry;
+use super::scenes::ALL;
 use super::stage::Stage;
 use crate::ladder::{Ladder, Rung, Side};
 use crate::style::{Ink, Style, columns, wrap};
@@ -29,7 +30,8 @@ impl Screen {
     }
 
     fn line(&self, text: &str) {
-        println!("{}", self.style.finish(text.trim_end()));
+        // Whoever closes the output early has seen enough.
+        let _ = writeln!(std::io::stdout(), "{}", self.style.finish(text.trim_end()));
     }
 
     /// A paragraph.
@@ -75,7 +77,7 @@ impl Screen {
     /// One scene.
     pub(super) fn scene(&self, number: usize, total: usize, outcome: &Outcome, stage: &Stage) {
         let scene = outcome.scene;
-        self.heading(&format!("{number}/{total}  {}", scene.title));
+        self.heading(&format!("{number}/{total} [{}] {}", scene.name, scene.title));
         self.text(scene.story);
         if !scene.terms.is_empty() {
             self.line("");
@@ -94,10 +96,8 @@ impl Screen {
     fn ladder(&self, outcome: &Outcome, stage: &Stage) {
         let ladder = Ladder::new(self.style);
         let [left, right] = &outcome.names;
-        let head = ladder.header(
-            &format!("A {} {left}", stage.a.addr),
-            &format!("B {} {right}", stage.b.addr),
-        );
+        let head = ladder
+            .header(&format!("A {} {left}", stage.a.addr), &format!("B {} {right}", stage.b.addr));
         let rungs = rungs(outcome);
         for line in head.into_iter().chain(rungs.iter().flat_map(|rung| ladder.rung(rung))) {
             self.line(&line);
@@ -139,11 +139,11 @@ impl Screen {
              median). Right: many under way at once.",
         );
         self.line("");
-        let column = |kinds: &str| format!("{kinds:>10}");
+        let column = |cell: &str| format!("{cell:>11}");
         let names: String = Kind::ALL.iter().map(|kind| column(kind.name())).collect();
         let blank = " ".repeat(12);
-        self.line(&format!("{blank}{:^30}    {:^30}", "time of one", "bandwidth in Gbit/s"));
-        self.line(&self.style.paint(Ink::Bold, &format!("{:>12}{names}    {names}", "message")));
+        self.line(&format!("{blank}{:^33}  {:^33}", "time of one", "bandwidth"));
+        self.line(&self.style.paint(Ink::Bold, &format!("{:>12}{names}  {names}", "message")));
         for size in SIZES {
             let find = |kind| rows.iter().find(|row| row.kind == kind && row.size == size);
             let of_each = |show: &dyn Fn(&Measured) -> String| -> String {
@@ -151,16 +151,18 @@ impl Screen {
                 cells.concat()
             };
             let times = of_each(&|row| words::duration(row.latency_ns));
-            let rates = of_each(&|row| format!("{:.2}", row.gbit_s));
-            self.line(&format!("{:>12}{times}    {rates}", bytes_name(size)));
+            let rates = of_each(&|row| rate(row.gbit_s));
+            self.line(&format!("{:>12}{times}  {rates}", bytes_name(size)));
         }
     }
 
     /// How it went, and what to do next.
     pub(super) fn outro(&self, outcomes: &[Outcome], seconds: f64) {
-        self.heading("What next");
-        for (command, what) in NEXT {
-            self.item(Ink::Request, command, 46, what);
+        if outcomes.len() == ALL.len() {
+            self.heading("What next");
+            for (command, what) in NEXT {
+                self.item(Ink::Request, command, 40, what);
+            }
         }
         self.line("");
         let checks: usize = outcomes.iter().map(|outcome| outcome.checks.len()).sum();
@@ -170,24 +172,31 @@ impl Screen {
         } else {
             (Ink::Bad, format!("✗ {bad} scenes went wrong"))
         };
-        let counts = format!(
-            "{}, {checks} checks, {seconds:.1} s",
-            if outcomes.len() == 1 { "1 scene".to_owned() } else { format!("{} scenes", outcomes.len()) }
-        );
-        self.line(&format!("  {}: {counts}", self.style.paint(ink, &verdict)));
+        let s = if outcomes.len() == 1 { "" } else { "s" };
+        let verdict = self.style.paint(ink, &verdict);
+        let scenes = outcomes.len();
+        self.line(&format!("  {verdict}: {scenes} scene{s}, {checks} checks, {seconds:.1} s"));
     }
 }
 
 /// Commands, and what they are for.
 const NEXT: &[(&str, &str)] = &[
     ("feroce demo --only write", "one scene again"),
-    ("FEROCE_PCAP=demo.pcapng feroce demo --fast", "capture it, for Wireshark and for"),
-    ("feroce decode --ladder demo.pcapng", "drawing what is in a capture"),
+    ("feroce demo --fast --pcap demo.pcapng", "its packets, for Wireshark or for ..."),
+    ("feroce decode --ladder demo.pcapng", "... this: what a capture holds"),
     ("feroce rc-pingpong --both", "messages back and forth, as ibv_rc_pingpong"),
     ("feroce perf write bw --both", "bandwidth and latency, properly measured"),
-    ("feroce devices", "the addresses of this machine that RDMA can use"),
+    ("feroce devices", "the addresses that RDMA can use here"),
     ("feroce help", "everything else"),
 ];
+
+fn rate(gbit_s: f64) -> String {
+    match gbit_s {
+        10.0.. => format!("{gbit_s:.0} Gbit/s"),
+        1.0.. => format!("{gbit_s:.1} Gbit/s"),
+        _ => format!("{:.0} Mbit/s", gbit_s * 1e3),
+    }
+}
 
 fn bytes_name(size: usize) -> String {
     match size {
@@ -209,14 +218,12 @@ fn rungs(outcome: &Outcome) -> Vec<Rung> {
                 if outcome.many_qps {
                     label.push_str(&format!(" · to QP {}", words::qpn(packet.bth.dest_qp.get())));
                 }
-                let mut detail = words::headers(&packet);
-                detail.extend(words::flags(&packet).into_iter().map(str::to_owned));
                 let since = start.map_or(0, |start| wall.duration_since(start).as_nanos());
                 rungs.push(Rung::Packet {
                     time: words::duration(u64::try_from(since).unwrap_or(u64::MAX)),
                     from: *side,
                     label,
-                    detail: detail.join(", "),
+                    notes: words::notes(&packet),
                     ink: words::ink(&packet),
                 });
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,13 +89,17 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn open() -> anyhow::Result<Self> {
+    /// Opens the two; a capture of what A sends and receives goes to `pcap`.
+    pub(super) fn open(pcap: Option<&Path>) -> anyhow::Result<Self> {
         let recorder = Arc::new(Recorder::default());
         let settings = |side| -> Result<Settings, feroce::Error> {
             let mut settings = Settings::load()?;
             settings.tap = Some(recorder.tap(side));
             // A busy machine must not make packets appear that do not belong to the story.
             settings.engine.tail_probe = false;
+            if let Some(path) = pcap {
+                settings.pcap = (side == Side::Left).then(|| path.to_owned());
+            }
             Ok(settings)
         };
         let [a, b] = open_two([settings(Side::Left)?, settings(Side::Right)?])?;
@@ -158,9 +163,10 @@ impl<'a> Play<'a> {
         };
         let (mut qa, mut qb) = (make(self.a(), None)?, make(self.b(), srq)?);
         let numbers = [(qa.qpn(), FIRST_PSN[0]), (qb.qpn(), FIRST_PSN[1])];
-        for (qp, peer, own, theirs) in
-            [(&mut qa, self.b(), numbers[0], numbers[1]), (&mut qb, self.a(), numbers[1], numbers[0])]
-        {
+        for (qp, peer, own, theirs) in [
+            (&mut qa, self.b(), numbers[0], numbers[1]),
+            (&mut qb, self.a(), numbers[1], numbers[0]),
+        ] {
             let av = AddrVec { dgid: peer.gid(), ..AddrVec::default() };
             let (psn, their_psn) = (Psn::new(own.1), Psn::new(theirs.1));
             qp.modify(&QpAttr::init(ANY_ACCESS))?;

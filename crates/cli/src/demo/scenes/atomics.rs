@@ -71,7 +71,7 @@ pub(super) const ATOMIC_WRITE: Scene = Scene {
             puts eight bytes in place so that no reader sees half of them: good for a pointer or a \
             flag that says that data is ready.",
     terms: &[],
-    notice: "Like FLUSH it is answered with an empty READ response, after it is done.",
+    notice: "The answer comes when the eight bytes are in place, not when the packet has arrived.",
     play: atomic_write,
 };
 

@@ -96,8 +96,7 @@ fn multicast(play: &mut Play<'_>) -> anyhow::Result<()> {
     let group = Gid::from_ipv4(GROUP);
     let mut qa = play.datagrams(Left)?;
     let mut members = [play.datagrams(Right)?, play.datagrams(Right)?];
-    play.names =
-        [format!("QP {}", words::qpn(qa.qpn().get())), "2 QPs in a group".to_owned()];
+    play.names = [format!("QP {}", words::qpn(qa.qpn().get())), "2 QPs in a group".to_owned()];
     let source = play.a().pd.alloc_mr(100, Access::LOCAL_WRITE)?;
     let target = play.b().pd.alloc_mr(1024, Access::LOCAL_WRITE)?;
     source.write_at(0, &pattern(12, 100))?;

@@ -99,8 +99,8 @@ pub(super) const FLUSH: Scene = Scene {
             the data, or that it would survive a loss of power. A FLUSH is answered when the \
             writes before it have got as far as it asks: here, to global visibility.",
     terms: &[],
-    notice: "The answer is an empty READ response. FLUSH came with the memory placement \
-             extensions, for persistent memory.",
+    notice: "No data travels with a FLUSH, only a range. It is one of the memory placement \
+             extensions, which came with persistent memory.",
     play: flush,
 };
 

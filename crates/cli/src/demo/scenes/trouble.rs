@@ -5,7 +5,7 @@ use feroce::wire::Syndrome;
 use feroce::{Access, QpState, QpType, SendOp, SendWr, WcStatus};
 
 use super::Scene;
-use crate::demo::stage::{Play, bytes, pattern, patiently};
+use crate::demo::stage::{Play, bytes, patiently, pattern};
 use crate::ladder::Side::{Left, Right};
 
 pub(super) const RNR: Scene = Scene {

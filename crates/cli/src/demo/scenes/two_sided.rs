@@ -24,7 +24,7 @@ pub(super) const SEND: Scene = Scene {
         ("PSN", "packet sequence number: counts the packets of one direction of a connection"),
     ],
     notice: "Three packets, one ACK: it covers everything up to its PSN. Its MSN counts the \
-             messages that B has completed.",
+             messages that B has completed; its credits are the receives that B still has posted.",
     play: send,
 };
 

@@ -81,8 +81,7 @@ fn send_inv(play: &mut Play<'_>) -> anyhow::Result<()> {
     play.post(Left, &mut qa, "SEND+inv", wr)?;
     play.done(Left)?;
     let received = play.done(Right)?;
-    let is_gone =
-        received.flags.contains(WcFlags::WITH_INV) && received.invalidated == remote.rkey;
+    let is_gone = received.flags.contains(WcFlags::WITH_INV) && received.invalidated == remote.rkey;
     play.check("B's completion names the key that died", is_gone);
     play.check("the message is right", bytes(&target, 0, 64)? == pattern(9, 64));
     let again = SendWr::new(2, SendOp::Write(remote), source.data(0..64));
