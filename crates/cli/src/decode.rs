@@ -20,6 +20,9 @@ use dissect::{IcrcState, NotRoce};
 use table::Table;
 use view::View;
 
+#[cfg(test)]
+mod tests;
+
 /// Options.
 ///
 /// Reads pcap and pcapng files of Ethernet (with VLAN tags), raw IP, and Linux cooked packets, and
@@ -97,15 +100,18 @@ impl Counts {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    if let Err(e) = std::fs::File::open(&args.file) {
-        eprintln!("feroce: cannot open {}: {e}", args.file.display());
-        return Ok(ExitCode::from(2));
-    }
+    let file = match std::fs::File::open(&args.file) {
+        Ok(file) => file,
+        Err(e) => {
+            eprintln!("feroce: cannot open {}: {e}", args.file.display());
+            return Ok(ExitCode::from(2));
+        }
+    };
     let style = Style::for_stdout(args.ascii);
     let mut printer = Printer::new(args, json, style);
     let mut failure = None;
     let mut first_ns = None;
-    let end = capture::read(&args.file, |record| {
+    let end = capture::read(file, |record| {
         let first = *first_ns.get_or_insert(record.time_ns.unwrap_or(0));
         match printer.record(&record, first) {
             Ok(()) => true,
@@ -114,7 +120,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
                 false
             }
         }
-    })?;
+    });
     let result = failure.map_or_else(|| printer.finish(&end), Err);
     match result {
         // Whoever read our output has seen enough.

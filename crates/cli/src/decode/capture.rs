@@ -1,9 +1,7 @@
 //! Capture files: pcap and pcapng, record by record.
 
-use std::fs::File;
-use std::path::Path;
+use std::io::Read;
 
-use anyhow::Context as _;
 use pcap_parser::traits::PcapReaderIterator;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 
@@ -42,13 +40,12 @@ struct Section {
 }
 
 /// Hands every packet of a file to `each`, until that returns false.
-pub(crate) fn read(path: &Path, mut each: impl FnMut(Record<'_>) -> bool) -> anyhow::Result<End> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+pub(crate) fn read(file: impl Read + Send, mut each: impl FnMut(Record<'_>) -> bool) -> End {
     let mut reader = match create_reader(BUFFER.0, file) {
         Ok(reader) => reader,
-        Err(PcapError::Eof) => return Ok(End::Damaged("the file is empty".to_owned())),
-        Err(PcapError::ReadError) => anyhow::bail!("cannot read {}", path.display()),
-        Err(_) => return Ok(End::Damaged("neither pcap nor pcapng".to_owned())),
+        Err(PcapError::Eof) => return End::Damaged("it is empty".to_owned()),
+        Err(PcapError::ReadError) => return End::Damaged("it cannot be read".to_owned()),
+        Err(_) => return End::Damaged("it is neither pcap nor pcapng".to_owned()),
     };
     let mut section = Section::default();
     let mut room = BUFFER.0;
@@ -69,17 +66,17 @@ pub(crate) fn read(path: &Path, mut each: impl FnMut(Record<'_>) -> bool) -> any
                 Err(why) => End::Damaged(why),
             },
             Err(PcapError::UnexpectedEof) => End::Damaged("the last record is cut".to_owned()),
-            Err(PcapError::ReadError) => End::Damaged("the file cannot be read".to_owned()),
+            Err(PcapError::ReadError) => End::Damaged("it cannot be read".to_owned()),
             Err(_) => End::Damaged(format!("garbage at byte {}", reader.consumed())),
         };
-        return Ok(end);
+        return end;
     }
 }
 
 /// Reads more of the file.
 fn refill(reader: &mut dyn PcapReaderIterator, room: &mut usize) -> Result<(), String> {
     let before = reader.data().len();
-    reader.refill().map_err(|_| "the file cannot be read".to_owned())?;
+    reader.refill().map_err(|_| "it cannot be read".to_owned())?;
     let is_stuck = reader.data().len() == before && !reader.reader_exhausted();
     if is_stuck { grow(reader, room) } else { Ok(()) }
 }
@@ -90,7 +87,7 @@ fn grow(reader: &mut dyn PcapReaderIterator, room: &mut usize) -> Result<(), Str
     if *room > BUFFER.1 || !reader.grow(*room) {
         return Err(format!("a record at byte {} is impossibly long", reader.consumed()));
     }
-    reader.refill().map_err(|_| "the file cannot be read".to_owned())
+    reader.refill().map_err(|_| "it cannot be read".to_owned())
 }
 
 impl Section {

@@ -99,13 +99,8 @@ impl Roce {
         let packet = match Packet::parse(carried.transport) {
             Ok(packet) => packet,
             // The rest of the base header is there.
-            Err(ParseError::BadOpcode(_)) => reserved(carried.transport)?,
-            Err(ParseError::BadPad) if carried.icrc == IcrcState::Unknown => {
-                reserved(carried.transport)?
-            }
-            Err(_) if carried.icrc == IcrcState::Unknown => {
-                return Err(NotRoce::Other("RoCE, cut before its headers end".to_owned()));
-            }
+            Err(ParseError::BadOpcode(_)) => base_only(carried.transport)?,
+            Err(_) if carried.icrc == IcrcState::Unknown => base_only(carried.transport)?,
             Err(ParseError::BadPad) => {
                 return Err(NotRoce::Broken("more padding than payload"));
             }
@@ -180,7 +175,7 @@ impl Roce {
 }
 
 /// A packet of which only the base transport header makes sense.
-fn reserved(transport: &[u8]) -> Result<Packet<'_>, NotRoce> {
+fn base_only(transport: &[u8]) -> Result<Packet<'_>, NotRoce> {
     let (bth, _) = feroce::wire::Bth::parse(transport)
         .map_err(|_| NotRoce::Broken("the packet ends inside its headers"))?;
     Ok(Packet { bth, exts: feroce::wire::Exts::NONE, payload: &[] })

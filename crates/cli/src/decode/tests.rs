@@ -1,0 +1,175 @@
+//! Files as they may be: of every format, and damaged in every way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// Golden captures, which the crate of the wire formats keeps.
+fn captures() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
+    let mut paths: Vec<PathBuf> = fs::read_dir(dir)
+        .expect("captures")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "pcap"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// Counts what is in a file, and renders all of it.
+fn look(bytes: &[u8]) -> (Counts, End, Option<u64>) {
+    let mut counts = Counts::default();
+    let (mut first, mut last) = (None, None);
+    let ladder = Ladder::without_events(Style::plain(90));
+    let (mut table, mut pair) = (Table::new(Style::plain(90)), None);
+    let end = capture::read(bytes, |record| {
+        let first = *first.get_or_insert(record.time_ns.unwrap_or(0));
+        last = record.time_ns.map(|ns| ns - first.min(ns));
+        for view in View::all(&record, counts.packets + 1, first) {
+            counts.add(&view);
+            table.push(&view);
+            climb(&ladder, &mut pair, &view);
+            assert!(view.json().is_object());
+        }
+        true
+    });
+    table.finish();
+    (counts, end, last)
+}
+
+/// The frames of a little-endian file, with their times in microseconds.
+fn frames(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    let mut frames = Vec::new();
+    let end = capture::read(bytes, |record| {
+        frames.push((record.time_ns.expect("time") / 1_000, record.bytes.to_vec()));
+        true
+    });
+    assert_eq!(end, End::Complete);
+    frames
+}
+
+/// Numbers in the order of bytes of a file.
+#[derive(Clone, Copy)]
+struct Order {
+    is_big: bool,
+}
+
+impl Order {
+    fn u32(self, n: u64) -> [u8; 4] {
+        let n = u32::try_from(n).expect("32 bits");
+        if self.is_big { n.to_be_bytes() } else { n.to_le_bytes() }
+    }
+
+    fn u16(self, n: u16) -> [u8; 2] {
+        if self.is_big { n.to_be_bytes() } else { n.to_le_bytes() }
+    }
+
+    fn pcap(self, is_nano: bool, frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
+        let magic = if is_nano { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
+        let mut out = self.u32(magic).to_vec();
+        out.extend([self.u16(2), self.u16(4)].concat());
+        out.extend([self.u32(0), self.u32(0), self.u32(65_535), self.u32(1)].concat());
+        for (time_us, frame) in frames {
+            let len = self.u32(frame.len() as u64);
+            let fraction = time_us % 1_000_000 * if is_nano { 1_000 } else { 1 };
+            out.extend([self.u32(time_us / 1_000_000), self.u32(fraction), len, len].concat());
+            out.extend(frame);
+        }
+        out
+    }
+
+    /// A file with an interface whose time stamps count nanoseconds.
+    fn pcapng(self, frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
+        let block = |kind: u64, body: &[u8]| {
+            let len = self.u32(12 + body.len() as u64);
+            [&self.u32(kind)[..], &len, body, &len].concat()
+        };
+        let section = [&self.u32(0x1a2b_3c4d)[..], &self.u16(1), &self.u16(0), &[0xff; 8]].concat();
+        let mut out = block(0x0a0d_0d0a, &section);
+        let resolution = [&self.u16(9)[..], &self.u16(1), &[9, 0, 0, 0], &[0; 4]].concat();
+        let interface = [&self.u16(1)[..], &self.u16(0), &self.u32(65_535), &resolution].concat();
+        out.extend(block(1, &interface));
+        for (time_us, frame) in frames {
+            let ns = time_us * 1_000;
+            let len = self.u32(frame.len() as u64);
+            let head = [self.u32(0), self.u32(ns >> 32), self.u32(ns & 0xffff_ffff), len, len];
+            let mut body = head.concat();
+            body.extend(frame);
+            body.resize(body.len().next_multiple_of(4), 0);
+            out.extend(block(6, &body));
+        }
+        out
+    }
+}
+
+#[test]
+fn every_format_holds_the_same() {
+    for path in captures() {
+        let bytes = fs::read(&path).expect("file");
+        let (counts, end, last) = look(&bytes);
+        assert_eq!(end, End::Complete, "{}", path.display());
+        assert_eq!((counts.roce, counts.broken), (counts.packets, 0), "{}", path.display());
+        let frames = frames(&bytes);
+        for is_big in [false, true] {
+            let order = Order { is_big };
+            for file in [order.pcap(false, &frames), order.pcap(true, &frames)] {
+                assert_eq!(look(&file), (counts, End::Complete, last), "{}", path.display());
+            }
+            let file = order.pcapng(&frames);
+            assert_eq!(look(&file), (counts, End::Complete, last), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_cut_file_shows_what_is_there() {
+    let bytes = fs::read(&captures()[0]).expect("file");
+    let (whole, ..) = look(&bytes);
+    for len in 24..bytes.len() {
+        let (counts, end, _) = look(&bytes[..len]);
+        assert!(counts.packets <= whole.packets && counts.bad_icrc == 0);
+        assert!(matches!(end, End::Complete | End::Damaged(_)));
+    }
+    for len in 0..24 {
+        assert!(matches!(look(&bytes[..len]).1, End::Damaged(_)), "{len}");
+    }
+}
+
+/// Damages files at random places and looks at all of them; nothing may panic or hang.
+#[test]
+fn damage_never_crashes() {
+    let mut state = 0x1234_5678_9abc_def1_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % below.max(1)
+    };
+    for path in captures() {
+        let original = fs::read(&path).expect("file");
+        let order = Order { is_big: random(2) == 0 };
+        for mut bytes in [original.clone(), order.pcapng(&frames(&original))] {
+            for _ in 0..12 {
+                let sound = bytes.clone();
+                for _ in 0..=random(8) {
+                    let at = random(bytes.len());
+                    bytes[at] = match random(4) {
+                        0 => 0xff,
+                        1 => 0,
+                        2 => bytes[at] ^ 1 << random(8),
+                        _ => random(256) as u8,
+                    };
+                }
+                if random(4) == 0 {
+                    bytes.truncate(random(bytes.len()));
+                }
+                look(&bytes);
+                bytes = sound;
+            }
+        }
+    }
+    for len in [0, 1, 4, 23, 24, 25, 100, 5000] {
+        look(&(0..len).map(|_| random(256) as u8).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,117 @@
+//! `feroce decode`, as a user runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn capture(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
+    dir.join(format!("{name}.pcap"))
+}
+
+fn decode(args: &[&str], file: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .arg("decode")
+        .args(args)
+        .arg(file)
+        .output()
+        .expect("feroce runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// The last line and the exit status.
+fn summary(name: &str) -> (String, Option<i32>) {
+    let output = decode(&[], &capture(name));
+    (text(&output).lines().last().unwrap_or_default().to_owned(), output.status.code())
+}
+
+#[test]
+fn counts_are_those_of_the_files() {
+    let known = [
+        ("rc_pingpong", "20 packets, 20 RoCE, 0 bad ICRC", 0),
+        ("rc_pingpong_ipv6", "18 packets, 18 RoCE, 0 bad ICRC", 0),
+        ("ib_atomic_cas", "10 packets, 10 RoCE, 0 bad ICRC", 0),
+        ("cm_gcm", "22 packets, 22 RoCE, 0 bad ICRC", 0),
+        ("crafted_reserved_opcode", "3 packets, 3 RoCE, 0 bad ICRC", 0),
+        ("crafted_bad_icrc", "3 packets, 3 RoCE, 1 bad ICRC", 1),
+    ];
+    for (name, line, code) in known {
+        assert_eq!(summary(name), (line.to_owned(), Some(code)), "{name}");
+    }
+}
+
+/// Compares with a file beside this one. `UPDATE_SNAPSHOTS=1` writes it anew.
+fn snapshot(args: &[&str], name: &str, file: &str) {
+    let output = text(&decode(args, &capture(name)));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(file);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &output).expect("snapshot written");
+    }
+    let expected = std::fs::read_to_string(&path).expect("snapshot");
+    assert_eq!(output, expected, "UPDATE_SNAPSHOTS=1 accepts the change");
+}
+
+#[test]
+fn table_of_every_operation() {
+    snapshot(&[], "ops_rc", "decode_ops_rc.txt");
+}
+
+#[test]
+fn table_of_connection_management() {
+    snapshot(&[], "cm_gcm", "decode_cm_gcm.txt");
+}
+
+#[test]
+fn ladder_of_a_receiver_that_is_not_ready() {
+    snapshot(&["--ladder"], "rnr_retry", "decode_rnr_retry_ladder.txt");
+}
+
+#[test]
+fn filters_choose_packets() {
+    let shown = |args: &[&str]| text(&decode(args, &capture("ops_rc"))).lines().count();
+    let sends = text(&decode(&["--op", "send"], &capture("ops_rc")));
+    let mut lines = sends.lines().skip(1).collect::<Vec<_>>();
+    assert_eq!(lines.pop(), Some("60 packets, 60 RoCE, 0 bad ICRC"));
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("RC SEND")), "{sends}");
+    assert_eq!(shown(&["--limit", "5"]), 5 + 2);
+    assert_eq!(shown(&["--op", "nothing of the kind"]), 1);
+    let to = |qp: &str| shown(&["--qp", qp]) - 2;
+    assert_eq!(to("0x8e") + to("0x92"), 60);
+    assert_eq!(to("142"), to("0x8e"));
+}
+
+#[test]
+fn json_has_one_object_per_packet() {
+    let output = text(&decode(&["--json"], &capture("rnr_retry")));
+    let objects: Vec<Value> =
+        output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (summary, packets) = objects.split_last().expect("lines");
+    assert_eq!(summary["summary"]["packets"], packets.len());
+    let first = &packets[0];
+    assert_eq!((&first["service"], &first["op"]), (&"RC".into(), &"SEND Only".into()));
+    assert_eq!((&first["icrc"], &first["packet"]), (&"ok".into(), &1.into()));
+    assert_eq!(packets[1]["name"], "RNR NAK");
+    let means = packets[1]["aeth"]["means"].as_str().expect("words");
+    assert!(means.starts_with("receiver not ready"), "{means}");
+}
+
+#[test]
+fn wrong_use_is_told_from_wrong_files() {
+    let status = |args: &[&str], file: &Path| decode(args, file).status.code();
+    assert_eq!(status(&[], Path::new("no/such/file")), Some(2));
+    assert_eq!(status(&["--qp", "seventeen"], &capture("ops_rc")), Some(2));
+    assert_eq!(status(&[], Path::new(env!("CARGO_MANIFEST_PATH"))), Some(1));
+}
+
+#[test]
+fn output_that_is_no_terminal_has_no_escapes() {
+    for args in [&[][..], &["--ladder"], &["--ladder", "--ascii"]] {
+        let output = text(&decode(args, &capture("ops_rc")));
+        assert!(!output.contains('\x1b'));
+        assert!(!args.contains(&"--ascii") || output.is_ascii());
+    }
+}
