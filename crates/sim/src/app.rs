@@ -10,7 +10,7 @@ use crate::oracle::Violation;
 use crate::plan::{Expected, Step};
 use crate::swarm::Sabotage;
 use crate::trace::Happening;
-use crate::world::World;
+use crate::world::{Doing, World};
 
 /// Marks the work request id of a receive, and of a receive from a shared queue.
 const RECV: u64 = 1 << 63;
@@ -43,7 +43,7 @@ impl World {
         Ok(())
     }
 
-    fn poll(&mut self, node: usize) -> Result<(), Violation> {
+    pub(crate) fn poll(&mut self, node: usize) -> Result<(), Violation> {
         for i in 0..self.nodes[node].cqs.len() {
             while let Some(cqe) = self.nodes[node].cqs[i].1.poll() {
                 self.trace.add(self.now, Happening::Completed { node, cqe });
@@ -65,6 +65,7 @@ impl World {
     pub(crate) fn can_post(&mut self, node: usize) -> bool {
         (0..self.ends.len()).any(|end| {
             self.ends[end].node == node
+                && self.ends[end].may_post()
                 && self.ends[end].next < self.ends[end].steps.len()
                 && self.is_released(end)
                 && self.ends[end].sq.free() > 0
@@ -84,7 +85,8 @@ impl World {
     fn post_sends(&mut self, end: usize) {
         let most = self.dice.size(1..=8);
         for _ in 0..most {
-            if self.ends[end].is_posted() || !self.is_released(end) {
+            let this = &self.ends[end];
+            if this.is_posted() || !this.may_post() || !self.is_released(end) {
                 break;
             }
             let (node, now) = (self.ends[end].node, self.now);
@@ -110,7 +112,8 @@ impl World {
 
     pub(crate) fn post_receives(&mut self, end: usize) {
         let delay = self.ends[end].recv_delay_ns;
-        if delay == u64::MAX && self.ends[end].life == Life::Up {
+        let waits = delay == u64::MAX && self.ends[end].life == Life::Up;
+        if waits || !self.ends[end].may_post() {
             return;
         }
         let most = if delay == 0 { usize::MAX } else { self.dice.size(0..=2) };
@@ -221,6 +224,7 @@ impl World {
         let memory = &self.nodes[this.node].memory;
         let real = memory.real_gathered(&fetched.pieces, fetched.len);
         match &fetched.what {
+            Expected::Anything => Ok(()),
             Expected::Bytes(bytes) if *bytes == real => Ok(()),
             Expected::Bytes(_) => Err(Violation::new(
                 "memory",
@@ -243,7 +247,8 @@ impl World {
         };
         let allowed = match mishap {
             Mishap::BadRemote => vec![WcStatus::RemoteAccess],
-            Mishap::BadLocal => vec![WcStatus::LocalProtection, WcStatus::RemoteOperation],
+            Mishap::BadLocal => vec![WcStatus::LocalProtection],
+            Mishap::SendError => return self.on_send_error(end, index, cqe),
             Mishap::ShortReceive => vec![WcStatus::RemoteInvalidRequest],
             Mishap::NoReceives => vec![WcStatus::RnrRetryExceeded],
             Mishap::Dereg => vec![WcStatus::RemoteAccess, WcStatus::MwBind],
@@ -258,6 +263,23 @@ impl World {
         if self.ends[end].life == Life::Up {
             self.ends[end].life = Life::Down;
             self.tick_soon(self.ends[end].node);
+        }
+        Ok(())
+    }
+
+    /// A send of an unreliable service failed; the receive queue goes on.
+    fn on_send_error(&mut self, end: usize, index: usize, cqe: &Cqe) -> Result<(), Violation> {
+        let expected = match self.ends[end].life {
+            Life::Up => WcStatus::LocalProtection,
+            _ => WcStatus::Flushed,
+        };
+        if cqe.status != expected {
+            return bad(format!("end {end} #{index}: {}, not {expected}", cqe.status));
+        }
+        if self.ends[end].life == Life::Up {
+            self.ends[end].life = Life::Halted;
+            let at = self.now.plus_nanos(self.dice.range(1_000..=100_000));
+            self.agenda.push(at, Doing::Recover(end));
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use feroce_engine::{
     AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType,
     RecvQueue, SendQueue,
 };
+use feroce_train::Instant;
 use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
 
 use crate::dice::Dice;
@@ -52,12 +53,14 @@ pub(crate) enum Mishap {
     NoReceives,
     /// An end is moved to ERR in the midst of it.
     Error,
-    /// An end goes back to RESET.
+    /// An end goes back to RESET; later both are connected again and go on.
     Reset,
     /// An end is destroyed.
     Destroy,
     /// Memory that the peer uses is deregistered.
     Dereg,
+    /// A send of an unreliable service fails; the queue pair is told to go on.
+    SendError,
     /// The node of end 1 falls silent.
     Vanish,
 }
@@ -80,8 +83,10 @@ impl Mishap {
 pub(crate) enum Life {
     /// It works.
     Up,
-    /// It was moved to ERR.
+    /// It is in ERR.
     Down,
+    /// It is in SQE: it receives, but does not send.
+    Halted,
     /// It was reset or destroyed: nothing completes any more.
     Gone,
 }
@@ -140,6 +145,18 @@ pub(crate) struct FlowSpec {
 /// Makes the two queue pairs of a flow and connects them.
 pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [End; 2] {
     let mut ends = [0, 1].map(|side| create(&mut nodes[spec.nodes[side]], spec, side, dice));
+    bring_up(nodes, &mut ends, spec, Instant::ZERO, dice);
+    ends
+}
+
+/// Takes both queue pairs of a flow from RESET to RTS.
+pub(crate) fn bring_up(
+    nodes: &mut [Node],
+    ends: &mut [End],
+    spec: &FlowSpec,
+    now: Instant,
+    dice: &mut Dice,
+) {
     let psns = [first_psn(dice), first_psn(dice)];
     let rnr = dice.small(1..=12);
     let finite = spec.mishap == Some(Mishap::NoReceives);
@@ -158,9 +175,7 @@ pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [
         let engine = &mut nodes[end.node].engine;
         let av = AddrVec { dgid, ..AddrVec::default() };
         let mut modify = |attr: &QpAttr| {
-            engine
-                .modify_qp(feroce_train::Instant::ZERO, end.qpn, attr)
-                .expect("a legal transition");
+            engine.modify_qp(now, end.qpn, attr).expect("a legal transition");
         };
         if spec.kind == Kind::Ud {
             modify(&QpAttr::init_ud(QKEY));
@@ -193,7 +208,6 @@ pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [
             _ => modify(&rts),
         }
     }
-    ends
 }
 
 /// Somewhere in the sequence space, often just before it wraps.
@@ -281,6 +295,16 @@ impl End {
             (Kind::Ud, Some(ah), _) => Dest::Ud { ah, qpn: peer_qpn, qkey: QKEY },
             (Kind::Xrc, _, Some(srq)) => Dest::Xrc(srq.number()),
             _ => Dest::Connected,
+        }
+    }
+
+    /// Whether the application goes on posting. What was not posted before a reset is posted
+    /// when the flow works again.
+    pub(crate) fn may_post(&self) -> bool {
+        match self.life {
+            Life::Up | Life::Halted => true,
+            Life::Down => self.mishap != Some(Mishap::Reset),
+            Life::Gone => false,
         }
     }
 

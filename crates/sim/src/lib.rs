@@ -7,6 +7,7 @@
 
 pub mod agenda;
 mod app;
+mod control;
 pub mod dice;
 mod finish;
 mod flow;

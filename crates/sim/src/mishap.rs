@@ -25,7 +25,7 @@ impl Planner<'_> {
                     }
                 }
             }
-            Mishap::BadLocal => {
+            Mishap::BadLocal | Mishap::SendError => {
                 let steps = end.steps[victim..].iter_mut();
                 for Step { wr, .. } in steps {
                     let Data::Sges(sges) = &wr.data else { continue };

@@ -18,7 +18,7 @@ use feroce_train::InlineBytes;
 use feroce_wire::Imm;
 
 use crate::dice::Dice;
-use crate::flow::{End, Kind};
+use crate::flow::{End, Kind, Mishap};
 use crate::node::{ALL, COUNTERS, Mr, Node, SRQ_DOMAIN};
 use crate::windows::Windows;
 
@@ -57,6 +57,8 @@ pub(crate) struct Fetched {
 pub(crate) enum Expected {
     /// Exactly these bytes.
     Bytes(Vec<u8>),
+    /// Whatever is there: steps before may have been executed or not.
+    Anything,
     /// What a counter of a node showed.
     Count { node: usize, counter: usize },
 }
@@ -241,6 +243,10 @@ impl Planner<'_> {
         let srq = self.ends[self.first + peer].srq;
         let (domain, len) = match srq {
             Some(_) => (SRQ_DOMAIN, self.srq_len),
+            // After a reset, other messages than before meet the receives.
+            None if self.ends[self.first].mishap == Some(Mishap::Reset) => {
+                (self.ends[self.first + peer].domain, self.longest)
+            }
             None => (self.ends[self.first + peer].domain, len + slack),
         };
         let (sges, pieces) = self.landing(peer, domain, len, 8)?;
@@ -301,9 +307,15 @@ impl Planner<'_> {
             70..=81 => self.atomic(side, reach),
             82..=86 => self.atomic_write(side, reach),
             87..=90 => self.flush(side, reach),
-            _ if self.ends[self.first].kind == Kind::Rc => self.window_cycle(side, reach),
+            _ if self.may_bind() => self.window_cycle(side, reach),
             _ => self.count(side),
         }
+    }
+
+    /// Keys are bound where it is known how far the flow comes.
+    fn may_bind(&self) -> bool {
+        let end = &self.ends[self.first];
+        end.kind == Kind::Rc && end.mishap != Some(Mishap::Reset)
     }
 
     fn send(&mut self, side: usize) -> Option<()> {
@@ -407,6 +419,9 @@ impl Planner<'_> {
         let end = &self.ends[self.first + side];
         let (domain, max_sge) = (end.domain, end.max_sge);
         let (sges, pieces) = self.landing(side, domain, len, max_sge)?;
+        // After a reset nobody knows how far the peer had come.
+        let unsure = self.ends[self.first].mishap == Some(Mishap::Reset);
+        let what = if unsure { Expected::Anything } else { what };
         if let Expected::Bytes(bytes) = &what {
             let bytes = bytes.clone();
             self.node_of(side).memory.expect_scattered(&pieces, &bytes);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use feroce_engine::{AsyncEvent, Event, QpAttr, QpState};
+use feroce_engine::{AsyncEvent, Event, QpState};
 use feroce_train::Instant;
-use feroce_wire::{Lkey, Pmtu, Qpn};
+use feroce_wire::{Pmtu, Qpn};
 
 use crate::agenda::Agenda;
 use crate::dice::Dice;
-use crate::flow::{End, FlowSpec, Kind, Life, Mishap, connect};
+use crate::flow::{End, FlowSpec, Kind, Mishap, connect};
 use crate::knobs::Knobs;
 use crate::node::{Node, RxStyle};
 use crate::oracle::Violation;
@@ -32,6 +32,10 @@ pub(crate) enum Doing {
     Strike(usize),
     /// Both ends of a flow are told that it is over.
     Hangup(usize),
+    /// The flow of that end and the next is connected again.
+    Revive(usize),
+    /// An end in SQE goes on.
+    Recover(usize),
     /// A packet from nowhere arrives.
     Forge,
     /// The queues of a node change their depth.
@@ -53,7 +57,8 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda<Doing>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) ends: Vec<End>,
-    reach: Vec<Reach>,
+    pub(crate) reach: Vec<Reach>,
+    pub(crate) specs: Vec<FlowSpec>,
     pub(crate) wire: Wire,
     pub(crate) trace: Trace,
     /// Decides when applications run.
@@ -87,7 +92,7 @@ impl World {
                 Node::new(i as u8, config, style, knobs.memory, depth, knobs.ipv6, &mut dice)
             })
             .collect();
-        let (ends, reach) = draw_flows(&mut dice, &knobs, &mut nodes, srq_len, options);
+        let (ends, reach, specs) = draw_flows(&mut dice, &knobs, &mut nodes, srq_len, options);
         let gids = nodes.iter().map(|n| n.gid).collect();
         let dice_for_wire = Dice::new(seed, 2);
         let mut wire =
@@ -99,6 +104,7 @@ impl World {
             nodes,
             ends,
             reach,
+            specs,
             wire,
             trace: Trace::new(options.trace),
             dice: Dice::new(seed, 3),
@@ -140,7 +146,7 @@ impl World {
                 if drains && self.dice.chance(0.05) {
                     self.agenda.push(Instant::from_nanos(busy), Doing::Drain(end));
                 }
-            } else if end % 2 == 0 {
+            } else if end % 2 == 0 && self.ends[end].mishap != Some(Mishap::SendError) {
                 let struck = if self.ends[end].mishap == Some(Mishap::Vanish) {
                     end + 1
                 } else {
@@ -193,7 +199,13 @@ impl World {
             Doing::Hangup(end) => {
                 self.hang_up(end);
                 self.hang_up(end ^ 1);
+                if self.ends[end].mishap == Some(Mishap::Reset) {
+                    // Late enough that nothing of the old connection is on its way.
+                    self.agenda.push(self.now.plus_nanos(5_000_000), Doing::Revive(end));
+                }
             }
+            Doing::Revive(end) => return self.revive(end),
+            Doing::Recover(end) => return self.recover(end),
             Doing::Forge => self.forge(),
             Doing::Resize(node) => self.resize(node),
             Doing::Drain(end) => {
@@ -316,83 +328,6 @@ impl World {
         self.pump(to);
     }
 
-    /// Queues may be resized at any time, and nothing in them is lost.
-    fn resize(&mut self, node: usize) {
-        self.trace.add(self.now, Happening::Did { what: "resizes queues of node", whom: node });
-        let depth = self.dice.range(4096..=9000) as u32;
-        let Node { engine, cqs, srqs, .. } = &mut self.nodes[node];
-        for (id, poller) in cqs {
-            let resized = engine.resize_cq(*id, poller, depth);
-            assert_eq!(resized, Ok(()), "the completion queue of node {node} has room");
-        }
-        for shared in srqs {
-            // Refused if more receives wait.
-            let depth = if self.knobs.calm { 4096 } else { self.dice.range(8..=64) as u32 };
-            let _ = engine.resize_srq(shared.id, &mut shared.queue, depth);
-            let _ = engine.set_srq_limit(shared.id, self.dice.range(0..=8) as u32);
-        }
-        self.pump(node);
-    }
-
-    fn strike(&mut self, end: usize) {
-        match self.ends[end].mishap {
-            Some(Mishap::Error) => self.hang_up(end),
-            Some(Mishap::Reset) => {
-                self.set_state(end, QpState::Reset, "resets");
-                self.lose(end);
-            }
-            Some(Mishap::Destroy) => {
-                self.trace.add(self.now, Happening::Did { what: "destroys", whom: end });
-                let End { node, qpn, .. } = self.ends[end];
-                let destroyed = self.nodes[node].engine.destroy_qp(qpn);
-                assert_eq!(destroyed, Ok(()), "a queue pair can be destroyed at any time");
-                self.lose(end);
-                self.pump(node);
-            }
-            Some(Mishap::Dereg) => {
-                self.trace.add(self.now, Happening::Did { what: "deregisters", whom: end });
-                let node = self.ends[end].node;
-                // What the peer may reach at this end.
-                let Reach { bytes, words, .. } = &self.reach[end ^ 1];
-                for key in [bytes.mr.key, words.mr.key] {
-                    // Windows may be bound to it, which is a reason to refuse.
-                    let _ = self.nodes[node].engine.dereg_mr(Lkey(key));
-                }
-                self.pump(node);
-            }
-            Some(Mishap::Vanish) => {
-                let node = self.ends[end].node;
-                self.trace.add(self.now, Happening::Did { what: "falls silent: node", whom: node });
-                self.wire.remove(node);
-            }
-            _ => {}
-        }
-    }
-
-    /// The queue pair of `end` is gone and so is everything posted.
-    fn lose(&mut self, end: usize) {
-        self.ends[end].life = Life::Gone;
-        self.ends[end].next = self.ends[end].steps.len();
-        self.ends[end].next_recv = self.ends[end].recvs.len();
-    }
-
-    /// Moves an end to ERR.
-    pub(crate) fn hang_up(&mut self, end: usize) {
-        if self.ends[end].life == Life::Up {
-            self.set_state(end, QpState::Err, "hangs up");
-            self.ends[end].life = Life::Down;
-            self.tick_soon(self.ends[end].node);
-        }
-    }
-
-    fn set_state(&mut self, end: usize, state: QpState, what: &'static str) {
-        self.trace.add(self.now, Happening::Did { what, whom: end });
-        let End { node, qpn, .. } = self.ends[end];
-        let result = self.nodes[node].engine.modify_qp(self.now, qpn, &QpAttr::to(state));
-        assert_eq!(result, Ok(()), "end {end} {what}");
-        self.pump(node);
-    }
-
     /// Says what is not finished.
     pub(crate) fn stuck(&self) -> String {
         let mut text = format!("not over at {:?} after {} events", self.now, self.events);
@@ -430,8 +365,8 @@ fn draw_flows(
     nodes: &mut [Node],
     srq_len: usize,
     options: &Options,
-) -> (Vec<End>, Vec<Reach>) {
-    let (mut ends, mut reach): (Vec<End>, Vec<Reach>) = (Vec::new(), Vec::new());
+) -> (Vec<End>, Vec<Reach>, Vec<FlowSpec>) {
+    let (mut ends, mut reach, mut specs) = (Vec::<End>::new(), Vec::new(), Vec::new());
     let vanish = knobs.victims > 0.0 && dice.chance(0.15);
     let gone = nodes.len() - 1;
     for _ in 0..knobs.flows {
@@ -452,6 +387,8 @@ fn draw_flows(
             Some(Mishap::Vanish)
         } else if kind == Kind::Rc && dice.chance(knobs.victims) {
             Some(dice.pick(&Mishap::ALL))
+        } else if !kind.is_reliable() && dice.chance(knobs.victims) {
+            Some(Mishap::SendError)
         } else {
             None
         };
@@ -474,6 +411,7 @@ fn draw_flows(
         if let Some(areas) = planner.draw(knobs.steps) {
             planner.spoil();
             reach.extend(areas);
+            specs.push(spec);
         } else {
             // Memory ran out in the middle: a program is cut short, the flow goes.
             ends.truncate(first);
@@ -487,5 +425,5 @@ fn draw_flows(
             pieces.for_each(|&(at, len)| node.memory.forget(at, len));
         }
     }
-    (ends, reach)
+    (ends, reach, specs)
 }

@@ -54,14 +54,9 @@ impl SendLedger {
         }
     }
 
-    /// Whether a completion with an error has been seen.
-    pub fn has_failed(&self) -> bool {
-        self.failed
-    }
-
-    /// Everything posted is forgotten: the queue pair was reset or destroyed.
-    pub fn forget(&mut self) {
-        self.posted.clear();
+    /// The queue pair starts afresh: what was posted is forgotten, and nothing has failed yet.
+    pub fn restart(&mut self) {
+        *self = Self::default();
     }
 
     /// Requests that still must complete, or may be done silently.
