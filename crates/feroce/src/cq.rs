@@ -138,6 +138,7 @@ impl Cq {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn notify(&self, notify: Notify) {
         self.poller().arm(notify);
+        self.inner.context.driver().expect_event();
     }
 
     /// The channel that events go to.

@@ -215,6 +215,10 @@ impl<L: Link> Link for Verified<L> {
         self.inner.send(now, train)
     }
 
+    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.inner.send_all(now, trains)
+    }
+
     fn receive(
         &mut self,
         now: Instant,

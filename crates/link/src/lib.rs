@@ -54,6 +54,17 @@ pub trait Link: Send {
     /// Sends a train. An error is one of the carrier; the packets count as lost.
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent>;
 
+    /// Sends trains in order until the carrier is full, and returns how many it took. A carrier
+    /// may send short ones together.
+    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        for (taken, train) in trains.iter().enumerate() {
+            if self.send(now, train)? == Sent::Full {
+                return Ok(taken);
+            }
+        }
+        Ok(trains.len())
+    }
+
     /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
     fn receive(
         &mut self,
@@ -127,6 +138,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         (**self).send(now, train)
+    }
+
+    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        (**self).send_all(now, trains)
     }
 
     fn receive(

@@ -8,6 +8,7 @@
 
 mod clock;
 mod dispatch;
+mod patience;
 mod thread;
 
 use std::io;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use feroce_engine::Engine;
-use feroce_link::{Link, Sent};
+use feroce_link::Link;
 use feroce_ring::DoorbellSet;
 use feroce_train::{Instant, Train};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -29,12 +30,21 @@ use crate::device::watch::Watch;
 
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch};
+use patience::Patience;
 
 /// Trains that one turn of the driver takes from the link before it answers them.
 const RX_BUDGET: usize = 16;
 
+/// Most trains that are given to the link together, and how long the payload of all but the last
+/// may be: gathering long ones would only delay the first.
+const TX_BATCH: usize = 64;
+const TX_SHORT: usize = 1024;
+
 /// While a consumer polled within this time, the driver thread leaves the link to it.
 const STAND_BY_NS: u64 = 500_000;
+
+/// While a consumer asked for an event within this time, it does not: the consumer may sleep.
+const ARMED_NS: u64 = 20_000_000;
 
 /// No wake-up is planned.
 const NEVER: u64 = u64::MAX;
@@ -46,8 +56,8 @@ pub(crate) struct State {
     pub(crate) dispatch: Dispatch,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
-    /// A train that the link was too full for.
-    held: Option<Train>,
+    /// Trains that go to the link together, or that it was too full for.
+    waiting: Vec<Train>,
 }
 
 impl std::fmt::Debug for State {
@@ -78,18 +88,24 @@ impl State {
     /// Sends until the engine has nothing left or the link is full.
     fn transmit(&mut self, now: Instant) -> io::Result<bool> {
         let caps = self.link.caps();
-        let mut busy = false;
+        let mut busy = !self.waiting.is_empty();
         loop {
-            let train = match self.held.take() {
-                Some(train) => train,
-                None => match self.engine.poll_transmit(now, &caps) {
-                    Some(train) => train,
-                    None => return Ok(busy),
-                },
-            };
+            while self.waiting.len() < TX_BATCH
+                && self.waiting.last().is_none_or(is_short)
+                && let Some(train) = self.engine.poll_transmit(now, &caps)
+            {
+                self.waiting.push(train);
+            }
+            if self.waiting.is_empty() {
+                return Ok(busy);
+            }
             busy = true;
-            if self.link.send(now, &train)? == Sent::Full {
-                self.held = Some(train);
+            // Trains that an error hits count as lost.
+            let all = self.waiting.len();
+            let sent = self.link.send_all(now, &self.waiting);
+            self.waiting.drain(..*sent.as_ref().unwrap_or(&all));
+            sent?;
+            if !self.waiting.is_empty() {
                 return Ok(busy);
             }
         }
@@ -98,9 +114,14 @@ impl State {
     /// When this must be driven again, if nothing else happens.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         // A full link drains within microseconds; there is no event for it.
-        let held = self.held.as_ref().map(|_| now.plus_nanos(50_000));
-        [self.engine.poll_timeout(), self.link.poll_timeout(), held].into_iter().flatten().min()
+        let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
+        [self.engine.poll_timeout(), self.link.poll_timeout(), full].into_iter().flatten().min()
     }
+}
+
+/// Whether others may be sent together with a train.
+fn is_short(train: &Train) -> bool {
+    train.count == 1 && train.payload_len <= TX_SHORT
 }
 
 /// An engine and its link, shared by every object of a device.
@@ -115,6 +136,11 @@ pub(crate) struct Driver {
     planned: AtomicU64,
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
+    /// When a consumer last asked for an event.
+    armed_at: AtomicU64,
+    /// The driver thread leaves the link to a consumer that polls.
+    stands_by: AtomicBool,
+    patience: Patience,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -130,7 +156,9 @@ impl Driver {
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
         let is_up = device.is_up();
-        let state = State { engine, link, dispatch: Dispatch::default(), is_up, held: None };
+        let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
+        let state =
+            State { engine, link, dispatch: Dispatch::default(), is_up, waiting: Vec::new() };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             doorbells,
@@ -138,6 +166,9 @@ impl Driver {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             planned: AtomicU64::new(NEVER),
             polled_at: AtomicU64::new(0),
+            armed_at: AtomicU64::new(0),
+            stands_by: AtomicBool::new(false),
+            patience,
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
@@ -171,22 +202,57 @@ impl Driver {
         }
     }
 
-    /// Takes what has arrived, unless somebody else is about to.
+    /// Takes what has arrived, unless somebody else is about to. Gives way to others if that has
+    /// led to nothing for a while.
     #[inline]
     pub(crate) fn progress(&self) {
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        if let Some(state) = self.try_lock() {
-            self.finish(state, now, true);
+        let busy = match self.try_lock() {
+            Some(state) => self.finish(state, now, true),
+            None => false,
+        };
+        if busy {
+            self.patience.reset();
+        } else {
+            self.patience.lose(&self.clock);
         }
     }
 
-    /// Drives, unlocks, and looks whether more was posted in between.
-    fn finish<'a>(&'a self, mut state: MutexGuard<'a, State>, mut now: Instant, receive: bool) {
-        let mut receive = receive;
+    /// A consumer wants an event and may go to sleep: from now on the driver thread watches the
+    /// link, whoever polls.
+    pub(crate) fn expect_event(&self) {
+        self.armed_at.store(self.now().as_nanos(), Ordering::Relaxed);
+        // Pairs with the fence in the thread: either it sees the time, or we see it stand by.
+        fence(Ordering::SeqCst);
+        if self.stands_by.load(Ordering::Relaxed) {
+            self.wake_thread();
+        }
+    }
+
+    /// Whether the driver thread may leave the link to a consumer, and for how long.
+    fn stand_by_ns(&self, now: Instant) -> Option<u64> {
+        let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => NEVER,
+            at => now.as_nanos().saturating_sub(at),
+        };
+        let idle_ns = since(&self.polled_at);
+        (idle_ns < STAND_BY_NS && since(&self.armed_at) > ARMED_NS).then(|| STAND_BY_NS - idle_ns)
+    }
+
+    /// Drives, unlocks, and looks whether more was posted in between. Says whether there was
+    /// anything to do.
+    fn finish<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        mut now: Instant,
+        receive: bool,
+    ) -> bool {
+        let (mut receive, mut busy) = (receive, false);
         loop {
-            if let Err(e) = state.drive(now, receive) {
-                tracing::warn!("link: {e}");
+            match state.drive(now, receive) {
+                Ok(driven) => busy |= driven,
+                Err(e) => tracing::warn!("link: {e}"),
             }
             receive = false;
             let deadline = state.deadline(now);
@@ -195,11 +261,11 @@ impl Driver {
             // Pairs with the fence in `kick`: either we see the bell, or the poster gets the lock.
             fence(Ordering::SeqCst);
             if !self.doorbells.is_rung() {
-                return;
+                return busy;
             }
             match self.try_lock() {
                 Some(again) => state = again,
-                None => return,
+                None => return busy,
             }
             now = self.now();
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 
-use super::{Driver, NEVER, STAND_BY_NS};
+use super::{Driver, NEVER};
 use crate::device::watch::Watch;
 
 /// Starts the thread.
@@ -24,13 +24,17 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
-        let polled = driver.polled_at.load(Ordering::Relaxed);
-        let idle_ns = now.as_nanos().saturating_sub(polled);
-        if polled != 0 && idle_ns < STAND_BY_NS {
+        if driver.stand_by_ns(now).is_some() {
             // A consumer polls: it drives the link and the timers, too.
-            if driver.sleep(watch_fd, None, STAND_BY_NS - idle_ns) {
+            driver.stands_by.store(true, Ordering::Relaxed);
+            // It may have asked for an event just now, and gone to sleep.
+            fence(Ordering::SeqCst);
+            if let Some(wait_ns) = driver.stand_by_ns(now)
+                && driver.sleep(watch_fd, None, wait_ns)
+            {
                 follow(driver, watch);
             }
+            driver.stands_by.store(false, Ordering::Relaxed);
             continue;
         }
         let state = driver.lock();

@@ -181,6 +181,10 @@ impl Link for UdpLink {
         self.send_train(train)
     }
 
+    fn send_all(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.send_trains(trains)
+    }
+
     fn receive(
         &mut self,
         _now: Instant,

@@ -29,12 +29,65 @@ enum Outcome {
 }
 
 impl UdpLink {
-    pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
-        let Some((port, flow)) = self.flow_of(&train.path) else {
-            self.counters.tx_no_address += u64::from(train.count);
-            return Ok(Sent::Done);
+    /// Sends trains in order until the socket of one is full, and returns how many it took.
+    pub(super) fn send_trains(&mut self, trains: &[Train]) -> io::Result<usize> {
+        let mut taken = 0;
+        while let Some(first) = trains.get(taken) {
+            let together = if self.gso { run_of_packets(&trains[taken..]) } else { 1 };
+            let sent = match together {
+                1 => self.send_train(first)?,
+                n => self.send_together(&trains[taken..taken + n])?,
+            };
+            if sent == Sent::Full {
+                break;
+            }
+            taken += together;
+        }
+        Ok(taken)
+    }
+
+    /// Sends trains of one packet each, of one length and on one path, in one call.
+    fn send_together(&mut self, trains: &[Train]) -> io::Result<Sent> {
+        let Some((dest, port, flow)) = trains.first().and_then(|t| self.destination(&t.path))
+        else {
+            return self.send_one_by_one(trains);
         };
-        let path = self.path_on_wire(&train.path, port, flow);
+        let (mut len, sport) = (0, self.ports[port].tx[flow].port);
+        for (id, train) in trains.iter().enumerate() {
+            len += Sealer::new(train, sport).emit(0, id as u16, &mut self.tx_buf[len..]);
+        }
+        let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
+        match dest.send(&self.tx_buf[..len], Some(stride)) {
+            Outcome::Done => {
+                self.counters.tx_trains += 1;
+                self.counters.tx_packets += trains.len() as u64;
+                Ok(Sent::Done)
+            }
+            Outcome::Full => {
+                self.counters.tx_full += 1;
+                self.wait_for_room(port, flow)?;
+                Ok(Sent::Full)
+            }
+            // One by one it may work, or fail with an error of its own.
+            _ => self.send_one_by_one(trains),
+        }
+    }
+
+    /// Sends trains whatever happens to those before: what finds the socket full is lost, as on
+    /// any network.
+    fn send_one_by_one(&mut self, trains: &[Train]) -> io::Result<Sent> {
+        for train in trains {
+            if self.send_train(train)? == Sent::Full {
+                self.counters.tx_lost += u64::from(train.count);
+            }
+        }
+        Ok(Sent::Done)
+    }
+
+    /// The way to the end of a path, with the port and the socket that packets leave from.
+    fn destination(&self, path: &Path) -> Option<(Destination, usize, usize)> {
+        let (port, flow) = self.flow_of(path)?;
+        let path = self.path_on_wire(path, port, flow);
         let to = socket_addr(path.dst, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
             fd: self.ports[port].tx[flow].socket.as_raw_fd(),
@@ -43,12 +96,21 @@ impl UdpLink {
             hop_limit: path.hop_limit,
             is_v4: to.is_ipv4(),
         };
+        Some((dest, port, flow))
+    }
+
+    pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
+        let Some((dest, port, flow)) = self.destination(&train.path) else {
+            self.counters.tx_no_address += u64::from(train.count);
+            return Ok(Sent::Done);
+        };
+        let sport = self.ports[port].tx[flow].port;
         let len = train.total_len() + train.count as usize * ICRC_LEN;
         let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
         let (sent, outcome) = if self.gso && train.count > 1 && fits {
-            self.send_offloaded(train, &dest, path.udp_sport)
+            self.send_offloaded(train, &dest, sport)
         } else {
-            self.send_each(train, &dest, path.udp_sport)
+            self.send_each(train, &dest, sport)
         };
         self.settle(train, sent, outcome);
         if matches!(outcome, Outcome::Full) {
@@ -151,6 +213,26 @@ impl UdpLink {
         (flow.watched, flow.waits, self.is_full) = (true, true, true);
         Ok(())
     }
+}
+
+/// How many trains from the first on are one packet each, on one path and of one length; the last
+/// may be shorter.
+fn run_of_packets(trains: &[Train]) -> usize {
+    let Some(first) = trains.first().filter(|t| t.count == 1) else { return 1 };
+    let len = first.packet_len(0);
+    let most = usize::from(MAX_TRAIN_PACKETS).min(MAX_DATAGRAM / (len + ICRC_LEN)).max(1);
+    let mut together = 1;
+    for train in trains.iter().take(most).skip(1) {
+        let next = train.packet_len(0);
+        if train.count != 1 || train.path != first.path || next > len {
+            break;
+        }
+        together += 1;
+        if next < len {
+            break;
+        }
+    }
+    together
 }
 
 /// Where a datagram goes and how it is marked.

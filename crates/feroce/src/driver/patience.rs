@@ -1,0 +1,77 @@
+//! What a thread does that polls in vain.
+//!
+//! It spins briefly, because an answer is mostly a few microseconds away. Then it offers the
+//! processor to others between polls, which costs next to nothing if nobody wants it. If somebody
+//! does, spinning would only keep the peer from answering, and offering gives away whole time
+//! slices: then it sleeps on the link for a moment, and an arriving packet wakes it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::Clock;
+
+/// Polls in vain before the processor is offered to others.
+const SPINS: u32 = 32;
+
+/// Whoever offers the processor and gets it back later than this has competition.
+const CROWDED_NS: u64 = 30_000;
+
+/// How long competition is remembered.
+const REMEMBER_NS: u64 = 20_000_000;
+
+/// Longest sleep: what another thread completes for us does not wake us.
+const NAP: Duration = Duration::from_micros(100);
+
+/// How often polling led to nothing, and whether others want the processor.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// Readable when something has arrived.
+    link: OwnedFd,
+    in_vain: AtomicU32,
+    crowded_until: AtomicU64,
+}
+
+impl Patience {
+    pub(super) fn new(link: OwnedFd) -> Self {
+        Self { link, in_vain: AtomicU32::new(0), crowded_until: AtomicU64::new(0) }
+    }
+
+    /// Polling led to something.
+    #[inline]
+    pub(super) fn reset(&self) {
+        self.in_vain.store(0, Ordering::Relaxed);
+    }
+
+    /// Polling led to nothing.
+    #[inline]
+    pub(super) fn lose(&self, clock: &Clock) {
+        // A count that two threads spoil for each other is still a count.
+        let in_vain = self.in_vain.load(Ordering::Relaxed);
+        if in_vain < SPINS {
+            self.in_vain.store(in_vain + 1, Ordering::Relaxed);
+        } else {
+            self.give_way(clock);
+        }
+    }
+
+    #[cold]
+    fn give_way(&self, clock: &Clock) {
+        let now = clock.now();
+        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
+            let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
+            // An interrupted nap is a short one.
+            let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);
+            return;
+        }
+        std::thread::yield_now();
+        let after = clock.now();
+        if after.nanos_since(now) > CROWDED_NS {
+            let until = after.plus_nanos(REMEMBER_NS);
+            self.crowded_until.store(until.as_nanos(), Ordering::Relaxed);
+        }
+    }
+}
