@@ -154,10 +154,12 @@ impl Wire {
     #[inline]
     fn carry(&mut self, from: &mut Engine, to: &mut Engine) -> u32 {
         for sent in 0..BURST {
-            let Some(train) = from.poll_transmit(self.now, &CAPS) else {
+            // Looked at where it is: it is large.
+            let next = from.poll_transmit(self.now, &CAPS);
+            let Some(train) = &next else {
                 return sent;
             };
-            self.deliver(&train, to);
+            self.deliver(train, to);
         }
         BURST
     }

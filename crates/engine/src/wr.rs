@@ -85,6 +85,7 @@ impl fmt::Debug for SgeList {
 }
 
 impl From<Sge> for SgeList {
+    #[inline]
     fn from(sge: Sge) -> Self {
         Self::new(&[sge])
     }

@@ -5,7 +5,8 @@
 //! `unsafe`, with one rule stated on [`Slots`].
 
 use alloc::boxed::Box;
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr;
 
 use crate::sync::{SEGMENT_SLOTS, UnsafeCell};
 
@@ -61,10 +62,12 @@ impl<T> Slots<T> {
             // SAFETY: nobody else looks at the cell before a slot in it was full, and none was.
             cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
         }
+        // Copied once: a closure that owned the item would copy it twice.
+        let item = ManuallyDrop::new(item);
         self.slot(index).with_mut(|slot| {
-            // SAFETY: the caller holds the slot.
-            let slot = unsafe { &mut *slot };
-            slot.write(item);
+            // SAFETY: the caller holds the slot, which has the size and alignment of an item; the
+            // item is not dropped here and so moves.
+            unsafe { ptr::copy_nonoverlapping(&raw const *item, slot.cast(), 1) };
         });
     }
 
@@ -81,6 +84,21 @@ impl<T> Slots<T> {
             // SAFETY: the slot is full, and counts as empty from here on.
             unsafe { slot.assume_init_read() }
         })
+    }
+
+    /// Drops the item in slot `index` where it is.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the holder of slot `index`, and the slot is full.
+    #[inline]
+    pub(crate) unsafe fn discard(&self, index: usize) {
+        self.slot(index).with_mut(|slot| {
+            // SAFETY: the caller holds the slot.
+            let slot = unsafe { &mut *slot };
+            // SAFETY: the slot is full, and counts as empty from here on.
+            unsafe { slot.assume_init_drop() };
+        });
     }
 
     /// Lends the item in slot `index`.

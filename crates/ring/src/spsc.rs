@@ -308,6 +308,20 @@ impl<T> Consumer<T> {
         Some(item)
     }
 
+    /// Drops the oldest item without moving it. False if there is none. Its slot is free for the
+    /// producer once this returns.
+    #[inline]
+    pub fn discard(&mut self) -> bool {
+        let Some(slot) = self.find(0) else {
+            return false;
+        };
+        self.head = self.shared.capacity.forward(self.head, 1);
+        let _given_up = GiveUp { head: &self.shared.head, to: self.head };
+        // SAFETY: the slot is full and held by this half; it is given up when this returns.
+        unsafe { self.shared.slots.discard(slot) };
+        true
+    }
+
     /// How many items are published and not removed.
     #[inline]
     pub fn len(&self) -> usize {
@@ -338,6 +352,20 @@ impl<T> Consumer<T> {
             }
         }
         Some(capacity.slot(capacity.forward(self.head, i as u32)))
+    }
+}
+
+/// Gives up the slots before `to` when it is dropped. If the drop of an item panics this still
+/// happens, so that the item is not dropped again.
+struct GiveUp<'a> {
+    head: &'a AtomicU32,
+    to: u32,
+}
+
+impl Drop for GiveUp<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.head.store(self.to, Ordering::Release);
     }
 }
 

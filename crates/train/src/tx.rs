@@ -38,20 +38,6 @@ impl Ext {
         self
     }
 
-    /// These headers, followed by those of `other` from byte `skip` on.
-    ///
-    /// # Panics
-    /// If the headers exceed [`Ext::MAX`] bytes, which no legal combination does.
-    #[inline]
-    #[must_use]
-    pub fn joined(mut self, other: &Self, skip: usize) -> Self {
-        let more = other.as_slice().get(skip..).unwrap_or(&[]);
-        let start = usize::from(self.len);
-        self.bytes[start..start + more.len()].copy_from_slice(more);
-        self.len += more.len() as u8;
-        self
-    }
-
     /// The headers.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {

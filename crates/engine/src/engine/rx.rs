@@ -10,7 +10,6 @@ use crate::qp::QpType;
 
 impl Engine {
     /// Takes in a train of packets whose ICRC the link has verified.
-    #[inline]
     pub fn handle_rx(&mut self, now: Instant, train: &RxTrain<'_>) {
         self.now = now;
         self.receive(now, train);

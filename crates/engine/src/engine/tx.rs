@@ -46,37 +46,41 @@ impl Loopback {
 
 impl Engine {
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
-    #[inline]
     pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
         self.now = now;
         let mut to_self = 0;
+        // A train is large, so it is made where it stays.
+        let mut next = None;
         loop {
-            let train = match self.next_train(now, caps) {
-                Some(train) => train,
-                None if self.loopback.is_empty() => break None,
-                None => {
-                    self.deliver_loopback(now);
-                    continue;
+            self.next_train(now, caps, &mut next);
+            let Some(train) = &next else {
+                if self.loopback.is_empty() {
+                    break;
                 }
+                self.deliver_loopback(now);
+                continue;
             };
-            self.core.count_sent(&train);
-            if let Some(train) = self.divert(train) {
-                break Some(train);
+            self.core.count_sent(train);
+            if !self.divert(train) {
+                break;
             }
+            next = None;
             to_self += 1;
             if to_self >= LOOPBACK_BURST {
                 self.deliver_loopback(now);
                 self.finish();
-                break None;
+                break;
             }
         }
+        next
     }
 
-    /// The next train of anybody, ours to deliver or not.
+    /// Puts the next train of anybody into `out`, which is empty; ours to deliver or not.
     #[inline]
-    fn next_train(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
-        if let Some(train) = self.core.take_out() {
-            return Some(train);
+    fn next_train(&mut self, now: Instant, caps: &LinkCaps, out: &mut Option<Train>) {
+        if self.core.has_out() {
+            *out = self.core.take_out();
+            return;
         }
         self.collect_work(now);
         while let Some(slot) = self.core.ready.pop_front() {
@@ -84,21 +88,19 @@ impl Engine {
                 continue;
             };
             qp.queued = false;
-            let train = qp.poll_transmit(&mut self.core, now, caps);
-            if train.is_some() && qp.may_have_more() {
+            qp.poll_transmit(&mut self.core, now, caps, out);
+            if out.is_some() && qp.may_have_more() {
                 qp.queued = true;
                 self.core.ready.push_back(slot);
             }
             if let Some(deadline) = qp.deadline(now) {
                 self.core.timers.arm(slot, &mut qp.armed, deadline);
             }
-            if train.is_some() {
-                self.finish();
-                return train;
+            if out.is_some() {
+                break;
             }
         }
         self.finish();
-        None
     }
 
     /// Makes ready whoever rang a doorbell or was kicked.
@@ -134,21 +136,21 @@ impl Engine {
     }
 
     /// Keeps back what is for ourselves: a train to one of our own queue pairs, or our copy of a
-    /// multicast. Returns what the link must carry.
+    /// multicast. True: the link must not carry it.
     #[inline]
-    fn divert(&mut self, train: Train) -> Option<Train> {
+    fn divert(&mut self, train: &Train) -> bool {
         let dest = train.bth.dest_qp;
         if dest == Qpn::MULTICAST {
             if !self.core.groups.of(train.path.dst).is_empty() {
-                self.loopback.push(&train);
+                self.loopback.push(train);
             }
-            return Some(train);
+            return false;
         }
         if self.core.is_own_gid(train.path.dst) && self.qps.peek(dest).is_some() {
-            self.loopback.push(&train);
-            return None;
+            self.loopback.push(train);
+            return true;
         }
-        Some(train)
+        false
     }
 
     /// Hands the packets to ourselves to the receiving side.

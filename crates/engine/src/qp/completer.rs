@@ -313,10 +313,13 @@ impl Qp {
                 }
             }
             self.req.window.retire();
-            let Some(wr) = self.sq.pop() else { break };
-            if wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all {
-                let opcode = opcode_of(&wr.op);
-                let mut cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Success, now);
+            let Some(wr) = self.sq.peek(0) else { break };
+            let signalled = wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all;
+            let (wr_id, opcode) = (wr.wr_id, opcode_of(&wr.op));
+            // First make room, then tell: whoever polls the completion may post at once.
+            self.sq.discard();
+            if signalled {
+                let mut cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
                 if flight.kind == Kind::Fetched {
                     cqe.byte_len = flight.len;
                 }

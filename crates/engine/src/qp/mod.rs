@@ -142,39 +142,39 @@ impl Qp {
         Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
     }
 
-    /// Takes the next train, answers first.
+    /// Puts the next train into `out`, which is empty, answers first.
     #[inline]
     pub(crate) fn poll_transmit(
         &mut self,
         core: &mut Core,
         now: Instant,
         caps: &LinkCaps,
-    ) -> Option<Train> {
+        out: &mut Option<Train>,
+    ) {
         // Answers to reads are paced like requests; what is short goes at once.
         let is_read = self.rsp.replies.starts_with_read();
-        if (!is_read || now >= self.paced_until)
-            && let Some(train) = self.poll_reply(core, now, caps)
-        {
-            if is_read {
-                self.pace(now, &train);
-            }
-            return Some(train);
+        if !is_read || now >= self.paced_until {
+            self.poll_reply(core, now, caps, out);
         }
-        let train = match self.init.qp_type {
+        if let Some(train) = out {
+            if is_read {
+                self.pace(now, train);
+            }
+            return;
+        }
+        match self.init.qp_type {
             QpType::Rc | QpType::XrcIni => {
-                let train = self.poll_request(core, now, caps);
+                self.poll_request(core, now, caps, out);
                 if let (Some(peer), false) = (self.peer, self.req.waiting) {
                     core.wake_next(peer);
                 }
-                train
             }
-            QpType::Uc | QpType::Ud => self.poll_unreliable(core, now, caps),
-            QpType::XrcTgt => None,
-        };
-        if let Some(train) = &train {
+            QpType::Uc | QpType::Ud => *out = self.poll_unreliable(core, now, caps),
+            QpType::XrcTgt => {}
+        }
+        if let Some(train) = out {
             self.pace(now, train);
         }
-        train
     }
 
     /// Counts a train for congestion control, which says when the next may go.

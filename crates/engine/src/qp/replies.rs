@@ -119,28 +119,30 @@ impl Replies {
 }
 
 impl Qp {
-    /// The next train of answers.
+    /// Puts the next train of answers into `out`.
     #[inline]
     pub(super) fn poll_reply(
         &mut self,
         core: &mut Core,
         now: Instant,
         caps: &LinkCaps,
-    ) -> Option<Train> {
-        loop {
-            let reply = *self.rsp.replies.queue.front()?;
+        out: &mut Option<Train>,
+    ) {
+        while let Some(&reply) = self.rsp.replies.queue.front() {
             let read = match reply {
                 Reply::Read(read) => read,
                 other => {
                     self.rsp.replies.queue.pop_front();
-                    return Some(self.short_reply(core, other));
+                    *out = Some(self.short_reply(core, other));
+                    return;
                 }
             };
-            if let Some(train) = self.read_reply(core, caps, read) {
-                return Some(train);
+            *out = self.read_reply(core, caps, read);
+            if out.is_none() && !read.again {
+                *out = Some(self.read_failed(core, now, read));
             }
-            if !read.again {
-                return Some(self.read_failed(core, now, read));
+            if out.is_some() {
+                return;
             }
             // The peer may have had its answer long ago, and the memory may rightly be gone since
             // then: a duplicate that the network kept back must not end the connection.

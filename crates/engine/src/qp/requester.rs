@@ -70,19 +70,20 @@ impl Requester {
 }
 
 impl Qp {
-    /// The next train of requests on a reliable service.
+    /// Puts the next train of requests on a reliable service into `out`.
     #[inline]
     pub(super) fn poll_request(
         &mut self,
         core: &mut Core,
         now: Instant,
         caps: &LinkCaps,
-    ) -> Option<Train> {
+        out: &mut Option<Train>,
+    ) {
         loop {
             let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
             let held = self.req.waiting || self.req.rnr_until.is_some() || now < self.paced_until;
             if !sends || held {
-                return None;
+                return;
             }
             self.req.window.skip_local();
             if self.req.window.cursor == self.req.window.flights.len() {
@@ -92,26 +93,19 @@ impl Qp {
                         self.retire(core, now);
                         continue;
                     }
-                    Err(_) => return None,
+                    Err(_) => return,
                 }
             }
-            match self.send_from_cursor(core, now, caps) {
-                Ok(train) => {
-                    self.after_send(core, now);
-                    return Some(train);
-                }
+            return match self.send_from_cursor(core, now, caps, out) {
+                Ok(()) => self.after_send(core, now),
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
                     if let Some(peer) = self.peer {
                         core.peers.get(peer).wait(self.slot);
                     }
-                    return None;
                 }
-                Err(Blocked::NoWork) => {
-                    self.retire(core, now);
-                    return None;
-                }
-            }
+                Err(Blocked::NoWork) => self.retire(core, now),
+            };
         }
     }
 
@@ -198,7 +192,8 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         caps: &LinkCaps,
-    ) -> Result<Train, Blocked> {
+        out: &mut Option<Train>,
+    ) -> Result<(), Blocked> {
         let window = &self.req.window;
         let (index, from) = (window.cursor, window.cursor_packet);
         let flight = window.flights[index];
@@ -216,8 +211,8 @@ impl Qp {
             room = room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32);
             room = room.min(self.req.window.until_piece_end(flight.first.wrapping_add(from)));
         }
-        let (mut train, psns) = match self.build_train(core, room, caps) {
-            Ok(built) => built,
+        let psns = match self.build_train(core, room, caps, out) {
+            Ok(psns) => psns,
             Err(status) => {
                 core.counters.send_err += 1;
                 let kind = self.halt(status);
@@ -225,14 +220,15 @@ impl Qp {
                 return Err(Blocked::NoWork);
             }
         };
-        let psn = train.bth.psn;
+        let psn = flight.first.wrapping_add(from);
         let cost = flight.cost(from, from + psns, self.pmtu);
         self.req.unasked += cost;
         let quarter = self.peer.map_or(u64::MAX, |id| core.peers.get(id).window() / 4);
-        train.bth.ack_req =
-            from + psns == flight.packets || takes_resource || self.req.unasked >= quarter;
-        if train.bth.ack_req {
+        if from + psns == flight.packets || takes_resource || self.req.unasked >= quarter {
             self.req.unasked = 0;
+            if let Some(train) = out {
+                train.bth.ack_req = true;
+            }
         }
         let is_new = !psn.is_before(self.req.window.high);
         if takes_resource {
@@ -252,17 +248,18 @@ impl Qp {
         if let Some(peer) = self.peer {
             core.peers.get(peer).sent(cost);
         }
-        Ok(train)
+        Ok(())
     }
 
-    /// The train at the cursor, of at most `room` packets, and the PSNs that it covers.
+    /// Makes the train at the cursor, of at most `room` packets. Returns how many PSNs it covers.
     #[inline]
     pub(super) fn build_train(
         &mut self,
         core: &Core,
         room: u32,
         caps: &LinkCaps,
-    ) -> Result<(Train, u32), WcStatus> {
+        out: &mut Option<Train>,
+    ) -> Result<u32, WcStatus> {
         let window = &self.req.window;
         let (index, from) = (window.cursor, window.cursor_packet);
         let flight = window.flights[index];
@@ -284,7 +281,7 @@ impl Qp {
         let ends = from + shape.psns == flight.packets;
         let solicited = ends && wr.flags.contains(SendFlags::SOLICITED);
         let psn = flight.first.wrapping_add(from);
-        let train = Train {
+        *out = Some(Train {
             path: self.path,
             bth: Bth { solicited, pkey, ..Bth::new(ops.first, dest, psn) },
             ops,
@@ -295,8 +292,8 @@ impl Qp {
             body: shape.body,
             tail: shape.tail,
             payload,
-        };
-        Ok((train, shape.psns))
+        });
+        Ok(shape.psns)
     }
 
     /// How many packets of `flight`, from packet `from` on, may go in one train: what the

@@ -2,7 +2,8 @@
 
 use feroce_train::{Ext, LinkCaps};
 use feroce_wire::{
-    AtomicEth, Bth, Feth, FlushPlacement, FlushSelectivity, Ieth, ImmDt, Op, Reth, XrcEth,
+    AtomicEth, Bth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Reth, Rkey,
+    XrcEth,
 };
 
 use super::window::Flight;
@@ -44,12 +45,39 @@ impl Piece<'_> {
 /// A message of packets with payload.
 struct Message {
     /// Opcodes: first, middle, last, only.
-    ops: [Op; 4],
-    /// Extension headers of the first packet, of those between, and of the last. A message of one
-    /// packet carries what first and last have beyond the others.
-    head: Ext,
-    body: Ext,
-    tail: Ext,
+    ops: &'static [Op; 4],
+    /// What the first packet carries beyond what all do.
+    start: Option<Reth>,
+    /// What the last packet carries beyond what all do.
+    end: End,
+}
+
+/// What follows the other headers of the last packet of a message.
+enum End {
+    Plain,
+    Imm(Imm),
+    Inv(Rkey),
+}
+
+impl Message {
+    /// The headers of a first packet where others have `ext`.
+    #[inline]
+    fn with_start(&self, ext: Ext) -> Ext {
+        match self.start {
+            Some(reth) => ext.with(|out| reth.emit(out)),
+            None => ext,
+        }
+    }
+
+    /// The headers of a last packet where others have `ext`.
+    #[inline]
+    fn with_end(&self, ext: Ext) -> Ext {
+        match self.end {
+            End::Plain => ext,
+            End::Imm(imm) => ext.with(|out| ImmDt { imm }.emit(out)),
+            End::Inv(rkey) => ext.with(|out| Ieth { rkey }.emit(out)),
+        }
+    }
 }
 
 impl Shape {
@@ -60,24 +88,24 @@ impl Shape {
             Dest::Xrc(srqn) => Ext::NONE.with(|out| XrcEth { srqn }.emit(out)),
             _ => Ext::NONE,
         };
-        match message(&wr.op, piece.flight.len, xrc) {
-            Some(message) => Self::of_message(&message, piece, caps),
+        match message(&wr.op, piece.flight.len) {
+            Some(message) => Self::of_message(&message, xrc, piece, caps),
             None => Self::of_request(&wr.op, piece, xrc),
         }
     }
 
-    /// A train of packets with payload.
+    /// A train of packets with payload, all of which carry `body`.
     #[inline]
-    fn of_message(message: &Message, piece: Piece<'_>, caps: &LinkCaps) -> Self {
-        let Message { ops: [first, middle, last, only], head, body, tail } = *message;
+    fn of_message(message: &Message, body: Ext, piece: Piece<'_>, caps: &LinkCaps) -> Self {
+        let &[first, middle, last, only] = message.ops;
         let Piece { flight, from, room, pmtu } = piece;
         let (packets, len) = (flight.packets, flight.len as usize);
         if packets == 1 {
-            let head = head.joined(&tail, body.as_slice().len());
-            return Self::single(only, head, len);
+            return Self::single(only, message.with_end(message.with_start(body)), len);
         }
         let at_start = from == 0;
-        let head = if at_start { head } else { body };
+        let head = if at_start { message.with_start(body) } else { body };
+        let tail = message.with_end(body);
         let ext_len = head.as_slice().len();
         let mut count = room.min(packets - from).min(caps.packets_of(Bth::LEN + ext_len + pmtu));
         // Packets of a train have equal length; only the last may be shorter.
@@ -149,27 +177,24 @@ impl Shape {
     }
 }
 
-/// The headers of a message with payload of `len` bytes; `None` for other operations. `xrc` is
-/// what every packet carries.
+/// A message with payload of `len` bytes; `None` for other operations.
 #[inline]
-fn message(op: &SendOp, len: u32, xrc: Ext) -> Option<Message> {
+fn message(op: &SendOp, len: u32) -> Option<Message> {
     const SEND: [Op; 4] = [Op::SendFirst, Op::SendMiddle, Op::SendLast, Op::SendOnly];
     const SEND_IMM: [Op; 4] = [Op::SendFirst, Op::SendMiddle, Op::SendLastImm, Op::SendOnlyImm];
     const SEND_INV: [Op; 4] = [Op::SendFirst, Op::SendMiddle, Op::SendLastInv, Op::SendOnlyInv];
     const WRITE: [Op; 4] = [Op::WriteFirst, Op::WriteMiddle, Op::WriteLast, Op::WriteOnly];
     const WRITE_IMM: [Op; 4] =
         [Op::WriteFirst, Op::WriteMiddle, Op::WriteLastImm, Op::WriteOnlyImm];
-    let with_reth = |remote| xrc.with(|out| reth(remote, 0, len).emit(out));
-    let with_imm = |imm| xrc.with(|out| ImmDt { imm }.emit(out));
-    let (ops, head, tail) = match *op {
-        SendOp::Send => (SEND, xrc, xrc),
-        SendOp::SendImm(imm) => (SEND_IMM, xrc, with_imm(imm)),
-        SendOp::SendInv(rkey) => (SEND_INV, xrc, xrc.with(|out| Ieth { rkey }.emit(out))),
-        SendOp::Write(remote) => (WRITE, with_reth(remote), xrc),
-        SendOp::WriteImm(remote, imm) => (WRITE_IMM, with_reth(remote), with_imm(imm)),
+    let (ops, start, end) = match *op {
+        SendOp::Send => (&SEND, None, End::Plain),
+        SendOp::SendImm(imm) => (&SEND_IMM, None, End::Imm(imm)),
+        SendOp::SendInv(rkey) => (&SEND_INV, None, End::Inv(rkey)),
+        SendOp::Write(remote) => (&WRITE, Some(reth(remote, 0, len)), End::Plain),
+        SendOp::WriteImm(remote, imm) => (&WRITE_IMM, Some(reth(remote, 0, len)), End::Imm(imm)),
         _ => return None,
     };
-    Some(Message { ops, head, body: xrc, tail })
+    Some(Message { ops, start, end })
 }
 
 /// The header of an access to `len` bytes of remote memory, `offset` bytes on.

@@ -97,9 +97,10 @@ impl Qp {
                 Ok(None)
             }
             _ => {
-                let (train, psns) = self.build_train(core, u32::MAX, caps)?;
+                let mut train = None;
+                let psns = self.build_train(core, u32::MAX, caps, &mut train)?;
                 self.req.window.sent(psns, 0);
-                Ok(Some(train))
+                Ok(train)
             }
         }
     }

@@ -142,6 +142,40 @@ fn items_left_are_dropped_with_the_second_half() {
 }
 
 #[test]
+fn a_discarded_item_is_dropped_once_and_its_slot_is_free() {
+    let item = Arc::new(());
+    let (mut producer, mut consumer) = spsc(2);
+    assert!(!consumer.discard());
+    producer.push(Arc::clone(&item)).unwrap();
+    producer.push(Arc::clone(&item)).unwrap();
+    assert!(consumer.discard());
+    assert_eq!((Arc::strong_count(&item), producer.free()), (2, 1));
+    assert!(consumer.discard());
+    assert!(!consumer.discard());
+    drop((producer, consumer));
+    assert_eq!(Arc::strong_count(&item), 1);
+}
+
+#[test]
+fn a_discarded_item_whose_drop_panics_is_not_dropped_again() {
+    struct Bomb(Arc<()>);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(thread::panicking() || Arc::strong_count(&self.0) < 3, "boom");
+        }
+    }
+    let item = Arc::new(());
+    let (mut producer, mut consumer) = spsc(4);
+    producer.push(Bomb(Arc::clone(&item))).ok().unwrap();
+    producer.push(Bomb(Arc::clone(&item))).ok().unwrap();
+    let discard = std::panic::AssertUnwindSafe(|| consumer.discard());
+    assert!(std::panic::catch_unwind(discard).is_err());
+    assert_eq!((Arc::strong_count(&item), consumer.len()), (2, 1));
+    drop((producer, consumer));
+    assert_eq!(Arc::strong_count(&item), 1);
+}
+
+#[test]
 fn a_dropped_producer_publishes_what_it_staged() {
     let (mut producer, mut consumer) = spsc(2);
     producer.stage(1).unwrap();
