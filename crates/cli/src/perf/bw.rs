@@ -108,8 +108,8 @@ impl Pump {
         if n == 0 {
             return Ok(false);
         }
-        let every = self.every;
-        let reports = |seq: u64| closing || (seq + 1).is_multiple_of(every);
+        let (every, target) = (self.every, self.target);
+        let reports = |seq: u64| closing || seq + 1 == target || (seq + 1).is_multiple_of(every);
         let wrs: Vec<_> = (first..first + n)
             .map(|seq| end.request(i, (i as u64) << 48 | seq, self.size, reports(seq)))
             .collect();

@@ -5,6 +5,9 @@ use serde::Serialize;
 
 use super::spec::{Mode, Op, Service, Spec};
 
+/// Longer times count as this one.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// Times of single messages, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Sample(Histogram<u64>);
@@ -12,8 +15,9 @@ pub(crate) struct Sample(Histogram<u64>);
 impl Sample {
     /// None yet. Times are kept to three digits.
     pub(crate) fn new() -> Self {
-        // Three digits are within what the histogram takes.
-        Self(Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits")))
+        // The bounds and three digits are within what a histogram takes.
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        Self(histogram.unwrap_or_else(|_| unreachable!("constant bounds")))
     }
 
     /// Adds one.
@@ -78,7 +82,7 @@ impl Row {
             mtu,
             iterations: messages as u64,
             elapsed_s: round(elapsed_s, 6),
-            gbit_per_s: round(per_s * size as f64 * 8.0 / 1e9, 4),
+            gbit_per_s: round(per_s * size as f64 * 8.0 / 1e9, 6),
             msg_per_s: round(per_s, 1),
             min_us: round(sample.0.min() as f64 / 1e3, 3),
             p50_us: sample.us(0.5),

@@ -54,7 +54,8 @@ pub(crate) fn udp(spec: &Spec, here: IpAddr, there: IpAddr, size: usize) -> anyh
             Ok(())
         })();
         done.store(true, Ordering::Relaxed);
-        measured.and(echo.join().unwrap_or_else(|_| bail!("the echo failed")))
+        let echoed = echo.join().unwrap_or_else(|_| bail!("the echo failed"));
+        measured.and(echoed)
     })?;
     Ok(row(spec, ("udp", Mode::Lat), size, (rounds, elapsed.as_secs_f64(), cpu_s), &sample))
 }
