@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut failure = None;
     let mut first_ns = None;
     let end = capture::read(file, |record| {
-        let first = *first_ns.get_or_insert(record.time_ns.unwrap_or(0));
+        let first = *first_ns.get_or_insert_with(|| record.time_ns.unwrap_or(0));
         match printer.record(&record, first) {
             Ok(()) => true,
             Err(e) => {

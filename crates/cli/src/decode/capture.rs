@@ -6,7 +6,7 @@ use pcap_parser::traits::PcapReaderIterator;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 
 /// Bytes read ahead at first, and most for one record; a longer one means that the file is damaged.
-const BUFFER: (usize, usize) = (1 << 20, 64 << 20);
+const BUFFER: (usize, usize) = (1 << 16, 64 << 20);
 
 /// One captured packet.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,11 @@ use crate::words;
 /// Every received datagram is preceded by this much: the header that says where it came from.
 const GRH: usize = 40;
 
-/// A group for use within a site.
-const GROUP: [u8; 4] = [239, 255, 71, 9];
+/// A group for use within a site; another for each process, so that two demos do not mix.
+fn group() -> [u8; 4] {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    [239, 255, high, low]
+}
 
 pub(super) const UC: Scene = Scene {
     name: "uc",
@@ -83,8 +86,8 @@ fn ud(play: &mut Play<'_>) -> anyhow::Result<()> {
 pub(super) const MULTICAST: Scene = Scene {
     name: "multicast",
     title: "Multicast: one datagram, many receivers",
-    story: "Queue pairs join a group; a datagram to the group reaches them all. Here two QPs of B \
-            have joined 239.255.71.9.",
+    story: "Queue pairs join a group, which has an address. A datagram to that address reaches \
+            them all. Here two QPs of B have joined.",
     terms: &[],
     notice: "One packet on the wire, to QP 0xffffff, which stands for everybody in the group. B's \
              adapter copies it to both.",
@@ -93,10 +96,14 @@ pub(super) const MULTICAST: Scene = Scene {
 
 fn multicast(play: &mut Play<'_>) -> anyhow::Result<()> {
     play.many_qps = true;
-    let group = Gid::from_ipv4(GROUP);
+    let address = group();
+    let group = Gid::from_ipv4(address);
     let mut qa = play.datagrams(Left)?;
     let mut members = [play.datagrams(Right)?, play.datagrams(Right)?];
-    play.names = [format!("QP {}", words::qpn(qa.qpn().get())), "2 QPs in a group".to_owned()];
+    play.names = [
+        format!("QP {}", words::qpn(qa.qpn().get())),
+        format!("+ group {}", std::net::Ipv4Addr::from(address)),
+    ];
     let source = play.a().pd.alloc_mr(100, Access::LOCAL_WRITE)?;
     let target = play.b().pd.alloc_mr(1024, Access::LOCAL_WRITE)?;
     source.write_at(0, &pattern(12, 100))?;
