@@ -35,10 +35,8 @@ use patience::Patience;
 /// Trains that one turn of the driver takes from the link before it answers them.
 const RX_BUDGET: usize = 16;
 
-/// Most trains that are given to the link together, and how long the payload of all but the last
-/// may be: gathering long ones would only delay the first.
+/// Most trains that are given to the link together.
 const TX_BATCH: usize = 64;
-const TX_SHORT: usize = 1024;
 
 /// While a consumer polled within this time, the driver thread leaves the link to it.
 const STAND_BY_NS: u64 = 500_000;
@@ -90,8 +88,10 @@ impl State {
         let caps = self.link.caps();
         let mut busy = !self.waiting.is_empty();
         loop {
+            // Packets that are alone in their trains may leave together; to gather long trains
+            // would only delay the first.
             while self.waiting.len() < TX_BATCH
-                && self.waiting.last().is_none_or(is_short)
+                && self.waiting.last().is_none_or(|train| train.count == 1)
                 && let Some(train) = self.engine.poll_transmit(now, &caps)
             {
                 self.waiting.push(train);
@@ -117,11 +117,6 @@ impl State {
         let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
         [self.engine.poll_timeout(), self.link.poll_timeout(), full].into_iter().flatten().min()
     }
-}
-
-/// Whether others may be sent together with a train.
-fn is_short(train: &Train) -> bool {
-    train.count == 1 && train.payload_len <= TX_SHORT
 }
 
 /// An engine and its link, shared by every object of a device.
