@@ -26,6 +26,18 @@ Examples:
 
 FEROCE_LOG=debug tells what happens inside.";
 
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  feroce demo                       every scene, then how fast it all is
+  feroce demo --fast --only write   one scene, nothing measured
+  feroce demo --pcap demo.pcap      keep the packets, for `feroce decode` or Wireshark";
+
+const DECODE_EXAMPLES: &str = "\
+Examples:
+  feroce decode demo.pcap                     a line per packet, and what they add up to
+  feroce decode --ladder --qp 0x11 demo.pcap  who sent what to whom on one queue pair
+  feroce decode --op NAK demo.pcap            only what went wrong";
+
 /// RDMA without RDMA hardware: a software adapter in user space.
 #[derive(Debug, Parser)]
 #[command(name = "feroce", version, propagate_version = true, after_help = EXAMPLES)]
@@ -40,6 +52,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show what RDMA is: two adapters on this machine, every operation, its packets, its speed.
+    #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::Args),
     /// List the devices.
     Devices(devices::ListArgs),
@@ -58,6 +71,7 @@ enum Command {
     /// Measure bandwidth and latency.
     Perf(perf::Args),
     /// Show what a packet capture holds.
+    #[command(after_help = DECODE_EXAMPLES)]
     Decode(decode::Args),
     /// Print a script that completes commands in a shell.
     Completions(generate::CompletionsArgs),
