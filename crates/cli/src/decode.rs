@@ -260,7 +260,7 @@ fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> V
     lines.extend(ladder.rung(&Rung::Packet {
         time: roce.time_ns.map(words::duration).unwrap_or_default(),
         from,
-        label: format!("{} · to QP {}", roce.label(), words::qpn(roce.dest_qp)),
+        label: roce.label().to_owned(),
         notes: roce.notes(),
         ink: roce.ink(),
     }));

@@ -154,7 +154,8 @@ impl Roce {
 
     /// What the headers say, and whether the ICRC is right.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes = self.details.clone();
+        let mut notes = vec![format!("to QP {}", words::qpn(self.dest_qp))];
+        notes.extend(self.details.iter().cloned());
         match self.icrc {
             IcrcState::Good => {}
             IcrcState::Bad => notes.insert(0, "BAD ICRC".to_owned()),

@@ -214,16 +214,17 @@ fn rungs(outcome: &Outcome) -> Vec<Rung> {
         match entry {
             Entry::Packet { side, direction: Direction::Sent, wall, bytes, .. } => {
                 let Ok(packet) = Packet::parse(bytes) else { continue };
-                let mut label = words::label(&packet, packet.payload.len());
+                let label = words::label(&packet, packet.payload.len());
+                let mut notes = words::notes(&packet);
                 if outcome.many_qps {
-                    label.push_str(&format!(" · to QP {}", words::qpn(packet.bth.dest_qp.get())));
+                    notes.insert(0, format!("to QP {}", words::qpn(packet.bth.dest_qp.get())));
                 }
                 let since = start.map_or(0, |start| wall.duration_since(start).as_nanos());
                 rungs.push(Rung::Packet {
                     time: words::duration(u64::try_from(since).unwrap_or(u64::MAX)),
                     from: *side,
                     label,
-                    notes: words::notes(&packet),
+                    notes,
                     ink: words::ink(&packet),
                 });
             }

@@ -100,13 +100,12 @@ fn multicast(play: &mut Play<'_>) -> anyhow::Result<()> {
     let group = Gid::from_ipv4(address);
     let mut qa = play.datagrams(Left)?;
     let mut members = [play.datagrams(Right)?, play.datagrams(Right)?];
-    play.names = [
-        format!("QP {}", words::qpn(qa.qpn().get())),
-        format!("+ group {}", std::net::Ipv4Addr::from(address)),
-    ];
+    play.names = [format!("QP {}", words::qpn(qa.qpn().get())), "2 QPs".to_owned()];
     let source = play.a().pd.alloc_mr(100, Access::LOCAL_WRITE)?;
     let target = play.b().pd.alloc_mr(1024, Access::LOCAL_WRITE)?;
     source.write_at(0, &pattern(12, 100))?;
+    let joins = format!("2 QPs join {}", std::net::Ipv4Addr::from(address));
+    play.stage.recorder.note(Right, joins);
     for (i, qp) in members.iter_mut().enumerate() {
         qp.attach_mcast(group)?;
         play.post_recv(Right, qp, target.recv(i as u64, i * 512..(i + 1) * 512))?;
