@@ -223,8 +223,15 @@ impl Qp {
         let psn = flight.first.wrapping_add(from);
         let cost = flight.cost(from, from + psns, self.pmtu);
         self.req.unasked += cost;
-        let quarter = self.peer.map_or(u64::MAX, |id| core.peers.get(id).window() / 4);
-        if from + psns == flight.packets || takes_resource || self.req.unasked >= quarter {
+        let mut asks = from + psns == flight.packets || takes_resource;
+        if let Some(id) = self.peer {
+            let peer = core.peers.get(id);
+            peer.sent(cost);
+            // Whoever fills the window asks, too: others may have to wait for that answer.
+            let is_full = peer.room() < self.pmtu as u64 + PACKET_COST;
+            asks |= is_full || self.req.unasked >= peer.window() / 4;
+        }
+        if asks {
             self.req.unasked = 0;
             if let Some(train) = out {
                 train.bth.ack_req = true;
@@ -245,9 +252,6 @@ impl Qp {
             self.req.timed = Some((psn.wrapping_add(psns), now));
         }
         self.req.window.sent(psns, cost);
-        if let Some(peer) = self.peer {
-            core.peers.get(peer).sent(cost);
-        }
         Ok(())
     }
 
