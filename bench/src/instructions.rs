@@ -26,8 +26,9 @@ pub(crate) fn subject(name: &str, count: u32) -> Result<(), String> {
     let packets = |verb| {
         // Messages of 64 packets, as many as make `count` packets.
         let mut pair = Pair::new(1 << 20, 1);
-        bulk(&mut pair, verb, 4, 1 << 18, 4, 1 << 20);
-        bulk(&mut pair, verb, count / 64, 1 << 18, 4, 1 << 20);
+        let mut addr = 0;
+        bulk(&mut pair, verb, 4, 1 << 18, &mut addr);
+        bulk(&mut pair, verb, count / 64, 1 << 18, &mut addr);
     };
     let writes = |depth, signal_every| {
         let mut pair = Pair::new(1 << 16, 1);

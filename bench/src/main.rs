@@ -47,14 +47,15 @@ impl Effort {
         self.smoke
     }
 
-    /// How many operations to do where `full` are wanted.
+    /// How many objects to make where `full` are wanted.
     fn scale(self, full: u32) -> u32 {
         if self.smoke { full / 20 } else { full }
     }
 
-    /// How many samples to take.
-    fn repeats(self) -> usize {
-        if self.smoke { 3 } else { 15 }
+    /// How many samples to take. Each is short, a millisecond or so, so that on a busy machine
+    /// most of them are not interrupted and the median means something.
+    fn samples(self) -> usize {
+        if self.smoke { 25 } else { 501 }
     }
 }
 

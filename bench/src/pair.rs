@@ -121,6 +121,8 @@ pub(crate) struct Pair {
     b: Host,
     qps: Vec<Qp>,
     _peers: Vec<Qp>,
+    /// Bytes that each side has registered.
+    memory: u64,
     wire: Wire,
 }
 
@@ -176,7 +178,7 @@ impl Pair {
             b.connect(peer.qpn, (a.gid, qp.qpn));
         }
         let wire = Wire { now: Instant::from_nanos(1_000_000), bytes: vec![0; 1 << 17] };
-        Self { a, b, qps, _peers: peers, wire }
+        Self { a, b, qps, _peers: peers, memory: memory as u64, wire }
     }
 
     /// How many connections there are.
@@ -252,16 +254,15 @@ pub(crate) fn small_writes(pair: &mut Pair, count: u32, depth: u32, signal_every
     }
 }
 
-/// Moves `count` messages of `len` bytes on connection 0, `depth` at a time, walking through
-/// `memory` bytes.
-pub(crate) fn bulk(pair: &mut Pair, verb: Verb, count: u32, len: u32, depth: u32, memory: u64) {
+/// Moves `count` messages of `len` bytes on connection 0, four at a time, walking through the
+/// memory from `addr` on.
+pub(crate) fn bulk(pair: &mut Pair, verb: Verb, count: u32, len: u32, addr: &mut u64) {
     let mut left = count;
-    let mut addr = 0;
     while left > 0 {
-        let batch = left.min(depth);
+        let batch = left.min(4);
         for _ in 0..batch {
-            pair.post(0, verb, addr, len, true);
-            addr = (addr + u64::from(len)) % memory;
+            pair.post(0, verb, *addr, len, true);
+            *addr = (*addr + u64::from(len)) % pair.memory;
         }
         pair.run();
         assert_eq!(pair.poll(), batch, "completions");

@@ -6,7 +6,7 @@ use feroce_wire::{Lkey, Qpn, Rkey};
 
 use crate::grant::Registration;
 use crate::table::{Entry, Extent};
-use crate::{Access, AccessError, Grant, MrTable, PdId, Right};
+use crate::{Access, AccessError, Grant, Loan, MrTable, PdId, Right};
 
 impl MrTable {
     /// A right of the local adapter to `len` bytes at `addr`, for an element of a scatter or
@@ -20,8 +20,20 @@ impl MrTable {
         addr: u64,
         len: u32,
     ) -> Result<Grant<R>, AccessError> {
+        self.lend_local(pd, lkey, addr, len).map(Loan::keep)
+    }
+
+    /// As [`MrTable::grant_local`], for use at once.
+    #[inline]
+    pub fn lend_local<R: Right>(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u32,
+    ) -> Result<Loan<'_, R>, AccessError> {
         if len == 0 {
-            return Grant::nothing();
+            return Loan::nothing();
         }
         let Some(Entry::Mr(mr)) = self.slots.get(lkey.into()) else {
             return Err(AccessError::BadKey);
@@ -32,7 +44,7 @@ impl MrTable {
         if mr.pd != pd {
             return Err(AccessError::WrongPd);
         }
-        grant(&mr.registration, extent, R::LOCAL, addr, len.into())
+        lend(&mr.registration, extent, R::LOCAL, addr, len.into())
     }
 
     /// A right of the peer of queue pair `qpn` to `len` bytes at `va` (IBTA vol1 9.4.1 and
@@ -47,11 +59,24 @@ impl MrTable {
         va: u64,
         len: u64,
     ) -> Result<Grant<R>, AccessError> {
+        self.lend_remote(pd, qpn, rkey, va, len).map(Loan::keep)
+    }
+
+    /// As [`MrTable::grant_remote`], for use at once.
+    #[inline]
+    pub fn lend_remote<R: Right>(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+    ) -> Result<Loan<'_, R>, AccessError> {
         if len == 0 {
-            return Grant::nothing();
+            return Loan::nothing();
         }
         let (registration, extent) = self.remote(pd, qpn, rkey)?;
-        grant(registration, extent, R::REMOTE, va, len)
+        lend(registration, extent, R::REMOTE, va, len)
     }
 
     /// Whether the peer of queue pair `qpn` may FLUSH `len` bytes at `va` to `levels`, one or both
@@ -106,18 +131,18 @@ impl MrTable {
 }
 
 #[inline]
-fn grant<R: Right>(
-    registration: &Arc<Registration>,
+fn lend<'a, R: Right>(
+    registration: &'a Arc<Registration>,
     extent: &Extent,
     need: Access,
     va: u64,
     len: u64,
-) -> Result<Grant<R>, AccessError> {
+) -> Result<Loan<'a, R>, AccessError> {
     if !extent.access.contains(need) {
         return Err(AccessError::NotPermitted);
     }
     let (start, len) = locate(extent, va, len)?;
-    Grant::new(registration, start, len)
+    Loan::new(registration, start, len)
 }
 
 /// The range in the region that `len` bytes at `va` are.

@@ -50,31 +50,6 @@ pub struct Grant<R: Right> {
 }
 
 impl<R: Right> Grant<R> {
-    /// A right to `len` bytes at `start` of the region. The caller has checked permission and
-    /// range; alignment is checked here.
-    #[inline]
-    pub(crate) fn new(
-        registration: &Arc<Registration>,
-        start: usize,
-        len: usize,
-    ) -> Result<Self, AccessError> {
-        let region = registration.region();
-        debug_assert!(len <= region.len() && start <= region.len() - len, "range was checked");
-        if R::WORD && (len != 8 || !region.is_aligned(start)) {
-            return Err(AccessError::Misaligned);
-        }
-        Ok(Self { registration: Some(Arc::clone(registration)), start, len, right: PhantomData })
-    }
-
-    /// The right that an operation of length 0 needs: empty, and no error unless a word is needed.
-    #[inline]
-    pub(crate) fn nothing() -> Result<Self, AccessError> {
-        if R::WORD {
-            return Err(AccessError::Misaligned);
-        }
-        Ok(Self { registration: None, start: 0, len: 0, right: PhantomData })
-    }
-
     /// How many bytes may be touched.
     #[inline]
     pub fn len(&self) -> usize {
@@ -209,6 +184,68 @@ impl<R: Right> Clone for Grant<R> {
 impl<R: Right> fmt::Debug for Grant<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Grant").field("start", &self.start).field("len", &self.len).finish()
+    }
+}
+
+/// A checked right that is used at once, while nobody can change the table.
+///
+/// It does what a [`Grant`] does, and costs no reference count: on the receiving side that would
+/// have to wait until the bytes just copied have left for the cache.
+///
+/// The invariants are those of a grant.
+#[derive(Debug)]
+pub struct Loan<'a, R: Right> {
+    registration: Option<&'a Arc<Registration>>,
+    start: usize,
+    len: usize,
+    right: PhantomData<R>,
+}
+
+impl<'a, R: Right> Loan<'a, R> {
+    /// A right to `len` bytes at `start` of the region. The caller has checked permission and
+    /// range; alignment is checked here.
+    #[inline]
+    pub(crate) fn new(
+        registration: &'a Arc<Registration>,
+        start: usize,
+        len: usize,
+    ) -> Result<Self, AccessError> {
+        let region = registration.region();
+        debug_assert!(len <= region.len() && start <= region.len() - len, "range was checked");
+        if R::WORD && (len != 8 || !region.is_aligned(start)) {
+            return Err(AccessError::Misaligned);
+        }
+        Ok(Self { registration: Some(registration), start, len, right: PhantomData })
+    }
+
+    /// The right that an operation of length 0 needs: empty, and no error unless a word is needed.
+    #[inline]
+    pub(crate) fn nothing() -> Result<Self, AccessError> {
+        if R::WORD {
+            return Err(AccessError::Misaligned);
+        }
+        Ok(Self { registration: None, start: 0, len: 0, right: PhantomData })
+    }
+
+    /// The same right, to keep while the table changes.
+    #[inline]
+    pub fn keep(self) -> Grant<R> {
+        let registration = self.registration.map(Arc::clone);
+        Grant { registration, start: self.start, len: self.len, right: PhantomData }
+    }
+}
+
+impl Loan<'_, Write> {
+    /// Copies `data` to the start; see [`Grant::<Write>::copy_in`].
+    #[inline]
+    pub fn copy_in(&self, data: &[u8]) -> Result<(), OutOfBounds> {
+        if data.len() > self.len {
+            return Err(OutOfBounds);
+        }
+        match self.registration {
+            Some(registration) => registration.region().write_at(self.start, data),
+            None => Ok(()),
+        }
     }
 }
 

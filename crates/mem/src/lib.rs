@@ -6,6 +6,7 @@
 //! * [`Grant`] is a checked right to touch a range, as a value: no grant, no access. The engine
 //!   asks the table for one ([`MrTable::grant_local`], [`MrTable::grant_remote`]) and copies
 //!   through it. `Grant<Read>` cannot write and `Grant<Write>` cannot read.
+//! * [`Loan`] is the same right for use at once, before the table can change.
 //! * [`Dereg`] is what deregistration leaves: proof, once it is quiet, that no grant is left.
 //!
 //! All `unsafe` code is in `region.rs`, behind a safe interface; the memory model it relies on is
@@ -57,7 +58,7 @@ pub use access::{Access, Atomic, Bytewise, PdId, Read, Right, Write};
 pub use error::{
     AccessError, BindError, DeregError, InvalidAccess, OutOfBounds, OutOfMemory, RegError,
 };
-pub use grant::{Dereg, Grant};
+pub use grant::{Dereg, Grant, Loan};
 pub use region::Region;
 pub use slots::Key;
 pub use table::{Iova, MrInfo, MrKind, MrLimits, MrTable, Rereg};

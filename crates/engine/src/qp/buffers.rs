@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use feroce_mem::{Grant, MrTable, PdId, Read, Write};
+use feroce_mem::{Grant, Loan, MrTable, PdId, Read, Write};
 use feroce_train::Payload;
 
 use crate::cq::WcStatus;
@@ -60,31 +60,31 @@ pub(super) fn scatter(
     if data.is_empty() {
         return Ok(());
     }
-    let grant = |addr: Option<u64>, len: u32, sge: &Sge| -> Result<Grant<Write>, ScatterError> {
-        let addr = addr.ok_or(ScatterError::Protection)?;
-        mrs.grant_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
+    let lend = |piece: &Piece<'_>| -> Result<Loan<'_, Write>, ScatterError> {
+        let addr = piece.addr.ok_or(ScatterError::Protection)?;
+        mrs.lend_local::<Write>(pd, piece.sge.lkey, addr, piece.len)
+            .map_err(|_| ScatterError::Protection)
     };
-    let place = |grant: Grant<Write>, bytes: &[u8]| {
-        grant.copy_in(0, bytes).map_err(|_| ScatterError::Protection)
+    let place = |loan: Loan<'_, Write>, bytes: &[u8]| {
+        loan.copy_in(bytes).map_err(|_| ScatterError::Protection)
     };
-    let mut pieces = Pieces::new(sges, offset, data.len());
-    let first = pieces.next().ok_or(ScatterError::TooLong)?;
+    let pieces = || Pieces::new(sges, offset, data.len());
+    let first = pieces().next().ok_or(ScatterError::TooLong)?;
     if first.len as usize == data.len() {
-        return place(grant(first.addr, first.len, first.sge)?, data);
+        return place(lend(&first)?, data);
     }
-    let mut grants = Vec::with_capacity(sges.len());
-    let mut placed = 0;
-    for piece in core::iter::once(first).chain(pieces) {
-        grants.push(grant(piece.addr, piece.len, piece.sge)?);
-        placed += piece.len as usize;
+    let mut room = 0;
+    for piece in pieces() {
+        lend(&piece)?;
+        room += piece.len as usize;
     }
-    if placed < data.len() {
+    if room < data.len() {
         return Err(ScatterError::TooLong);
     }
     let mut rest = data;
-    for grant in grants {
-        let (now, later) = rest.split_at(grant.len());
-        place(grant, now)?;
+    for piece in pieces() {
+        let (now, later) = rest.split_at(piece.len as usize);
+        place(lend(&piece)?, now)?;
         rest = later;
     }
     Ok(())

@@ -108,18 +108,18 @@ impl Qp {
         let op = request.op;
         self.require(Access::REMOTE_WRITE)?;
         let (pd, qpn) = (request.pd, self.qpn);
-        let (target, body, whole) = if op.starts() {
+        let (target, body) = if op.starts() {
             let (Reth { va, rkey, len }, body) = Reth::parse(request.body)?;
             if u64::from(len) > MAX_MESSAGE {
                 return Err(Refusal::Invalid);
             }
             // The whole range is checked before the first byte is written.
-            let whole = core.mrs.grant_remote::<Write>(pd, qpn, rkey, va, u64::from(len))?;
-            ((va, rkey, len, len), body, Some(whole))
+            core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(len))?;
+            ((va, rkey, len, len), body)
         } else {
             match self.rsp.inbound {
                 Some(Inbound::Write { va, rkey, left, len }) => {
-                    ((va, rkey, left, len), request.body, None)
+                    ((va, rkey, left, len), request.body)
                 }
                 _ => return Err(Refusal::Invalid),
             }
@@ -131,14 +131,13 @@ impl Qp {
         if piece > left || (op.ends() && piece != left) || (!op.ends() && piece == left) {
             return Err(Refusal::Invalid);
         }
-        let grant = match whole {
-            Some(whole) => whole,
-            None => core.mrs.grant_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?,
-        };
         if imm.is_some() && self.rsp.receive.is_none() {
+            // No receive is taken for what may not be written.
+            core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
             self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
         }
-        grant.copy_in(0, data).map_err(|_| Refusal::Access)?;
+        let loan = core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
+        loan.copy_in(data).map_err(|_| Refusal::Access)?;
         if op.ends() {
             self.rsp.inbound = None;
             if imm.is_some() {
@@ -160,7 +159,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         let len = u64::from(reth.len);
-        core.mrs.grant_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
+        core.mrs.lend_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
         let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
         let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
         self.remember(request.psn, packets, what);
@@ -198,8 +197,8 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         // An aligned word is written at once.
-        let write = core.mrs.grant_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
-        write.copy_in(0, &word).map_err(|_| Refusal::Access)?;
+        let write = core.mrs.lend_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
+        write.copy_in(&word).map_err(|_| Refusal::Access)?;
         self.finish_message(core);
         Ok(1)
     }
