@@ -66,13 +66,6 @@ fn reads_and_atomics_outstanding_keep_to_the_limit() {
 }
 
 #[test]
-fn a_limit_of_zero_reads_never_sends_one() {
-    let mut script = Scripted::rc_with(QpAttr { max_rd_atomic: Some(0), ..QpAttr::default() });
-    let data = script.host.data(0, 8);
-    assert!(script.post(wr(1, SendOp::Read(REMOTE), data)).is_empty());
-}
-
-#[test]
 fn a_long_read_is_asked_for_in_pieces() {
     let chunk = 4 * MTU as u64;
     let mut script = rc(Config { read_chunk: chunk, ..no_credits() });

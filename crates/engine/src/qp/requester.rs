@@ -121,8 +121,7 @@ impl Qp {
             Some(wr) => (wr.op, message_len(wr), wr.flags),
             None => return Err(Blocked::NoWork),
         };
-        let window = &mut self.req.window;
-        if flags.contains(SendFlags::FENCE) && !window.resources.is_empty() {
+        if flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty() {
             return Err(Blocked::NoWork);
         }
         if op.is_local() {
@@ -134,11 +133,16 @@ impl Qp {
             self.req.window.cursor += 1;
             return Ok(());
         }
-        if len > MAX_MESSAGE {
-            let kind = self.halt(WcStatus::LocalLength);
+        let failure = match op.needs_responder_resource() && self.max_rd_atomic() == 0 {
+            true => Some(WcStatus::LocalQpOperation),
+            false => (len > MAX_MESSAGE).then_some(WcStatus::LocalLength),
+        };
+        if let Some(status) = failure {
+            let kind = self.halt(status);
             self.req.window.start(kind, 0, 0);
             return Ok(());
         }
+        let window = &self.req.window;
         let packets = len.div_ceil(pmtu).max(1) as u32;
         if !window.has_psns(packets) {
             return Err(Blocked::NoWork);
@@ -153,7 +157,7 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         self.req.ssn = ssn;
-        let kind = if op.is_fetch() { Kind::Fetched } else { Kind::Acked };
+        let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
         self.req.window.start(kind, packets, len as u32);
         core.counters.rdma_sends += 1;
         Ok(())
@@ -204,7 +208,8 @@ impl Qp {
         let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
-            let limit = usize::from(self.attr.max_rd_atomic.unwrap_or(0));
+            // What was started under another limit must be able to go on.
+            let limit = self.max_rd_atomic().max(1);
             if self.req.window.resources.len() >= limit {
                 return Err(Blocked::NoWork);
             }
@@ -326,6 +331,12 @@ impl Qp {
                 Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
             }
         }
+    }
+
+    /// Reads and atomics that may be outstanding.
+    #[inline]
+    fn max_rd_atomic(&self) -> usize {
+        usize::from(self.attr.max_rd_atomic.unwrap_or(0))
     }
 
     /// Starts the timers that watch for an answer, if they do not run already.
