@@ -199,7 +199,8 @@ pub enum SendOp {
         /// What it is to cover.
         binding: Bind,
     },
-    /// Invalidate a type 2 window or a fast-registered region of our own.
+    /// Invalidate a type 2 window or a fast-registered region of our own, when all earlier requests
+    /// of the queue are done.
     LocalInv(Rkey),
     /// Map a fast-registration key.
     Reg {

@@ -6,7 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{Pair, TestQp, wr};
-use feroce_engine::{Data, QpAttr, QpState, QpType, Remote, SendOp, WcFlags, WcOpcode, WcStatus};
+use feroce_engine::{
+    Data, QpAttr, QpState, QpType, Remote, SendOp, Sge, WcFlags, WcOpcode, WcStatus,
+};
 use feroce_mem::{Access, Bind, DeregError, Iova, MrKind, MwType, RegError, Rereg};
 use feroce_wire::{Lkey, Rkey};
 
@@ -336,4 +338,27 @@ fn registrations_that_are_refused() {
     let mut w = Windows::new();
     let ordinary = SendOp::LocalInv(Rkey(w.pair.b.lkey.0));
     assert_eq!(w.local(ordinary), WcStatus::LocalQpOperation);
+}
+
+/// An invalidation waits for every request before it: one of them may have to be sent again from
+/// memory that the key names (IBTA vol1 10.6.5.1).
+#[test]
+fn a_local_invalidation_waits_for_what_was_posted_before_it() {
+    let mut w = Windows::new();
+    let key = w.pair.b.engine.alloc_mr(w.pair.b.pd, Arc::clone(&w.pair.b.region)).unwrap();
+    let access = Access::LOCAL_WRITE;
+    assert_eq!(
+        w.local(SendOp::Reg { key, offset: 0, len: 4096, iova: 0, access }),
+        WcStatus::Success
+    );
+    let data = Data::Sges(Sge { addr: 0, len: 64, lkey: key }.into());
+    w.qb.sq.post(wr(1, SendOp::Write(w.pair.a.remote(0)), data)).unwrap();
+    w.qb.sq.post(wr(2, SendOp::LocalInv(Rkey(key.0)), Data::EMPTY)).unwrap();
+    // The first copy is lost.
+    assert_eq!(w.pair.b.transmit(w.pair.now).len(), 1);
+    w.pair.wait(200_000_000);
+    w.pair.run();
+    let done: Vec<_> = w.pair.b.poll_all().iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(w.pair.b.engine.query_mr(key).map(|info| info.len), Some(0));
 }

@@ -121,7 +121,13 @@ impl Qp {
             Some(wr) => (wr.op, message_len(wr), wr.flags),
             None => return Err(Blocked::NoWork),
         };
-        if flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty() {
+        let is_fenced = match op {
+            // An earlier request may have to be sent again with what the key names (IBTA vol1
+            // 10.6.5.1; the fence is not left to the consumer).
+            SendOp::LocalInv(_) => index > 0,
+            _ => flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty(),
+        };
+        if is_fenced {
             return Err(Blocked::NoWork);
         }
         if op.is_local() {
