@@ -72,7 +72,7 @@ Examples:
 
 /// Options of `rc-pingpong`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = RC_EXAMPLES)]
+#[command(after_help = RC_EXAMPLES, args_override_self = true)]
 pub(crate) struct RcArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -85,7 +85,7 @@ pub(crate) struct RcArgs {
 
 /// Options of `uc-pingpong`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = UC_EXAMPLES)]
+#[command(after_help = UC_EXAMPLES, args_override_self = true)]
 pub(crate) struct UcArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -95,7 +95,7 @@ pub(crate) struct UcArgs {
 
 /// Options of `ud-pingpong`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = UD_EXAMPLES)]
+#[command(after_help = UD_EXAMPLES, args_override_self = true)]
 pub(crate) struct UdArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -103,7 +103,7 @@ pub(crate) struct UdArgs {
 
 /// Options of `srq-pingpong`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SRQ_EXAMPLES)]
+#[command(after_help = SRQ_EXAMPLES, args_override_self = true)]
 pub(crate) struct SrqArgs {
     #[command(flatten)]
     common: CommonArgs,
