@@ -53,3 +53,19 @@ fn an_acknowledgement_said_again_does_not_hide_a_later_one() {
     ];
     assert_eq!(said, expected);
 }
+
+#[test]
+fn an_atomic_write_said_again_is_answered_and_not_executed() {
+    let mut s = Scripted::new(QpType::Rc, QpAttr::default());
+    let rkey = Rkey(s.host.lkey.0);
+    let mut body = header(|out| Reth { va: 64, rkey, len: 8 }.emit(out));
+    body.extend_from_slice(&7_u64.to_ne_bytes());
+    for _ in 0..2 {
+        let said = s.send(Op::AtomicWrite, PEER_PSN, true, &body);
+        let said: Vec<_> = said.iter().map(|p| (p.op(), p.psn(), p.rest().len())).collect();
+        assert_eq!(said, [(Op::ReadResponseOnly, PEER_PSN, 4)]);
+        assert_eq!(s.host.region.load_u64(64), Ok(7));
+        // What the owner writes meanwhile stays.
+        body[16..].copy_from_slice(&9_u64.to_ne_bytes());
+    }
+}

@@ -304,7 +304,8 @@ fn a_key_that_cannot_be_invalidated_is_not_acknowledged() {
 #[test]
 fn placement_extensions_are_executed() {
     let (side, said) = our_answers(&case("crafted_atomic_write"));
-    let expected = [(Op::Acknowledge, 0x100, ACK, 1), (Op::Acknowledge, 0x101, ACK, 2)];
+    // The answer is that to a read of nothing, as in 6.2.
+    let expected = [(Op::ReadResponseOnly, 0x100, ACK, 1), (Op::Acknowledge, 0x101, ACK, 2)];
     assert_eq!(said, expected);
     assert_eq!(side.qp.sq.state(), QpState::Rts);
     // That queue pair does not allow a flush.

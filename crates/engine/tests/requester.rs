@@ -154,9 +154,22 @@ fn placement_extensions_carry_their_headers() {
     let packets = script.post(wr(3, flush, Data::EMPTY));
     let feth = Feth::new(FlushPlacement::PERSISTENT, FlushSelectivity::MemoryRegion);
     assert_eq!(packets[0].exts().feth, Some(feth));
-    // Both are done with an ordinary acknowledgement.
-    script.answer(OUR_PSN + 2, ACK);
-    assert_eq!(script.done().len(), 3);
+    // Each is answered like a read of nothing; an ordinary acknowledgement does not do.
+    for psn in OUR_PSN..OUR_PSN + 3 {
+        script.respond(Op::ReadResponseOnly, psn, &[]);
+    }
+    let done = script.done();
+    assert_eq!(done, [1, 2, 3].map(|id| (id, WcStatus::Success)));
+}
+
+#[test]
+fn an_acknowledgement_alone_does_not_answer_a_placement_extension() {
+    let mut script = Scripted::rc();
+    let data = script.host.data(0, 8);
+    script.post(wr(1, SendOp::AtomicWrite(REMOTE), data));
+    let again = script.answer(OUR_PSN, ACK);
+    assert_eq!(seen(&again), [(Op::AtomicWrite, OUR_PSN)]);
+    assert_eq!(script.done(), []);
 }
 
 #[test]

@@ -187,6 +187,10 @@ impl Qp {
                     && if op.ends() { may_end } else { !is_last }
                     && data.len() as u64 == (u64::from(flight.len) - offset).min(self.pmtu as u64)
             }
+            // Annex A19: answered like a read of nothing.
+            (SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Op::ReadResponseOnly) => {
+                data.is_empty()
+            }
             _ => false,
         };
         if !fits {
@@ -316,14 +320,12 @@ impl Qp {
             let Some(wr) = self.sq.peek(0) else { break };
             let signalled = wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all;
             let (wr_id, opcode) = (wr.wr_id, opcode_of(&wr.op));
+            let fetched = if wr.op.is_fetch() { flight.len } else { 0 };
             // First make room, then tell: whoever polls the completion may post at once.
             self.sq.discard();
             if signalled {
-                let mut cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
-                if flight.kind == Kind::Fetched {
-                    cqe.byte_len = flight.len;
-                }
-                core.complete_send(self.init.send_cq, cqe);
+                let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
+                core.complete_send(self.init.send_cq, Cqe { byte_len: fetched, ..cqe });
             }
         }
         self.check_drained(core);

@@ -189,6 +189,7 @@ impl Qp {
 
     fn execute_atomic_write(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_WRITE)?;
+        self.require_resource()?;
         let (reth, data) = Reth::parse(request.body)?;
         let Ok(word) = <[u8; 8]>::try_from(data) else {
             return Err(Refusal::Invalid);
@@ -199,7 +200,7 @@ impl Qp {
         // An aligned word is written at once.
         let write = core.mrs.lend_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
         write.copy_in(&word).map_err(|_| Refusal::Access)?;
-        self.finish_message(core);
+        self.finish_done(core, request);
         Ok(1)
     }
 
@@ -217,6 +218,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         self.require(levels)?;
+        self.require_resource()?;
         let (va, len) = match feth.selectivity {
             FlushSelectivity::Range => (reth.va, u64::from(reth.len)),
             FlushSelectivity::MemoryRegion => (reth.va, 0),
@@ -225,8 +227,15 @@ impl Qp {
         core.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
         // Ordinary memory is globally visible as soon as it is written, and none of it persists
         // longer than its owner; there is nothing to wait for.
-        self.finish_message(core);
+        self.finish_done(core, request);
         Ok(1)
+    }
+
+    /// Answers an atomic write or a flush, like a read of nothing (annex A19).
+    fn finish_done(&mut self, core: &mut Core, request: &Request<'_>) {
+        self.remember(request.psn, 1, Memory::Done);
+        self.finish_message(core);
+        self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, false);
     }
 
     /// Whether this queue pair allows the peer that kind of access at all (C9-30 and following).

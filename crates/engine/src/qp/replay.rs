@@ -14,6 +14,8 @@ pub(super) enum Memory {
     Read { va: u64, rkey: Rkey, len: u32 },
     /// Atomic, with what it found.
     Atomic { original: u64 },
+    /// Atomic write or flush: it is done.
+    Done,
 }
 
 /// A remembered request.

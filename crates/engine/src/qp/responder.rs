@@ -204,9 +204,11 @@ impl Qp {
                 let (psn, msn) = (request.psn, self.rsp.msn);
                 self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
             }
-            (Op::ReadRequest | Op::CmpSwap | Op::FetchAdd, None) => {
-                core.drop(Drop::StaleDuplicate);
+            (Op::AtomicWrite | Op::Flush, Some(Remembered { what: Memory::Done, .. })) => {
+                self.rsp.replies.cut_from(request.psn);
+                self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, true);
             }
+            (op, _) if has_own_reply(op) => core.drop(Drop::StaleDuplicate),
             _ => {
                 // Acknowledge as far as we can without claiming to have answered a read or an
                 // atomic whose answer may be lost.
@@ -292,5 +294,5 @@ impl Qp {
 
 /// Whether the answer to a request is more than an acknowledgement.
 const fn has_own_reply(op: Op) -> bool {
-    matches!(op, Op::ReadRequest | Op::CmpSwap | Op::FetchAdd)
+    matches!(op, Op::ReadRequest | Op::CmpSwap | Op::FetchAdd | Op::AtomicWrite | Op::Flush)
 }

@@ -17,7 +17,7 @@ use crate::peer::PACKET_COST;
 pub(crate) enum Kind {
     /// Done when it is acknowledged.
     Acked,
-    /// Done when its answer has arrived; an acknowledgement alone shows that the answer is lost.
+    /// Done when its own answer has arrived; an acknowledgement alone shows that it is lost.
     Fetched,
     /// Executed here; it only waits for its turn to complete.
     Local,
