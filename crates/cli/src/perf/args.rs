@@ -75,7 +75,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     mtu: Option<u32>,
     /// Which of the addresses of the device to use.
-    #[arg(short, long)]
+    #[arg(short, long, requires = "device")]
     pub(crate) gid_index: Option<u16>,
     /// Device, or interface it stands on.
     #[arg(short, long, conflicts_with = "address")]
