@@ -23,4 +23,4 @@ pub mod wire;
 mod world;
 
 pub use node::{RxStyle, Style};
-pub use swarm::{Failure, Options, Sabotage, Summary, run};
+pub use swarm::{Failure, Options, Sabotage, Summary, check, compare_trains, run};

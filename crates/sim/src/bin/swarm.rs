@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use feroce_sim::wire::WireStats;
-use feroce_sim::{Failure, Options, Summary, run};
+use feroce_sim::{Failure, Options, Summary, check};
 
 const HELP: &str = "\
 Runs seeded simulations. A failure prints its seed, the oracle that was violated and the last
@@ -96,7 +96,7 @@ fn run_all(args: &Args) -> Total {
             if i >= args.count {
                 break;
             }
-            let outcome = run(args.seed + i, &args.options);
+            let outcome = check(args.seed + i, &args.options);
             let Ok(mut total) = total.lock() else { break };
             match outcome {
                 Ok(summary) => total.add(&summary),
