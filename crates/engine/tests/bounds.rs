@@ -2,10 +2,19 @@
 
 mod common;
 
-use common::{PEER_PSN, Scripted, header};
+use common::script::{atomic, reth, rnr, said, with};
+use common::{PEER_PSN, Packet, Scripted, header};
 use feroce_engine::{QpAttr, QpType};
 use feroce_train::RxTrain;
-use feroce_wire::{Op, Reth, Rkey};
+use feroce_wire::{NakCode, Op, Reth, Rkey, Syndrome};
+
+/// Delivers packets while the link takes nothing, `times` times over; then what is sent.
+fn flood(s: &mut Scripted, packets: &[Packet], times: usize) -> Vec<Packet> {
+    for p in std::iter::repeat_n(packets, times).flatten() {
+        s.host.engine.handle_rx(s.now, &RxTrain::single(p.meta, &p.bytes));
+    }
+    s.host.transmit(s.now)
+}
 
 #[test]
 fn asking_again_for_every_part_of_a_read_does_not_pile_up_answers() {
@@ -68,4 +77,41 @@ fn an_atomic_write_said_again_is_answered_and_not_executed() {
         // What the owner writes meanwhile stays.
         body[16..].copy_from_slice(&9_u64.to_ne_bytes());
     }
+}
+
+#[test]
+fn asking_again_for_atomics_does_not_pile_up_answers() {
+    let limit = QpAttr { max_dest_rd_atomic: Some(2), ..QpAttr::default() };
+    let rkey = Scripted::new(QpType::Rc, limit).rkey();
+    let word = with(reth(64, rkey, 8), &[7; 8]);
+    for (op, body) in [(Op::FetchAdd, atomic(0, rkey, 1, 0)), (Op::AtomicWrite, word)] {
+        let mut s = Scripted::new(QpType::Rc, limit);
+        let write = s.packet(Op::WriteOnly, PEER_PSN, true, &reth(0, rkey, 0));
+        let atomic = s.packet(op, PEER_PSN + 1, true, &body);
+        let first = flood(&mut s, &[write.clone(), atomic.clone()], 1);
+        assert_eq!(first.len(), 2);
+        // Each acknowledgement that is said again parts two answers that are given again.
+        let again = flood(&mut s, &[atomic, write], 1000);
+        assert!(again.len() <= 5, "{}", again.len());
+    }
+}
+
+#[test]
+fn bad_news_does_not_pile_up() {
+    let mut s = Scripted::rc();
+    // Not ready, over and over.
+    let send = s.packet(Op::SendOnly, PEER_PSN, true, b"1");
+    let answers = flood(&mut s, &[send], 1000);
+    assert_eq!(said(&answers), [(PEER_PSN, rnr(12), 0)]);
+    // A gap before every packet.
+    let none = reth(0, s.rkey(), 0);
+    let far = s.packet(Op::WriteOnly, PEER_PSN + 5000, false, &none);
+    for i in 0..1000 {
+        let write = s.packet(Op::WriteOnly, PEER_PSN + i, false, &none);
+        for p in [&write, &far] {
+            s.host.engine.handle_rx(s.now, &RxTrain::single(p.meta, &p.bytes));
+        }
+    }
+    let gap = Syndrome::Nak(NakCode::PsnSequence);
+    assert_eq!(said(&s.host.transmit(s.now)), [(PEER_PSN + 1000, gap, 1000)]);
 }

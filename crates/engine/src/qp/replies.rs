@@ -54,10 +54,15 @@ impl Reply {
             Self::Read(read) => read.psn.wrapping_add(read.sent),
         }
     }
+
+    /// Whether it says how far everything is done, so that of two in a row the further one will do.
+    fn coalesces(&self) -> bool {
+        matches!(self, Self::Ack { .. } | Self::Nak { .. } | Self::Rnr { .. })
+    }
 }
 
-/// Answers waiting to be sent, oldest first. Acknowledgements coalesce, so there are at most
-/// twice as many as reads and atomics outstanding, plus one.
+/// Answers waiting to be sent, oldest first. Acknowledgements, good or bad, coalesce, so there are
+/// at most twice as many as reads and atomics outstanding, plus one.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
@@ -94,16 +99,18 @@ impl Replies {
         self.queue.iter().filter(is_new).count()
     }
 
-    /// Appends an answer. True: it replaced an acknowledgement that it includes.
+    /// Appends an answer. True: it took the place of an acknowledgement that it includes.
     #[inline]
     pub(super) fn push(&mut self, reply: Reply) -> bool {
-        let merges = matches!(reply, Reply::Ack { .. } | Reply::Nak { .. } | Reply::Rnr { .. });
-        if merges && let Some(last @ Reply::Ack { .. }) = self.queue.back_mut() {
-            // An acknowledgement said again may be of less than what waits already.
+        if reply.coalesces()
+            && let Some(last) = self.queue.back_mut().filter(|last| last.coalesces())
+        {
+            let was_ack = matches!(last, Reply::Ack { .. });
+            // What is said again may be of less than what waits already.
             if !reply.psn().is_before(last.psn()) {
                 *last = reply;
             }
-            return true;
+            return was_ack;
         }
         self.queue.push_back(reply);
         false

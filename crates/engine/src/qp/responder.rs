@@ -188,25 +188,23 @@ impl Qp {
                 if !self.is_part_of(&known, request.psn, &reth) {
                     return core.drop(Drop::StaleDuplicate);
                 }
-                self.rsp.replies.cut_from(request.psn);
-                // A peer that asks again for every part of one read must not pile up answers.
-                let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
-                if self.rsp.replies.outstanding() >= limit {
-                    return core.drop(Drop::RateLimited);
+                if self.may_answer_again(core, request.psn) {
+                    self.push_read(request, &reth, true);
                 }
-                self.push_read(request, &reth, true);
             }
             (Op::CmpSwap | Op::FetchAdd, Some(known)) => {
                 let Memory::Atomic { original } = known.what else {
                     return core.drop(Drop::StaleDuplicate);
                 };
-                self.rsp.replies.cut_from(request.psn);
-                let (psn, msn) = (request.psn, self.rsp.msn);
-                self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
+                if self.may_answer_again(core, request.psn) {
+                    let (psn, msn) = (request.psn, self.rsp.msn);
+                    self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
+                }
             }
             (Op::AtomicWrite | Op::Flush, Some(Remembered { what: Memory::Done, .. })) => {
-                self.rsp.replies.cut_from(request.psn);
-                self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, true);
+                if self.may_answer_again(core, request.psn) {
+                    self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, true);
+                }
             }
             (op, _) if has_own_reply(op) => core.drop(Drop::StaleDuplicate),
             _ => {
@@ -219,6 +217,18 @@ impl Qp {
                 self.rsp.replies.push(Reply::Ack { psn, msn: self.rsp.msn });
             }
         }
+    }
+
+    /// Makes room for an answer that is given again. False: a peer that asks again and again must
+    /// not pile up answers.
+    fn may_answer_again(&mut self, core: &mut Core, psn: Psn) -> bool {
+        self.rsp.replies.cut_from(psn);
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        if self.rsp.replies.outstanding() >= limit {
+            core.drop(Drop::RateLimited);
+            return false;
+        }
+        true
     }
 
     /// Whether a repeated read asks for the end of what was read before.
