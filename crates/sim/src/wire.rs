@@ -262,7 +262,8 @@ impl Wire {
         for packet in packets {
             let Ok((bth, rest)) = Bth::parse(packet) else { continue };
             let Some((_, op)) = bth.opcode.decode() else { continue };
-            let carries = op.is_send() || op.is_write() || op.is_read_response();
+            // Not of a write, which a later one may cover before anyone looks.
+            let carries = op.is_send() || op.is_read_response();
             let headers = bth.opcode.header_len().unwrap_or(0);
             if carries && packet.len() - usize::from(bth.pad) > headers && !rest.is_empty() {
                 packet[headers] ^= 0x10;
