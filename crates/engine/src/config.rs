@@ -76,7 +76,7 @@ pub struct WindowConfig {
 
 impl Default for WindowConfig {
     fn default() -> Self {
-        Self { initial: 256 << 10, min: 16 << 10, max: 8 << 20 }
+        Self { initial: 256 << 10, min: 64 << 10, max: 8 << 20 }
     }
 }
 

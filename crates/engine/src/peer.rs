@@ -2,7 +2,7 @@
 //!
 //! Receive buffers below us are finite and shared by every queue pair that talks to the same
 //! address, so the bound is per destination. It grows by about one packet per window of
-//! acknowledged bytes and halves at most once per round trip when packets are lost. Queue pairs
+//! acknowledged bytes and shrinks by a quarter at most once per round trip when packets are lost. Queue pairs
 //! that found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -85,13 +85,14 @@ impl Peer {
         }
     }
 
-    /// Packets were lost: the window halves, once per round trip.
+    /// Packets were lost: the window shrinks by a quarter, once per round trip. Halving it would
+    /// leave a path that loses one packet in a hundred for whatever reason nearly empty.
     pub(crate) fn lost(&mut self, now: Instant, config: &WindowConfig) {
         if now < self.cut_again_at {
             return;
         }
         self.cut_again_at = now.plus_nanos(self.srtt_ns.max(100_000));
-        self.window = (self.window / 2).max(config.min);
+        self.window = (self.window - self.window / 4).max(config.min);
         self.credit = 0;
     }
 

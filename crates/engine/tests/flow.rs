@@ -138,12 +138,12 @@ fn a_read_that_goes_back_with_a_smaller_window_keeps_to_its_pieces() {
         packets.iter().map(|p| (p.psn() - OUR_PSN, p.exts().reth.unwrap().len / 1024)).collect()
     };
     assert_eq!(lens(&script.post(wr(1, SendOp::Read(REMOTE), data))), [(0, 4), (4, 4)]);
-    // Everything is lost three times; each halves the window: 4, 2 and 2 packets.
-    for expected in [vec![(0, 4)], vec![(0, 2)], vec![(0, 2)]] {
+    // Everything is lost three times; each takes a quarter of the window: 6, 4 and 3 packets.
+    for expected in [vec![(0, 4), (4, 2)], vec![(0, 4)], vec![(0, 3)]] {
         assert_eq!(lens(&script.wait(4096 << 14)), expected);
     }
     // The window opens again by answers: the rest of the first piece, then the second.
-    let mut asked = vec![(0, 2)];
+    let mut asked = vec![(0, 3)];
     let mut answered = 0;
     while let Some(&(at, len)) = asked.get(answered) {
         assert_eq!(at / 4, (at + len - 1) / 4, "{at}+{len} spans two pieces");
@@ -198,18 +198,18 @@ fn an_acknowledgement_is_asked_for_every_quarter_of_the_window() {
 }
 
 #[test]
-fn the_window_halves_once_per_round_trip_and_grows_again() {
+fn the_window_shrinks_once_per_round_trip_and_grows_again() {
     let mut script = rc(windowed(8));
     let request = long_write(&script, 1, 60);
     script.post(request);
     let sequence = nak(NakCode::PsnSequence);
-    assert_eq!(script.answer(OUR_PSN, sequence).len(), 4);
-    // A second report within the round trip does not halve it again.
-    assert_eq!(script.answer(OUR_PSN, sequence).len(), 4);
+    assert_eq!(script.answer(OUR_PSN, sequence).len(), 6);
+    // A second report within the round trip does not shrink it again.
+    assert_eq!(script.answer(OUR_PSN, sequence).len(), 6);
     script.now = script.now.plus_nanos(1_000_000);
-    assert_eq!(script.answer(OUR_PSN, sequence).len(), 2);
+    assert_eq!(script.answer(OUR_PSN, sequence).len(), 4);
     // A window's worth of acknowledged bytes adds a few packets.
-    let mut sent = OUR_PSN + 2;
+    let mut sent = OUR_PSN + 4;
     let mut largest = 0;
     for _ in 0..6 {
         let burst = script.answer(sent - 1, ACK).len() as u32;
