@@ -9,7 +9,7 @@ use feroce_mem::Iova;
 use feroce_wire::{Op, Rkey};
 
 fn state_of(s: &Scripted) -> QpState {
-    s.host.engine.query_qp(s.qp.qpn).unwrap().0.state.unwrap()
+    s.qp.sq.state()
 }
 
 /// The network held a read request back; the read had been answered from its retransmission, and
