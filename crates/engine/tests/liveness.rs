@@ -3,12 +3,14 @@
 
 mod common;
 
-use common::script::{ACK, seen};
-use common::{OUR_PSN, Pair, Scripted, wr};
+use std::mem::swap;
+
+use common::script::{ACK, MTU, aeth, no_credits, psns, reth, rnr, seen};
+use common::{OUR_PSN, PEER_PSN, PEER_QPN, Pair, Scripted, TestQp, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpState, QpType, Remote, SendOp, WcStatus, WindowConfig,
 };
-use feroce_wire::{Op, Rkey};
+use feroce_wire::{Op, Pmtu, Rkey};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
 
@@ -47,4 +49,43 @@ fn a_read_that_can_never_be_sent_fails() {
         assert_eq!(script.done(), [(1, WcStatus::Success), (2, WcStatus::LocalQpOperation)]);
         assert_eq!(script.state(), QpState::Err);
     }
+}
+
+/// Another queue pair to the same peer.
+fn sibling(s: &mut Scripted, with: &QpAttr) -> TestQp {
+    let init = s.host.init_attr(QpType::Rc);
+    let mut qp = s.host.create_qp(init);
+    qp.first_psn = psn(OUR_PSN);
+    bring_up(&mut s.host, s.now, &qp, (s.peer, PEER_QPN, psn(PEER_PSN)), Pmtu::B1024, with);
+    qp
+}
+
+/// A queue pair that waited for the window and needs it no more lets the next one go.
+#[test]
+fn room_that_nobody_needs_is_passed_on() {
+    let bytes = 2 * (MTU as u64 + 512);
+    let window = WindowConfig { initial: bytes, min: bytes, max: bytes };
+    let forever = QpAttr { timeout: Some(0), ..QpAttr::default() };
+    let config = Config { window, tail_probe: false, ..no_credits() };
+    let mut s = Scripted::with_config(QpType::Rc, forever, config);
+    let (mut second, mut third) = (sibling(&mut s, &forever), sibling(&mut s, &forever));
+    let full = s.host.data(0, 2 * MTU as u32);
+    assert_eq!(s.post(wr(1, SendOp::Send, full.clone())).len(), 2);
+    second.sq.post(wr(2, SendOp::Send, full)).unwrap();
+    assert!(s.host.transmit(s.now).is_empty());
+    // The first goes back and has to wait behind the second, and the third behind it.
+    assert_eq!(s.answer(OUR_PSN, rnr(1)).len(), 2);
+    assert!(s.wait(20_000).is_empty());
+    third.sq.post(wr(3, SendOp::Send, Data::EMPTY)).unwrap();
+    assert!(s.host.transmit(s.now).is_empty());
+    // The network had doubled its packets, and the peer was ready for the others.
+    assert!(s.answer(OUR_PSN + 1, ACK).is_empty());
+    assert_eq!(s.done(), [(1, WcStatus::Success)]);
+    // The window opens, and the first has nothing but an answer to send.
+    let request = s.packet(Op::WriteOnly, PEER_PSN, true, &reth(0, s.rkey(), 0));
+    swap(&mut s.qp, &mut second);
+    let ack = s.packet(Op::Acknowledge, OUR_PSN + 1, false, &aeth(ACK, 0));
+    s.host.receive(s.now, &ack);
+    s.host.receive(s.now, &request);
+    assert_eq!(psns(&s.host.transmit(s.now)), [PEER_PSN, OUR_PSN]);
 }

@@ -113,12 +113,16 @@ impl Engine {
         while !self.core.kicked.is_empty() || !self.core.woken.is_empty() {
             // Whoever is kicked may kick others, so take what is there and look again.
             let mut kicked = core::mem::take(&mut self.core.kicked);
-            for slot in self.core.woken.drain(..) {
+            let mut next = 0;
+            while let Some(&slot) = self.core.woken.get(next) {
+                next += 1;
                 if let Some(qp) = self.qps.at(slot) {
-                    qp.on_window_open();
+                    // This may wake another.
+                    qp.on_window_open(&mut self.core);
                     kicked.push(slot);
                 }
             }
+            self.core.woken.clear();
             for slot in kicked.drain(..) {
                 let Some(qp) = self.qps.at(slot) else {
                     continue;

@@ -222,9 +222,13 @@ impl Qp {
         self.flush(core, now);
     }
 
-    /// The window of the destination has opened.
-    pub(crate) fn on_window_open(&mut self) {
+    /// The window of the destination has opened. Whoever does not need it any more lets the next
+    /// one go.
+    pub(crate) fn on_window_open(&mut self, core: &mut Core) {
         self.req.waiting = false;
+        if let (Some(peer), false) = (self.peer, self.req.may_send(self.sq.len())) {
+            core.wake_next(peer);
+        }
     }
 
     /// A packet for a connected queue pair arrived; `rest` is what follows the BTH.
