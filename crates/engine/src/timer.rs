@@ -2,13 +2,33 @@
 //!
 //! One heap of (deadline, slot). Deadlines of queue pairs mostly move later (every
 //! acknowledgement pushes the retransmission timer out), so an entry is not moved: when it comes
-//! up early, its owner looks at the real deadline and is entered again. A slot therefore has at
-//! most one live entry, plus stale ones when a deadline moved earlier.
+//! up early, its owner looks at the real deadline and is entered again. A slot knows its two
+//! earliest entries; a deadline that comes close and goes away again, over and over, as that of
+//! paced sending does, finds the later one still there. Entries that nobody knows are stale.
 
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
 use feroce_train::Instant;
+
+/// The entries of one slot that count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Armed {
+    first: Option<Instant>,
+    /// What was the first before.
+    then: Option<Instant>,
+}
+
+impl Armed {
+    /// The entry at `at` came up. False: it is stale.
+    pub(crate) fn take(&mut self, at: Instant) -> bool {
+        if self.first != Some(at) {
+            return false;
+        }
+        self.first = self.then.take();
+        true
+    }
+}
 
 /// The heap of deadlines.
 #[derive(Debug, Default)]
@@ -17,11 +37,11 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Enters `slot` at `at`. `armed` is the slot's own record of its earliest live entry.
+    /// Enters `slot` at `at`, if it has no earlier entry.
     #[inline]
-    pub(crate) fn arm(&mut self, slot: u32, armed: &mut Option<Instant>, at: Instant) {
-        if armed.is_none_or(|old| at < old) {
-            *armed = Some(at);
+    pub(crate) fn arm(&mut self, slot: u32, armed: &mut Armed, at: Instant) {
+        if armed.first.is_none_or(|old| at < old) {
+            *armed = Armed { first: Some(at), then: armed.first };
             self.heap.push(Reverse((at, slot)));
         }
     }
@@ -49,7 +69,7 @@ mod tests {
     #[test]
     fn a_later_deadline_is_not_entered_twice() {
         let mut timers = Timers::default();
-        let mut armed = None;
+        let mut armed = Armed::default();
         timers.arm(7, &mut armed, Instant::from_nanos(10));
         timers.arm(7, &mut armed, Instant::from_nanos(20));
         assert_eq!(timers.heap.len(), 1);
@@ -57,5 +77,21 @@ mod tests {
         assert_eq!(timers.next(), Some(Instant::from_nanos(5)));
         assert_eq!(timers.pop_due(Instant::from_nanos(4)), None);
         assert_eq!(timers.pop_due(Instant::from_nanos(5)), Some((Instant::from_nanos(5), 7)));
+    }
+
+    #[test]
+    fn a_deadline_that_comes_and_goes_does_not_fill_the_heap() {
+        let mut timers = Timers::default();
+        let mut armed = Armed::default();
+        for us in 0..10_000 {
+            // A train is due in a microsecond, an answer in a second.
+            let now = Instant::from_nanos(us * 1000);
+            timers.arm(7, &mut armed, now.plus_nanos(1_000_000_000));
+            timers.arm(7, &mut armed, now.plus_nanos(1000));
+            let (at, _) = timers.pop_due(now.plus_nanos(1000)).expect("it is due");
+            assert!(armed.take(at));
+        }
+        assert_eq!(timers.heap.len(), 1);
+        assert_eq!(armed.first, Some(Instant::from_nanos(1_000_000_000)));
     }
 }

@@ -107,11 +107,9 @@ impl Engine {
             let Some(qp) = self.qps.at(slot) else {
                 continue;
             };
-            // A stale entry: the queue pair has an earlier or a later one.
-            if qp.armed != Some(at) {
+            if !qp.armed.take(at) {
                 continue;
             }
-            qp.armed = None;
             if qp.is_due(at, now) {
                 qp.handle_timeout(&mut self.core, now);
                 self.core.kicked.push(slot);

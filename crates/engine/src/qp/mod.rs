@@ -33,6 +33,7 @@ use crate::grh::GRH_LEN;
 use crate::hca::Core;
 use crate::peer::PeerId;
 use crate::queue::QpShared;
+use crate::timer::Armed;
 use crate::wr::{RecvWr, SendWr};
 use crate::{SrqId, XrcdId};
 
@@ -81,8 +82,8 @@ pub(crate) struct Qp {
     cnp_again_at: Instant,
     /// Whether the slot is in the ready queue.
     pub(crate) queued: bool,
-    /// Earliest live entry in the timer heap.
-    pub(crate) armed: Option<Instant>,
+    /// Its entries in the timer heap.
+    pub(crate) armed: Armed,
 }
 
 impl Qp {
@@ -113,7 +114,7 @@ impl Qp {
             paced_until: Instant::ZERO,
             cnp_again_at: Instant::ZERO,
             queued: false,
-            armed: None,
+            armed: Armed::default(),
         }
     }
 
