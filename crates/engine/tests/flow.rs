@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::script::{ACK, MTU, nak, no_credits, psns, seen};
+use common::script::{ACK, MTU, aeth, nak, no_credits, psns, seen, with};
 use common::{OUR_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowConfig,
@@ -286,7 +286,7 @@ fn credits(n: u8) -> Syndrome {
 
 /// Acknowledges `psn` with `msn` and a credit code.
 fn grant(script: &mut Scripted, psn: u32, msn: u32, code: u8) -> Vec<Packet> {
-    let rest = common::script::aeth(credits(code), msn);
+    let rest = aeth(credits(code), msn);
     script.send(Op::Acknowledge, psn, false, &rest)
 }
 
@@ -330,4 +330,28 @@ fn writes_and_reads_need_no_credits() {
         wr(4, SendOp::Read(REMOTE), data),
     ]);
     assert_eq!(packets.len(), 3);
+}
+
+/// Requests that need no receive do not use up the credits of those that do.
+#[test]
+fn a_send_behind_writes_and_reads_goes_by_its_own_credit() {
+    let mut script = rc(Config { read_chunk: MTU as u64, ..no_credits() });
+    script.post(wr(1, SendOp::Send, Data::EMPTY));
+    grant(&mut script, OUR_PSN, 1, 1);
+    let data = script.host.data(0, 8);
+    let long = script.host.data(0, 3 * MTU as u32);
+    let send = |id| wr(id, SendOp::Send, Data::EMPTY);
+    let write = wr(2, SendOp::Write(REMOTE), data);
+    let read = wr(3, SendOp::Read(REMOTE), long);
+    // One receive, and one send beyond it.
+    let packets = script.post_all([write, read, send(4), send(5), send(6)]);
+    let next = OUR_PSN + 5;
+    assert_eq!(psns(&packets)[4..], [next, next + 1]);
+    // What is said of the write does not take back what came after it.
+    assert!(grant(&mut script, OUR_PSN + 1, 2, 1).is_empty());
+    for i in 2..5 {
+        let rest = with(aeth(credits(1), i + 1), &[0; MTU]);
+        assert!(script.send(Op::ReadResponseOnly, OUR_PSN + i, false, &rest).is_empty());
+    }
+    assert_eq!(psns(&grant(&mut script, next, 6, 1)), [next + 2]);
 }

@@ -41,7 +41,7 @@ impl Qp {
             return core.drop(Drop::GhostResponse);
         }
         if let Some(Aeth { syndrome: Syndrome::Ack { credits }, msn }) = aeth {
-            self.req.credit_limit = credits.credits().map(|n| msn.wrapping_add(n));
+            self.req.grant(credits.credits().map(|n| msn.wrapping_add(n)));
         }
         match (op, aeth) {
             (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),

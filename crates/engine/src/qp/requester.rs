@@ -62,6 +62,24 @@ impl Requester {
         !self.waiting && self.rnr_until.is_none() && self.window.cursor < posted
     }
 
+    /// Counts a request that is started. One that needs no receive moves the limit along.
+    #[inline]
+    fn count_request(&mut self, consumes_receive: bool) {
+        self.ssn = self.ssn.wrapping_add(1);
+        if !consumes_receive {
+            self.credit_limit = self.credit_limit.map(|limit| limit.wrapping_add(1));
+        }
+    }
+
+    /// The peer has receives up to `limit`; it knows nothing of what is on its way and needs none.
+    #[inline]
+    pub(super) fn grant(&mut self, limit: Option<Msn>) {
+        self.credit_limit = match (self.credit_limit, limit) {
+            (Some(old), Some(new)) if old.diff(new) > 0 => Some(old),
+            (_, limit) => limit,
+        };
+    }
+
     /// When the requester wants to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -162,7 +180,7 @@ impl Qp {
         {
             return Err(Blocked::NoWork);
         }
-        self.req.ssn = ssn;
+        self.req.count_request(op.consumes_receive());
         let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
         self.req.window.start(kind, packets, len as u32);
         core.counters.rdma_sends += 1;
@@ -256,7 +274,7 @@ impl Qp {
             }
             if from > 0 && is_new {
                 // The responder counts every piece of a read as a request.
-                self.req.ssn = self.req.ssn.wrapping_add(1);
+                self.req.count_request(false);
             }
         }
         if self.req.timed.is_none() && is_new {
