@@ -19,33 +19,44 @@ use feroce_wire::{Imm, Qpn, Rkey};
 #[repr(u8)]
 pub enum WcStatus {
     /// Done.
+    #[doc(alias = "IBV_WC_SUCCESS")]
     Success = 0,
     /// A local buffer is too small, or the message too long.
+    #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocalLength = 1,
     /// The queue pair could not execute the request.
+    #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocalQpOperation = 2,
     /// A local key, range or right is wrong.
+    #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocalProtection = 4,
     /// Not executed: the queue pair was in error.
+    #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     Flushed = 5,
     /// A memory window could not be bound.
+    #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MwBind = 6,
     /// The peer answered with something impossible.
+    #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadResponse = 7,
     /// A receive failed because of rights on local memory.
+    #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LocalAccess = 8,
     /// The peer found the request malformed, or too long for its receive buffer.
+    #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
     RemoteInvalidRequest = 9,
     /// The peer refused access to its memory.
+    #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemoteAccess = 10,
     /// The peer could not complete the operation.
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemoteOperation = 11,
     /// The peer did not answer.
+    #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     RetryExceeded = 12,
     /// The peer had no receive posted for too long.
+    #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
     RnrRetryExceeded = 13,
-    /// An XRC request came from, or went to, the wrong domain.
-    RemoteAborted = 16,
 }
 
 impl core::fmt::Display for WcStatus {
@@ -64,7 +75,6 @@ impl core::fmt::Display for WcStatus {
             Self::RemoteOperation => "remote operation error",
             Self::RetryExceeded => "transport retry counter exceeded",
             Self::RnrRetryExceeded => "RNR retry counter exceeded",
-            Self::RemoteAborted => "remote aborted error",
         })
     }
 }

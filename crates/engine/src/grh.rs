@@ -2,7 +2,7 @@
 //!
 //! A link may not be able to see the network header (a UDP socket cannot), so it is made again
 //! from what the link does know. IPv6 looks like a GRH; an IPv4 header stands in the last 20
-//! bytes, and the 20 before are zero (annex A17.4.5.1).
+//! bytes, and the 20 before are zero (annex A17).
 
 use feroce_train::{Framing, RxMeta};
 use feroce_wire::{Grh, Ipv4, Ipv6};

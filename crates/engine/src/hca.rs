@@ -120,7 +120,7 @@ impl Core {
                 self.fresh_cqs.push(id);
             }
         } else {
-            // C10-22 and 10.10.3.2: the entry is lost, which is fatal to the queue.
+            // IBTA vol1 10.10: the entry is lost, which is fatal to the queue.
             cq.overrun = true;
             self.counters.cq_overrun += 1;
             self.dead_cqs.push(id);
@@ -240,7 +240,7 @@ impl Core {
     }
 }
 
-/// A congestion notification to `dest` (annex A17.9.3).
+/// A congestion notification to `dest` (annex A17).
 pub(crate) fn cnp(path: Path, dest: Qpn, pkey: Pkey) -> Train {
     let opcode = Opcode::new(Service::Cnp, Op::Cnp);
     let bth = Bth { becn: true, pkey, ..Bth::new(opcode, dest, Psn::new(0)) };

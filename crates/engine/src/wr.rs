@@ -13,7 +13,7 @@ use crate::AhId;
 /// Most scatter/gather entries in one work request.
 pub const MAX_SGE: usize = 32;
 
-/// Most bytes in one message (IBTA vol1 9.7.6).
+/// Most bytes in one message.
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// A piece of registered memory: scatter/gather element.
@@ -250,10 +250,13 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct SendFlags: u8 {
         /// Report success, too.
+        #[doc(alias = "IBV_SEND_SIGNALED")]
         const SIGNALED = 1;
         /// Wake the peer's completion channel if it waits for solicited events.
+        #[doc(alias = "IBV_SEND_SOLICITED")]
         const SOLICITED = 2;
         /// Start only when all earlier reads and atomics are complete.
+        #[doc(alias = "IBV_SEND_FENCE")]
         const FENCE = 4;
     }
 }

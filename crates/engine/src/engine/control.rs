@@ -161,6 +161,7 @@ impl Engine {
     }
 
     /// Makes a key for fast registration of parts of a region.
+    #[doc(alias = "ib_alloc_mr")]
     pub fn alloc_mr(&mut self, pd: PdId, region: Arc<Region>) -> Result<Lkey, RegError> {
         self.check_owner(pd)?;
         self.core.mrs.alloc_mr(pd, region)
@@ -258,6 +259,7 @@ impl Engine {
     }
 
     /// Makes a shared receive queue.
+    #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_srq(&mut self, attr: SrqInitAttr) -> Result<(SrqId, SrqQueue), CreateError> {
         self.check_pd(attr.pd)?;
@@ -301,6 +303,7 @@ impl Engine {
     }
 
     /// Changes how many receives a shared receive queue holds. `queue` is the consumer's end.
+    #[doc(alias = "ibv_modify_srq")]
     pub fn resize_srq(
         &mut self,
         id: SrqId,

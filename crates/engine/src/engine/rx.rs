@@ -65,7 +65,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A copy for every member on this port (IBTA vol1 10.5.2).
+    /// A copy for every member on this port (IBTA vol1 10.5).
     fn handle_multicast(
         &mut self,
         now: Instant,

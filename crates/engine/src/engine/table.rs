@@ -59,7 +59,7 @@ impl QpTable {
         Some((slot, Qpn::new(self.first + index as u32)))
     }
 
-    /// Gives back a slot that was reserved and not used.
+    /// Puts a queue pair into the slot that was reserved for it.
     pub(super) fn put(&mut self, slot: u32, qp: Box<Qp>) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Some(qp);

@@ -86,7 +86,9 @@ pub struct QpAttr {
     pub state: Option<QpState>,
     /// State that the caller believes current; refused if it is not.
     pub cur_state: Option<QpState>,
-    /// Report when the send queue has drained.
+    /// Report when the send queue has drained; in a query, whether it is draining still.
+    #[doc(alias = "en_sqd_async_notify")]
+    #[doc(alias = "sq_draining")]
     pub sqd_notify: Option<bool>,
     /// Remote operations allowed on this queue pair.
     pub access: Option<Access>,
@@ -151,7 +153,7 @@ impl QpAttr {
         .fold(AttrMask::empty(), |all, bit| all | bit)
     }
 
-    /// RESET to INIT for a connected service, or for datagrams if `qkey` is given.
+    /// RESET to INIT for a connected service.
     pub fn init(access: Access) -> Self {
         Self {
             state: Some(QpState::Init),
@@ -210,7 +212,7 @@ impl QpAttr {
     }
 }
 
-/// What the requester makes of a lost packet.
+/// What a queue pair makes of a lost packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LossPolicy {
     /// Retransmit.

@@ -1,4 +1,4 @@
-//! The completer: answers to our requests (IBTA vol1 9.7.5.1, 9.7.6, 9.7.7).
+//! The completer: answers to our requests (IBTA vol1 9.7.6, 9.7.7).
 
 use feroce_train::Instant;
 use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Syndrome};
@@ -118,7 +118,7 @@ impl Qp {
     }
 
     /// Everything up to and including `psn` is acknowledged, unless an answer with data is
-    /// missing before that: then that one was lost (IBTA vol1 9.7.5.1.2, implied NAK).
+    /// missing before that: then that one was lost (IBTA vol1 9.7.6, implied NAK).
     #[inline]
     fn acknowledge_through(&mut self, core: &mut Core, now: Instant, psn: Psn) {
         match self.req.window.missing_fetch(psn) {
@@ -194,7 +194,7 @@ impl Qp {
             _ => false,
         };
         if !fits {
-            // IBTA vol1 9.9.2.3: a response that answers no such request.
+            // IBTA vol1 9.9.2: a response that answers no such request.
             return self.fail_at(psn, WcStatus::BadResponse);
         }
         let sges = match &wr.data {

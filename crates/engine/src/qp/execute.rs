@@ -1,4 +1,4 @@
-//! Execution of requests of the peer, one function per operation (IBTA vol1 9.4, 9.7.4.1).
+//! Execution of requests of the peer, one function per operation (IBTA vol1 9.4, 9.7.4).
 
 use feroce_mem::{Access, Atomic, Read, Write};
 use feroce_train::Instant;
@@ -238,7 +238,7 @@ impl Qp {
         self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, false);
     }
 
-    /// Whether this queue pair allows the peer that kind of access at all (C9-30 and following).
+    /// Whether this queue pair allows the peer that kind of access at all.
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
         let allowed = self.attr.access.unwrap_or(Access::empty());

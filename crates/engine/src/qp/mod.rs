@@ -284,7 +284,7 @@ impl Qp {
         self.handle_datagram(core, now, bth, op, rest, grh)
     }
 
-    /// State, service and partition (IBTA vol1 9.6.1.1 to 9.6.1.2).
+    /// State, service and partition (IBTA vol1 9.6.1).
     #[inline]
     fn check_header(&self, bth: &Bth, service: Service) -> Result<(), Drop> {
         if !self.state.receives() {

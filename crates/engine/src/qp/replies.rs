@@ -158,7 +158,7 @@ impl Qp {
         }
     }
 
-    /// The memory went away under a read that was accepted (IBTA vol1 9.7.5.2.5).
+    /// The memory went away under a read that was accepted (IBTA vol1 9.7.5.2).
     fn read_failed(&mut self, core: &mut Core, now: Instant, read: ReadReply) -> Train {
         self.rsp.replies.clear();
         let psn = read.psn.wrapping_add(read.sent);

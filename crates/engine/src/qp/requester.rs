@@ -1,4 +1,4 @@
-//! The requester: from send work requests to trains (IBTA vol1 9.7.2, 9.7.3).
+//! The requester: from send work requests to trains (IBTA vol1 9.7.3).
 
 use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};

@@ -176,7 +176,7 @@ impl Qp {
         }
     }
 
-    /// A request that was executed before (IBTA vol1 9.7.5.1.4).
+    /// A request that was executed before (IBTA vol1 9.7.5.1).
     fn handle_duplicate(&mut self, core: &mut Core, request: &Request<'_>) {
         core.counters.duplicate_request += 1;
         let known = self.rsp.replay.find(request.psn);
@@ -248,7 +248,7 @@ impl Qp {
     }
 
     /// Tells the peer why its request is not executed and, unless it only came too early, stops
-    /// (IBTA vol1 9.9.3, table 58).
+    /// (IBTA vol1 9.9.3).
     fn refuse(&mut self, core: &mut Core, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
             Refusal::Truncated => return core.drop(Drop::Truncated),

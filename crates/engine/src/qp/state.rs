@@ -100,7 +100,7 @@ impl QpType {
         matches!(self, Self::Rc | Self::Uc | Self::Ud)
     }
 
-    /// Whether the service has the operation (IBTA vol1 table 37 and annex A14).
+    /// Whether the service has the operation (IBTA vol1 9.4 and annex A14).
     pub const fn supports(self, op: &SendOp) -> bool {
         match self {
             Self::Rc | Self::XrcIni => true,

@@ -150,7 +150,7 @@ impl Qp {
         }))
     }
 
-    /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2.2).
+    /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
     pub(super) fn handle_unreliable(
         &mut self,
         core: &mut Core,

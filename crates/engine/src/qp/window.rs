@@ -148,9 +148,9 @@ impl Window {
         }
     }
 
-    /// Whether a request for an answer ended at `end`.
+    /// Whether the oldest request for an answer that is not answered yet ended at `end`.
     pub(crate) fn is_piece_end(&self, end: Psn) -> bool {
-        self.pieces.contains(&end)
+        self.pieces.front() == Some(&end)
     }
 
     /// Moves the cursor past requests that send nothing.
