@@ -2,8 +2,8 @@
 //!
 //! Receive buffers below us are finite and shared by every queue pair that talks to the same
 //! address, so the bound is per destination. It grows by about one packet per window of
-//! acknowledged bytes and shrinks by a quarter at most once per round trip when packets are lost. Queue pairs
-//! that found the window full wait here and are scheduled when it opens.
+//! acknowledged bytes and shrinks by a quarter at most once per round trip when packets are lost.
+//! Queue pairs that found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
