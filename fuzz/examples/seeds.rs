@@ -87,9 +87,9 @@ fn frames(file: &[u8]) -> Vec<&[u8]> {
 /// Every operation on every queue pair, on a network that works, loses and doubles.
 fn structured() -> Vec<(String, Vec<u8>)> {
     let post = |qp: u8, key: u8, len: u8, op: u8| {
-        // Action, queue pair, address, key, length, immediate, word, operation; then what the
+        // Action, queue pair, length, address, key, immediate, word, operation; then what the
         // data is and the flags.
-        let mut bytes = vec![48, qp, 8, 0, key, len, 1, 2, op];
+        let mut bytes = vec![48, qp, len, 33, 0, key, 1, 2, op];
         if op == 13 {
             bytes.extend([9, 0, 64, 0, 1]);
         }
@@ -121,7 +121,7 @@ fn structured() -> Vec<(String, Vec<u8>)> {
     for op in 0..26 {
         let mut injected = Vec::new();
         for qp in [0, 2, 3, 4, 5] {
-            injected.extend([100, qp, op, 0, 2, 0, 8, 0, 2, 0, 31, 1, 32, 1]);
+            injected.extend([100, qp, op, 0, 2, 0, 2, 0, 33, 0, 31, 1, 32, 1]);
         }
         seeds.push((format!("inject-{op:02}"), injected));
     }

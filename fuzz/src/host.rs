@@ -5,7 +5,7 @@ use std::sync::Arc;
 use feroce_engine::{
     AddrVec, AhId, Config, CqId, CqPoller, Cqe, CreatedQp, Data, Dest, Engine, LossPolicy, QpAttr,
     QpCap, QpInitAttr, QpState, QpType, RecvQueue, RecvWr, SendOp, SendQueue, SendWr, Sge, SgeList,
-    SrqId, SrqInitAttr, SrqQueue, XrcdId,
+    SrqId, SrqInitAttr, SrqQueue, WindowConfig, XrcdId,
 };
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
 use feroce_train::{Instant, LinkCaps, RxMeta, Train};
@@ -23,6 +23,9 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
 pub(crate) const CAPS: LinkCaps = LinkCaps { max_packets: 8, max_bytes: 4096 };
 pub(crate) const QKEY: Qkey = Qkey(0x1111_1111);
 pub(crate) const MTU: Pmtu = Pmtu::B256;
+
+/// Work requests in a queue.
+pub(crate) const DEPTH: u32 = 16;
 
 /// What memory holds where nothing may write.
 const CANARY: u8 = 0xa5;
@@ -95,7 +98,10 @@ pub(crate) const IS_RECV: u64 = 1 << 63;
 impl Host {
     /// Host `number`, whose peer is host `peer`.
     pub(crate) fn new(number: u8, peer: u8) -> Self {
-        let mut engine = Engine::new(Config { seed: u64::from(number), ..Config::default() });
+        // A small window, so that queue pairs have to wait for each other.
+        let window = WindowConfig { initial: 8 << 10, min: 2 << 10, max: 16 << 10 };
+        let mut engine =
+            Engine::new(Config { seed: u64::from(number), window, ..Config::default() });
         let gid = address(number);
         let clean_gid = Gid::from_ipv4([10, 0, 1, number]);
         engine.set_gid(0, gid);
@@ -105,6 +111,9 @@ impl Host {
         let (cq, poller) = engine.create_cq(96).expect("a completion queue");
         let region = Region::alloc(MEMORY).expect("memory");
         region.write_at(0, &[CANARY; MEMORY]).expect("in bounds");
+        for (at, len) in [OPEN, LOCAL] {
+            region.write_at(at, &vec![!CANARY; len]).expect("in bounds");
+        }
         let mut reg = |pd, (at, len), access| {
             let region = Arc::clone(&region);
             engine.reg_mr(pd, region, at, len, Iova::ZeroBased, access).expect("a registration")
@@ -152,8 +161,8 @@ impl Host {
             srq: (with_srq && qp_type.has_rq()).then_some(self.srq),
             xrcd: (qp_type == QpType::XrcTgt).then_some(self.xrcd),
             cap: QpCap {
-                max_send_wr: 16,
-                max_recv_wr: 16,
+                max_send_wr: DEPTH,
+                max_recv_wr: DEPTH,
                 max_send_sge: 4,
                 max_recv_sge: 4,
                 max_inline: 128,

@@ -249,18 +249,26 @@ fn set_dest(bytes: &mut [u8], qpn: Qpn) {
     }
 }
 
-/// Puts a key where the operation of the packet has one.
+/// Puts a key where the operation of the packet has one, and makes the address before it small, as
+/// addresses in our memory are.
 fn set_key(bytes: &mut [u8], key: Rkey) {
     let Some((service, op)) = bytes.first().and_then(|&byte| Opcode(byte).decode()) else {
         return;
     };
-    if !(op.has_reth() || op.has_atomic_eth() || op.has_ieth()) {
-        return;
-    }
     let mut at = Bth::LEN;
     at += if service == Service::Xrc { 4 } else { 0 };
     at += if op.has_feth() { 4 } else { 0 };
-    at += if op.has_ieth() { 0 } else { 8 };
+    if op.has_reth() || op.has_atomic_eth() {
+        if let Some(high) = bytes.get_mut(at..at + 6) {
+            high.fill(0);
+        }
+        if let Some(byte) = bytes.get_mut(at + 6) {
+            *byte &= 0x3f;
+        }
+        at += 8;
+    } else if !op.has_ieth() {
+        return;
+    }
     if let Some(field) = bytes.get_mut(at..at + 4) {
         field.copy_from_slice(&key.0.to_be_bytes());
     }

@@ -15,7 +15,7 @@ use feroce_train::{Ecn, InlineBytes, Instant, RxTrain};
 use feroce_wire::{Imm, Lkey, Rkey};
 
 use crate::clean::CleanPair;
-use crate::host::{ALL, CAPS, Host, InFlight, OPEN, Order, QKEY, Slot, packets};
+use crate::host::{ALL, CAPS, DEPTH, Host, InFlight, OPEN, Order, QKEY, Slot, packets};
 use crate::input::Input;
 
 /// Actions of one input at most.
@@ -26,9 +26,10 @@ const MAX_IN_FLIGHT: usize = 256;
 
 /// Interprets the input as a sequence of actions.
 ///
-/// Nothing may panic; requests of a queue complete in order and once; what the engines send is well
-/// formed; memory may change only where somebody had a right to; when all is over, a pair of queue
-/// pairs that was not touched must work, and nothing that was made is still in use.
+/// Nothing may panic; requests of a queue complete in order and once, and all of them when the
+/// network works again; what the engines send is well formed; memory may change only where somebody
+/// had a right to; when all is over, a pair of queue pairs that was not touched must work, and
+/// nothing that was made is still in use.
 pub fn engine_structured(bytes: &[u8]) {
     let mut world = World::new();
     let mut input = Input::new(bytes);
@@ -201,9 +202,8 @@ impl World {
         let index = input.below(KINDS.len());
         let (keys, host) = (peer.host.keys, &mut side.host);
         let rkeys = keys.remote();
-        let remote = Remote { addr: u64::from(input.u16() % 9000), rkey: input.pick(&rkeys) };
-        let lengths = [0, 1, 8, 255, 256, 257, 512, 513, 1024, 3000, 8192];
-        let mut len = input.pick(&lengths);
+        let mut len = input.pick(&[0, 1, 8, 255, 256, 257, 512, 513, 1024, 3000, 8192]);
+        let remote = Remote { addr: remote_addr(input, len), rkey: input.pick(&rkeys) };
         let (imm, word) = (Imm(u32::from(input.u8())), u64::from(input.u8()));
         let op = match input.below(16) {
             0 | 1 => SendOp::Send,
@@ -371,7 +371,56 @@ impl World {
         }
     }
 
+    /// The network works, receivers are ready and time passes: whatever was posted must come to an
+    /// end, good or bad.
+    fn settle(&mut self) {
+        const HOURS: u64 = 3 * 3600 * 1_000_000_000;
+        for _ in 0..64 {
+            for which in 0..2 {
+                self.poll(which);
+                for index in 0..KINDS.len() {
+                    self.post_room(which, index);
+                }
+            }
+            self.run(8);
+            if self.unfinished().is_none() {
+                return;
+            }
+            self.advance(HOURS);
+        }
+        assert_eq!(self.unfinished(), None, "requests are outstanding for ever");
+    }
+
+    /// A queue pair that should have finished all its sends and has not.
+    fn unfinished(&mut self) -> Option<(usize, usize)> {
+        for which in 0..2 {
+            for index in 0..KINDS.len() {
+                let (attr, init) = self.query(which, index);
+                // A timeout of 0 is for ever.
+                let waits = init.qp_type.is_reliable() && attr.timeout == Some(0);
+                let sends = attr.state == Some(QpState::Rts) && init.qp_type.has_sq();
+                let sq = &mut self.sides[which].slots[index].sq;
+                if sends && !waits && sq.free() < DEPTH as usize {
+                    return Some((which, index));
+                }
+            }
+        }
+        None
+    }
+
+    /// Posts a receive that is large enough for anything.
+    fn post_room(&mut self, which: usize, index: usize) {
+        let side = &mut self.sides[which];
+        let wr = side.host.recv(0, 8192);
+        let _ = match (&mut side.slots[index].rq, KINDS[index][which]) {
+            (Some(rq), _) => rq.post(wr).map(drop),
+            (None, (QpType::XrcTgt, _)) => side.host.xrc_queue.post(wr),
+            (None, _) => side.host.srq_queue.post(wr),
+        };
+    }
+
     fn finish(mut self) {
+        self.settle();
         for which in 0..2 {
             self.transmit(which, 10_000);
             self.poll(which);
@@ -393,6 +442,17 @@ impl World {
             side.host.check_memory();
             side.host.tear_down();
         }
+    }
+}
+
+/// An address of `len` bytes in the open memory of a peer, or nearly.
+fn remote_addr(input: &mut Input<'_>, len: u32) -> u64 {
+    let at = u64::from(input.u16());
+    match at & 3 {
+        // About where the last bytes are.
+        0 => (OPEN.1 as u64).wrapping_sub(u64::from(len)).wrapping_add(at >> 2 & 3),
+        1 => at >> 2 & !7,
+        _ => (at >> 2) % 9000,
     }
 }
 

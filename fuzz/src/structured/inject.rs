@@ -7,7 +7,7 @@ use feroce_wire::{
     Packet, Psn, Reth, Service, Syndrome, XrcEth,
 };
 
-use super::{KINDS, World};
+use super::{KINDS, World, remote_addr};
 use crate::host::QKEY;
 use crate::input::Input;
 
@@ -45,14 +45,14 @@ impl World {
             ..Bth::new(Opcode::new(service, op), qpn, Psn::new(psn))
         };
         let rkey = input.pick(&to.host.keys.remote());
-        let va = u64::from(input.u16() % 9000);
-        let payload = [0x5a; 320];
+        let payload = [0x77; 320];
         let payload = &payload[..input.pick(&LENGTHS)];
         let len = match input.below(4) {
             0 | 1 => payload.len() as u32,
             2 => u32::from(input.u16()),
             _ => u32::from(input.u16()) << 16,
         };
+        let va = remote_addr(input, len);
         let is = |present: bool| present.then_some(());
         let exts = Exts {
             deth: is(service == Service::Ud)
