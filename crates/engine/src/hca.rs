@@ -58,6 +58,10 @@ pub(crate) struct Core {
     pub(crate) woken: Vec<u32>,
     pub(crate) events: VecDeque<Event>,
     outbox: VecDeque<Train>,
+    /// A train of an unreliable service was given out whose bytes may not have been read yet.
+    pub(crate) unread: bool,
+    /// Completions of unreliable sends that wait until the bytes of every train have been read.
+    held_back: VecDeque<(CqId, Cqe)>,
     /// Completion queues with fresh entries.
     fresh_cqs: Vec<CqId>,
     /// Completion queues that overran and whose queue pairs must be stopped.
@@ -87,6 +91,8 @@ impl Core {
             woken: Vec::new(),
             events: VecDeque::new(),
             outbox: VecDeque::new(),
+            unread: false,
+            held_back: VecDeque::new(),
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
             rng,
@@ -133,6 +139,29 @@ impl Core {
     pub(crate) fn complete_send(&mut self, id: CqId, cqe: Cqe) {
         self.counters.req_cqe_error += u64::from(cqe.status != WcStatus::Success);
         self.complete(id, cqe);
+    }
+
+    /// Reports a completion of an unreliable send queue, but not before the bytes of the trains
+    /// that were given out have been read: the consumer may reuse its buffer at once.
+    pub(crate) fn complete_unreliable(&mut self, id: CqId, cqe: Cqe) {
+        if self.unread || !self.held_back.is_empty() {
+            self.held_back.push_back((id, cqe));
+        } else {
+            self.complete_send(id, cqe);
+        }
+    }
+
+    /// The bytes of every train have been read.
+    pub(crate) fn all_read(&mut self) {
+        self.unread = false;
+        while let Some((id, cqe)) = self.held_back.pop_front() {
+            self.complete_send(id, cqe);
+        }
+    }
+
+    /// A completion queue goes away: nothing is reported there any more.
+    pub(crate) fn forget_cq(&mut self, id: CqId) {
+        self.held_back.retain(|(cq, _)| *cq != id);
     }
 
     /// Reports a completion of a receive queue.

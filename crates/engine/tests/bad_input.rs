@@ -113,6 +113,7 @@ impl Victim {
         self.now = self.now.plus_nanos(rng.u64(..2_000_000));
         self.host.engine.handle_timeout(self.now);
         while self.host.engine.poll_transmit(self.now, &CAPS).is_some() {}
+        self.host.engine.trains_read();
         while self.host.engine.poll_event().is_some() {}
         self.host.poll_all();
         while self.inbox_poller.poll().is_some() {}
@@ -420,6 +421,7 @@ fn time_may_stand_still_or_jump() {
         v.now = Instant::from_nanos(now);
         v.host.engine.handle_timeout(v.now);
         while v.host.engine.poll_transmit(v.now, &CAPS).is_some() {}
+        v.host.engine.trains_read();
         v.host.poll_all();
         v.repair();
     }

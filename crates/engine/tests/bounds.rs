@@ -3,8 +3,8 @@
 mod common;
 
 use common::script::{atomic, reth, rnr, said, with};
-use common::{PEER_PSN, Packet, Scripted, header};
-use feroce_engine::{QpAttr, QpType};
+use common::{CAPS, PEER_PSN, Packet, Scripted, header};
+use feroce_engine::{QpAttr, QpState, QpType, SendOp, SendWr, WcStatus};
 use feroce_train::RxTrain;
 use feroce_wire::{NakCode, Op, Reth, Rkey, Syndrome};
 
@@ -114,4 +114,21 @@ fn bad_news_does_not_pile_up() {
     }
     let gap = Syndrome::Nak(NakCode::PsnSequence);
     assert_eq!(said(&s.host.transmit(s.now)), [(PEER_PSN + 1000, gap, 1000)]);
+}
+
+#[test]
+fn an_unreliable_send_completes_only_when_its_bytes_have_been_read() {
+    let mut s = Scripted::new(QpType::Uc, QpAttr::default());
+    let data = s.host.data(0, 100);
+    s.qp.sq.post(SendWr::new(1, SendOp::Send, data)).expect("there is room");
+    let train = s.host.engine.poll_transmit(s.now, &CAPS).expect("a train");
+    assert!(s.host.engine.poll_transmit(s.now, &CAPS).is_none());
+    s.host.engine.handle_timeout(s.now);
+    assert_eq!(s.host.poll(), None);
+    // Not even an error overtakes it.
+    s.host.modify(s.now, s.qp.qpn, &QpAttr::to(QpState::Err));
+    assert_eq!(s.host.poll(), None);
+    drop(train);
+    s.host.engine.trains_read();
+    assert_eq!(s.host.poll().map(|c| (c.wr_id, c.status)), Some((1, WcStatus::Success)));
 }

@@ -182,6 +182,7 @@ fn send_until(host: &mut Host, mut now: Instant, deadline: Instant) -> u64 {
         while let Some(train) = host.engine.poll_transmit(now, &CAPS) {
             bytes += train.total_len() as u64;
         }
+        host.engine.trains_read();
         let Some(at) = host.engine.poll_timeout() else {
             break;
         };

@@ -252,6 +252,7 @@ impl World {
             };
             let out = &mut self.deliveries;
             self.wire.carry(now, node, &train, &mut self.trace, out);
+            self.nodes[node].engine.trains_read();
             if one_train {
                 let at = now.plus_nanos(100 + train.total_len() as u64 / 4);
                 self.nodes[node].pump_at = Some(at);
@@ -259,6 +260,8 @@ impl World {
                 waits = true;
             }
         }
+        // Those to itself do not show.
+        self.nodes[node].engine.trains_read();
         for Delivery { at, to, batch } in self.deliveries.drain(..) {
             self.agenda.push(at, Doing::Deliver(to, batch));
         }

@@ -225,6 +225,7 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         self.core.cqs.remove(id.0 as usize);
+        self.core.forget_cq(id);
         Ok(())
     }
 

@@ -26,8 +26,9 @@ use table::QpTable;
 /// - *`handle_rx`* and *`handle_timeout`*: something happened outside;
 /// - *`poll_transmit`*, *`poll_timeout`*, *`poll_event`*: what the engine wants done. After any
 ///   other call, and after a consumer rang a doorbell, call `poll_transmit` until it gives
-///   nothing, then `poll_event` until it gives nothing, then `poll_timeout`. Any call but a getter
-///   invalidates an earlier answer of `poll_timeout`;
+///   nothing, turn the trains into bytes and say so with `trains_read`, then call `poll_event`
+///   until it gives nothing, then `poll_timeout`. Any call but a getter invalidates an earlier
+///   answer of `poll_timeout`;
 /// - the data path of consumers does not go through here: work requests are posted to a
 ///   [`SendQueue`](crate::SendQueue) or [`RecvQueue`](crate::RecvQueue), completions are polled
 ///   from a [`CqPoller`](crate::CqPoller).

@@ -75,6 +75,14 @@ impl Engine {
         next
     }
 
+    /// Says that the bytes of every train given out so far have been read. Only then do sends of
+    /// unreliable services complete, because their consumer may reuse the buffers at once.
+    #[inline]
+    pub fn trains_read(&mut self) {
+        self.core.all_read();
+        self.finish();
+    }
+
     /// Puts the next train of anybody into `out`, which is empty; ours to deliver or not.
     #[inline]
     fn next_train(&mut self, now: Instant, caps: &LinkCaps, out: &mut Option<Train>) {

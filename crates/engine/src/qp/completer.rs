@@ -325,10 +325,20 @@ impl Qp {
             self.sq.discard();
             if signalled {
                 let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
-                core.complete_send(self.init.send_cq, Cqe { byte_len: fetched, ..cqe });
+                self.report_send(core, Cqe { byte_len: fetched, ..cqe });
             }
         }
         self.check_drained(core);
+    }
+
+    /// Reports a completion of the send queue.
+    #[inline]
+    pub(super) fn report_send(&self, core: &mut Core, cqe: Cqe) {
+        if self.init.qp_type.is_reliable() {
+            core.complete_send(self.init.send_cq, cqe);
+        } else {
+            core.complete_unreliable(self.init.send_cq, cqe);
+        }
     }
 
     /// In SQD, reports once that everything started is done (IBTA vol1 10.3.1.5).
@@ -346,7 +356,7 @@ impl Qp {
         if let Some(wr) = self.sq.pop() {
             self.req.window.retire();
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);
-            core.complete_send(self.init.send_cq, cqe);
+            self.report_send(core, cqe);
         }
         match self.init.qp_type {
             QpType::Uc | QpType::Ud => self.enter_send_error(core, now),

@@ -200,7 +200,7 @@ impl Qp {
         while let Some(wr) = self.sq.pop() {
             let opcode = opcode_of(&wr.op);
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Flushed, now);
-            core.complete_send(self.init.send_cq, cqe);
+            self.report_send(core, cqe);
         }
     }
 

@@ -39,6 +39,7 @@ impl Qp {
             };
             match train {
                 Ok(train) => {
+                    core.unread |= train.is_some();
                     let done = self.req.window.cursor == self.req.window.flights.len();
                     if done {
                         self.req.window.una = self.req.window.next;

@@ -208,6 +208,7 @@ impl Host {
                 packets.push(Packet { meta, bytes });
             }
         }
+        self.engine.trains_read();
         packets
     }
 

@@ -97,6 +97,7 @@ impl State {
                 self.waiting.push(train);
             }
             if self.waiting.is_empty() {
+                self.engine.trains_read();
                 return Ok(busy);
             }
             busy = true;
