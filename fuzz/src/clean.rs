@@ -138,6 +138,7 @@ impl CleanPair {
 fn carry(now: Instant, from: &mut Host, to: &mut Host) {
     for _ in 0..1000 {
         let Some(train) = from.engine.poll_transmit(now, &CAPS) else {
+            from.engine.trains_read();
             return;
         };
         if train.path.dst == to.clean_gid {

@@ -189,6 +189,7 @@ impl World {
     fn transmit(&mut self) {
         for _ in 0..10_000 {
             let Some(train) = self.host.engine.poll_transmit(self.now, &CAPS) else {
+                self.host.engine.trains_read();
                 while let Some(cqe) = self.host.poller.poll() {
                     self.order.check(&cqe);
                 }

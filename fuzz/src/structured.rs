@@ -138,6 +138,7 @@ impl World {
             side.sent.extend(packets(&train));
             side.sent.truncate(MAX_IN_FLIGHT);
         }
+        side.host.engine.trains_read();
         while side.host.engine.poll_event().is_some() {}
     }
 
