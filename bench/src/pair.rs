@@ -159,10 +159,12 @@ impl Wire {
             // Looked at where it is: it is large.
             let next = from.poll_transmit(self.now, &CAPS);
             let Some(train) = &next else {
+                from.trains_read();
                 return sent;
             };
             self.deliver(train, to);
         }
+        from.trains_read();
         BURST
     }
 }
