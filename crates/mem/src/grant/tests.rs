@@ -182,3 +182,22 @@ fn grants_can_move_between_threads() {
     check::<MrTable>();
     check::<Dereg>();
 }
+
+#[test]
+fn a_loan_does_what_the_grant_does_and_counts_nothing() {
+    let (mut table, region, key) = registered(64);
+    let loan = table.lend_local::<Write>(PD, key, 8, 4).unwrap();
+    assert_eq!(loan.copy_in(b"12345"), Err(OutOfBounds));
+    loan.copy_in(b"1234").unwrap();
+    let grant = loan.keep();
+    grant.copy_in(2, b"xy").unwrap();
+    let mut bytes = [0; 6];
+    region.read_at(7, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"\x0012xy\0");
+    table.lend_local::<Write>(PD, key, 0, 0).unwrap().copy_in(b"").unwrap();
+    assert!(table.lend_local::<Write>(PD, key, 0, 0).unwrap().copy_in(b"1").is_err());
+    let dereg = table.dereg(key).unwrap();
+    assert!(!dereg.is_quiet());
+    drop(grant);
+    assert!(dereg.is_quiet());
+}
