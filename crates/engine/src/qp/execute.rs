@@ -252,7 +252,9 @@ impl Qp {
     }
 
     fn remember(&mut self, first: Psn, packets: u32, what: Memory) {
-        let depth = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        // Twice what the peer may have outstanding: when it goes back, what it had asked for before
+        // may still be on its way and come after what it asks for again.
+        let depth = 2 * usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
         self.rsp.replay.remember(Remembered { first, packets, what }, depth);
     }
 

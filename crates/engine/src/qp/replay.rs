@@ -1,7 +1,7 @@
 //! What the responder remembers of reads and atomics, to answer duplicates of them.
 //!
 //! A duplicate read is executed again; a duplicate atomic must not be, so its result is kept
-//! (IBTA vol1 9.7.5.1). As many are remembered as the requester may have outstanding.
+//! (IBTA vol1 9.7.5.1). Twice as many are remembered as the requester may have outstanding.
 
 use alloc::collections::VecDeque;
 
