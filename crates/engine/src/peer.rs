@@ -147,7 +147,7 @@ impl Peers {
             peers.insert(Peer {
                 gid,
                 users: 0,
-                window: config.initial,
+                window: config.initial.min(config.max),
                 in_flight: 0,
                 credit: 0,
                 cut_again_at: Instant::ZERO,

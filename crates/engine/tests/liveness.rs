@@ -5,12 +5,13 @@ mod common;
 
 use std::mem::swap;
 
-use common::script::{ACK, MTU, aeth, no_credits, psns, reth, rnr, seen};
+use common::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, rnr, seen};
 use common::{OUR_PSN, PEER_PSN, PEER_QPN, Pair, Scripted, TestQp, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpState, QpType, Remote, SendOp, WcStatus, WindowConfig,
 };
-use feroce_wire::{Op, Pmtu, Rkey};
+use feroce_train::LinkCaps;
+use feroce_wire::{NakCode, Op, Pmtu, Rkey};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
 
@@ -88,4 +89,31 @@ fn room_that_nobody_needs_is_passed_on() {
     s.host.receive(s.now, &ack);
     s.host.receive(s.now, &request);
     assert_eq!(psns(&s.host.transmit(s.now)), [PEER_PSN, OUR_PSN]);
+}
+
+/// The window may shrink below what is in flight before anybody asked for an acknowledgement.
+#[test]
+fn a_window_that_shrinks_under_what_is_in_flight_opens_again() {
+    let cost = MTU as u64 + 512;
+    let window = WindowConfig { initial: 5 * cost, min: cost, max: 5 * cost };
+    let forever = QpAttr { timeout: Some(0), ..QpAttr::default() };
+    let config = Config { window, tail_probe: false, ..no_credits() };
+    let mut s = Scripted::with_config(QpType::Rc, forever, config);
+    let mut second = sibling(&mut s, &forever);
+    let long = s.host.data(0, 8 * MTU as u32);
+    s.qp.sq.post(wr(1, SendOp::Write(REMOTE), long)).unwrap();
+    let first = s.host.engine.poll_transmit(s.now, &LinkCaps::SINGLE).unwrap();
+    assert!(!first.bth(0).ack_req);
+    // Losses of another queue pair shrink the window to one packet.
+    second.sq.post(wr(2, SendOp::Send, Data::EMPTY)).unwrap();
+    assert_eq!(s.host.engine.poll_transmit(s.now, &LinkCaps::SINGLE).unwrap().count, 1);
+    swap(&mut s.qp, &mut second);
+    let lost = s.packet(Op::Acknowledge, OUR_PSN, false, &aeth(nak(NakCode::PsnSequence), 0));
+    for _ in 0..7 {
+        s.host.receive(s.now, &lost);
+        s.now = s.now.plus_nanos(1_000_000);
+    }
+    let sent = s.host.transmit(s.now);
+    let asks = |p: &&common::Packet| p.op() == Op::WriteMiddle && p.bth().ack_req;
+    assert_eq!(sent.iter().filter(asks).count(), 1, "{:?}", seen(&sent));
 }

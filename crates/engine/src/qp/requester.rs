@@ -347,7 +347,9 @@ impl Qp {
             false => left.min((room / full) as u32),
         };
         match fits {
-            0 if peer.is_idle() => Ok(1),
+            // One packet more, if nobody was asked to acknowledge what fills the window: it may
+            // have shrunk since that was sent.
+            0 if peer.is_idle() || self.req.unasked > 0 => Ok(1),
             0 => Err(Blocked::Window),
             n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
             n => {
