@@ -139,15 +139,7 @@ impl Wire {
         for i in 0..train.count {
             len += train.emit(i, &mut self.bytes[len..]);
         }
-        let meta = RxMeta {
-            src: train.path.src,
-            dst: train.path.dst,
-            udp_sport: train.path.udp_sport,
-            traffic_class: train.path.traffic_class,
-            hop_limit: train.path.hop_limit,
-            ecn: Ecn::Capable,
-            ..RxMeta::default()
-        };
+        let meta = RxMeta { ecn: Ecn::Capable, ..RxMeta::from(&train.path) };
         let (bytes, stride) = (&self.bytes[..len], train.packet_len(0));
         to.handle_rx(self.now, &RxTrain { meta, bytes, stride, trailer: 0 });
     }

@@ -292,14 +292,7 @@ pub(crate) struct InFlight {
 
 /// The packets of a train, checked for what every link relies on.
 pub(crate) fn packets(train: &Train) -> Vec<InFlight> {
-    let meta = RxMeta {
-        src: train.path.src,
-        dst: train.path.dst,
-        udp_sport: train.path.udp_sport,
-        traffic_class: train.path.traffic_class,
-        hop_limit: train.path.hop_limit,
-        ..RxMeta::default()
-    };
+    let meta = RxMeta::from(&train.path);
     let first = train.packet_len(0);
     assert!(train.count == 1 || train.total_len() <= CAPS.max_bytes as usize, "{train:?}");
     assert!(train.count >= 1 && train.count <= CAPS.max_packets, "{train:?}");

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_train::{Ecn, Framing, Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -121,15 +121,7 @@ impl Wire {
         let mut bytes = end.spare.pop().unwrap_or_default();
         bytes.resize(train.total_len() + train.count as usize * ICRC_LEN, 0);
         emit_sealed(train, path.udp_sport, &mut bytes);
-        let meta = RxMeta {
-            src: path.src,
-            dst: path.dst,
-            udp_sport: path.udp_sport,
-            traffic_class: path.traffic_class & !3,
-            hop_limit: path.hop_limit,
-            ecn: Ecn::NotCapable,
-            framing: Framing::RoceV2,
-        };
+        let meta = RxMeta::from(path);
         end.queued += bytes.len();
         end.queue.push_back(Item { meta, stride: train.packet_len(0) + ICRC_LEN, bytes });
         self.wake(side, &mut end)?;

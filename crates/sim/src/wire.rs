@@ -161,18 +161,10 @@ impl Wire {
         let Some(to) = self.gids.iter().position(|&gid| gid == train.path.dst) else {
             return;
         };
-        let meta = RxMeta {
-            src: train.path.src,
-            dst: train.path.dst,
-            udp_sport: train.path.udp_sport,
-            traffic_class: train.path.traffic_class,
-            hop_limit: train.path.hop_limit,
-            ecn: Ecn::Capable,
-            ..RxMeta::default()
-        };
         let calm = now >= self.faults_until;
         let marked = !calm && self.dice.chance(self.faults.ecn);
-        let meta = RxMeta { ecn: if marked { Ecn::Congested } else { Ecn::Capable }, ..meta };
+        let ecn = if marked { Ecn::Congested } else { Ecn::Capable };
+        let meta = RxMeta { ecn, ..RxMeta::from(&train.path) };
         let mut together = Vec::with_capacity(train.count as usize);
         let longest = train.packet_len(0);
         for i in 0..train.count {

@@ -2,7 +2,7 @@
 
 use feroce_wire::Gid;
 
-use crate::{Ecn, Framing};
+use crate::{Ecn, Framing, Path};
 
 /// What a link knows of received packets besides their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +21,20 @@ pub struct RxMeta {
     pub ecn: Ecn,
     /// How the packets were framed.
     pub framing: Framing,
+}
+
+/// What a receiver sees of packets that took a path.
+impl From<&Path> for RxMeta {
+    fn from(path: &Path) -> Self {
+        Self {
+            src: path.src,
+            dst: path.dst,
+            udp_sport: path.udp_sport,
+            traffic_class: path.traffic_class & !3,
+            hop_limit: path.hop_limit,
+            ..Self::default()
+        }
+    }
 }
 
 /// A run of received packets of equal length from one sender; the last may be shorter.

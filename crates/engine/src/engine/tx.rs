@@ -32,14 +32,7 @@ impl Loopback {
         for i in 0..train.count {
             at += train.emit(i, &mut bytes[at..]);
         }
-        let meta = RxMeta {
-            src: train.path.src,
-            dst: train.path.dst,
-            udp_sport: train.path.udp_sport,
-            traffic_class: train.path.traffic_class,
-            hop_limit: train.path.hop_limit,
-            ..RxMeta::default()
-        };
+        let meta = RxMeta::from(&train.path);
         self.queue.push_back((meta, train.packet_len(0), bytes));
     }
 }

@@ -190,15 +190,7 @@ impl Host {
     pub fn transmit(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
         while let Some(train) = self.engine.poll_transmit(now, &CAPS) {
-            let meta = RxMeta {
-                src: train.path.src,
-                dst: train.path.dst,
-                udp_sport: train.path.udp_sport,
-                traffic_class: train.path.traffic_class,
-                hop_limit: train.path.hop_limit,
-                ecn: Ecn::Capable,
-                ..RxMeta::default()
-            };
+            let meta = RxMeta { ecn: Ecn::Capable, ..RxMeta::from(&train.path) };
             let longest = train.packet_len(0);
             for i in 0..train.count {
                 let mut bytes = vec![0; train.packet_len(i)];

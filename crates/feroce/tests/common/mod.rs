@@ -62,3 +62,17 @@ pub fn connect(a: &mut Qp, b: &mut Qp) {
     a.connect(&eb).unwrap();
     b.connect(&ea).unwrap();
 }
+
+/// Packets dropped for a reason that no delay or loss explains: a busy machine may answer late, and
+/// what was sent again then comes twice.
+pub fn unexplained_drops(context: &Context) -> Vec<(&'static str, u64)> {
+    let explained = [
+        "drop_ghost_response",
+        "drop_response_gap",
+        "drop_stale_duplicate",
+        "drop_after_gap",
+        "drop_bad_sequence",
+    ];
+    let drops = context.drops();
+    drops.iter().filter(|(name, n)| *n > 0 && !explained.contains(name)).collect()
+}
