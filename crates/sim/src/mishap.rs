@@ -15,7 +15,7 @@ impl Planner<'_> {
             return;
         }
         let victim = self.dice.size(0..=count - 1);
-        // Another tag, or an index that no table reaches: a neighbour's key could be right by chance.
+        // Another tag, or an index that no table reaches: a neighbour's key may be right by chance.
         let bad = self.dice.pick(&[1u32 << 31, 1, 0xff00_0000]);
         let end = &mut self.ends[self.first + side];
         match mishap {
