@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use feroce_engine::{AsyncEvent, Counters, DropCounters, Engine, Limits};
 use feroce_link::{Link, UdpConfig, UdpLink};
+use feroce_train::Instant;
 use feroce_wire::{Gid, Pkey, Pmtu};
 
 use crate::channel::CompChannel;
@@ -14,9 +15,11 @@ use crate::device::Device;
 use crate::device::watch::Watch;
 use crate::driver::{AsyncQueue, Clock, Driver};
 use crate::pd::Pd;
+use crate::xrc::Xrcd;
 use crate::{Error, Settings, stack, sys};
 
 /// An open device. Cheap to clone; the device closes when the last object made from it is gone.
+/// Clones share one queue of asynchronous events; [`Context::reopen`] gives another.
 ///
 /// ```
 /// let context = feroce::Device::at(["127.0.0.21".parse()?]).open()?;
@@ -27,13 +30,13 @@ use crate::{Error, Settings, stack, sys};
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(crate) inner: Arc<ContextInner>,
+    events: Arc<AsyncQueue>,
 }
 
 #[derive(Debug)]
 pub(crate) struct ContextInner {
     pub(crate) driver: Arc<Driver>,
     device: Device,
-    events: Arc<AsyncQueue>,
 }
 
 impl Drop for ContextInner {
@@ -138,9 +141,24 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
+        Self::listening(Arc::new(ContextInner { driver, device }))
+    }
+
+    fn listening(inner: Arc<ContextInner>) -> Result<Self, Error> {
         let events = Arc::new(AsyncQueue::new()?);
-        driver.control(|state, _| state.dispatch.listen(&events));
-        Ok(Self { inner: Arc::new(ContextInner { driver, device, events }) })
+        inner.driver.control(|state, _| state.dispatch.listen(&events));
+        Ok(Self { inner, events })
+    }
+
+    /// Opens the same running adapter once more: events of the port come to both, events of
+    /// queues and queue pairs to the one that they were made from.
+    pub fn reopen(&self) -> Result<Self, Error> {
+        Self::listening(Arc::clone(&self.inner))
+    }
+
+    /// Where events of the objects made from it go.
+    pub(crate) fn events(&self) -> &Arc<AsyncQueue> {
+        &self.events
     }
 
     pub(crate) fn driver(&self) -> &Driver {
@@ -176,6 +194,12 @@ impl Context {
         Pd::alloc(self)
     }
 
+    /// Makes an XRC domain.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(&self) -> Result<Xrcd, Error> {
+        Xrcd::open(self)
+    }
+
     /// Makes a completion queue of `depth` entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
@@ -196,17 +220,28 @@ impl Context {
     /// The next asynchronous event, if there is one.
     #[doc(alias = "ibv_get_async_event")]
     pub fn try_async_event(&self) -> Option<AsyncEvent> {
-        self.inner.events.try_pop()
+        self.events.try_pop()
     }
 
     /// Waits for the next asynchronous event, at most `timeout_ms`; for ever if `None`.
     pub fn wait_async_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<AsyncEvent>> {
-        self.inner.events.pop_wait(timeout_ms)
+        self.events.pop_wait(timeout_ms)
     }
 
     /// Readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.inner.events.fd()
+        self.events.fd()
+    }
+
+    /// The time as the timestamps of completions count it.
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn now(&self) -> Instant {
+        self.driver().now()
+    }
+
+    /// What the beginning of that time is in nanoseconds since 1970.
+    pub fn epoch_ns(&self) -> u64 {
+        self.driver().clock().epoch_ns()
     }
 
     /// What the adapter did so far.

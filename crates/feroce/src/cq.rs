@@ -7,6 +7,8 @@ use feroce_engine::{CqId, CqPoller, Cqe, Notify};
 use crate::Error;
 use crate::channel::CompChannel;
 use crate::context::Context;
+use crate::driver::Object;
+use crate::life::Life;
 
 /// How often an empty queue is polled before a waiting thread goes to sleep.
 const SPINS: u32 = 200;
@@ -31,16 +33,27 @@ struct CqInner {
     poller: Mutex<CqPoller>,
     channel: CompChannel,
     context: Context,
+    life: Life,
+}
+
+impl CqInner {
+    fn destroy(&self) -> Result<(), Error> {
+        let id = self.id;
+        self.life.end(|| {
+            self.context.driver().control(|s, _| {
+                s.engine.destroy_cq(id)?;
+                s.dispatch.detach(id);
+                s.dispatch.disown(Object::Cq(id));
+                Ok::<_, Error>(())
+            })
+        })
+    }
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let id = self.id;
-        self.context.driver().control(|s, _| {
-            s.dispatch.detach(id);
-            // Queue pairs hold their queues, so nothing uses it any more.
-            let _ = s.engine.destroy_cq(id);
-        });
+        // Queue pairs hold their queues, so nothing uses it any more.
+        let _ = self.destroy();
     }
 }
 
@@ -57,10 +70,18 @@ impl Cq {
         let (id, poller) = context.driver().control(|s, _| {
             let created = s.engine.create_cq(depth)?;
             s.dispatch.attach(created.0, Arc::clone(&channel.queue));
+            s.dispatch.own(Object::Cq(created.0), context.events());
             Ok::<_, Error>(created)
         })?;
-        let (poller, context) = (Mutex::new(poller), context.clone());
-        Ok(Self { inner: Arc::new(CqInner { id, poller, channel, context }) })
+        let (poller, context, life) = (Mutex::new(poller), context.clone(), Life::new());
+        Ok(Self { inner: Arc::new(CqInner { id, poller, channel, context, life }) })
+    }
+
+    /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
+    /// it as well.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.inner.destroy()
     }
 
     /// Its handle, as events name it.
@@ -79,16 +100,28 @@ impl Cq {
         poller.poll()
     }
 
+    /// Takes one completion if one waits; drives nothing.
+    #[inline]
+    pub fn take_one(&self) -> Option<Cqe> {
+        self.poller().poll()
+    }
+
     /// Takes completions until `into` is full or there are none; returns how many.
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll(&self, into: &mut Vec<Cqe>) -> usize {
-        let room = into.capacity() - into.len();
-        let mut taken = 0;
+        self.poll_each(into.capacity() - into.len(), |cqe| into.push(cqe))
+    }
+
+    /// Gives completions to `take`, at most `most` of them, driving the adapter if there are none;
+    /// returns how many.
+    #[inline]
+    pub fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
         let mut poller = self.poller();
+        let mut taken = 0;
         let mut driven = false;
-        while taken < room {
+        while taken < most {
             match poller.poll() {
-                Some(cqe) => into.push(cqe),
+                Some(cqe) => take(cqe),
                 None if !driven && taken == 0 => {
                     driven = true;
                     self.inner.context.driver().progress();

@@ -38,6 +38,7 @@ mod cq;
 mod device;
 mod driver;
 mod error;
+mod life;
 mod mr;
 mod pd;
 mod qp;
@@ -46,6 +47,7 @@ mod stack;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod xrc;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
@@ -55,18 +57,20 @@ pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use error::Error;
 pub use feroce_engine::{
-    AddrVec, AsyncEvent, Config as EngineConfig, Counters, CqId, Cqe, Data, DcqcnConfig, Dest,
-    DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError, Notify, PostError, QpAttr, QpCap,
-    QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId,
-    WcFlags, WcOpcode, WcStatus, WindowConfig,
+    AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,
+    DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError,
+    Notify, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError,
+    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, WcFlags, WcOpcode, WcStatus,
+    WindowConfig,
 };
 pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
-pub use feroce_mem::{Access, Bind, Iova, MwType, Region};
+pub use feroce_mem::{Access, Bind, DeregError, Iova, MwType, RegError, Region};
 pub use feroce_train::{InlineBytes, Instant};
 /// Packets to bytes and back, for whoever looks at packets.
 pub use feroce_wire as wire;
 pub use feroce_wire::{Gid, Imm, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
-pub use mr::{Mr, Mw};
+pub use mr::{Mr, Mw, Rereg};
 pub use pd::Pd;
-pub use qp::{Endpoint, Qp, QpBuilder};
+pub use qp::{Endpoint, Qp, QpBuilder, QpHandle, Receiver, Sender};
 pub use srq::Srq;
+pub use xrc::Xrcd;

@@ -8,6 +8,7 @@ use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
 use crate::Error;
+use crate::life::Life;
 use crate::pd::Pd;
 
 /// A memory region. It owns its bytes and never lends them: a peer may change them at any time,
@@ -38,24 +39,78 @@ pub struct Mr {
     region: Arc<Region>,
     key: Lkey,
     addr: u64,
-    len: usize,
+    /// Which bytes of the region.
+    part: Range<usize>,
     pd: Pd,
+    life: Life,
+}
+
+/// What [`Mr::rereg`] changes; what is `None` stays.
+#[doc(alias = "ibv_rereg_mr")]
+#[derive(Clone, Debug, Default)]
+pub struct Rereg {
+    /// The protection domain.
+    pub pd: Option<Pd>,
+    /// The memory, and the address of its first byte.
+    pub memory: Option<(Arc<Region>, Iova)>,
+    /// What is permitted.
+    pub access: Option<Access>,
 }
 
 impl Mr {
     pub(crate) fn register(
         pd: &Pd,
         region: Arc<Region>,
+        part: Range<usize>,
         iova: Iova,
         access: Access,
     ) -> Result<Self, Error> {
-        let len = region.len();
+        let (start, len) = (part.start, part.len());
         let (key, addr) = pd.context().driver().control(|s, _| {
-            let key = s.engine.reg_mr(pd.id(), Arc::clone(&region), 0, len, iova, access)?;
+            let key = s.engine.reg_mr(pd.id(), Arc::clone(&region), start, len, iova, access)?;
             let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
             Ok::<_, Error>((key, addr))
         })?;
-        Ok(Self { region, key, addr, len, pd: pd.clone() })
+        Ok(Self { region, key, addr, part, pd: pd.clone(), life: Life::new() })
+    }
+
+    /// Changes the registration; the keys stay. Returns when no access that began before is left,
+    /// so that memory which is replaced may be given back.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn rereg(&mut self, change: Rereg) -> Result<(), Error> {
+        let range = change.memory.as_ref().map(|(region, iova)| {
+            let region = Arc::clone(region);
+            let len = region.len();
+            (region, 0, len, *iova)
+        });
+        let pd = change.pd.as_ref().map(Pd::id);
+        let request = feroce_mem::Rereg { pd, range, access: change.access };
+        let key = self.key;
+        let (old, addr) = self.pd.context().driver().control(|s, _| {
+            let old = s.engine.rereg_mr(key, request)?;
+            Ok::<_, Error>((old, s.engine.query_mr(key).map_or(0, |info| info.iova)))
+        })?;
+        old.wait(std::thread::yield_now);
+        self.addr = addr;
+        if let Some((region, _)) = change.memory {
+            self.part = 0..region.len();
+            self.region = region;
+        }
+        if let Some(pd) = change.pd {
+            self.pd = pd;
+        }
+        Ok(())
+    }
+
+    /// Ends the registration now, or says that windows are bound to it. Dropping does the same,
+    /// but then windows keep the memory.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg(&self) -> Result<(), Error> {
+        self.life.end(|| {
+            let dereg = self.pd.context().driver().control(|s, _| s.engine.dereg_mr(self.key))?;
+            dereg.wait(std::thread::yield_now);
+            Ok::<_, Error>(())
+        })
     }
 
     /// The key that local work requests use.
@@ -75,12 +130,12 @@ impl Mr {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.part.len()
     }
 
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.part.is_empty()
     }
 
     /// Names bytes to a local work request. A range beyond the end makes the request fail.
@@ -110,12 +165,18 @@ impl Mr {
 
     /// Copies `data` into the region.
     pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
-        Ok(self.region.write_at(offset, data)?)
+        Ok(self.region.write_at(self.place(offset, data.len())?, data)?)
     }
 
     /// Copies bytes out of the region.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        Ok(self.region.read_at(offset, out)?)
+        Ok(self.region.read_at(self.place(offset, out.len())?, out)?)
+    }
+
+    /// Where in the region `len` bytes at `offset` are.
+    fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len());
+        if inside { Ok(self.part.start + offset) } else { Err(Error::OutOfBounds) }
     }
 
     /// The memory itself, with its atomic accessors.
@@ -126,12 +187,8 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let key = self.key;
-        let dereg = self.pd.context().driver().control(|s, _| s.engine.dereg_mr(key));
         // An error means that windows are bound to it; they keep the memory alive.
-        if let Ok(dereg) = dereg {
-            dereg.wait(std::thread::yield_now);
-        }
+        let _ = self.dereg();
     }
 }
 

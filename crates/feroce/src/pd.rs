@@ -1,5 +1,6 @@
 //! Protection domains.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use feroce_engine::{AddrVec, QpCap, QpType, SrqInitAttr};
@@ -9,9 +10,11 @@ use crate::Error;
 use crate::ah::Ah;
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::life::Life;
 use crate::mr::{Mr, Mw};
 use crate::qp::QpBuilder;
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// A protection domain: what belongs to it works together and with nothing else.
 ///
@@ -31,20 +34,33 @@ pub struct Pd {
 struct PdInner {
     id: PdId,
     context: Context,
+    life: Life,
+}
+
+impl PdInner {
+    fn dealloc(&self) -> Result<(), Error> {
+        self.life.end(|| self.context.driver().control(|s, _| s.engine.dealloc_pd(self.id)))
+    }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let id = self.id;
         // Everything in the domain holds it, so nothing uses it any more.
-        let _ = self.context.driver().control(|s, _| s.engine.dealloc_pd(id));
+        let _ = self.dealloc();
     }
 }
 
 impl Pd {
     pub(crate) fn alloc(context: &Context) -> Result<Self, Error> {
         let id = context.driver().control(|s, _| s.engine.alloc_pd())?;
-        Ok(Self { inner: Arc::new(PdInner { id, context: context.clone() }) })
+        Ok(Self { inner: Arc::new(PdInner { id, context: context.clone(), life: Life::new() }) })
+    }
+
+    /// Deallocates it now, or says that something is still in it. Dropping the last handle
+    /// deallocates it as well.
+    #[doc(alias = "ibv_dealloc_pd")]
+    pub fn dealloc(&self) -> Result<(), Error> {
+        self.inner.dealloc()
     }
 
     pub(crate) fn id(&self) -> PdId {
@@ -59,12 +75,24 @@ impl Pd {
     /// Allocates and registers `len` bytes of zeros.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
-        Mr::register(self, Region::alloc(len)?, Iova::Natural, access)
+        Mr::register(self, Region::alloc(len)?, 0..len, Iova::Natural, access)
     }
 
     /// Registers a region, which other registrations may share.
     pub fn register(&self, region: Arc<Region>, iova: Iova, access: Access) -> Result<Mr, Error> {
-        Mr::register(self, region, iova, access)
+        let all = 0..region.len();
+        Mr::register(self, region, all, iova, access)
+    }
+
+    /// Registers a part of a region.
+    pub fn register_part(
+        &self,
+        region: Arc<Region>,
+        part: Range<usize>,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        Mr::register(self, region, part, iova, access)
     }
 
     /// Registers memory that somebody else owns.
@@ -81,7 +109,7 @@ impl Pd {
     ) -> Result<Mr, Error> {
         // SAFETY: the caller promises what `Region::from_raw` demands.
         let region = unsafe { Region::from_raw(ptr, len, None) };
-        Mr::register(self, region, iova, access)
+        Mr::register(self, region, 0..len, iova, access)
     }
 
     /// Makes a memory window.
@@ -99,7 +127,23 @@ impl Pd {
     /// Makes a shared receive queue.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        Srq::create(self, SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc: None })
+        let attr = SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc: None };
+        Srq::create(self, attr, None)
+    }
+
+    /// Makes a shared receive queue that XRC targets of the domain deliver to; its receives
+    /// complete in `cq`.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn create_xrc_srq(
+        &self,
+        xrcd: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Srq, Error> {
+        let xrc = Some((xrcd.id(), cq.id()));
+        let attr = SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc };
+        Srq::create(self, attr, Some((xrcd.clone(), cq.clone())))
     }
 
     /// Describes a reliable connection.
@@ -116,5 +160,12 @@ impl Pd {
     /// Describes a datagram queue pair.
     pub fn ud_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
         QpBuilder::new(self, QpType::Ud, send_cq, recv_cq, cap)
+    }
+
+    /// Describes the sending end of an extended reliable connection. Its peer is made by
+    /// [`Xrcd::target_qp`].
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub fn xrc_qp(&self, send_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::XrcIni, send_cq, send_cq, cap)
     }
 }

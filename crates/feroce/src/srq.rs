@@ -1,11 +1,16 @@
 //! Shared receive queues.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::{PostError, RecvWr, SrqAttr, SrqId, SrqInitAttr, SrqQueue};
+use feroce_wire::Srqn;
 
 use crate::Error;
+use crate::cq::Cq;
+use crate::driver::Object;
+use crate::life::Life;
 use crate::pd::Pd;
+use crate::xrc::Xrcd;
 
 /// A shared receive queue. Cheap to clone; all clones are the same queue.
 ///
@@ -28,21 +33,61 @@ struct SrqInner {
     id: SrqId,
     queue: Mutex<SrqQueue>,
     pd: Pd,
+    /// Held so that they outlive the queue.
+    _xrc: Option<(Xrcd, Cq)>,
+    life: Life,
+}
+
+impl SrqInner {
+    fn destroy(&self) -> Result<(), Error> {
+        let id = self.id;
+        self.life.end(|| {
+            self.pd.context().driver().control(|s, _| {
+                s.engine.destroy_srq(id)?;
+                s.dispatch.disown(Object::Srq(id));
+                Ok::<_, Error>(())
+            })
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, SrqQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let id = self.id;
         // Queue pairs hold it, so nothing uses it any more.
-        let _ = self.pd.context().driver().control(|s, _| s.engine.destroy_srq(id));
+        let _ = self.destroy();
     }
 }
 
 impl Srq {
-    pub(crate) fn create(pd: &Pd, attr: SrqInitAttr) -> Result<Self, Error> {
-        let (id, queue) = pd.context().driver().control(|s, _| s.engine.create_srq(attr))?;
+    pub(crate) fn create(
+        pd: &Pd,
+        attr: SrqInitAttr,
+        xrc: Option<(Xrcd, Cq)>,
+    ) -> Result<Self, Error> {
+        let (id, queue) = pd.context().driver().control(|s, _| {
+            let created = s.engine.create_srq(attr)?;
+            s.dispatch.own(Object::Srq(created.0), pd.context().events());
+            Ok::<_, Error>(created)
+        })?;
         let (queue, pd) = (Mutex::new(queue), pd.clone());
-        Ok(Self { inner: Arc::new(SrqInner { id, queue, pd }) })
+        Ok(Self { inner: Arc::new(SrqInner { id, queue, pd, _xrc: xrc, life: Life::new() }) })
+    }
+
+    /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
+    /// it as well.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.inner.destroy()
+    }
+
+    /// The number by which a sender names it behind an XRC target.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> Srqn {
+        self.inner.id.number()
     }
 
     /// Its handle, as events name it.
@@ -53,7 +98,7 @@ impl Srq {
     /// Posts receives, in order, until one is refused.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        let mut queue = self.inner.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.inner.queue();
         wrs.into_iter().try_for_each(|wr| queue.post(wr))
     }
 
@@ -63,6 +108,14 @@ impl Srq {
         let id = self.inner.id;
         let driver = self.inner.pd.context().driver();
         Ok(driver.control(|s, _| s.engine.set_srq_limit(id, limit))?)
+    }
+
+    /// Changes how many receives it holds.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        let mut queue = self.inner.queue();
+        let (id, driver) = (self.inner.id, self.inner.pd.context().driver());
+        Ok(driver.control(|s, _| s.engine.resize_srq(id, &mut queue, max_wr))?)
     }
 
     /// Shows it.

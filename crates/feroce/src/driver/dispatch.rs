@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 
-use feroce_engine::{AsyncEvent, CqId, Event};
+use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
+use feroce_wire::Qpn;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -32,18 +33,17 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
-        Ok(Self { inner, fd: EventFd::from_flags(flags)? })
+        // Whether it blocks is up to whoever watches it: C programs say so with fcntl.
+        Ok(Self { inner, fd: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)? })
     }
 
     /// Appends an event and wakes whoever waits.
     pub(crate) fn push(&self, event: T) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.queue.push_back(event);
-        if inner.queue.len() == 1 {
-            let _ = self.fd.write(1);
-        }
+        // Not only for the first: who watches for edges must see every event.
+        let _ = self.fd.write(1);
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -53,11 +53,27 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let event = inner.queue.pop_front()?;
-        if inner.queue.is_empty() {
-            // The descriptor is readable exactly while the queue holds something.
+        self.settle(&inner);
+        Some(event)
+    }
+
+    /// Forgets events of something that goes away.
+    pub(crate) fn discard(&self, gone: impl Fn(&T) -> bool) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = inner.queue.len();
+        inner.queue.retain(|event| !gone(event));
+        if inner.queue.len() < before {
+            self.settle(&inner);
+        }
+    }
+
+    /// Keeps the descriptor readable exactly while the queue holds something.
+    fn settle(&self, inner: &Waiting<T>) {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        // A program may have read it itself; then reading would block.
+        if inner.queue.is_empty() && poll(&mut fds, PollTimeout::ZERO) == Ok(1) {
             let _ = self.fd.read();
         }
-        Some(event)
     }
 
     /// Takes the oldest event, or leaves a waker to be called when there is one.
@@ -95,11 +111,41 @@ impl<T> EventQueue<T> {
     }
 }
 
+/// What an asynchronous event is about, if not the port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Object {
+    Cq(CqId),
+    Qp(Qpn),
+    Srq(SrqId),
+}
+
+impl Object {
+    /// The object that an event is about.
+    pub(crate) fn of(event: &AsyncEvent) -> Option<Self> {
+        match *event {
+            AsyncEvent::CqError(cq) => Some(Self::Cq(cq)),
+            AsyncEvent::QpFatal(qpn)
+            | AsyncEvent::QpRequestError(qpn)
+            | AsyncEvent::QpAccessError(qpn)
+            | AsyncEvent::CommEstablished(qpn)
+            | AsyncEvent::SqDrained(qpn)
+            | AsyncEvent::LastWqeReached(qpn) => Some(Self::Qp(qpn)),
+            AsyncEvent::SrqLimitReached(srq) | AsyncEvent::SrqError(srq) => Some(Self::Srq(srq)),
+            AsyncEvent::PortActive
+            | AsyncEvent::PortError
+            | AsyncEvent::GidChange { .. }
+            | AsyncEvent::PkeyChange => None,
+        }
+    }
+}
+
 /// Who is told about what.
 #[derive(Debug, Default)]
 pub(crate) struct Dispatch {
     channels: BTreeMap<CqId, Arc<ChannelQueue>>,
-    listeners: Vec<std::sync::Weak<AsyncQueue>>,
+    /// Whoever opened the device: all hear of the port, each of its own objects.
+    listeners: Vec<Weak<AsyncQueue>>,
+    owners: BTreeMap<Object, Weak<AsyncQueue>>,
 }
 
 impl Dispatch {
@@ -110,10 +156,24 @@ impl Dispatch {
 
     /// Completion events of `cq` go nowhere any more.
     pub(crate) fn detach(&mut self, cq: CqId) {
-        self.channels.remove(&cq);
+        if let Some(channel) = self.channels.remove(&cq) {
+            channel.discard(|event| *event == cq);
+        }
     }
 
-    /// Asynchronous events also go to `listener`, as long as it lives.
+    /// Asynchronous events about `object` go to `owner`.
+    pub(crate) fn own(&mut self, object: Object, owner: &Arc<AsyncQueue>) {
+        self.owners.insert(object, Arc::downgrade(owner));
+    }
+
+    /// The object is gone, and its events with it: its name may be given to another.
+    pub(crate) fn disown(&mut self, object: Object) {
+        if let Some(owner) = self.owners.remove(&object).and_then(|owner| owner.upgrade()) {
+            owner.discard(|event| Object::of(event) == Some(object));
+        }
+    }
+
+    /// Asynchronous events of the port also go to `listener`, as long as it lives.
     pub(crate) fn listen(&mut self, listener: &Arc<AsyncQueue>) {
         self.listeners.retain(|l| l.strong_count() > 0);
         self.listeners.push(Arc::downgrade(listener));
@@ -127,11 +187,16 @@ impl Dispatch {
                     channel.push(cq);
                 }
             }
-            Event::Async(event) => {
-                for listener in self.listeners.iter().filter_map(std::sync::Weak::upgrade) {
-                    listener.push(event);
+            Event::Async(event) => match Object::of(&event) {
+                Some(object) => {
+                    if let Some(owner) = self.owners.get(&object).and_then(Weak::upgrade) {
+                        owner.push(event);
+                    }
                 }
-            }
+                None => {
+                    self.listeners.iter().filter_map(Weak::upgrade).for_each(|l| l.push(event));
+                }
+            },
         }
     }
 }

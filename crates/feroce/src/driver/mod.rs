@@ -29,7 +29,7 @@ use crate::device::Device;
 use crate::device::watch::Watch;
 
 pub(crate) use clock::Clock;
-pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch};
+pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, Object};
 use patience::Patience;
 
 /// Trains that one turn of the driver takes from the link before it answers them.
@@ -171,6 +171,11 @@ impl Driver {
         let handle = thread::spawn(Arc::clone(&driver), device.name(), watch)?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(driver)
+    }
+
+    /// The one clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The time as the engine sees it.

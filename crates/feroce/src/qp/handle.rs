@@ -1,0 +1,221 @@
+//! What may be done to a queue pair besides posting.
+
+use std::sync::Arc;
+
+use feroce_engine::{AddrVec, ModifyQpError, QpAttr, QpInitAttr, QpState, QpType};
+use feroce_mem::Access;
+use feroce_wire::{Gid, Psn, Qkey, Qpn};
+
+use super::Endpoint;
+use crate::Error;
+use crate::cq::Cq;
+use crate::driver::{Driver, Object};
+use crate::life::Life;
+use crate::pd::Pd;
+use crate::srq::Srq;
+use crate::xrc::Xrcd;
+
+/// The control side of a queue pair. Cheap to clone; the queue pair is destroyed when the last
+/// handle and both ends of its queues are gone.
+///
+/// ```
+/// # use feroce::{Device, QpCap};
+/// # let context = Device::at(["127.0.0.30".parse()?]).open()?;
+/// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+/// let qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
+/// let (handle, mut sender, receiver) = qp.split();
+/// assert!(receiver.is_some());
+/// handle.connect(&handle.endpoint()?)?; // to itself
+/// sender.post([])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_qp")]
+#[derive(Clone, Debug)]
+pub struct QpHandle {
+    inner: Arc<QpInner>,
+}
+
+#[derive(Debug)]
+struct QpInner {
+    qpn: Qpn,
+    psn: Psn,
+    qp_type: QpType,
+    pd: Pd,
+    uses: Uses,
+    life: Life,
+}
+
+/// What a queue pair uses, held so that it outlives it.
+#[derive(Debug)]
+pub(super) struct Uses {
+    pub(super) send_cq: Cq,
+    pub(super) recv_cq: Cq,
+    pub(super) srq: Option<Srq>,
+    pub(super) xrcd: Option<Xrcd>,
+}
+
+impl QpInner {
+    fn destroy(&self) -> Result<(), Error> {
+        let qpn = self.qpn;
+        self.life.end(|| {
+            self.pd.context().driver().control(|s, _| {
+                s.engine.destroy_qp(qpn)?;
+                s.dispatch.disown(Object::Qp(qpn));
+                Ok::<_, Error>(())
+            })
+        })
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        // Busy if it is still in a multicast group, which then keeps it; harmless.
+        let _ = self.destroy();
+    }
+}
+
+impl QpHandle {
+    pub(super) fn new(qpn: Qpn, psn: Psn, qp_type: QpType, pd: Pd, uses: Uses) -> Self {
+        let life = Life::new();
+        Self { inner: Arc::new(QpInner { qpn, psn, qp_type, pd, uses, life }) }
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        self.inner.pd.context().driver()
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.inner.qpn
+    }
+
+    /// Its service.
+    pub fn qp_type(&self) -> QpType {
+        self.inner.qp_type
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// Where its sends complete.
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.uses.send_cq
+    }
+
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.uses.recv_cq
+    }
+
+    /// The shared queue that it takes receives from, if any.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.inner.uses.srq.as_ref()
+    }
+
+    /// The domain of an XRC target.
+    pub fn xrcd(&self) -> Option<&Xrcd> {
+        self.inner.uses.xrcd.as_ref()
+    }
+
+    /// What a peer must know to connect, at the first address of the port.
+    pub fn endpoint(&self) -> Result<Endpoint, Error> {
+        self.endpoint_at(0)
+    }
+
+    /// What a peer must know to connect, at the address with this index.
+    pub fn endpoint_at(&self, gid_index: u16) -> Result<Endpoint, Error> {
+        let port = self.inner.pd.context().port();
+        let gid = port.gids.get(usize::from(gid_index)).copied();
+        let gid = gid.ok_or_else(|| Error::NoDevice(format!("GID index {gid_index}")))?;
+        Ok(Endpoint { gid, qpn: self.inner.qpn, psn: self.inner.psn, mtu: port.active_mtu })
+    }
+
+    /// Connects to a peer with sensible attributes: every remote access allowed that memory
+    /// regions allow, 16 reads outstanding, the default timers. [`QpHandle::modify`] sets them one
+    /// by one.
+    pub fn connect(&self, peer: &Endpoint) -> Result<(), Error> {
+        let port = self.inner.pd.context().port();
+        let same_family = |gid: &Gid| gid.as_ipv4().is_some() == peer.gid.as_ipv4().is_some();
+        let sgid_index = port.gids.iter().position(same_family).unwrap_or(0) as u16;
+        let av = AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() };
+        let mtu = peer.mtu.min(port.active_mtu);
+        let access = Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL
+            | Access::FLUSH_PERSISTENT;
+        self.modify(&QpAttr::init(access))?;
+        let (full, short) =
+            (QpAttr::rtr(av, peer.qpn, peer.psn, mtu), QpAttr::rtr_uc(av, peer.qpn, peer.psn, mtu));
+        let psn = self.inner.psn;
+        let (rtr, rts) = match self.inner.qp_type {
+            QpType::Uc => (short, QpAttr::rts_unreliable(psn)),
+            QpType::XrcIni => (short, QpAttr::rts(psn)),
+            QpType::XrcTgt => (full, QpAttr { timeout: Some(14), ..QpAttr::rts_unreliable(psn) }),
+            QpType::Rc | QpType::Ud => (full, QpAttr::rts(psn)),
+        };
+        self.modify(&rtr)?;
+        self.modify(&rts)?;
+        Ok(())
+    }
+
+    /// Makes a datagram queue pair ready to send and receive with this queue key.
+    pub fn activate(&self, qkey: Qkey) -> Result<(), Error> {
+        self.modify(&QpAttr::init_ud(qkey))?;
+        self.modify(&QpAttr::to(QpState::Rtr))?;
+        self.modify(&QpAttr::rts_unreliable(self.inner.psn))?;
+        Ok(())
+    }
+
+    /// Changes attributes and state.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let qpn = self.inner.qpn;
+        self.driver().control(|s, now| s.engine.modify_qp(now, qpn, attr))
+    }
+
+    /// Shows its attributes.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Option<QpAttr> {
+        self.query_all().map(|(attr, _)| attr)
+    }
+
+    /// Shows its attributes and how it was made.
+    pub fn query_all(&self) -> Option<(QpAttr, QpInitAttr)> {
+        let qpn = self.inner.qpn;
+        self.driver().control(|s, _| s.engine.query_qp(qpn))
+    }
+
+    /// Attaches a datagram queue pair to a multicast group.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
+        let qpn = self.inner.qpn;
+        self.driver().control(|s, _| {
+            if s.engine.attach_mcast(qpn, group)? {
+                s.link.join(group)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Detaches from a multicast group.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
+        let qpn = self.inner.qpn;
+        self.driver().control(|s, _| {
+            if s.engine.detach_mcast(qpn, group)? {
+                s.link.leave(group)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Destroys it now, or says that a multicast group still has it. What was posted is forgotten,
+    /// and nothing can be posted any more.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.inner.destroy()
+    }
+}

@@ -1,0 +1,78 @@
+//! Extended reliable connections: one connection between two processes, many receive queues.
+
+use std::sync::Arc;
+
+use feroce_engine::{QpCap, QpType, XrcdId};
+
+use crate::Error;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::life::Life;
+use crate::pd::Pd;
+use crate::qp::QpBuilder;
+
+/// An XRC domain: targets in it deliver to the shared receive queues in it.
+///
+/// ```
+/// # let context = feroce::Device::at(["127.0.0.31".parse()?]).open()?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+/// let xrcd = context.open_xrcd()?;
+/// let srq = pd.create_xrc_srq(&xrcd, &cq, 16, 1)?;
+/// let target = xrcd.target_qp().create()?;
+/// println!("send to {:?} behind {:?}", srq.number(), target.endpoint()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_xrcd")]
+#[derive(Clone, Debug)]
+pub struct Xrcd {
+    inner: Arc<XrcdInner>,
+}
+
+#[derive(Debug)]
+struct XrcdInner {
+    id: XrcdId,
+    /// Targets have neither, the adapter wants both: these hold nothing and get nothing.
+    stand_in: (Pd, Cq),
+    life: Life,
+}
+
+impl XrcdInner {
+    fn close(&self) -> Result<(), Error> {
+        let driver = self.stand_in.0.context().driver();
+        self.life.end(|| driver.control(|s, _| s.engine.dealloc_xrcd(self.id)))
+    }
+}
+
+impl Drop for XrcdInner {
+    fn drop(&mut self) {
+        // Whatever is in the domain holds it, so nothing uses it any more.
+        let _ = self.close();
+    }
+}
+
+impl Xrcd {
+    pub(crate) fn open(context: &Context) -> Result<Self, Error> {
+        let stand_in = (context.alloc_pd()?, context.create_cq(1)?);
+        let id = context.driver().control(|s, _| s.engine.alloc_xrcd())?;
+        Ok(Self { inner: Arc::new(XrcdInner { id, stand_in, life: Life::new() }) })
+    }
+
+    pub(crate) fn id(&self) -> XrcdId {
+        self.inner.id
+    }
+
+    /// Describes the receiving end of an extended reliable connection. Nothing can be posted to
+    /// it; what arrives goes to the shared receive queue that the sender names.
+    #[doc(alias = "IBV_QPT_XRC_RECV")]
+    pub fn target_qp(&self) -> QpBuilder {
+        let (pd, cq) = &self.inner.stand_in;
+        QpBuilder::new(pd, QpType::XrcTgt, cq, cq, QpCap::default()).xrcd(self)
+    }
+
+    /// Closes it now, or says that something is still in it. Dropping the last handle closes it as
+    /// well.
+    #[doc(alias = "ibv_close_xrcd")]
+    pub fn close(&self) -> Result<(), Error> {
+        self.inner.close()
+    }
+}
