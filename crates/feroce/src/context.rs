@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use feroce_engine::{AsyncEvent, Counters, DropCounters, Engine, Limits};
+use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Link, UdpConfig, UdpLink};
 use feroce_train::Instant;
-use feroce_wire::{Gid, Pkey, Pmtu};
+use feroce_wire::Gid;
 
+use crate::attr::{DeviceAttr, PortAttr};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::Device;
@@ -45,70 +46,18 @@ impl Drop for ContextInner {
     }
 }
 
-/// Limits and identity of a device.
-#[doc(alias = "ibv_device_attr")]
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeviceAttr {
-    /// Name.
-    pub name: String,
-    /// Node GUID.
-    pub guid: u64,
-    /// Limits.
-    pub limits: Limits,
-    /// Longest message in bytes.
-    pub max_msg_size: u64,
-}
-
-impl DeviceAttr {
-    fn of(device: &Device, limits: Limits) -> Self {
-        Self {
-            name: device.name().to_owned(),
-            guid: device.guid(),
-            limits,
-            max_msg_size: feroce_engine::MAX_MESSAGE,
-        }
-    }
-}
-
 /// What can be known without opening it, even while another process has it.
 impl Device {
     /// Limits and identity that it would have if it were opened.
     pub fn attr(&self) -> Result<DeviceAttr, Error> {
-        Ok(DeviceAttr::of(self, Settings::load()?.engine.limits))
+        Ok(DeviceAttr::of(self, &Settings::load()?.engine))
     }
 
     /// Its port as it was when the device was listed.
     pub fn port(&self) -> Result<PortAttr, Error> {
-        Ok(PortAttr {
-            state: if self.is_up() { PortState::Active } else { PortState::Down },
-            active_mtu: self.path_mtu(),
-            gids: self.gids().to_vec(),
-            pkeys: Settings::load()?.engine.pkeys,
-        })
+        let config = Config { port_mtu: self.path_mtu(), ..Settings::load()?.engine };
+        Ok(PortAttr::of(self, &config, self.is_up(), self.gids(), &DropCounters::default()))
     }
-}
-
-/// Whether packets can pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PortState {
-    /// They can.
-    Active,
-    /// The interface is down.
-    Down,
-}
-
-/// The port of a device.
-#[doc(alias = "ibv_port_attr")]
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PortAttr {
-    /// State.
-    pub state: PortState,
-    /// Greatest path MTU.
-    pub active_mtu: Pmtu,
-    /// Addresses by index.
-    pub gids: Vec<Gid>,
-    /// Partition keys by index.
-    pub pkeys: Vec<Pkey>,
 }
 
 impl Context {
@@ -172,19 +121,17 @@ impl Context {
 
     /// Limits and identity.
     #[doc(alias = "ibv_query_device")]
+    #[doc(alias = "ibv_query_device_ex")]
     pub fn attr(&self) -> DeviceAttr {
-        let limits = self.driver().control(|s, _| s.engine.config().limits);
-        DeviceAttr::of(&self.inner.device, limits)
+        self.driver().control(|s, _| DeviceAttr::of(&self.inner.device, s.engine.config()))
     }
 
     /// The port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
-        self.driver().control(|s, _| PortAttr {
-            state: if s.is_up { PortState::Active } else { PortState::Down },
-            active_mtu: s.engine.config().port_mtu,
-            gids: s.engine.gids().to_vec(),
-            pkeys: s.engine.config().pkeys.clone(),
+        self.driver().control(|s, _| {
+            let (config, gids) = (s.engine.config(), s.engine.gids());
+            PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
         })
     }
 

@@ -31,6 +31,7 @@
 //! ```
 
 mod ah;
+mod attr;
 mod channel;
 mod config;
 mod context;
@@ -50,9 +51,13 @@ pub mod tokio;
 mod xrc;
 
 pub use ah::Ah;
+pub use attr::{
+    AtomicCap, DeviceAttr, DeviceCaps, LaneSpeed, LinkWidth, PhysState, PortAttr, PortCaps,
+    PortState,
+};
 pub use channel::CompChannel;
 pub use config::Settings;
-pub use context::{Context, DeviceAttr, PortAttr, PortState};
+pub use context::Context;
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use error::Error;

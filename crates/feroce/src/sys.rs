@@ -30,6 +30,11 @@ pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// The speed of an interface in Mb/s. One that has none, or that is down, does not say it.
+pub(crate) fn interface_speed_mbit(name: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
+}
+
 /// Random bits from the operating system.
 pub(crate) fn random_u64() -> io::Result<u64> {
     let mut bytes = [0; 8];

@@ -1,28 +1,10 @@
 //! The attributes of a device under the names that `ibv_devinfo` gives them.
 
-use feroce::{Device, Error, Pmtu, PortState};
+use feroce::{
+    AtomicCap, Device, DeviceAttr, Error, LaneSpeed, LinkWidth, PhysState, Pmtu, PortAttr,
+    PortState,
+};
 use serde::Serialize;
-
-/// Entries that the GID table may have.
-const GID_TABLE: u32 = 1024;
-
-/// Connection management, and GIDs made from IP addresses.
-const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
-
-/// What the adapter can do, of what verbs have a flag for: name and bit.
-const CAPS: [(&str, u32); 11] = [
-    ("BAD_PKEY_CNTR", 1 << 1),
-    ("BAD_QKEY_CNTR", 1 << 2),
-    ("CURR_QP_STATE_MOD", 1 << 7),
-    ("PORT_ACTIVE_EVENT", 1 << 10),
-    ("SYS_IMAGE_GUID", 1 << 11),
-    ("RC_RNR_NAK_GEN", 1 << 12),
-    ("N_NOTIFY_CQ", 1 << 14),
-    ("MEM_WINDOW", 1 << 17),
-    ("XRC", 1 << 20),
-    ("MEM_MGT_EXTENSIONS", 1 << 21),
-    ("MEM_WINDOW_TYPE_2B", 1 << 24),
-];
 
 /// A code and its name.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -47,7 +29,7 @@ pub(super) struct Info {
     pub(super) vendor_id: u32,
     pub(super) vendor_part_id: u32,
     pub(super) hw_ver: u32,
-    pub(super) phys_port_cnt: u32,
+    pub(super) phys_port_cnt: u8,
     pub(super) limits: Limits,
     pub(super) ports: Vec<Port>,
 }
@@ -66,7 +48,7 @@ pub(super) struct Limits {
     pub(super) max_cqe: u32,
     pub(super) max_mr: u32,
     pub(super) max_pd: u32,
-    pub(super) max_qp_rd_atom: u32,
+    pub(super) max_qp_rd_atom: u8,
     pub(super) max_res_rd_atom: u32,
     pub(super) atomic_cap: Coded,
     pub(super) max_mw: u32,
@@ -77,8 +59,8 @@ pub(super) struct Limits {
     pub(super) max_srq: u32,
     pub(super) max_srq_wr: u32,
     pub(super) max_srq_sge: u32,
-    pub(super) max_pkeys: usize,
-    pub(super) local_ca_ack_delay: u32,
+    pub(super) max_pkeys: u16,
+    pub(super) local_ca_ack_delay: u8,
     pub(super) completion_timestamp_mask: u64,
     pub(super) hca_core_clock_khz: u64,
     pub(super) num_comp_vectors: u32,
@@ -94,6 +76,8 @@ pub(super) struct Port {
     pub(super) link_layer: &'static str,
     pub(super) max_msg_sz: u64,
     pub(super) port_cap_flags: u32,
+    pub(super) bad_pkey_cntr: u64,
+    pub(super) qkey_viol_cntr: u64,
     pub(super) pkey_tbl_len: usize,
     pub(super) gid_tbl_len: u32,
     pub(super) active_width: Coded,
@@ -119,85 +103,83 @@ impl Info {
             hca_id: device.name().to_owned(),
             interface: device.interface_name().map(str::to_owned),
             transport: coded("InfiniBand", 0),
-            fw_ver: env!("CARGO_PKG_VERSION"),
+            fw_ver: attr.fw_ver,
             node_guid: guid(attr.guid),
-            sys_image_guid: guid(attr.guid),
-            // A number that nobody else can have: it is locally administered.
-            vendor_id: 0xfe_0ce0,
-            vendor_part_id: 1,
-            hw_ver: 0,
-            phys_port_cnt: 1,
-            limits: Limits::of(&attr.limits, device)?,
-            ports: vec![Port::of(device, attr.max_msg_size)?],
+            sys_image_guid: guid(attr.sys_image_guid),
+            vendor_id: attr.vendor_id,
+            vendor_part_id: attr.vendor_part_id,
+            hw_ver: attr.hw_ver,
+            phys_port_cnt: attr.ports,
+            limits: Limits::of(&attr),
+            ports: vec![Port::of(&device.port()?)],
         })
     }
 }
 
 impl Limits {
-    fn of(limits: &feroce::Limits, device: &Device) -> Result<Self, Error> {
-        let rd_atom = u32::from(limits.max_rd_atomic);
-        Ok(Self {
-            max_mr_size: u64::MAX,
-            page_size_cap: 0xffff_f000,
+    fn of(attr: &DeviceAttr) -> Self {
+        let limits = &attr.limits;
+        Self {
+            max_mr_size: attr.max_mr_size,
+            page_size_cap: attr.page_size_cap,
             max_qp: limits.max_qp,
             max_qp_wr: limits.max_qp_wr,
-            device_cap_flags: CAPS.iter().fold(0, |all, (_, bit)| all | bit),
-            device_caps: CAPS.iter().map(|(name, _)| *name).collect(),
+            device_cap_flags: attr.caps.bits(),
+            device_caps: attr.caps.iter_names().map(|(name, _)| name).collect(),
             max_sge: limits.max_sge,
             max_cq: limits.max_cq,
             max_cqe: limits.max_cqe,
             max_mr: limits.max_mr,
             max_pd: limits.max_pd,
-            max_qp_rd_atom: rd_atom,
-            max_res_rd_atom: limits.max_qp.saturating_mul(rd_atom),
-            // Atomics are those of the processor.
-            atomic_cap: coded("ATOMIC_GLOB", 2),
-            max_mw: limits.max_mr,
+            max_qp_rd_atom: limits.max_rd_atomic,
+            max_res_rd_atom: attr.max_res_rd_atomic,
+            atomic_cap: match attr.atomic_cap {
+                cap @ AtomicCap::None => coded("ATOMIC_NONE", cap as u32),
+                cap @ AtomicCap::Hca => coded("ATOMIC_HCA", cap as u32),
+                cap @ AtomicCap::Global => coded("ATOMIC_GLOB", cap as u32),
+            },
+            max_mw: attr.max_mw,
             max_mcast_grp: limits.max_mcast_grp,
             max_mcast_qp_attach: limits.max_mcast_qp_attach,
-            max_total_mcast_qp_attach: limits
-                .max_mcast_grp
-                .saturating_mul(limits.max_mcast_qp_attach),
+            max_total_mcast_qp_attach: attr.max_total_mcast_qp_attach,
             max_ah: limits.max_ah,
             max_srq: limits.max_srq,
             max_srq_wr: limits.max_srq_wr,
-            max_srq_sge: limits.max_sge,
-            max_pkeys: device.port()?.pkeys.len(),
-            local_ca_ack_delay: 15,
-            completion_timestamp_mask: u64::MAX,
-            // Timestamps count nanoseconds.
-            hca_core_clock_khz: 1_000_000,
-            num_comp_vectors: 1,
-        })
+            max_srq_sge: attr.max_srq_sge,
+            max_pkeys: attr.max_pkeys,
+            local_ca_ack_delay: attr.local_ca_ack_delay,
+            completion_timestamp_mask: attr.completion_timestamp_mask,
+            hca_core_clock_khz: attr.core_clock_khz,
+            num_comp_vectors: attr.comp_vectors,
+        }
     }
 }
 
 impl Port {
-    fn of(device: &Device, max_msg_sz: u64) -> Result<Self, Error> {
-        let port = device.port()?;
-        let is_active = port.state == PortState::Active;
-        let (active_width, active_speed) = width_and_speed(interface_mbit(device));
+    fn of(port: &PortAttr) -> Self {
         let entry = |(index, gid): (usize, &feroce::Gid)| GidEntry {
             index,
             gid: gid.to_string(),
             kind: "RoCE v2",
         };
         let gids = port.gids.iter().enumerate().filter(|(_, gid)| !gid.is_zero());
-        Ok(Self {
+        Self {
             port: 1,
-            state: if is_active { coded("PORT_ACTIVE", 4) } else { coded("PORT_DOWN", 1) },
-            max_mtu: Pmtu::B4096.bytes(),
+            state: state(port.state),
+            max_mtu: port.max_mtu.bytes(),
             active_mtu: port.active_mtu.bytes(),
             link_layer: "Ethernet",
-            max_msg_sz,
-            port_cap_flags: PORT_CAPS,
+            max_msg_sz: port.max_msg_size,
+            port_cap_flags: port.caps.bits(),
+            bad_pkey_cntr: port.bad_pkeys,
+            qkey_viol_cntr: port.bad_qkeys,
             pkey_tbl_len: port.pkeys.len(),
-            gid_tbl_len: GID_TABLE,
-            active_width,
-            active_speed,
-            phys_state: if is_active { coded("LINK_UP", 5) } else { coded("DISABLED", 3) },
+            gid_tbl_len: port.gid_table_len,
+            active_width: width(port.active_width),
+            active_speed: speed(port.active_speed),
+            phys_state: phys_state(port.phys_state),
             gids: gids.map(entry).collect(),
-        })
+        }
     }
 }
 
@@ -206,24 +188,40 @@ fn guid(guid: u64) -> String {
     format!("{:04x}:{:04x}:{:04x}:{:04x}", part(48), part(32), part(16), part(0))
 }
 
-/// The speed of the interface, if it has one.
-fn interface_mbit(device: &Device) -> Option<u32> {
-    let path = format!("/sys/class/net/{}/speed", device.interface_name()?);
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+fn state(state: PortState) -> Coded {
+    let name = match state {
+        PortState::Down => "PORT_DOWN",
+        PortState::Active => "PORT_ACTIVE",
+    };
+    coded(name, state as u32)
 }
 
-/// The InfiniBand width and lane speed that come nearest, as Linux chooses them for RoCE.
-fn width_and_speed(mbit: Option<u32>) -> (Coded, Coded) {
-    match mbit.unwrap_or(1000) {
-        0..=1000 => (coded("1", 1), coded("2.5 Gbps", 1)),
-        1001..=10_000 => (coded("1", 1), coded("10.0 Gbps", 8)),
-        10_001..=20_000 => (coded("4", 2), coded("5.0 Gbps", 2)),
-        20_001..=25_000 => (coded("1", 1), coded("25.0 Gbps", 32)),
-        25_001..=40_000 => (coded("4", 2), coded("10.0 Gbps", 8)),
-        40_001..=100_000 => (coded("4", 2), coded("25.0 Gbps", 32)),
-        100_001..=200_000 => (coded("4", 2), coded("50.0 Gbps", 64)),
-        _ => (coded("4", 2), coded("100.0 Gbps", 128)),
-    }
+fn phys_state(state: PhysState) -> Coded {
+    let name = match state {
+        PhysState::Disabled => "DISABLED",
+        PhysState::LinkUp => "LINK_UP",
+    };
+    coded(name, state as u32)
+}
+
+fn width(width: LinkWidth) -> Coded {
+    let name = match width {
+        LinkWidth::X1 => "1",
+        LinkWidth::X4 => "4",
+    };
+    coded(name, width as u32)
+}
+
+fn speed(speed: LaneSpeed) -> Coded {
+    let name = match speed {
+        LaneSpeed::Sdr => "2.5 Gbps",
+        LaneSpeed::Ddr => "5.0 Gbps",
+        LaneSpeed::Fdr10 => "10.0 Gbps",
+        LaneSpeed::Edr => "25.0 Gbps",
+        LaneSpeed::Hdr => "50.0 Gbps",
+        LaneSpeed::Ndr => "100.0 Gbps",
+    };
+    coded(name, speed as u32)
 }
 
 /// The code of a path MTU.

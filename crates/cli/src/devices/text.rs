@@ -148,8 +148,8 @@ impl Page {
         self.row(PORT, "port_cap_flags", format_args!("0x{:08x}", p.port_cap_flags));
         self.row(PORT, "port_cap_flags2", "0x0000");
         self.row(PORT, "max_vl_num", "1 (1)");
-        self.row(PORT, "bad_pkey_cntr", "0x0");
-        self.row(PORT, "qkey_viol_cntr", "0x0");
+        self.row(PORT, "bad_pkey_cntr", format_args!("{:#x}", p.bad_pkey_cntr));
+        self.row(PORT, "qkey_viol_cntr", format_args!("{:#x}", p.qkey_viol_cntr));
         self.row(PORT, "sm_sl", 0);
         self.row(PORT, "pkey_tbl_len", p.pkey_tbl_len);
         self.row(PORT, "gid_tbl_len", p.gid_tbl_len);

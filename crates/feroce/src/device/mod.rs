@@ -38,6 +38,7 @@ pub struct Device {
     interface: Option<(String, u32)>,
     gids: Vec<Gid>,
     mtu: u32,
+    speed_mbit: Option<u32>,
     is_up: bool,
 }
 
@@ -82,6 +83,7 @@ impl Device {
             interface: Some((name.to_owned(), index)),
             gids: Vec::new(),
             mtu: sys::interface_mtu(name)?,
+            speed_mbit: sys::interface_speed_mbit(name),
             is_up: flags.contains(InterfaceFlags::IFF_RUNNING),
         })
     }
@@ -94,7 +96,7 @@ impl Device {
         // Loopback carries the largest packets there are; others are bounded by path discovery.
         let mtu = if gids.iter().all(|g| is_loopback(*g)) { 65536 } else { 1500 };
         let kind = DeviceKind::Addresses;
-        Self { name, kind, interface: None, gids, mtu, is_up: true }
+        Self { name, kind, interface: None, gids, mtu, speed_mbit: None, is_up: true }
     }
 
     /// The device with this name, as [`Device::list`] gives it, or of the interface with it.
@@ -146,6 +148,11 @@ impl Device {
     /// MTU of the interface.
     pub fn interface_mtu(&self) -> u32 {
         self.mtu
+    }
+
+    /// Speed of the interface in Mb/s, if it has one; virtual interfaces may not.
+    pub fn speed_mbit(&self) -> Option<u32> {
+        self.speed_mbit
     }
 
     /// A number that names the device for ever: made from its first address.

@@ -1,0 +1,358 @@
+//! What a device and its port are like: the one place that knows.
+//!
+//! Commands print it and other interfaces translate it; neither adds anything. Where verbs have a
+//! number for something, it is here the bits of a set or the discriminant of an enumeration.
+
+use bitflags::bitflags;
+use feroce_engine::{Config, DropCounters, Limits};
+use feroce_wire::{Gid, Pkey, Pmtu};
+
+use crate::device::Device;
+
+/// A number that no vendor has: it is locally administered.
+const VENDOR_ID: u32 = 0xfe_0ce0;
+
+/// Every page size from 4 KiB on; there is no page table that would care.
+const PAGE_SIZES: u64 = 0xffff_f000;
+
+/// Entries that the GID table may have.
+const GID_TABLE: u32 = 1024;
+
+/// The exponent of about 130 milliseconds: a thread that answers may have to wait for its turn.
+const ACK_DELAY: u8 = 15;
+
+bitflags! {
+    /// What an adapter can do, of what verbs have a flag for.
+    ///
+    /// ```
+    /// use feroce::{Device, DeviceCaps};
+    ///
+    /// let attr = Device::at(["127.0.0.21".parse()?]).attr()?;
+    /// assert!(attr.caps.contains(DeviceCaps::MEM_WINDOW));
+    /// for (name, _) in attr.caps.iter_names() {
+    ///     println!("{name}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_device_cap_flags")]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct DeviceCaps: u32 {
+        /// Counts packets with a wrong partition key.
+        const BAD_PKEY_CNTR = 1 << 1;
+        /// Counts packets with a wrong queue key.
+        const BAD_QKEY_CNTR = 1 << 2;
+        /// Modifying a queue pair can name the state that it is expected to be in.
+        const CURR_QP_STATE_MOD = 1 << 7;
+        /// Tells when its port becomes active.
+        const PORT_ACTIVE_EVENT = 1 << 10;
+        /// Has a system image GUID.
+        const SYS_IMAGE_GUID = 1 << 11;
+        /// Answers "receiver not ready" on reliable connections.
+        const RC_RNR_NAK_GEN = 1 << 12;
+        /// Can wait for a number of completions.
+        const N_NOTIFY_CQ = 1 << 14;
+        /// Has memory windows.
+        const MEM_WINDOW = 1 << 17;
+        /// Has extended reliable connections.
+        const XRC = 1 << 20;
+        /// Has local invalidation and registration by work request.
+        const MEM_MGT_EXTENSIONS = 1 << 21;
+        /// Has memory windows of type 2B, which belong to one queue pair.
+        const MEM_WINDOW_TYPE_2B = 1 << 24;
+    }
+}
+
+bitflags! {
+    /// What a port can do, of what verbs have a flag for.
+    ///
+    /// ```
+    /// use feroce::{Device, PortCaps};
+    ///
+    /// let port = Device::at(["127.0.0.21".parse()?]).port()?;
+    /// assert!(port.caps.contains(PortCaps::IP_BASED_GIDS));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_port_cap_flags")]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct PortCaps: u32 {
+        /// Messages of connection management reach it.
+        const CM = 1 << 16;
+        /// Its GIDs are made from IP addresses.
+        const IP_BASED_GIDS = 1 << 26;
+    }
+}
+
+/// What atomic operations are atomic to.
+#[doc(alias = "ibv_atomic_cap")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AtomicCap {
+    /// There are none.
+    None = 0,
+    /// Atomic operations of the same adapter.
+    Hca = 1,
+    /// Whatever touches the memory, processors as well.
+    Global = 2,
+}
+
+/// Limits and identity of a device.
+///
+/// ```
+/// let attr = feroce::Device::at(["127.0.0.21".parse()?]).attr()?;
+/// println!("{} {:016x}: {} queue pairs", attr.name, attr.guid, attr.limits.max_qp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_device_attr")]
+#[doc(alias = "ibv_device_attr_ex")]
+#[non_exhaustive]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceAttr {
+    /// Name.
+    pub name: String,
+    /// Version of the adapter, which is the version of this crate.
+    pub fw_ver: &'static str,
+    /// Node GUID.
+    pub guid: u64,
+    /// GUID of the machine as far as the adapter knows: the same.
+    pub sys_image_guid: u64,
+    /// Vendor.
+    pub vendor_id: u32,
+    /// Model.
+    pub vendor_part_id: u32,
+    /// Revision of the model.
+    pub hw_ver: u32,
+    /// Ports.
+    pub ports: u8,
+    /// What it can do.
+    pub caps: DeviceCaps,
+    /// How much of everything it can hold.
+    pub limits: Limits,
+    /// Longest message in bytes.
+    pub max_msg_size: u64,
+    /// Longest memory region in bytes.
+    pub max_mr_size: u64,
+    /// Page sizes that memory may have, as a sum.
+    pub page_size_cap: u64,
+    /// Reads and atomics of peers that it can hold, all queue pairs together.
+    pub max_res_rd_atomic: u32,
+    /// What atomic operations are atomic to.
+    pub atomic_cap: AtomicCap,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Queue pairs attached to multicast groups, all groups together.
+    pub max_total_mcast_qp_attach: u32,
+    /// Scatter/gather elements in a receive of a shared receive queue.
+    pub max_srq_sge: u32,
+    /// Partition keys.
+    pub max_pkeys: u16,
+    /// How long an acknowledgement may take to leave: 4.096 us times two to this power.
+    pub local_ca_ack_delay: u8,
+    /// Bits of a completion's timestamp that count.
+    pub completion_timestamp_mask: u64,
+    /// Rate of timestamps: they are in nanoseconds.
+    pub core_clock_khz: u64,
+    /// Completion vectors.
+    pub comp_vectors: u32,
+}
+
+impl DeviceAttr {
+    pub(crate) fn of(device: &Device, config: &Config) -> Self {
+        let limits = config.limits;
+        Self {
+            name: device.name().to_owned(),
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            guid: device.guid(),
+            sys_image_guid: device.guid(),
+            vendor_id: VENDOR_ID,
+            vendor_part_id: 1,
+            hw_ver: 0,
+            ports: 1,
+            caps: DeviceCaps::all(),
+            limits,
+            max_msg_size: feroce_engine::MAX_MESSAGE,
+            max_mr_size: u64::MAX,
+            page_size_cap: PAGE_SIZES,
+            max_res_rd_atomic: limits.max_qp.saturating_mul(limits.max_rd_atomic.into()),
+            // Atomics are instructions of the processor, so more could be promised; but this is
+            // what programs have been tried with on other software adapters.
+            atomic_cap: AtomicCap::Hca,
+            max_mw: limits.max_mr,
+            max_total_mcast_qp_attach: limits
+                .max_mcast_grp
+                .saturating_mul(limits.max_mcast_qp_attach),
+            max_srq_sge: limits.max_sge,
+            max_pkeys: u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX),
+            local_ca_ack_delay: ACK_DELAY,
+            completion_timestamp_mask: u64::MAX,
+            core_clock_khz: 1_000_000,
+            comp_vectors: 1,
+        }
+    }
+}
+
+/// Whether packets can pass.
+#[doc(alias = "ibv_port_state")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PortState {
+    /// The interface is down.
+    Down = 1,
+    /// They can.
+    Active = 4,
+}
+
+/// Whether there is a cable, so to speak.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PhysState {
+    /// The interface is down.
+    Disabled = 3,
+    /// The interface is up.
+    LinkUp = 5,
+}
+
+impl From<PortState> for PhysState {
+    fn from(state: PortState) -> Self {
+        match state {
+            PortState::Down => Self::Disabled,
+            PortState::Active => Self::LinkUp,
+        }
+    }
+}
+
+/// Lanes of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LinkWidth {
+    /// One.
+    X1 = 1,
+    /// Four.
+    X4 = 2,
+}
+
+/// Speed of a lane, by the name of its generation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LaneSpeed {
+    /// 2.5 Gb/s.
+    Sdr = 1,
+    /// 5 Gb/s.
+    Ddr = 2,
+    /// 10 Gb/s.
+    Fdr10 = 8,
+    /// 25 Gb/s.
+    Edr = 32,
+    /// 50 Gb/s.
+    Hdr = 64,
+    /// 100 Gb/s.
+    Ndr = 128,
+}
+
+/// The width and lane speed of InfiniBand that come nearest to an interface, as Linux chooses
+/// them for RoCE.
+fn width_and_speed(mbit: u32) -> (LinkWidth, LaneSpeed) {
+    match mbit {
+        0..=1000 => (LinkWidth::X1, LaneSpeed::Sdr),
+        1001..=10_000 => (LinkWidth::X1, LaneSpeed::Fdr10),
+        10_001..=20_000 => (LinkWidth::X4, LaneSpeed::Ddr),
+        20_001..=25_000 => (LinkWidth::X1, LaneSpeed::Edr),
+        25_001..=40_000 => (LinkWidth::X4, LaneSpeed::Fdr10),
+        40_001..=100_000 => (LinkWidth::X4, LaneSpeed::Edr),
+        100_001..=200_000 => (LinkWidth::X4, LaneSpeed::Hdr),
+        _ => (LinkWidth::X4, LaneSpeed::Ndr),
+    }
+}
+
+/// The port of a device. Every device has one, whose number is 1; its link layer is Ethernet, and
+/// so it has no LID and no subnet manager.
+///
+/// ```
+/// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
+/// assert_eq!(port.active_mtu.bytes(), 4096);
+/// println!("{:?} with {} addresses", port.state, port.gids.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_port_attr")]
+#[non_exhaustive]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortAttr {
+    /// State.
+    pub state: PortState,
+    /// State of the cable.
+    pub phys_state: PhysState,
+    /// Greatest path MTU of any port.
+    pub max_mtu: Pmtu,
+    /// Greatest path MTU that its interface carries now.
+    pub active_mtu: Pmtu,
+    /// Longest message in bytes.
+    pub max_msg_size: u64,
+    /// What it can do.
+    pub caps: PortCaps,
+    /// Addresses by index; one that is zero is a hole.
+    #[doc(alias = "ibv_query_gid")]
+    pub gids: Vec<Gid>,
+    /// Addresses that it can have.
+    pub gid_table_len: u32,
+    /// Partition keys by index.
+    #[doc(alias = "ibv_query_pkey")]
+    pub pkeys: Vec<Pkey>,
+    /// Packets that came with a wrong partition key.
+    pub bad_pkeys: u64,
+    /// Packets that came with a wrong queue key.
+    pub bad_qkeys: u64,
+    /// Lanes.
+    pub active_width: LinkWidth,
+    /// Speed of a lane.
+    pub active_speed: LaneSpeed,
+}
+
+impl PortAttr {
+    pub(crate) fn of(
+        device: &Device,
+        config: &Config,
+        is_up: bool,
+        gids: &[Gid],
+        drops: &DropCounters,
+    ) -> Self {
+        let state = if is_up { PortState::Active } else { PortState::Down };
+        // Virtual interfaces have no speed.
+        let (active_width, active_speed) = width_and_speed(device.speed_mbit().unwrap_or(1000));
+        Self {
+            state,
+            phys_state: state.into(),
+            max_mtu: Pmtu::B4096,
+            active_mtu: config.port_mtu,
+            max_msg_size: feroce_engine::MAX_MESSAGE,
+            caps: PortCaps::all(),
+            gids: gids.to_vec(),
+            gid_table_len: GID_TABLE,
+            pkeys: config.pkeys.clone(),
+            bad_pkeys: drops.drop_bad_pkey,
+            bad_qkeys: drops.drop_bad_qkey,
+            active_width,
+            active_speed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn width_and_speed_carry_what_the_interface_carries() {
+        let lanes = |width| if width == LinkWidth::X1 { 1.0 } else { 4.0 };
+        let gbit = |speed| match speed {
+            LaneSpeed::Sdr => 2.5,
+            LaneSpeed::Ddr => 5.0,
+            LaneSpeed::Fdr10 => 10.0,
+            LaneSpeed::Edr => 25.0,
+            LaneSpeed::Hdr => 50.0,
+            LaneSpeed::Ndr => 100.0,
+        };
+        for mbit in [100, 1000, 2500, 10_000, 20_000, 25_000, 40_000, 50_000, 100_000, 400_000] {
+            let (width, speed) = width_and_speed(mbit);
+            let carried = lanes(width) * gbit(speed);
+            let wanted = f64::from(mbit) / 1000.0;
+            assert!(
+                carried >= wanted && carried <= 4.0 * wanted.max(2.5),
+                "{mbit} Mb/s: {carried}"
+            );
+        }
+    }
+}
