@@ -64,33 +64,9 @@ pub(crate) type ibv_gid_type_sysfs = c_uint;
 pub(crate) const IBV_GID_TYPE_SYSFS_IB_ROCE_V1: ibv_gid_type_sysfs = 0;
 pub(crate) const IBV_GID_TYPE_SYSFS_ROCE_V2: ibv_gid_type_sysfs = 1;
 
-/// What `ibv_advise_mr` is to do.
-pub(crate) type ib_uverbs_advise_mr_advice = c_uint;
-pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
-pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
-pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
-pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
-
-/// `ibv_port_attr::flags`: addresses must have a global route.
-pub(crate) const IBV_QPF_GRH_REQUIRED: u8 = 1;
-
-/// Access flags that a device may ignore.
-pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
-
 /// What a parent domain's allocator returns to leave the work to the library.
 pub(crate) const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void =
     core::ptr::without_provenance_mut(usize::MAX);
-
-/// Flags of `rdma_getaddrinfo`, and the key of datagrams in its port space.
-pub(crate) const RAI_PASSIVE: c_int = 0x01;
-pub(crate) const RAI_NUMERICHOST: c_int = 0x02;
-pub(crate) const RAI_NOROUTE: c_int = 0x04;
-pub(crate) const RAI_FAMILY: c_int = 0x08;
-pub(crate) const RAI_SA: c_int = 0x10;
-pub(crate) const RAI_DNS: c_int = 0x20;
-pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
-/// Level of the options of rsockets.
-pub(crate) const SOL_RDMA: c_int = 0x10000;
 
 /// Declares types that are only passed by pointer, since no call that uses them is supported.
 macro_rules! opaque {

@@ -1,6 +1,6 @@
 //! Constants of `rdma_cma.h` and `rsocket.h`.
 
-use core::ffi::c_uint;
+use core::ffi::{c_int, c_uint};
 
 c_values! {
     rdma_cm_event_type: c_uint {
@@ -64,5 +64,19 @@ c_values! {
         RDMA_INLINE = 2,
         RDMA_IOMAPSIZE = 3,
         RDMA_ROUTE = 4,
+    }
+    rdma_addrinfo_flags: c_int {
+        RAI_PASSIVE = 0x1,
+        RAI_NUMERICHOST = 0x2,
+        RAI_NOROUTE = 0x4,
+        RAI_FAMILY = 0x8,
+        RAI_SA = 0x10,
+        RAI_DNS = 0x20,
+    }
+    rdma_qkey: u32 {
+        RDMA_UDP_QKEY = 0x1234567,
+    }
+    rsocket_level: c_int {
+        SOL_RDMA = 0x10000,
     }
 }

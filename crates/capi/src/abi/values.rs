@@ -344,4 +344,18 @@ c_values! {
         IBV_REREG_MR_ERR_CMD = -4,
         IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
     }
+    ib_uverbs_advise_mr_advice: c_uint {
+        IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
+    }
+    ib_uverbs_advise_mr_flag: u32 {
+        IBV_ADVISE_MR_FLAG_FLUSH = 1,
+    }
+    ib_uverbs_query_port_flags: u8 {
+        IBV_QPF_GRH_REQUIRED = 1,
+    }
+    ib_uverbs_access_flags: c_uint {
+        IBV_ACCESS_OPTIONAL_RANGE = 0x3ff00000,
+    }
 }

@@ -1,0 +1,90 @@
+//! What the tests of the shared library have in common: where it is, and a C compiler.
+#![allow(dead_code, reason = "every test uses a part")]
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::{env, fs};
+
+/// The names under which programs look for the library.
+pub(crate) const NAMES: [&str; 4] =
+    ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+
+/// The library, built if it is not up to date: cargo does not do so for tests, which cannot link
+/// to a library of C.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        // target/debug/deps/this-test
+        let test = env::current_exe().expect("the path of this test");
+        let folder = test.parent().and_then(Path::parent).expect("the folder of a profile");
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") => "dev",
+            Some(name) => name,
+            None => panic!("{} is not in a folder of cargo", test.display()),
+        };
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--package=feroce-capi", "--lib", "--profile", profile]);
+        cargo.arg("--target-dir").arg(folder.parent().expect("the folder of cargo"));
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        folder.join("libferoce_capi.so")
+    })
+}
+
+/// A folder of this test, made anew.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}"));
+    match fs::remove_dir_all(&folder) {
+        Err(e) if e.kind() != ErrorKind::NotFound => panic!("{}: {e}", folder.display()),
+        _ => fs::create_dir_all(&folder).expect("a folder"),
+    }
+    folder
+}
+
+/// A folder with the library under its four names, as `feroce run` makes it.
+pub(crate) fn directory(name: &str) -> PathBuf {
+    let folder = scratch(name);
+    for name in NAMES {
+        symlink(library(), folder.join(name)).expect("a link");
+    }
+    folder
+}
+
+/// Runs a command to its end; `None`, said aloud, if it is not installed and need not be.
+pub(crate) fn output(command: &mut Command, package: &str) -> Option<Output> {
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(e) if e.kind() == ErrorKind::NotFound => skip(command.get_program(), package),
+        Err(e) => panic!("{}: {e}", command.get_program().display()),
+    }
+}
+
+/// Says that a test cannot run for want of a package. In CI it must.
+pub(crate) fn skip<T>(what: impl AsRef<Path>, package: &str) -> Option<T> {
+    let what = what.as_ref().display();
+    assert!(env::var_os("CI").is_none(), "{what} must be there in CI: apt-get install {package}");
+    // Straight to the stream: the test harness hides what the macros print.
+    let line = format!("SKIPPED: {what} is missing (apt-get install {package})\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("stderr");
+    None
+}
+
+/// Whether the headers of both libraries are there.
+pub(crate) fn headers() -> Option<()> {
+    let wanted = ["/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h"];
+    match wanted.iter().find(|header| !Path::new(header).exists()) {
+        None => Some(()),
+        Some(header) => skip(header, "libibverbs-dev librdmacm-dev"),
+    }
+}
+
+/// Runs the C compiler with the arguments; its output must be empty of errors.
+pub(crate) fn gcc(args: &[&str]) -> Option<Output> {
+    let output = output(Command::new("gcc").args(args), "gcc")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "gcc {}:\n{errors}", args.join(" "));
+    Some(output)
+}
