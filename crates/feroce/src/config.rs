@@ -3,6 +3,7 @@
 //! Every setting is one row of [`KEYS`]; the file, the environment and the documentation follow
 //! from it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{env, fs};
@@ -39,6 +40,10 @@ pub struct Settings {
     pub fault: Option<FaultConfig>,
     /// Where to write a line per packet; `-` is standard error.
     pub trace: Option<PathBuf>,
+    /// Names of devices: the first one's, those after it count on from the number at its end.
+    pub device_name: Option<String>,
+    /// Devices to have instead of one for every interface: the addresses of each.
+    pub addresses: Vec<Vec<IpAddr>>,
     /// Who looks at every packet that the device sends and receives, if anybody does.
     pub tap: Option<Arc<dyn Tap>>,
 }
@@ -55,6 +60,8 @@ impl Default for Settings {
             pcap: None,
             fault: None,
             trace: None,
+            device_name: None,
+            addresses: Vec::new(),
             tap: None,
         }
     }
@@ -85,7 +92,7 @@ const KEYS: &[Key] = &[
     Key {
         name: "pcap",
         default: "none",
-        help: "file to capture packets to (pcapng; `%d` becomes the device's name)",
+        help: "file to capture packets to (pcapng; `%d` becomes the device's name, `%p` the process id)",
         apply: |s, v| set(&mut s.pcap, Ok(Some(v.into()))),
     },
     Key {
@@ -101,8 +108,22 @@ const KEYS: &[Key] = &[
     Key {
         name: "trace",
         default: "none",
-        help: "file for a line per packet; `-` is standard error",
+        help: "file for a line per packet, `%d` and `%p` as above; `-` is standard error",
         apply: |s, v| set(&mut s.trace, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "device_name",
+        default: "feroce0",
+        help: "name of the first device, for programs that insist on `mlx5_0`; the others count on \
+               from the number at its end",
+        apply: |s, v| set(&mut s.device_name, name(v).map(Some)),
+    },
+    Key {
+        name: "address",
+        default: "those of interfaces",
+        help: "devices to have instead of one for every interface, by address: \
+               `10.0.0.1,fd00::1` is one device with two, `127.0.0.1;127.0.0.2` are two devices",
+        apply: |s, v| set(&mut s.addresses, addresses(v)),
     },
     Key {
         name: "tail_probe",
@@ -198,6 +219,18 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Changes the setting that has this name in the file, and says what is wrong with the value.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let key = KEYS.iter().find(|key| key.name == name);
+        let key = key.ok_or_else(|| Error::Setting(format!("there is no setting {name:?}")))?;
+        (key.apply)(self, value).map_err(|why| Error::Setting(format!("{name} = {value:?}: {why}")))
+    }
+
+    /// The variable of the environment that says the same as a name in the file.
+    pub fn variable(name: &str) -> String {
+        variable_name(name)
+    }
+
     /// Changes what a file in TOML says.
     fn apply_file(&mut self, text: &str) -> Result<(), String> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
@@ -254,6 +287,22 @@ fn number<T: std::str::FromStr>(value: &str) -> Result<T, Wrong> {
     value.replace('_', "").parse().map_err(|_| "not a number in range".into())
 }
 
+/// A name that a directory of sysfs can have.
+fn name(value: &str) -> Result<String, Wrong> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let is_good = value.len() < 60 && value.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if is_good && value.chars().all(fits) {
+        return Ok(value.to_owned());
+    }
+    Err("letters, digits and `_-.`, fewer than 60".into())
+}
+
+/// Devices with semicolons between them, addresses of each with commas.
+fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
+    let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
+    value.split(';').map(|device| device.split(',').map(address).collect()).collect()
+}
+
 fn switch(value: &str) -> Result<bool, Wrong> {
     match value {
         "1" | "on" | "yes" | "true" => Ok(true),
@@ -275,6 +324,19 @@ mod tests {
         assert_eq!((settings.engine.seed, settings.gso, settings.gro), (42, false, true));
         assert!(settings.strict_icrc);
         assert_eq!(settings.fault, "loss=1%".parse().ok());
+    }
+
+    #[test]
+    fn devices_are_named_by_address() {
+        let mut settings = Settings::default();
+        settings.set("address", "10.0.0.1,fd00::1;127.0.0.2").unwrap();
+        let texts = |device: &Vec<IpAddr>| device.iter().map(IpAddr::to_string).collect();
+        let devices: Vec<Vec<String>> = settings.addresses.iter().map(texts).collect();
+        assert_eq!(devices, [vec!["10.0.0.1", "fd00::1"], vec!["127.0.0.2"]]);
+        assert!(settings.set("address", "10.0.0.1;").is_err());
+        assert!(settings.set("address", "localhost").is_err());
+        assert!(settings.set("device_name", "../etc").is_err());
+        assert!(settings.set("device_name", "mlx5_0").is_ok());
     }
 
     #[test]

@@ -39,11 +39,12 @@ pub(crate) fn build(
     Ok(link)
 }
 
-/// The file name with `%d` replaced by the name of the device.
+/// The file name with `%d` replaced by the name of the device and `%p` by the process id.
 fn named(file: &Path, device: &str) -> PathBuf {
     // Names of devices on addresses have colons, which some file systems refuse.
     let device = device.replace([':', '/'], "_");
-    PathBuf::from(file.to_string_lossy().replace("%d", &device))
+    let process = std::process::id().to_string();
+    PathBuf::from(file.to_string_lossy().replace("%d", &device).replace("%p", &process))
 }
 
 fn trace_output(file: &Path) -> io::Result<Box<dyn Write + Send>> {

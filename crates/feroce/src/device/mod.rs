@@ -44,9 +44,22 @@ pub struct Device {
 
 impl Device {
     /// Every interface that is up and has an address, as `feroce0`, `feroce1` and so on; loopback
-    /// comes last.
+    /// comes last. The user's settings may ask for other names, and for devices on addresses.
     #[doc(alias = "ibv_get_device_list")]
     pub fn list() -> Result<Vec<Self>, Error> {
+        let settings = Settings::load()?;
+        let mut devices = match settings.addresses.as_slice() {
+            [] => Self::of_interfaces()?,
+            chosen => chosen.iter().map(|addresses| Self::at(addresses.iter().copied())).collect(),
+        };
+        let first = settings.device_name.as_deref().unwrap_or("feroce0");
+        for (i, device) in devices.iter_mut().enumerate() {
+            device.name = nth_name(first, i);
+        }
+        Ok(devices)
+    }
+
+    fn of_interfaces() -> Result<Vec<Self>, Error> {
         let mut devices: Vec<Self> = Vec::new();
         for entry in getifaddrs()? {
             let Some(gid) = entry.address.as_ref().and_then(gid_of) else { continue };
@@ -67,10 +80,7 @@ impl Device {
             device.gids.push(gid);
         }
         devices.sort_by_key(|d| d.kind == DeviceKind::Loopback);
-        for (i, device) in devices.iter_mut().enumerate() {
-            device.name = format!("feroce{i}");
-            device.gids.sort_by_key(|gid| gid_rank(*gid));
-        }
+        devices.iter_mut().for_each(|d| d.gids.sort_by_key(|gid| gid_rank(*gid)));
         Ok(devices)
     }
 
@@ -179,6 +189,17 @@ impl Device {
     }
 }
 
+/// Name of the `n`-th device after one called `first`: behind `mlx5_0` comes `mlx5_1`, behind
+/// `rdma` comes `rdma1`.
+fn nth_name(first: &str, n: usize) -> String {
+    let stem = first.trim_end_matches(|c: char| c.is_ascii_digit());
+    match first[stem.len()..].parse::<usize>() {
+        _ if n == 0 => first.to_owned(),
+        Ok(number) => format!("{stem}{}", number.saturating_add(n)),
+        Err(_) => format!("{first}{n}"),
+    }
+}
+
 fn gid_of(addr: &nix::sys::socket::SockaddrStorage) -> Option<Gid> {
     match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
         (Some(v4), _) => Some(Gid::from_ipv4(v4.ip().octets())),
@@ -207,5 +228,18 @@ fn gid_rank(gid: Gid) -> u8 {
         Some(_) => 0,
         None if std::net::Ipv6Addr::from(gid.0).is_unicast_link_local() => 2,
         None => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_on() {
+        let names = |first| [0, 1, 2].map(|n| nth_name(first, n));
+        assert_eq!(names("feroce0"), ["feroce0", "feroce1", "feroce2"]);
+        assert_eq!(names("mlx5_9"), ["mlx5_9", "mlx5_10", "mlx5_11"]);
+        assert_eq!(names("rdma"), ["rdma", "rdma1", "rdma2"]);
     }
 }
