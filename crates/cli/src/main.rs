@@ -4,6 +4,7 @@ mod asyncwatch;
 mod decode;
 mod demo;
 mod devices;
+mod dropin;
 mod generate;
 mod ladder;
 mod perf;
@@ -21,6 +22,7 @@ use signal_hook::consts::SIGPIPE;
 const EXAMPLES: &str = "\
 Examples:
   feroce demo                    see every operation and its packets
+  feroce run -- ib_write_bw ...  run an RDMA program as it is, without RDMA hardware
   feroce rc-pingpong --both      bounce messages between two adapters on this machine
   feroce devinfo -v              what the adapters of this machine can do
 
@@ -54,6 +56,10 @@ enum Command {
     /// Show what RDMA is: two adapters on this machine, every operation, its packets, its speed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::Args),
+    /// Run a program that uses libibverbs or librdmacm, as it is, on the software adapter.
+    Run(dropin::RunArgs),
+    /// Print the environment that makes programs of a shell run on the software adapter.
+    Env(dropin::EnvArgs),
     /// List the devices.
     Devices(devices::ListArgs),
     /// Show the attributes of devices.
@@ -93,6 +99,8 @@ fn main() -> ExitCode {
     let json = cli.json;
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args, json),
+        Command::Run(args) => dropin::run(&args),
+        Command::Env(args) => dropin::env(&args),
         Command::Devices(args) => devices::list(&args, json),
         Command::Devinfo(args) => devices::info(&args, json),
         Command::RcPingpong(args) => pingpong::rc(&args, json),

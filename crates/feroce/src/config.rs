@@ -92,7 +92,8 @@ const KEYS: &[Key] = &[
     Key {
         name: "pcap",
         default: "none",
-        help: "file to capture packets to (pcapng; `%d` becomes the device's name, `%p` the process id)",
+        help: "file to capture packets to (pcapng; `%d` becomes the device's name, `%p` the \
+               process id)",
         apply: |s, v| set(&mut s.pcap, Ok(Some(v.into()))),
     },
     Key {

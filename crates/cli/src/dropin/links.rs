@@ -1,0 +1,78 @@
+//! A directory with the library under the names that programs know.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use anyhow::Context as _;
+
+/// The names: those that programs are linked with, and those that some load at run time.
+const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+
+/// The one of them to preload. It is the library's own name, too.
+pub(super) const PRELOAD: &str = "libibverbs.so.1";
+
+/// The directory for a library: its own, where it was installed with its names, or one made for
+/// the user. That one is named after the library, so that nobody ever has to change one that
+/// somebody is using.
+pub(super) fn directory(library: &Path) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = library.parent().filter(|folder| is_complete(folder, library)) {
+        return Ok(folder.to_owned());
+    }
+    let base = feroce::runtime_dir().context("there is no place for links to the library")?;
+    let folder = base.join(format!("lib-{}-{:016x}", env!("CARGO_PKG_VERSION"), hash(library)));
+    make(&folder, library)
+        .with_context(|| format!("cannot make links to the library in {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn is_complete(folder: &Path, library: &Path) -> bool {
+    // The dynamic linker takes these for the end of a path.
+    if folder.as_os_str().as_encoded_bytes().iter().any(|byte| b" \t:;".contains(byte)) {
+        return false;
+    }
+    let leads_there = |name: &&str| folder.join(name).canonicalize().is_ok_and(|to| to == library);
+    NAMES.iter().all(leads_there)
+}
+
+fn make(folder: &Path, library: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    for name in NAMES {
+        match symlink(library, folder.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A number for a path; two libraries shall not share a directory.
+fn hash(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_made_once_and_found_again() {
+        let place = std::env::temp_dir().join(format!("feroce-links-{}", std::process::id()));
+        fs::create_dir_all(&place).unwrap();
+        let library = place.join("library.so");
+        fs::write(&library, "").unwrap();
+        let library = library.canonicalize().unwrap();
+        let folder = place.join("links");
+        assert!(!is_complete(&folder, &library));
+        make(&folder, &library).unwrap();
+        make(&folder, &library).unwrap();
+        assert!(is_complete(&folder, &library));
+        fs::remove_dir_all(&place).unwrap();
+    }
+}

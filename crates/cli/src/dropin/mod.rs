@@ -1,0 +1,144 @@
+//! `feroce run` and `feroce env`: programs that use libibverbs and librdmacm, as they are, on the
+//! software adapter.
+//!
+//! The library that stands in for both is another file, which this command only looks for
+//! ([`library`]). It goes first in the search path under its four names ([`links`]), and it is
+//! preloaded, for programs that bring a copy of libibverbs under another name and for the files
+//! that programs look for.
+
+mod library;
+mod links;
+mod settings;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::bail;
+use settings::SettingArgs;
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  feroce run -- ibv_devinfo -v
+  feroce run -- ib_write_bw 10.0.0.2               the other side runs `feroce run -- ib_write_bw`
+  feroce run --pcap run.pcapng -- rping -c -a 10.0.0.2 -C 5 -v
+  feroce run --loss 1% --seed 7 -- ib_send_lat 10.0.0.2
+  feroce run --device-name mlx5_0 -- python3 train.py
+
+The exit status is the program's. FEROCE_LIB names the library if it is not where it is expected.";
+
+const ENV_EXAMPLES: &str = "\
+Examples:
+  eval \"$(feroce env)\"                          every program from now on, in this shell
+  feroce env --shell fish | source
+  eval \"$(feroce env --device-name mlx5_0)\"
+
+`feroce run` does the same for one program.";
+
+/// Options of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Options of `env`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENV_EXAMPLES)]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// For which shell
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    shell: Shell,
+}
+
+/// How a shell exports a variable.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Shell {
+    /// sh, bash, zsh and their like.
+    Sh,
+    /// fish.
+    Fish,
+}
+
+/// Becomes the program: nothing of this command is left to stand between it and its parent.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let [program, rest @ ..] = args.command.as_slice() else { bail!("which program?") };
+    let mut command = Command::new(program);
+    command.args(rest).envs(environment(&args.settings)?);
+    let error = command.exec();
+    // As shells do: 127 if it is not there, 126 if it cannot be run.
+    eprintln!("feroce: {}: {error}", program.display());
+    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+}
+
+/// Prints what a shell has to say so that its programs run as with `run`.
+pub(crate) fn env(args: &EnvArgs) -> anyhow::Result<ExitCode> {
+    for (name, value) in environment(&args.settings)? {
+        let Some(value) = value.to_str() else {
+            bail!("{name} would be {}, which is not text", value.display());
+        };
+        match args.shell {
+            Shell::Sh => println!("export {name}={}", quoted(value, r"'\''")),
+            Shell::Fish => {
+                println!("set -gx {name} {};", quoted(&value.replace('\\', r"\\"), r"\'"))
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Text in single quotes, with those inside it written as `quote`.
+fn quoted(text: &str, quote: &str) -> String {
+    format!("'{}'", text.replace('\'', quote))
+}
+
+/// The variables that make a program take our library, and the settings for it.
+fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>> {
+    let library = library::find()?;
+    let folder = links::directory(&library)?;
+    let mut variables = settings.variables()?;
+    let ahead = |name: &str, first: &Path| {
+        let before = std::env::var_os(name).unwrap_or_default();
+        (name.to_owned(), put_first(first.as_os_str(), &before))
+    };
+    variables.push(ahead("LD_LIBRARY_PATH", &folder));
+    // By the name that the linker sees in the search path, so that the file is mapped once.
+    variables.push(ahead("LD_PRELOAD", &folder.join(links::PRELOAD)));
+    Ok(variables)
+}
+
+/// A list of paths with `first` at its head, and nowhere else.
+fn put_first(first: &OsStr, list: &OsStr) -> OsString {
+    let others = std::env::split_paths(list).filter(|path| path.as_os_str() != first);
+    let others = others.filter(|path| !path.as_os_str().is_empty());
+    others.fold(first.to_owned(), |mut all, path| {
+        all.push(":");
+        all.push(path);
+        all
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_get_a_new_head() {
+        let put = |list: &str| put_first("/a".as_ref(), list.as_ref());
+        assert_eq!(put(""), "/a");
+        assert_eq!(put("/b:/c"), "/a:/b:/c");
+        assert_eq!(put("/b:/a::/c"), "/a:/b:/c");
+    }
+
+    #[test]
+    fn values_survive_the_shell() {
+        assert_eq!(quoted("it's", r"'\''"), r"'it'\''s'");
+    }
+}

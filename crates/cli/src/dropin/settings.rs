@@ -1,0 +1,134 @@
+//! Settings of the adapter that `run` and `env` pass to programs through the environment.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use feroce::Settings;
+
+/// Options. `docs/CONFIGURATION.md` has more settings, which the environment can say directly.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct SettingArgs {
+    /// Capture packets to a file; `%d` becomes the device's name, `%p` the process id
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Write a line for every packet, to standard error or to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "-")]
+    trace: Option<PathBuf>,
+    /// Lose received packets: `1%`
+    #[arg(long, value_name = "P")]
+    loss: Option<String>,
+    /// Receive packets twice: `0.1%`
+    #[arg(long, value_name = "P")]
+    dup: Option<String>,
+    /// Receive packets late: `1%`, or `1%:3` for after the three that follow
+    #[arg(long, value_name = "P[:N]")]
+    reorder: Option<String>,
+    /// Change bits of received packets: `0.01%`
+    #[arg(long, value_name = "P")]
+    corrupt: Option<String>,
+    /// Delay received packets: `50us`, or `50us~20us` for 30 to 70
+    #[arg(long, value_name = "T")]
+    delay: Option<String>,
+    /// Receive no faster than this: `10Gbit`, or `10Gbit:256KiB` with the queue in front
+    #[arg(long, value_name = "R")]
+    rate: Option<String>,
+    /// Make chance repeat itself: faults, and what the adapter draws
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Name of the first device, for programs that insist on one
+    #[arg(long, value_name = "NAME")]
+    device_name: Option<String>,
+    /// Have a device on an address, or on several with commas between; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    address: Vec<String>,
+}
+
+impl SettingArgs {
+    /// The variables that say the same. Mistakes are named here, and not by the program.
+    pub(super) fn variables(&self) -> anyhow::Result<Vec<(String, OsString)>> {
+        let mut chosen: Vec<(&str, OsString)> = Vec::new();
+        for (name, file) in [("pcap", &self.pcap), ("trace", &self.trace)] {
+            if let Some(file) = file {
+                chosen.push((name, absolute(file)?));
+            }
+        }
+        chosen.extend(self.faults().map(|faults| ("fault", faults.into())));
+        chosen.extend(self.seed.map(|seed| ("seed", seed.to_string().into())));
+        chosen.extend(self.device_name.clone().map(|name| ("device_name", name.into())));
+        if !self.address.is_empty() {
+            chosen.push(("address", self.address.join(";").into()));
+        }
+        let mut settings = Settings::default();
+        for (name, value) in &chosen {
+            let value = value.to_str().with_context(|| format!("{name}: not text"))?;
+            settings.set(name, value)?;
+        }
+        Ok(chosen.into_iter().map(|(name, value)| (Settings::variable(name), value)).collect())
+    }
+
+    /// The faults, as one setting has them all.
+    fn faults(&self) -> Option<String> {
+        let faults = [
+            ("loss", &self.loss),
+            ("dup", &self.dup),
+            ("reorder", &self.reorder),
+            ("corrupt", &self.corrupt),
+            ("delay", &self.delay),
+            ("rate", &self.rate),
+        ];
+        let given = faults.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let mut list: Vec<String> = given.map(|(name, value)| format!("{name}={value}")).collect();
+        if list.is_empty() {
+            return None;
+        }
+        list.extend(self.seed.map(|seed| format!("seed={seed}")));
+        Some(list.join(","))
+    }
+}
+
+/// The path from the root: the program may go elsewhere before it opens a device.
+fn absolute(file: &PathBuf) -> anyhow::Result<OsString> {
+    if file.as_os_str() == "-" {
+        return Ok("-".into());
+    }
+    let path = std::path::absolute(file).with_context(|| file.display().to_string())?;
+    Ok(path.into_os_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(args: &SettingArgs) -> String {
+        let variables = args.variables().unwrap().into_iter();
+        let text = variables.map(|(name, value)| format!("{name}={}", value.display()));
+        text.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn options_become_variables() {
+        assert_eq!(text(&SettingArgs::default()), "");
+        let args = SettingArgs {
+            loss: Some("1%".into()),
+            delay: Some("50us".into()),
+            seed: Some(7),
+            device_name: Some("mlx5_0".into()),
+            address: vec!["10.0.0.1,fd00::1".into(), "10.0.0.2".into()],
+            trace: Some("-".into()),
+            ..SettingArgs::default()
+        };
+        assert_eq!(
+            text(&args),
+            "FEROCE_TRACE=- FEROCE_FAULT=loss=1%,delay=50us,seed=7 FEROCE_SEED=7 \
+             FEROCE_DEVICE_NAME=mlx5_0 FEROCE_ADDRESS=10.0.0.1,fd00::1;10.0.0.2"
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let wrong = SettingArgs { loss: Some("often".into()), ..SettingArgs::default() };
+        assert!(wrong.variables().unwrap_err().to_string().contains("loss=often"));
+    }
+}
