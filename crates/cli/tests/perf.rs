@@ -49,6 +49,7 @@ fn row(args: &[&str]) -> Value {
         assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{args:?}: {field} in {row}");
     }
     assert!(row["cpu_s"].as_f64().is_some_and(|n| n >= 0.0), "{row}");
+    assert!(row["peer_cpu_s"].is_null(), "there is but one process: {row}");
     assert!(row["p50_us"].as_f64() <= row["p99_us"].as_f64(), "{row}");
     row
 }
@@ -220,6 +221,7 @@ fn two_processes() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let rows = rows(&String::from_utf8(out.stdout).expect("text"));
     assert_eq!(rows[0]["iterations"], 100);
+    assert!(rows[0]["peer_cpu_s"].as_f64().is_some_and(|n| n >= 0.0), "{}", rows[0]);
     assert!(ends(&mut server.0));
 }
 

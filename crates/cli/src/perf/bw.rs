@@ -259,6 +259,7 @@ pub(crate) fn run(
         received: sink.map(|s| s.received),
         sent_pkts: after.sent_pkts - before.sent_pkts,
         rcvd_pkts: after.rcvd_pkts - before.rcvd_pkts,
+        cpu_us: None,
     };
     Ok((tally, sample))
 }

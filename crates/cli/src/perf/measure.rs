@@ -52,6 +52,9 @@ pub(crate) struct Row {
     pub(crate) max_us: f64,
     /// Processor time of this process.
     pub(crate) cpu_s: f64,
+    /// Processor time of the other process, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peer_cpu_s: Option<f64>,
     /// Share of what was sent that did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<f64>,
@@ -66,12 +69,13 @@ pub(crate) struct Figures {
     pub(crate) messages: f64,
     pub(crate) elapsed_s: f64,
     pub(crate) cpu_s: f64,
+    pub(crate) peer_cpu_s: Option<f64>,
     pub(crate) lost: Option<f64>,
 }
 
 impl Row {
     pub(crate) fn new(spec: &Spec, figures: Figures, sample: &Sample) -> Self {
-        let Figures { size, mtu, messages, elapsed_s, cpu_s, lost } = figures;
+        let Figures { size, mtu, messages, elapsed_s, cpu_s, peer_cpu_s, lost } = figures;
         let per_s = if elapsed_s > 0.0 { messages / elapsed_s } else { 0.0 };
         Self {
             op: spec.op.name(),
@@ -91,6 +95,7 @@ impl Row {
             p999_us: sample.us(0.999),
             max_us: round(sample.0.max() as f64 / 1e3, 3),
             cpu_s: round(cpu_s, 6),
+            peer_cpu_s: peer_cpu_s.map(|s| round(s, 6)),
             lost: lost.map(|l| round(l, 6)),
         }
     }

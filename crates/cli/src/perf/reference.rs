@@ -129,7 +129,7 @@ fn row(
     (messages, elapsed_s, cpu_s): (u64, f64, f64),
     sample: &Sample,
 ) -> Row {
-    let (messages, lost) = (messages as f64, None);
-    let figures = Figures { size, mtu: 0, messages, elapsed_s, cpu_s, lost };
+    let (messages, peer_cpu_s, lost) = (messages as f64, None, None);
+    let figures = Figures { size, mtu: 0, messages, elapsed_s, cpu_s, peer_cpu_s, lost };
     Row { op, mode: mode.name(), qps: 1, ..Row::new(spec, figures, sample) }
 }

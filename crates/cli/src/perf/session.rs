@@ -86,7 +86,8 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
         };
         ensure!(size > 0 && size <= spec.max_size(), "the client changed its mind about sizes");
         side.send(Message::Ready)?;
-        let tally = match spec.mode {
+        let cpu_before = clock::cpu_s();
+        let mut tally = match spec.mode {
             Mode::Lat => lat::follow(&mut end, side, size)?,
             Mode::Bw => {
                 let who = (spec.bidirectional, true);
@@ -94,6 +95,9 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
                 bw::run(&mut end, side, size, amount, who, &mut progress)?.0
             }
         };
+        if !side.is_here() {
+            tally.cpu_us = Some(((clock::cpu_s() - cpu_before) * 1e6) as u64);
+        }
         side.send(Message::Tally(tally))?;
     }
 }
@@ -154,6 +158,7 @@ fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figur
         messages: sent * (1.0 - lost.unwrap_or(0.0)),
         elapsed_s: own.elapsed_ns.max(peer.elapsed_ns) as f64 / 1e9,
         cpu_s,
+        peer_cpu_s: peer.cpu_us.map(|us| us as f64 / 1e6),
         lost,
     }
 }

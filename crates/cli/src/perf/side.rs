@@ -13,7 +13,7 @@ use super::spec::{Amount, Spec};
 use super::stop;
 
 /// Changes whenever the messages change.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// How long the other side may take to answer, in quarters of a second.
 const PATIENCE: u32 = 120;
@@ -46,6 +46,8 @@ pub(crate) struct Tally {
     /// Packets that its adapter sent and received.
     pub(crate) sent_pkts: u64,
     pub(crate) rcvd_pkts: u64,
+    /// Processor time of its process in microseconds, if that is not the process of both sides.
+    pub(crate) cpu_us: Option<u64>,
 }
 
 /// A line on the side channel.
@@ -112,6 +114,11 @@ impl Side {
             }
         })?;
         Ok(Self { out: Out::Tcp(stream), incoming, heeds_stop: false })
+    }
+
+    /// Whether the other side is in this process.
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.out, Out::Memory(_))
     }
 
     /// Says something to the other side.
