@@ -173,5 +173,9 @@ fn docs() -> Outcome<Done> {
 fn bench() -> Outcome<Done> {
     let mut bench = cargo(["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
     run(bench.args(["--", "--smoke"]))?;
+    run(&mut cargo(["test", "--release", "--manifest-path", "bench/Cargo.toml"]))?;
+    // Without those who must be installed: shows that the cable and the ends work.
+    let mut compare = cargo(["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
+    run(compare.args(["--bin", "compare", "--", "--quick", "--no-install", "--only", "UDP"]))?;
     Ok(quietly())
 }

@@ -1,0 +1,253 @@
+//! One measurement: starts the server, then the client, and waits for both.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+
+use crate::cable::{Cable, End, SERVER};
+use crate::clock::{ended_children_cpu_s, nap, now};
+use crate::read::Said;
+use crate::rows::{Door, Row};
+
+/// How long a server may take to be ready, and to end after its client.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs its arguments where `/sys/class/net` has the interfaces of the network namespace. UCX looks
+/// there; others do without, so it is tried and no more.
+const WITH_OWN_SYSFS: &str = r#"mount -t sysfs sysfs /sys 2>/dev/null; exec "$@""#;
+
+/// How measurements are made.
+pub(crate) struct Runner<'a> {
+    pub(crate) cable: &'a Cable,
+    /// How long to measure, for tools that look at the clock.
+    pub(crate) seconds: u32,
+    /// Run both ends at real-time priority.
+    pub(crate) realtime: bool,
+    /// The user wants to stop.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// A figure, and what it cost.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Measured {
+    pub(crate) value: f64,
+    pub(crate) cost: Option<Cost>,
+}
+
+/// Processor seconds per gigabyte moved.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Cost {
+    pub(crate) client: f64,
+    pub(crate) server: f64,
+}
+
+impl Runner<'_> {
+    /// Measures one row with the program at `path`.
+    pub(crate) fn measure(&self, row: &Row, path: &PathBuf) -> anyhow::Result<Measured> {
+        let mut server = self.start(row, path, End::Server)?;
+        self.wait_for_door(&mut server, row.door)?;
+        let client = self.start(row, path, End::Client)?;
+        // Tools that count and find the machine slow take longer than they were asked to.
+        let limit = Duration::from_secs(20 + 10 * u64::from(self.seconds));
+        let client = match self.finish(client, limit) {
+            Ok(client) => client,
+            Err(why) if self.is_stopped() => return Err(why),
+            Err(why) => {
+                let server = self.finish(server, Duration::ZERO).err();
+                let server = server.map_or(String::new(), |e| format!("; server: {e:#}"));
+                return Err(anyhow!("client: {why:#}{server}"));
+            }
+        };
+        let server = self.finish(server, PATIENCE).context("server")?;
+        let said = Said { client: client.said, server: server.said };
+        let figure = (row.read)(&said)?;
+        ensure!(figure.value.is_finite() && figure.value > 0.0, "measured nothing: {said:?}");
+        let (client_s, server_s) = figure.cpu_s.unwrap_or((client.cpu_s, server.cpu_s));
+        let cost = figure.gigabytes.map(|gb| Cost { client: client_s / gb, server: server_s / gb });
+        Ok(Measured { value: figure.value, cost })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn start(&self, row: &Row, path: &PathBuf, end: End) -> anyhow::Result<Process> {
+        // However this process ends, the kernel ends the other then.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        command.args(["unshare", "--mount", "--", "sh", "-c", WITH_OWN_SYSFS, "sh"]);
+        if self.realtime {
+            command.args(["chrt", "-f", "50"]);
+        }
+        let args = match end {
+            End::Client => row.client,
+            End::Server => row.server,
+        };
+        command.arg(path).args(expand(args, self.seconds)).envs(row.env.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.cable.inside(end, || Process::start(&mut command))?
+    }
+
+    fn wait_for_door(&self, server: &mut Process, door: Door) -> anyhow::Result<()> {
+        let since = now();
+        while !is_open(server.child.id(), door) {
+            ensure!(!self.is_stopped(), "interrupted");
+            if server.child.try_wait()?.is_some() {
+                let complaint = collected(server.stderr.take());
+                let why = last_line(&complaint).unwrap_or("says nothing");
+                bail!("the server ended at once: {why}");
+            }
+            ensure!(now() - since < PATIENCE, "the server does not open {door:?}");
+            nap();
+        }
+        Ok(())
+    }
+
+    /// Waits for a process to end well.
+    fn finish(&self, mut process: Process, limit: Duration) -> anyhow::Result<Ended> {
+        let cpu_before = ended_children_cpu_s();
+        let status = process.wait(now() + limit, self.stop)?;
+        let cpu_s = ended_children_cpu_s() - cpu_before;
+        let said = collected(process.stdout.take());
+        let complaint = collected(process.stderr.take());
+        let why = last_line(&complaint).or_else(|| last_line(&said)).unwrap_or("says nothing");
+        ensure!(status.success(), "{status}: {why}");
+        Ok(Ended { said, cpu_s })
+    }
+}
+
+/// A process that ended well.
+struct Ended {
+    said: String,
+    cpu_s: f64,
+}
+
+/// A process that is killed when nobody wants it any more.
+struct Process {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let mut process = Self { child, stdout: None, stderr: None };
+        process.stdout = process.child.stdout.take().map(collect).transpose()?;
+        process.stderr = process.child.stderr.take().map(collect).transpose()?;
+        Ok(process)
+    }
+
+    fn wait(&mut self, until: Instant, stop: &AtomicBool) -> anyhow::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+            if now() > until {
+                self.end();
+                bail!("did not end in time");
+            }
+            nap();
+        }
+    }
+
+    fn end(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Reads all that a process says, so that it never waits for a reader.
+fn collect(mut stream: impl Read + Send + 'static) -> std::io::Result<JoinHandle<String>> {
+    std::thread::Builder::new().spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth showing.
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn collected(stream: Option<JoinHandle<String>>) -> String {
+    stream.and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+/// Programs tend to say last what went wrong.
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+/// Fills in the arguments of a row.
+fn expand(args: &str, seconds: u32) -> Vec<String> {
+    let one = |arg: &str| match arg {
+        "{server}" => SERVER.to_owned(),
+        "{seconds}" => seconds.to_string(),
+        _ => match arg.strip_prefix('{').and_then(|arg| arg.strip_suffix("/s}")) {
+            Some(n) => (n.parse().unwrap_or(1) * u64::from(seconds)).to_string(),
+            None => arg.to_owned(),
+        },
+    };
+    args.split_whitespace().map(one).collect()
+}
+
+/// Whether a process has such a socket. (Others in its namespace would count, but are not there.)
+fn is_open(process: u32, door: Door) -> bool {
+    let tables = match door {
+        Door::Tcp(_) => ["tcp", "tcp6"],
+        Door::Udp(_) => ["udp", "udp6"],
+    };
+    tables.iter().any(|table| {
+        let sockets = std::fs::read_to_string(format!("/proc/{process}/net/{table}"));
+        sockets.is_ok_and(|sockets| has_door(&sockets, door))
+    })
+}
+
+/// Whether a table of sockets as the kernel writes it has an open door.
+fn has_door(sockets: &str, door: Door) -> bool {
+    const LISTENING: &str = "0A";
+    sockets.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, state) = (fields.next(), fields.nth(1));
+        let port = local.and_then(|local| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok());
+        match door {
+            Door::Tcp(wanted) => port == Some(wanted) && state == Some(LISTENING),
+            Door::Udp(wanted) => port == Some(wanted),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_filled_in() {
+        let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3);
+        assert_eq!(args, ["-c", SERVER, "-t", "3", "-n", "3000", "-J"]);
+        assert!(expand("", 3).is_empty());
+    }
+
+    #[test]
+    fn doors_are_seen_in_the_tables_of_the_kernel() {
+        let tcp = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
+                   0: 0200090A:1451 00000000:0000 0A 00000000:00000000\n   \
+                   1: 0200090A:1452 0100090A:9C40 01 00000000:00000000\n";
+        assert!(has_door(tcp, Door::Tcp(5201)));
+        assert!(!has_door(tcp, Door::Tcp(5202)), "a connection is no listener");
+        assert!(has_door(tcp, Door::Udp(5202)));
+        assert!(!has_door(tcp, Door::Tcp(5203)));
+        assert!(!has_door("", Door::Tcp(5201)));
+    }
+}
