@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn ucx_columns_go_by_their_heads() {
         let said = client(
-            "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+            "iterations,50.0_percentile_lat,avg_lat,overall_lat,\
+             avg_bw,overall_bw,avg_mr,overall_mr\n\
              4000,0.388,6901.348,2515.604,144.90,1000.00,145,2000000\n",
         );
         assert_eq!(ucx_latency(&said).unwrap().value, 0.388);
