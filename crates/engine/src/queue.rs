@@ -156,6 +156,18 @@ impl SendQueue {
         self.ring.free()
     }
 
+    /// Requests that were staged and not yet handed over.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.ring.staged()
+    }
+
+    /// Requests that are not complete, those staged included.
+    #[inline]
+    pub fn outstanding(&self) -> usize {
+        self.ring.len()
+    }
+
     /// State of the queue pair as the engine last published it.
     pub fn state(&self) -> QpState {
         self.shared.state()

@@ -79,7 +79,9 @@ impl Pump {
         }
         let mut busy = false;
         for i in 0..self.flows.len() {
-            busy |= self.post(end, i, now)?;
+            while self.post(end, i, now)? {
+                busy = true;
+            }
         }
         busy |= self.take(end, sample)?;
         let is_done = |f: &Flow| f.posted >= self.target && f.completed == f.posted;

@@ -39,6 +39,8 @@ pub struct Engine {
     bells: DoorbellOwner,
     /// Packets on their way to ourselves.
     loopback: tx::Loopback,
+    /// Acknowledgements that may wait.
+    acks: tx::HeldAcks,
     /// Latest time that anyone told us.
     now: Instant,
 }
@@ -53,6 +55,7 @@ impl Engine {
             qps,
             bells: DoorbellOwner::new(),
             loopback: tx::Loopback::default(),
+            acks: tx::HeldAcks::default(),
             now: Instant::ZERO,
         }
     }

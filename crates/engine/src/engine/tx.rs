@@ -37,7 +37,37 @@ impl Loopback {
     }
 }
 
+/// Queue pairs that have nothing to send but an acknowledgement, while those may wait.
+#[derive(Debug, Default)]
+pub(super) struct HeldAcks {
+    may_wait: bool,
+    slots: Vec<u32>,
+}
+
 impl Engine {
+    /// Whether bare acknowledgements may wait for something that leaves in the same call. A
+    /// consumer that answers what it receives makes them free that way. Whoever lets them wait
+    /// must take that back soon, because the peer waits for them.
+    #[inline]
+    pub fn let_acks_wait(&mut self, may_wait: bool) {
+        self.acks.may_wait = may_wait;
+        if may_wait {
+            return;
+        }
+        for slot in self.acks.slots.drain(..) {
+            if let Some(qp) = self.qps.at(slot).filter(|qp| !qp.queued) {
+                qp.queued = true;
+                self.core.ready.push_back(slot);
+            }
+        }
+    }
+
+    /// Whether acknowledgements wait because [`Engine::let_acks_wait`] allowed it.
+    #[inline]
+    pub fn has_waiting_acks(&self) -> bool {
+        !self.acks.slots.is_empty()
+    }
+
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
     pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
         self.now = now;
@@ -89,6 +119,10 @@ impl Engine {
                 continue;
             };
             qp.queued = false;
+            if self.acks.may_wait && qp.only_acknowledges() {
+                self.acks.slots.push(slot);
+                continue;
+            }
             qp.poll_transmit(&mut self.core, now, caps, out);
             if out.is_some() && qp.may_have_more() {
                 qp.queued = true;

@@ -80,6 +80,8 @@ pub(crate) struct Qp {
     paced_until: Instant,
     /// No congestion notification before this time.
     cnp_again_at: Instant,
+    /// An acknowledgement let requests pass; it is its turn now.
+    stepped_aside: bool,
     /// Whether the slot is in the ready queue.
     pub(crate) queued: bool,
     /// Its entries in the timer heap.
@@ -113,6 +115,7 @@ impl Qp {
             cc: None,
             paced_until: Instant::ZERO,
             cnp_again_at: Instant::ZERO,
+            stepped_aside: false,
             queued: false,
             armed: Armed::default(),
         }
@@ -143,9 +146,33 @@ impl Qp {
         Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
     }
 
-    /// Puts the next train into `out`, which is empty, answers first.
+    /// Puts the next train into `out`, which is empty. Answers go first, but a bare
+    /// acknowledgement lets one train of requests pass: as the shorter packet behind it, it can
+    /// leave in the same call.
     #[inline]
     pub(crate) fn poll_transmit(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        let steps_aside = self.rsp.replies.is_bare_ack() && self.requests_wait();
+        self.stepped_aside = steps_aside && !self.stepped_aside;
+        if self.stepped_aside {
+            self.poll_own(core, now, caps, out);
+        }
+        if out.is_none() {
+            self.poll_answer(core, now, caps, out);
+        }
+        if out.is_none() && !self.stepped_aside {
+            self.poll_own(core, now, caps, out);
+        }
+    }
+
+    /// Puts the next train of answers into `out`.
+    #[inline]
+    fn poll_answer(
         &mut self,
         core: &mut Core,
         now: Instant,
@@ -157,12 +184,22 @@ impl Qp {
         if !is_read || now >= self.paced_until {
             self.poll_reply(core, now, caps, out);
         }
-        if let Some(train) = out {
-            if is_read {
-                self.pace(now, train);
-            }
-            return;
+        if let Some(train) = out
+            && is_read
+        {
+            self.pace(now, train);
         }
+    }
+
+    /// Puts the next train of requests or datagrams into `out`.
+    #[inline]
+    fn poll_own(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
         match self.init.qp_type {
             QpType::Rc | QpType::XrcIni => {
                 self.poll_request(core, now, caps, out);
@@ -186,16 +223,28 @@ impl Qp {
         }
     }
 
+    /// Whether requests wait to be sent.
+    #[inline]
+    fn requests_wait(&self) -> bool {
+        self.req.may_send(self.sq.len())
+    }
+
     /// Whether something waits that congestion control may hold back.
     #[inline]
     fn has_paced_work(&self) -> bool {
-        self.req.may_send(self.sq.len()) || self.rsp.replies.starts_with_read()
+        self.requests_wait() || self.rsp.replies.starts_with_read()
+    }
+
+    /// Whether all it has to send is an acknowledgement, which might go with something else soon.
+    #[inline]
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        self.rsp.replies.is_bare_ack() && !self.requests_wait()
     }
 
     /// Whether a call of [`Qp::poll_transmit`] might give more right away.
     #[inline]
     pub(crate) fn may_have_more(&self) -> bool {
-        self.rsp.has_replies() || self.req.may_send(self.sq.len())
+        self.rsp.has_replies() || self.requests_wait()
     }
 
     /// When this queue pair wants to be called, if at all.

@@ -79,6 +79,12 @@ impl Replies {
         matches!(self.queue.front(), Some(Reply::Read(_)))
     }
 
+    /// Whether all there is to say is that everything is well.
+    #[inline]
+    pub(super) fn is_bare_ack(&self) -> bool {
+        self.queue.len() == 1 && matches!(self.queue.front(), Some(Reply::Ack { .. }))
+    }
+
     pub(super) fn clear(&mut self) {
         self.queue.clear();
     }

@@ -47,6 +47,18 @@ const ARMED_NS: u64 = 20_000_000;
 /// No wake-up is planned.
 const NEVER: u64 = u64::MAX;
 
+/// Why the driver is driven.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// There may be something to send.
+    Send,
+    /// Something may have arrived.
+    Receive,
+    /// Something may have arrived, for a consumer that polls all the time. It will answer or poll
+    /// again in a moment, so that acknowledgements may wait for that.
+    Poll,
+}
+
 /// What the lock protects.
 pub(crate) struct State {
     pub(crate) engine: Engine,
@@ -66,12 +78,18 @@ impl std::fmt::Debug for State {
 
 impl State {
     /// Takes what has arrived, answers, sends what is due, and tells consumers.
-    fn drive(&mut self, now: Instant, receive: bool) -> io::Result<bool> {
+    fn drive(&mut self, now: Instant, turn: Turn) -> io::Result<bool> {
         let mut busy = false;
-        if receive {
+        let (budget, may_wait) = match turn {
+            Turn::Send => (0, false),
+            Turn::Receive => (RX_BUDGET, false),
+            // Not to look whether there is a second train saves a system call.
+            Turn::Poll => (1, !self.engine.has_waiting_acks()),
+        };
+        self.engine.let_acks_wait(may_wait);
+        if budget > 0 {
             let (engine, link) = (&mut self.engine, &mut self.link);
-            let taken = link.receive(now, RX_BUDGET, &mut |train| engine.handle_rx(now, train))?;
-            busy = taken > 0;
+            busy = link.receive(now, budget, &mut |train| engine.handle_rx(now, train))? > 0;
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
@@ -189,7 +207,7 @@ impl Driver {
         let mut state = self.lock();
         let now = self.now();
         let result = f(&mut state, now);
-        self.finish(state, now, false);
+        self.finish(state, now, Turn::Send);
         result
     }
 
@@ -199,7 +217,7 @@ impl Driver {
         fence(Ordering::SeqCst);
         if let Some(state) = self.try_lock() {
             let now = self.now();
-            self.finish(state, now, false);
+            self.finish(state, now, Turn::Send);
         }
     }
 
@@ -209,8 +227,11 @@ impl Driver {
     pub(crate) fn progress(&self) {
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        // Should the consumer do neither, the thread that stands by sends what waits.
+        let stands_by = self.stands_by.load(Ordering::Relaxed);
+        let turn = if stands_by { Turn::Poll } else { Turn::Receive };
         let busy = match self.try_lock() {
-            Some(state) => self.finish(state, now, true),
+            Some(state) => self.finish(state, now, turn),
             None => false,
         };
         if busy {
@@ -223,6 +244,10 @@ impl Driver {
     /// A consumer wants an event and may go to sleep: from now on the driver thread watches the
     /// link, whoever polls.
     pub(crate) fn expect_event(&self) {
+        if self.doorbells.is_rung() {
+            // Sends that wait for each other have waited long enough.
+            self.kick();
+        }
         self.armed_at.store(self.now().as_nanos(), Ordering::Relaxed);
         // Pairs with the fence in the thread: either it sees the time, or we see it stand by.
         fence(Ordering::SeqCst);
@@ -247,15 +272,15 @@ impl Driver {
         &'a self,
         mut state: MutexGuard<'a, State>,
         mut now: Instant,
-        receive: bool,
+        mut turn: Turn,
     ) -> bool {
-        let (mut receive, mut busy) = (receive, false);
+        let mut busy = false;
         loop {
-            match state.drive(now, receive) {
+            match state.drive(now, turn) {
                 Ok(driven) => busy |= driven,
                 Err(e) => tracing::warn!("link: {e}"),
             }
-            receive = false;
+            turn = Turn::Send;
             let deadline = state.deadline(now);
             drop(state);
             self.plan(deadline);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 
-use super::{Driver, NEVER};
+use super::{Driver, NEVER, Turn};
 use crate::device::watch::Watch;
 
 /// Starts the thread.
@@ -41,11 +41,13 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let deadline = state.deadline(now);
         // Said under the lock, so that whoever sets an earlier deadline later sees it.
         driver.planned.store(deadline.map_or(NEVER, |at| at.as_nanos()), Ordering::Relaxed);
+        let acks_wait = state.engine.has_waiting_acks();
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
         // Somebody may have rung while we had the lock and left the work to us.
         fence(Ordering::SeqCst);
         if wait_ns > 0
+            && !acks_wait
             && !driver.doorbells.is_rung()
             && driver.sleep(watch_fd, Some(&link), wait_ns)
         {
@@ -54,7 +56,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         // While we are awake, nobody needs to wake us.
         driver.planned.store(0, Ordering::Relaxed);
         let now = driver.now();
-        driver.finish(driver.lock(), now, true);
+        driver.finish(driver.lock(), now, Turn::Receive);
     }
 }
 

@@ -1,8 +1,16 @@
 //! The consumer's ends of the two queues of a queue pair.
 
+use std::sync::atomic::{Ordering, fence};
+
 use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
 
 use super::QpHandle;
+
+/// From so many unanswered sends on, further ones may wait for each other.
+const GATHER_FROM: usize = 2;
+
+/// Most sends that wait for each other.
+const GATHER_MOST: usize = 32;
 
 /// Posts sends to a queue pair.
 ///
@@ -21,12 +29,14 @@ use super::QpHandle;
 #[derive(Debug)]
 pub struct Sender {
     queue: SendQueue,
+    /// Sends that were posted since the adapter was last driven for one.
+    gathered: usize,
     handle: QpHandle,
 }
 
 impl Sender {
     pub(super) fn new(queue: SendQueue, handle: QpHandle) -> Self {
-        Self { queue, handle }
+        Self { queue, gathered: 0, handle }
     }
 
     /// State of the queue pair.
@@ -50,12 +60,22 @@ impl Sender {
         self.queue.stage(wr)
     }
 
-    /// Sends everything staged.
+    /// Sends everything staged. Where answers to earlier requests are due, it may wait for a
+    /// moment, until the consumer polls or an answer comes, so that short messages leave many at
+    /// a time.
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn submit(&mut self) {
+        self.gathered += self.queue.staged();
         self.queue.ring();
-        self.handle.driver().kick();
+        // The bell was rung before we look: whoever takes the last answer sees the one or we see
+        // the other.
+        fence(Ordering::SeqCst);
+        let unanswered = self.queue.outstanding().saturating_sub(self.gathered);
+        if self.gathered >= GATHER_MOST || unanswered < GATHER_FROM {
+            self.gathered = 0;
+            self.handle.driver().kick();
+        }
     }
 
     /// Forgets everything staged.
