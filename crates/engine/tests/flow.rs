@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::script::{ACK, MTU, aeth, nak, no_credits, psns, seen, with};
-use common::{OUR_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
+use common::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, said, seen, with};
+use common::{OUR_PSN, PEER_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowConfig,
 };
@@ -354,4 +354,50 @@ fn a_send_behind_writes_and_reads_goes_by_its_own_credit() {
         assert!(script.send(Op::ReadResponseOnly, OUR_PSN + i, false, &rest).is_empty());
     }
     assert_eq!(psns(&grant(&mut script, next, 6, 1)), [next + 2]);
+}
+
+#[test]
+fn an_acknowledgement_that_may_wait_leaves_behind_what_the_consumer_sends() {
+    let mut script = Scripted::rc();
+    script.host.engine.let_acks_wait(true);
+    let target = script.host.remote(0);
+    let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
+    assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);
+    assert!(script.host.engine.has_waiting_acks());
+    let sent = script.post(wr(1, SendOp::Send, Data::EMPTY));
+    assert_eq!(seen(&sent), [(Op::SendOnly, OUR_PSN), (Op::Acknowledge, PEER_PSN)]);
+    // Nothing is said twice when waiting ends.
+    script.host.engine.let_acks_wait(false);
+    assert_eq!(seen(&script.wait(0)), []);
+}
+
+#[test]
+fn an_acknowledgement_waits_only_as_long_as_it_may() {
+    let mut script = Scripted::rc();
+    script.host.engine.let_acks_wait(true);
+    let target = script.host.remote(0);
+    let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
+    for i in 0..3 {
+        assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN + i, true, &write)), []);
+    }
+    // One will do for all.
+    script.host.engine.let_acks_wait(false);
+    assert!(!script.host.engine.has_waiting_acks());
+    assert_eq!(seen(&script.wait(0)), [(Op::Acknowledge, PEER_PSN + 2)]);
+    // Bad news never waits.
+    script.host.engine.let_acks_wait(true);
+    let out_of_order = script.send(Op::WriteOnly, PEER_PSN + 5, true, &write);
+    assert_eq!(said(&out_of_order)[0].1, nak(NakCode::PsnSequence));
+}
+
+#[test]
+fn an_acknowledgement_lets_only_one_train_pass() {
+    let mut script = rc(windowed(64));
+    script.host.engine.let_acks_wait(true);
+    let target = script.host.remote(0);
+    let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
+    assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);
+    let sent = script.post_all([1, 2, 3].map(|id| wr(id, SendOp::Send, Data::EMPTY)));
+    let ops: Vec<_> = sent.iter().map(Packet::op).collect();
+    assert_eq!(ops, [Op::SendOnly, Op::Acknowledge, Op::SendOnly, Op::SendOnly]);
 }

@@ -112,6 +112,7 @@ impl Knobs {
             one_train: dice.chance(0.3),
             sleeps: dice.chance(0.3),
             two_cqs: dice.chance(0.5),
+            acks_wait: dice.chance(0.3),
         }
     }
 }

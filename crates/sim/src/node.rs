@@ -49,6 +49,8 @@ pub struct Style {
     pub rx: RxStyle,
     /// Its link takes one train at a time.
     pub one_train: bool,
+    /// Acknowledgements wait for the next turn, or for something that goes with them.
+    pub acks_wait: bool,
     /// Its application sleeps until it is woken.
     pub sleeps: bool,
     /// Sends and receives complete on different queues.

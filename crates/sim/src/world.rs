@@ -246,6 +246,9 @@ impl World {
         let one_train = self.nodes[node].style.one_train;
         let caps = self.nodes[node].style.caps;
         let mut waits = self.nodes[node].pump_at.is_some();
+        let acks_wait =
+            self.nodes[node].style.acks_wait && !self.nodes[node].engine.has_waiting_acks();
+        self.nodes[node].engine.let_acks_wait(acks_wait);
         while !waits {
             let Some(train) = self.nodes[node].engine.poll_transmit(now, &caps) else {
                 break;
@@ -266,7 +269,9 @@ impl World {
             self.agenda.push(at, Doing::Deliver(to, batch));
         }
         self.drain_events(node);
-        let timeout = self.nodes[node].engine.poll_timeout();
+        let engine = &self.nodes[node].engine;
+        let acks_due = engine.has_waiting_acks().then(|| now.plus_nanos(300));
+        let timeout = [engine.poll_timeout(), acks_due].into_iter().flatten().min();
         if let Some(at) = timeout.filter(|_| !waits || timeout > Some(now)) {
             let at = at.max(now.plus_nanos(1));
             if self.nodes[node].timer_at.is_none_or(|old| at < old) {
@@ -421,7 +426,7 @@ fn draw_flows(
             break;
         }
     }
-    for end in ends.iter().filter(|end| !end.kind.is_reliable()) {
+    for end in ends.iter().filter(|end| !end.kind.is_reliable() || end.mishap.is_some()) {
         // A message that is cut short leaves its mark in a receive that anyone may get.
         if let (Some(i), node) = (end.srq, &mut nodes[end.node]) {
             let pieces = node.srqs[i].recvs.iter().flat_map(|recv| &recv.pieces);

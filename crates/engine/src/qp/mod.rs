@@ -238,7 +238,7 @@ impl Qp {
     /// Whether all it has to send is an acknowledgement, which might go with something else soon.
     #[inline]
     pub(crate) fn only_acknowledges(&self) -> bool {
-        self.rsp.replies.is_bare_ack() && !self.requests_wait()
+        self.rsp.replies.is_bare_ack() && !self.requests_wait() && !self.stepped_aside
     }
 
     /// Whether a call of [`Qp::poll_transmit`] might give more right away.
