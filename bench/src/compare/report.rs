@@ -186,9 +186,9 @@ pub(crate) fn machine(machine: &Machine, realtime: bool, json: bool) {
         );
     }
     if machine.is_disturbed() {
+        let remedy = if realtime { "" } else { ", or with --realtime" };
         eprintln!(
-            "compare: warning: other programs were in the way; run this on a quiet machine, or \
-             with --realtime"
+            "compare: warning: other programs were in the way; run this on a quiet machine{remedy}"
         );
     }
 }
