@@ -10,4 +10,5 @@
 mod abi;
 mod errno;
 mod exports;
+mod files;
 mod stub;

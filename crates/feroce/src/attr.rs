@@ -15,8 +15,8 @@ const VENDOR_ID: u32 = 0xfe_0ce0;
 /// Every page size from 4 KiB on; there is no page table that would care.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
-/// Entries that the GID table may have.
-const GID_TABLE: u32 = 1024;
+/// Entries of the GID table. Programs ask for every one, and some open a file for each.
+const GID_TABLE: u32 = 16;
 
 /// The exponent of about 130 milliseconds: a thread that answers may have to wait for its turn.
 const ACK_DELAY: u8 = 15;
@@ -286,7 +286,7 @@ pub struct PortAttr {
     /// Addresses by index; one that is zero is a hole.
     #[doc(alias = "ibv_query_gid")]
     pub gids: Vec<Gid>,
-    /// Addresses that it can have.
+    /// Entries of the table of addresses.
     pub gid_table_len: u32,
     /// Partition keys by index.
     #[doc(alias = "ibv_query_pkey")]
@@ -320,7 +320,7 @@ impl PortAttr {
             max_msg_size: feroce_engine::MAX_MESSAGE,
             caps: PortCaps::all(),
             gids: gids.to_vec(),
-            gid_table_len: GID_TABLE,
+            gid_table_len: GID_TABLE.max(gids.len() as u32),
             pkeys: config.pkeys.clone(),
             bad_pkeys: drops.drop_bad_pkey,
             bad_qkeys: drops.drop_bad_qkey,

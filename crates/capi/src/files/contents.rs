@@ -1,0 +1,141 @@
+//! What the files say.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use feroce::{Device, Error, Gid, PortState};
+
+/// A file of the tree.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Entry {
+    /// A file with a line of text.
+    Text(String),
+    /// A link to a path outside of the tree.
+    Link(PathBuf),
+}
+
+/// Counters of a port that monitors expect to be there. They stay at zero: the program that opens
+/// a device has the real ones.
+const COUNTERS: &[&str] = &[
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "VL15_dropped",
+];
+
+/// A tree in the making: paths from its root, and what is there.
+#[derive(Default)]
+pub(super) struct Tree(pub(super) BTreeMap<PathBuf, Entry>);
+
+impl Tree {
+    /// The files of these devices.
+    pub(super) fn of(devices: &[Device]) -> Result<Self, Error> {
+        let mut tree = Self::default();
+        tree.text("sys/class/infiniband_verbs/abi_version", "6");
+        // Connection management is asked for by its device; nobody reads it.
+        tree.link("dev/infiniband/rdma_cm", "/dev/null");
+        for (index, device) in devices.iter().enumerate() {
+            tree.device(index, device)?;
+        }
+        Ok(tree)
+    }
+
+    fn text(&mut self, path: &str, line: &str) {
+        self.0.insert(path.into(), Entry::Text(format!("{line}\n")));
+    }
+
+    fn link(&mut self, path: &str, to: &str) {
+        self.0.insert(path.into(), Entry::Link(to.into()));
+    }
+
+    fn device(&mut self, index: usize, device: &Device) -> Result<(), Error> {
+        let name = device.name();
+        let (attr, folder) = (device.attr()?, format!("sys/class/infiniband/{name}"));
+        let mut file = |path: &str, line: &str| self.text(&format!("{folder}/{path}"), line);
+        file("node_type", "1: CA");
+        file("node_guid", &words(&attr.guid.to_be_bytes()));
+        file("sys_image_guid", &words(&attr.sys_image_guid.to_be_bytes()));
+        file("node_desc", &format!("feroce {name}"));
+        file("board_id", "feroce");
+        file("hca_type", "feroce");
+        file("hw_rev", "0x0");
+        file("fw_ver", attr.fw_ver);
+        file("device/numa_node", "-1");
+        file("ports/1/link_layer", "Ethernet");
+        if let Some(interface) = device.interface_name() {
+            file("parent", interface);
+            let to = format!("/sys/class/net/{interface}");
+            self.link(&format!("{folder}/device/net/{interface}"), &to);
+        }
+        self.port(device, &format!("{folder}/ports/1"))?;
+        let verbs = format!("sys/class/infiniband_verbs/uverbs{index}");
+        self.text(&format!("{verbs}/ibdev"), name);
+        self.text(&format!("{verbs}/abi_version"), "1");
+        // A character device that can be opened, read and written, which is all that is asked.
+        self.link(&format!("dev/infiniband/uverbs{index}"), "/dev/null");
+        Ok(())
+    }
+
+    fn port(&mut self, device: &Device, folder: &str) -> Result<(), Error> {
+        let port = device.port()?;
+        let is_active = port.state == PortState::Active;
+        let mut file = |path: &str, line: &str| self.text(&format!("{folder}/{path}"), line);
+        file("state", if is_active { "4: ACTIVE" } else { "1: DOWN" });
+        file("phys_state", if is_active { "5: LinkUp" } else { "3: Disabled" });
+        file("rate", &rate(device.speed_mbit().unwrap_or(1000)));
+        file("cap_mask", "0x00010000");
+        for zero in ["lid", "sm_lid", "lid_mask_count", "sm_sl"] {
+            file(zero, if zero.ends_with("lid") { "0x0" } else { "0" });
+        }
+        for index in 0..port.gid_table_len as usize {
+            let gid = port.gids.get(index).copied().unwrap_or_default();
+            file(&format!("gids/{index}"), &words(&gid.0));
+            // What has no address has no attributes, either.
+            if gid != Gid::default() {
+                file(&format!("gid_attrs/types/{index}"), "RoCE v2");
+                let interface = device.interface_name().unwrap_or_default();
+                file(&format!("gid_attrs/ndevs/{index}"), interface);
+            }
+        }
+        for (index, pkey) in port.pkeys.iter().enumerate() {
+            file(&format!("pkeys/{index}"), &format!("{:#06x}", pkey.0));
+        }
+        COUNTERS.iter().for_each(|name| file(&format!("counters/{name}"), "0"));
+        Ok(())
+    }
+}
+
+/// Bytes as groups of four digits, as in `fe80:0000:0000:0001`.
+fn words(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (i, pair) in bytes.chunks(2).enumerate() {
+        text.push_str(if i > 0 { ":" } else { "" });
+        pair.iter().for_each(|byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+        });
+    }
+    text
+}
+
+/// A speed in the kernel's words.
+fn rate(mbit: u32) -> String {
+    match mbit % 1000 {
+        0 => format!("{} Gb/sec (1X)", mbit / 1000),
+        rest => format!("{}.{} Gb/sec (1X)", mbit / 1000, rest / 100),
+    }
+}

@@ -1,0 +1,184 @@
+//! The directory that holds the files.
+//!
+//! It is named after what it holds, so that all processes of a user that see the same devices
+//! share one, and nobody ever changes one. Every process that uses it holds a shared lock on it.
+//! The last one to exit removes it. A process that was killed leaves its lock to the kernel, two
+//! that exit together leave it to each other; the next one to start removes what nobody has locked.
+//!
+//! A name that is no longer the directory which was locked means that somebody removed it in
+//! between; whoever finds so begins again.
+
+use core::hash::{Hash, Hasher};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::fs::{self, File};
+use std::hash::DefaultHasher;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use feroce::{Device, runtime_dir};
+
+use super::contents::{Entry, Tree};
+
+/// How many times to begin again. Each time another process was faster, so once is rare.
+const ATTEMPTS: usize = 16;
+
+/// A directory that this process uses.
+struct Directory {
+    path: PathBuf,
+    /// Open and locked for as long as it is used.
+    lock: File,
+    /// Who locked it. A child shares the lock of its parent, and has to take one of its own.
+    owner: u32,
+}
+
+/// The directory of this process. Never freed once it is here: signal handlers may be using it.
+static CURRENT: AtomicPtr<Directory> = AtomicPtr::new(ptr::null_mut());
+
+/// The root of the tree of files; made by the first who asks. `None` if there is no place for it.
+pub(super) fn root() -> Option<&'static Path> {
+    current().map(|directory| directory.path.as_path())
+}
+
+fn current() -> Option<&'static Directory> {
+    let found = CURRENT.load(Ordering::Acquire);
+    // SAFETY: NULL, or what was leaked below and is never freed.
+    if let Some(directory) = unsafe { found.as_ref() }
+        && directory.owner == process::id()
+    {
+        return Some(directory);
+    }
+    let made = Box::into_raw(Box::new(make().ok()?));
+    // No lock here: a child of a process with threads could find it held by nobody.
+    match CURRENT.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: leaked just now.
+        Ok(_) => unsafe { made.as_ref() },
+        Err(other) => {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(made) });
+            // SAFETY: leaked by the thread that was faster.
+            unsafe { other.as_ref() }
+        }
+    }
+}
+
+/// Takes or makes the directory for the devices there are now.
+fn make() -> io::Result<Directory> {
+    let tree = Device::list().and_then(|devices| Tree::of(&devices)).map_err(io::Error::other)?;
+    let base = runtime_dir()?;
+    remove_dead(&base);
+    let mut hasher = DefaultHasher::new();
+    tree.0.hash(&mut hasher);
+    let path = base.join(format!("sys-{:016x}", hasher.finish()));
+    for _ in 0..ATTEMPTS {
+        if let Some(lock) = take(&path)? {
+            return Ok(Directory { path, lock, owner: process::id() });
+        }
+        build(&base, &path, &tree)?;
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Locks a directory that is there; `None` if it is not, or not any more.
+fn take(path: &Path) -> io::Result<Option<File>> {
+    let directory = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    directory.lock_shared()?;
+    Ok(is_at(&directory, path).then_some(directory))
+}
+
+/// Whether an open directory is still the one at a path.
+fn is_at(directory: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (directory.metadata(), fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (there.dev(), there.ino())
+}
+
+/// Makes a directory whole under another name, and then gives it its own.
+fn build(base: &Path, path: &Path, tree: &Tree) -> io::Result<()> {
+    let (draft, lock) = draft(base)?;
+    let outcome = fill(&draft, tree).and_then(|()| fs::rename(&draft, path));
+    drop(lock);
+    match outcome {
+        Ok(()) => Ok(()),
+        // Another process was faster with the same; whatever else it was, the next attempt tells.
+        Err(e) => match fs::remove_dir_all(&draft) {
+            _ if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty) => Ok(()),
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => Err(e),
+        },
+    }
+}
+
+/// An empty directory that others leave alone while we fill it.
+fn draft(base: &Path) -> io::Result<(PathBuf, File)> {
+    for n in 0.. {
+        let path = base.join(format!("new-{}-{n}", process::id()));
+        match fs::create_dir(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+            Ok(()) => {
+                let directory = File::open(&path)?;
+                directory.lock_shared()?;
+                return Ok((path, directory));
+            }
+        }
+    }
+    unreachable!("numbers do not run out")
+}
+
+fn fill(root: &Path, tree: &Tree) -> io::Result<()> {
+    for (path, entry) in &tree.0 {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        match entry {
+            Entry::Text(text) => fs::write(path, text)?,
+            Entry::Link(to) => symlink(to, path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes what processes left behind that are gone.
+fn remove_dead(base: &Path) {
+    let is_ours = |name: &str| ["sys-", "new-", "old-"].iter().any(|begin| name.starts_with(begin));
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_ours)
+            && let Ok(directory) = File::open(entry.path())
+        {
+            remove_unused(&directory, &entry.path());
+        }
+    }
+}
+
+/// Removes a directory unless somebody else has it locked.
+fn remove_unused(directory: &File, path: &Path) {
+    if directory.try_lock().is_err() || !is_at(directory, path) {
+        return;
+    }
+    // Away from its name first: nobody shall find half of it.
+    let name = format!("old-{}-{}", process::id(), directory.metadata().map_or(0, |m| m.ino()));
+    let dead = path.with_file_name(name);
+    if fs::rename(path, &dead).is_ok() {
+        // What remains of it, the next process removes.
+        let _ = fs::remove_dir_all(&dead);
+    }
+}
+
+/// Gives the directory up when the process exits.
+extern "C" fn leave() {
+    // SAFETY: NULL, or what `current` leaked.
+    let Some(directory) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
+    // A child that never asked for it has only borrowed the parent's lock.
+    if directory.owner == process::id() {
+        remove_unused(&directory.lock, &directory.path);
+    }
+}
+
+/// Called by the dynamic linker at exit.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static LEAVE: extern "C" fn() = leave;

@@ -1,0 +1,124 @@
+//! Calls of the C library that are led to our files when they name one of the kernel's.
+//!
+//! They may be called from signal handlers, from threads that are cancelled, and before anything
+//! of this library was initialised. So they do nothing before they have looked at the path; they
+//! hand over to the next function by a pointer that was found when the library was loaded; and
+//! until then, those that are system calls are made as such.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::transmute;
+
+use libc::mode_t;
+
+use super::next::{Failed, Next};
+use super::path::{is_ours, with_real};
+use super::raw;
+use crate::errno;
+
+/// Defines the calls. Each line is a call with its arguments before and behind the path, and what
+/// to call while the next function is not known. Calls without that look for it.
+///
+/// Unwinding passes through: that is how a thread is cancelled in a call that may wait.
+macro_rules! interposed {
+    ($($name:ident(
+        $($before:ident: $before_type:ty,)* @path $(, $after:ident: $after_type:ty)*
+    ) -> $result:ty $(, $raw:path)?;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(
+                $($before: $before_type,)*
+                path: *const c_char,
+                $($after: $after_type,)*
+            ) -> $result {
+                type Call = unsafe extern "C-unwind" fn(
+                    $($before_type,)* *const c_char $(, $after_type)*
+                ) -> $result;
+                // SAFETY: the function of that name has this type.
+                let typed = |next| unsafe { transmute::<_, Call>(next) };
+                let known = next::$name.get().map(typed);
+                $(let known = known.or(Some($raw));)?
+                let Some(next) = known.or_else(|| next::$name.find().map(typed)) else {
+                    errno::set(libc::ENOSYS);
+                    return Failed::FAILED;
+                };
+                // SAFETY: with the arguments that the caller gave for it.
+                let call = |path| unsafe { next($($before,)* path $(, $after)*) };
+                // SAFETY: the caller gives a string.
+                if unsafe { is_ours(path) } {
+                    // SAFETY: as above.
+                    return unsafe { with_real(path, call) };
+                }
+                call(path)
+            }
+        )*
+
+        /// What comes next for each.
+        #[allow(non_upper_case_globals, reason = "the names of the functions")]
+        mod next {
+            use super::Next;
+
+            $(pub(super) static $name: Next = Next::new(concat!(stringify!($name), "\0"));)*
+        }
+
+        /// Called by the dynamic linker when the library is loaded.
+        extern "C" fn find_all() {
+            $(next::$name.find();)*
+        }
+    };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static FIND_ALL: extern "C" fn() = find_all;
+
+// The mode of `open` is optional, which makes no difference to where it is: in the same register.
+interposed! {
+    open(@path, flags: c_int, mode: mode_t) -> c_int, raw::open;
+    open64(@path, flags: c_int, mode: mode_t) -> c_int, raw::open;
+    openat(folder: c_int, @path, flags: c_int, mode: mode_t) -> c_int, raw::openat;
+    openat64(folder: c_int, @path, flags: c_int, mode: mode_t) -> c_int, raw::openat;
+    __open_2(@path, flags: c_int) -> c_int, raw::open_2;
+    __open64_2(@path, flags: c_int) -> c_int, raw::open_2;
+    __openat_2(folder: c_int, @path, flags: c_int) -> c_int, raw::openat_2;
+    __openat64_2(folder: c_int, @path, flags: c_int) -> c_int, raw::openat_2;
+    fopen(@path, mode: *const c_char) -> *mut libc::FILE;
+    fopen64(@path, mode: *const c_char) -> *mut libc::FILE;
+    opendir(@path) -> *mut libc::DIR;
+    scandir(@path, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int;
+    scandir64(@path, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int;
+    stat(@path, stat: *mut c_void) -> c_int, raw::stat;
+    stat64(@path, stat: *mut c_void) -> c_int, raw::stat;
+    lstat(@path, stat: *mut c_void) -> c_int, raw::lstat;
+    lstat64(@path, stat: *mut c_void) -> c_int, raw::lstat;
+    fstatat(folder: c_int, @path, stat: *mut c_void, flags: c_int) -> c_int, raw::fstatat;
+    fstatat64(folder: c_int, @path, stat: *mut c_void, flags: c_int) -> c_int, raw::fstatat;
+    statx(
+        folder: c_int, @path, flags: c_int, mask: c_uint, stat: *mut c_void
+    ) -> c_int, raw::statx;
+    __xstat(version: c_int, @path, stat: *mut c_void) -> c_int, raw::xstat;
+    __xstat64(version: c_int, @path, stat: *mut c_void) -> c_int, raw::xstat;
+    __lxstat(version: c_int, @path, stat: *mut c_void) -> c_int, raw::lxstat;
+    __lxstat64(version: c_int, @path, stat: *mut c_void) -> c_int, raw::lxstat;
+    __fxstatat(
+        version: c_int, folder: c_int, @path, stat: *mut c_void, flags: c_int
+    ) -> c_int, raw::fxstatat;
+    __fxstatat64(
+        version: c_int, folder: c_int, @path, stat: *mut c_void, flags: c_int
+    ) -> c_int, raw::fxstatat;
+    access(@path, mode: c_int) -> c_int, raw::access;
+    faccessat(folder: c_int, @path, mode: c_int, flags: c_int) -> c_int, raw::faccessat;
+    eaccess(@path, mode: c_int) -> c_int;
+    euidaccess(@path, mode: c_int) -> c_int;
+    readlink(@path, buffer: *mut c_char, len: usize) -> isize, raw::readlink;
+    readlinkat(
+        folder: c_int, @path, buffer: *mut c_char, len: usize
+    ) -> isize, raw::readlinkat;
+    __readlink_chk(@path, buffer: *mut c_char, len: usize, room: usize) -> isize;
+    realpath(@path, resolved: *mut c_char) -> *mut c_char;
+    __realpath_chk(@path, resolved: *mut c_char, room: usize) -> *mut c_char;
+    canonicalize_file_name(@path) -> *mut c_char;
+    getxattr(@path, name: *const c_char, value: *mut c_void, len: usize) -> isize;
+    lgetxattr(@path, name: *const c_char, value: *mut c_void, len: usize) -> isize;
+    listxattr(@path, list: *mut c_char, len: usize) -> isize;
+    llistxattr(@path, list: *mut c_char, len: usize) -> isize;
+}

@@ -1,0 +1,53 @@
+//! The functions that ours stand in front of.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of whoever comes next: the C library, or another that is preloaded.
+pub(super) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// The one called `name`, which ends with a zero.
+    pub(super) const fn new(name: &'static str) -> Self {
+        match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => Self { name, found: AtomicPtr::new(ptr::null_mut()) },
+            Err(_) => panic!("a name that is no string"),
+        }
+    }
+
+    /// The function, if [`Next::find`] has found it. Looks nothing up, so that it may be called
+    /// from signal handlers, and from whatever runs before this library is initialised.
+    #[inline]
+    pub(super) fn get(&self) -> Option<NonNull<c_void>> {
+        NonNull::new(self.found.load(Ordering::Relaxed))
+    }
+
+    /// Looks the function up.
+    pub(super) fn find(&self) -> Option<NonNull<c_void>> {
+        // SAFETY: the name is a string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Relaxed);
+        NonNull::new(found)
+    }
+}
+
+/// What a call returns that could not be made.
+pub(super) trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
+}
+
+impl<T> Failed for *mut T {
+    const FAILED: Self = ptr::null_mut();
+}

@@ -1,0 +1,81 @@
+//! Which paths are led elsewhere, and where.
+
+use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+
+use super::directory;
+use crate::errno;
+
+/// The longest path that the kernel takes, with the zero at its end.
+const MAX: usize = libc::PATH_MAX as usize;
+
+/// Whether a path is one of `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and
+/// `/dev/infiniband`, or under one of them. Reads no byte behind the first that differs.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[inline]
+pub(super) unsafe fn is_ours(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: a string, as the caller says.
+    if let Some(rest) = unsafe { behind(path, b"/sys/class/infiniband") } {
+        // SAFETY: inside the string or at its end.
+        let rest = unsafe { behind(rest, b"_verbs") }.unwrap_or(rest);
+        // SAFETY: as above.
+        return unsafe { ends_a_name(rest) };
+    }
+    // SAFETY: a string, as the caller says.
+    let rest = unsafe { behind(path, b"/dev/infiniband") };
+    // SAFETY: inside the string or at its end.
+    rest.is_some_and(|rest| unsafe { ends_a_name(rest) })
+}
+
+/// What comes behind `prefix` in a string that begins with it.
+///
+/// # Safety
+/// `string` is a string.
+#[inline]
+unsafe fn behind(string: *const c_char, prefix: &[u8]) -> Option<*const c_char> {
+    let mut at = string;
+    for byte in prefix {
+        // SAFETY: not behind the end: everything before it was equal to a byte that is not zero.
+        if unsafe { *at }.cast_unsigned() != *byte {
+            return None;
+        }
+        // SAFETY: as above; at most the final zero.
+        at = unsafe { at.add(1) };
+    }
+    Some(at)
+}
+
+/// # Safety
+/// `at` is inside a string or at its end.
+#[inline]
+unsafe fn ends_a_name(at: *const c_char) -> bool {
+    // SAFETY: as the caller says.
+    matches!(unsafe { *at }.cast_unsigned(), 0 | b'/')
+}
+
+/// Calls with the path that stands for one of ours, or with the path itself if there is none.
+///
+/// # Safety
+/// `path` is a string.
+#[cold]
+pub(super) unsafe fn with_real<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+    let before = errno::get();
+    let root = directory::root().map_or(&[][..], |root| root.as_os_str().as_bytes());
+    errno::set(before);
+    // SAFETY: a string, as the caller says.
+    let path_bytes = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
+    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX];
+    if root.len() + path_bytes.len() > MAX {
+        return call(path);
+    }
+    for (to, from) in buffer.iter_mut().zip(root.iter().chain(path_bytes)) {
+        to.write(*from);
+    }
+    call(buffer.as_ptr().cast())
+}
