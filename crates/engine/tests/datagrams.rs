@@ -171,6 +171,27 @@ fn a_datagram_longer_than_the_mtu_is_an_error_of_the_send_queue() {
 }
 
 #[test]
+fn another_mtu_of_the_port_is_for_queue_pairs_to_come() {
+    let config = Config { port_mtu: Pmtu::B1024, ..Config::default() };
+    let mut d = Datagrams::between(Pair::new(config));
+    d.pair.a.engine.set_port_mtu(Pmtu::B4096);
+    d.receive(1, 5000);
+    for (id, len) in [(1, 1024), (2, 1025)] {
+        let request = d.datagram(id, len);
+        d.send(request);
+    }
+    assert_eq!(d.sent(), [(1, WcStatus::Success), (2, WcStatus::LocalLength)]);
+
+    let config = Config { port_mtu: Pmtu::B4096, ..Config::default() };
+    let mut pair = Pair::new(config);
+    pair.a.engine.set_port_mtu(Pmtu::B1024);
+    let mut d = Datagrams::between(pair);
+    let request = d.datagram(1, 1025);
+    d.send(request);
+    assert_eq!(d.sent(), [(1, WcStatus::LocalLength)]);
+}
+
+#[test]
 fn a_receive_that_is_too_small_is_kept_for_the_next() {
     let mut d = Datagrams::new();
     d.receive(1, 50);

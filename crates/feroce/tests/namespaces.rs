@@ -7,9 +7,9 @@ mod netns;
 
 use common::{ALL, Host, LEN, unexplained_drops};
 use feroce::{
-    AddrVec, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp, SendWr, WcStatus,
+    AddrVec, AsyncEvent, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp, SendWr, WcStatus,
 };
-use netns::{Cable, with_cable};
+use netns::{Cable, ip, with_cable};
 
 /// Opens the device of the cable in the namespace of this thread.
 fn host() -> Host {
@@ -159,5 +159,34 @@ fn the_gid_table_lists_ipv4_first_and_link_local_last() {
             list.iter().map(|d| d.interface_name().map(str::to_owned)).collect()
         });
         assert_eq!(names, [Some("wire".to_owned()), Some("lo".to_owned())]);
+    });
+}
+
+#[test]
+fn a_new_mtu_of_the_interface_is_followed() {
+    with_cable(9000, |cable| {
+        let (a, b) = (cable.in_a(host), cable.in_b(host));
+        let (mut old, _old_peer) = connected(&a, &b, QpType::Rc, true);
+        let path_mtu = |qp: &Qp| qp.query().and_then(|attr| attr.path_mtu);
+        assert_eq!(path_mtu(&old), Some(Pmtu::B4096));
+
+        for (mtu, pmtu) in [(2200, Pmtu::B2048), (1500, Pmtu::B1024), (9000, Pmtu::B4096)] {
+            cable.in_a(|| ip(&format!("link set wire mtu {mtu}")));
+            let event = a.context.wait_async_event(Some(10_000)).expect("the queue works");
+            assert_eq!(event, Some(AsyncEvent::PortActive), "{mtu}");
+            assert_eq!(a.context.port().active_mtu, pmtu);
+            let (new, new_peer) = connected(&a, &b, QpType::Rc, true);
+            assert_eq!(path_mtu(&new), Some(pmtu), "the lesser of the two");
+            assert_eq!(path_mtu(&new_peer), Some(pmtu));
+            assert_eq!(path_mtu(&old), Some(Pmtu::B4096), "it keeps its own");
+        }
+        assert_eq!(b.context.port().active_mtu, Pmtu::B4096);
+        assert_eq!(b.context.try_async_event(), None);
+
+        let bytes = a.fill(0, 100_000, 3);
+        old.post_send([SendWr::new(1, SendOp::Write(b.mr.remote(0)), a.mr.data(0..100_000))])
+            .expect("room");
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert_eq!(b.read(0, 100_000), bytes);
     });
 }

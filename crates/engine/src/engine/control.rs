@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
 use feroce_train::Instant;
-use feroce_wire::{Gid, Lkey, Pkey, Qpn, Rkey};
+use feroce_wire::{Gid, Lkey, Pkey, Pmtu, Qpn, Rkey};
 
 use super::Engine;
 use crate::cq::{Cq, CqPoller};
@@ -81,8 +81,14 @@ impl Engine {
         self.core.event(AsyncEvent::PkeyChange);
     }
 
-    /// Reports that the port came up or went down. Queue pairs notice by themselves that packets
-    /// are lost.
+    /// Changes the greatest path MTU of the port. Queue pairs that already have one keep theirs,
+    /// as the specification has no way to change it while they are connected.
+    pub fn set_port_mtu(&mut self, mtu: Pmtu) {
+        self.core.config.port_mtu = mtu;
+    }
+
+    /// Reports that the port came up or went down, or that it is up with other attributes. Queue
+    /// pairs notice by themselves that packets are lost.
     pub fn set_port_active(&mut self, active: bool) {
         self.core.counters.link_downed += u64::from(!active);
         self.core.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });

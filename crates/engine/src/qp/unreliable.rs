@@ -72,7 +72,7 @@ impl Qp {
             return Ok(());
         }
         let longest = match self.init.qp_type {
-            QpType::Ud => core.config.port_mtu.bytes() as u64,
+            QpType::Ud => self.pmtu as u64,
             _ => crate::wr::MAX_MESSAGE,
         };
         if len > longest {

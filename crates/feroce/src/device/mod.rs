@@ -150,9 +150,7 @@ impl Device {
 
     /// The greatest path MTU that the interface carries without fragmentation.
     pub fn path_mtu(&self) -> Pmtu {
-        // IPv6 and UDP headers, BTH with the longest extension headers, ICRC.
-        const OVERHEAD: u32 = 40 + 8 + 12 + 32 + 4;
-        Pmtu::at_most(self.mtu.saturating_sub(OVERHEAD) as usize).unwrap_or(Pmtu::B256)
+        path_mtu_of(self.mtu)
     }
 
     /// MTU of the interface.
@@ -198,6 +196,13 @@ fn nth_name(first: &str, n: usize) -> String {
         Ok(number) => format!("{stem}{}", number.saturating_add(n)),
         Err(_) => format!("{first}{n}"),
     }
+}
+
+/// The greatest path MTU whose packets an interface with this MTU carries.
+fn path_mtu_of(interface_mtu: u32) -> Pmtu {
+    // IPv6 and UDP headers, BTH with the longest extension headers, ICRC.
+    const OVERHEAD: u32 = 40 + 8 + 12 + 32 + 4;
+    Pmtu::at_most(interface_mtu.saturating_sub(OVERHEAD) as usize).unwrap_or(Pmtu::B256)
 }
 
 fn gid_of(addr: &nix::sys::socket::SockaddrStorage) -> Option<Gid> {

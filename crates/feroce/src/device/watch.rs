@@ -1,4 +1,4 @@
-//! Following the interface of a device: its link and its addresses.
+//! Following the interface of a device: its link, its MTU and its addresses.
 //!
 //! The kernel announces every change on a routing socket. What it says is not read, only that it
 //! said something: the interface is looked at again, and whatever differs from before is told to
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
 use feroce_link::Link;
-use feroce_wire::Gid;
+use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -18,7 +18,8 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 
-use super::{gid_of, gid_rank};
+use super::{gid_of, gid_rank, path_mtu_of};
+use crate::sys;
 
 /// Announcements that matter.
 const GROUPS: u32 =
@@ -69,6 +70,8 @@ impl Watch {
 pub(crate) struct Interface {
     /// It can carry packets.
     is_up: bool,
+    /// The greatest path MTU that it carries; unknown if it is gone.
+    mtu: Option<Pmtu>,
     /// Its addresses, best first.
     addresses: Vec<Gid>,
 }
@@ -76,7 +79,8 @@ pub(crate) struct Interface {
 impl Interface {
     /// An interface that is gone is down and has no addresses.
     fn look(name: &str) -> io::Result<Self> {
-        let mut found = Self { is_up: false, addresses: Vec::new() };
+        let mtu = sys::interface_mtu(name).ok().map(path_mtu_of);
+        let mut found = Self { is_up: false, mtu, addresses: Vec::new() };
         for entry in getifaddrs()?.filter(|e| e.interface_name == name) {
             found.is_up =
                 entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
@@ -106,7 +110,10 @@ impl Interface {
         for (i, gid) in (0..).zip(table) {
             engine.set_gid(i, gid);
         }
-        if *is_up != self.is_up {
+        let old_mtu = engine.config().port_mtu;
+        let mtu = self.mtu.unwrap_or(old_mtu);
+        engine.set_port_mtu(mtu);
+        if *is_up != self.is_up || (self.is_up && mtu != old_mtu) {
             *is_up = self.is_up;
             engine.set_port_active(self.is_up);
         }
@@ -210,7 +217,7 @@ mod tests {
         let mut is_up = true;
         let mut show = |is_up_now, last: &[u8]| {
             let addresses = last.iter().map(|&n| gid(n)).collect();
-            let now = Interface { is_up: is_up_now, addresses };
+            let now = Interface { is_up: is_up_now, mtu: None, addresses };
             now.apply(&mut engine, &mut link, &mut is_up);
             (events(&mut engine), engine.gids().to_vec(), link.addresses.clone())
         };
@@ -229,5 +236,23 @@ mod tests {
         assert_eq!(table, [gid(3), gid(2), gid(4)]);
 
         assert_eq!(show(true, &[2, 3, 4]).0, []);
+    }
+
+    #[test]
+    fn a_new_mtu_is_announced_while_the_port_is_up_and_with_it_otherwise() {
+        let mut link = UdpLink::new(UdpConfig::default(), &[]).unwrap();
+        let mut engine = Engine::new(Config::default());
+        let mut is_up = true;
+        let mut show = |is_up_now, mtu| {
+            let now = Interface { is_up: is_up_now, mtu, addresses: Vec::new() };
+            now.apply(&mut engine, &mut link, &mut is_up);
+            (events(&mut engine), engine.config().port_mtu)
+        };
+        assert_eq!(show(true, Some(Pmtu::B4096)), (vec![], Pmtu::B4096));
+        let (active, error) = (vec![AsyncEvent::PortActive], vec![AsyncEvent::PortError]);
+        assert_eq!(show(true, Some(Pmtu::B1024)), (active.clone(), Pmtu::B1024));
+        assert_eq!(show(false, None), (error, Pmtu::B1024));
+        assert_eq!(show(false, Some(Pmtu::B2048)), (vec![], Pmtu::B2048));
+        assert_eq!(show(true, Some(Pmtu::B2048)), (active, Pmtu::B2048));
     }
 }

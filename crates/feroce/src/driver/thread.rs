@@ -22,6 +22,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let watch_fd = watch.map(Watch::fd);
     // One descriptor for the life of the thread: the link keeps its epoll instance.
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
+    // What changed after the device was listed and before anybody listened was not announced.
+    follow(driver, watch);
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
         if driver.stand_by_ns(now).is_some() {
