@@ -9,6 +9,11 @@ use crate::cc::DcqcnConfig;
 use crate::wr::MAX_SGE;
 
 /// Most of everything that an adapter holds.
+///
+/// ```
+/// # use feroce_engine::Limits;
+/// let small = Limits { max_qp: 16, ..Limits::default() };
+/// ```
 #[doc(alias = "ibv_device_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -64,6 +69,13 @@ impl Default for Limits {
 }
 
 /// How many bytes may be in flight to one destination.
+///
+/// ```
+/// # use feroce_engine::{Config, WindowConfig};
+/// // A path with a long delay wants more in flight.
+/// let window = WindowConfig { max: 64 << 20, ..WindowConfig::default() };
+/// let config = Config { window, ..Config::default() };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowConfig {
     /// At the start.
@@ -81,6 +93,12 @@ impl Default for WindowConfig {
 }
 
 /// What an engine is made with.
+///
+/// ```
+/// # use feroce_engine::Config;
+/// // The same numbers and keys in every run.
+/// let config = Config { seed: 42, ..Config::default() };
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// Everything that is random in the engine follows from it: the owner draws it from the

@@ -14,6 +14,11 @@ use feroce_train::Instant;
 use feroce_wire::{Imm, Qpn, Rkey};
 
 /// Outcome of a work request.
+///
+/// ```
+/// # use feroce_engine::WcStatus;
+/// assert_eq!(WcStatus::RetryExceeded.to_string(), "transport retry counter exceeded");
+/// ```
 #[doc(alias = "ibv_wc_status")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -80,37 +85,63 @@ impl core::fmt::Display for WcStatus {
 }
 
 /// Which operation completed.
+///
+/// ```
+/// # use feroce_engine::{Cqe, WcOpcode};
+/// fn is_receive(cqe: &Cqe) -> bool {
+///     matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm)
+/// }
+/// ```
 #[doc(alias = "ibv_wc_opcode")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WcOpcode {
     /// Any kind of send.
+    #[doc(alias = "IBV_WC_SEND")]
     Send,
     /// RDMA write, with or without immediate.
+    #[doc(alias = "IBV_WC_RDMA_WRITE")]
     Write,
     /// RDMA read.
+    #[doc(alias = "IBV_WC_RDMA_READ")]
     Read,
     /// Compare and swap.
+    #[doc(alias = "IBV_WC_COMP_SWAP")]
     CmpSwap,
     /// Fetch and add.
+    #[doc(alias = "IBV_WC_FETCH_ADD")]
     FetchAdd,
     /// Bind a memory window.
+    #[doc(alias = "IBV_WC_BIND_MW")]
     BindMw,
     /// Local invalidate.
+    #[doc(alias = "IBV_WC_LOCAL_INV")]
     LocalInv,
     /// Fast registration.
     Reg,
     /// Flush.
+    #[doc(alias = "IBV_WC_FLUSH")]
     Flush,
     /// Atomic write.
+    #[doc(alias = "IBV_WC_ATOMIC_WRITE")]
     AtomicWrite,
     /// A receive filled by a send.
+    #[doc(alias = "IBV_WC_RECV")]
     Recv,
     /// A receive consumed by a write with immediate.
+    #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RecvWriteImm,
 }
 
 bitflags! {
     /// What else a completion says.
+    ///
+    /// ```
+    /// # use feroce_engine::{Cqe, WcFlags};
+    /// # use feroce_wire::Imm;
+    /// fn immediate(cqe: &Cqe) -> Option<Imm> {
+    ///     cqe.flags.contains(WcFlags::WITH_IMM).then_some(cqe.imm)
+    /// }
+    /// ```
     #[doc(alias = "ibv_wc_flags")]
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct WcFlags: u8 {
@@ -124,6 +155,16 @@ bitflags! {
 }
 
 /// A completion queue entry.
+///
+/// ```
+/// # use feroce_engine::{Cqe, WcStatus};
+/// fn check(cqe: &Cqe) -> Result<u32, String> {
+///     match cqe.status {
+///         WcStatus::Success => Ok(cqe.byte_len),
+///         status => Err(format!("request {}: {status}", cqe.wr_id)),
+///     }
+/// }
+/// ```
 #[doc(alias = "ibv_wc")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cqe {
@@ -175,6 +216,12 @@ impl Cqe {
 }
 
 /// What the consumer wants to be woken for.
+///
+/// ```
+/// # use feroce_engine::Notify;
+/// assert!(Notify::Next > Notify::Solicited, "who asks for more gets more");
+/// ```
+#[doc(alias = "ibv_req_notify_cq")]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Notify {

@@ -5,6 +5,14 @@ use core::fmt;
 use crate::qp::{AttrMask, QpState};
 
 /// Why an object could not be made.
+///
+/// ```
+/// # use feroce_engine::CreateError;
+/// assert_eq!(
+///     CreateError::BeyondLimits("max_send_wr").to_string(),
+///     "max_send_wr is beyond the adapter's limit: query the device for it",
+/// );
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CreateError {
@@ -21,8 +29,12 @@ pub enum CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMany => f.write_str("the adapter holds as many objects as it can"),
-            Self::BeyondLimits(what) => write!(f, "{what} is beyond the adapter's limit"),
+            Self::TooMany => {
+                f.write_str("the adapter holds as many as it may: destroy some, or raise `Limits`")
+            }
+            Self::BeyondLimits(what) => {
+                write!(f, "{what} is beyond the adapter's limit: query the device for it")
+            }
             Self::Unknown(what) => write!(f, "there is no such {what}"),
             Self::Invalid(why) => f.write_str(why),
         }
@@ -32,6 +44,11 @@ impl fmt::Display for CreateError {
 impl core::error::Error for CreateError {}
 
 /// Why an object could not be destroyed.
+///
+/// ```
+/// # use feroce_engine::DestroyError;
+/// assert!(DestroyError::Busy.to_string().contains("destroy what uses it first"));
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DestroyError {
@@ -53,6 +70,12 @@ impl fmt::Display for DestroyError {
 impl core::error::Error for DestroyError {}
 
 /// Why a queue pair could not be modified.
+///
+/// ```
+/// # use feroce_engine::{ModifyQpError, QpState};
+/// let error = ModifyQpError::NoTransition { from: QpState::Reset, to: QpState::Rts };
+/// assert_eq!(error.to_string(), "no transition from Reset to Rts: Reset leads to Init and Err");
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModifyQpError {
@@ -89,16 +112,30 @@ impl fmt::Display for ModifyQpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("there is no such queue pair"),
-            Self::NotInState { actual } => write!(f, "the queue pair is in {actual:?}"),
-            Self::NoTransition { from, to } => write!(f, "no transition from {from:?} to {to:?}"),
+            Self::NotInState { actual } => {
+                write!(f, "the queue pair is in {actual:?}, which is not the `cur_state` given")
+            }
+            Self::NoTransition { from, to } => {
+                write!(f, "no transition from {from:?} to {to:?}: {from:?} leads to ")?;
+                f.write_str(match from {
+                    QpState::Reset => "Init and Err",
+                    QpState::Init => "Init, Rtr, Reset and Err",
+                    QpState::Rtr => "Rts, Reset and Err",
+                    QpState::Rts => "Rts, Sqd, Reset and Err",
+                    QpState::Sqd => "Sqd, Rts, Reset and Err",
+                    QpState::Sqe => "Reset and Err, and with an unreliable service to Rts",
+                    QpState::Err => "Reset",
+                })
+            }
             Self::Attributes { from, to, missing, forbidden } => {
                 write!(f, "{from:?} to {to:?}:")?;
                 if !missing.is_empty() {
-                    write!(f, " missing ")?;
+                    f.write_str(" give also ")?;
                     bitflags::parser::to_writer(missing, &mut *f)?;
                 }
                 if !forbidden.is_empty() {
-                    write!(f, " not allowed ")?;
+                    let comma = if missing.is_empty() { "" } else { "," };
+                    write!(f, "{comma} leave out ")?;
                     bitflags::parser::to_writer(forbidden, &mut *f)?;
                 }
                 Ok(())

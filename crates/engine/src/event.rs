@@ -5,6 +5,14 @@ use feroce_wire::{Gid, Qpn};
 use crate::{CqId, SrqId};
 
 /// An asynchronous event.
+///
+/// ```
+/// # use feroce_engine::AsyncEvent;
+/// fn concerns_the_port(event: &AsyncEvent) -> bool {
+///     use AsyncEvent::{GidChange, PkeyChange, PortActive, PortError};
+///     matches!(event, PortActive | PortError | PkeyChange | GidChange { .. })
+/// }
+/// ```
 #[doc(alias = "ibv_async_event")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {

@@ -12,6 +12,13 @@ use crate::qp::{QpState, QpType};
 use crate::wr::{Data, Dest, RecvWr, SendOp, SendWr};
 
 /// Why a work request was not accepted.
+///
+/// ```
+/// # use feroce_engine::PostError;
+/// fn is_temporary(error: PostError) -> bool {
+///     error == PostError::QueueFull
+/// }
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PostError {
@@ -37,12 +44,25 @@ impl core::fmt::Display for PostError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::QueueFull => f.write_str("queue full: poll completions before posting more"),
-            Self::TooManySges => f.write_str("more SGEs than the queue was created for"),
-            Self::InlineTooLong => f.write_str("more inline data than max_inline_data"),
-            Self::InlineNotAllowed => f.write_str("this operation cannot take inline data"),
-            Self::OpNotSupported => f.write_str("operation not supported by this QP type"),
-            Self::BadDestination => f.write_str("destination does not fit the QP type"),
-            Self::BadState(s) => write!(f, "the QP is in {s:?}: move it on with modify_qp first"),
+            Self::TooManySges => f.write_str(
+                "more SGEs than the queue was created for: raise `max_send_sge` or \
+                             `max_recv_sge`",
+            ),
+            Self::InlineTooLong => f.write_str(
+                "more inline data than the queue was created for: raise `max_inline`, \
+                             or use registered memory",
+            ),
+            Self::InlineNotAllowed => {
+                f.write_str("this operation cannot take inline data: use registered memory")
+            }
+            Self::OpNotSupported => f.write_str("this type of queue pair lacks the operation"),
+            Self::BadDestination => f.write_str(
+                "the destination does not fit: datagrams name an address handle, XRC a shared \
+                 receive queue, connections nothing",
+            ),
+            Self::BadState(s) => {
+                write!(f, "nothing can be posted in {s:?}: move the queue pair on first")
+            }
             Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
         }
     }
@@ -51,6 +71,12 @@ impl core::fmt::Display for PostError {
 impl core::error::Error for PostError {}
 
 /// Sizes of the queues of a queue pair.
+///
+/// ```
+/// # use feroce_engine::QpCap;
+/// let cap = QpCap { max_inline: 256, ..QpCap::new(128, 512) };
+/// assert_eq!(cap.max_send_sge, 4);
+/// ```
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpCap {

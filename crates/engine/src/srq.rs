@@ -24,6 +24,13 @@ pub struct SrqInitAttr {
 }
 
 /// What a query of a shared receive queue shows.
+///
+/// ```
+/// # use feroce_engine::SrqAttr;
+/// fn is_armed(attr: &SrqAttr) -> bool {
+///     attr.limit > 0
+/// }
+/// ```
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqAttr {

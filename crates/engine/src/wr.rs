@@ -17,6 +17,14 @@ pub const MAX_SGE: usize = 32;
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// A piece of registered memory: scatter/gather element.
+///
+/// ```
+/// # use feroce_engine::{Sge, SgeList};
+/// # use feroce_wire::Lkey;
+/// let header = Sge { addr: 0x1000, len: 16, lkey: Lkey(0x100) };
+/// let body = Sge { addr: 0x8000, len: 4096, lkey: Lkey(0x200) };
+/// assert_eq!(SgeList::new(&[header, body]).total_len(), 4112);
+/// ```
 #[doc(alias = "ibv_sge")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
@@ -29,6 +37,14 @@ pub struct Sge {
 }
 
 /// A list of scatter/gather elements; up to three need no allocation.
+///
+/// ```
+/// # use feroce_engine::{Data, Sge, SgeList};
+/// let pieces = [Sge { len: 16, ..Sge::default() }, Sge { len: 4096, ..Sge::default() }];
+/// let gathered = Data::Sges(SgeList::new(&pieces));
+/// assert_eq!(gathered.len(), 4112);
+/// ```
+#[doc(alias = "ibv_sge")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct SgeList(Repr);
 
@@ -92,6 +108,14 @@ impl From<Sge> for SgeList {
 }
 
 /// Where the bytes of a work request are.
+///
+/// ```
+/// # use feroce_engine::Data;
+/// # use feroce_train::InlineBytes;
+/// // Bytes that are copied when they are posted; no memory need be registered for them.
+/// let data = Data::Inline(InlineBytes::new(b"hello"));
+/// assert_eq!(data.len(), 5);
+/// ```
 #[derive(Clone, Debug)]
 pub enum Data {
     /// In registered memory.
@@ -128,6 +152,14 @@ impl Default for Data {
 }
 
 /// Memory of the peer.
+///
+/// ```
+/// # use feroce_engine::{Remote, SendOp};
+/// # use feroce_wire::Rkey;
+/// // Told by the peer, by any means.
+/// let (addr, rkey) = (0x7f00_0000_1000, Rkey(0x1234));
+/// let op = SendOp::Write(Remote { addr, rkey });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
     /// Address in the peer's region.
@@ -137,6 +169,12 @@ pub struct Remote {
 }
 
 /// How far a flush must go.
+///
+/// ```
+/// # use feroce_engine::FlushKind;
+/// let durable = FlushKind { persistent: true, ..FlushKind::default() };
+/// ```
+#[doc(alias = "ibv_placement_type")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlushKind {
     /// Make earlier writes visible to every observer.
@@ -148,22 +186,36 @@ pub struct FlushKind {
 }
 
 /// The operation of a send work request.
+///
+/// ```
+/// # use feroce_engine::{Remote, SendOp};
+/// # let remote = Remote::default();
+/// let op = SendOp::CmpSwap { remote, compare: 0, swap: 1 };
+/// assert!(op.is_fetch(), "the old value comes back");
+/// ```
 #[doc(alias = "ibv_wr_opcode")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// Send to a receive buffer of the peer.
+    #[doc(alias = "IBV_WR_SEND")]
     Send,
     /// Send, with four bytes for the peer's completion.
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     SendImm(Imm),
     /// Send, and invalidate a key of the peer.
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     SendInv(Rkey),
     /// Write to memory of the peer.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
     Write(Remote),
     /// Write, and consume a receive with four bytes of immediate data.
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     WriteImm(Remote, Imm),
     /// Read memory of the peer.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
     Read(Remote),
     /// Compare and swap eight bytes; the old value lands in the local buffer.
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     CmpSwap {
         /// The eight bytes.
         remote: Remote,
@@ -173,6 +225,7 @@ pub enum SendOp {
         swap: u64,
     },
     /// Fetch and add eight bytes; the old value lands in the local buffer.
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     FetchAdd {
         /// The eight bytes.
         remote: Remote,
@@ -180,8 +233,10 @@ pub enum SendOp {
         add: u64,
     },
     /// Write eight bytes so that nobody sees half of them.
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite(Remote),
     /// Make earlier writes visible or persistent.
+    #[doc(alias = "IBV_WR_FLUSH")]
     Flush {
         /// Start of the range.
         remote: Remote,
@@ -191,6 +246,7 @@ pub enum SendOp {
         kind: FlushKind,
     },
     /// Bind a memory window, or unbind it with an empty range.
+    #[doc(alias = "IBV_WR_BIND_MW")]
     BindMw {
         /// The window.
         mw: Rkey,
@@ -201,6 +257,7 @@ pub enum SendOp {
     },
     /// Invalidate a type 2 window or a fast-registered region of our own, when all earlier requests
     /// of the queue are done.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
     LocalInv(Rkey),
     /// Map a fast-registration key.
     Reg {
@@ -246,6 +303,15 @@ impl SendOp {
 
 bitflags! {
     /// Modifiers of a send work request.
+    ///
+    /// ```
+    /// # use feroce_engine::{Data, SendFlags, SendOp, SendWr};
+    /// let quiet = SendWr { flags: SendFlags::empty(), ..SendWr::new(1, SendOp::Send, Data::EMPTY) };
+    /// let last = SendWr {
+    ///     flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+    ///     ..SendWr::new(2, SendOp::Send, Data::EMPTY)
+    /// };
+    /// ```
     #[doc(alias = "ibv_send_flags")]
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct SendFlags: u8 {
@@ -262,6 +328,13 @@ bitflags! {
 }
 
 /// Whom a send work request addresses beyond what the queue pair knows.
+///
+/// ```
+/// # use feroce_engine::{Data, Dest, SendOp, SendWr};
+/// # use feroce_wire::Srqn;
+/// let dest = Dest::Xrc(Srqn::new(3));
+/// let wr = SendWr { dest, ..SendWr::new(1, SendOp::Send, Data::EMPTY) };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dest {
     /// The queue pair that ours is connected to.
@@ -281,6 +354,13 @@ pub enum Dest {
 }
 
 /// A send work request.
+///
+/// ```
+/// # use feroce_engine::{Data, SendOp, SendWr};
+/// # use feroce_train::InlineBytes;
+/// let wr = SendWr::new(7, SendOp::Send, Data::Inline(InlineBytes::new(b"hello")));
+/// assert_eq!(wr.wr_id, 7);
+/// ```
 #[doc(alias = "ibv_send_wr")]
 #[derive(Clone, Debug)]
 pub struct SendWr {
@@ -305,6 +385,13 @@ impl SendWr {
 }
 
 /// A receive work request.
+///
+/// ```
+/// # use feroce_engine::{RecvWr, Sge, SgeList};
+/// # use feroce_wire::Lkey;
+/// let buffer = Sge { addr: 0x1000, len: 4096, lkey: Lkey(0x100) };
+/// let wr = RecvWr { wr_id: 1, sges: SgeList::from(buffer) };
+/// ```
 #[doc(alias = "ibv_recv_wr")]
 #[derive(Clone, Debug, Default)]
 pub struct RecvWr {

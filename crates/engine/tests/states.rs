@@ -210,13 +210,13 @@ fn check_transition(host: &mut Host, qpn: Qpn, qp_type: QpType, from: QpState, t
     for bit in required.iter() {
         let error =
             ModifyQpError::Attributes { from, to, missing: bit, forbidden: AttrMask::empty() };
-        assert!(error.to_string().ends_with(&format!(" missing {}", name(bit))), "{error}");
+        assert!(error.to_string().ends_with(&format!(" give also {}", name(bit))), "{error}");
         refused(host, qpn, &pick(all, required - bit), error);
     }
     let none = AttrMask::empty();
     for bit in (all.mask() - AttrMask::STATE - required - optional).iter() {
         let error = ModifyQpError::Attributes { from, to, missing: none, forbidden: bit };
-        assert!(error.to_string().ends_with(&format!(" not allowed {}", name(bit))), "{error}");
+        assert!(error.to_string().ends_with(&format!(" leave out {}", name(bit))), "{error}");
         refused(host, qpn, &pick(all, required | bit), error);
     }
     if optional.contains(AttrMask::ALT_PATH) {
@@ -248,7 +248,7 @@ fn errors_name_everything_that_is_wrong_at_once() {
         ..QpAttr::default()
     };
     let error = host.engine.modify_qp(NOW, qp.qpn, &attr).unwrap_err();
-    let text = "Reset to Init: missing ACCESS | PKEY_INDEX not allowed QKEY | TIMEOUT";
+    let text = "Reset to Init: give also ACCESS | PKEY_INDEX, leave out QKEY | TIMEOUT";
     assert_eq!(error.to_string(), text);
 }
 

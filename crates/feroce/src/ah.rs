@@ -15,6 +15,7 @@ use crate::pd::Pd;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "ibv_ah")]
+#[doc(alias = "ibv_destroy_ah")]
 #[derive(Debug)]
 pub struct Ah {
     id: AhId,

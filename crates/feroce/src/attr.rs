@@ -83,6 +83,12 @@ bitflags! {
 }
 
 /// What atomic operations are atomic to.
+///
+/// ```
+/// let attr = feroce::Device::at(["127.0.0.21".parse()?]).attr()?;
+/// assert_ne!(attr.atomic_cap, feroce::AtomicCap::None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "ibv_atomic_cap")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicCap {
@@ -190,6 +196,14 @@ impl DeviceAttr {
 }
 
 /// Whether packets can pass.
+///
+/// ```
+/// use feroce::{Device, PortState};
+///
+/// let port = Device::at(["127.0.0.21".parse()?]).port()?;
+/// assert_eq!(port.state, PortState::Active);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "ibv_port_state")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PortState {
@@ -200,6 +214,12 @@ pub enum PortState {
 }
 
 /// Whether there is a cable, so to speak.
+///
+/// ```
+/// use feroce::{PhysState, PortState};
+///
+/// assert_eq!(PhysState::from(PortState::Active), PhysState::LinkUp);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PhysState {
     /// The interface is down.
@@ -218,6 +238,12 @@ impl From<PortState> for PhysState {
 }
 
 /// Lanes of a link.
+///
+/// ```
+/// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
+/// let lanes = if port.active_width == feroce::LinkWidth::X4 { 4 } else { 1 };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkWidth {
     /// One.
@@ -227,6 +253,12 @@ pub enum LinkWidth {
 }
 
 /// Speed of a lane, by the name of its generation.
+///
+/// ```
+/// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
+/// assert_eq!(port.active_speed, feroce::LaneSpeed::Sdr);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LaneSpeed {
     /// 2.5 Gb/s.

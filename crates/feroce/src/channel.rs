@@ -21,6 +21,7 @@ use crate::driver::ChannelQueue;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "ibv_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 #[derive(Clone, Debug)]
 pub struct CompChannel {
     pub(crate) queue: Arc<ChannelQueue>,

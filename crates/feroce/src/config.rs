@@ -20,6 +20,16 @@ use crate::Error;
 /// `FEROCE_CONFIG` names, or `feroce.toml` in the working directory, or
 /// `feroce/feroce.toml` in the user's configuration directory. `docs/CONFIGURATION.md` lists the
 /// settings.
+///
+/// ```
+/// use feroce::{Device, Settings};
+///
+/// // Every hundredth packet is lost on its way in, always the same ones.
+/// let fault = Some("loss=1%,seed=7".parse()?);
+/// let settings = Settings { fault, ..Settings::load()? };
+/// let context = Device::at(["127.0.0.35".parse()?]).open_with(settings)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What the engine is made with. Seed 0 is replaced by a random one.

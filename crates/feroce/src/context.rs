@@ -28,6 +28,7 @@ use crate::{Error, Settings, stack, sys};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "ibv_context")]
+#[doc(alias = "ibv_close_device")]
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(crate) inner: Arc<ContextInner>,

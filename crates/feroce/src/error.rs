@@ -7,11 +7,24 @@ use feroce_engine::{CreateError, DestroyError, ModifyQpError, ResizeError};
 use feroce_mem::{DeregError, OutOfBounds, OutOfMemory, RegError};
 
 /// Why a control operation failed. Outcomes of work requests are not errors but completions.
+///
+/// ```
+/// use feroce::{Access, Device, Error};
+///
+/// let pd = Device::at(["127.0.0.36".parse()?]).open()?.alloc_pd()?;
+/// match pd.alloc_mr(4096, Access::REMOTE_WRITE) {
+///     Err(Error::Register(why)) => println!("{why}"), // remote write needs local write
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum Error {
     /// No such device.
     NoDevice(String),
+    /// The port has no address with this index.
+    NoAddress(u16),
     /// A setting could not be understood.
     Setting(String),
     /// The operating system refused.
@@ -40,6 +53,9 @@ impl fmt::Display for Error {
             Self::NoDevice(name) => {
                 write!(f, "no device {name:?}: `feroce devices` lists those there are")
             }
+            Self::NoAddress(index) => {
+                write!(f, "the port has no address with index {index}: `Context::port` lists them")
+            }
             Self::Setting(why) => f.write_str(why),
             Self::Io(e) => e.fmt(f),
             Self::Create(e) => e.fmt(f),
@@ -48,8 +64,8 @@ impl fmt::Display for Error {
             Self::ModifyQp(e) => e.fmt(f),
             Self::Register(e) => e.fmt(f),
             Self::Deregister(e) => e.fmt(f),
-            Self::OutOfMemory => f.write_str("not enough memory for the region"),
-            Self::OutOfBounds => f.write_str("beyond the end of the region"),
+            Self::OutOfMemory => f.write_str("not enough memory for a region of this size"),
+            Self::OutOfBounds => f.write_str("the range passes the end of the memory region"),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! addresses of a network interface. The objects and calls are those of the verbs, under the
 //! names the field uses: [`Pd`], [`Mr`], [`Cq`], [`Qp`], [`Srq`], [`Ah`]. Posting and polling
 //! never wait; whoever posts or polls drives the adapter, and a driver thread covers the rest.
+//! [`safety`] says what programs cannot get wrong.
 //!
 //! ```
 //! use feroce::{Access, Device, QpCap, SendOp, SendWr, WcStatus};
@@ -44,6 +45,7 @@ mod mr;
 mod pd;
 mod qp;
 mod runtime;
+pub mod safety;
 mod srq;
 mod stack;
 mod sys;

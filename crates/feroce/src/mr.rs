@@ -25,14 +25,8 @@ use crate::pd::Pd;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// There is no way to hold a reference into it:
-///
-/// ```compile_fail
-/// # let context = feroce::Device::at(["127.0.0.24".parse().unwrap()]).open().unwrap();
-/// # let pd = context.alloc_pd().unwrap();
-/// let mr = pd.alloc_mr(4096, feroce::Access::LOCAL_WRITE).unwrap();
-/// let bytes: &[u8] = mr.as_slice();
-/// ```
+/// There is no way to hold a reference into it, nor to free it too early; see
+/// [`safety`](crate::safety).
 #[doc(alias = "ibv_mr")]
 #[derive(Debug)]
 pub struct Mr {
@@ -46,6 +40,17 @@ pub struct Mr {
 }
 
 /// What [`Mr::rereg`] changes; what is `None` stays.
+///
+/// ```
+/// # use feroce::{Access, Device, Rereg};
+/// # let context = Device::at(["127.0.0.39".parse()?]).open()?;
+/// let pd = context.alloc_pd()?;
+/// let mut mr = pd.alloc_mr(4096, Access::LOCAL_WRITE)?;
+/// // From now on peers may read it.
+/// let access = Some(Access::LOCAL_WRITE | Access::REMOTE_READ);
+/// mr.rereg(Rereg { access, ..Rereg::default() })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[doc(alias = "ibv_rereg_mr")]
 #[derive(Clone, Debug, Default)]
 pub struct Rereg {
@@ -201,6 +206,7 @@ impl Drop for Mr {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "ibv_mw")]
+#[doc(alias = "ibv_dealloc_mw")]
 #[derive(Debug)]
 pub struct Mw {
     rkey: Rkey,

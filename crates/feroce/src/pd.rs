@@ -79,6 +79,8 @@ impl Pd {
     }
 
     /// Registers a region, which other registrations may share.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_mr_iova")]
     pub fn register(&self, region: Arc<Region>, iova: Iova, access: Access) -> Result<Mr, Error> {
         let all = 0..region.len();
         Mr::register(self, region, all, iova, access)

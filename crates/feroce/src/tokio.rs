@@ -19,7 +19,7 @@ use crate::channel::CompChannel;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use feroce::{Notify, SendOp, SendWr, Data};
 ///
-/// let context = feroce::Device::at(["127.0.0.31".parse()?]).open()?;
+/// let context = feroce::Device::at(["127.0.0.32".parse()?]).open()?;
 /// let channel = context.create_comp_channel()?;
 /// let cq = context.create_cq_with(16, &channel)?;
 /// let mut qp = context.alloc_pd()?.uc_qp(&cq, &cq, feroce::QpCap::new(4, 4)).create()?;

@@ -7,7 +7,8 @@ mod netns;
 
 use common::{ALL, Host, LEN, unexplained_drops};
 use feroce::{
-    AddrVec, AsyncEvent, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp, SendWr, WcStatus,
+    AddrVec, AsyncEvent, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp,
+    SendWr, WcStatus,
 };
 use netns::{Cable, ip, with_cable};
 

@@ -10,6 +10,12 @@ use feroce_wire::Gid;
 use crate::{Link, LinkCounters, Sent, forward_to_inner};
 
 /// Which way a packet went.
+///
+/// ```
+/// # use feroce_link::Direction;
+/// let arrow = |direction| if direction == Direction::Sent { "->" } else { "<-" };
+/// assert_eq!(arrow(Direction::Received), "<-");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// This port sends it. It is shown before the carrier gets it, so that nobody can see the
@@ -20,6 +26,14 @@ pub enum Direction {
 }
 
 /// A packet that passes.
+///
+/// ```
+/// # use feroce_link::Seen;
+/// fn line(packet: &Seen<'_>) -> String {
+///     let Seen { direction, src, dst, bytes, .. } = packet;
+///     format!("{direction:?} {src} to {dst}: {} bytes", bytes.len())
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// Which way it went.
@@ -35,6 +49,21 @@ pub struct Seen<'a> {
 }
 
 /// Somebody who looks at packets. Called with the device locked: be quick, and do not use it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// # use feroce_link::{Seen, Tap};
+///
+/// /// Counts packets.
+/// #[derive(Debug, Default)]
+/// struct Count(AtomicU64);
+///
+/// impl Tap for Count {
+///     fn see(&self, _: &Seen<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+/// }
+/// ```
 pub trait Tap: fmt::Debug + Send + Sync {
     /// A packet passes.
     fn see(&self, packet: &Seen<'_>);

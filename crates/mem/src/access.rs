@@ -21,6 +21,13 @@ bitflags! {
     /// What a memory region or window permits. The bits are those of `ibv_access_flags`.
     ///
     /// Local reads need no flag: whoever registers memory may always read it.
+    ///
+    /// ```
+    /// # use feroce_mem::Access;
+    /// let target = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    /// assert!(target.validate().is_ok());
+    /// assert!(Access::REMOTE_WRITE.validate().is_err(), "a peer cannot have more than we");
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[doc(alias = "ibv_access_flags")]
     pub struct Access: u32 {

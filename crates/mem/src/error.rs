@@ -35,6 +35,12 @@ pub enum AccessError {
 }
 
 /// Why memory could not be registered.
+///
+/// ```
+/// # use feroce_mem::{Access, RegError};
+/// let error: RegError = Access::REMOTE_ATOMIC.validate().unwrap_err().into();
+/// assert!(error.to_string().contains("need local write access"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RegError {
@@ -57,6 +63,11 @@ pub enum RegError {
 }
 
 /// Why a key could not be retired.
+///
+/// ```
+/// # use feroce_mem::DeregError;
+/// assert!(DeregError::WindowsBound.to_string().contains("windows"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DeregError {
@@ -138,17 +149,17 @@ messages! { AccessError {
 messages! { RegError {
     OutOfBounds => "the range leaves the region",
     InvalidAccess => "remote write and remote atomic access need local write access",
-    TableFull => "no more memory regions or windows can be created",
+    TableFull => "no more memory regions or windows can be created: end some first",
     IovaOverflow => "the addresses of the range would pass the end of the 64-bit space",
     UnknownKey => "no memory region has this key",
     WrongKind => "only an ordinary memory region can be registered again",
-    Busy => "memory windows are bound to the memory region",
+    Busy => "memory windows are bound to the memory region: invalidate or free them first",
     UnknownPd => "there is no such protection domain",
 } }
 
 messages! { DeregError {
     Unknown => "nothing of this kind has this key",
-    WindowsBound => "memory windows are bound to the memory region",
+    WindowsBound => "memory windows are bound to the memory region: invalidate or free them first",
 } }
 
 messages! { BindError {

@@ -44,6 +44,17 @@ const PAGE: usize = 4096;
 /// Unless the region is null, `base` is an address with exposed provenance over `len` bytes (or,
 /// for a raw region, over those of them that are touched) which stay valid for reads and writes
 /// from any thread as long as the region lives, and which no Rust reference in use overlaps.
+///
+/// ```
+/// # use feroce_mem::Region;
+/// let region = Region::alloc(4096)?;
+/// region.store_u64(8, 41)?;
+/// assert_eq!(region.fetch_add_u64(8, 1)?, 41);
+/// let mut bytes = [0; 8];
+/// region.read_at(8, &mut bytes)?;
+/// assert_eq!(u64::from_ne_bytes(bytes), 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Region {
     base: usize,
     len: usize,

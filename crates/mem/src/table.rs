@@ -25,6 +25,14 @@ impl Default for MrLimits {
 }
 
 /// Which address operations on a key use for the first byte.
+///
+/// ```
+/// # use feroce_mem::Iova;
+/// // Peers then name bytes by their offset, and learn nothing about our addresses.
+/// let iova = Iova::ZeroBased;
+/// assert_ne!(iova, Iova::default());
+/// ```
+#[doc(alias = "ibv_reg_mr_iova")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Iova {
     /// Its address in this process; or 0 with [`Access::ZERO_BASED`].

@@ -33,6 +33,11 @@ use crate::{
 };
 
 /// Which kind of memory window (IBTA vol1 10.6.7.2).
+///
+/// ```
+/// # use feroce_mem::MwType;
+/// assert_ne!(MwType::One, MwType::Two);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_mw_type")]
 pub enum MwType {
@@ -43,6 +48,19 @@ pub enum MwType {
 }
 
 /// What a window is bound to.
+///
+/// ```
+/// # use feroce_mem::{Access, Bind};
+/// # use feroce_wire::Lkey;
+/// // 512 bytes of a memory region, for reading only.
+/// let bind = Bind {
+///     mr: Lkey(0x100),
+///     addr: 0x7f00_0000_1000,
+///     len: 512,
+///     access: Access::REMOTE_READ,
+///     zero_based: false,
+/// };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_mw_bind_info")]
 pub struct Bind {

@@ -9,6 +9,13 @@ use feroce_mem::{Grant, Read};
 /// Bytes that travel inside a work request instead of being fetched from registered memory.
 ///
 /// Up to [`InlineBytes::SMALL`] bytes need no allocation.
+///
+/// ```
+/// # use feroce_train::InlineBytes;
+/// let bytes = InlineBytes::new(b"small");
+/// assert_eq!(bytes.as_slice(), b"small");
+/// ```
+#[doc(alias = "IBV_SEND_INLINE")]
 #[derive(Clone)]
 pub struct InlineBytes(Repr);
 

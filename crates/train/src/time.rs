@@ -5,6 +5,12 @@ use core::fmt;
 /// A point in time, in nanoseconds since an origin that only the supplier of time knows.
 ///
 /// Constructible and printable, so that a run can be replayed from its log.
+///
+/// ```
+/// # use feroce_train::Instant;
+/// let start = Instant::from_nanos(1_000);
+/// assert_eq!(start.plus_nanos(500).nanos_since(start), 500);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 

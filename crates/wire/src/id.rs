@@ -11,6 +11,11 @@ const MASK_24: u32 = 0x00ff_ffff;
 ///
 /// There is no `Ord`: whether one PSN is before another only makes sense inside half of the
 /// space, which is what [`Psn::diff`] and its friends compute.
+///
+/// ```
+/// # use feroce_wire::Psn;
+/// assert_eq!(Psn::new(0x00ff_ffff).next(), Psn::new(0));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -160,6 +165,11 @@ impl fmt::Debug for Msn {
 }
 
 /// Queue pair number: 24 bits.
+///
+/// ```
+/// # use feroce_wire::Qpn;
+/// assert_eq!(Qpn::new(17).to_string(), "0x000011");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Qpn(u32);
 
@@ -210,6 +220,11 @@ impl fmt::Display for Qpn {
 }
 
 /// Number of a shared receive queue, as carried by XRC packets: 24 bits.
+///
+/// ```
+/// # use feroce_wire::Srqn;
+/// assert_eq!(Srqn::new(0x0100_0003), Srqn::new(3));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Srqn(u32);
 
@@ -296,6 +311,14 @@ impl Pkey {
 }
 
 /// Global identifier of a port or a multicast group: an IPv6 address, IPv4 mapped into it.
+///
+/// ```
+/// # use feroce_wire::Gid;
+/// let gid = Gid::from_ipv4([192, 0, 2, 7]);
+/// assert_eq!(gid.to_string(), "::ffff:192.0.2.7");
+/// assert_eq!(gid.as_ipv4(), Some([192, 0, 2, 7]));
+/// ```
+#[doc(alias = "ibv_gid")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Gid(pub [u8; 16]);
 

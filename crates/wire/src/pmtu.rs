@@ -1,6 +1,13 @@
 //! Path MTU.
 
 /// Largest payload of one packet on a path (IBTA vol1 9.5, codes of 14.2.5.6).
+///
+/// ```
+/// # use feroce_wire::Pmtu;
+/// assert_eq!(Pmtu::at_most(1404), Some(Pmtu::B1024));
+/// assert_eq!(Pmtu::B4096.bytes(), 4096);
+/// ```
+#[doc(alias = "ibv_mtu")]
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Pmtu {

@@ -109,7 +109,9 @@ fn test() -> Outcome<Done> {
     let nextest = is_on_path("cargo-nextest");
     let mut tests = cargo(if nextest { ["nextest", "run"] } else { ["test", "--tests"] });
     tests.args(["--workspace", "--all-features"]);
-    let doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
+    let mut doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
+    // Examples of what must not compile name the error; only with this is it compared.
+    doc_tests.env("RUSTC_BOOTSTRAP", "feroce");
     let mut lines = run_tests(tests)?;
     lines.extend(run_tests(doc_tests)?);
     if has("fuzz/Cargo.toml") {

@@ -11,6 +11,12 @@ use feroce_train::Instant;
 use super::CongestionControl;
 
 /// Parameters of DCQCN.
+///
+/// ```
+/// # use feroce_engine::{Config, DcqcnConfig};
+/// let slow = DcqcnConfig { line_rate_bps: 10_000_000_000, ..DcqcnConfig::default() };
+/// let config = Config { dcqcn: Some(slow), ..Config::default() };
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DcqcnConfig {
     /// Rate at the start and at most, in bits per second.

@@ -31,6 +31,12 @@ pub struct CreatedQp {
 }
 
 /// Why a queue could not be resized.
+///
+/// ```
+/// # use feroce_engine::ResizeError;
+/// let error = ResizeError::TooSmall { waiting: 3 };
+/// assert!(error.to_string().contains("take them out first"));
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResizeError {

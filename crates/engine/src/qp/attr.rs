@@ -10,6 +10,13 @@ use crate::{CqId, SrqId, XrcdId};
 
 bitflags! {
     /// Which attributes a modification carries; bits as in `ibv_qp_attr_mask`.
+    ///
+    /// ```
+    /// # use feroce_engine::{AttrMask, QpAttr};
+    /// # use feroce_mem::Access;
+    /// let attr = QpAttr::init(Access::REMOTE_READ);
+    /// assert!(attr.mask().contains(AttrMask::STATE | AttrMask::ACCESS));
+    /// ```
     #[doc(alias = "ibv_qp_attr_mask")]
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct AttrMask: u32 {
@@ -59,6 +66,12 @@ bitflags! {
 }
 
 /// The way to a port: address vector.
+///
+/// ```
+/// # use feroce_engine::AddrVec;
+/// # use feroce_wire::Gid;
+/// let av = AddrVec { dgid: Gid::from_ipv4([192, 0, 2, 7]), ..AddrVec::default() };
+/// ```
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AddrVec {
@@ -79,6 +92,20 @@ pub struct AddrVec {
 }
 
 /// Attributes to set, or as set. Only what is `Some` is touched.
+///
+/// ```
+/// # use feroce_engine::{AddrVec, QpAttr, QpState};
+/// # use feroce_mem::Access;
+/// # use feroce_wire::{Pmtu, Psn, Qpn};
+/// # let (av, peer, psn) = (AddrVec::default(), Qpn::new(17), Psn::new(0));
+/// // The way to RTS, with a timeout of our own choosing.
+/// let steps = [
+///     QpAttr::init(Access::REMOTE_WRITE),
+///     QpAttr::rtr(av, peer, psn, Pmtu::B1024),
+///     QpAttr { timeout: Some(16), ..QpAttr::rts(psn) },
+/// ];
+/// assert_eq!(steps[2].state, Some(QpState::Rts));
+/// ```
 #[doc(alias = "ibv_qp_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpAttr {
@@ -213,6 +240,11 @@ impl QpAttr {
 }
 
 /// What a queue pair makes of a lost packet.
+///
+/// ```
+/// # use feroce_engine::LossPolicy;
+/// assert_eq!(LossPolicy::default(), LossPolicy::Retransmit);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LossPolicy {
     /// Retransmit.
@@ -223,6 +255,13 @@ pub enum LossPolicy {
 }
 
 /// How a queue pair is made.
+///
+/// ```
+/// # use feroce_engine::QpInitAttr;
+/// fn sizes(made: &QpInitAttr) -> (u32, u32) {
+///     (made.cap.max_send_wr, made.cap.max_recv_wr)
+/// }
+/// ```
 #[doc(alias = "ibv_qp_init_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInitAttr {

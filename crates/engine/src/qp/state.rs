@@ -17,24 +17,37 @@ use super::attr::AttrMask;
 use crate::wr::SendOp;
 
 /// State of a queue pair.
+///
+/// ```
+/// # use feroce_engine::QpState;
+/// assert!(QpState::Rts.takes_sends());
+/// assert!(!QpState::Rtr.takes_sends() && QpState::Rtr.receives());
+/// ```
 #[doc(alias = "ibv_qp_state")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum QpState {
     /// Just created; nothing can be posted.
     #[default]
+    #[doc(alias = "IBV_QPS_RESET")]
     Reset = 0,
     /// Receives can be posted.
+    #[doc(alias = "IBV_QPS_INIT")]
     Init = 1,
     /// Ready to receive.
+    #[doc(alias = "IBV_QPS_RTR")]
     Rtr = 2,
     /// Ready to send.
+    #[doc(alias = "IBV_QPS_RTS")]
     Rts = 3,
     /// The send queue drains.
+    #[doc(alias = "IBV_QPS_SQD")]
     Sqd = 4,
     /// A send failed on an unreliable service; receives go on.
+    #[doc(alias = "IBV_QPS_SQE")]
     Sqe = 5,
     /// Nothing works any more; everything posted is flushed.
+    #[doc(alias = "IBV_QPS_ERR")]
     Err = 6,
 }
 
@@ -64,6 +77,12 @@ impl QpState {
 }
 
 /// Service of a queue pair.
+///
+/// ```
+/// # use feroce_engine::QpType;
+/// assert!(QpType::Rc.is_reliable() && QpType::Rc.is_connected());
+/// assert!(!QpType::Ud.is_connected());
+/// ```
 #[doc(alias = "ibv_qp_type")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpType {

@@ -12,6 +12,15 @@ use crate::context::Context;
 use crate::{Error, Settings, sys};
 
 /// What a device stands on.
+///
+/// ```
+/// use feroce::{Device, DeviceKind};
+///
+/// // The interfaces that reach other machines.
+/// let devices = Device::list()?;
+/// let outside = devices.iter().filter(|d| d.kind() == DeviceKind::Interface);
+/// # Ok::<(), feroce::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
     /// A network interface.
@@ -139,6 +148,7 @@ impl Device {
     }
 
     /// Its addresses: IPv4 first, then IPv6, link-local last.
+    #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[Gid] {
         &self.gids
     }

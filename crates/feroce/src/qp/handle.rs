@@ -127,8 +127,8 @@ impl QpHandle {
     /// What a peer must know to connect, at the address with this index.
     pub fn endpoint_at(&self, gid_index: u16) -> Result<Endpoint, Error> {
         let port = self.inner.pd.context().port();
-        let gid = port.gids.get(usize::from(gid_index)).copied();
-        let gid = gid.ok_or_else(|| Error::NoDevice(format!("GID index {gid_index}")))?;
+        let gid = port.gids.get(usize::from(gid_index)).copied().filter(|gid| !gid.is_zero());
+        let gid = gid.ok_or(Error::NoAddress(gid_index))?;
         Ok(Endpoint { gid, qpn: self.inner.qpn, psn: self.inner.psn, mtu: port.active_mtu })
     }
 

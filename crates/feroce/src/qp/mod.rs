@@ -21,6 +21,18 @@ pub use handle::QpHandle;
 use handle::Uses;
 
 /// What a peer must know to connect to a queue pair. Exchange it by any means.
+///
+/// ```
+/// # use feroce::{Device, Endpoint, QpCap};
+/// # let context = Device::at(["127.0.0.37".parse()?]).open()?;
+/// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+/// # let mut qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
+/// let Endpoint { gid, qpn, psn, mtu } = qp.endpoint()?;
+/// let message = format!("{gid} {} {} {}", qpn.get(), psn.get(), mtu.bytes());
+/// // ... which the peer takes apart, and connects to.
+/// # qp.connect(&Endpoint { gid, qpn, psn, mtu })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     /// Address of the port.
@@ -34,6 +46,18 @@ pub struct Endpoint {
 }
 
 /// How a queue pair will be made.
+///
+/// ```
+/// # use feroce::{Device, QpCap, QpState};
+/// # let context = Device::at(["127.0.0.38".parse()?]).open()?;
+/// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+/// let srq = pd.create_srq(64, 1)?;
+/// let qp = pd.rc_qp(&cq, &cq, QpCap::new(128, 0)).srq(&srq).signal_all().create()?;
+/// assert_eq!(qp.state(), QpState::Reset);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ibv_create_qp")]
+#[doc(alias = "ibv_qp_init_attr")]
 #[derive(Debug)]
 pub struct QpBuilder {
     pd: Pd,

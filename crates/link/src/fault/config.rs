@@ -70,6 +70,13 @@ impl FromStr for Probability {
 /// | `delay` | `50us~20us` | packets take 30 to 70 us; without `~`, exactly 50. Order is kept |
 /// | `rate` | `10Gbit:256KiB` | bits per second, and the queue in front; beyond it, loss |
 /// | `seed` | `7` | the same seed gives the same packets the same fate |
+///
+/// ```
+/// # use feroce_link::FaultConfig;
+/// let faults: FaultConfig = "loss=1%,reorder=0.5%:3,seed=7".parse()?;
+/// assert_eq!(faults.reorder_distance, 3);
+/// # Ok::<(), feroce_link::FaultParseError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultConfig {
     /// A packet is lost.

@@ -1,0 +1,170 @@
+//! What cannot go wrong, and who sees to it. This module holds no code.
+//!
+//! Registered memory is written by peers at any time. A program in C must therefore not free it,
+//! move it or look at it at the wrong moment; here it cannot. Nothing in this crate is `unsafe`
+//! but [`Pd::register_raw`](crate::Pd::register_raw), for memory that somebody else owns.
+//!
+//! # Memory outlives whoever uses it
+//!
+//! A region owns its bytes. When an [`Mr`](crate::Mr) is dropped, its keys die first; then it waits
+//! until the adapter is at no byte of it any more; then the bytes are freed. A request that still
+//! names it fails, whether it is ours or a peer's:
+//!
+//! ```
+//! use feroce::{Access, Device, QpCap, SendOp, SendWr, WcStatus};
+//!
+//! # let context = Device::at(["127.0.0.40".parse()?]).open()?;
+//! # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+//! # let mut qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
+//! # let mut peer = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
+//! # qp.connect(&peer.endpoint()?)?;
+//! # peer.connect(&qp.endpoint()?)?;
+//! let source = pd.alloc_mr(64, Access::empty())?;
+//! let target = pd.alloc_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let write = SendOp::Write(target.remote(0));
+//! drop(target);
+//! qp.post_send([SendWr::new(1, write, source.data(0..64))])?;
+//! assert_eq!(cq.wait()?.status, WcStatus::RemoteAccess);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A buffer of the program, which it could free while a peer writes to it, is not taken:
+//!
+//! ```compile_fail,E0308
+//! # use feroce::{Access, Error, Iova, Pd};
+//! # fn f(pd: &Pd) -> Result<(), Error> {
+//! let mut buffer = vec![0; 4096];
+//! let mr = pd.register(&mut buffer, Iova::Natural, Access::LOCAL_WRITE)?; // not a region
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! unless the program promises to keep it:
+//!
+//! ```compile_fail,E0133
+//! # use feroce::{Access, Error, Iova, Pd};
+//! # fn f(pd: &Pd) -> Result<(), Error> {
+//! let mut buffer = vec![0; 4096];
+//! let (start, len) = (buffer.as_mut_ptr(), buffer.len());
+//! let mr = pd.register_raw(start, len, Iova::Natural, Access::LOCAL_WRITE)?; // unsafe
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A region that was given up cannot be named in a request:
+//!
+//! ```compile_fail,E0382
+//! # use feroce::{Mr, PostError, Qp, SendOp, SendWr};
+//! # fn f(qp: &mut Qp, mr: Mr) -> Result<(), PostError> {
+//! drop(mr);
+//! qp.post_send([SendWr::new(1, SendOp::Send, mr.data(0..64))]) // moved
+//! # }
+//! ```
+//!
+//! nor looked into behind its back:
+//!
+//! ```compile_fail,E0505
+//! # use feroce::{Error, Mr};
+//! # fn f(mr: Mr) -> usize {
+//! let region = mr.region();
+//! drop(mr); // borrowed
+//! region.len()
+//! # }
+//! ```
+//!
+//! # Nobody holds a reference to bytes that a peer may write
+//!
+//! Bytes are copied in and out, or are touched by atomic operations of
+//! [`Region`](crate::Region):
+//!
+//! ```compile_fail,E0608
+//! # fn f(mr: &feroce::Mr) -> u8 {
+//! mr[0] // no index
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! # fn f(mr: &feroce::Mr) -> &[u8] {
+//! mr.region().as_slice() // no such method
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # fn f(mr: &feroce::Mr) {
+//! let bytes: &[u8] = mr; // no conversion
+//! # }
+//! ```
+//!
+//! # A queue has one writer
+//!
+//! Posting needs no lock, because the compiler knows who posts:
+//!
+//! ```compile_fail,E0596
+//! # use feroce::{Data, PostError, Qp, SendOp, SendWr};
+//! # fn f(qp: &Qp) -> Result<(), PostError> {
+//! qp.post_send([SendWr::new(1, SendOp::Send, Data::EMPTY)]) // shared
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use feroce::{Data, Qp, SendOp, SendWr};
+//! # fn f(qp: &mut Qp) {
+//! std::thread::scope(|threads| {
+//!     threads.spawn(|| qp.post_send([SendWr::new(1, SendOp::Send, Data::EMPTY)]));
+//!     threads.spawn(|| qp.post_send([SendWr::new(2, SendOp::Send, Data::EMPTY)])); // twice
+//! });
+//! # }
+//! ```
+//!
+//! One thread may send while another receives, when the queue pair has been taken apart; what was
+//! taken apart is no longer there:
+//!
+//! ```
+//! # use feroce::{Data, Qp, RecvWr, SendOp, SendWr};
+//! # fn f(qp: Qp) {
+//! let (handle, mut sender, receiver) = qp.split();
+//! std::thread::scope(|threads| {
+//!     threads.spawn(|| sender.post([SendWr::new(1, SendOp::Send, Data::EMPTY)]));
+//!     threads.spawn(|| receiver.map(|mut r| r.post([RecvWr::default()])));
+//! });
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0382
+//! # use feroce::{Data, PostError, Qp, SendOp, SendWr};
+//! # fn f(mut qp: Qp) -> Result<(), PostError> {
+//! let (handle, sender, receiver) = qp.split();
+//! qp.post_send([SendWr::new(1, SendOp::Send, Data::EMPTY)]) // moved
+//! # }
+//! ```
+//!
+//! # What the driver thread calls can be called by it
+//!
+//! A [`Tap`](crate::Tap) is called by whichever thread drives the adapter, so it must be made for
+//! that:
+//!
+//! ```compile_fail,E0277
+//! use std::{cell::Cell, rc::Rc};
+//! # use feroce::{Seen, Tap};
+//!
+//! #[derive(Debug)]
+//! struct Count(Rc<Cell<u64>>);
+//!
+//! impl Tap for Count { // neither Send nor Sync
+//!     fn see(&self, _: &Seen<'_>) {
+//!         self.0.set(self.0.get() + 1);
+//!     }
+//! }
+//! ```
+//!
+//! # Descriptors live as long as what they belong to
+//!
+//! ```compile_fail,E0505
+//! # use feroce::Context;
+//! # use std::os::fd::AsRawFd;
+//! # fn f(context: Context) {
+//! let fd = context.async_fd();
+//! drop(context); // borrowed
+//! println!("{}", fd.as_raw_fd());
+//! # }
+//! ```
