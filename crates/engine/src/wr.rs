@@ -306,11 +306,8 @@ bitflags! {
     ///
     /// ```
     /// # use feroce_engine::{Data, SendFlags, SendOp, SendWr};
-    /// let quiet = SendWr { flags: SendFlags::empty(), ..SendWr::new(1, SendOp::Send, Data::EMPTY) };
-    /// let last = SendWr {
-    ///     flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
-    ///     ..SendWr::new(2, SendOp::Send, Data::EMPTY)
-    /// };
+    /// let wake = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    /// let last = SendWr { flags: wake, ..SendWr::new(2, SendOp::Send, Data::EMPTY) };
     /// ```
     #[doc(alias = "ibv_send_flags")]
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
