@@ -195,7 +195,7 @@ fn states_decide_what_may_be_posted() {
         assert_eq!(receive, if receives { Ok(()) } else { Err(PostError::BadState(state)) });
     }
     let error = PostError::BadState(QpState::Init).to_string();
-    assert_eq!(error, "the QP is in Init: move it on with modify_qp first");
+    assert_eq!(error, "nothing can be posted in Init: move the queue pair on first");
 }
 
 #[test]

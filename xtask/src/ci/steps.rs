@@ -17,6 +17,12 @@ const SWARM_SEEDS: u64 = 10_000;
 /// The longest that one command with tests may take: a test that hangs shall say so.
 const TEST_LIMIT: Duration = Duration::from_mins(15);
 
+/// Seconds of the soak on a clean network, and as many on a bad one.
+const SOAK_SECONDS: u64 = 60;
+
+/// What the bad network does.
+const SOAK_FAULTS: &str = "loss=0.5%,dup=0.2%,reorder=0.5%:3,corrupt=0.1%";
+
 /// Seconds for each fuzz target in one run.
 const FUZZ_SECONDS: u64 = 10;
 
@@ -51,6 +57,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("test", "unit, integration and documentation tests", always, test),
     step("loom", "every interleaving of the lock-free parts", || !loom_crates().is_empty(), loom),
     step("swarm", "seeded simulations of the whole stack", swarm::exists, run_swarm),
+    step("soak", "random operations over sockets for a minute", always, soak),
     step("fuzz", "a short run of every fuzz target", || has("fuzz/Cargo.toml"), run_fuzz),
     step("docs", "the documentation, warnings as errors", always, docs),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
@@ -157,6 +164,18 @@ fn run_swarm() -> Outcome<Done> {
         line.starts_with("swarm:")
     });
     outcome.map(|()| Done::Ran(lines))
+}
+
+/// A step of its own, so that nothing runs beside it.
+fn soak() -> Outcome<Done> {
+    let mut lines = Vec::new();
+    for faults in ["", SOAK_FAULTS] {
+        let mut soak = cargo(["test", "--package=feroce", "--test=soak", "--profile=swarm"]);
+        soak.args(["--", "--nocapture"]);
+        soak.env("FEROCE_SOAK_SECONDS", SOAK_SECONDS.to_string()).env("FEROCE_FAULT", faults);
+        lines.extend(run_tests(soak)?);
+    }
+    Ok(Done::Ran(lines))
 }
 
 fn run_fuzz() -> Outcome<Done> {

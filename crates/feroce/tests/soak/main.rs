@@ -1,0 +1,112 @@
+//! Random operations over real sockets, every byte checked against a model.
+//!
+//! `FEROCE_SOAK_SECONDS` says how long (3 by default), `FEROCE_SEED` which sequence. Whatever
+//! `FEROCE_FAULT` and the other settings say applies.
+//!
+//! Two hosts, `a` and `b`. Reliable queue pairs have each a share of the memory of both, and the
+//! model says what is in it: [`connected`]. Unreliable ones carry messages that say themselves what
+//! they must be: [`unreliable`]. And now and then something is taken away while it is in use:
+//! [`trouble`].
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connected;
+mod random;
+mod trouble;
+mod unreliable;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::Host;
+use connected::Pair;
+use feroce::{Cqe, WcStatus};
+use random::Random;
+use unreliable::Messages;
+
+/// Reliable queue pairs.
+const PAIRS: usize = 4;
+/// Memory of each on each host.
+const SHARE: usize = common::LEN / PAIRS;
+
+struct Soak {
+    a: Host,
+    b: Host,
+    pairs: Vec<Pair>,
+    messages: Vec<Messages>,
+    random: Random,
+    /// How often each kind of step was taken.
+    steps: BTreeMap<&'static str, u64>,
+    next_id: u64,
+}
+
+impl Soak {
+    fn new(seed: u64) -> Self {
+        let (a, b) = Host::pair(120);
+        let pairs = (0..PAIRS).map(|i| Pair::new(&a, &b, i * SHARE, i % 2 == 1)).collect();
+        let messages = vec![Messages::connected(&a, &b), Messages::datagrams(&a, &b)];
+        let (random, steps) = (Random(seed | 1), BTreeMap::new());
+        Self { a, b, pairs, messages, random, steps, next_id: 0 }
+    }
+
+    /// A number for a work request, never used before.
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn step(&mut self) {
+        let pair = self.random.below(PAIRS);
+        let name = match self.random.below(100) {
+            0..60 => self.burst(pair),
+            60..70 => self.atomics(pair),
+            70..80 => self.send_early(pair),
+            80..94 => self.unreliable(),
+            94..96 => self.window(pair),
+            96..98 => self.recreate(pair),
+            98 => self.deregister_target(pair),
+            _ => self.deregister_source(pair),
+        };
+        *self.steps.entry(name).or_default() += 1;
+    }
+
+    /// Every byte of both hosts.
+    fn check(&self) {
+        for (i, pair) in self.pairs.iter().enumerate() {
+            assert!(self.a.read(pair.base, SHARE) == pair.ours, "our memory, queue pair {i}");
+            assert!(self.b.read(pair.base, SHARE) == pair.theirs, "their memory, queue pair {i}");
+        }
+    }
+}
+
+/// The next completion, which must be of this request.
+fn success(host: &Host, wr_id: u64) -> Cqe {
+    let cqe = host.wait();
+    assert_eq!((cqe.wr_id, cqe.status), (wr_id, WcStatus::Success));
+    cqe
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a soak runs for a time")]
+fn random_operations_leave_every_byte_where_the_model_says() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let seconds = variable("FEROCE_SOAK_SECONDS").unwrap_or(3);
+    let seed = variable("FEROCE_SEED").unwrap_or(0x5eed);
+    println!("FEROCE_SEED={seed} FEROCE_SOAK_SECONDS={seconds}");
+    let mut soak = Soak::new(seed);
+    let end = std::time::Instant::now() + Duration::from_secs(seconds);
+    while std::time::Instant::now() < end {
+        for _ in 0..50 {
+            soak.step();
+        }
+        soak.check();
+    }
+    for (name, count) in &soak.steps {
+        println!("{count:8} {name}");
+    }
+    for messages in &soak.messages {
+        println!("{}", messages.summary());
+        messages.check();
+    }
+    assert!(soak.steps.values().sum::<u64>() >= 50);
+}
