@@ -12,3 +12,4 @@ mod errno;
 mod exports;
 mod files;
 mod stub;
+mod verbs;

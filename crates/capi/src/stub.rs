@@ -28,12 +28,6 @@ pub(crate) extern "C" fn minus_one() -> c_int {
     -1
 }
 
-/// For calls that return a count, or the error as a negative number.
-pub(crate) extern "C" fn negative() -> isize {
-    errno::set(libc::EOPNOTSUPP);
-    -(libc::EOPNOTSUPP as isize)
-}
-
 /// For calls that return nothing, or something of which nothing is 0.
 pub(crate) extern "C" fn zero() -> usize {
     0

@@ -88,6 +88,26 @@ impl SgeList {
     }
 }
 
+impl FromIterator<Sge> for SgeList {
+    #[inline]
+    fn from_iter<I: IntoIterator<Item = Sge>>(sges: I) -> Self {
+        let mut all = sges.into_iter();
+        let (mut len, mut inline) = (0, [Sge::default(); 3]);
+        while let Some(room) = inline.get_mut(usize::from(len)) {
+            let Some(sge) = all.next() else { return Self(Repr::Inline { len, sges: inline }) };
+            *room = sge;
+            len += 1;
+        }
+        match all.next() {
+            None => Self(Repr::Inline { len, sges: inline }),
+            Some(fourth) => {
+                let first = inline.into_iter().chain([fourth]);
+                Self(Repr::Heap(first.chain(all).collect()))
+            }
+        }
+    }
+}
+
 impl Default for SgeList {
     fn default() -> Self {
         Self::EMPTY

@@ -49,6 +49,8 @@ bitflags! {
         const SYS_IMAGE_GUID = 1 << 11;
         /// Answers "receiver not ready" on reliable connections.
         const RC_RNR_NAK_GEN = 1 << 12;
+        /// Shared receive queues can be resized.
+        const SRQ_RESIZE = 1 << 13;
         /// Can wait for a number of completions.
         const N_NOTIFY_CQ = 1 << 14;
         /// Has memory windows.

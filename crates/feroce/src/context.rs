@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Link, UdpConfig, UdpLink};
@@ -33,6 +33,28 @@ use crate::{Error, Settings, stack, sys};
 pub struct Context {
     pub(crate) inner: Arc<ContextInner>,
     events: Arc<AsyncQueue>,
+}
+
+/// A way back to a running adapter that does not keep it open.
+///
+/// ```
+/// let context = feroce::Device::at(["127.0.0.32".parse()?]).open()?;
+/// let weak = context.downgrade();
+/// assert!(weak.reopen()?.is_some());
+/// drop(context);
+/// assert!(weak.reopen()?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeakContext {
+    inner: Weak<ContextInner>,
+}
+
+impl WeakContext {
+    /// Opens the adapter once more if it still runs; see [`Context::reopen`].
+    pub fn reopen(&self) -> Result<Option<Context>, Error> {
+        self.inner.upgrade().map(Context::listening).transpose()
+    }
 }
 
 #[derive(Debug)]
@@ -104,6 +126,11 @@ impl Context {
     /// queues and queue pairs to the one that they were made from.
     pub fn reopen(&self) -> Result<Self, Error> {
         Self::listening(Arc::clone(&self.inner))
+    }
+
+    /// A way back to the adapter that does not keep it open.
+    pub fn downgrade(&self) -> WeakContext {
+        WeakContext { inner: Arc::downgrade(&self.inner) }
     }
 
     /// Where events of the objects made from it go.

@@ -60,7 +60,7 @@ pub use attr::{
 };
 pub use channel::CompChannel;
 pub use config::Settings;
-pub use context::Context;
+pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use error::Error;

@@ -245,7 +245,10 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let rkey = self.rkey;
-        // It may be gone already if the key is not the current one.
-        let _ = self.pd.context().driver().control(|s, _| s.engine.dealloc_mw(rkey));
+        // We made it, so it is there, but a binding may have given it another key.
+        let _ = self.pd.context().driver().control(|s, _| {
+            let now = s.engine.current_mw(rkey).unwrap_or(rkey);
+            s.engine.dealloc_mw(now)
+        });
     }
 }

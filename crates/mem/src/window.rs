@@ -128,6 +128,12 @@ impl MrTable {
         Ok(())
     }
 
+    /// The key that a window has now, whatever key of its own `mw` is: binding gives it a new one.
+    pub fn current_mw(&self, mw: Rkey) -> Option<Rkey> {
+        let key = self.slots.current(Key::from(mw).index())?;
+        matches!(self.slots.get(key), Some(Entry::Window(_))).then(|| key.into())
+    }
+
     /// Binds a window of either type as its type demands; see [`MrTable::bind_mw1`] and
     /// [`MrTable::bind_mw2`].
     pub fn bind_mw(

@@ -4,7 +4,7 @@
 //!
 //! Each release of rdma-core that changed one of these calls has a node of its own.
 
-use crate::stub;
+use crate::{stub, verbs};
 
 exports! {
     "IBVERBS_PRIVATE_34", "IBVERBS_PRIVATE_57", "IBVERBS_PRIVATE_59",
@@ -72,7 +72,7 @@ exports! {
         ibv_cmd_req_notify_cq => stub::code,
         ibv_cmd_rereg_mr => stub::code,
         ibv_cmd_resize_cq => stub::code,
-        ibv_query_gid_type => stub::minus_one,
+        ibv_query_gid_type => verbs::query::ibv_query_gid_type,
         ibv_read_ibdev_sysfs_file => stub::minus_one,
         verbs_init_cq => stub::zero,
         verbs_open_device => stub::null,

@@ -191,6 +191,11 @@ impl Engine {
         self.core.mrs.alloc_mw(pd, kind)
     }
 
+    /// The key that a memory window has now, whatever key of its own is given.
+    pub fn current_mw(&self, rkey: Rkey) -> Option<Rkey> {
+        self.core.mrs.current_mw(rkey)
+    }
+
     /// Destroys a memory window.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, rkey: Rkey) -> Result<(), DeregError> {

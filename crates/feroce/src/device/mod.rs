@@ -142,6 +142,11 @@ impl Device {
         self.interface.as_ref()
     }
 
+    /// Index of the interface it stands on.
+    pub fn interface_index(&self) -> Option<u32> {
+        self.interface.as_ref().map(|(_, index)| *index)
+    }
+
     /// What it stands on.
     pub fn kind(&self) -> DeviceKind {
         self.kind

@@ -323,6 +323,8 @@ fn dealloc_knows_its_keys() {
     let mw = table.alloc_mw(PD, MwType::One).unwrap();
     assert_eq!(table.dealloc_mw(Rkey(mr.0)), Err(DeregError::Unknown));
     assert_eq!(table.dealloc_mw(next(mw)), Err(DeregError::Unknown));
+    assert_eq!(table.current_mw(next(mw)), Some(mw));
+    assert_eq!(table.current_mw(Rkey(mr.0)), None);
     assert_eq!(table.dealloc_mw(mw), Ok(()));
     assert_eq!(table.dealloc_mw(mw), Err(DeregError::Unknown));
     assert_eq!(table.len(), 1);

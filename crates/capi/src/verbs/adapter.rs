@@ -1,0 +1,27 @@
+//! Adapters that run in this process.
+//!
+//! A device may be opened any number of times; all contexts share one adapter, with one set of
+//! sockets and one driver thread, which ends with the last object of the last context.
+
+use std::sync::{Mutex, PoisonError};
+
+use feroce::{Context, Device, Error, WeakContext};
+
+/// Adapters by the name of their device. Those that have ended are swept out now and then.
+static RUNNING: Mutex<Vec<(String, WeakContext)>> = Mutex::new(Vec::new());
+
+/// Opens a device, which may be running already.
+pub(crate) fn open(device: &Device) -> Result<Context, Error> {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, context) in running.iter() {
+        if name == device.name()
+            && let Some(context) = context.reopen()?
+        {
+            return Ok(context);
+        }
+    }
+    let context = device.open()?;
+    running.retain(|(name, _)| name != device.name());
+    running.push((device.name().to_owned(), context.downgrade()));
+    Ok(context)
+}

@@ -1,0 +1,169 @@
+//! Address handles.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+
+use feroce::wire::Lid;
+use feroce::{AddrVec, Gid};
+
+use super::context::Context;
+use super::fault::{Fault, pointer, status};
+use super::object::{Object, zeroed};
+use super::pd::Pd;
+use crate::abi::*;
+
+/// An address handle.
+#[repr(C)]
+pub(crate) struct Ah {
+    public: UnsafeCell<ibv_ah>,
+    pub(crate) ah: feroce::Ah,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Ah {
+    type C = ibv_ah;
+}
+
+/// The way that attributes describe. On Ethernet it must have a global route.
+pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Fault> {
+    if attr.is_global == 0 {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: every bit pattern is sixteen bytes.
+    let dgid = Gid(unsafe { attr.grh.dgid.raw });
+    Ok(AddrVec {
+        dgid,
+        sgid_index: attr.grh.sgid_index.into(),
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        sl: attr.sl,
+        dlid: Lid(attr.dlid),
+    })
+}
+
+/// The attributes of a way.
+pub(crate) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: av.dgid.0 },
+            flow_label: av.flow_label,
+            sgid_index: u8::try_from(av.sgid_index).unwrap_or(u8::MAX),
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
+        },
+        dlid: av.dlid.0,
+        sl: av.sl,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: 1,
+        port_num: 1,
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    // SAFETY: a protection domain of the program.
+    let behind = unsafe { Pd::of(pd) };
+    // SAFETY: as above; its context never changes.
+    let context = unsafe { (*pd).context };
+    let av = addr_vec(&attr)
+        .and_then(|av| if attr.port_num == 1 { Ok(av) } else { Err(Fault::INVALID) });
+    pointer(av.and_then(|av| {
+        let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
+        Ok(Ah { public, ah: behind.pd.create_ah(av)? }.give())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: an address handle of the program, which it uses no more.
+    drop(unsafe { Ah::take(ah) });
+    0
+}
+
+/// The two addresses and the rest of what the header of a datagram says.
+struct Seen {
+    from: Gid,
+    to: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+}
+
+/// Reads the forty bytes before a datagram: a GRH, or an IPv4 header in the second half of them.
+fn seen(area: &[u8; 40]) -> Seen {
+    let gid = |at: usize| {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&area[at..at + 16]);
+        Gid(bytes)
+    };
+    let ipv4 = |at: usize| Gid::from_ipv4([area[at], area[at + 1], area[at + 2], area[at + 3]]);
+    let is_ipv4 = area[0] >> 4 != 6 && area[20] == 0x45;
+    if is_ipv4 {
+        return Seen { from: ipv4(32), to: ipv4(36), traffic_class: area[21], flow_label: 0 };
+    }
+    let first = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
+    Seen {
+        from: gid(8),
+        to: gid(24),
+        traffic_class: (first >> 20) as u8,
+        flow_label: first & 0xf_ffff,
+    }
+}
+
+/// Where a datagram came from, as the attributes of the way back.
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives a completion.
+    let ibv_wc { wc_flags: flags, .. } = unsafe { wc.read() };
+    if flags & IBV_WC_GRH == 0 {
+        return status(Err(Fault::INVALID));
+    }
+    // SAFETY: the flag says that the program has the forty bytes before the datagram.
+    let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
+    let gids = context.adapter.port().gids;
+    let found = gids.iter().position(|gid| *gid == seen.to);
+    // A datagram to a group is answered from the first address of its family.
+    let same_family = |gid: &Gid| gid.as_ipv4().is_some() == seen.from.as_ipv4().is_some();
+    let found = found.or_else(|| gids.iter().position(same_family)).filter(|_| port == 1);
+    let Some(index) = found else { return status(Err(Fault::INVALID)) };
+    let av = AddrVec {
+        dgid: seen.from,
+        sgid_index: u16::try_from(index).unwrap_or(0),
+        flow_label: seen.flow_label,
+        hop_limit: u8::MAX,
+        traffic_class: seen.traffic_class,
+        ..AddrVec::default()
+    };
+    // SAFETY: the program gives a place for the attributes.
+    unsafe { attr.write(ah_attr(&av)) };
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    // SAFETY: a protection domain of the program.
+    let context = unsafe { (*pd).context };
+    // SAFETY: numbers.
+    let mut attr: ibv_ah_attr = unsafe { zeroed() };
+    // SAFETY: the program gives what the call needs, and the attributes are here.
+    if unsafe { ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) } != 0 {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { ibv_create_ah(pd, &raw mut attr) }
+}

@@ -1,0 +1,145 @@
+//! Contexts: opening and closing devices, and the table of calls behind `ibv_context`.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::device::Device;
+use super::fault::{Fault, code, pointer};
+use super::object::{Object, zeroed};
+use super::registry::Registry;
+use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
+use crate::abi::*;
+
+/// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
+#[repr(C)]
+pub(crate) struct Context {
+    public: UnsafeCell<verbs_context>,
+    /// The adapter, which all contexts of a device share.
+    pub(crate) adapter: feroce::Context,
+    /// Where events find their objects.
+    pub(crate) registry: Registry,
+    /// Names the context to whoever duplicates it.
+    _cmd_fd: OwnedFd,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Context {
+    type C = verbs_context;
+}
+
+// SAFETY: the public part is written before anybody else sees it, and by the program; the rest may
+// be shared.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The context behind the pointer that programs have.
+    ///
+    /// # Safety
+    /// `context` is open, and stays so for `'a`.
+    pub(crate) unsafe fn behind<'a>(context: *mut ibv_context) -> &'a Self {
+        // SAFETY: every `ibv_context` of ours is the end of a `verbs_context`.
+        let verbs = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
+        // SAFETY: ours, as the caller says.
+        unsafe { Self::of(verbs.cast()) }
+    }
+
+    /// The context of an object.
+    ///
+    /// # Safety
+    /// `object` is of the program: all objects begin with a pointer to their context, which is
+    /// open as long as they live.
+    pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> &'a Self {
+        // SAFETY: as the caller says.
+        let context = unsafe { object.cast::<*mut ibv_context>().read() };
+        // SAFETY: as the caller says.
+        unsafe { Self::behind(context) }
+    }
+
+    /// What programs see of it.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
+        // SAFETY: a field of the public part, which is there.
+        unsafe { &raw mut (*self.public()).context }
+    }
+
+    /// Opens a device.
+    fn open(device: &Device) -> Result<*mut ibv_context, Fault> {
+        let adapter = adapter::open(&device.facts())?;
+        let cmd_fd = identity()?;
+        // SAFETY: numbers, pointers and optional functions.
+        let mut verbs: verbs_context = unsafe { zeroed() };
+        verbs.sz = size_of::<verbs_context>();
+        verbs.context.device = device.public();
+        verbs.context.cmd_fd = cmd_fd.as_raw_fd();
+        verbs.context.async_fd = adapter.async_fd().as_raw_fd();
+        verbs.context.num_comp_vectors = c_int::try_from(adapter.attr().comp_vectors).unwrap_or(1);
+        verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+        fill_calls(&mut verbs);
+        let registry = Registry::default();
+        let context = Self { public: UnsafeCell::new(verbs), adapter, registry, _cmd_fd: cmd_fd };
+        let verbs = context.give();
+        // SAFETY: just given.
+        let context = unsafe { Self::of(verbs) };
+        Ok(context.as_ptr())
+    }
+}
+
+/// A descriptor that is like no other, however often it is duplicated: an empty file of its own.
+fn identity() -> Result<OwnedFd, Fault> {
+    // SAFETY: a name that ends with a zero.
+    let fd = unsafe { libc::memfd_create(c"feroce".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().map_or(Fault::INVALID, Fault));
+    }
+    // SAFETY: just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Calls that inline functions of `verbs.h` make through the context.
+fn fill_calls(verbs: &mut verbs_context) {
+    let ops = &mut verbs.context.ops;
+    ops._compat_query_device = Some(query::ibv_query_device);
+    ops._compat_query_port = Some(query::ibv_query_port);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    verbs.query_port = Some(query::query_port);
+    verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.query_rt_values = Some(query::query_rt_values);
+    verbs.alloc_null_mr = Some(mr::alloc_null_mr);
+    verbs.advise_mr = Some(mr::advise_mr);
+    verbs.alloc_dm = Some(dm::alloc_dm);
+    verbs.free_dm = Some(dm::free_dm);
+    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    verbs.open_xrcd = Some(xrc::open_xrcd);
+    verbs.close_xrcd = Some(xrc::close_xrcd);
+    verbs.create_srq_ex = Some(xrc::create_srq_ex);
+    verbs.get_srq_num = Some(xrc::get_srq_num);
+    verbs.open_qp = Some(xrc::open_qp);
+    verbs.alloc_td = Some(pd::alloc_td);
+    verbs.dealloc_td = Some(pd::dealloc_td);
+    verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.modify_cq = Some(cq::modify_cq);
+    verbs.create_qp_ex = Some(qp::create_qp_ex);
+}
+
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: a device of ours.
+    let device = unsafe { Device::of(device) };
+    pointer(Context::open(device))
+}
+
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: an open context, that the program uses no more.
+    let verbs = unsafe { Context::behind(context) }.public();
+    // SAFETY: as above.
+    drop(unsafe { Context::take(verbs) });
+    code(Ok(()))
+}

@@ -1,0 +1,196 @@
+//! Completion queues.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+
+use feroce::Notify;
+
+use super::ack::Acks;
+use super::channel::Channel;
+use super::context::Context;
+use super::cq_ex::Polling;
+use super::fault::{Fault, code, pointer};
+use super::guarded::Guarded;
+use super::object::{Object, zeroed};
+use super::registry::Listed;
+use super::wc;
+use crate::abi::*;
+
+/// A completion queue, extended or not: the one begins like the other.
+#[repr(C)]
+pub(crate) struct Cq {
+    public: UnsafeCell<ibv_cq_ex>,
+    pub(crate) cq: feroce::Cq,
+    /// Completion events that are not acknowledged.
+    pub(crate) comp_acks: Acks,
+    /// Asynchronous events that are not acknowledged.
+    pub(crate) async_acks: Acks,
+    /// Where an extended queue is being polled.
+    pub(crate) polling: Guarded<Polling>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Cq {
+    type C = ibv_cq_ex;
+}
+
+// SAFETY: the public part belongs to the program; the rest may be shared.
+unsafe impl Sync for Cq {}
+
+/// How a completion queue is made.
+pub(crate) struct Plan {
+    pub(crate) depth: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+}
+
+impl Cq {
+    /// The queue behind the pointer that programs have.
+    ///
+    /// # Safety
+    /// As for [`Object::of`].
+    pub(crate) unsafe fn behind<'a>(cq: *mut ibv_cq) -> &'a Self {
+        // SAFETY: as the caller says; every `ibv_cq` of ours is the beginning of an `ibv_cq_ex`.
+        unsafe { Self::of(cq.cast()) }
+    }
+
+    /// What programs see of it.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
+        self.public().cast()
+    }
+
+    /// Makes one.
+    pub(crate) fn create(
+        context: &Context,
+        plan: &Plan,
+        polling: Polling,
+    ) -> Result<*mut ibv_cq_ex, Fault> {
+        let facts = context.adapter.attr();
+        if plan.depth == 0 || plan.comp_vector >= facts.comp_vectors {
+            return Err(Fault::INVALID);
+        }
+        let cq = if plan.channel.is_null() {
+            context.adapter.create_cq(plan.depth)?
+        } else {
+            // SAFETY: a channel of the program.
+            let channel = unsafe { Channel::of(plan.channel) };
+            context.adapter.create_cq_with(plan.depth, &channel.channel)?
+        };
+        // SAFETY: numbers, pointers and optional functions.
+        let mut public: ibv_cq_ex = unsafe { zeroed() };
+        public.context = context.as_ptr();
+        public.channel = plan.channel;
+        public.cq_context = plan.cq_context;
+        public.cqe = c_int::try_from(plan.depth).unwrap_or(c_int::MAX);
+        public.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        public.cond = libc::PTHREAD_COND_INITIALIZER;
+        let id = cq.id();
+        let made = Self {
+            public: UnsafeCell::new(public),
+            cq,
+            comp_acks: Acks::default(),
+            async_acks: Acks::default(),
+            polling: Guarded::new(polling),
+        }
+        .give();
+        if !plan.channel.is_null() {
+            // SAFETY: a channel of the program.
+            unsafe { Channel::count(plan.channel, 1) };
+        }
+        // SAFETY: just given.
+        let listed = Listed::new(unsafe { Self::of(made) });
+        context.registry.lock().cqs.insert(id, listed);
+        Ok(made)
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    let plan = u32::try_from(cqe).ok().zip(u32::try_from(comp_vector).ok());
+    let plan = plan.map(|(depth, comp_vector)| Plan { depth, cq_context, channel, comp_vector });
+    let made = plan.ok_or(Fault::INVALID);
+    let made = made.and_then(|plan| Cq::create(context, &plan, Polling::default()));
+    pointer(made.map(<*mut ibv_cq_ex>::cast))
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(public: *mut ibv_cq) -> c_int {
+    // SAFETY: a completion queue of the program.
+    let cq = unsafe { Cq::behind(public) };
+    // SAFETY: as above; its context is open.
+    let context = unsafe { Context::of_object(public) };
+    let id = cq.cq.id();
+    // First out of the tables: the adapter may give its name to another at once.
+    let listed = context.registry.lock().cqs.remove(&id);
+    if let Err(e) = cq.cq.destroy() {
+        if let Some(listed) = listed {
+            context.registry.lock().cqs.insert(id, listed);
+        }
+        return code(Err(e.into()));
+    }
+    cq.comp_acks.settle();
+    cq.async_acks.settle();
+    // SAFETY: as above.
+    let channel = unsafe { (*public).channel };
+    if !channel.is_null() {
+        // SAFETY: a channel stays as long as queues report to it.
+        unsafe { Channel::count(channel, -1) };
+    }
+    // SAFETY: nothing uses it, and the program uses it no more.
+    drop(unsafe { Cq::take(public.cast()) });
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: a completion queue of the program.
+    let cq = unsafe { Cq::behind(public) };
+    let depth = u32::try_from(cqe).map_err(|_| Fault::INVALID);
+    code(depth.and_then(|depth| Ok(cq.cq.resize(depth)?)).map(|()| {
+        // SAFETY: as above.
+        unsafe { (*public).cqe = cqe };
+    }))
+}
+
+/// Accepts how completions should be held back. None are: whoever waits is woken by the first.
+pub(crate) unsafe extern "C" fn modify_cq(
+    _cq: *mut ibv_cq,
+    attr: *mut ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+        return code(Err(Fault::INVALID));
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(
+    public: *mut ibv_cq,
+    most: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: a completion queue of the program.
+    let cq = unsafe { Cq::behind(public) };
+    let most = usize::try_from(most).unwrap_or(0);
+    let mut place = wc;
+    let taken = cq.cq.poll_each(most, |cqe| {
+        // SAFETY: the program gives room for `most` completions, and no more are taken.
+        unsafe { place.write(wc::completion(&cqe)) };
+        place = place.wrapping_add(1);
+    });
+    taken as c_int
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(public: *mut ibv_cq, solicited: c_int) -> c_int {
+    // SAFETY: a completion queue of the program.
+    let cq = unsafe { Cq::behind(public) };
+    cq.cq.notify(if solicited == 0 { Notify::Next } else { Notify::Solicited });
+    0
+}

@@ -1,0 +1,152 @@
+//! Device memory. There is no device, so it is memory that programs cannot point to.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint, c_void};
+use core::{ptr, slice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use feroce::{Access, Iova, Region};
+
+use super::fault::{Fault, code, pointer};
+use super::mr::{self, Mr};
+use super::object::Object;
+use super::pd::Pd;
+use super::query::MAX_DM_SIZE;
+use crate::abi::*;
+
+/// Bytes given out, in the whole process.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// Device memory. Registrations of it hold the region, and keep it.
+#[repr(C)]
+pub(crate) struct Dm {
+    public: UnsafeCell<ibv_dm>,
+    region: Arc<Region>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Dm {
+    type C = ibv_dm;
+}
+
+impl Drop for Dm {
+    fn drop(&mut self) {
+        USED.fetch_sub(self.region.len() as u64, Ordering::Relaxed);
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if attr.comp_mask != 0 {
+        return pointer(Err(Fault::UNSUPPORTED));
+    }
+    // Regions are aligned to pages.
+    if attr.length == 0 || attr.log_align_req > 12 {
+        return pointer(Err(Fault::INVALID));
+    }
+    pointer(reserve(attr.length).map(|region| {
+        let public = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle: 0,
+        };
+        Dm { public: UnsafeCell::new(public), region }.give()
+    }))
+}
+
+/// Takes memory out of what there is.
+fn reserve(len: usize) -> Result<Arc<Region>, Fault> {
+    let len64 = len as u64;
+    let fits = |used: u64| used.checked_add(len64).filter(|used| *used <= MAX_DM_SIZE);
+    USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Fault::NO_MEMORY)?;
+    Region::alloc(len).map_err(|_| {
+        USED.fetch_sub(len64, Ordering::Relaxed);
+        Fault::NO_MEMORY
+    })
+}
+
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: device memory of the program, which it uses no more.
+    drop(unsafe { Dm::take(dm) });
+    0
+}
+
+/// Where in the memory something is, if it is moved in words.
+fn place(offset: u64, len: usize) -> Result<usize, Fault> {
+    // Memory of devices is reached in words of four bytes.
+    if !offset.is_multiple_of(4) || !len.is_multiple_of(4) {
+        return Err(Fault::INVALID);
+    }
+    usize::try_from(offset).map_err(|_| Fault::INVALID)
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: device memory of the program.
+    let dm = unsafe { Dm::of(dm) };
+    let bytes = if len == 0 {
+        &[]
+    } else {
+        // SAFETY: the program gives as many bytes as it says.
+        unsafe { slice::from_raw_parts(from.cast::<u8>(), len) }
+    };
+    let copy = |at| dm.region.write_at(at, bytes).map_err(|_| Fault::INVALID);
+    code(place(offset, len).and_then(copy))
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    len: usize,
+) -> c_int {
+    // SAFETY: device memory of the program.
+    let dm = unsafe { Dm::of(dm) };
+    let bytes = if len == 0 {
+        &mut []
+    } else {
+        // SAFETY: the program gives room for as many bytes as it says.
+        unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) }
+    };
+    let copy = |at| dm.region.read_at(at, bytes).map_err(|_| Fault::INVALID);
+    code(place(offset, len).and_then(copy))
+}
+
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    len: usize,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: device memory of the program.
+    let dm = unsafe { Dm::of(dm) };
+    // SAFETY: a protection domain of the program.
+    let pd_behind = unsafe { Pd::of(pd) };
+    pointer(mr::access(flags).and_then(|access| {
+        // There is no address that it could have.
+        if !access.contains(Access::ZERO_BASED) {
+            return Err(Fault::INVALID);
+        }
+        let start = usize::try_from(offset).map_err(|_| Fault::INVALID)?;
+        let end = start.checked_add(len).ok_or(Fault::INVALID)?;
+        let mr = pd_behind.pd.register_part(
+            Arc::clone(&dm.region),
+            start..end,
+            Iova::ZeroBased,
+            access,
+        )?;
+        Ok(Mr::publish(mr, pd, ptr::null_mut()))
+    }))
+}

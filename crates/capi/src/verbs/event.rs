@@ -1,0 +1,123 @@
+//! Asynchronous events.
+
+use core::ffi::c_int;
+use std::os::fd::AsRawFd;
+
+use feroce::{AsyncEvent, CqId, Qpn, SrqId};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::fault::status;
+use super::object::Object;
+use super::qp::Qp;
+use super::registry::Tables;
+use super::srq::Srq;
+use super::wait;
+use crate::abi::*;
+
+/// May be cancelled while it waits: see [`wait`].
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    loop {
+        // SAFETY: an open context.
+        let context = unsafe { Context::behind(context) };
+        if let Some(found) = next(context) {
+            // SAFETY: the program gives a place for the event.
+            unsafe { event.write(found) };
+            return 0;
+        }
+        if let Err(fault) = wait::until_readable(context.adapter.async_fd().as_raw_fd()) {
+            return status(Err(fault));
+        }
+    }
+}
+
+/// The next event whose object still exists.
+fn next(context: &Context) -> Option<ibv_async_event> {
+    loop {
+        let event = context.adapter.try_async_event()?;
+        let tables = context.registry.lock();
+        if let Some((element, event_type)) = translate(&tables, &event) {
+            return Some(ibv_async_event { element, event_type });
+        }
+    }
+}
+
+fn translate(
+    tables: &Tables,
+    event: &AsyncEvent,
+) -> Option<(ibv_async_event__element, ibv_event_type)> {
+    let port = Some(ibv_async_event__element { port_num: 1 });
+    let (element, kind) = match *event {
+        AsyncEvent::CqError(cq) => (of_cq(tables, cq), IBV_EVENT_CQ_ERR),
+        AsyncEvent::QpFatal(qp) => (of_qp(tables, qp), IBV_EVENT_QP_FATAL),
+        AsyncEvent::QpRequestError(qp) => (of_qp(tables, qp), IBV_EVENT_QP_REQ_ERR),
+        AsyncEvent::QpAccessError(qp) => (of_qp(tables, qp), IBV_EVENT_QP_ACCESS_ERR),
+        AsyncEvent::CommEstablished(qp) => (of_qp(tables, qp), IBV_EVENT_COMM_EST),
+        AsyncEvent::SqDrained(qp) => (of_qp(tables, qp), IBV_EVENT_SQ_DRAINED),
+        AsyncEvent::LastWqeReached(qp) => (of_qp(tables, qp), IBV_EVENT_QP_LAST_WQE_REACHED),
+        AsyncEvent::SrqLimitReached(srq) => (of_srq(tables, srq), IBV_EVENT_SRQ_LIMIT_REACHED),
+        AsyncEvent::SrqError(srq) => (of_srq(tables, srq), IBV_EVENT_SRQ_ERR),
+        AsyncEvent::PortActive => (port, IBV_EVENT_PORT_ACTIVE),
+        AsyncEvent::PortError => (port, IBV_EVENT_PORT_ERR),
+        AsyncEvent::GidChange { .. } => (port, IBV_EVENT_GID_CHANGE),
+        AsyncEvent::PkeyChange => (port, IBV_EVENT_PKEY_CHANGE),
+    };
+    element.map(|element| (element, kind))
+}
+
+fn of_cq(tables: &Tables, id: CqId) -> Option<ibv_async_event__element> {
+    // SAFETY: it is in the tables, which are locked.
+    let cq = unsafe { tables.cqs.get(&id)?.get() };
+    cq.async_acks.deliver();
+    Some(ibv_async_event__element { cq: cq.as_ptr() })
+}
+
+fn of_qp(tables: &Tables, qpn: Qpn) -> Option<ibv_async_event__element> {
+    // SAFETY: it is in the tables, which are locked.
+    let qp = unsafe { tables.qps.get(&qpn)?.get() };
+    qp.acks.deliver();
+    Some(ibv_async_event__element { qp: qp.as_ptr() })
+}
+
+fn of_srq(tables: &Tables, id: SrqId) -> Option<ibv_async_event__element> {
+    // SAFETY: it is in the tables, which are locked.
+    let srq = unsafe { tables.srqs.get(&id)?.get() };
+    srq.acks.deliver();
+    Some(ibv_async_event__element { srq: srq.public() })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the program gives an event that it got.
+    let ibv_async_event { element, event_type } = unsafe { event.read() };
+    match event_type {
+        IBV_EVENT_CQ_ERR => {
+            // SAFETY: the kind says which member it is.
+            let cq = unsafe { element.cq };
+            // SAFETY: the object waits until its event is acknowledged.
+            unsafe { Cq::behind(cq) }.async_acks.ack(1);
+        }
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_COMM_EST
+        | IBV_EVENT_SQ_DRAINED
+        | IBV_EVENT_PATH_MIG
+        | IBV_EVENT_PATH_MIG_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            // SAFETY: the kind says which member it is.
+            let qp = unsafe { element.qp };
+            // SAFETY: the object waits until its event is acknowledged.
+            unsafe { Qp::behind(qp) }.acks.ack(1);
+        }
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+            // SAFETY: the kind says which member it is.
+            let srq = unsafe { element.srq };
+            // SAFETY: the object waits until its event is acknowledged.
+            unsafe { Srq::of(srq) }.acks.ack(1);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,276 @@
+//! Memory regions.
+//!
+//! Memory is not locked and not touched by registering it, however large it is: the adapter uses
+//! it as any thread of the process would, when it is needed.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint, c_void};
+use core::{ptr, slice};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use feroce::{Access, Iova, Region, Rereg};
+
+use super::fault::{Fault, code, pointer};
+use super::object::Object;
+use super::pd::Pd;
+use crate::abi::*;
+use crate::errno;
+
+/// A memory region.
+#[repr(C)]
+pub(crate) struct Mr {
+    public: UnsafeCell<ibv_mr>,
+    /// Locked, because it may be registered again while others look.
+    mr: Mutex<feroce::Mr>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Mr {
+    type C = ibv_mr;
+}
+
+impl Mr {
+    /// Gives a registration to the program. `addr` is what the program calls its beginning.
+    pub(crate) fn publish(mr: feroce::Mr, pd: *mut ibv_pd, addr: *mut c_void) -> *mut ibv_mr {
+        // SAFETY: a protection domain of the program, whose context never changes.
+        let context = unsafe { (*pd).context };
+        let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
+        let public = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
+        Self { public: UnsafeCell::new(public), mr: Mutex::new(mr) }.give()
+    }
+}
+
+/// The rights that a program asks for. Optional ones that nobody knows are left out; others that
+/// nobody knows are refused.
+pub(crate) fn access(flags: c_uint) -> Result<Access, Fault> {
+    let known = Access::from_bits_truncate(flags);
+    let unknown = flags & !known.bits() & !IBV_ACCESS_OPTIONAL_RANGE;
+    if unknown != 0 {
+        return Err(Fault::UNSUPPORTED);
+    }
+    Ok(known)
+}
+
+/// Whether all of a range is mapped. The kernel looks at its map of the address space only, so
+/// this costs the same for a page and for a terabyte.
+fn is_mapped(addr: *mut c_void, len: usize) -> bool {
+    let before = addr.addr() % 4096;
+    let start = addr.wrapping_byte_sub(before);
+    // SAFETY: with MS_ASYNC nothing is touched; a range that is not there is an error.
+    len == 0 || unsafe { libc::msync(start, len + before, libc::MS_ASYNC) } == 0
+}
+
+/// The memory that a program names.
+fn region(addr: *mut c_void, len: usize, access: Access) -> Result<Arc<Region>, Fault> {
+    if addr.addr().checked_add(len).is_none() && len != usize::MAX {
+        return Err(Fault::INVALID);
+    }
+    if !access.contains(Access::ON_DEMAND) && !is_mapped(addr, len) {
+        return Err(Fault(libc::EFAULT));
+    }
+    // SAFETY: the program promises with the registration that the memory stays until it is
+    // deregistered; what it maps on demand, it answers for when it names it. Rust has no
+    // references to memory of the program.
+    Ok(unsafe { Region::from_raw(addr.cast(), len, None) })
+}
+
+/// Registers memory of the program.
+///
+/// # Safety
+/// `pd` is a protection domain of the program.
+unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: Option<u64>,
+    flags: c_uint,
+) -> Result<*mut ibv_mr, Fault> {
+    let access = access(flags)?;
+    // Zero and the greatest length mean the whole address space; no other mapping costs nothing.
+    let whole = addr.is_null() && len == usize::MAX;
+    if whole && !access.contains(Access::ON_DEMAND) {
+        return Err(Fault::INVALID);
+    }
+    let region = region(addr, len, access)?;
+    let iova = match iova {
+        Some(iova) if !access.contains(Access::ZERO_BASED) => Iova::At(iova),
+        _ => Iova::Natural,
+    };
+    // SAFETY: as the caller says.
+    let mr = unsafe { Pd::of(pd) }.pd.register(region, iova, access)?;
+    Ok(Mr::publish(mr, pd, addr))
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the program gives a protection domain.
+    pointer(unsafe { register(pd, addr, length, None, access.cast_unsigned()) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the program gives a protection domain.
+    pointer(unsafe { register(pd, addr, length, Some(iova), access.cast_unsigned()) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the program gives a protection domain.
+    pointer(unsafe { register(pd, addr, length, Some(iova), access) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
+    // SAFETY: a memory region of the program.
+    let mr = unsafe { Mr::of(public) };
+    let ended = mr.mr.lock().unwrap_or_else(PoisonError::into_inner).dereg();
+    if let Err(e) = ended {
+        return code(Err(e.into()));
+    }
+    // SAFETY: the program uses it no more.
+    drop(unsafe { Mr::take(public) });
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    public: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let flags = flags.cast_unsigned();
+    // SAFETY: a memory region of the program, and what the flags say is there.
+    let done = unsafe { rereg(public, flags, pd, addr, length, access.cast_unsigned()) };
+    match done {
+        Ok(()) => 0,
+        Err(fault) => {
+            errno::set(fault.0);
+            IBV_REREG_MR_ERR_INPUT
+        }
+    }
+}
+
+/// # Safety
+/// `public` is a memory region of the program, and `pd` a protection domain if the flags say so.
+unsafe fn rereg(
+    public: *mut ibv_mr,
+    flags: c_uint,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    wanted: c_uint,
+) -> Result<(), Fault> {
+    let has = |flag| flags & flag != 0;
+    if flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
+        return Err(Fault::INVALID);
+    }
+    let translation = has(IBV_REREG_MR_CHANGE_TRANSLATION);
+    if translation && (length == 0 || addr.is_null()) || has(IBV_REREG_MR_CHANGE_PD) && pd.is_null()
+    {
+        return Err(Fault::INVALID);
+    }
+    let access = has(IBV_REREG_MR_CHANGE_ACCESS).then(|| access(wanted)).transpose()?;
+    let memory = translation
+        .then(|| region(addr, length, access.unwrap_or_default()))
+        .transpose()?
+        .map(|region| (region, Iova::Natural));
+    let new_pd = has(IBV_REREG_MR_CHANGE_PD).then(|| {
+        // SAFETY: as the caller says.
+        unsafe { Pd::of(pd) }.pd.clone()
+    });
+    // SAFETY: as the caller says.
+    let mr = unsafe { Mr::of(public) };
+    mr.mr.lock().unwrap_or_else(PoisonError::into_inner).rereg(Rereg {
+        pd: new_pd,
+        memory,
+        access,
+    })?;
+    if translation {
+        // SAFETY: the public part of an object that lives.
+        unsafe { (*public).addr = addr };
+        // SAFETY: as above.
+        unsafe { (*public).length = length };
+    }
+    if has(IBV_REREG_MR_CHANGE_PD) {
+        // SAFETY: as above.
+        unsafe { (*public).pd = pd };
+    }
+    Ok(())
+}
+
+/// Registers no memory: what is written to it vanishes, what is read from it is zero.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the program gives a protection domain.
+    let made =
+        unsafe { Pd::of(pd) }.pd.register(Region::null(), Iova::Natural, Access::LOCAL_WRITE);
+    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut())).map_err(Fault::from))
+}
+
+/// Takes advice about memory that will be used soon, by touching it if the program wants that.
+pub(crate) unsafe extern "C" fn advise_mr(
+    _pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {
+        return code(Err(Fault::INVALID));
+    }
+    match advice {
+        IBV_ADVISE_MR_ADVICE_PREFETCH
+        | IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
+        | IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {}
+        _ => return code(Err(Fault::UNSUPPORTED)),
+    }
+    let list: &[ibv_sge] = if num_sge == 0 {
+        &[]
+    } else {
+        // SAFETY: the program gives a list of that many elements.
+        unsafe { slice::from_raw_parts(sg_list, num_sge as usize) }
+    };
+    for sge in list {
+        let start: *mut c_void = ptr::with_exposed_provenance_mut(sge.addr as usize);
+        let before = start.addr() % 4096;
+        let len = sge.length as usize + before;
+        // A range that is not there is not worth an error: it is advice.
+        // SAFETY: reading ahead changes no memory, and a range that is not there is an error.
+        unsafe { libc::madvise(start.wrapping_byte_sub(before), len, libc::MADV_WILLNEED) };
+    }
+    0
+}
+
+/// Registers by a list of what is known, the newest of all ways.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    let has = |flag: c_uint| attr.comp_mask & u64::from(flag) != 0;
+    let known = IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR;
+    if attr.comp_mask & !u64::from(known) != 0 {
+        return pointer(Err(Fault::UNSUPPORTED));
+    }
+    if !has(IBV_REG_MR_MASK_ADDR) {
+        return pointer(Err(Fault::INVALID));
+    }
+    let iova = has(IBV_REG_MR_MASK_IOVA).then_some(attr.iova);
+    // SAFETY: the program gives a protection domain.
+    pointer(unsafe { register(pd, attr.addr, attr.length, iova, attr.access.cast_unsigned()) })
+}

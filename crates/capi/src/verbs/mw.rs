@@ -1,0 +1,77 @@
+//! Memory windows.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+
+use feroce::{Data, Dest, MwType, SendWr};
+
+use super::fault::{Fault, code, pointer};
+use super::object::Object;
+use super::pd::Pd;
+use super::post;
+use super::qp::{Qp, SendSide};
+use crate::abi::*;
+
+/// A memory window. The program keeps its key in the public part.
+#[repr(C)]
+struct Mw {
+    public: UnsafeCell<ibv_mw>,
+    _mw: feroce::Mw,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Mw {
+    type C = ibv_mw;
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
+    let kind = match type_ {
+        IBV_MW_TYPE_1 => MwType::One,
+        IBV_MW_TYPE_2 => MwType::Two,
+        _ => return pointer(Err(Fault::INVALID)),
+    };
+    // SAFETY: a protection domain of the program.
+    let made = unsafe { Pd::of(pd) }.pd.alloc_mw(kind);
+    // SAFETY: as above; its context never changes.
+    let context = unsafe { (*pd).context };
+    pointer(made.map_err(Fault::from).map(|mw| {
+        let public = ibv_mw { context, pd, rkey: mw.rkey().0, handle: mw.rkey().0, type_ };
+        Mw { public: UnsafeCell::new(public), _mw: mw }.give()
+    }))
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: a window of the program, which it uses no more.
+    drop(unsafe { Mw::take(mw) });
+    0
+}
+
+/// Binds a window of type 1, by a work request of our own making.
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: a queue pair of the program.
+    let qp = unsafe { Qp::behind(qp) };
+    // SAFETY: a window of the program.
+    let ibv_mw { rkey: old, type_, .. } = unsafe { mw.read() };
+    // SAFETY: the program says what it is to cover.
+    let bind = unsafe { bind.read() };
+    if type_ != IBV_MW_TYPE_1 {
+        return code(Err(Fault::INVALID));
+    }
+    let new = old & !0xff | (old.wrapping_add(1) & 0xff);
+    let posted = post::bind_mw(old, new, &bind.bind_info).and_then(|op| {
+        let (wr_id, flags) = (bind.wr_id, post::flags(bind.send_flags));
+        let wr = SendWr { wr_id, op, data: Data::EMPTY, flags, dest: Dest::Connected };
+        qp.send.with(|SendSide { sender, .. }| {
+            let sender = sender.as_mut().ok_or(Fault::INVALID)?;
+            Ok(sender.post([wr])?)
+        })
+    });
+    code(posted.map(|()| {
+        // SAFETY: the public part of an object that lives; the program learns the new key.
+        unsafe { (*mw).rkey = new };
+    }))
+}

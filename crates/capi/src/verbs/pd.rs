@@ -1,0 +1,141 @@
+//! Protection domains, and what goes with them: thread domains, by which a program says that it
+//! keeps threads apart itself, and parent domains, which put one beside a protection domain.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::context::Context;
+use super::fault::{Fault, code, pointer};
+use super::object::Object;
+use crate::abi::*;
+
+/// Counts what stands on an object, besides what the adapter knows of.
+#[derive(Clone, Default)]
+struct Users(Arc<AtomicUsize>);
+
+impl Users {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn enter(&self) -> Use {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Use(self.clone())
+    }
+}
+
+/// One that stands on it.
+struct Use(Users);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A protection domain, or a parent domain on top of one.
+#[repr(C)]
+pub(crate) struct Pd {
+    public: UnsafeCell<ibv_pd>,
+    pub(crate) pd: feroce::Pd,
+    users: Users,
+    /// What a parent domain stands on.
+    parent_of: Option<(Use, Option<Use>)>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Pd {
+    type C = ibv_pd;
+}
+
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: an open context.
+    let behind = unsafe { Context::behind(context) };
+    let made = behind.adapter.alloc_pd().map(|pd| {
+        let public = UnsafeCell::new(ibv_pd { context, handle: 0 });
+        Pd { public, pd, users: Users::default(), parent_of: None }.give()
+    });
+    pointer(made.map_err(Fault::from))
+}
+
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
+    // SAFETY: a protection domain of the program.
+    let pd = unsafe { Pd::of(public) };
+    if pd.users.count() > 0 {
+        return code(Err(Fault::BUSY));
+    }
+    // What a parent domain stands on stays.
+    if pd.parent_of.is_none()
+        && let Err(e) = pd.pd.dealloc()
+    {
+        return code(Err(e.into()));
+    }
+    // SAFETY: nothing is in it, and the program uses it no more.
+    drop(unsafe { Pd::take(public) });
+    0
+}
+
+/// A thread domain. Queues lock themselves all the same: the locks are never contended then.
+#[repr(C)]
+struct Td {
+    public: UnsafeCell<ibv_td>,
+    users: Users,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Td {
+    type C = ibv_td;
+}
+
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if attr.comp_mask != 0 {
+        return pointer(Err(Fault::INVALID));
+    }
+    Td { public: UnsafeCell::new(ibv_td { context }), users: Users::default() }.give()
+}
+
+pub(crate) unsafe extern "C" fn dealloc_td(public: *mut ibv_td) -> c_int {
+    // SAFETY: a thread domain of the program.
+    let td = unsafe { Td::of(public) };
+    if td.users.count() > 0 {
+        return code(Err(Fault::BUSY));
+    }
+    // SAFETY: no parent domain has it, and the program uses it no more.
+    drop(unsafe { Td::take(public) });
+    0
+}
+
+/// Makes a parent domain. Allocators that come with it are not called: queues are not memory that
+/// a program could provide.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if attr.pd.is_null() {
+        return pointer(Err(Fault::INVALID));
+    }
+    if attr.comp_mask & !KNOWN != 0 {
+        return pointer(Err(Fault::UNSUPPORTED));
+    }
+    let td = (!attr.td.is_null()).then(|| {
+        // SAFETY: a thread domain of the program.
+        unsafe { Td::of(attr.td) }.users.enter()
+    });
+    // SAFETY: a protection domain of the program.
+    let below = unsafe { Pd::of(attr.pd) };
+    let public = UnsafeCell::new(ibv_pd { context, handle: 0 });
+    let parent_of = Some((below.users.enter(), td));
+    Pd { public, pd: below.pd.clone(), users: Users::default(), parent_of }.give()
+}

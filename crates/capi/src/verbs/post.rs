@@ -1,0 +1,294 @@
+//! Posting work requests.
+//!
+//! A chain of requests is converted one at a time as the queue takes them, and handed to the
+//! adapter together.
+
+use core::ffi::c_int;
+use core::slice;
+
+use feroce::{
+    Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, RecvWr, Remote, Rkey,
+    SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
+};
+
+use super::ah::Ah;
+use super::fault::{Fault, code};
+use super::mr;
+use super::object::Object;
+use super::qp::{Qp, SendSide};
+use crate::abi::*;
+
+/// One more scatter/gather element than any queue takes: nobody needs to look further.
+const TOO_MANY_SGES: usize = 33;
+
+/// Memory that elements of a request name.
+///
+/// # Safety
+/// `list` leads to `count` elements.
+#[inline]
+pub(crate) unsafe fn sges(list: *const ibv_sge, count: usize) -> SgeList {
+    if count == 0 {
+        return SgeList::EMPTY;
+    }
+    // SAFETY: as the caller says.
+    let list = unsafe { slice::from_raw_parts(list, count.min(TOO_MANY_SGES)) };
+    list.iter().map(|s| Sge { addr: s.addr, len: s.length, lkey: Lkey(s.lkey) }).collect()
+}
+
+/// Copies the bytes that elements of a request name, wherever they are.
+///
+/// # Safety
+/// `list` leads to `count` elements, and each of them to bytes of the program.
+#[inline]
+unsafe fn inline(list: *const ibv_sge, count: usize, most: usize) -> Result<InlineBytes, Fault> {
+    if count == 0 {
+        return Ok(InlineBytes::new(&[]));
+    }
+    // SAFETY: as the caller says.
+    let list = unsafe { slice::from_raw_parts(list, count) };
+    let pieces = list.iter().map(|sge| (sge.addr as usize, sge.length as usize));
+    // SAFETY: as the caller says.
+    unsafe { gather(pieces, most) }
+}
+
+/// Copies pieces of memory, `most` bytes at most.
+///
+/// # Safety
+/// Each piece, an address and a length, is memory of the program.
+#[inline]
+pub(crate) unsafe fn gather(
+    pieces: impl Iterator<Item = (usize, usize)> + Clone,
+    most: usize,
+) -> Result<InlineBytes, Fault> {
+    let lengths = pieces.clone().try_fold(0usize, |sum, (_, len)| sum.checked_add(len));
+    let len = lengths.filter(|len| *len <= most).ok_or(Fault::INVALID)?;
+    let piece = |(addr, len): (usize, usize)| -> &[u8] {
+        if len == 0 {
+            return &[];
+        }
+        let start: *const u8 = core::ptr::with_exposed_provenance(addr);
+        // SAFETY: as the caller says.
+        unsafe { slice::from_raw_parts(start, len) }
+    };
+    let mut long = pieces.clone().filter(|(_, len)| *len > 0);
+    match (long.next(), long.next()) {
+        (None, _) => Ok(InlineBytes::new(&[])),
+        (Some(only), None) => Ok(InlineBytes::new(piece(only))),
+        _ => {
+            let mut bytes = Vec::with_capacity(len);
+            pieces.for_each(|p| bytes.extend_from_slice(piece(p)));
+            Ok(InlineBytes::new(&bytes))
+        }
+    }
+}
+
+/// A send, as the adapter takes it.
+///
+/// # Safety
+/// `wr` is a request for `qp`, with what its operation needs.
+#[inline]
+unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Fault> {
+    let count = usize::try_from(wr.num_sge).map_err(|_| Fault::INVALID)?;
+    let op = operation(wr)?;
+    let data = if op.is_local() {
+        Data::EMPTY
+    } else if wr.send_flags & IBV_SEND_INLINE != 0 {
+        // SAFETY: as the caller says.
+        Data::Inline(unsafe { inline(wr.sg_list, count, qp.max_inline) }?)
+    } else {
+        // SAFETY: as the caller says.
+        Data::Sges(unsafe { sges(wr.sg_list, count) })
+    };
+    let dest = match qp.qp_type {
+        IBV_QPT_UD => {
+            // SAFETY: datagrams fill in this member.
+            let ud = unsafe { wr.wr.ud };
+            // SAFETY: as the caller says; NULL leads nowhere.
+            unsafe { datagram(ud.ah, ud.remote_qpn, ud.remote_qkey) }?
+        }
+        IBV_QPT_XRC_SEND => {
+            // SAFETY: every bit pattern is a number.
+            Dest::Xrc(Srqn::new(unsafe { wr.qp_type.xrc.remote_srqn }))
+        }
+        _ => Dest::Connected,
+    };
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags: flags(wr.send_flags), dest })
+}
+
+/// Whom a datagram goes to.
+///
+/// # Safety
+/// `ah` is an address handle of the program, or NULL.
+#[inline]
+pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Dest, Fault> {
+    if ah.is_null() {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: as the caller says.
+    let ah = unsafe { Ah::of(ah) };
+    Ok(ah.ah.dest(Qpn::new(qpn), Qkey(qkey)))
+}
+
+/// Modifiers of a send. Checksums of IP are none of our business.
+#[inline]
+pub(crate) fn flags(flags: u32) -> SendFlags {
+    let mut all = SendFlags::empty();
+    all.set(SendFlags::SIGNALED, flags & IBV_SEND_SIGNALED != 0);
+    all.set(SendFlags::SOLICITED, flags & IBV_SEND_SOLICITED != 0);
+    all.set(SendFlags::FENCE, flags & IBV_SEND_FENCE != 0);
+    all
+}
+
+/// The operation of a send.
+#[inline]
+fn operation(wr: &ibv_send_wr) -> Result<SendOp, Fault> {
+    // SAFETY: every bit pattern is a number, whichever member was filled in.
+    let rdma = unsafe { wr.wr.rdma };
+    // SAFETY: as above.
+    let atomic = unsafe { wr.wr.atomic };
+    // SAFETY: as above.
+    let key = Rkey(unsafe { wr.imm.invalidate_rkey });
+    let imm = Imm(u32::from_be(key.0));
+    let remote = Remote { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey) };
+    let word = Remote { addr: atomic.remote_addr, rkey: Rkey(atomic.rkey) };
+    Ok(match wr.opcode {
+        IBV_WR_SEND => SendOp::Send,
+        IBV_WR_SEND_WITH_IMM => SendOp::SendImm(imm),
+        IBV_WR_SEND_WITH_INV => SendOp::SendInv(key),
+        IBV_WR_RDMA_WRITE => SendOp::Write(remote),
+        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm(remote, imm),
+        IBV_WR_RDMA_READ => SendOp::Read(remote),
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            SendOp::CmpSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap }
+        }
+        IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
+        IBV_WR_LOCAL_INV => SendOp::LocalInv(key),
+        IBV_WR_BIND_MW => {
+            // SAFETY: this operation fills in this member.
+            let bind = unsafe { wr.op.bind_mw };
+            // SAFETY: a window of the program.
+            let mw = unsafe { (*bind.mw).rkey };
+            bind_mw(mw, bind.rkey, &bind.bind_info)?
+        }
+        _ => return Err(Fault::INVALID),
+    })
+}
+
+/// Binding of a window.
+pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Fault> {
+    // Without a memory region there is nothing to bind to, and a length of zero unbinds.
+    let mr = if info.mr.is_null() {
+        Lkey(0)
+    } else {
+        // SAFETY: a memory region of the program.
+        Lkey(unsafe { (*info.mr).lkey })
+    };
+    let binding = Bind {
+        mr,
+        addr: info.addr,
+        len: info.length,
+        access: mr::access(info.mw_access_flags)?,
+        zero_based: false,
+    };
+    Ok(SendOp::BindMw { mw: Rkey(mw), new_rkey: Rkey(new), binding })
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    public: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a queue pair of the program.
+    let qp = unsafe { Qp::behind(public) };
+    let mut at = first;
+    let posted = qp.send.with(|SendSide { sender, .. }| {
+        let sender = sender.as_mut().ok_or(Fault::INVALID)?;
+        let mut posted = Ok(());
+        // SAFETY: the program gives a chain of requests that ends with NULL.
+        while let Some(wr) = unsafe { at.as_ref() } {
+            // SAFETY: a request of the program for this queue pair.
+            posted = unsafe { request(wr, qp) }.and_then(|wr| Ok(sender.stage(wr)?));
+            if posted.is_err() {
+                break;
+            }
+            at = wr.next;
+        }
+        sender.submit();
+        posted
+    });
+    if posted.is_err() {
+        // SAFETY: the program gives a place for the request that is refused.
+        unsafe { *bad_wr = at };
+    }
+    code(posted)
+}
+
+/// A chain of receives, converted one at a time.
+pub(crate) struct Receives {
+    /// The request that was looked at last.
+    at: *mut ibv_recv_wr,
+    next: *mut ibv_recv_wr,
+    /// Why there are no more.
+    fault: Option<Fault>,
+}
+
+impl Receives {
+    /// # Safety
+    /// `first` leads to a chain of requests that ends with NULL and stays while this is used.
+    pub(crate) unsafe fn new(first: *mut ibv_recv_wr) -> Self {
+        Self { at: first, next: first, fault: None }
+    }
+
+    /// What posting them answers.
+    ///
+    /// # Safety
+    /// `bad_wr` leads to a place for the request that was refused.
+    pub(crate) unsafe fn report(
+        self,
+        posted: Result<(), PostError>,
+        bad_wr: *mut *mut ibv_recv_wr,
+    ) -> c_int {
+        let posted = posted.map_err(Fault::from).and_then(|()| self.fault.map_or(Ok(()), Err));
+        if posted.is_err() {
+            // SAFETY: as the caller says.
+            unsafe { *bad_wr = self.at };
+        }
+        code(posted)
+    }
+}
+
+impl Iterator for &mut Receives {
+    type Item = RecvWr;
+
+    #[inline]
+    fn next(&mut self) -> Option<RecvWr> {
+        self.at = self.next;
+        // SAFETY: the chain ends with NULL.
+        let wr = unsafe { self.next.as_ref() }?;
+        self.next = wr.next;
+        let Ok(count) = usize::try_from(wr.num_sge) else {
+            self.fault = Some(Fault::INVALID);
+            return None;
+        };
+        // SAFETY: the program gives as many elements as it says.
+        Some(RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, count) } })
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    public: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a queue pair of the program.
+    let qp = unsafe { Qp::behind(public) };
+    // SAFETY: the program gives a chain of requests.
+    let mut chain = unsafe { Receives::new(first) };
+    let posted = match &qp.recv {
+        Some(recv) => recv.with(|receiver| receiver.post(&mut chain)),
+        None => Err(PostError::OpNotSupported),
+    };
+    // SAFETY: the program gives a place for the request that is refused.
+    unsafe { chain.report(posted, bad_wr) }
+}

@@ -1,0 +1,288 @@
+//! Queue pairs: making and destroying them.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::ptr;
+
+use feroce::{QpBuilder, QpCap, QpHandle, Receiver, SendWr, Sender};
+
+use super::ack::Acks;
+use super::context::Context;
+use super::cq::Cq;
+use super::fault::{Fault, code, pointer};
+use super::guarded::Guarded;
+use super::object::{Object, zeroed};
+use super::pd::Pd;
+use super::registry::Listed;
+use super::srq::Srq;
+use super::{qp_ex, xrc};
+use crate::abi::*;
+
+/// A queue pair, extended or not: the one begins like the other.
+#[repr(C)]
+pub(crate) struct Qp {
+    public: UnsafeCell<ibv_qp_ex>,
+    pub(crate) handle: QpHandle,
+    pub(crate) send: Guarded<SendSide>,
+    pub(crate) recv: Option<Guarded<Receiver>>,
+    pub(crate) qp_type: ibv_qp_type,
+    /// Bytes that a send may carry itself.
+    pub(crate) max_inline: usize,
+    /// How it was made, with the sizes that it has.
+    pub(crate) made: ibv_qp_init_attr,
+    pub(crate) acks: Acks,
+}
+
+/// Where sends are posted.
+pub(crate) struct SendSide {
+    /// None on the receiving end of an extended reliable connection.
+    pub(crate) sender: Option<Sender>,
+    /// What `ibv_wr_*` have begun and not finished.
+    pub(crate) open: Option<SendWr>,
+    /// Why the requests since `ibv_wr_start` cannot be posted.
+    pub(crate) fault: Option<Fault>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Qp {
+    type C = ibv_qp_ex;
+}
+
+// SAFETY: the public part belongs to the program, and the pointers in `made` are only given back;
+// the rest may be shared.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    /// The queue pair behind the pointer that programs have.
+    ///
+    /// # Safety
+    /// As for [`Object::of`].
+    pub(crate) unsafe fn behind<'a>(qp: *mut ibv_qp) -> &'a Self {
+        // SAFETY: as the caller says; every `ibv_qp` of ours is the beginning of an `ibv_qp_ex`.
+        unsafe { Self::of(qp.cast()) }
+    }
+
+    /// What programs see of it.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
+        self.public().cast()
+    }
+}
+
+/// What a queue pair is made from, whichever call makes it.
+pub(crate) struct Plan {
+    pub(crate) init: ibv_qp_init_attr,
+    pub(crate) pd: *mut ibv_pd,
+}
+
+/// The sizes that a queue pair gets: what was asked for, and room for one element at least.
+fn sizes(cap: &ibv_qp_cap, has_recv: bool) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: if has_recv { cap.max_recv_wr } else { 0 },
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: if has_recv { cap.max_recv_sge.max(1) } else { 0 },
+        max_inline: cap.max_inline_data,
+    }
+}
+
+/// Describes a queue pair to the adapter.
+///
+/// # Safety
+/// The plan names objects of the program.
+unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
+    let init = &plan.init;
+    if plan.pd.is_null() || init.send_cq.is_null() {
+        return Err(Fault::INVALID);
+    }
+    let has_recv = init.srq.is_null() && init.qp_type != IBV_QPT_XRC_SEND;
+    let cap = sizes(&init.cap, has_recv);
+    // SAFETY: as the caller says.
+    let pd = unsafe { &Pd::of(plan.pd).pd };
+    // SAFETY: as the caller says.
+    let send_cq = unsafe { &Cq::behind(init.send_cq).cq };
+    if init.qp_type == IBV_QPT_XRC_SEND {
+        return Ok(pd.xrc_qp(send_cq, cap));
+    }
+    if init.recv_cq.is_null() {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: as the caller says.
+    let recv_cq = unsafe { &Cq::behind(init.recv_cq).cq };
+    let builder = match init.qp_type {
+        IBV_QPT_RC => pd.rc_qp(send_cq, recv_cq, cap),
+        IBV_QPT_UC => pd.uc_qp(send_cq, recv_cq, cap),
+        IBV_QPT_UD => pd.ud_qp(send_cq, recv_cq, cap),
+        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Fault::INVALID),
+    };
+    if init.srq.is_null() {
+        return Ok(builder);
+    }
+    // SAFETY: as the caller says.
+    Ok(builder.srq(unsafe { &Srq::of(init.srq).srq }))
+}
+
+/// Makes a queue pair.
+///
+/// # Safety
+/// The plan names objects of the program.
+pub(crate) unsafe fn create(context: &Context, plan: &Plan) -> Result<*mut ibv_qp_ex, Fault> {
+    // SAFETY: as the caller says.
+    let builder = unsafe { builder(plan) }?;
+    let builder = if plan.init.sq_sig_all == 0 { builder } else { builder.signal_all() };
+    let (handle, sender, receiver) = builder.create()?.split();
+    Ok(publish(context, plan, handle, (Some(sender), receiver)))
+}
+
+/// Gives a queue pair to the program.
+pub(crate) fn publish(
+    context: &Context,
+    plan: &Plan,
+    handle: QpHandle,
+    (sender, receiver): (Option<Sender>, Option<Receiver>),
+) -> *mut ibv_qp_ex {
+    let (mut made, qpn) = (plan.init, handle.qpn());
+    let cap = handle.query_all().map(|(_, init)| init.cap).unwrap_or_default();
+    made.cap = ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline,
+    };
+    // SAFETY: numbers, pointers and optional functions.
+    let mut public: ibv_qp_ex = unsafe { zeroed() };
+    let base = &mut public.qp_base;
+    base.context = context.as_ptr();
+    base.qp_context = made.qp_context;
+    base.pd = plan.pd;
+    base.send_cq = made.send_cq;
+    base.recv_cq = made.recv_cq;
+    base.srq = made.srq;
+    base.handle = qpn.get();
+    base.qp_num = qpn.get();
+    base.state = IBV_QPS_RESET;
+    base.qp_type = made.qp_type;
+    base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    base.cond = libc::PTHREAD_COND_INITIALIZER;
+    let public = Qp {
+        public: UnsafeCell::new(public),
+        handle,
+        send: Guarded::new(SendSide { sender, open: None, fault: None }),
+        recv: receiver.map(Guarded::new),
+        qp_type: made.qp_type,
+        max_inline: made.cap.max_inline_data as usize,
+        made,
+        acks: Acks::default(),
+    }
+    .give();
+    // SAFETY: just given.
+    let listed = Listed::new(unsafe { Qp::of(public) });
+    context.registry.lock().qps.entry(qpn).or_insert(listed);
+    public
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: a protection domain of the program, whose context is open.
+    let context = unsafe { Context::of_object(pd) };
+    // SAFETY: the program gives attributes.
+    let plan = Plan { init: unsafe { init.read() }, pd };
+    // SAFETY: the program names objects of its own.
+    let made = unsafe { create(context, &plan) };
+    pointer(made.map(|public| {
+        // SAFETY: just made.
+        let cap = unsafe { Qp::of(public) }.made.cap;
+        // SAFETY: the program learns the sizes that it got.
+        unsafe { (*init).cap = cap };
+        public.cast()
+    }))
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { init.read() };
+    // SAFETY: the program names objects of its own.
+    let made = unsafe { create_extended(context, &attr) };
+    pointer(made.map(|public| {
+        // SAFETY: just made.
+        let cap = unsafe { Qp::of(public) }.made.cap;
+        // SAFETY: the program learns the sizes that it got.
+        unsafe { (*init).cap = cap };
+        public.cast()
+    }))
+}
+
+/// # Safety
+/// The attributes name objects of the program.
+unsafe fn create_extended(
+    context: &Context,
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp_ex, Fault> {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let has = |bit: u32| attr.comp_mask & bit != 0;
+    let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+    if attr.comp_mask & !KNOWN != 0 || create_flags != 0 {
+        return Err(Fault::UNSUPPORTED);
+    }
+    let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
+    if let Some(operations) = operations {
+        qp_ex::check(attr.qp_type, operations)?;
+    }
+    let plan = Plan {
+        init: ibv_qp_init_attr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        },
+        pd: if has(IBV_QP_INIT_ATTR_PD) { attr.pd } else { ptr::null_mut() },
+    };
+    if attr.qp_type == IBV_QPT_XRC_RECV {
+        let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { attr.xrcd } else { ptr::null_mut() };
+        // SAFETY: as the caller says.
+        return unsafe { xrc::create_target(context, plan, xrcd) };
+    }
+    // SAFETY: as the caller says.
+    let public = unsafe { create(context, &plan) }?;
+    if let Some(operations) = operations {
+        // SAFETY: just made, and nobody else has it yet.
+        qp_ex::fill_calls(unsafe { &mut *public }, operations);
+    }
+    Ok(public)
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
+    // SAFETY: a queue pair of the program.
+    let qp = unsafe { Qp::behind(public) };
+    // SAFETY: as above; its context is open.
+    let context = unsafe { Context::of_object(public) };
+    let qpn = qp.handle.qpn();
+    // First out of the tables: the adapter may give its number to another at once.
+    let listed = context.registry.lock().qps.remove(&qpn);
+    // A target may have been opened more than once, and goes with the last.
+    let destroyed = if qp.qp_type == IBV_QPT_XRC_RECV { Ok(()) } else { qp.handle.destroy() };
+    if let Err(e) = destroyed {
+        if let Some(listed) = listed {
+            context.registry.lock().qps.insert(qpn, listed);
+        }
+        return code(Err(e.into()));
+    }
+    qp.acks.settle();
+    // SAFETY: nothing uses it, and the program uses it no more.
+    drop(unsafe { Qp::take(public.cast()) });
+    0
+}

@@ -1,0 +1,334 @@
+//! Extended queue pairs: sends put together call by call (`ibv_wr_*`).
+//!
+//! A call that names an operation begins a request and ends the one before; calls that set
+//! something complete the request that is open. What cannot be posted is remembered until the
+//! end, and then none of the requests since the start is.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::slice;
+
+use feroce::{Data, Dest, FlushKind, Imm, Lkey, Remote, Rkey, SendOp, SendWr, Sge, SgeList, Srqn};
+
+use super::fault::{Fault, code};
+use super::object::Object;
+use super::post;
+use super::qp::{Qp, SendSide};
+use crate::abi::*;
+
+const CONNECTED: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_LOCAL_INV) as u64;
+
+const RELIABLE: u64 = CONNECTED
+    | (IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | IBV_QP_EX_WITH_FLUSH
+        | IBV_QP_EX_WITH_ATOMIC_WRITE) as u64;
+
+const DATAGRAM: u64 = (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) as u64;
+
+/// Whether queue pairs of this type have these operations.
+pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Fault> {
+    let known = match qp_type {
+        IBV_QPT_RC | IBV_QPT_XRC_SEND => RELIABLE,
+        IBV_QPT_UC => CONNECTED,
+        IBV_QPT_UD => DATAGRAM,
+        _ => return Err(Fault::UNSUPPORTED),
+    };
+    if operations & !known == 0 { Ok(()) } else { Err(Fault::UNSUPPORTED) }
+}
+
+/// Calls that inline functions of `verbs.h` make through the queue pair: those that were asked
+/// for, and those that go with them.
+pub(crate) fn fill_calls(qp: &mut ibv_qp_ex, operations: u64) {
+    let wanted = |flag: c_uint| operations & u64::from(flag) != 0;
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_ud_addr = (qp.qp_base.qp_type == IBV_QPT_UD).then_some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = (qp.qp_base.qp_type == IBV_QPT_XRC_SEND).then_some(wr_set_xrc_srqn);
+    qp.wr_send = wanted(IBV_QP_EX_WITH_SEND).then_some(wr_send);
+    qp.wr_send_imm = wanted(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
+    qp.wr_send_inv = wanted(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv);
+    qp.wr_rdma_write = wanted(IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write);
+    qp.wr_rdma_write_imm = wanted(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
+    qp.wr_rdma_read = wanted(IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
+    qp.wr_atomic_cmp_swp = wanted(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add =
+        wanted(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    qp.wr_atomic_write = wanted(IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write);
+    qp.wr_flush = wanted(IBV_QP_EX_WITH_FLUSH).then_some(wr_flush);
+    qp.wr_local_inv = wanted(IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
+    qp.wr_bind_mw = wanted(IBV_QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
+}
+
+impl SendSide {
+    /// Puts the open request into the queue.
+    fn close(&mut self) {
+        if let (Some(wr), Some(sender)) = (self.open.take(), &mut self.sender)
+            && let Err(e) = sender.stage(wr)
+        {
+            self.fail(e.into());
+        }
+    }
+
+    /// Remembers the first thing that went wrong.
+    fn fail(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+}
+
+/// The end of the queue that a program posts to.
+///
+/// # Safety
+/// `public` is an extended queue pair of the program, between `ibv_wr_start` and its end.
+#[inline]
+unsafe fn side<'a>(public: *mut ibv_qp_ex) -> &'a mut SendSide {
+    // SAFETY: as the caller says.
+    let qp = unsafe { Qp::of(public) };
+    // SAFETY: the program has started, so this thread has the lock.
+    unsafe { qp.send.held() }
+}
+
+/// Ends what `ibv_wr_start` began.
+///
+/// # Safety
+/// As for [`side`], whose reference is gone.
+#[inline]
+unsafe fn end(public: *mut ibv_qp_ex) {
+    // SAFETY: as the caller says.
+    let qp = unsafe { Qp::of(public) };
+    // SAFETY: the program has started, so this thread has the lock.
+    unsafe { qp.send.release() };
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As for [`side`].
+#[inline]
+unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Fault>) {
+    // SAFETY: as the caller says.
+    let side = unsafe { side(public) };
+    side.close();
+    // SAFETY: as the caller says; the program has set both.
+    let wr_id = unsafe { (*public).wr_id };
+    // SAFETY: as above.
+    let flags = post::flags(unsafe { (*public).wr_flags });
+    match op {
+        Ok(op) => {
+            let dest = Dest::Connected;
+            side.open = Some(SendWr { wr_id, op, data: Data::EMPTY, flags, dest });
+        }
+        Err(fault) => side.fail(fault),
+    }
+}
+
+/// Completes the open request; without one, the program has made a mistake.
+///
+/// # Safety
+/// As for [`side`].
+#[inline]
+unsafe fn set(public: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Fault>) {
+    // SAFETY: as the caller says.
+    let side = unsafe { side(public) };
+    let changed = side.open.as_mut().map_or(Err(Fault::INVALID), change);
+    if let Err(fault) = changed {
+        side.fail(fault);
+    }
+}
+
+unsafe extern "C" fn wr_start(public: *mut ibv_qp_ex) {
+    // SAFETY: an extended queue pair of the program.
+    unsafe { Qp::of(public) }.send.hold();
+}
+
+unsafe extern "C" fn wr_complete(public: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program has started.
+    let side = unsafe { side(public) };
+    side.close();
+    let fault = side.fault.take();
+    match (&mut side.sender, fault) {
+        (Some(sender), None) => sender.submit(),
+        (Some(sender), Some(_)) => sender.abort(),
+        // No target has these calls.
+        (None, _) => {}
+    }
+    // SAFETY: the program has started.
+    unsafe { end(public) };
+    code(fault.map_or(Ok(()), Err))
+}
+
+unsafe extern "C" fn wr_abort(public: *mut ibv_qp_ex) {
+    // SAFETY: the program has started.
+    let side = unsafe { side(public) };
+    side.open = None;
+    side.fault = None;
+    if let Some(sender) = &mut side.sender {
+        sender.abort();
+    }
+    // SAFETY: the program has started.
+    unsafe { end(public) };
+}
+
+/// Defines calls that begin a request.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {
+        $(unsafe extern "C" fn $name(public: *mut ibv_qp_ex $(, $arg: $type)*) {
+            // SAFETY: the program has started.
+            unsafe { begin(public, Ok($op)) };
+        })*
+    };
+}
+
+/// Memory of the peer.
+fn remote(addr: u64, rkey: u32) -> Remote {
+    Remote { addr, rkey: Rkey(rkey) }
+}
+
+operations! {
+    wr_send() => SendOp::Send;
+    wr_send_imm(imm: be32) => SendOp::SendImm(Imm(u32::from_be(imm)));
+    wr_send_inv(key: u32) => SendOp::SendInv(Rkey(key));
+    wr_rdma_write(rkey: u32, addr: u64) => SendOp::Write(remote(addr, rkey));
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: be32) =>
+        SendOp::WriteImm(remote(addr, rkey), Imm(u32::from_be(imm)));
+    wr_rdma_read(rkey: u32, addr: u64) => SendOp::Read(remote(addr, rkey));
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =>
+        SendOp::CmpSwap { remote: remote(addr, rkey), compare, swap };
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =>
+        SendOp::FetchAdd { remote: remote(addr, rkey), add };
+    wr_local_inv(key: u32) => SendOp::LocalInv(Rkey(key));
+}
+
+/// The eight bytes come with the call.
+unsafe extern "C" fn wr_atomic_write(
+    public: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    word: *const c_void,
+) {
+    // SAFETY: the program has started.
+    unsafe { begin(public, Ok(SendOp::AtomicWrite(remote(addr, rkey)))) };
+    // SAFETY: the program gives eight bytes.
+    let bytes = unsafe { post::gather([(word.expose_provenance(), 8)].into_iter(), 8) };
+    let data = bytes.map(Data::Inline);
+    // SAFETY: the program has started.
+    unsafe { set(public, |wr| data.map(|data| wr.data = data)) };
+}
+
+unsafe extern "C" fn wr_flush(
+    public: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let has = |flag: c_uint| c_uint::from(placement) & flag != 0;
+    let kind = FlushKind {
+        global: has(IBV_FLUSH_GLOBAL),
+        persistent: has(IBV_FLUSH_PERSISTENT),
+        whole_region: c_uint::from(level) == IBV_FLUSH_MR,
+    };
+    let len = u32::try_from(len).map_err(|_| Fault::INVALID);
+    let op = len.map(|len| SendOp::Flush { remote: remote(addr, rkey), len, kind });
+    // SAFETY: the program has started.
+    unsafe { begin(public, op) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    public: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the program gives a window.
+    let old = unsafe { (*mw).rkey };
+    // SAFETY: the program says what it is to cover.
+    let op = post::bind_mw(old, rkey, &unsafe { info.read() });
+    // SAFETY: the program has started.
+    unsafe { begin(public, op) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(public: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: the program gives an address handle.
+    let dest = unsafe { post::datagram(ah, qpn, qkey) };
+    // SAFETY: the program has started.
+    unsafe { set(public, |wr| dest.map(|dest| wr.dest = dest)) };
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(public: *mut ibv_qp_ex, srqn: u32) {
+    let change = |wr: &mut SendWr| {
+        wr.dest = Dest::Xrc(Srqn::new(srqn));
+        Ok(())
+    };
+    // SAFETY: the program has started.
+    unsafe { set(public, change) };
+}
+
+unsafe extern "C" fn wr_set_sge(public: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
+    let change = |wr: &mut SendWr| {
+        wr.data = Data::Sges(SgeList::from(Sge { addr, len, lkey: Lkey(lkey) }));
+        Ok(())
+    };
+    // SAFETY: the program has started.
+    unsafe { set(public, change) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(public: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the program gives as many elements as it says.
+    let data = Data::Sges(unsafe { post::sges(list, count) });
+    let change = |wr: &mut SendWr| {
+        wr.data = data;
+        Ok(())
+    };
+    // SAFETY: the program has started.
+    unsafe { set(public, change) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(public: *mut ibv_qp_ex, addr: *mut c_void, len: usize) {
+    // SAFETY: an extended queue pair of the program.
+    let most = unsafe { Qp::of(public) }.max_inline;
+    // SAFETY: the program gives as many bytes as it says.
+    let bytes = unsafe { post::gather([(addr.expose_provenance(), len)].into_iter(), most) };
+    // SAFETY: the program has started.
+    unsafe { set(public, |wr| bytes.map(|bytes| wr.data = Data::Inline(bytes))) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    public: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: an extended queue pair of the program.
+    let most = unsafe { Qp::of(public) }.max_inline;
+    let list = if count == 0 {
+        &[]
+    } else {
+        // SAFETY: the program gives as many pieces as it says.
+        unsafe { slice::from_raw_parts(list, count) }
+    };
+    let pieces = list.iter().map(|piece| (piece.addr.expose_provenance(), piece.length));
+    // SAFETY: each piece is memory of the program.
+    let bytes = unsafe { post::gather(pieces, most) };
+    // SAFETY: the program has started.
+    unsafe { set(public, |wr| bytes.map(|bytes| wr.data = Data::Inline(bytes))) };
+}
+
+/// The extended queue pair, if it was made as one.
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(public: *mut ibv_qp) -> *mut ibv_qp_ex {
+    let extended: *mut ibv_qp_ex = public.cast();
+    // SAFETY: every queue pair of ours is an extended one underneath.
+    let start = unsafe { (*extended).wr_start };
+    if start.is_some() { extended } else { core::ptr::null_mut() }
+}

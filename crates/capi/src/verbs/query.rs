@@ -1,0 +1,354 @@
+//! Queries of devices and ports.
+
+use core::ffi::{c_char, c_int, c_uint};
+use core::ptr;
+
+use feroce::{Gid, Pmtu, PortAttr};
+
+use super::context::Context;
+use super::fault::{Fault, code, status};
+use super::object::zeroed;
+use crate::abi::*;
+
+/// Memory that `ibv_alloc_dm` gives out, at most.
+pub(crate) const MAX_DM_SIZE: u64 = 256 << 10;
+
+/// Longest period and greatest count that completions can be held back for.
+const MAX_MODERATION: u16 = u16::MAX;
+
+/// Everything that can be done with memory that is paged in on demand: all memory is.
+const ODP_CAPS: u32 = IBV_ODP_SUPPORT_SEND
+    | IBV_ODP_SUPPORT_RECV
+    | IBV_ODP_SUPPORT_WRITE
+    | IBV_ODP_SUPPORT_READ
+    | IBV_ODP_SUPPORT_ATOMIC
+    | IBV_ODP_SUPPORT_SRQ_RECV;
+
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives a place for the attributes.
+    unsafe { attr.write(device_attr(context)) };
+    0
+}
+
+fn device_attr(context: &Context) -> ibv_device_attr {
+    let facts = context.adapter.attr();
+    let limits = &facts.limits;
+    let int = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
+    // SAFETY: numbers.
+    let mut attr: ibv_device_attr = unsafe { zeroed() };
+    for (to, from) in attr.fw_ver.iter_mut().zip(facts.fw_ver.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    ibv_device_attr {
+        node_guid: facts.guid.to_be(),
+        sys_image_guid: facts.sys_image_guid.to_be(),
+        max_mr_size: facts.max_mr_size,
+        page_size_cap: facts.page_size_cap,
+        vendor_id: facts.vendor_id,
+        vendor_part_id: facts.vendor_part_id,
+        hw_ver: facts.hw_ver,
+        max_qp: int(limits.max_qp),
+        max_qp_wr: int(limits.max_qp_wr),
+        device_cap_flags: facts.caps.bits(),
+        max_sge: int(limits.max_sge),
+        max_sge_rd: int(limits.max_sge),
+        max_cq: int(limits.max_cq),
+        max_cqe: int(limits.max_cqe),
+        max_mr: int(limits.max_mr),
+        max_pd: int(limits.max_pd),
+        max_qp_rd_atom: limits.max_rd_atomic.into(),
+        max_res_rd_atom: int(facts.max_res_rd_atomic),
+        max_qp_init_rd_atom: limits.max_rd_atomic.into(),
+        atomic_cap: facts.atomic_cap as c_uint,
+        max_mw: int(facts.max_mw),
+        max_mcast_grp: int(limits.max_mcast_grp),
+        max_mcast_qp_attach: int(limits.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: int(facts.max_total_mcast_qp_attach),
+        max_ah: int(limits.max_ah),
+        max_srq: int(limits.max_srq),
+        max_srq_wr: int(limits.max_srq_wr),
+        max_srq_sge: int(facts.max_srq_sge),
+        max_pkeys: facts.max_pkeys,
+        local_ca_ack_delay: facts.local_ca_ack_delay,
+        phys_port_cnt: facts.ports,
+        ..attr
+    }
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives an input, or NULL.
+    let input = unsafe { input.as_ref() };
+    if input.is_some_and(|input| input.comp_mask != 0) {
+        return code(Err(Fault::INVALID));
+    }
+    if attr_size < size_of::<ibv_device_attr>() {
+        return code(Err(Fault::INVALID));
+    }
+    let facts = context.adapter.attr();
+    // SAFETY: numbers.
+    let mut known: ibv_device_attr_ex = unsafe { zeroed() };
+    known.orig_attr = device_attr(context);
+    known.odp_caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
+    known.odp_caps.per_transport_caps = ibv_odp_caps__per_transport_caps {
+        rc_odp_caps: ODP_CAPS,
+        uc_odp_caps: ODP_CAPS & !(IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC),
+        ud_odp_caps: IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV,
+    };
+    known.xrc_odp_caps = ODP_CAPS;
+    known.completion_timestamp_mask = facts.completion_timestamp_mask;
+    known.hca_core_clock = facts.core_clock_khz;
+    known.device_cap_flags_ex = facts.caps.bits().into();
+    known.cq_mod_caps =
+        ibv_cq_moderation_caps { max_cq_count: MAX_MODERATION, max_cq_period: MAX_MODERATION };
+    known.max_dm_size = MAX_DM_SIZE;
+    known.phys_port_cnt_ex = facts.ports.into();
+    // SAFETY: the program gives a place of that size.
+    unsafe { give_sized(&known, attr, attr_size) };
+    0
+}
+
+/// Copies as much of an answer as the program has room for: its structure may be older and
+/// shorter, or newer and longer, and then the rest is zero.
+///
+/// # Safety
+/// `place` leads to `size` bytes.
+unsafe fn give_sized<T: Copy>(answer: &T, place: *mut T, size: usize) {
+    let known = size.min(size_of::<T>());
+    let bytes: *mut u8 = place.cast();
+    // SAFETY: no more than either has.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(answer).cast(), bytes, known) };
+    // SAFETY: within what the caller has, or at its end.
+    let rest = unsafe { bytes.add(known) };
+    // SAFETY: to the end of what the caller has.
+    unsafe { rest.write_bytes(0, size - known) };
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    attr_len: usize,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    if port != 1 {
+        return code(Err(Fault::INVALID));
+    }
+    // SAFETY: the program gives a place of that size.
+    unsafe { give_sized(&port_attr(&context.adapter.port()), attr, attr_len) };
+    0
+}
+
+/// As it was before the structure could grow: whoever calls this has room for the old one.
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the old structure is the beginning of the new one, and no more of it is written.
+    unsafe { query_port(context, port, attr.cast(), size_of::<_compat_ibv_port_attr>()) }
+}
+
+fn port_attr(facts: &PortAttr) -> ibv_port_attr {
+    let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    // SAFETY: numbers.
+    let attr: ibv_port_attr = unsafe { zeroed() };
+    ibv_port_attr {
+        state: facts.state as c_uint,
+        max_mtu: mtu(facts.max_mtu),
+        active_mtu: mtu(facts.active_mtu),
+        gid_tbl_len: c_int::try_from(facts.gid_table_len).unwrap_or(c_int::MAX),
+        port_cap_flags: facts.caps.bits(),
+        max_msg_sz: count(facts.max_msg_size),
+        bad_pkey_cntr: count(facts.bad_pkeys),
+        qkey_viol_cntr: count(facts.bad_qkeys),
+        pkey_tbl_len: u16::try_from(facts.pkeys.len()).unwrap_or(u16::MAX),
+        max_vl_num: 1,
+        active_width: facts.active_width as u8,
+        active_speed: facts.active_speed as u8,
+        phys_state: facts.phys_state as u8,
+        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+        flags: IBV_QPF_GRH_REQUIRED,
+        active_speed_ex: facts.active_speed as u32,
+        ..attr
+    }
+}
+
+/// A path MTU as verbs count it.
+pub(crate) fn mtu(mtu: Pmtu) -> ibv_mtu {
+    match mtu {
+        Pmtu::B256 => IBV_MTU_256,
+        Pmtu::B512 => IBV_MTU_512,
+        Pmtu::B1024 => IBV_MTU_1024,
+        Pmtu::B2048 => IBV_MTU_2048,
+        Pmtu::B4096 => IBV_MTU_4096,
+    }
+}
+
+/// The GID at an index of the table; zero in a hole.
+fn gid_at(context: &Context, port: u32, index: usize) -> Result<Gid, Fault> {
+    let facts = context.adapter.port();
+    if port != 1 || index >= facts.gid_table_len as usize {
+        return Err(Fault::INVALID);
+    }
+    Ok(facts.gids.get(index).copied().unwrap_or(Gid::ZERO))
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    status(gid_at(context, port.into(), index).map(|found| {
+        // SAFETY: the program gives a place for it.
+        unsafe { gid.write(ibv_gid { raw: found.0 }) };
+    }))
+}
+
+/// The type as the file system says it, which knows InfiniBand and RoCE v1 as one.
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    kind: *mut ibv_gid_type_sysfs,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    status(gid_at(context, port.into(), index as usize).map(|_| {
+        // SAFETY: the program gives a place for it.
+        unsafe { kind.write(IBV_GID_TYPE_SYSFS_ROCE_V2) };
+    }))
+}
+
+/// What the table says about an address.
+fn gid_entry(context: &Context, index: usize, gid: Gid) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: gid.0 },
+        gid_index: u32::try_from(index).unwrap_or(u32::MAX),
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: context.adapter.device().interface_index().unwrap_or(0),
+    }
+}
+
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    if flags != 0 {
+        return code(Err(Fault::UNSUPPORTED));
+    }
+    let index = index as usize;
+    code(gid_at(context, port, index).and_then(|gid| {
+        if gid.is_zero() {
+            return Err(Fault(libc::ENODATA));
+        }
+        // SAFETY: the program gives a place of that size.
+        unsafe { give_sized(&gid_entry(context, index, gid), entry, entry_size) };
+        Ok(())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    if flags != 0 {
+        return -(libc::EOPNOTSUPP as isize);
+    }
+    let gids = context.adapter.port().gids;
+    let there = gids.iter().enumerate().filter(|(_, gid)| !gid.is_zero());
+    if there.clone().count() > max_entries {
+        return -(libc::EINVAL as isize);
+    }
+    let mut written = 0;
+    for (index, &gid) in there {
+        // SAFETY: the program gives room for `max_entries` entries of that size.
+        let place = unsafe { entries.byte_add(written * entry_size) };
+        // SAFETY: as above.
+        unsafe { give_sized(&gid_entry(context, index, gid), place, entry_size) };
+        written += 1;
+    }
+    written.cast_signed()
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut be16,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    let found = context.adapter.port().pkeys.get(index).copied().filter(|_| port == 1);
+    status(found.ok_or(Fault::INVALID).map(|found| {
+        // SAFETY: the program gives a place for it.
+        unsafe { pkey.write(found.0.to_be()) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port: u8,
+    pkey: be16,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    let wanted = u16::from_be(pkey);
+    let pkeys = context.adapter.port().pkeys;
+    let found = pkeys.iter().position(|key| key.0 == wanted).filter(|_| port == 1);
+    found.and_then(|index| c_int::try_from(index).ok()).unwrap_or_else(|| {
+        crate::errno::set(libc::EINVAL);
+        -1
+    })
+}
+
+/// The time on the clock that timestamps are taken from.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives the values that it wants.
+    let wanted = unsafe { (*values).comp_mask };
+    if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return code(Err(Fault::INVALID));
+    }
+    let now = context.adapter.now().as_nanos();
+    let raw_clock = libc::timespec {
+        tv_sec: (now / 1_000_000_000).cast_signed(),
+        tv_nsec: (now % 1_000_000_000).cast_signed(),
+    };
+    // SAFETY: as above.
+    unsafe { values.write(ibv_values_ex { comp_mask: wanted, raw_clock }) };
+    0
+}

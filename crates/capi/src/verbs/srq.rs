@@ -1,0 +1,137 @@
+//! Shared receive queues.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+
+use super::ack::Acks;
+use super::context::Context;
+use super::fault::{Fault, code, pointer};
+use super::object::{Object, zeroed};
+use super::pd::Pd;
+use super::post;
+use super::registry::Listed;
+use crate::abi::*;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    public: UnsafeCell<ibv_srq>,
+    pub(crate) srq: feroce::Srq,
+    pub(crate) acks: Acks,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Srq {
+    type C = ibv_srq;
+}
+
+// SAFETY: the public part belongs to the program; the rest may be shared.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    /// Gives a queue to the program.
+    pub(crate) fn publish(
+        srq: feroce::Srq,
+        pd: *mut ibv_pd,
+        srq_context: *mut c_void,
+        context: &Context,
+    ) -> *mut ibv_srq {
+        // SAFETY: numbers and pointers.
+        let mut public: ibv_srq = unsafe { zeroed() };
+        public.context = context.as_ptr();
+        public.srq_context = srq_context;
+        public.pd = pd;
+        public.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        public.cond = libc::PTHREAD_COND_INITIALIZER;
+        let id = srq.id();
+        let made = Self { public: UnsafeCell::new(public), srq, acks: Acks::default() }.give();
+        // SAFETY: just given.
+        let listed = Listed::new(unsafe { Self::of(made) });
+        context.registry.lock().srqs.insert(id, listed);
+        made
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: a protection domain of the program.
+    let behind = unsafe { Pd::of(pd) };
+    // SAFETY: as above; its context is open.
+    let context = unsafe { Context::of_object(pd) };
+    // SAFETY: the program gives attributes.
+    let ibv_srq_init_attr { srq_context, attr } = unsafe { init.read() };
+    pointer(
+        behind
+            .pd
+            .create_srq(attr.max_wr, attr.max_sge)
+            .map_err(Fault::from)
+            .map(|srq| Srq::publish(srq, pd, srq_context, context)),
+    )
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    public: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    let mask = mask.cast_unsigned();
+    // SAFETY: a shared receive queue of the program.
+    let srq = unsafe { &Srq::of(public).srq };
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+        return code(Err(Fault::INVALID));
+    }
+    let resize = || if mask & IBV_SRQ_MAX_WR != 0 { srq.resize(attr.max_wr) } else { Ok(()) };
+    let limit = || if mask & IBV_SRQ_LIMIT != 0 { srq.set_limit(attr.srq_limit) } else { Ok(()) };
+    code(resize().and_then(|()| limit()).map_err(Fault::from))
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_srq(
+    public: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+) -> c_int {
+    // SAFETY: a shared receive queue of the program.
+    let srq = unsafe { Srq::of(public) };
+    code(srq.srq.query().ok_or(Fault::INVALID).map(|facts| {
+        let (max_wr, max_sge, srq_limit) = (facts.max_wr, facts.max_sge, facts.limit);
+        // SAFETY: the program gives a place for the attributes.
+        unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(public: *mut ibv_srq) -> c_int {
+    // SAFETY: a shared receive queue of the program.
+    let srq = unsafe { Srq::of(public) };
+    // SAFETY: as above; its context is open.
+    let context = unsafe { Context::of_object(public) };
+    let id = srq.srq.id();
+    // First out of the tables: the adapter may give its name to another at once.
+    let listed = context.registry.lock().srqs.remove(&id);
+    if let Err(e) = srq.srq.destroy() {
+        if let Some(listed) = listed {
+            context.registry.lock().srqs.insert(id, listed);
+        }
+        return code(Err(e.into()));
+    }
+    srq.acks.settle();
+    // SAFETY: nothing uses it, and the program uses it no more.
+    drop(unsafe { Srq::take(public) });
+    0
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    public: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a shared receive queue of the program.
+    let srq = unsafe { Srq::of(public) };
+    // SAFETY: the program gives a chain of requests.
+    let mut chain = unsafe { post::Receives::new(wr) };
+    let posted = srq.srq.post_recv(&mut chain);
+    // SAFETY: the program gives a place for the request that is refused.
+    unsafe { chain.report(posted, bad_wr) }
+}

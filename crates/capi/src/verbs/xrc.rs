@@ -1,0 +1,217 @@
+//! Extended reliable connections: domains, their shared receive queues, and targets.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::fault::{Fault, code, pointer};
+use super::object::Object;
+use super::pd::Pd;
+use super::qp::{self, Plan, Qp};
+use super::srq::Srq;
+use crate::abi::*;
+
+/// A domain.
+#[repr(C)]
+struct Xrcd {
+    public: UnsafeCell<ibv_xrcd>,
+    xrcd: feroce::Xrcd,
+    /// The file that it was opened with, if any.
+    file: Option<File>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Xrcd {
+    type C = ibv_xrcd;
+}
+
+/// A file, whatever descriptor leads to it, and the device that a domain is of.
+#[derive(Clone, PartialEq, Eq)]
+struct File {
+    device: String,
+    dev: libc::dev_t,
+    inode: libc::ino_t,
+}
+
+/// A domain that is shared by everybody who opens it with the same file, and how many have.
+struct Shared {
+    file: File,
+    xrcd: feroce::Xrcd,
+    openings: usize,
+}
+
+/// Domains that were opened with a file. Other processes have their own.
+static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+fn shared() -> MutexGuard<'static, Vec<Shared>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn file(context: &Context, fd: c_int) -> Result<File, Fault> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is a place for the answer; a descriptor that is not open is an error.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(Fault(libc::EBADF));
+    }
+    // SAFETY: the call succeeded, so it is filled in.
+    let stat = unsafe { stat.assume_init() };
+    let device = context.adapter.device().name().to_owned();
+    Ok(File { device, dev: stat.st_dev, inode: stat.st_ino })
+}
+
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: an open context.
+    let behind = unsafe { Context::behind(context) };
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    pointer(open(behind, &attr).map(|(xrcd, file)| {
+        Xrcd { public: UnsafeCell::new(ibv_xrcd { context }), xrcd, file }.give()
+    }))
+}
+
+fn open(
+    context: &Context,
+    attr: &ibv_xrcd_init_attr,
+) -> Result<(feroce::Xrcd, Option<File>), Fault> {
+    if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
+        return Err(Fault::INVALID);
+    }
+    if attr.fd == -1 {
+        return Ok((context.adapter.open_xrcd()?, None));
+    }
+    let file = file(context, attr.fd)?;
+    let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
+    let mut all = shared();
+    match all.iter_mut().find(|known| known.file == file) {
+        Some(_) if create && exclusive => Err(Fault::INVALID),
+        Some(known) => {
+            known.openings += 1;
+            Ok((known.xrcd.clone(), Some(file)))
+        }
+        None if !create => Err(Fault(libc::EAGAIN)),
+        None => {
+            let xrcd = context.adapter.open_xrcd()?;
+            all.push(Shared { file: file.clone(), xrcd: xrcd.clone(), openings: 1 });
+            Ok((xrcd, Some(file)))
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn close_xrcd(public: *mut ibv_xrcd) -> c_int {
+    // SAFETY: a domain of the program.
+    let xrcd = unsafe { Xrcd::of(public) };
+    if let Err(fault) = close(xrcd) {
+        return code(Err(fault));
+    }
+    // SAFETY: the program uses it no more.
+    drop(unsafe { Xrcd::take(public) });
+    0
+}
+
+fn close(xrcd: &Xrcd) -> Result<(), Fault> {
+    let Some(file) = &xrcd.file else { return Ok(xrcd.xrcd.close()?) };
+    let mut all = shared();
+    let Some(at) = all.iter().position(|known| known.file == *file) else { return Ok(()) };
+    if all[at].openings == 1 {
+        xrcd.xrcd.close()?;
+        all.remove(at);
+    } else {
+        all[at].openings -= 1;
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives attributes.
+    let init = unsafe { init.read() };
+    let has = |bit| init.comp_mask & bit != 0;
+    let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    if init.comp_mask >= IBV_SRQ_INIT_ATTR_TM || srq_type > IBV_SRQT_XRC {
+        return pointer(Err(Fault::UNSUPPORTED));
+    }
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+        return pointer(Err(Fault::INVALID));
+    }
+    // SAFETY: a protection domain of the program.
+    let pd = unsafe { &Pd::of(init.pd).pd };
+    let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
+    let made = if srq_type == IBV_SRQT_BASIC {
+        pd.create_srq(max_wr, max_sge)
+    } else {
+        if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) {
+            return pointer(Err(Fault::INVALID));
+        }
+        // SAFETY: a domain of the program.
+        let xrcd = unsafe { Xrcd::of(init.xrcd) };
+        // SAFETY: a completion queue of the program.
+        let cq = unsafe { Cq::behind(init.cq) };
+        pd.create_xrc_srq(&xrcd.xrcd, &cq.cq, max_wr, max_sge)
+    };
+    let publish = |srq| Srq::publish(srq, init.pd, init.srq_context, context);
+    pointer(made.map(publish).map_err(Fault::from))
+}
+
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: a shared receive queue of the program.
+    let srq = unsafe { Srq::of(srq) };
+    // SAFETY: the program gives a place for the number.
+    unsafe { number.write(srq.srq.number().get()) };
+    0
+}
+
+/// Makes the receiving end of a connection.
+///
+/// # Safety
+/// `xrcd` is a domain of the program, or NULL.
+pub(crate) unsafe fn create_target(
+    context: &Context,
+    plan: Plan,
+    xrcd: *mut ibv_xrcd,
+) -> Result<*mut ibv_qp_ex, Fault> {
+    if xrcd.is_null() {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: as the caller says.
+    let xrcd = unsafe { Xrcd::of(xrcd) };
+    let (handle, _, _) = xrcd.xrcd.target_qp().create()?.split();
+    Ok(qp::publish(context, &plan, handle, (None, None)))
+}
+
+/// Opens a target that this process has made before, by its number.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
+        return pointer(Err(Fault::INVALID));
+    }
+    let tables = context.registry.lock();
+    let found = tables.qps.get(&feroce::Qpn::new(attr.qp_num)).map(|listed| {
+        // SAFETY: it is in the tables, which are locked.
+        let target: &Qp = unsafe { listed.get() };
+        (target.handle.clone(), target.made)
+    });
+    drop(tables);
+    let found = found.filter(|(_, made)| made.qp_type == IBV_QPT_XRC_RECV);
+    pointer(found.ok_or(Fault::INVALID).map(|(handle, mut init)| {
+        init.qp_context = attr.qp_context;
+        let plan = Plan { init, pd: core::ptr::null_mut() };
+        qp::publish(context, &plan, handle, (None, None)).cast()
+    }))
+}
