@@ -9,12 +9,17 @@ use std::io;
 use std::path::Path;
 
 use feroce_fuzz::packet_as_raw_input;
-use feroce_wire::Frame;
+use feroce_wire::mad::MAD_LEN;
+use feroce_wire::{Bth, Deth, Frame};
+
+/// Where the management datagram begins in a packet that carries one.
+const BEFORE_MAD: usize = Bth::LEN + Deth::LEN;
 
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let corpus = root.join("corpus");
     let mut kinds: BTreeMap<(u8, usize), Vec<u8>> = BTreeMap::new();
+    let mut mads: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
     let mut sequence = Vec::new();
     for path in captures(&root.join("../crates/wire/tests/captures"))? {
         for frame in frames(&fs::read(path)?) {
@@ -24,6 +29,10 @@ fn main() -> io::Result<()> {
             let Some(&opcode) = parsed.transport.first() else {
                 continue;
             };
+            if parsed.transport.len() == BEFORE_MAD + MAD_LEN {
+                let mad = &parsed.transport[BEFORE_MAD..];
+                mads.entry(mad[17]).or_insert_with(|| mad.to_vec());
+            }
             // One of each opcode and rough length.
             let kind = (opcode, parsed.transport.len().min(600) / 100);
             if parsed.transport.len() <= 1200 && !kinds.contains_key(&kind) {
@@ -49,7 +58,25 @@ fn main() -> io::Result<()> {
     for (name, actions) in memory() {
         put(&corpus, "mem_table", &format!("seed-{name}"), &actions)?;
     }
+    for (attribute, mad) in &mads {
+        put(&corpus, "cm_mad", &format!("seed-{attribute:02x}"), mad)?;
+        let actions = [&[11][..], mad, &[1, 2, 0, 0, 12, 0, 4, 1, 9, 255, 8, 0]].concat();
+        put(&corpus, "cm_manager", &format!("seed-mad-{attribute:02x}"), &actions)?;
+    }
+    for (name, actions) in connections() {
+        put(&corpus, "cm_manager", &format!("seed-{name}"), &actions)?;
+    }
     Ok(())
+}
+
+/// Calls of a consumer, and what it sent turned round.
+fn connections() -> Vec<(&'static str, Vec<u8>)> {
+    // Connect, hear the request as if a peer had sent it, accept, hear the answer, and so on.
+    let both = vec![0, 0, 5, 12, 0, 0, 2, 9, 1, 12, 1, 0, 4, 0, 12, 2, 0, 6, 0, 12, 3, 0, 9, 255];
+    let lost = [[0, 0, 5].as_slice(), &[9, 255].repeat(40)].concat();
+    let refused = vec![0, 0, 5, 12, 0, 0, 12, 0, 0, 3, 28, 1, 12, 0, 0, 12, 1, 0, 9, 255];
+    let asked = vec![1, 1, 12, 0, 1, 7, 3, 1, 12, 1, 1, 9, 255];
+    vec![("both", both), ("lost", lost), ("refused", refused), ("asked", asked)]
 }
 
 fn put(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -9,10 +9,12 @@
 mod clean;
 mod host;
 mod input;
+mod manager;
 mod mem_table;
 mod raw;
 mod structured;
 
+pub use manager::cm_manager;
 pub use mem_table::mem_table;
 pub use raw::{engine_raw, packet_as_raw_input};
 pub use structured::engine_structured;
@@ -28,6 +30,8 @@ pub const TARGETS: &[Target] = &[
     ("engine_raw", engine_raw),
     ("engine_structured", engine_structured),
     ("mem_table", mem_table),
+    ("cm_mad", cm_mad),
+    ("cm_manager", cm_manager),
 ];
 
 /// Every header on its own.
@@ -43,4 +47,9 @@ pub fn wire_packet(bytes: &[u8]) {
 /// A frame as Ethernet, as IP and as a GRH.
 pub fn wire_frame(bytes: &[u8]) {
     feroce_wire::fuzzing::frame(bytes);
+}
+
+/// A management datagram.
+pub fn cm_mad(bytes: &[u8]) {
+    feroce_wire::fuzzing::mad(bytes);
 }

@@ -60,6 +60,16 @@ fn mem_table() {
 }
 
 #[test]
+fn cm_mad() {
+    replay("cm_mad");
+}
+
+#[test]
+fn cm_manager() {
+    replay("cm_manager");
+}
+
+#[test]
 fn every_folder_has_a_target() {
     let corpus = folder("").parent().expect("the corpus").join("corpus");
     for entry in fs::read_dir(corpus).expect("the corpus") {

@@ -145,3 +145,21 @@ fn ipv6(bytes: &[u8]) {
     assert_eq!(Some(&out[..]), bytes.get(..Ipv6::LEN));
     assert_eq!(rest.len() + Ipv6::LEN, bytes.len());
 }
+
+/// A management datagram: what was read is written the same, but for reserved bits.
+pub fn mad(bytes: &[u8]) {
+    use crate::cm::{CmError, CmMessage, IpCm};
+    match CmMessage::parse(bytes) {
+        Ok((transaction, message)) => {
+            let out = message.emit(transaction);
+            assert_eq!(CmMessage::parse(&out), Ok((transaction, message)));
+        }
+        Err(CmError::Truncated) => assert!(bytes.len() < mad::MAD_LEN),
+        Err(CmError::NotCm | CmError::UnknownAttribute(_)) => {}
+    }
+    if let Ok(Some(ip)) = IpCm::parse(bytes) {
+        let mut out = [0; cm::IP_CM_LEN];
+        ip.emit(&mut out);
+        assert_eq!(IpCm::parse(&out), Ok(Some(ip)));
+    }
+}

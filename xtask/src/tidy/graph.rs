@@ -10,7 +10,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("mem", &["wire"]),
     ("train", &["wire", "mem"]),
     ("engine", &["wire", "mem", "ring", "train"]),
-    ("cm", &["wire"]),
+    ("cm", &["wire", "train"]),
     ("link", &["wire", "mem", "train"]),
     ("sim", &["wire", "mem", "ring", "train", "engine", "cm"]),
     ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link"]),

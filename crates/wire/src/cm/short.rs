@@ -100,18 +100,20 @@ impl RejReason {
     pub const NO_RESOURCES: Self = Self(3);
     /// Nobody answered in time.
     pub const TIMEOUT: Self = Self(4);
+    /// What is asked for is not supported.
+    pub const UNSUPPORTED: Self = Self(5);
+    /// The communication identifier does not fit.
+    pub const INVALID_COMM_ID: Self = Self(6);
     /// The service is not known.
     pub const INVALID_SERVICE_ID: Self = Self(8);
     /// The service of the transport is not offered.
     pub const INVALID_TRANSPORT: Self = Self(9);
     /// The connection is left over from an earlier life.
     pub const STALE: Self = Self(10);
-    /// The communication identifier does not fit.
-    pub const INVALID_COMM_ID: Self = Self(11);
-    /// The port or address is wrong.
-    pub const INVALID_GID: Self = Self(13);
+    /// The address is wrong.
+    pub const INVALID_GID: Self = Self(12);
     /// The path MTU is wrong.
-    pub const INVALID_MTU: Self = Self(22);
+    pub const INVALID_MTU: Self = Self(26);
     /// The consumer does not want it.
     pub const CONSUMER: Self = Self(28);
 
@@ -121,12 +123,13 @@ impl RejReason {
             1 => "no queue pair",
             3 => "no resources",
             4 => "timeout",
+            5 => "not supported",
+            6 => "invalid communication id",
             8 => "invalid service id",
             9 => "invalid transport service",
             10 => "stale connection",
-            11 => "invalid communication id",
-            13 => "invalid gid",
-            22 => "invalid mtu",
+            12 => "invalid gid",
+            26 => "invalid mtu",
             28 => "consumer defined",
             _ => "other",
         }

@@ -1,0 +1,299 @@
+//! The states of a connection, one type each. A transition consumes the old state.
+//!
+//! ```text
+//!        connect                                    REQ, listener found
+//!           |                                              |
+//!           v                                              v
+//!     +-----------+                                  +-----------+
+//!     |  ReqSent  |  repeats REQ                     |  ReqRcvd  |  MRA to duplicates
+//!     +-----------+                                  +-----------+
+//!           | REP                             accept |     | reject, destroy
+//!           v                                        v     +---------> Answered
+//!     +-----------+                                  +-----------+
+//!     |  RepRcvd  |  MRA to duplicates               |  RepSent  |  repeats REP
+//!     +-----------+                                  +-----------+
+//!           | ready: RTU                 RTU, establish |   |
+//!           v                                           v   | DREQ
+//!     +---------------------------------------------------+ |
+//!     |                    Established                    | |
+//!     +---------------------------------------------------+ |
+//!           | disconnect                       | DREQ, REJ  |
+//!           v                                  v            v
+//!     +-----------+   DREP, DREQ, REJ,   +----------------------+
+//!     |  DreqSent |--------------------->|       TimeWait       |---> gone: TimewaitExit
+//!     +-----------+   nobody answers     +----------------------+
+//!       repeats DREQ                       DREP to duplicates
+//! ```
+//!
+//! REJ ends every state before Established (event: rejected), and so does the last repetition
+//! (event: unreachable). `Answered` is a refusal, or an answer to a request for a service, that is
+//! remembered for a while so that duplicates get the same answer.
+
+mod active;
+mod open;
+mod passive;
+mod teardown;
+
+use alloc::boxed::Box;
+
+use feroce_train::Instant;
+use feroce_wire::cm::{CmMessage, CommId, Rej, RejReason, Stage};
+use feroce_wire::{Gid, Qpn};
+
+pub(crate) use active::{RepRcvd, ReqSent};
+pub(crate) use open::Established;
+pub(crate) use passive::{RepSent, ReqRcvd};
+pub(crate) use teardown::{Answered, DreqSent, TimeWait, answer_dreq};
+
+use crate::out::Out;
+use crate::params::{ConnId, Peer, QpPlan};
+use crate::sidr::{SidrRcvd, SidrSent};
+
+/// What all states know.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) id: CommId,
+    /// Zero until the peer has told.
+    pub(crate) remote_id: CommId,
+    pub(crate) peer: Peer,
+    /// Transaction of the messages that set the connection up.
+    pub(crate) transaction: u64,
+    /// Transaction of the messages that we start.
+    pub(crate) own_transaction: u64,
+    pub(crate) plan: QpPlan,
+    /// The consumer destroyed it and does not want to hear of it.
+    pub(crate) is_silent: bool,
+}
+
+impl Ends {
+    pub(crate) fn conn(&self) -> ConnId {
+        ConnId(self.id)
+    }
+
+    /// A refusal.
+    pub(crate) fn rej(&self, stage: Stage, reason: RejReason) -> Rej {
+        Rej { local_id: self.id, remote_id: self.remote_id, ..rej(stage, reason) }
+    }
+
+    /// Sends a refusal.
+    pub(crate) fn refuse(&self, stage: Stage, reason: RejReason, out: &mut Out) {
+        out.send(self.peer, self.transaction, &CmMessage::Rej(self.rej(stage, reason)));
+    }
+}
+
+/// A refusal between nobody and nobody.
+pub(crate) fn rej(stage: Stage, reason: RejReason) -> Rej {
+    Rej {
+        local_id: CommId(0),
+        remote_id: CommId(0),
+        stage,
+        info_len: 0,
+        reason,
+        info: [0; 72],
+        private_data: [0; 148],
+    }
+}
+
+/// A connection in any state.
+#[derive(Debug)]
+pub(crate) enum Conn {
+    ReqSent(ReqSent),
+    RepRcvd(RepRcvd),
+    ReqRcvd(ReqRcvd),
+    RepSent(RepSent),
+    Established(Established),
+    DreqSent(DreqSent),
+    TimeWait(TimeWait),
+    Answered(Answered),
+    SidrSent(SidrSent),
+    SidrRcvd(SidrRcvd),
+}
+
+/// What a connection costs a table with limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// The consumer or both sides want it.
+    Wanted,
+    /// A peer wants it, and nobody knows whether that peer exists.
+    HalfOpen,
+    /// It is over and only remembered.
+    Remembered,
+}
+
+impl Conn {
+    pub(crate) fn id(&self) -> CommId {
+        match self {
+            Self::ReqSent(s) => s.ends.id,
+            Self::RepRcvd(s) => s.ends.id,
+            Self::ReqRcvd(s) => s.ends.id,
+            Self::RepSent(s) => s.ends.id,
+            Self::Established(s) => s.ends.id,
+            Self::DreqSent(s) => s.ends.id,
+            Self::TimeWait(s) => s.ends.id,
+            Self::Answered(s) => s.id,
+            Self::SidrSent(s) => s.id,
+            Self::SidrRcvd(s) => s.id,
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Self::Answered(s) => s.peer,
+            Self::SidrSent(s) => s.peer,
+            Self::SidrRcvd(s) => s.peer,
+            _ => self.ends().map_or_else(Peer::default, |ends| ends.peer),
+        }
+    }
+
+    /// What connections know and requests for services do not.
+    pub(crate) fn ends(&self) -> Option<&Ends> {
+        Some(match self {
+            Self::ReqSent(s) => &s.ends,
+            Self::RepRcvd(s) => &s.ends,
+            Self::ReqRcvd(s) => &s.ends,
+            Self::RepSent(s) => &s.ends,
+            Self::Established(s) => &s.ends,
+            Self::DreqSent(s) => &s.ends,
+            Self::TimeWait(s) => &s.ends,
+            Self::Answered(_) | Self::SidrSent(_) | Self::SidrRcvd(_) => return None,
+        })
+    }
+
+    /// How the peer names it, once that is known.
+    pub(crate) fn remote_key(&self) -> Option<RemoteKey> {
+        match self {
+            Self::Answered(s) => Some(s.key),
+            Self::SidrRcvd(s) => Some(s.key()),
+            Self::SidrSent(_) | Self::ReqSent(_) => None,
+            _ => self.ends().map(|e| (Kind::Connection, e.peer.remote, e.remote_id)),
+        }
+    }
+
+    /// The queue pair of the peer that it occupies.
+    pub(crate) fn qp_key(&self) -> Option<(Gid, Qpn)> {
+        match self {
+            // The peer may use its queue pair for a new connection before we have forgotten.
+            Self::TimeWait(_) => None,
+            _ => self.ends().and_then(|e| Some((e.peer.remote, e.plan.remote_qpn?))),
+        }
+    }
+
+    /// When something must be done without anybody asking.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::ReqSent(s) => Some(s.retry.deadline),
+            Self::RepSent(s) => Some(s.retry.deadline),
+            Self::DreqSent(s) => Some(s.retry.deadline),
+            Self::TimeWait(s) => Some(s.until),
+            Self::Answered(s) => Some(s.until),
+            Self::SidrSent(s) => Some(s.retry.deadline),
+            Self::RepRcvd(_) | Self::ReqRcvd(_) | Self::Established(_) | Self::SidrRcvd(_) => None,
+        }
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Self::ReqRcvd(_) | Self::RepSent(_) | Self::SidrRcvd(_) => Class::HalfOpen,
+            Self::TimeWait(_) | Self::Answered(_) => Class::Remembered,
+            _ => Class::Wanted,
+        }
+    }
+
+    /// Name of the state.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::ReqSent(_) => "ReqSent",
+            Self::RepRcvd(_) => "RepRcvd",
+            Self::ReqRcvd(_) => "ReqRcvd",
+            Self::RepSent(_) => "RepSent",
+            Self::Established(_) => "Established",
+            Self::DreqSent(_) => "DreqSent",
+            Self::TimeWait(_) => "TimeWait",
+            Self::Answered(_) => "Answered",
+            Self::SidrSent(_) => "SidrSent",
+            Self::SidrRcvd(_) => "SidrRcvd",
+        }
+    }
+
+    /// The deadline has come.
+    pub(crate) fn on_timeout(self, now: Instant, out: &mut Out) -> Option<Self> {
+        match self {
+            Self::ReqSent(s) => s.on_timeout(now, out).map(Self::ReqSent),
+            Self::RepSent(s) => s.on_timeout(now, out).map(Self::RepSent),
+            Self::DreqSent(s) => Some(s.on_timeout(now, out)),
+            Self::TimeWait(s) => {
+                s.end(out);
+                None
+            }
+            Self::Answered(_) => None,
+            Self::SidrSent(s) => s.on_timeout(now, out).map(Self::SidrSent),
+            Self::RepRcvd(_) | Self::ReqRcvd(_) | Self::Established(_) | Self::SidrRcvd(_) => {
+                Some(self)
+            }
+        }
+    }
+
+    /// The consumer has no use for it any more. The peer is told what it must know.
+    pub(crate) fn on_destroy(self, now: Instant, times: &Times, out: &mut Out) -> Option<Self> {
+        match self {
+            Self::ReqSent(s) => {
+                s.give_up(out);
+                None
+            }
+            Self::RepRcvd(s) => {
+                s.ends.refuse(Stage::Rep, RejReason::CONSUMER, out);
+                None
+            }
+            Self::ReqRcvd(s) => {
+                let rej = s.ends.rej(Stage::Req, RejReason::CONSUMER);
+                Some(Self::Answered(s.reject(now, rej, times, out)))
+            }
+            Self::RepSent(s) => {
+                s.ends.refuse(Stage::Other, RejReason::CONSUMER, out);
+                None
+            }
+            Self::Established(s) => {
+                let mut next = s.disconnect(now, times, out);
+                next.ends.is_silent = true;
+                Some(Self::DreqSent(next))
+            }
+            Self::DreqSent(mut s) => {
+                s.ends.is_silent = true;
+                Some(Self::DreqSent(s))
+            }
+            Self::TimeWait(mut s) => {
+                s.ends.is_silent = true;
+                Some(Self::TimeWait(s))
+            }
+            Self::SidrSent(_) => None,
+            Self::SidrRcvd(s) => Some(Self::Answered(s.refuse(now, times, out))),
+            Self::Answered(_) => Some(self),
+        }
+    }
+}
+
+/// Peers number connections and requests for services apart from each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    Connection,
+    Sidr,
+}
+
+/// How a peer names a connection or a request.
+pub(crate) type RemoteKey = (Kind, Gid, CommId);
+
+/// How long things take, from the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Between repetitions of REQ and DREQ.
+    pub(crate) request_ns: u64,
+    /// Between repetitions of SIDR_REQ, and of REP where the peer did not say.
+    pub(crate) response_ns: u64,
+    /// How long an answer is remembered for duplicates of its request.
+    pub(crate) remember_ns: u64,
+    pub(crate) retries: u8,
+    /// What we ask for in an MRA.
+    pub(crate) mra_timeout: u8,
+}
+
+pub(crate) type BoxedEnds = Box<Ends>;

@@ -1,0 +1,78 @@
+//! A connection in use.
+
+use alloc::boxed::Box;
+
+use feroce_train::Instant;
+use feroce_wire::Qpn;
+use feroce_wire::cm::{Apr, CmMessage, Dreq, Lap};
+use feroce_wire::mad::MAD_LEN;
+
+use super::{BoxedEnds, DreqSent, TimeWait, Times};
+use crate::event::Cause;
+use crate::out::Out;
+use crate::retry::Retry;
+
+/// APR status: alternate paths are not supported.
+const APR_UNSUPPORTED: u8 = 2;
+
+/// Both sides are ready.
+#[derive(Debug)]
+pub(crate) struct Established {
+    pub(crate) ends: BoxedEnds,
+    /// What we said when the peer accepted, on the side that asked.
+    pub(crate) rtu: Option<Box<[u8; MAD_LEN]>>,
+}
+
+impl Established {
+    /// The consumer is done.
+    pub(crate) fn disconnect(self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
+        let dreq = CmMessage::Dreq(Dreq {
+            local_id: self.ends.id,
+            remote_id: self.ends.remote_id,
+            remote_qpn: self.ends.plan.remote_qpn.unwrap_or(Qpn::QP0),
+            private_data: [0; 220],
+        });
+        let bytes = out.send(self.ends.peer, self.ends.own_transaction, &dreq);
+        let retry = Retry::new(now, bytes, times.request_ns, times.retries);
+        DreqSent { ends: self.ends, retry }
+    }
+
+    /// RTU was lost.
+    pub(crate) fn on_duplicate_rep(self, out: &mut Out) -> Self {
+        out.counters.duplicate += 1;
+        if let Some(rtu) = &self.rtu {
+            out.repeat(self.ends.peer, rtu);
+        }
+        self
+    }
+
+    /// The peer is done.
+    pub(crate) fn on_dreq(
+        self,
+        now: Instant,
+        transaction: u64,
+        dreq: &Dreq,
+        out: &mut Out,
+    ) -> TimeWait {
+        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
+    }
+
+    /// The peer does not know it any more.
+    pub(crate) fn on_rej(self, now: Instant, out: &mut Out) -> TimeWait {
+        TimeWait::enter(self.ends, now, Cause::Refused, out)
+    }
+
+    /// The peer offers another path.
+    pub(crate) fn on_lap(self, transaction: u64, lap: &Lap, out: &mut Out) -> Self {
+        let apr = Apr {
+            local_id: lap.remote_id,
+            remote_id: lap.local_id,
+            info_len: 0,
+            status: APR_UNSUPPORTED,
+            info: [0; 72],
+            private_data: [0; 148],
+        };
+        out.send(self.ends.peer, transaction, &CmMessage::Apr(apr));
+        self
+    }
+}

@@ -1,0 +1,158 @@
+//! The side that is asked.
+
+use alloc::boxed::Box;
+
+use feroce_train::Instant;
+use feroce_wire::cm::{CmMessage, Dreq, Mra, Rej, RejReason, Rep, Stage};
+
+use super::{Answered, BoxedEnds, DreqSent, Established, Kind, TimeWait, Times};
+use crate::event::{Cause, Event};
+use crate::out::Out;
+use crate::params::Accept;
+use crate::retry::{Retry, code_ns};
+
+/// REQ has come; the consumer thinks about it.
+#[derive(Debug)]
+pub(crate) struct ReqRcvd {
+    pub(crate) ends: BoxedEnds,
+    /// Whether the peer wants end-to-end credits.
+    pub(crate) flow_control: bool,
+    /// How long the peer may take to answer.
+    pub(crate) response_ns: u64,
+    /// The peer was asked to be patient, so its next message may be a long time off.
+    pub(crate) asked_for_time: bool,
+}
+
+impl ReqRcvd {
+    /// The consumer accepts.
+    pub(crate) fn accept(
+        self,
+        now: Instant,
+        accept: &Accept,
+        identity: (u64, u8),
+        times: &Times,
+        out: &mut Out,
+    ) -> RepSent {
+        let mut ends = self.ends;
+        let plan = &mut ends.plan;
+        plan.max_dest_rd_atomic = accept.responder_resources;
+        plan.max_rd_atomic = accept.initiator_depth;
+        let (ca_guid, target_ack_delay) = identity;
+        let rep = CmMessage::Rep(Rep {
+            local_id: ends.id,
+            remote_id: ends.remote_id,
+            qkey: feroce_wire::Qkey(0),
+            qpn: accept.qpn,
+            eecn: 0,
+            psn: ends.plan.sq_psn,
+            responder_resources: accept.responder_resources,
+            initiator_depth: accept.initiator_depth,
+            target_ack_delay,
+            failover: 0,
+            flow_control: accept.flow_control && self.flow_control,
+            rnr_retry: accept.rnr_retry & 7,
+            srq: accept.srq,
+            ca_guid,
+            private_data: accept.private_data,
+        });
+        let bytes = out.send(ends.peer, ends.transaction, &rep);
+        let retry = Retry::new(now, bytes, self.response_ns, times.retries);
+        RepSent { ends, retry }
+    }
+
+    /// The consumer refuses.
+    pub(crate) fn reject(self, now: Instant, rej: Rej, times: &Times, out: &mut Out) -> Answered {
+        let bytes = out.send(self.ends.peer, self.ends.transaction, &CmMessage::Rej(rej));
+        let patience_ns = if self.asked_for_time { code_ns(times.mra_timeout) } else { 0 };
+        Answered {
+            id: self.ends.id,
+            peer: self.ends.peer,
+            key: (Kind::Connection, self.ends.peer.remote, self.ends.remote_id),
+            bytes: Box::new(bytes),
+            until: now.plus_nanos(times.remember_ns + patience_ns),
+        }
+    }
+
+    /// The peer repeats itself: it should be patient.
+    pub(crate) fn on_duplicate_req(mut self, times: &Times, out: &mut Out) -> Self {
+        self.asked_for_time = true;
+        let mra = Mra {
+            local_id: self.ends.id,
+            remote_id: self.ends.remote_id,
+            stage: Stage::Req,
+            service_timeout: times.mra_timeout,
+            private_data: [0; 222],
+        };
+        out.counters.duplicate += 1;
+        out.send(self.ends.peer, self.ends.transaction, &CmMessage::Mra(mra));
+        self
+    }
+
+    /// The peer does not want it any longer.
+    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
+        let conn = self.ends.conn();
+        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
+    }
+}
+
+/// REP is on its way.
+#[derive(Debug)]
+pub(crate) struct RepSent {
+    pub(crate) ends: BoxedEnds,
+    pub(crate) retry: Retry,
+}
+
+impl RepSent {
+    /// The peer is ready, as RTU or its first packet says.
+    pub(crate) fn establish(self, out: &mut Out) -> Established {
+        out.tell(self.ends.is_silent, Event::Established { conn: self.ends.conn() });
+        Established { ends: self.ends, rtu: None }
+    }
+
+    /// The consumer is done before the peer said that it is ready. If the peer has heard us, DREQ
+    /// reaches it; if not, its next REQ is refused.
+    pub(crate) fn disconnect(self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
+        Established { ends: self.ends, rtu: None }.disconnect(now, times, out)
+    }
+
+    /// REP was lost.
+    pub(crate) fn on_duplicate_req(self, out: &mut Out) -> Self {
+        out.counters.duplicate += 1;
+        out.repeat(self.ends.peer, &self.retry.bytes);
+        self
+    }
+
+    /// The peer asks for time.
+    pub(crate) fn on_mra(mut self, now: Instant, mra: &Mra) -> Self {
+        self.retry.extend(now, mra.service_timeout);
+        self
+    }
+
+    /// The peer refuses.
+    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
+        let conn = self.ends.conn();
+        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
+    }
+
+    /// RTU was lost, and the connection is over already.
+    pub(crate) fn on_dreq(
+        self,
+        now: Instant,
+        transaction: u64,
+        dreq: &Dreq,
+        out: &mut Out,
+    ) -> TimeWait {
+        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
+    }
+
+    /// Nobody answered.
+    pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
+        if self.retry.again(now) {
+            out.repeat(self.ends.peer, &self.retry.bytes);
+            return Some(self);
+        }
+        self.ends.refuse(Stage::Rep, RejReason::TIMEOUT, out);
+        out.tell(self.ends.is_silent, Event::Unreachable { conn: self.ends.conn() });
+        None
+    }
+}

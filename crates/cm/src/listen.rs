@@ -1,0 +1,165 @@
+//! Who listens for what.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+
+use feroce_wire::Gid;
+use feroce_wire::cm::ServiceId;
+
+/// A listener.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenId(pub(crate) u64);
+
+/// Which of our addresses a listener answers at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Accepts {
+    /// All of them.
+    Any,
+    /// Those of IPv4.
+    Ipv4,
+    /// Those of IPv6.
+    Ipv6,
+    /// This one.
+    Only(Gid),
+}
+
+impl Accepts {
+    fn takes(self, local: Gid) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Ipv4 => local.as_ipv4().is_some(),
+            Self::Ipv6 => local.as_ipv4().is_none(),
+            Self::Only(gid) => gid == local,
+        }
+    }
+
+    /// The more exact wins.
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Only(_) => 0,
+            Self::Ipv4 | Self::Ipv6 => 1,
+            Self::Any => 2,
+        }
+    }
+}
+
+/// Why nobody can listen there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListenError {
+    /// Somebody listens for the same service at the same addresses.
+    InUse,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("somebody listens there already")
+    }
+}
+
+impl core::error::Error for ListenError {}
+
+#[derive(Debug)]
+struct Listener {
+    service: ServiceId,
+    accepts: Accepts,
+    backlog: u32,
+    /// Requests that the consumer has not looked at.
+    waiting: u32,
+}
+
+/// Everybody who listens.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    all: BTreeMap<ListenId, Listener>,
+    by_service: BTreeMap<ServiceId, Vec<ListenId>>,
+    next: u64,
+}
+
+impl Listeners {
+    pub(crate) fn add(
+        &mut self,
+        service: ServiceId,
+        accepts: Accepts,
+        backlog: u32,
+    ) -> Result<ListenId, ListenError> {
+        let same = self.by_service.entry(service).or_default();
+        if same.iter().filter_map(|id| self.all.get(id)).any(|l| l.accepts == accepts) {
+            return Err(ListenError::InUse);
+        }
+        let id = ListenId(self.next);
+        self.next += 1;
+        self.all.insert(id, Listener { service, accepts, backlog, waiting: 0 });
+        same.push(id);
+        same.sort_by_key(|id| self.all.get(id).map(|l| l.accepts.rank()));
+        Ok(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: ListenId) {
+        let Some(listener) = self.all.remove(&id) else { return };
+        if let Some(same) = self.by_service.get_mut(&listener.service) {
+            same.retain(|&other| other != id);
+            if same.is_empty() {
+                self.by_service.remove(&listener.service);
+            }
+        }
+    }
+
+    /// Who answers at this address.
+    pub(crate) fn find(&self, service: ServiceId, local: Gid) -> Option<ListenId> {
+        let takes = |id: &&ListenId| self.all.get(id).is_some_and(|l| l.accepts.takes(local));
+        self.by_service.get(&service)?.iter().find(takes).copied()
+    }
+
+    /// A request will wait for the consumer, unless as many do already as it wants.
+    pub(crate) fn admit(&mut self, id: ListenId) -> bool {
+        let Some(listener) = self.all.get_mut(&id) else { return false };
+        let has_room = listener.waiting < listener.backlog;
+        listener.waiting += u32::from(has_room);
+        has_room
+    }
+
+    /// The consumer has looked at a request.
+    pub(crate) fn taken(&mut self, id: ListenId) {
+        if let Some(listener) = self.all.get_mut(&id) {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V4: Gid = Gid::from_ipv4([10, 0, 0, 1]);
+    const OTHER: Gid = Gid::from_ipv4([10, 0, 0, 2]);
+    const V6: Gid = Gid([0xfd; 16]);
+
+    #[test]
+    fn the_most_exact_listener_wins() {
+        let mut listeners = Listeners::default();
+        let service = ServiceId(7);
+        let any = listeners.add(service, Accepts::Any, 1).unwrap();
+        let v4 = listeners.add(service, Accepts::Ipv4, 1).unwrap();
+        let only = listeners.add(service, Accepts::Only(V4), 1).unwrap();
+        assert_eq!(listeners.add(service, Accepts::Ipv4, 1), Err(ListenError::InUse));
+        assert_eq!(listeners.find(service, V4), Some(only));
+        assert_eq!(listeners.find(service, OTHER), Some(v4));
+        assert_eq!(listeners.find(service, V6), Some(any));
+        assert_eq!(listeners.find(ServiceId(8), V6), None);
+        listeners.remove(only);
+        assert_eq!(listeners.find(service, V4), Some(v4));
+        listeners.remove(v4);
+        listeners.remove(any);
+        assert!(listeners.by_service.is_empty());
+    }
+
+    #[test]
+    fn the_backlog_counts_what_nobody_looked_at() {
+        let mut listeners = Listeners::default();
+        let id = listeners.add(ServiceId(7), Accepts::Any, 2).unwrap();
+        assert!(listeners.admit(id) && listeners.admit(id) && !listeners.admit(id));
+        listeners.taken(id);
+        assert!(listeners.admit(id) && !listeners.admit(id));
+    }
+}

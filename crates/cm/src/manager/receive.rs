@@ -1,0 +1,453 @@
+//! What arrives.
+
+use alloc::boxed::Box;
+
+use feroce_train::Instant;
+use feroce_wire::cm::{
+    CmError, CmMessage, CommId, Dreq, IpCm, Lap, Mra, Rej, RejReason, Rep, Req, Rtu, ServiceId,
+    SidrRep, SidrReq, SidrStatus, Stage,
+};
+
+use super::Manager;
+use crate::conn::{self, Conn, Ends, Kind, ReqRcvd, answer_dreq};
+use crate::event::{Event, Incoming, IncomingSidr};
+use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
+use crate::retry::{ack_timeout, code_ns};
+use crate::sidr::{self, SidrRcvd};
+
+impl Manager {
+    /// Takes a datagram that queue pair 1 received, without the header in front of it.
+    pub fn handle_mad(&mut self, now: Instant, from: Peer, bytes: &[u8]) {
+        let counters = &mut self.out.counters;
+        counters.received += 1;
+        let (transaction, message) = match CmMessage::parse(bytes) {
+            Ok(parsed) => parsed,
+            Err(e) => {
+                *match e {
+                    CmError::Truncated => &mut counters.drop_truncated,
+                    CmError::NotCm => &mut counters.drop_not_cm,
+                    CmError::UnknownAttribute(_) => &mut counters.drop_unknown_attribute,
+                } += 1;
+                return;
+            }
+        };
+        match message {
+            CmMessage::Req(req) => self.on_req(now, from, transaction, &req),
+            CmMessage::Mra(mra) => self.on_mra(now, from, &mra),
+            CmMessage::Rej(rej) => self.on_rej(now, from, &rej),
+            CmMessage::Rep(rep) => self.on_rep(now, from, transaction, &rep),
+            CmMessage::Rtu(rtu) => self.on_rtu(from, &rtu),
+            CmMessage::Dreq(dreq) => self.on_dreq(now, from, transaction, &dreq),
+            CmMessage::Drep(drep) => self.on_drep(now, from, drep.remote_id),
+            CmMessage::SidrReq(req) => self.on_sidr_req(now, from, transaction, &req),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(from, &rep),
+            CmMessage::Lap(lap) => self.on_lap(from, transaction, &lap),
+            // We never offer a path.
+            CmMessage::Apr(_) => self.out.counters.drop_unexpected += 1,
+        }
+    }
+
+    fn on_req(&mut self, now: Instant, from: Peer, transaction: u64, req: &Req) {
+        let key = (Kind::Connection, from.remote, req.local_id);
+        if let Some(id) = self.table.find_remote(key) {
+            return self.on_duplicate_req(now, from, transaction, id, req);
+        }
+        if let Some(id) = self.table.find_qp(from.remote, req.qpn) {
+            // The peer has forgotten the connection of its queue pair (IBTA vol1 12.9.8.3).
+            self.change(id, |conn, times, out| match conn {
+                Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
+                other => Some(other),
+            });
+            self.out.counters.refused_stale += 1;
+            return self.refuse_req(now, from, transaction, req, RejReason::STALE);
+        }
+        let Some(listener) = self.listeners.find(req.service_id, from.local) else {
+            self.out.counters.refused_no_listener += 1;
+            return self.refuse_req(now, from, transaction, req, RejReason::INVALID_SERVICE_ID);
+        };
+        let (plan, ip) = match self.read_req(from, req) {
+            Ok(read) => read,
+            Err(reason) => {
+                self.out.counters.refused_invalid += 1;
+                return self.refuse_req(now, from, transaction, req, reason);
+            }
+        };
+        if self.table.half_open() >= self.config.max_half_open {
+            self.out.counters.drop_half_open_full += 1;
+            return;
+        }
+        if !self.listeners.admit(listener) {
+            self.out.counters.refused_backlog += 1;
+            return self.refuse_req(now, from, transaction, req, RejReason::NO_RESOURCES);
+        }
+        let id = self.new_id();
+        let ends = Ends {
+            id,
+            remote_id: req.local_id,
+            peer: from,
+            transaction,
+            own_transaction: self.transaction(id),
+            plan,
+            is_silent: false,
+        };
+        let response_ns = code_ns(req.local_cm_timeout);
+        self.put(Conn::ReqRcvd(ReqRcvd {
+            ends: Box::new(ends),
+            flow_control: req.flow_control,
+            response_ns,
+            asked_for_time: false,
+        }));
+        let incoming = Incoming { listener, conn: ConnId(id), peer: from, req: *req, ip };
+        self.out.tell(false, Event::Request(Box::new(incoming)));
+    }
+
+    /// What a request asks for, or why we cannot grant it.
+    fn read_req(&mut self, from: Peer, req: &Req) -> Result<(QpPlan, Option<IpCm>), RejReason> {
+        let code = req.service;
+        let transport = Transport::from_code(code).ok_or(RejReason::INVALID_TRANSPORT)?;
+        let mtu = req.path_mtu().ok_or(RejReason::INVALID_MTU)?;
+        // Packets will go where the request says; nobody may point us at somebody else.
+        if req.primary.local_gid != from.remote || req.primary.remote_gid != from.local {
+            return Err(RejReason::INVALID_GID);
+        }
+        let ip = ip_header(req.service_id, &req.private_data)?;
+        let packet_life_time = req.primary.ack_timeout.saturating_sub(1);
+        let path = PathParams {
+            mtu,
+            flow_label: req.primary.flow_label,
+            traffic_class: req.primary.traffic_class,
+            hop_limit: req.primary.hop_limit,
+            sl: req.primary.sl,
+            packet_life_time: Some(packet_life_time),
+        };
+        let plan = QpPlan {
+            peer: from,
+            transport,
+            path,
+            remote_qpn: Some(req.qpn),
+            rq_psn: req.psn,
+            sq_psn: feroce_wire::Psn::new(self.rng.u32(..)),
+            max_dest_rd_atomic: req.initiator_depth,
+            max_rd_atomic: req.responder_resources,
+            timeout: ack_timeout(self.config.ack_delay, packet_life_time),
+            retry_count: req.retry_count,
+            rnr_retry: req.rnr_retry,
+            min_rnr_timer: 0,
+            remote_srq: req.srq,
+        };
+        Ok((plan, ip))
+    }
+
+    fn on_duplicate_req(
+        &mut self,
+        now: Instant,
+        from: Peer,
+        transaction: u64,
+        id: CommId,
+        req: &Req,
+    ) {
+        let mut is_stale = false;
+        self.change(id, |conn, times, out| {
+            Some(match conn {
+                Conn::ReqRcvd(s) => Conn::ReqRcvd(s.on_duplicate_req(times, out)),
+                Conn::RepSent(s) => Conn::RepSent(s.on_duplicate_req(out)),
+                Conn::Answered(s) => Conn::Answered(s.on_duplicate(now, times, out)),
+                over @ (Conn::TimeWait(_) | Conn::DreqSent(_)) => {
+                    is_stale = true;
+                    over
+                }
+                other => {
+                    out.counters.duplicate += 1;
+                    other
+                }
+            })
+        });
+        if is_stale {
+            self.out.counters.refused_stale += 1;
+            self.refuse_req(now, from, transaction, req, RejReason::STALE);
+        }
+    }
+
+    /// Refuses a request that leaves nothing behind.
+    fn refuse_req(
+        &mut self,
+        now: Instant,
+        from: Peer,
+        transaction: u64,
+        req: &Req,
+        reason: RejReason,
+    ) {
+        if self.may_answer(now) {
+            let rej = Rej { remote_id: req.local_id, ..conn::rej(Stage::Req, reason) };
+            self.out.send(from, transaction, &CmMessage::Rej(rej));
+        }
+    }
+
+    fn on_rep(&mut self, now: Instant, from: Peer, transaction: u64, rep: &Rep) {
+        let Some(id) = self.find(rep.remote_id, from) else {
+            if !self.table.contains(rep.remote_id) {
+                self.out.counters.drop_unknown_connection += 1;
+                self.refuse_rep(now, from, transaction, rep, RejReason::INVALID_COMM_ID);
+            }
+            return;
+        };
+        let is_first = matches!(self.table.get(id), Some(Conn::ReqSent(_)));
+        if is_first && let Some(old) = self.table.find_qp(from.remote, rep.qpn) {
+            // The queue pair that the peer offers is in another connection of ours.
+            self.change(old, |conn, times, out| match conn {
+                Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
+                other => Some(other),
+            });
+            self.out.counters.refused_stale += 1;
+            self.refuse_rep(now, from, transaction, rep, RejReason::STALE);
+            let rej = conn::rej(Stage::Rep, RejReason::STALE);
+            return self.change(id, |conn, _, out| match conn {
+                Conn::ReqSent(s) => {
+                    s.on_rej(&rej, out);
+                    None
+                }
+                other => Some(other),
+            });
+        }
+        self.change(id, |conn, times, out| {
+            Some(match conn {
+                Conn::ReqSent(s) => Conn::RepRcvd(s.on_rep(transaction, rep, out)),
+                Conn::RepRcvd(s) if s.ends.remote_id == rep.local_id => {
+                    Conn::RepRcvd(s.on_duplicate_rep(times, out))
+                }
+                Conn::Established(s) if s.ends.remote_id == rep.local_id => {
+                    Conn::Established(s.on_duplicate_rep(out))
+                }
+                other => {
+                    out.counters.drop_unexpected += 1;
+                    other
+                }
+            })
+        });
+    }
+
+    /// Refuses an answer that we have no use for.
+    fn refuse_rep(
+        &mut self,
+        now: Instant,
+        from: Peer,
+        transaction: u64,
+        rep: &Rep,
+        reason: RejReason,
+    ) {
+        if self.may_answer(now) {
+            let (local_id, remote_id) = (rep.remote_id, rep.local_id);
+            let rej = Rej { local_id, remote_id, ..conn::rej(Stage::Rep, reason) };
+            self.out.send(from, transaction, &CmMessage::Rej(rej));
+        }
+    }
+
+    fn on_rtu(&mut self, from: Peer, rtu: &Rtu) {
+        self.with_remote(rtu.remote_id, rtu.local_id, from, |conn, out| {
+            Some(match conn {
+                Conn::RepSent(s) => Conn::Established(s.establish(out)),
+                other => {
+                    out.counters.duplicate += 1;
+                    other
+                }
+            })
+        });
+    }
+
+    fn on_mra(&mut self, now: Instant, from: Peer, mra: &Mra) {
+        let Some(id) = self.find(mra.remote_id, from) else {
+            self.out.counters.drop_unknown_connection += 1;
+            return;
+        };
+        self.change(id, |conn, _, out| {
+            Some(match (conn, mra.stage) {
+                (Conn::ReqSent(s), Stage::Req) => Conn::ReqSent(s.on_mra(now, mra)),
+                (Conn::RepSent(s), Stage::Rep) => Conn::RepSent(s.on_mra(now, mra)),
+                (other, _) => {
+                    out.counters.drop_unexpected += 1;
+                    other
+                }
+            })
+        });
+    }
+
+    fn on_rej(&mut self, now: Instant, from: Peer, rej: &Rej) {
+        // A peer that gives up before we answered knows no identifier of ours.
+        let key = (Kind::Connection, from.remote, rej.local_id);
+        let named = match rej.remote_id {
+            CommId(0) => self.table.find_remote(key).unwrap_or_default(),
+            id => id,
+        };
+        let Some(id) = self.find(named, from) else {
+            self.out.counters.drop_unknown_connection += 1;
+            return;
+        };
+        self.change(id, |conn, _, out| {
+            match conn {
+                Conn::ReqSent(s) => s.on_rej(rej, out),
+                Conn::RepRcvd(s) => s.on_rej(rej, out),
+                Conn::ReqRcvd(s) => s.on_rej(rej, out),
+                Conn::RepSent(s) => s.on_rej(rej, out),
+                Conn::Established(s) => return Some(Conn::TimeWait(s.on_rej(now, out))),
+                Conn::DreqSent(s) => return Some(Conn::TimeWait(s.on_rej(now, out))),
+                other => {
+                    out.counters.drop_unexpected += 1;
+                    return Some(other);
+                }
+            }
+            None
+        });
+    }
+
+    fn on_dreq(&mut self, now: Instant, from: Peer, transaction: u64, dreq: &Dreq) {
+        if !self.table.contains(dreq.remote_id) {
+            // Whatever it was, it is over; the peer may stop asking.
+            self.out.counters.drop_unknown_connection += 1;
+            if self.may_answer(now) {
+                answer_dreq(from, transaction, dreq, &mut self.out);
+            }
+            return;
+        }
+        self.with_remote(dreq.remote_id, dreq.local_id, from, |conn, out| {
+            Some(Conn::TimeWait(match conn {
+                Conn::RepRcvd(s) => s.on_dreq(now, transaction, dreq, out),
+                Conn::RepSent(s) => s.on_dreq(now, transaction, dreq, out),
+                Conn::Established(s) => s.on_dreq(now, transaction, dreq, out),
+                Conn::DreqSent(s) => s.on_dreq(now, transaction, dreq, out),
+                Conn::TimeWait(s) => s.on_dreq(transaction, dreq, out),
+                other => {
+                    out.counters.drop_unexpected += 1;
+                    return Some(other);
+                }
+            }))
+        });
+    }
+
+    fn on_drep(&mut self, now: Instant, from: Peer, id: CommId) {
+        let Some(id) = self.find(id, from) else {
+            self.out.counters.drop_unknown_connection += 1;
+            return;
+        };
+        self.change(id, |conn, _, out| {
+            Some(match conn {
+                Conn::DreqSent(s) => Conn::TimeWait(s.on_drep(now, out)),
+                other => {
+                    out.counters.duplicate += 1;
+                    other
+                }
+            })
+        });
+    }
+
+    fn on_sidr_req(&mut self, now: Instant, from: Peer, transaction: u64, req: &SidrReq) {
+        if let Some(id) = self.table.find_remote((Kind::Sidr, from.remote, req.request_id)) {
+            return self.change(id, |conn, times, out| {
+                Some(match conn {
+                    Conn::Answered(s) => Conn::Answered(s.on_duplicate(now, times, out)),
+                    other => {
+                        out.counters.duplicate += 1;
+                        other
+                    }
+                })
+            });
+        }
+        let Some(listener) = self.listeners.find(req.service_id, from.local) else {
+            self.out.counters.refused_no_listener += 1;
+            return self.refuse_sidr(now, from, transaction, req, SidrStatus::UNSUPPORTED);
+        };
+        let Ok(ip) = ip_header(req.service_id, &req.private_data) else {
+            self.out.counters.refused_invalid += 1;
+            return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
+        };
+        if self.table.half_open() >= self.config.max_half_open {
+            self.out.counters.drop_half_open_full += 1;
+            return;
+        }
+        if !self.listeners.admit(listener) {
+            self.out.counters.refused_backlog += 1;
+            return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
+        }
+        let id = self.new_id();
+        self.put(Conn::SidrRcvd(SidrRcvd {
+            id,
+            peer: from,
+            request_id: req.request_id,
+            transaction,
+            service: req.service_id,
+        }));
+        let incoming = IncomingSidr { listener, conn: ConnId(id), peer: from, req: *req, ip };
+        self.out.tell(false, Event::SidrRequest(Box::new(incoming)));
+    }
+
+    fn refuse_sidr(
+        &mut self,
+        now: Instant,
+        from: Peer,
+        transaction: u64,
+        req: &SidrReq,
+        status: SidrStatus,
+    ) {
+        if self.may_answer(now) {
+            let rep = sidr::empty(req.request_id, req.service_id, status);
+            self.out.send(from, transaction, &CmMessage::SidrRep(rep));
+        }
+    }
+
+    fn on_sidr_rep(&mut self, from: Peer, rep: &SidrRep) {
+        let Some(id) = self.find(rep.request_id, from) else {
+            self.out.counters.drop_unknown_connection += 1;
+            return;
+        };
+        self.change(id, |conn, _, out| match conn {
+            Conn::SidrSent(s) => {
+                s.on_rep(rep, out);
+                None
+            }
+            other => {
+                out.counters.drop_unexpected += 1;
+                Some(other)
+            }
+        });
+    }
+
+    fn on_lap(&mut self, from: Peer, transaction: u64, lap: &Lap) {
+        self.with_remote(lap.remote_id, lap.local_id, from, |conn, out| {
+            Some(match conn {
+                Conn::Established(s) => Conn::Established(s.on_lap(transaction, lap, out)),
+                other => {
+                    out.counters.drop_unexpected += 1;
+                    other
+                }
+            })
+        });
+    }
+
+    /// Changes a connection that both sides have named, if both names are right.
+    fn with_remote(
+        &mut self,
+        id: CommId,
+        remote_id: CommId,
+        from: Peer,
+        f: impl FnOnce(Conn, &mut crate::out::Out) -> Option<Conn>,
+    ) {
+        let found = self.find(id, from).filter(|&id| {
+            let ends = self.table.get(id).and_then(Conn::ends);
+            ends.is_some_and(|ends| ends.remote_id == remote_id)
+        });
+        match found {
+            Some(id) => self.change(id, |conn, _, out| f(conn, out)),
+            None => self.out.counters.drop_unknown_connection += 1,
+        }
+    }
+}
+
+/// The addresses in front of the private data of a request to a port.
+fn ip_header(service: ServiceId, private_data: &[u8]) -> Result<Option<IpCm>, RejReason> {
+    if service.as_ip().is_none() {
+        return Ok(None);
+    }
+    match IpCm::parse(private_data) {
+        Ok(Some(ip)) if ip.version == 0 => Ok(Some(ip)),
+        _ => Err(RejReason::UNSUPPORTED),
+    }
+}

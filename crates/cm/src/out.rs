@@ -1,0 +1,116 @@
+//! What leaves the manager, and the limit on what strangers can make it say.
+
+use alloc::collections::VecDeque;
+
+use feroce_train::Instant;
+use feroce_wire::cm::CmMessage;
+use feroce_wire::mad::MAD_LEN;
+
+use crate::counters::Counters;
+use crate::event::Event;
+use crate::params::Peer;
+
+/// A datagram to send from queue pair 1 to queue pair 1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Transmit {
+    /// From whom to whom.
+    pub peer: Peer,
+    /// The datagram.
+    pub bytes: [u8; MAD_LEN],
+}
+
+/// Datagrams and events on their way out.
+#[derive(Debug)]
+pub(crate) struct Out {
+    pub(crate) mads: VecDeque<Transmit>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Counters,
+    pub(crate) max_queued: usize,
+}
+
+impl Out {
+    /// Sends a message and returns its bytes, to send again.
+    pub(crate) fn send(
+        &mut self,
+        peer: Peer,
+        transaction: u64,
+        message: &CmMessage,
+    ) -> [u8; MAD_LEN] {
+        let bytes = message.emit(transaction);
+        self.send_bytes(peer, bytes);
+        bytes
+    }
+
+    /// Sends a datagram.
+    pub(crate) fn send_bytes(&mut self, peer: Peer, bytes: [u8; MAD_LEN]) {
+        if self.mads.len() >= self.max_queued {
+            self.counters.drop_queue_full += 1;
+            return;
+        }
+        self.counters.sent += 1;
+        self.mads.push_back(Transmit { peer, bytes });
+    }
+
+    /// Sends a datagram that was sent before.
+    pub(crate) fn repeat(&mut self, peer: Peer, bytes: &[u8; MAD_LEN]) {
+        self.counters.repeated += 1;
+        self.send_bytes(peer, *bytes);
+    }
+
+    /// Tells the consumer, unless it does not want to know any more.
+    pub(crate) fn tell(&mut self, is_silent: bool, event: Event) {
+        if !is_silent {
+            self.events.push_back(event);
+        }
+    }
+}
+
+/// Lets so many through per second, and as many at once as in a tenth of one.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    per_second: u64,
+    /// Nanoseconds' worth of permissions, spent by those given.
+    saved_ns: u64,
+    at: Instant,
+}
+
+impl Bucket {
+    const MOST_NS: u64 = 100_000_000;
+
+    pub(crate) fn new(per_second: u32) -> Self {
+        Self { per_second: u64::from(per_second), saved_ns: Self::MOST_NS, at: Instant::ZERO }
+    }
+
+    /// Whether one more may pass.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let Some(cost_ns) = 1_000_000_000_u64.checked_div(self.per_second) else { return false };
+        let saved = self.saved_ns.saturating_add(now.nanos_since(self.at));
+        self.saved_ns = saved.min(Self::MOST_NS.max(cost_ns));
+        self.at = self.at.max(now);
+        match self.saved_ns.checked_sub(cost_ns) {
+            Some(left) => {
+                self.saved_ns = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_gets_no_more_than_its_share() {
+        let mut bucket = Bucket::new(1000);
+        let mut passed = 0;
+        for ms in 0..1000 {
+            for _ in 0..50 {
+                passed += u32::from(bucket.take(Instant::from_nanos(ms * 1_000_000)));
+            }
+        }
+        assert!((1000..=1100).contains(&passed), "{passed}");
+        assert!(!Bucket::new(0).take(Instant::ZERO));
+    }
+}

@@ -1,0 +1,91 @@
+//! Times as codes, and messages that are repeated until somebody answers.
+
+use alloc::boxed::Box;
+
+use feroce_train::Instant;
+use feroce_wire::mad::MAD_LEN;
+
+/// Longest extension that a peer may ask for, as a code: about four and a half minutes.
+const MAX_MRA: u8 = 26;
+
+/// A time given as a code: 4.096 us * 2^code (IBTA vol1 12.7.19).
+pub const fn code_ns(code: u8) -> u64 {
+    4096 << (code & 31)
+}
+
+/// The acknowledgement timeout, as a code, of a path with this packet life time to an adapter with
+/// this delay: the smallest that is certain to be long enough.
+pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
+    let (ack_delay, there_and_back) = (ack_delay & 31, (packet_life_time & 31) + 1);
+    let sum = if there_and_back >= ack_delay {
+        // Adding a time that is at least half as long doubles, at most.
+        there_and_back + (ack_delay + 1 >= there_and_back) as u8
+    } else {
+        ack_delay + (there_and_back + 1 >= ack_delay) as u8
+    };
+    if sum > 31 { 31 } else { sum }
+}
+
+/// A message, and when it is repeated.
+#[derive(Clone, Debug)]
+pub(crate) struct Retry {
+    pub(crate) bytes: Box<[u8; MAD_LEN]>,
+    pub(crate) deadline: Instant,
+    interval_ns: u64,
+    left: u8,
+}
+
+impl Retry {
+    /// A message that was just sent.
+    pub(crate) fn new(now: Instant, bytes: [u8; MAD_LEN], interval_ns: u64, retries: u8) -> Self {
+        let deadline = now.plus_nanos(interval_ns);
+        Self { bytes: Box::new(bytes), deadline, interval_ns, left: retries }
+    }
+
+    /// The time has come: true if the message goes out once more, false if that was often enough.
+    pub(crate) fn again(&mut self, now: Instant) -> bool {
+        self.deadline = now.plus_nanos(self.interval_ns);
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// The peer asks for more time, with the code of an MRA.
+    pub(crate) fn extend(&mut self, now: Instant, service_timeout: u8) {
+        let ns = code_ns(if service_timeout > MAX_MRA { MAX_MRA } else { service_timeout });
+        self.deadline = self.deadline.max(now.plus_nanos(ns + self.interval_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeouts_are_as_on_linux() {
+        assert_eq!(ack_timeout(15, 18), 19);
+        assert_eq!(ack_timeout(18, 18), 20);
+        assert_eq!(ack_timeout(25, 18), 25);
+        assert_eq!(ack_timeout(19, 18), 20);
+        assert_eq!(ack_timeout(31, 30), 31);
+    }
+
+    #[test]
+    fn a_message_is_repeated_as_often_as_allowed() {
+        let mut retry = Retry::new(Instant::ZERO, [0; MAD_LEN], 10, 2);
+        assert_eq!(retry.deadline, Instant::from_nanos(10));
+        assert!(retry.again(Instant::from_nanos(10)));
+        assert!(retry.again(Instant::from_nanos(20)));
+        assert!(!retry.again(Instant::from_nanos(30)));
+        assert!(!retry.again(Instant::from_nanos(40)));
+    }
+
+    #[test]
+    fn extensions_never_shorten_and_have_an_end() {
+        let mut retry = Retry::new(Instant::ZERO, [0; MAD_LEN], 1 << 40, 2);
+        retry.extend(Instant::ZERO, 0);
+        assert_eq!(retry.deadline, Instant::from_nanos((1 << 40) + 4096));
+        retry.extend(Instant::ZERO, 31);
+        assert_eq!(retry.deadline, Instant::from_nanos((1 << 40) + (4096 << 26)));
+    }
+}

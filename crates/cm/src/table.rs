@@ -1,0 +1,99 @@
+//! All connections, and the ways to find one.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use feroce_train::Instant;
+use feroce_wire::cm::CommId;
+use feroce_wire::{Gid, Qpn};
+
+use crate::conn::{Class, Conn, RemoteKey};
+
+/// Connections by our identifier, the peer's identifier, the peer's queue pair and their deadline.
+///
+/// A connection is taken out, changed and put back; the indices follow from what it is.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    conns: BTreeMap<CommId, Conn>,
+    by_remote: BTreeMap<RemoteKey, CommId>,
+    by_qp: BTreeMap<(Gid, u32), CommId>,
+    deadlines: BTreeSet<(Instant, CommId)>,
+    remembered: BTreeSet<(Instant, CommId)>,
+    half_open: usize,
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.conns.len()
+    }
+
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    pub(crate) fn contains(&self, id: CommId) -> bool {
+        self.conns.contains_key(&id)
+    }
+
+    pub(crate) fn get(&self, id: CommId) -> Option<&Conn> {
+        self.conns.get(&id)
+    }
+
+    pub(crate) fn find_remote(&self, key: RemoteKey) -> Option<CommId> {
+        self.by_remote.get(&key).copied()
+    }
+
+    /// The connection with this queue pair of a peer.
+    pub(crate) fn find_qp(&self, gid: Gid, qpn: Qpn) -> Option<CommId> {
+        self.by_qp.get(&(gid, qpn.get())).copied()
+    }
+
+    /// The next thing to do without anybody asking.
+    pub(crate) fn first_deadline(&self) -> Option<(Instant, CommId)> {
+        self.deadlines.first().copied()
+    }
+
+    /// The connection that is only remembered and has waited longest, if there are more than
+    /// `most` of them.
+    pub(crate) fn surplus(&self, most: usize) -> Option<CommId> {
+        let first = self.remembered.first().filter(|_| self.remembered.len() > most);
+        first.map(|&(_, id)| id)
+    }
+
+    pub(crate) fn take(&mut self, id: CommId) -> Option<Conn> {
+        let conn = self.conns.remove(&id)?;
+        if let Some(at) = conn.deadline() {
+            self.deadlines.remove(&(at, id));
+            self.remembered.remove(&(at, id));
+        }
+        if let Some(key) = conn.remote_key()
+            && self.by_remote.get(&key) == Some(&id)
+        {
+            self.by_remote.remove(&key);
+        }
+        if let Some((gid, qpn)) = conn.qp_key()
+            && self.by_qp.get(&(gid, qpn.get())) == Some(&id)
+        {
+            self.by_qp.remove(&(gid, qpn.get()));
+        }
+        self.half_open -= usize::from(conn.class() == Class::HalfOpen);
+        Some(conn)
+    }
+
+    pub(crate) fn put(&mut self, conn: Conn) {
+        let id = conn.id();
+        if let Some(at) = conn.deadline() {
+            self.deadlines.insert((at, id));
+            if conn.class() == Class::Remembered {
+                self.remembered.insert((at, id));
+            }
+        }
+        if let Some(key) = conn.remote_key() {
+            self.by_remote.entry(key).or_insert(id);
+        }
+        if let Some((gid, qpn)) = conn.qp_key() {
+            self.by_qp.entry((gid, qpn.get())).or_insert(id);
+        }
+        self.half_open += usize::from(conn.class() == Class::HalfOpen);
+        self.conns.insert(id, conn);
+    }
+}

@@ -1,0 +1,89 @@
+//! Requests for datagram services, rule by rule.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod common;
+
+use common::{A, B, Side, peer};
+use feroce_cm::rdma::{PortSpace, UDP_QKEY, sidr_data};
+use feroce_cm::{Accepts, Ask, ConnId, Event, Reply};
+use feroce_wire::Qpn;
+use feroce_wire::cm::{CmMessage, RejReason, ServiceId, SidrRep, SidrReq, SidrStatus};
+
+const SERVICE: ServiceId = ServiceId::ip(PortSpace::Udp, 7174);
+
+fn ask() -> (Side, ConnId, SidrReq) {
+    let mut side = Side::new(A);
+    let at = |gid, port| (feroce_cm::rdma::ip_of(gid), port).into();
+    let private_data = sidr_data(at(A, 40_000), at(B, 7174), b"who?").unwrap();
+    let ask = Ask { peer: peer(A), service: SERVICE, private_data };
+    let conn = side.manager.ask(side.now, &ask);
+    match side.sent().as_slice() {
+        [CmMessage::SidrReq(req)] => (side, conn, *req),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(req: &SidrReq) -> (Side, ConnId) {
+    let mut side = Side::new(B);
+    side.manager.listen(SERVICE, Accepts::Any, 2).unwrap();
+    side.receive(&CmMessage::SidrReq(*req));
+    match side.events().as_slice() {
+        [Event::SidrRequest(incoming)] => {
+            assert_eq!(incoming.ip.unwrap().src_port, 40_000);
+            assert_eq!(&incoming.req.private_data[36..40], b"who?");
+            (side, incoming.conn)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(side: &mut Side) -> SidrRep {
+    match side.sent().as_slice() {
+        [CmMessage::SidrRep(rep)] => *rep,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_service_is_found() {
+    let (mut client, conn, req) = ask();
+    let (mut server, incoming) = asked(&req);
+    // The consumer thinks; duplicates change nothing.
+    server.receive(&CmMessage::SidrReq(req));
+    assert_eq!((server.events(), server.names()), (vec![], vec![]));
+    let reply = Reply { qpn: Qpn::new(0xb4), qkey: UDP_QKEY, private_data: [8; 136] };
+    server.manager.reply(server.now, incoming, &reply).unwrap();
+    let rep = answer(&mut server);
+    assert_eq!((rep.status, rep.qpn, rep.qkey), (SidrStatus::SUCCESS, reply.qpn, UDP_QKEY));
+    assert_eq!((rep.service_id, rep.request_id), (SERVICE, req.request_id));
+    // The answer was lost: the next request gets the same.
+    server.receive(&CmMessage::SidrReq(req));
+    assert_eq!(answer(&mut server), rep);
+    client.receive(&CmMessage::SidrRep(rep));
+    client.receive(&CmMessage::SidrRep(rep));
+    assert_eq!(client.events(), [Event::SidrReplied { conn, rep: Box::new(rep) }]);
+    server.tick();
+    assert!(client.manager.is_empty() && server.manager.is_empty());
+    assert_eq!(server.events(), []);
+}
+
+#[test]
+fn a_service_that_nobody_offers_is_refused() {
+    let (_, _, req) = ask();
+    let mut server = Side::new(B);
+    server.receive(&CmMessage::SidrReq(req));
+    assert_eq!(answer(&mut server).status, SidrStatus::UNSUPPORTED);
+    let (mut server, incoming) = asked(&req);
+    server.manager.reject(server.now, incoming, RejReason::CONSUMER, &[5; 148]).unwrap();
+    let rep = answer(&mut server);
+    assert_eq!((rep.status, rep.private_data), (SidrStatus::REJECTED, [5; 136]));
+}
+
+#[test]
+fn a_request_that_nobody_hears_is_given_up() {
+    let (mut client, conn, _) = ask();
+    let (events, sent) = client.until_told();
+    assert_eq!(events, [Event::Unreachable { conn }]);
+    assert_eq!(sent, ["SIDR_REQ"; 15]);
+    assert!(client.manager.is_empty());
+}
