@@ -346,14 +346,27 @@ impl Cq {
         if waiting > depth {
             return Err(waiting);
         }
+        self.move_to(poller, depth, |_| true);
+        Ok(())
+    }
+
+    /// Forgets the entries of a queue pair that wait. `poller` must be the other side.
+    pub(crate) fn forget(&mut self, poller: &mut CqPoller, qpn: Qpn) {
+        debug_assert!(Arc::ptr_eq(&self.shared, &poller.shared), "not the two sides of one queue");
+        if !poller.is_empty() {
+            self.move_to(poller, poller.capacity(), |cqe| cqe.qpn != qpn);
+        }
+    }
+
+    /// Replaces the ring by one of `depth` entries, moving what waits and is worth keeping.
+    fn move_to(&mut self, poller: &mut CqPoller, depth: usize, keep: impl Fn(&Cqe) -> bool) {
         let (mut producer, consumer) = feroce_ring::spsc(depth);
         while let Some(cqe) = poller.ring.pop() {
-            if producer.push(cqe).is_err() {
+            if keep(&cqe) && producer.push(cqe).is_err() {
                 break;
             }
         }
         self.ring = producer;
         poller.ring = consumer;
-        Ok(())
     }
 }

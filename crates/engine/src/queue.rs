@@ -217,7 +217,9 @@ impl SendQueue {
                 if wr.op.is_fetch() || wr.op.is_local() {
                     return Err(PostError::InlineNotAllowed);
                 }
-                if bytes.len() > self.max_inline as usize {
+                // The word of an atomic write travels with the request, whatever else may.
+                let is_word = matches!(wr.op, SendOp::AtomicWrite(_));
+                if !is_word && bytes.len() > self.max_inline as usize {
                     return Err(PostError::InlineTooLong);
                 }
             }

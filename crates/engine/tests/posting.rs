@@ -5,8 +5,8 @@ mod common;
 
 use common::{Pair, QKEY, TestQp, wr};
 use feroce_engine::{
-    AddrVec, Data, Dest, PostError, QpAttr, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    SgeList, WcOpcode, WcStatus,
+    AddrVec, Data, Dest, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote,
+    SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
 use feroce_mem::{Access, Bind};
 use feroce_train::InlineBytes;
@@ -96,6 +96,29 @@ fn more_elements_or_inline_data_than_asked_for_are_refused() {
     assert_eq!(rq.post(receive(32)), Ok(false));
     assert_eq!(qa.sq.post(send(inline(257))), Err(PostError::InlineTooLong));
     assert_eq!(qa.sq.post(send(inline(256))), Ok(()));
+}
+
+#[test]
+fn the_word_of_an_atomic_write_needs_no_inline_data() {
+    let mut pair = Pair::default();
+    let init = pair.a.init_attr(QpType::Rc);
+    let cap = QpCap { max_inline: 0, ..init.cap };
+    let other = pair.b.init_attr(QpType::Rc);
+    let (mut qa, _qb) = pair.connect_with(QpInitAttr { cap, ..init }, other, QpAttr::default());
+    let word = SendOp::AtomicWrite(Remote::default());
+    assert_eq!(qa.sq.post(wr(1, SendOp::Send, inline(8))), Err(PostError::InlineTooLong));
+    assert_eq!(qa.sq.post(wr(1, word, inline(8))), Ok(()));
+    assert_eq!(qa.sq.post(wr(1, word, inline(9))), Err(PostError::BadAtomicLength));
+}
+
+#[test]
+fn lists_of_any_length_are_the_same_however_they_are_made() {
+    for n in 0..8 {
+        let sges: Vec<_> = (0..n).map(|addr| Sge { addr, ..Sge::default() }).collect();
+        let collected: SgeList = sges.iter().copied().collect();
+        assert_eq!(collected, SgeList::new(&sges));
+        assert_eq!(collected.as_slice(), sges);
+    }
 }
 
 #[test]

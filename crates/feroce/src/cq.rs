@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+use feroce_wire::Qpn;
 
 use crate::Error;
 use crate::channel::CompChannel;
@@ -187,6 +188,14 @@ impl Cq {
         let resized =
             self.inner.context.driver().control(|s, _| s.engine.resize_cq(id, &mut poller, depth));
         Ok(resized?)
+    }
+
+    /// Forgets the completions of a queue pair that wait.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut poller = self.poller();
+        let id = self.inner.id;
+        let driver = self.inner.context.driver();
+        driver.control(|s, _| s.engine.forget_completions(id, &mut poller, qpn));
     }
 
     /// Most completions that can wait.

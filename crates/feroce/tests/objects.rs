@@ -134,6 +134,21 @@ fn completion_events_go_with_their_queue() {
 }
 
 #[test]
+fn a_queue_pair_that_is_reset_leaves_no_completions() {
+    let host = Host::new(119, 1);
+    let (mut one, mut two) = (host.rc(), host.rc());
+    for qp in [&mut one, &mut two] {
+        qp.connect(&qp.endpoint().unwrap()).unwrap();
+        qp.post_recv([host.mr.recv(1, 0..8), host.mr.recv(2, 0..8)]).unwrap();
+        qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    }
+    one.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    let mut left = Vec::with_capacity(8);
+    host.cq.poll(&mut left);
+    assert_eq!(left.iter().map(|cqe| cqe.qpn).collect::<Vec<_>>(), [two.qpn(); 2]);
+}
+
+#[test]
 fn a_registration_changes_its_memory_its_rights_and_its_domain() {
     let (a, b) = Host::pair(116);
     let (mut qa, mut qb) = (a.rc(), b.rc());

@@ -81,25 +81,25 @@ exports! {
         ibv_get_device_index => verbs::device::ibv_get_device_index,
     }
     "IBVERBS_1.10" {
-        ibv_import_device => stub::null,
-        ibv_import_mr => stub::null,
-        ibv_import_pd => stub::null,
+        ibv_import_device => verbs::import::ibv_import_device,
+        ibv_import_mr => verbs::import::ibv_import_mr,
+        ibv_import_pd => verbs::import::ibv_import_pd,
         ibv_query_ece => stub::code,
         ibv_set_ece => stub::code,
-        ibv_unimport_mr => stub::zero,
-        ibv_unimport_pd => stub::zero,
+        ibv_unimport_mr => verbs::import::ibv_unimport_mr,
+        ibv_unimport_pd => verbs::import::ibv_unimport_pd,
     }
     "IBVERBS_1.11" {
         _ibv_query_gid_ex => verbs::query::_ibv_query_gid_ex,
         _ibv_query_gid_table => verbs::query::_ibv_query_gid_table,
     }
     "IBVERBS_1.12" {
-        ibv_reg_dmabuf_mr => stub::null,
+        ibv_reg_dmabuf_mr => verbs::dmabuf::ibv_reg_dmabuf_mr,
     }
     "IBVERBS_1.13" {
-        ibv_import_dm => stub::null,
+        ibv_import_dm => verbs::import::ibv_import_dm,
         ibv_is_fork_initialized => verbs::fork::ibv_is_fork_initialized,
-        ibv_unimport_dm => stub::zero,
+        ibv_unimport_dm => verbs::import::ibv_unimport_dm,
     }
     "IBVERBS_1.14" {
         ibv_query_qp_data_in_order => verbs::qp_attr::ibv_query_qp_data_in_order,

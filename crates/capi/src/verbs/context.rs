@@ -4,9 +4,12 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use super::device::Device;
 use super::fault::{Fault, code, pointer};
+use super::identity::FileId;
+use super::import::{self, Exports};
 use super::object::{Object, zeroed};
 use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
@@ -20,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) adapter: feroce::Context,
     /// Where events find their objects.
     pub(crate) registry: Registry,
+    /// What can be imported from it.
+    pub(crate) exports: Arc<Exports>,
     /// Names the context to whoever duplicates it.
     _cmd_fd: OwnedFd,
 }
@@ -66,7 +71,29 @@ impl Context {
     /// Opens a device.
     fn open(device: &Device) -> Result<*mut ibv_context, Fault> {
         let adapter = adapter::open(&device.facts())?;
-        let cmd_fd = identity()?;
+        let (cmd_fd, exports) = (identity()?, Arc::new(Exports::default()));
+        import::offer(FileId::of(cmd_fd.as_raw_fd())?, device.facts().name(), &exports);
+        Ok(Self::publish(device, adapter, cmd_fd, exports))
+    }
+
+    /// Opens a device once more, with what a context of it has.
+    pub(crate) fn import(
+        device: &str,
+        cmd_fd: OwnedFd,
+        exports: Arc<Exports>,
+    ) -> Result<*mut ibv_context, Fault> {
+        let device = Device::named(device).ok_or(Fault(libc::ENODEV))?;
+        let adapter = adapter::open(&device.facts())?;
+        Ok(Self::publish(device, adapter, cmd_fd, exports))
+    }
+
+    /// Gives a context to the program.
+    fn publish(
+        device: &Device,
+        adapter: feroce::Context,
+        cmd_fd: OwnedFd,
+        exports: Arc<Exports>,
+    ) -> *mut ibv_context {
         // SAFETY: numbers, pointers and optional functions.
         let mut verbs: verbs_context = unsafe { zeroed() };
         verbs.sz = size_of::<verbs_context>();
@@ -77,11 +104,11 @@ impl Context {
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
         fill_calls(&mut verbs);
         let registry = Registry::default();
-        let context = Self { public: UnsafeCell::new(verbs), adapter, registry, _cmd_fd: cmd_fd };
-        let verbs = context.give();
+        let public = UnsafeCell::new(verbs);
+        let verbs = Self { public, adapter, registry, exports, _cmd_fd: cmd_fd }.give();
         // SAFETY: just given.
         let context = unsafe { Self::of(verbs) };
-        Ok(context.as_ptr())
+        context.as_ptr()
     }
 }
 

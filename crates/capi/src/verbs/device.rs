@@ -41,6 +41,12 @@ impl Device {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The device that was listed with this name.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        let known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().copied().find(|device| device.facts().name() == name)
+    }
+
     fn list() -> Result<Vec<&'static Self>, Fault> {
         let visible = Facts::list()?;
         let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);

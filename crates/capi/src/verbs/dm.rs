@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use feroce::{Access, Iova, Region};
 
+use super::context::Context;
 use super::fault::{Fault, code, pointer};
 use super::mr::{self, Mr};
 use super::object::Object;
@@ -18,11 +19,38 @@ use crate::abi::*;
 /// Bytes given out, in the whole process.
 static USED: AtomicU64 = AtomicU64::new(0);
 
+/// Memory taken out of what there is, until it is dropped.
+pub(crate) struct Reserved {
+    region: Arc<Region>,
+}
+
+impl Reserved {
+    fn new(len: usize) -> Result<Arc<Self>, Fault> {
+        let len64 = len as u64;
+        let fits = |used: u64| used.checked_add(len64).filter(|used| *used <= MAX_DM_SIZE);
+        let reserved = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        reserved.map_err(|_| Fault::NO_MEMORY)?;
+        match Region::alloc(len) {
+            Ok(region) => Ok(Arc::new(Self { region })),
+            Err(_) => {
+                USED.fetch_sub(len64, Ordering::Relaxed);
+                Err(Fault::NO_MEMORY)
+            }
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        USED.fetch_sub(self.region.len() as u64, Ordering::Relaxed);
+    }
+}
+
 /// Device memory. Registrations of it hold the region, and keep it.
 #[repr(C)]
 pub(crate) struct Dm {
     public: UnsafeCell<ibv_dm>,
-    region: Arc<Region>,
+    memory: Arc<Reserved>,
 }
 
 // SAFETY: `repr(C)`, and the first field is the public part.
@@ -30,9 +58,21 @@ unsafe impl Object for Dm {
     type C = ibv_dm;
 }
 
-impl Drop for Dm {
-    fn drop(&mut self) {
-        USED.fetch_sub(self.region.len() as u64, Ordering::Relaxed);
+impl Dm {
+    /// Gives memory to the program.
+    pub(crate) fn publish(
+        memory: Arc<Reserved>,
+        context: *mut ibv_context,
+        handle: u32,
+    ) -> *mut ibv_dm {
+        let public = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: IBV_DM_MASK_HANDLE,
+            handle,
+        };
+        Self { public: UnsafeCell::new(public), memory }.give()
     }
 }
 
@@ -40,6 +80,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
+    // SAFETY: an open context.
+    let behind = unsafe { Context::behind(context) };
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
@@ -49,32 +91,20 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     if attr.length == 0 || attr.log_align_req > 12 {
         return pointer(Err(Fault::INVALID));
     }
-    pointer(reserve(attr.length).map(|region| {
-        let public = ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            comp_mask: 0,
-            handle: 0,
-        };
-        Dm { public: UnsafeCell::new(public), region }.give()
+    pointer(Reserved::new(attr.length).map(|memory| {
+        let handle = behind.exports.handle();
+        behind.exports.lock().dms.insert(handle, Arc::clone(&memory));
+        Dm::publish(memory, context, handle)
     }))
 }
 
-/// Takes memory out of what there is.
-fn reserve(len: usize) -> Result<Arc<Region>, Fault> {
-    let len64 = len as u64;
-    let fits = |used: u64| used.checked_add(len64).filter(|used| *used <= MAX_DM_SIZE);
-    USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Fault::NO_MEMORY)?;
-    Region::alloc(len).map_err(|_| {
-        USED.fetch_sub(len64, Ordering::Relaxed);
-        Fault::NO_MEMORY
-    })
-}
-
-pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: device memory of the program, which it uses no more.
-    drop(unsafe { Dm::take(dm) });
+pub(crate) unsafe extern "C" fn free_dm(public: *mut ibv_dm) -> c_int {
+    // SAFETY: device memory of the program.
+    let context = unsafe { Context::of_object(public) };
+    // SAFETY: as above; its handle never changes.
+    context.exports.lock().dms.remove(&unsafe { (*public).handle });
+    // SAFETY: the program uses it no more.
+    drop(unsafe { Dm::take(public) });
     0
 }
 
@@ -101,7 +131,7 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: the program gives as many bytes as it says.
         unsafe { slice::from_raw_parts(from.cast::<u8>(), len) }
     };
-    let copy = |at| dm.region.write_at(at, bytes).map_err(|_| Fault::INVALID);
+    let copy = |at| dm.memory.region.write_at(at, bytes).map_err(|_| Fault::INVALID);
     code(place(offset, len).and_then(copy))
 }
 
@@ -119,7 +149,7 @@ unsafe extern "C" fn memcpy_from_dm(
         // SAFETY: the program gives room for as many bytes as it says.
         unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) }
     };
-    let copy = |at| dm.region.read_at(at, bytes).map_err(|_| Fault::INVALID);
+    let copy = |at| dm.memory.region.read_at(at, bytes).map_err(|_| Fault::INVALID);
     code(place(offset, len).and_then(copy))
 }
 
@@ -142,7 +172,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         let start = usize::try_from(offset).map_err(|_| Fault::INVALID)?;
         let end = start.checked_add(len).ok_or(Fault::INVALID)?;
         let mr = pd_behind.pd.register_part(
-            Arc::clone(&dm.region),
+            Arc::clone(&dm.memory.region),
             start..end,
             Iova::ZeroBased,
             access,

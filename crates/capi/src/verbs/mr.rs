@@ -6,10 +6,11 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::{ptr, slice};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce::{Access, Iova, Region, Rereg};
 
+use super::context::Context;
 use super::fault::{Fault, code, pointer};
 use super::object::Object;
 use super::pd::Pd;
@@ -20,8 +21,8 @@ use crate::errno;
 #[repr(C)]
 pub(crate) struct Mr {
     public: UnsafeCell<ibv_mr>,
-    /// Locked, because it may be registered again while others look.
-    mr: Mutex<feroce::Mr>,
+    /// Locked, because it may be registered again while others look; none if it was imported.
+    mr: Option<Mutex<feroce::Mr>>,
 }
 
 // SAFETY: `repr(C)`, and the first field is the public part.
@@ -32,11 +33,28 @@ unsafe impl Object for Mr {
 impl Mr {
     /// Gives a registration to the program. `addr` is what the program calls its beginning.
     pub(crate) fn publish(mr: feroce::Mr, pd: *mut ibv_pd, addr: *mut c_void) -> *mut ibv_mr {
+        // SAFETY: a protection domain of the program.
+        let context = unsafe { Context::of_object(pd) };
+        let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
+        context.exports.lock().mrs.insert(lkey, length);
+        let context = context.as_ptr();
+        let public = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
+        Self { public: UnsafeCell::new(public), mr: Some(Mutex::new(mr)) }.give()
+    }
+
+    /// Gives another context a memory region. Where it begins is the affair of its owner.
+    pub(crate) fn import(handle: u32, length: usize, pd: *mut ibv_pd) -> *mut ibv_mr {
         // SAFETY: a protection domain of the program, whose context never changes.
         let context = unsafe { (*pd).context };
-        let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
-        let public = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
-        Self { public: UnsafeCell::new(public), mr: Mutex::new(mr) }.give()
+        let (lkey, rkey, addr) = (handle, handle, ptr::null_mut());
+        let public = ibv_mr { context, pd, addr, length, handle, lkey, rkey };
+        Self { public: UnsafeCell::new(public), mr: None }.give()
+    }
+
+    /// The registration, unless it is another's.
+    fn own(&self) -> Result<MutexGuard<'_, feroce::Mr>, Fault> {
+        let mr = self.mr.as_ref().ok_or(Fault::INVALID)?;
+        Ok(mr.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -136,9 +154,16 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
     // SAFETY: a memory region of the program.
     let mr = unsafe { Mr::of(public) };
-    let ended = mr.mr.lock().unwrap_or_else(PoisonError::into_inner).dereg();
-    if let Err(e) = ended {
-        return code(Err(e.into()));
+    let ended = mr.own().and_then(|mr| {
+        mr.dereg()?;
+        Ok(mr.lkey().0)
+    });
+    match ended {
+        Ok(key) => {
+            // SAFETY: as above.
+            unsafe { Context::of_object(public) }.exports.lock().mrs.remove(&key);
+        }
+        Err(fault) => return code(Err(fault)),
     }
     // SAFETY: the program uses it no more.
     drop(unsafe { Mr::take(public) });
@@ -195,11 +220,7 @@ unsafe fn rereg(
     });
     // SAFETY: as the caller says.
     let mr = unsafe { Mr::of(public) };
-    mr.mr.lock().unwrap_or_else(PoisonError::into_inner).rereg(Rereg {
-        pd: new_pd,
-        memory,
-        access,
-    })?;
+    mr.own()?.rereg(Rereg { pd: new_pd, memory, access })?;
     if translation {
         // SAFETY: the public part of an object that lives.
         unsafe { (*public).addr = addr };

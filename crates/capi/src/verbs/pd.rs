@@ -13,7 +13,7 @@ use crate::abi::*;
 
 /// Counts what stands on an object, besides what the adapter knows of.
 #[derive(Clone, Default)]
-struct Users(Arc<AtomicUsize>);
+pub(crate) struct Users(Arc<AtomicUsize>);
 
 impl Users {
     fn count(&self) -> usize {
@@ -35,14 +35,30 @@ impl Drop for Use {
     }
 }
 
-/// A protection domain, or a parent domain on top of one.
+/// What a protection domain and all that import it have in common.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pd: feroce::Pd,
+    users: Users,
+}
+
+/// A protection domain, or a parent domain or an import on top of one.
 #[repr(C)]
 pub(crate) struct Pd {
     public: UnsafeCell<ibv_pd>,
     pub(crate) pd: feroce::Pd,
     users: Users,
-    /// What a parent domain stands on.
-    parent_of: Option<(Use, Option<Use>)>,
+    /// What a parent domain or an import stands on.
+    on_top_of: Option<(Use, Option<Use>)>,
+}
+
+impl Pd {
+    /// Gives another context a protection domain.
+    pub(crate) fn import(shared: &Shared, context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+        let public = UnsafeCell::new(ibv_pd { context, handle });
+        let on_top_of = Some((shared.users.enter(), None));
+        Self { public, pd: shared.pd.clone(), users: Users::default(), on_top_of }.give()
+    }
 }
 
 // SAFETY: `repr(C)`, and the first field is the public part.
@@ -54,8 +70,11 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     // SAFETY: an open context.
     let behind = unsafe { Context::behind(context) };
     let made = behind.adapter.alloc_pd().map(|pd| {
-        let public = UnsafeCell::new(ibv_pd { context, handle: 0 });
-        Pd { public, pd, users: Users::default(), parent_of: None }.give()
+        let (handle, users) = (behind.exports.handle(), Users::default());
+        let shared = Shared { pd: pd.clone(), users: users.clone() };
+        behind.exports.lock().pds.insert(handle, shared);
+        Pd { public: UnsafeCell::new(ibv_pd { context, handle }), pd, users, on_top_of: None }
+            .give()
     });
     pointer(made.map_err(Fault::from))
 }
@@ -67,10 +86,14 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
         return code(Err(Fault::BUSY));
     }
     // What a parent domain stands on stays.
-    if pd.parent_of.is_none()
-        && let Err(e) = pd.pd.dealloc()
-    {
-        return code(Err(e.into()));
+    if pd.on_top_of.is_none() {
+        if let Err(e) = pd.pd.dealloc() {
+            return code(Err(e.into()));
+        }
+        // SAFETY: a protection domain of the program.
+        let context = unsafe { Context::of_object(public) };
+        // SAFETY: as above; its handle never changes.
+        context.exports.lock().pds.remove(&unsafe { (*public).handle });
     }
     // SAFETY: nothing is in it, and the program uses it no more.
     drop(unsafe { Pd::take(public) });
@@ -135,7 +158,9 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     });
     // SAFETY: a protection domain of the program.
     let below = unsafe { Pd::of(attr.pd) };
-    let public = UnsafeCell::new(ibv_pd { context, handle: 0 });
-    let parent_of = Some((below.users.enter(), td));
-    Pd { public, pd: below.pd.clone(), users: Users::default(), parent_of }.give()
+    // SAFETY: as above; its handle never changes.
+    let handle = unsafe { (*attr.pd).handle };
+    let public = UnsafeCell::new(ibv_pd { context, handle });
+    let on_top_of = Some((below.users.enter(), td));
+    Pd { public, pd: below.pd.clone(), users: Users::default(), on_top_of }.give()
 }

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use core::slice;
 
 use feroce::{
-    Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, RecvWr, Remote, Rkey,
+    Access, Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, RecvWr, Remote, Rkey,
     SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
 };
 
@@ -184,13 +184,10 @@ pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<Send
         // SAFETY: a memory region of the program.
         Lkey(unsafe { (*info.mr).lkey })
     };
-    let binding = Bind {
-        mr,
-        addr: info.addr,
-        len: info.length,
-        access: mr::access(info.mw_access_flags)?,
-        zero_based: false,
-    };
+    // The right of the owner to write is that of the memory region; programs give it all the same.
+    let access = mr::access(info.mw_access_flags)? - Access::LOCAL_WRITE;
+    let (addr, len) = (info.addr, info.length);
+    let binding = Bind { mr, addr, len, access, zero_based: false };
     Ok(SendOp::BindMw { mw: Rkey(mw), new_rkey: Rkey(new), binding })
 }
 

@@ -2,12 +2,12 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::Context;
 use super::cq::Cq;
 use super::fault::{Fault, code, pointer};
+use super::identity::FileId;
 use super::object::Object;
 use super::pd::Pd;
 use super::qp::{self, Plan, Qp};
@@ -28,12 +28,11 @@ unsafe impl Object for Xrcd {
     type C = ibv_xrcd;
 }
 
-/// A file, whatever descriptor leads to it, and the device that a domain is of.
+/// A file, and the device that a domain is of.
 #[derive(Clone, PartialEq, Eq)]
 struct File {
     device: String,
-    dev: libc::dev_t,
-    inode: libc::ino_t,
+    id: FileId,
 }
 
 /// A domain that is shared by everybody who opens it with the same file, and how many have.
@@ -48,18 +47,6 @@ static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 fn shared() -> MutexGuard<'static, Vec<Shared>> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn file(context: &Context, fd: c_int) -> Result<File, Fault> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is a place for the answer; a descriptor that is not open is an error.
-    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-        return Err(Fault(libc::EBADF));
-    }
-    // SAFETY: the call succeeded, so it is filled in.
-    let stat = unsafe { stat.assume_init() };
-    let device = context.adapter.device().name().to_owned();
-    Ok(File { device, dev: stat.st_dev, inode: stat.st_ino })
 }
 
 pub(crate) unsafe extern "C" fn open_xrcd(
@@ -85,7 +72,8 @@ fn open(
     if attr.fd == -1 {
         return Ok((context.adapter.open_xrcd()?, None));
     }
-    let file = file(context, attr.fd)?;
+    let device = context.adapter.device().name().to_owned();
+    let file = File { device, id: FileId::of(attr.fd)? };
     let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
     let mut all = shared();
     match all.iter_mut().find(|known| known.file == file) {

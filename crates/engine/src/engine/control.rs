@@ -234,6 +234,14 @@ impl Engine {
         cq.resize(poller, depth as usize).map_err(|waiting| ResizeError::TooSmall { waiting })
     }
 
+    /// Forgets the completions of a queue pair that wait. `poller` is the consumer's end of the
+    /// queue.
+    pub fn forget_completions(&mut self, id: CqId, poller: &mut CqPoller, qpn: Qpn) {
+        if let Some(cq) = self.core.cqs.get_mut(id.0 as usize) {
+            cq.forget(poller, qpn);
+        }
+    }
+
     /// Destroys a completion queue that nothing uses.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy_cq(&mut self, id: CqId) -> Result<(), DestroyError> {

@@ -169,11 +169,17 @@ impl QpHandle {
         Ok(())
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state. A queue pair that goes back to RESET begins anew: completions
+    /// of it that nobody has taken are forgotten.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let qpn = self.inner.qpn;
-        self.driver().control(|s, now| s.engine.modify_qp(now, qpn, attr))
+        self.driver().control(|s, now| s.engine.modify_qp(now, qpn, attr))?;
+        if attr.state == Some(QpState::Reset) {
+            self.send_cq().forget(qpn);
+            self.recv_cq().forget(qpn);
+        }
+        Ok(())
     }
 
     /// Shows its attributes.

@@ -1,0 +1,68 @@
+//! Memory that is known by a descriptor.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use std::sync::Arc;
+
+use feroce::{Iova, Region};
+
+use super::fault::{Fault, pointer};
+use super::mr::{self, Mr};
+use super::object::Object;
+use super::pd::Pd;
+use crate::abi::*;
+
+/// Memory that was mapped, until it is dropped.
+struct Mapping {
+    start: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: whichever thread unmaps it, it is unmapped once.
+unsafe impl Send for Mapping {}
+// SAFETY: nothing can be done with a shared one.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, and no region uses it any more.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// Maps `len` bytes at `offset`, and says where in the region they begin.
+fn map(fd: c_int, offset: u64, len: usize) -> Result<(Arc<Region>, usize), Fault> {
+    let before = (offset % 4096) as usize;
+    let all = len.checked_add(before).filter(|_| len > 0).ok_or(Fault::UNSUPPORTED)?;
+    let page = i64::try_from(offset - before as u64).map_err(|_| Fault::INVALID)?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, wherever there is room; what cannot be mapped is an error.
+    let start = unsafe { libc::mmap(ptr::null_mut(), all, rights, libc::MAP_SHARED, fd, page) };
+    if start == libc::MAP_FAILED {
+        return Err(Fault::UNSUPPORTED);
+    }
+    let mapping = Box::new(Mapping { start, len: all });
+    // SAFETY: mapped until the region is dropped, and nobody has a reference to it.
+    Ok((unsafe { Region::from_raw(start.cast(), all, Some(mapping)) }, before))
+}
+
+/// Registers memory that a descriptor leads to, if processes can map it: memory of accelerators
+/// mostly cannot be. Descriptor -1 is how programs ask whether there is a point in trying.
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: a protection domain of the program.
+    let behind = unsafe { Pd::of(pd) };
+    pointer(mr::access(access.cast_unsigned()).and_then(|access| {
+        let (region, start) = map(fd, offset, length)?;
+        let part = start..start + length;
+        let iova = Iova::At(iova);
+        let mr = behind.pd.register_part(region, part, iova, access)?;
+        Ok(Mr::publish(mr, pd, ptr::null_mut()))
+    }))
+}

@@ -1,0 +1,117 @@
+//! Objects that are used through another context of the same process.
+//!
+//! A context is found by a duplicate of its command descriptor, objects in it by their handles.
+//! Other processes have adapters of their own, so they cannot import anything.
+
+use core::ffi::c_int;
+use std::collections::BTreeMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::context::Context;
+use super::dm::{Dm, Reserved};
+use super::fault::{Fault, pointer};
+use super::identity::FileId;
+use super::mr::Mr;
+use super::object::Object;
+use super::pd::{Pd, Shared};
+use crate::abi::*;
+
+/// What a context has that can be imported, by handle.
+#[derive(Default)]
+pub(crate) struct Exports {
+    tables: Mutex<Tables>,
+    last: AtomicU32,
+}
+
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) pds: BTreeMap<u32, Shared>,
+    /// Keys and length of memory regions; both keys are the same number.
+    pub(crate) mrs: BTreeMap<u32, usize>,
+    pub(crate) dms: BTreeMap<u32, Arc<Reserved>>,
+}
+
+impl Exports {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle that nothing in the context has had.
+    pub(crate) fn handle(&self) -> u32 {
+        self.last.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Contexts that are open, by their command descriptors. Those that are closed are swept out when
+/// another is opened.
+static CONTEXTS: Mutex<Vec<(FileId, String, Weak<Exports>)>> = Mutex::new(Vec::new());
+
+/// Lets a context be imported.
+pub(crate) fn offer(id: FileId, device: &str, exports: &Arc<Exports>) {
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    contexts.retain(|(.., exports)| exports.strong_count() > 0);
+    contexts.push((id, device.to_owned(), Arc::downgrade(exports)));
+}
+
+/// The context that a descriptor names: its device and what it has.
+fn find(fd: c_int) -> Result<(String, Arc<Exports>), Fault> {
+    let id = FileId::of(fd)?;
+    let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = contexts.iter().find(|(known, ..)| *known == id);
+    let found = found.and_then(|(_, device, exports)| Some((device.clone(), exports.upgrade()?)));
+    // A descriptor that is not from here may be from another process.
+    found.ok_or(Fault::UNSUPPORTED)
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer(find(cmd_fd).and_then(|(device, exports)| {
+        // SAFETY: it is open, and the program leaves it to us.
+        let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        Context::import(&device, cmd_fd, exports)
+    }))
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_pd(
+    context: *mut ibv_context,
+    handle: u32,
+) -> *mut ibv_pd {
+    // SAFETY: an open context.
+    let behind = unsafe { Context::behind(context) };
+    let tables = behind.exports.lock();
+    let found = tables.pds.get(&handle).ok_or(Fault::INVALID);
+    pointer(found.map(|shared| Pd::import(shared, context, handle)))
+}
+
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: an imported protection domain, which the program uses no more.
+    drop(unsafe { Pd::take(pd) });
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    // SAFETY: a protection domain of the program.
+    let context = unsafe { Context::of_object(pd) };
+    let length = context.exports.lock().mrs.get(&handle).copied();
+    pointer(length.ok_or(Fault::INVALID).map(|length| Mr::import(handle, length, pd)))
+}
+
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: an imported memory region, which the program uses no more.
+    drop(unsafe { Mr::take(mr) });
+}
+
+pub(crate) unsafe extern "C" fn ibv_import_dm(
+    context: *mut ibv_context,
+    handle: u32,
+) -> *mut ibv_dm {
+    // SAFETY: an open context.
+    let behind = unsafe { Context::behind(context) };
+    let found = behind.exports.lock().dms.get(&handle).cloned();
+    pointer(found.ok_or(Fault::INVALID).map(|memory| Dm::publish(memory, context, handle)))
+}
+
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: imported device memory, which the program uses no more.
+    drop(unsafe { Dm::take(dm) });
+}
