@@ -5,16 +5,23 @@ mod common;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
 
+use std::process::Command;
+
 use common::{ALL, Host, LEN, unexplained_drops};
 use feroce::{
-    AddrVec, AsyncEvent, Device, Gid, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp,
-    SendWr, WcStatus,
+    AddrVec, AsyncEvent, Device, Gid, Imm, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp,
+    SendWr, Settings, WcStatus,
 };
 use netns::{Cable, ip, with_cable};
 
 /// Opens the device of the cable in the namespace of this thread.
 fn host() -> Host {
-    let context = Device::named("wire").and_then(|d| d.open()).expect("the cable is there");
+    host_with(Settings::load().expect("settings that make sense"))
+}
+
+fn host_with(settings: Settings) -> Host {
+    let device = Device::named("wire").expect("the cable is there");
+    let context = device.open_with(settings).expect("the device opens");
     let pd = context.alloc_pd().expect("a domain");
     let cq = context.create_cq(1024).expect("a queue");
     let mr = pd.alloc_mr(LEN, ALL).expect("memory");
@@ -97,6 +104,60 @@ fn datagrams(a: &Host, b: &Host, v4: bool) {
     assert_eq!(b.read(40, len), bytes);
 }
 
+/// Sends many datagrams and many messages of an unreliable connection where packets are lost:
+/// whatever comes is whole.
+fn lossy_unreliable(a: &Host, b: &Host, v4: bool) {
+    const COUNT: u32 = 200;
+    const SLOT: usize = 5000;
+    let (mut qa, mut qb) = connected(a, b, QpType::Uc, v4);
+    let (len, mut came) = (3000, 0);
+    qb.post_recv((0..64).map(|i| b.mr.recv(i, i as usize * SLOT..(i as usize + 1) * SLOT)))
+        .expect("room");
+    for n in 0..COUNT {
+        let imm = Imm(n);
+        a.fill(0, len, n as u8);
+        qa.post_send([SendWr::new(n.into(), SendOp::SendImm(imm), a.mr.data(0..len))])
+            .expect("room");
+        assert_eq!(a.wait().status, WcStatus::Success);
+        while let Some(got) = b.cq.poll_one() {
+            assert_eq!((got.status, got.byte_len as usize), (WcStatus::Success, len));
+            let expected: Vec<u8> =
+                (0..len).map(|i| (i as u8).wrapping_mul(7) ^ got.imm.0 as u8).collect();
+            let slot = got.wr_id as usize * SLOT;
+            assert_eq!(b.read(slot, len), expected, "message {}", got.imm.0);
+            qb.post_recv([b.mr.recv(got.wr_id, slot..slot + SLOT)]).expect("room");
+            came += 1;
+        }
+    }
+    assert!(came > COUNT / 2, "{came} of {COUNT}");
+}
+
+/// A device of its own on each end, with packets lost on their way in.
+fn with_loss(cable: &Cable) {
+    let fault = "loss=1%,dup=0.5%,reorder=0.5%:3,seed=11".parse().ok();
+    assert!(fault.is_some());
+    let settings = Settings { fault, ..Settings::default() };
+    let (a, b) =
+        (cable.in_a(|| host_with(settings.clone())), cable.in_b(|| host_with(settings.clone())));
+    for v4 in [true, false] {
+        (0..5).for_each(|_| exercise(&a, &b, QpType::Rc, v4));
+        lossy_unreliable(&a, &b, v4);
+    }
+    let counters = a.context.counters();
+    assert!(counters.tail_probes + counters.completer_retry_err > 0, "nothing was sent again");
+    assert_eq!(unexplained_drops(&a.context), []);
+}
+
+#[test]
+fn loss_is_made_good_over_1500_bytes() {
+    with_cable(1500, with_loss);
+}
+
+#[test]
+fn loss_is_made_good_over_9000_bytes() {
+    with_cable(9000, with_loss);
+}
+
 fn everything(cable: &Cable, mtu: Pmtu) {
     let (a, b) = (cable.in_a(host), cable.in_b(host));
     assert_eq!(a.context.port().active_mtu, mtu);
@@ -146,6 +207,45 @@ fn a_host_that_vanishes_in_the_middle_is_noticed() {
         assert_eq!(rest[failed], WcStatus::RetryExceeded);
         assert!(rest[failed + 1..].iter().all(|s| *s == WcStatus::Flushed));
         assert_eq!(qa.state(), QpState::Err);
+    });
+}
+
+/// A capture of everything that a device does, read by somebody else's eyes.
+#[test]
+fn tshark_understands_what_a_device_captured() {
+    with_cable(1500, |cable| {
+        let dir = std::env::temp_dir().join(format!("feroce-cable-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let file = dir.join("wire.pcapng");
+        let settings = Settings { pcap: Some(file.clone()), ..Settings::default() };
+        let (a, b) = (cable.in_a(|| host_with(settings)), cable.in_b(host));
+        for v4 in [true, false] {
+            exercise(&a, &b, QpType::Rc, v4);
+            exercise(&a, &b, QpType::Uc, v4);
+            datagrams(&a, &b, v4);
+        }
+        drop(a);
+        let mut tshark = Command::new("tshark");
+        tshark.arg("-r").arg(&file).args(["-T", "fields"]);
+        tshark.args(["-e", "infiniband.bth.opcode", "-e", "_ws.malformed"]);
+        // It takes a payload of one byte for a remote procedure call.
+        tshark.args(["--disable-protocol", "rpcordma"]);
+        let said = tshark.output();
+        std::fs::remove_dir_all(&dir).expect("it is ours");
+        let Some(said) = said.ok().filter(|output| output.status.success()) else {
+            assert!(std::env::var_os("CI").is_none(), "tshark does not run");
+            return eprintln!("SKIPPED: tshark does not run");
+        };
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let packets: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+        assert!(packets.len() > 1000, "{} packets", packets.len());
+        // RC: SEND First, WRITE First, READ Request, READ Response First, Acknowledge; UC: SEND
+        // First; UD: SEND Only.
+        for opcode in ["0", "6", "12", "13", "17", "32", "100"] {
+            assert!(packets.iter().any(|p| p[0] == opcode), "no packet with opcode {opcode}");
+        }
+        assert!(packets.iter().all(|p| !p[0].is_empty()), "a packet that is not RoCE");
+        assert!(packets.iter().all(|p| p[1].is_empty()), "a malformed packet");
     });
 }
 

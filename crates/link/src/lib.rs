@@ -131,6 +131,15 @@ macro_rules! forward_to_inner {
 }
 use forward_to_inner;
 
+/// Shows the packets of a train, one after the other, each written to `buffer`.
+fn each_packet(train: &Train, buffer: &mut Vec<u8>, mut show: impl FnMut(u32, &[u8])) {
+    for i in 0..train.count {
+        buffer.resize(train.packet_len(i), 0);
+        let len = train.emit(i, buffer);
+        show(i, buffer.get(..len).unwrap_or(buffer));
+    }
+}
+
 impl<L: Link + ?Sized> Link for Box<L> {
     fn caps(&self) -> LinkCaps {
         (**self).caps()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use feroce_train::{Instant, RxTrain, Train};
 use feroce_wire::Gid;
 
-use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 
 /// Which way a packet went.
 ///
@@ -87,12 +87,9 @@ impl<L: Link> Tapped<L> {
 
     fn show(&mut self, at: Instant, train: &Train) {
         let (src, dst) = (train.path.src, train.path.dst);
-        for i in 0..train.count {
-            self.packet.resize(train.packet_len(i), 0);
-            let len = train.emit(i, &mut self.packet);
-            let bytes = self.packet.get(..len).unwrap_or(&self.packet);
+        each_packet(train, &mut self.packet, |_, bytes| {
             self.tap.see(&Seen { direction: Direction::Sent, at, src, dst, bytes });
-        }
+        });
     }
 }
 

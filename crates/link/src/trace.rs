@@ -8,13 +8,13 @@ use feroce_wire::Gid;
 
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
-use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 
 /// Writes one readable line per packet:
 ///
 /// ```text
-/// 0.000012345 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Only PSN 0x000123 ack_req 1024 bytes
-/// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC Acknowledge PSN 0x000123 ACK MSN 1
+/// 0.000012345 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Only PSN 0x000123, asks for ACK, 1024 bytes
+/// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC ACK PSN 0x000123, MSN 1
 /// ```
 ///
 /// Times count from the first packet. A writer that fails is not written to again.
@@ -80,11 +80,7 @@ impl Log {
         let (src, dst) = (train.path.src, train.path.dst);
         let passing = Passing { now, is_in: false, src, dst, is_congested: false };
         let mut packet = std::mem::take(&mut self.packet);
-        for i in 0..train.count {
-            packet.resize(train.packet_len(i), 0);
-            train.emit(i, &mut packet);
-            self.line(&passing, &packet);
-        }
+        each_packet(train, &mut packet, |_, bytes| self.line(&passing, bytes));
         self.packet = packet;
     }
 

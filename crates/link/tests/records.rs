@@ -158,14 +158,13 @@ fn a_capture_holds_what_is_on_the_network() {
         assert_eq!(
             comments,
             [
-                "-> 0x0012ab RC SEND First PSN 0x100000 256 bytes",
-                "-> 0x0012ab RC SEND Middle PSN 0x100001 256 bytes",
-                "-> 0x0012ab RC SEND Last PSN 0x100002 ack_req 5 bytes",
-                "-> 0x0012ab RC READ Request PSN 0x100000 va 0x0000000000001000 rkey 0x00002345 \
-                 len 99",
-                "-> 0x0012ab RC Acknowledge PSN 0x100000 NAK remote access error MSN 7",
-                "-> 0x0012ab RC SEND First PSN 0x100000 1024 bytes",
-                "-> 0x0012ab RC SEND Last PSN 0x100001 ack_req 1024 bytes",
+                "-> 0x0012ab RC SEND First PSN 0x100000, 256 bytes",
+                "-> 0x0012ab RC SEND Middle PSN 0x100001, 256 bytes",
+                "-> 0x0012ab RC SEND Last PSN 0x100002, asks for ACK, 5 bytes",
+                "-> 0x0012ab RC READ Request PSN 0x100000, va 0x1000 rkey 0x00002345 len 99",
+                "-> 0x0012ab RC NAK PSN 0x100000, remote access error, MSN 7",
+                "-> 0x0012ab RC SEND First PSN 0x100000, 1024 bytes",
+                "-> 0x0012ab RC SEND Last PSN 0x100001, asks for ACK, 1024 bytes",
             ]
         );
     }
@@ -218,7 +217,7 @@ fn tshark_understands_a_capture() {
         let lines: Vec<_> = lines.iter().map(|line| line.replace("0x00000001", "1")).collect();
         assert_eq!(lines, expected);
         let comments = tshark(&file, &["frame.comment"]).expect("it ran before");
-        assert!(comments[4].contains("NAK remote access error"), "{comments:?}");
+        assert!(comments[4].contains("NAK PSN 0x100000, remote access error"), "{comments:?}");
     }
 }
 
@@ -374,12 +373,12 @@ fn a_trace_is_a_line_per_packet() {
     let text = String::from_utf8(out.bytes()).expect("UTF-8");
     assert_eq!(
         text,
-        "0.000000000 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND First PSN 0x100000 256 bytes\n\
-         0.000000000 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Last PSN 0x100001 ack_req \
-         5 bytes\n\
-         1.000012000 in  10.0.0.2 > 10.0.0.1 -> 0x0012ab RC Acknowledge PSN 0x100000 \
-         NAK remote access error MSN 7\n\
-         1.000012000 in  fd09::2 > 10.0.0.1 -> 0x0012ab RC READ Request PSN 0x100000 \
-         va 0x0000000000001000 rkey 0x00002345 len 99\n"
+        "0.000000000 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND First PSN 0x100000, 256 bytes\n\
+         0.000000000 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Last PSN 0x100001, asks for \
+         ACK, 5 bytes\n\
+         1.000012000 in  10.0.0.2 > 10.0.0.1 -> 0x0012ab RC NAK PSN 0x100000, \
+         remote access error, MSN 7\n\
+         1.000012000 in  fd09::2 > 10.0.0.1 -> 0x0012ab RC READ Request PSN 0x100000, \
+         va 0x1000 rkey 0x00002345 len 99\n"
     );
 }

@@ -49,6 +49,7 @@ mod reth;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod words;
 mod write;
 mod xrceth;
 
@@ -76,4 +77,5 @@ pub use packet::{EmitError, Exts, Packet, ParseError};
 pub use pmtu::Pmtu;
 pub use reth::{Reth, RethView};
 pub use udp::{ROCE_UDP_PORT, UDP_PROTOCOL, Udp, UdpView};
+pub use words::Note;
 pub use xrceth::{XrcEth, XrcEthView};

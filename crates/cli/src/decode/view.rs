@@ -194,7 +194,7 @@ fn payload_len(packet: &Packet<'_>, carried: &Carried<'_>) -> usize {
 fn operation(packet: &Packet<'_>) -> String {
     match packet.bth.opcode.decode() {
         Some((feroce::wire::Service::Cnp, _)) => "CNP".to_owned(),
-        Some((service, _)) => format!("{} {}", words::service(service), words::name(packet)),
+        Some((service, _)) => format!("{} {}", service.name(), packet.name()),
         None => format!("opcode {:#04x}?", packet.bth.opcode.0),
     }
 }

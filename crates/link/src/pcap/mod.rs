@@ -17,7 +17,7 @@ use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 
 use crate::describe::describe;
 use crate::icrc::{ICRC_LEN, Ids, is_ipv4, seal_prefix};
-use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 use format::{Direction, LinkType};
 
 /// How a [`Pcap`] records.
@@ -120,20 +120,16 @@ impl Recorder {
     fn sent(&mut self, now: Instant, path: &Path, train: &Train) {
         let framing = self.config.framing;
         let mut transport = std::mem::take(&mut self.transport);
-        for i in 0..train.count {
-            transport.resize(train.packet_len(i), 0);
-            train.emit(i, &mut transport);
-            let len = transport.len();
-            let mut prefix = seal_prefix(framing, path.src, path.dst, path.udp_sport, len);
+        each_packet(train, &mut transport, |i, bytes| {
+            let mut prefix = seal_prefix(framing, path.src, path.dst, path.udp_sport, bytes.len());
             let mut id = 0;
             if is_ipv4(framing, path.dst) {
                 id = i as u16;
                 prefix = prefix.with_ipv4_id(id);
             }
-            let icrc = prefix.icrc(&transport);
             let headers = Headers::of_path(path, framing);
-            self.packet(now, Direction::Out, headers.frame(id, &transport, icrc));
-        }
+            self.packet(now, Direction::Out, headers.frame(id, bytes, prefix.icrc(bytes)));
+        });
         self.transport = transport;
     }
 
