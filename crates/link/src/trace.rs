@@ -13,7 +13,7 @@ use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 /// Writes one readable line per packet:
 ///
 /// ```text
-/// 0.000012345 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Only PSN 0x000123, asks for ACK, 1024 bytes
+/// 0.000012345 out 10.0.0.1 > 10.0.0.2 -> 0x0012ab RC SEND Only PSN 0x000123, asks for ACK, 8 bytes
 /// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC ACK PSN 0x000123, MSN 1
 /// ```
 ///
