@@ -6,6 +6,7 @@
 
 mod args;
 mod ci;
+mod dist;
 mod fuzz;
 mod manifest;
 mod shell;
@@ -27,6 +28,7 @@ Commands:
   tidy    Check the rules of the house: crate graph, unsafe policy, layout of files
   swarm   Run seeded simulations of the whole stack, or replay one seed
   fuzz    Run the fuzz targets for a while
+  dist    Build a directory and a Debian package for others
 
 `cargo xtask <COMMAND> --help` says more. Exit status: 0 fine, 1 failed, 2 wrong usage.
 ";
@@ -50,6 +52,7 @@ const TASKS: &[Task] = &[
     ("tidy", tidy::HELP, tidy::main),
     ("swarm", swarm::HELP, swarm::main),
     ("fuzz", fuzz::HELP, fuzz::main),
+    ("dist", dist::HELP, dist::main),
 ];
 
 fn main() -> ExitCode {

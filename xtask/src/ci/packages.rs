@@ -9,7 +9,7 @@ use crate::{Failure, Outcome};
 /// A Debian package that some check needs.
 struct Package {
     name: &'static str,
-    /// A program that it brings; if that is there, the package is not needed.
+    /// A program that it brings; if that is there, the package is not needed. Empty if it has none.
     program: &'static str,
     /// What the project does with it.
     reason: &'static str,
@@ -35,6 +35,60 @@ const PACKAGES: &[Package] = &[
         program: "valgrind",
         reason: "counts instructions, which are the same on every machine",
         without: "instruction counts of the benchmarks are skipped",
+    },
+    Package {
+        name: "gcc",
+        program: "gcc",
+        reason: "compiles the C programs that the drop-in library is tested with",
+        without: "the drop-in library is not compared with the headers of rdma-core",
+    },
+    Package {
+        name: "libibverbs-dev",
+        program: "",
+        reason: "headers that the drop-in library is compared with",
+        without: "layouts of libibverbs are not checked",
+    },
+    Package {
+        name: "librdmacm-dev",
+        program: "",
+        reason: "headers that the drop-in library is compared with",
+        without: "layouts of librdmacm are not checked",
+    },
+    Package {
+        name: "ibverbs-utils",
+        program: "ibv_devinfo",
+        reason: "programs of libibverbs, to run as they are",
+        without: "the programs of libibverbs are not run",
+    },
+    Package {
+        name: "rdmacm-utils",
+        program: "rping",
+        reason: "programs of librdmacm, to run as they are",
+        without: "the programs of librdmacm are not run",
+    },
+    Package {
+        name: "perftest",
+        program: "ib_write_bw",
+        reason: "programs that measure, to run as they are",
+        without: "the programs of perftest are not run",
+    },
+    Package {
+        name: "rdma-core",
+        program: "",
+        reason: "its test-suite for Python, to run as it is",
+        without: "the test-suite of rdma-core is not run",
+    },
+    Package {
+        name: "python3-pyverbs",
+        program: "",
+        reason: "verbs in Python, which that test-suite is written in",
+        without: "the test-suite of rdma-core is not run",
+    },
+    Package {
+        name: "iproute2",
+        program: "ip",
+        reason: "makes the two machines that programs talk between",
+        without: "nothing that needs two machines is run",
     },
     Package {
         name: "g++",
@@ -73,7 +127,7 @@ fn report_missing(missing: &[&Package]) -> Outcome<Done> {
     let names = names.join(" ");
     println!("WARNING: cannot install packages (not root, or not Debian). Without them:");
     for package in missing {
-        println!("WARNING:   {:<9} {}", package.name, package.without);
+        println!("WARNING:   {:<15} {}", package.name, package.without);
     }
     println!("WARNING: to have them, as root: apt-get install {names}");
     let in_ci = std::env::var("CI").is_ok_and(|value| !matches!(&*value, "" | "0" | "false"));
@@ -81,13 +135,13 @@ fn report_missing(missing: &[&Package]) -> Outcome<Done> {
         return Err(Failure::Failed(format!("missing packages: {names}")));
     }
     let mut lines = vec![format!("WARNING: missing packages: {names}")];
-    lines.extend(missing.iter().map(|p| format!("WARNING:   {:<9} {}", p.name, p.without)));
+    lines.extend(missing.iter().map(|p| format!("WARNING:   {:<15} {}", p.name, p.without)));
     Ok(Done::Ran(lines))
 }
 
 impl Package {
     fn is_there(&self) -> bool {
-        is_on_path(self.program) || self.is_installed()
+        (!self.program.is_empty() && is_on_path(self.program)) || self.is_installed()
     }
 
     fn is_installed(&self) -> bool {

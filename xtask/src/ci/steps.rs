@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{Done, packages};
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, fuzz, swarm, tidy};
+use crate::{Outcome, dist, fuzz, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -59,6 +59,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("swarm", "seeded simulations of the whole stack", swarm::exists, run_swarm),
     step("soak", "random operations over sockets for a minute", always, soak),
     step("fuzz", "a short run of every fuzz target", || has("fuzz/Cargo.toml"), run_fuzz),
+    step("dist", "what is given to others, tried out", || has("crates/capi/Cargo.toml"), run_dist),
     step("docs", "the documentation, warnings as errors", always, docs),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
 ];
@@ -183,6 +184,16 @@ fn run_fuzz() -> Outcome<Done> {
         return Ok(Done::Skipped("no C++ compiler, see `packages`".into()));
     }
     fuzz::run_all(&fuzz::targets()?, FUZZ_SECONDS).map(|summary| Done::Ran(vec![summary]))
+}
+
+fn run_dist() -> Outcome<Done> {
+    let out = target_dir().join("dist");
+    let built = dist::build(&out)?;
+    dist::try_out(&built.folder)?;
+    if let Some(package) = built.package {
+        dist::try_out(&dist::unpacked(&package, &out.join("unpacked"))?)?;
+    }
+    Ok(quietly())
 }
 
 fn docs() -> Outcome<Done> {

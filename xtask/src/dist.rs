@@ -1,0 +1,156 @@
+//! `cargo xtask dist`: what to give to people who do not build.
+
+mod deb;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::args::Args;
+use crate::shell::{ask, cargo, is_on_path, root, run, target_dir};
+use crate::{Failure, Outcome};
+
+pub(crate) const HELP: &str = "\
+Builds feroce for others: a directory that can be put anywhere, with the command, the library
+that stands in for libibverbs and librdmacm, manual pages and completions; and a Debian package
+of the same.
+
+Usage: cargo xtask dist [--out DIR]
+
+Options:
+  --out DIR   Where to put them (default: dist in the target directory)
+";
+
+/// The names under which programs look for the library.
+const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+
+/// Shells, and where each looks for completions.
+const COMPLETIONS: &[(&str, &str)] = &[
+    ("bash", "bash-completion/completions/feroce"),
+    ("zsh", "zsh/site-functions/_feroce"),
+    ("fish", "fish/vendor_completions.d/feroce.fish"),
+];
+
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "docs/DROP-IN.md",
+    "docs/CONFIGURATION.md",
+];
+
+/// What was built.
+pub(crate) struct Built {
+    /// The directory that can be put anywhere.
+    pub(crate) folder: PathBuf,
+    /// The package, where there are the tools to make one.
+    pub(crate) package: Option<PathBuf>,
+}
+
+pub(crate) fn main(mut args: Args) -> Outcome {
+    let out: Option<PathBuf> = args.value("--out")?;
+    args.finish()?;
+    let built = build(&out.unwrap_or_else(|| target_dir().join("dist")))?;
+    println!("dist: {}", built.folder.display());
+    match built.package {
+        Some(package) => println!("dist: {}", package.display()),
+        None => println!("dist: no Debian package, since dpkg-deb is not here"),
+    }
+    Ok(())
+}
+
+/// Builds both into `out`.
+pub(crate) fn build(out: &Path) -> Outcome<Built> {
+    run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
+    let version = version()?;
+    let folder = out.join(format!("feroce-{version}-{}", std::env::consts::ARCH));
+    tree(&folder)?;
+    let package = match is_on_path("dpkg-deb") {
+        true => Some(deb::build(out, &folder, &version)?),
+        false => None,
+    };
+    Ok(Built { folder, package })
+}
+
+/// The version of the workspace.
+fn version() -> Outcome<String> {
+    let text =
+        fs::read_to_string(root().join("Cargo.toml")).map_err(|e| failed("Cargo.toml", e))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("version = \""));
+    let version = line.and_then(|rest| rest.strip_suffix('"'));
+    version.map(str::to_owned).ok_or_else(|| Failure::Failed("Cargo.toml has no version".into()))
+}
+
+/// Lays out the directory: `bin`, `lib/feroce`, `share`.
+fn tree(folder: &Path) -> Outcome {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|e| failed(folder, e))?;
+    }
+    let release = target_dir().join("release");
+    let command = folder.join("bin/feroce");
+    copy(&release.join("feroce"), &command)?;
+    let library = folder.join("lib/feroce/libferoce.so");
+    copy(&release.join("libferoce_capi.so"), &library)?;
+    for name in NAMES {
+        let link = library.with_file_name(name);
+        symlink("libferoce.so", &link).map_err(|e| failed(&link, e))?;
+    }
+    if is_on_path("strip") {
+        // What is exported stays: it is in the dynamic symbol table.
+        run(Command::new("strip").arg("--strip-unneeded").args([&command, &library]))?;
+    }
+    let share = folder.join("share");
+    run(Command::new(&command).arg("man").arg(share.join("man/man1")))?;
+    for (shell, place) in COMPLETIONS {
+        let script = ask(Command::new(&command).args(["completions", shell]));
+        let script = script.ok_or_else(|| Failure::Failed(format!("no completions: {shell}")))?;
+        write(&share.join(place), &script)?;
+    }
+    for document in DOCUMENTS {
+        let name = Path::new(document).file_name().unwrap_or_default();
+        copy(&root().join(document), &share.join("doc/feroce").join(name))?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Outcome {
+    make_room(to)?;
+    fs::copy(from, to).map(|_| ()).map_err(|e| failed(from, e))
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    make_room(path)?;
+    fs::write(path, text).map_err(|e| failed(path, e))
+}
+
+/// Makes the folder that a file is to be in.
+fn make_room(file: &Path) -> Outcome {
+    let folder = file.parent().unwrap_or(file);
+    fs::create_dir_all(folder).map_err(|e| failed(folder, e))
+}
+
+fn failed(path: impl AsRef<Path>, error: std::io::Error) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.as_ref().display()))
+}
+
+/// Proves that the directory works where it is: the files of the devices are seen by a program
+/// that knows nothing of feroce.
+pub(crate) fn try_out(folder: &Path) -> Outcome {
+    let feroce = folder.join("bin/feroce");
+    run(Command::new(&feroce).args(["run", "--", "ls", "/sys/class/infiniband"]))?;
+    if is_on_path("ibv_devinfo") {
+        run(Command::new(&feroce).args(["run", "--", "ibv_devinfo", "-l"]))?;
+    }
+    Ok(())
+}
+
+/// The directory as the package would install it, to be tried out.
+pub(crate) fn unpacked(package: &Path, into: &Path) -> Outcome<PathBuf> {
+    if into.exists() {
+        fs::remove_dir_all(into).map_err(|e| failed(into, e))?;
+    }
+    run(Command::new("dpkg-deb").arg("--extract").args([package, into]))?;
+    Ok(into.join("usr"))
+}
