@@ -55,6 +55,14 @@ impl WeakContext {
     pub fn reopen(&self) -> Result<Option<Context>, Error> {
         self.inner.upgrade().map(Context::listening).transpose()
     }
+
+    /// Sends what waits to leave together with something else, unless somebody else is about to:
+    /// for a process that is about to end without closing what it opened.
+    pub fn flush(&self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner.driver.kick();
+        }
+    }
 }
 
 #[derive(Debug)]

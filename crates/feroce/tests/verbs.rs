@@ -182,3 +182,18 @@ fn a_thousand_connected_queue_pairs() {
         assert_eq!(b.read(i * 64, 8), i.to_le_bytes());
     }
 }
+
+#[test]
+fn a_queue_pair_that_goes_has_acknowledged_what_it_received() {
+    let (a, b) = Host::pair(109);
+    for round in 0..100 {
+        let (mut qa, mut qb) = (a.rc(), b.rc());
+        connect(&mut qa, &mut qb);
+        qb.post_recv([b.mr.recv(1, 0..64)]).unwrap();
+        qa.post_send([SendWr::new(2, SendOp::Send, a.mr.data(0..64))]).unwrap();
+        // The consumer polls, so that the acknowledgement may wait for an answer.
+        while b.cq.poll_one().is_none() {}
+        drop(qb);
+        assert_eq!(a.wait().status, WcStatus::Success, "round {round}");
+    }
+}

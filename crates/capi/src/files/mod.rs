@@ -15,3 +15,12 @@ mod interposed;
 mod next;
 mod path;
 mod raw;
+
+/// Where a file of the kernel's really is: programs that are given this path find it even where
+/// their calls do not come by here. The path itself, if there is no such file.
+pub(crate) fn real(path: &str) -> String {
+    let real = directory::root().map(|root| root.join(path.trim_start_matches('/')));
+    let real =
+        real.filter(|real| real.exists()).and_then(|real| real.into_os_string().into_string().ok());
+    real.unwrap_or_else(|| path.to_owned())
+}

@@ -25,3 +25,16 @@ pub(crate) fn open(device: &Device) -> Result<Context, Error> {
     running.push((device.name().to_owned(), context.downgrade()));
     Ok(context)
 }
+
+/// Sends acknowledgements that still wait: a program that has received all that it wants may
+/// exit at once, and its peer shall not be left to wonder.
+extern "C" fn flush_at_exit() {
+    // Whoever has the lock may be the thread that exits.
+    let Ok(running) = RUNNING.try_lock() else { return };
+    running.iter().for_each(|(_, context)| context.flush());
+}
+
+/// Called by the dynamic linker at exit.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FLUSH_AT_EXIT: extern "C" fn() = flush_at_exit;

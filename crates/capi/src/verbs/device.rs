@@ -10,6 +10,7 @@ use feroce::Device as Facts;
 use super::fault::{Fault, pointer};
 use super::object::{Object, zeroed};
 use crate::abi::*;
+use crate::files;
 
 /// A device. There is one for each that was ever listed, and it stays: programs compare pointers
 /// of different lists, and may keep a device after its list was freed.
@@ -74,8 +75,8 @@ impl Device {
         let device = &mut public.device;
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
-        let path = format!("/sys/class/infiniband_verbs/uverbs{index}");
-        let ibdev_path = format!("/sys/class/infiniband/{}", facts.name());
+        let path = files::real(&format!("/sys/class/infiniband_verbs/uverbs{index}"));
+        let ibdev_path = files::real(&format!("/sys/class/infiniband/{}", facts.name()));
         copy_name(facts.name(), &mut device.name);
         copy_name(&format!("uverbs{index}"), &mut device.dev_name);
         copy_name(&path, &mut device.dev_path);
