@@ -42,47 +42,70 @@ pub fn seal_prefix(framing: Framing, src: Gid, dst: Gid, udp_sport: u16, len: us
     }
 }
 
-/// Writes the packets of a train one after the other, each with its ICRC for identification 0, 1,
-/// 2 and so on, and returns the length.
-pub(crate) fn emit_sealed(train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
-    let mut sealer = Sealer::new(train, udp_sport);
-    let mut at = 0;
-    for i in 0..train.count {
-        at += sealer.emit(i, i as u16, &mut out[at..]);
-    }
-    at
+/// What a prefix depends on: framing, source, destination, source port and length.
+type PrefixKey = (Framing, Gid, Gid, u16, usize);
+
+/// The prefixes that were used last. Most packets are as long as one of the last few, and go
+/// between the same two places.
+#[derive(Debug, Default)]
+pub(crate) struct Prefixes {
+    known: [Option<(PrefixKey, IcrcPrefix)>; 4],
+    oldest: usize,
 }
 
-/// Emits packets of one train with their ICRCs.
-pub(crate) struct Sealer<'a> {
-    train: &'a Train,
-    udp_sport: u16,
-    /// The length of the first packet, which mostly is that of the others, and its prefix.
-    known: (usize, IcrcPrefix),
-}
-
-impl<'a> Sealer<'a> {
-    pub(crate) fn new(train: &'a Train, udp_sport: u16) -> Self {
-        let len = train.packet_len(0);
-        Self { train, udp_sport, known: (len, prefix_of(train, udp_sport, len)) }
+impl Prefixes {
+    /// The prefix for packets of `len` bytes, as [`seal_prefix`].
+    #[inline]
+    fn get(&mut self, key: PrefixKey) -> IcrcPrefix {
+        match self.known.iter().flatten().find(|(known, _)| *known == key) {
+            Some((_, prefix)) => *prefix,
+            None => self.learn(key),
+        }
     }
 
-    /// Writes packet `i` and its ICRC for identification `id`, and returns the length.
-    pub(crate) fn emit(&mut self, i: u32, id: u16, out: &mut [u8]) -> usize {
-        let len = self.train.emit(i, out);
-        let prefix = match self.known {
-            (known, prefix) if known == len => prefix,
-            _ => prefix_of(self.train, self.udp_sport, len),
-        };
-        let prefix = if id == 0 { prefix } else { prefix.with_ipv4_id(id) };
+    #[cold]
+    fn learn(&mut self, key: PrefixKey) -> IcrcPrefix {
+        let (framing, src, dst, udp_sport, len) = key;
+        let prefix = seal_prefix(framing, src, dst, udp_sport, len);
+        self.known[self.oldest] = Some((key, prefix));
+        self.oldest = (self.oldest + 1) % self.known.len();
+        prefix
+    }
+}
+
+/// Emits packets with their ICRCs.
+#[derive(Debug, Default)]
+pub(crate) struct Sealer {
+    prefixes: Prefixes,
+}
+
+impl Sealer {
+    /// Writes packet `i` of a train that leaves from `udp_sport`, and its ICRC for identification
+    /// `id`, and returns the length.
+    pub(crate) fn emit(
+        &mut self,
+        train: &Train,
+        udp_sport: u16,
+        (i, id): (u32, u16),
+        out: &mut [u8],
+    ) -> usize {
+        let len = train.emit(i, out);
+        let key = (Framing::RoceV2, train.path.src, train.path.dst, udp_sport, len);
+        let prefix = self.prefixes.get(key).with_ipv4_id(id);
         let (packet, rest) = out.split_at_mut(len);
         rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
         len + ICRC_LEN
     }
-}
 
-fn prefix_of(train: &Train, udp_sport: u16, len: usize) -> IcrcPrefix {
-    seal_prefix(Framing::RoceV2, train.path.src, train.path.dst, udp_sport, len)
+    /// Writes the packets of a train one after the other, each with its ICRC for identification
+    /// 0, 1, 2 and so on, and returns the length.
+    pub(crate) fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        for i in 0..train.count {
+            at += self.emit(train, udp_sport, (i, i as u16), &mut out[at..]);
+        }
+        at
+    }
 }
 
 /// What is known of the identifications of a received train: packet `i` is likely to have
@@ -149,7 +172,7 @@ pub struct Verified<L> {
 impl<L: Link> Verified<L> {
     /// Checks what `inner` receives.
     pub fn new(inner: L, policy: IcrcPolicy) -> Self {
-        Self { inner, checker: Checker { policy, bad: 0, known: None } }
+        Self { inner, checker: Checker { policy, bad: 0, prefixes: Prefixes::default() } }
     }
 }
 
@@ -159,23 +182,15 @@ struct Checker {
     policy: IcrcPolicy,
     /// Packets dropped.
     bad: u64,
-    /// Prefix of the last packet, which mostly serves the next, too.
-    known: Option<(RxMeta, usize, IcrcPrefix)>,
+    prefixes: Prefixes,
 }
 
 impl Checker {
     /// Whether packet `index` of a train, ICRC included, is undamaged.
     fn is_good(&mut self, meta: &RxMeta, packet: &[u8], index: u16, ids: &mut Ids) -> bool {
         let Some((transport, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return false };
-        let prefix = match self.known {
-            Some((known, len, prefix)) if known == *meta && len == transport.len() => prefix,
-            _ => {
-                let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
-                let prefix = seal_prefix(framing, src, dst, udp_sport, transport.len());
-                self.known = Some((*meta, transport.len(), prefix));
-                prefix
-            }
-        };
+        let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
+        let prefix = self.prefixes.get((framing, src, dst, udp_sport, transport.len()));
         if !is_ipv4(meta.framing, meta.dst) {
             return prefix.verify(transport, *icrc);
         }

@@ -12,7 +12,7 @@ use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_sealed};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer};
 use crate::{Link, LinkCounters, Sent};
 
 /// Most bytes of packets in one train.
@@ -53,6 +53,8 @@ struct End {
     queue: VecDeque<Item>,
     queued: usize,
     spare: Vec<Vec<u8>>,
+    /// Seals what goes to this end.
+    sealer: Sealer,
     addresses: Vec<Gid>,
     groups: Vec<Gid>,
     /// The descriptor of this end is readable.
@@ -120,7 +122,7 @@ impl Wire {
         let path = &train.path;
         let mut bytes = end.spare.pop().unwrap_or_default();
         bytes.resize(train.total_len() + train.count as usize * ICRC_LEN, 0);
-        emit_sealed(train, path.udp_sport, &mut bytes);
+        end.sealer.emit_all(train, path.udp_sport, &mut bytes);
         let meta = RxMeta::from(path);
         end.queued += bytes.len();
         end.queue.push_back(Item { meta, stride: train.packet_len(0) + ICRC_LEN, bytes });

@@ -19,7 +19,7 @@ use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
-use crate::icrc::MAX_TRAIN_PACKETS;
+use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::{Link, LinkCounters, Sent};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
@@ -119,6 +119,7 @@ pub struct UdpLink {
     streak: u32,
     /// Which of the sockets that have something is asked first.
     turn: usize,
+    sealer: Sealer,
     tx_buf: Vec<u8>,
     rx_buf: Vec<u8>,
     cmsg_buf: Vec<u8>,
@@ -140,6 +141,7 @@ impl UdpLink {
             is_full: false,
             streak: 0,
             turn: 0,
+            sealer: Sealer::default(),
             tx_buf: vec![0; 66_000],
             rx_buf: vec![0; 66_000],
             cmsg_buf: rx::control_space(),

@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer, emit_sealed};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS};
 
 /// Most bytes in one datagram: what IPv4 allows.
 const MAX_DATAGRAM: usize = 65_507;
@@ -54,7 +54,7 @@ impl UdpLink {
         };
         let (mut len, sport) = (0, self.ports[port].tx[flow].port);
         for (id, train) in trains.iter().enumerate() {
-            len += Sealer::new(train, sport).emit(0, id as u16, &mut self.tx_buf[len..]);
+            len += self.sealer.emit(train, sport, (0, id as u16), &mut self.tx_buf[len..]);
         }
         let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
         match dest.send(&self.tx_buf[..len], Some(stride)) {
@@ -134,7 +134,7 @@ impl UdpLink {
     /// Sends a train in one call. Where that is refused and packets one by one are not, the
     /// kernel does not do it here, and is not asked again.
     fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
-        let len = emit_sealed(train, sport, &mut self.tx_buf);
+        let len = self.sealer.emit_all(train, sport, &mut self.tx_buf);
         let stride = (train.packet_len(0) + ICRC_LEN) as u16;
         match dest.send(&self.tx_buf[..len], Some(stride)) {
             Outcome::Done => (train.count, Outcome::Done),
@@ -153,12 +153,11 @@ impl UdpLink {
     /// Sends packets one by one, and returns how many were sent. What follows a full buffer is
     /// lost, as on any network.
     fn send_each(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
-        let mut sealer = Sealer::new(train, sport);
         for i in 0..train.count {
             if train.packet_len(i) + ICRC_LEN > self.tx_buf.len() {
                 return (i, Outcome::TooLong);
             }
-            let len = sealer.emit(i, 0, &mut self.tx_buf);
+            let len = self.sealer.emit(train, sport, (i, 0), &mut self.tx_buf);
             match dest.send(&self.tx_buf[..len], None) {
                 Outcome::Done => {}
                 Outcome::Full if i > 0 => return (i, Outcome::Done),
