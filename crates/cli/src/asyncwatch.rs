@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use feroce::{AsyncEvent, Device};
+use feroce::{AsyncEvent, Context, Device};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -14,7 +14,7 @@ Examples:
   feroce asyncwatch -d eth0 -n 1      wait for one event
   feroce --json asyncwatch            an object per line
 
-Unplug the cable, or add and remove addresses with `ip addr`, to see some.";
+Unplug the cable, or change addresses (`ip addr`) or MTU (`ip link set ... mtu`), to see some.";
 
 /// Options.
 #[derive(Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Stop after so many events
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// Also say which entry of the GID table changed, and to what
+    /// Also say which entry of the GID table changed and to what, and the MTU of the port
     #[arg(short, long)]
     verbose: bool,
 }
@@ -42,6 +42,8 @@ struct Record {
     index: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<usize>,
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
@@ -60,29 +62,32 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
         if let Some(event) = context.wait_async_event(None)? {
-            print(&device, &event, args.verbose, json)?;
+            print(&context, &event, args.verbose, json)?;
             left -= 1;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(device: &Device, event: &AsyncEvent, verbose: bool, json: bool) -> anyhow::Result<()> {
+fn print(context: &Context, event: &AsyncEvent, verbose: bool, json: bool) -> anyhow::Result<()> {
     let (name, code) = name_of(event);
     let changed = match event {
         AsyncEvent::GidChange { index, gid } => Some((*index, gid.to_string())),
         _ => None,
     };
+    // Attributes may differ from those before whenever the port says that it is active.
+    let mtu = (*event == AsyncEvent::PortActive).then(|| context.port().active_mtu.bytes());
     if json {
         let (index, gid) = changed.unzip();
-        let device = device.name().to_owned();
-        let record = Record { device, event: name, code, port: 1, index, gid };
+        let device = context.device().name().to_owned();
+        let record = Record { device, event: name, code, port: 1, index, gid, mtu };
         println!("{}", serde_json::to_string(&record)?);
         return Ok(());
     }
-    let detail = match changed.filter(|_| verbose) {
-        Some((index, gid)) => format!(", GID[{index}] {gid}"),
-        None => String::new(),
+    let detail = match (changed, mtu) {
+        (Some((index, gid)), _) if verbose => format!(", GID[{index}] {gid}"),
+        (_, Some(mtu)) if verbose => format!(", MTU {mtu}"),
+        _ => String::new(),
     };
     println!("  event_type {name} ({code}), port 1{detail}");
     Ok(())

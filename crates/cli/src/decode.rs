@@ -225,12 +225,16 @@ impl<'a> Printer<'a> {
             }
             Form::Ladder(..) => {}
         }
-        if !matches!(self.form, Form::Json) {
+        let file = self.args.file.display();
+        let is_nothing = damage.is_some() && counts.packets == 0;
+        if !matches!(self.form, Form::Json) && !is_nothing {
             writeln!(self.out, "{}", counts.text())?;
         }
         self.out.flush()?;
-        if let Some(why) = damage {
-            eprintln!("feroce: {} is damaged: {why}", self.args.file.display());
+        match damage {
+            Some(why) if is_nothing => eprintln!("feroce: cannot read {file}: {why}"),
+            Some(why) => eprintln!("feroce: {file} is damaged: {why}"),
+            None => {}
         }
         Ok(())
     }

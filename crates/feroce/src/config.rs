@@ -202,7 +202,7 @@ const KEYS: &[Key] = &[
             s.strict_icrc = match v {
                 "any" => false,
                 "strict" => true,
-                _ => return Err("any or strict".into()),
+                _ => return Err("expected any or strict".into()),
             };
             Ok(())
         },
@@ -214,8 +214,9 @@ impl Settings {
     pub fn load() -> Result<Self, Error> {
         let mut settings = Self::default();
         if let Some(path) = config_file() {
-            let text = fs::read_to_string(&path)
-                .map_err(|e| Error::Setting(format!("{}: {e}", path.display())))?;
+            let text = fs::read_to_string(&path).map_err(|e| {
+                Error::Setting(format!("cannot read the settings in {}: {e}", path.display()))
+            })?;
             settings
                 .apply_file(&text)
                 .map_err(|why| Error::Setting(format!("{}: {why}", path.display())))?;
@@ -295,7 +296,7 @@ fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
 }
 
 fn number<T: std::str::FromStr>(value: &str) -> Result<T, Wrong> {
-    value.replace('_', "").parse().map_err(|_| "not a number in range".into())
+    value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
 }
 
 /// A name that a directory of sysfs can have.
@@ -318,7 +319,7 @@ fn switch(value: &str) -> Result<bool, Wrong> {
     match value {
         "1" | "on" | "yes" | "true" => Ok(true),
         "0" | "off" | "no" | "false" => Ok(false),
-        _ => Err("1 or 0".into()),
+        _ => Err("expected 1 or 0".into()),
     }
 }
 

@@ -138,6 +138,11 @@ impl Screen {
             "Left: one operation at a time, from posting it to its completion (a round trip; the \
              median). Right: many under way at once.",
         );
+        if cfg!(debug_assertions) {
+            self.text(
+                "This program was built without optimisation: with `--release` it is faster.",
+            );
+        }
         self.line("");
         let column = |cell: &str| format!("{cell:>11}");
         let names: String = Kind::ALL.iter().map(|kind| column(kind.name())).collect();

@@ -15,6 +15,7 @@ mod spec;
 mod stop;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -31,6 +32,10 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     stop::watch()?;
     let spec = args.spec()?;
     ensure!(args.address.len() <= 1 || args.both, "--address: two addresses are for --both");
+    if let Some(path) = &args.plot {
+        // Said now rather than after the measurement.
+        std::fs::File::create(path).with_context(|| cannot_draw(path))?;
+    }
     let rows = match &args.host {
         _ if args.both => both(args, &spec, json)?,
         Some(host) => client(args, &spec, host, json)?,
@@ -40,9 +45,13 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some(path) = args.plot.as_ref().filter(|_| !rows.is_empty()) {
-        plot::draw(path, &spec, &rows).with_context(|| format!("{}", path.display()))?;
+        plot::draw(path, &spec, &rows).with_context(|| cannot_draw(path))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn cannot_draw(path: &Path) -> String {
+    format!("cannot write the drawing {}", path.display())
 }
 
 /// Both ends in this process.

@@ -106,8 +106,9 @@ impl Side {
         std::thread::Builder::new().name("perf-side".to_owned()).spawn(move || {
             for line in reader.lines() {
                 let Ok(line) = line else { return };
-                let message = serde_json::from_str(&line)
-                    .unwrap_or_else(|e| Message::Error(format!("not understood: {e}")));
+                let message = serde_json::from_str(&line).unwrap_or_else(|_| {
+                    Message::Error("it is not `feroce perf` that answers".into())
+                });
                 if sender.send(message).is_err() {
                     return;
                 }
