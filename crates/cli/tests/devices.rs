@@ -136,7 +136,7 @@ fn changes_of_an_interface_are_events() {
     host.tell("ip link set v0 addrgenmode none; ip link set v1 addrgenmode none");
     host.tell("ip link set v1 up; ip link set v0 up");
     host.tell("until ip link show v0 | grep -q LOWER_UP; do sleep 0.1; done");
-    host.tell(&format!("timeout 60 {PROGRAM} asyncwatch -v -d v0 -n 8 &"));
+    host.tell(&format!("timeout 60 {PROGRAM} asyncwatch -v -d v0 -n 9 &"));
     assert!(host.line().starts_with("feroce0: async event FD "));
     let gid = |index: u8, gid: &str| {
         format!("  event_type IBV_EVENT_GID_CHANGE (18), port 1, GID[{index}] {gid}")
@@ -153,7 +153,9 @@ fn changes_of_an_interface_are_events() {
     expect(&mut host, "ip addr del 10.1.1.2/24 dev v0", &[gid(1, "::")]);
     expect(&mut host, "ip addr add 10.1.1.3/24 dev v0", &[gid(1, "::ffff:10.1.1.3")]);
     expect(&mut host, "ip link set v1 down", &[port("IBV_EVENT_PORT_ERR", 10)]);
-    expect(&mut host, "ip link set v1 up", &[port("IBV_EVENT_PORT_ACTIVE", 9)]);
+    let active = |mtu: u32| format!("{}, MTU {mtu}", port("IBV_EVENT_PORT_ACTIVE", 9));
+    expect(&mut host, "ip link set v1 up", &[active(1024)]);
+    expect(&mut host, "ip link set v0 mtu 9000", &[active(4096)]);
     let down = [gid(2, "::"), port("IBV_EVENT_PORT_ERR", 10)];
     expect(&mut host, "ip link set v0 down", &down);
     host.tell("wait; echo end");
