@@ -1,0 +1,260 @@
+//! Programs of the distribution, as they are, between two machines: two network namespaces with a
+//! cable between them. What is run is a table, which the README shows.
+
+mod common;
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
+
+use core::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::park_timeout;
+use std::time::Duration;
+
+use netns::{Cable, ip, with_cable};
+
+/// Runs of one program. Every line of `options` is a run; with an address behind it on one of the
+/// two machines, if the program has two sides.
+struct Program {
+    name: &'static str,
+    sides: Sides,
+    options: &'static [&'static str],
+    /// What the client must say, white space aside; `%b` and `%n` stand for bytes and repetitions.
+    /// A server need only end well: some have nothing to say.
+    says: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sides {
+    /// It runs alone.
+    One,
+    /// A server that listens on TCP port 18515, and a client that is told its address.
+    Two,
+}
+
+/// A package and its programs.
+struct Package {
+    name: &'static str,
+    programs: &'static [Program],
+}
+
+const fn alone(
+    name: &'static str,
+    options: &'static [&'static str],
+    says: &'static str,
+) -> Program {
+    Program { name, sides: Sides::One, options, says }
+}
+
+const fn pair(name: &'static str, options: &'static [&'static str], says: &'static str) -> Program {
+    Program { name, sides: Sides::Two, options, says }
+}
+
+const IBVERBS_UTILS: Package = Package {
+    name: "ibverbs-utils",
+    programs: &[
+        alone("ibv_devices", &[""], "feroce0"),
+        alone("ibv_devinfo", &["", "-v", "-d feroce0 -i 1"], "state: PORT_ACTIVE (4)"),
+        pair(
+            "ibv_rc_pingpong",
+            &[
+                "-g 0 -n 200",
+                "-g 1 -n 200",
+                "-g 0 -n 200 -e",
+                "-g 0 -n 200 -c -s 65536",
+                "-g 0 -n 200 -N",
+                "-g 0 -n 200 -t",
+                "-g 0 -n 200 -o",
+                "-g 0 -n 200 -O",
+                "-g 0 -n 200 -o -P",
+                "-g 0 -n 200 -j",
+                "-g 0 -n 200 -e -N -c",
+            ],
+            "200 iters in",
+        ),
+        pair("ibv_uc_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e -c"], "200 iters in"),
+        pair("ibv_ud_pingpong", &["-g 0 -n 200", "-g 1 -n 200 -e -c"], "200 iters in"),
+        pair("ibv_srq_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e -c -q 4"], "200 iters in"),
+        pair("ibv_xsrq_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e"], "success"),
+    ],
+};
+
+const PERFTEST: Package = Package {
+    name: "perftest",
+    programs: &[
+        pair(
+            "ib_send_bw",
+            &[
+                "-F -n 100 -s 65536",
+                "-F -n 100 -s 65536 -e",
+                "-F -n 100 -s 65536 -c UC",
+                "-F -n 100 -s 1024 -c UD",
+            ],
+            "%b %n ",
+        ),
+        pair("ib_send_bw", &["-F -n 100 -s 4096 -q 2 --use-srq"], "4096 200 "),
+        pair("ib_send_lat", &["-F -n 100 -s 2", "-F -n 100 -s 64 -c UD"], "%b %n "),
+        pair(
+            "ib_write_bw",
+            &["-F -n 100 -s 65536", "-F -n 100 -s 65536 -b", "-F -n 100 -s 4096 -c UC"],
+            "%b %n ",
+        ),
+        pair("ib_write_bw", &["-F -n 100 -s 65536 -q 4 -b"], "65536 400 "),
+        pair("ib_write_bw", &["-F -n 10 -a", "-F -n 10 -a -b"], "8388608 10 "),
+        pair("ib_write_lat", &["-F -n 100 -s 2"], "%b %n "),
+        pair("ib_read_bw", &["-F -n 100 -s 65536", "-F -n 100 -s 65536 -o 1"], "%b %n "),
+        pair("ib_read_lat", &["-F -n 100 -s 2"], "%b %n "),
+        pair("ib_atomic_bw", &["-F -n 100", "-F -n 100 -A CMP_AND_SWAP"], "8 100 "),
+        pair("ib_atomic_lat", &["-F -n 100"], "8 100 "),
+    ],
+};
+
+/// How to make the linker take our library, as `feroce run` does.
+struct Library(Vec<(&'static str, std::path::PathBuf)>);
+
+impl Library {
+    fn new(name: &str) -> Self {
+        let folder = common::directory(name);
+        let preload = folder.join("libibverbs.so.1");
+        Self(vec![("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", preload)])
+    }
+
+    /// A program, ended if it hangs.
+    fn start(&self, program: &str, options: &str) -> Child {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "120", program]).args(options.split_whitespace());
+        command.envs(self.0.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("`timeout` is there")
+    }
+}
+
+/// Whether a TCP port is listened on in the namespace of this thread.
+fn is_listened_on(port: u16) -> bool {
+    // The local address ends with the port; state 0A is LISTEN.
+    let local = format!(":{port:04X} ");
+    ["tcp", "tcp6"].iter().any(|family| {
+        let table = fs::read_to_string(format!("/proc/thread-self/net/{family}"));
+        table.is_ok_and(|t| t.lines().any(|line| line.contains(&local) && line.contains(" 0A ")))
+    })
+}
+
+/// Runs a program once; gives back what each side said and how it ended, the client first.
+fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Vec<Output> {
+    if program.sides == Sides::One {
+        let child = cable.in_a(|| library.start(program.name, options));
+        return vec![child.wait_with_output().expect("it ran")];
+    }
+    let mut server = cable.in_a(|| library.start(program.name, options));
+    while !cable.in_a(|| is_listened_on(18515)) {
+        if server.try_wait().expect("a child").is_some() {
+            // It has ended too early, and says why.
+            return vec![server.wait_with_output().expect("it ran")];
+        }
+        park_timeout(Duration::from_millis(5));
+    }
+    let client = cable.in_b(|| library.start(program.name, &format!("{options} 10.9.0.1")));
+    [client, server].map(|child| child.wait_with_output().expect("it ran")).into()
+}
+
+/// The value of an option, as in `-n 100`.
+fn value<'a>(options: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = options.split_whitespace().skip_while(|word| *word != name);
+    words.nth(1)
+}
+
+/// Runs everything of a package and names what went wrong.
+fn try_package(package: &Package, cable: &Cable) {
+    let library = Library::new(package.name);
+    let mut failures = String::new();
+    for program in package.programs {
+        for options in program.options {
+            let says = program.says.replace("%b", value(options, "-s").unwrap_or_default());
+            let says = says.replace("%n", value(options, "-n").unwrap_or_default());
+            for (side, output) in run(&library, cable, program, options).iter().enumerate() {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let words = text.split_whitespace().collect::<Vec<_>>().join(" ") + " ";
+                if !output.status.success() || (side == 0 && !words.contains(&says)) {
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    let Program { name, .. } = program;
+                    writeln!(failures, "{name} {options}: {}\n{text}{errors}", output.status)
+                        .expect("written");
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
+
+/// Whether every program of a package is installed.
+fn is_installed(package: &Package) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
+    let missing = package.programs.iter().find(|program| !is_there(program.name));
+    missing.is_none_or(|program| common::skip::<()>(program.name, package.name).is_some())
+}
+
+#[test]
+fn the_programs_of_ibverbs_utils_run() {
+    if is_installed(&IBVERBS_UTILS) {
+        with_cable(1500, |cable| try_package(&IBVERBS_UTILS, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_perftest_run() {
+    if is_installed(&PERFTEST) {
+        with_cable(9000, |cable| try_package(&PERFTEST, cable));
+    }
+}
+
+#[test]
+fn ibv_asyncwatch_sees_the_cable_being_pulled() {
+    if !is_installed(&IBVERBS_UTILS) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("asyncwatch");
+        // It does not write its lines out by itself.
+        let mut watch = cable.in_a(|| library.start("stdbuf", "-oL ibv_asyncwatch -d feroce0"));
+        let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+        let mut await_line = |what: &str| {
+            let found = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(what)));
+            assert!(found.is_some(), "no {what}");
+        };
+        await_line("async event FD");
+        cable.in_a(|| ip("link set wire down"));
+        await_line("IBV_EVENT_PORT_ERR (10), port 1");
+        cable.in_a(|| ip("link set wire up"));
+        await_line("IBV_EVENT_PORT_ACTIVE (9), port 1");
+        watch.kill().expect("ended");
+        watch.wait().expect("gone");
+    });
+}
+
+/// The table of the README.
+fn table() -> String {
+    let mut table = "| package | program | run with |\n|---|---|---|\n".to_owned();
+    for Package { name: package, programs } in [IBVERBS_UTILS, PERFTEST] {
+        for runs in programs.chunk_by(|one, next| one.name == next.name) {
+            let options = runs.iter().flat_map(|program| program.options);
+            let quoted = |options: &&str| match *options {
+                "" => "no options".to_owned(),
+                options => format!("`{options}`"),
+            };
+            let options = options.map(quoted).collect::<Vec<_>>().join(", ");
+            writeln!(table, "| {package} | `{}` | {options} |", runs[0].name).expect("written");
+        }
+    }
+    table + "| ibverbs-utils | `ibv_asyncwatch` | a cable that is pulled and put back |\n"
+}
+
+#[test]
+fn the_readme_lists_what_is_run() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let text = fs::read_to_string(readme).expect("the README");
+    assert!(text.contains(&table()), "the table should read:\n{}", table());
+}
