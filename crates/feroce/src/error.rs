@@ -6,6 +6,8 @@ use std::io;
 use feroce_engine::{CreateError, DestroyError, ModifyQpError, ResizeError};
 use feroce_mem::{DeregError, OutOfBounds, OutOfMemory, RegError};
 
+use crate::cm::CmError;
+
 /// Why a control operation failed. Outcomes of work requests are not errors but completions.
 ///
 /// ```
@@ -41,6 +43,8 @@ pub enum Error {
     Register(RegError),
     /// A registration could not be ended.
     Deregister(DeregError),
+    /// A call of the connection manager failed.
+    Cm(CmError),
     /// There is not that much memory.
     OutOfMemory,
     /// Beyond the end of the region.
@@ -64,6 +68,7 @@ impl fmt::Display for Error {
             Self::ModifyQp(e) => e.fmt(f),
             Self::Register(e) => e.fmt(f),
             Self::Deregister(e) => e.fmt(f),
+            Self::Cm(e) => e.fmt(f),
             Self::OutOfMemory => f.write_str("not enough memory for a region of this size"),
             Self::OutOfBounds => f.write_str("the range passes the end of the memory region"),
         }
@@ -90,6 +95,7 @@ from! {
     ModifyQpError => ModifyQp,
     RegError => Register,
     DeregError => Deregister,
+    CmError => Cm,
 }
 
 impl From<nix::errno::Errno> for Error {

@@ -34,6 +34,7 @@
 mod ah;
 mod attr;
 mod channel;
+pub mod cm;
 mod config;
 mod context;
 mod cq;

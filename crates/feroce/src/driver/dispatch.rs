@@ -67,6 +67,19 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Takes the events that are wanted, whatever their place.
+    pub(crate) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut inner.queue);
+        let (taken, left): (VecDeque<T>, VecDeque<T>) = all.into_iter().partition(wanted);
+        inner.queue = left;
+        if !taken.is_empty() {
+            self.settle(&inner);
+        }
+        drop(inner);
+        taken.into()
+    }
+
     /// Keeps the descriptor readable exactly while the queue holds something.
     fn settle(&self, inner: &Waiting<T>) {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use feroce_engine::Engine;
+use feroce_engine::{AsyncEvent, Engine, Event};
 use feroce_link::Link;
 use feroce_ring::DoorbellSet;
 use feroce_train::{Instant, Train};
@@ -25,11 +25,12 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use crate::cm::Service;
 use crate::device::Device;
 use crate::device::watch::Watch;
 
 pub(crate) use clock::Clock;
-pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, Object};
+pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 use patience::Patience;
 
 /// Trains that one turn of the driver takes from the link before it answers them.
@@ -64,6 +65,8 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) link: Box<dyn Link>,
     pub(crate) dispatch: Dispatch,
+    /// Connection management, once somebody wants it.
+    pub(crate) cm: Option<Box<Service>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
     /// Trains that go to the link together, or that it was too full for.
@@ -94,11 +97,33 @@ impl State {
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
         }
-        busy |= self.transmit(now)?;
+        loop {
+            let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
+            busy |= self.transmit(now)?;
+            // What the link is too full for waits, and so does what would come after it.
+            if !more || !self.waiting.is_empty() {
+                break;
+            }
+        }
         while let Some(event) = self.engine.poll_event() {
+            self.tell_cm(event);
             self.dispatch.deliver(event);
         }
         Ok(busy)
+    }
+
+    /// What connection management must know of the adapter.
+    fn tell_cm(&mut self, event: Event) {
+        let Some(cm) = &mut self.cm else { return };
+        match event {
+            Event::Async(AsyncEvent::CommEstablished(qpn)) => cm.on_established(qpn),
+            Event::Async(AsyncEvent::GidChange { .. })
+                if self.engine.gids().iter().all(|gid| gid.is_zero()) =>
+            {
+                cm.on_removal();
+            }
+            _ => {}
+        }
     }
 
     /// Sends until the engine has nothing left or the link is full.
@@ -134,7 +159,8 @@ impl State {
     fn deadline(&self, now: Instant) -> Option<Instant> {
         // A full link drains within microseconds; there is no event for it.
         let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
-        [self.engine.poll_timeout(), self.link.poll_timeout(), full].into_iter().flatten().min()
+        let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
+        [self.engine.poll_timeout(), self.link.poll_timeout(), cm, full].into_iter().flatten().min()
     }
 }
 
@@ -171,8 +197,8 @@ impl Driver {
         let doorbells = Arc::clone(engine.doorbells());
         let is_up = device.is_up();
         let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
-        let state =
-            State { engine, link, dispatch: Dispatch::default(), is_up, waiting: Vec::new() };
+        let (dispatch, waiting) = (Dispatch::default(), Vec::new());
+        let state = State { engine, link, dispatch, cm: None, is_up, waiting };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             doorbells,

@@ -148,6 +148,11 @@ pub struct Qp {
 }
 
 impl Qp {
+    /// What controls it, for whoever does not post.
+    pub fn handle(&self) -> &QpHandle {
+        &self.handle
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.handle.qpn()

@@ -1,0 +1,96 @@
+//! From what two sides agreed on to the attributes of a queue pair.
+
+use feroce_cm::{QpPlan, Transport};
+use feroce_engine::{AddrVec, Engine, ModifyQpError, QpAttr, QpState};
+use feroce_mem::Access;
+use feroce_train::Instant;
+use feroce_wire::{Gid, Qkey, Qpn};
+
+/// The attributes for a transition to `state`; `None` if there is none, or not enough is known.
+pub(super) fn connected(plan: &QpPlan, gids: &[Gid], most: u8, state: QpState) -> Option<QpAttr> {
+    let is_rc = plan.transport == Transport::Rc;
+    match state {
+        QpState::Init => {
+            let mut access = Access::REMOTE_WRITE;
+            if is_rc && plan.max_dest_rd_atomic > 0 {
+                access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            }
+            Some(QpAttr::init(access))
+        }
+        QpState::Rtr => {
+            let av = path(plan, gids)?;
+            let (qpn, psn, mtu) = (plan.remote_qpn?, plan.rq_psn, plan.path.mtu);
+            let mut attr = QpAttr::rtr_uc(av, qpn, psn, mtu);
+            if is_rc {
+                attr.max_dest_rd_atomic = Some(plan.max_dest_rd_atomic.min(most));
+                attr.min_rnr_timer = Some(plan.min_rnr_timer);
+            }
+            Some(attr)
+        }
+        QpState::Rts => {
+            let mut attr = QpAttr::rts_unreliable(plan.sq_psn);
+            if is_rc {
+                attr.timeout = Some(plan.timeout);
+                attr.retry_cnt = Some(plan.retry_count);
+                attr.rnr_retry = Some(plan.rnr_retry);
+                attr.max_rd_atomic = Some(plan.max_rd_atomic.min(most));
+            }
+            Some(attr)
+        }
+        _ => None,
+    }
+}
+
+/// The way to the peer.
+fn path(plan: &QpPlan, gids: &[Gid]) -> Option<AddrVec> {
+    let index = gids.iter().position(|&gid| gid == plan.peer.local)?;
+    Some(AddrVec {
+        dgid: plan.peer.remote,
+        sgid_index: u16::try_from(index).ok()?,
+        flow_label: plan.path.flow_label,
+        hop_limit: plan.path.hop_limit,
+        traffic_class: plan.path.traffic_class,
+        sl: plan.path.sl,
+        ..AddrVec::default()
+    })
+}
+
+/// The way to a peer of a datagram queue pair.
+pub(super) fn datagram_path(gids: &[Gid], local: Gid, remote: Gid, tos: u8) -> AddrVec {
+    let index = gids.iter().position(|&gid| gid == local).unwrap_or(0);
+    AddrVec {
+        dgid: remote,
+        sgid_index: u16::try_from(index).unwrap_or(0),
+        traffic_class: tos,
+        ..AddrVec::default()
+    }
+}
+
+/// Brings a queue pair up as two sides agreed.
+pub(super) fn bring_up(
+    engine: &mut Engine,
+    now: Instant,
+    qpn: Qpn,
+    plan: &QpPlan,
+) -> Result<(), ModifyQpError> {
+    let most = engine.config().limits.max_rd_atomic;
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let attr = connected(plan, engine.gids(), most, state);
+        // A queue pair whose peer or address is not known is refused for what it lacks.
+        engine.modify_qp(now, qpn, &attr.unwrap_or_else(|| QpAttr::to(state)))?;
+    }
+    Ok(())
+}
+
+/// Makes a datagram queue pair ready.
+pub(super) fn bring_up_datagrams(
+    engine: &mut Engine,
+    now: Instant,
+    qpn: Qpn,
+    qkey: Qkey,
+    psn: feroce_wire::Psn,
+) -> Result<(), ModifyQpError> {
+    engine.modify_qp(now, qpn, &QpAttr::init_ud(qkey))?;
+    engine.modify_qp(now, qpn, &QpAttr::to(QpState::Rtr))?;
+    engine.modify_qp(now, qpn, &QpAttr::rts_unreliable(psn))
+}

@@ -1,0 +1,178 @@
+//! Event channels.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::task::Poll;
+
+use feroce_cm::rdma::{EventKind, PortSpace};
+
+use super::event::{Event, Queued};
+use super::id::CmId;
+use super::manager::{Manager, ManagerInner};
+use super::shared::{Owner, Shared, Stage};
+use crate::Error;
+use crate::driver::EventQueue;
+
+/// Events that nobody has taken yet.
+#[derive(Debug)]
+pub(super) struct Queue(EventQueue<Queued>);
+
+impl Queue {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(EventQueue::new()?))
+    }
+
+    pub(super) fn push(&self, event: Queued) {
+        self.0.push(event);
+    }
+
+    /// An id is gone: nobody will take its events. Requests that came through it are refused.
+    pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
+        let concerns = |event: &Queued| {
+            let asked = event.listener.as_ref().map(|(listener, _)| listener);
+            Arc::ptr_eq(&event.id, id) || asked.is_some_and(|asked| Arc::ptr_eq(asked, id))
+        };
+        for event in self.0.extract(concerns) {
+            manager.refuse(&event);
+        }
+    }
+
+    /// Moves the events of an id to another queue.
+    pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Self) {
+        for event in self.0.extract(|event| Arc::ptr_eq(&event.id, id)) {
+            to.push(event);
+        }
+    }
+}
+
+/// Keeps a channel open; when the last is gone, requests that nobody took are refused.
+#[derive(Debug)]
+pub(super) struct ChannelOwner {
+    pub(super) queue: Arc<Queue>,
+    pub(super) manager: Arc<ManagerInner>,
+}
+
+impl Drop for ChannelOwner {
+    fn drop(&mut self) {
+        for event in self.queue.0.extract(|_| true) {
+            self.manager.refuse(&event);
+        }
+    }
+}
+
+/// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
+/// any event loop. Cheap to clone; all clones are the same channel.
+///
+/// ```
+/// use feroce::cm::{EventKind, Manager, PortSpace};
+///
+/// let manager = Manager::with([feroce::Device::at(["127.0.0.50".parse()?]).open()?])?;
+/// let channel = manager.event_channel()?;
+/// let id = channel.create_id(PortSpace::Tcp)?;
+/// id.resolve_addr(None, "127.0.0.50:7471".parse()?, 1000)?;
+/// let event = channel.wait_event(None)?.expect("there is no time limit");
+/// assert_eq!((event.kind, event.id), (EventKind::AddrResolved, id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "rdma_event_channel")]
+#[derive(Clone, Debug)]
+pub struct EventChannel {
+    pub(super) owner: Arc<ChannelOwner>,
+}
+
+impl EventChannel {
+    pub(super) fn new(manager: &Manager) -> Result<Self, Error> {
+        let queue = Arc::new(Queue::new()?);
+        let manager = Arc::clone(&manager.inner);
+        Ok(Self { owner: Arc::new(ChannelOwner { queue, manager }) })
+    }
+
+    /// Makes an id whose events come out here.
+    #[doc(alias = "rdma_create_id")]
+    pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
+        let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
+        let shared = Shared::new(super::manager::next_number(), space, queue, Default::default());
+        let channel = Arc::clone(&self.owner);
+        Ok(CmId { owner: Owner::new(shared, Arc::clone(manager), channel) })
+    }
+
+    /// The next event, if there is one.
+    pub fn try_event(&self) -> Option<Event> {
+        loop {
+            let event = self.complete(self.owner.queue.0.try_pop()?);
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
+    #[doc(alias = "rdma_get_cm_event")]
+    pub fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
+        loop {
+            let Some(queued) = self.owner.queue.0.pop_wait(timeout_ms)? else { return Ok(None) };
+            let event = self.complete(queued);
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Resolves with the next event. Runtime-agnostic: the driver thread wakes the task.
+    pub async fn event(&self) -> Event {
+        std::future::poll_fn(|cx| {
+            loop {
+                let Some(queued) = self.owner.queue.0.pop_or_register(cx.waker()) else {
+                    return Poll::Pending;
+                };
+                if let Some(event) = self.complete(queued) {
+                    return Poll::Ready(event);
+                }
+            }
+        })
+        .await
+    }
+
+    /// Gives an event the ids that it is about; none if they are gone.
+    fn complete(&self, queued: Queued) -> Option<Event> {
+        let manager = &self.owner.manager;
+        let mut listener = None;
+        let owner = match &queued.listener {
+            None => queued.id.owner(),
+            Some((asked, listen_id)) => {
+                manager.taken(&queued.id, *listen_id);
+                listener = asked.owner().map(|owner| CmId { owner });
+                listener.as_ref().and_then(|_| manager.adopt(&queued.id, &self.owner))
+            }
+        };
+        let Some(owner) = owner else {
+            manager.refuse(&queued);
+            return None;
+        };
+        if queued.kind == EventKind::DeviceRemoval {
+            owner.shared.lock().stage = Stage::Over;
+        }
+        Some(Event {
+            kind: queued.kind,
+            id: CmId { owner },
+            listener,
+            status: queued.status,
+            conn: queued.conn,
+            ud: queued.ud,
+            private_data: queued.private_data,
+        })
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.owner.queue.0.fd()
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.owner.queue.0.fd().as_raw_fd()
+    }
+}

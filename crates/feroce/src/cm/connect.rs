@@ -1,0 +1,224 @@
+//! From a request to a connection, and to its end.
+
+use feroce_cm::rdma::{
+    self, ConnParam, PortSpace, UDP_QKEY, connect_data, fill, flow_label, gid_of, sidr_data,
+};
+use feroce_cm::{Ask, CallError, ConnId, Connect, PathParams, Peer, Reply, Transport};
+use feroce_engine::{QpAttr, QpState, QpType};
+use feroce_train::Instant;
+use feroce_wire::cm::{RejReason, ServiceId};
+use feroce_wire::{Psn, Qpn};
+
+use super::attr;
+use super::error::CmError;
+use super::id::CmId;
+use super::shared::{IdQp, Inner, Stage};
+use crate::driver::State;
+use crate::{Error, Qp, sys};
+
+/// Connecting and disconnecting.
+impl CmId {
+    /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
+    /// INIT now, a datagram one to RTS.
+    #[doc(alias = "rdma_create_qp")]
+    pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
+        self.use_qpn(qp.qpn(), qp.qp_type(), qp.handle().srq().is_some())
+    }
+
+    /// The same for a queue pair of which only the number is at hand.
+    pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
+        if (qp_type == QpType::Ud) != self.is_datagrams() {
+            return Err(CmError::NoQp.into());
+        }
+        let psn = Psn::new(sys::random_u64()? as u32);
+        let id = self.shared();
+        self.with_service(|s, now, cm_id| {
+            if qp_type == QpType::Ud {
+                attr::bring_up_datagrams(&mut s.engine, now, qpn, UDP_QKEY, psn)?;
+            } else {
+                s.engine.modify_qp(now, qpn, &QpAttr::init(Default::default()))?;
+            }
+            if let Some(cm) = &mut s.cm {
+                cm.use_qp(qpn, id);
+            }
+            cm_id.lock().qp = Some(IdQp { qpn, qp_type, srq });
+            Ok(())
+        })
+    }
+
+    /// The id has no queue pair any more; it goes where its owner takes it.
+    #[doc(alias = "rdma_destroy_qp")]
+    pub fn release_qp(&self) {
+        let Some(qp) = self.shared().lock().qp.take() else { return };
+        if let Some(context) = self.context() {
+            context.driver().control(|s, _| {
+                if let Some(cm) = &mut s.cm {
+                    cm.forget_qp(qp.qpn);
+                }
+            });
+        }
+    }
+
+    /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
+    /// response if the id has no queue pair; rejected, unreachable, connect error.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
+        let (src, dst) = {
+            let inner = self.shared().lock();
+            match (inner.stage, inner.local, inner.peer) {
+                (Stage::RouteResolved, Some(src), Some(dst)) => (src, dst),
+                _ => return Err(CmError::WrongState.into()),
+            }
+        };
+        let peer = Peer { local: gid_of(src.ip()), remote: gid_of(dst.ip()) };
+        let service = ServiceId::ip(self.port_space(), dst.port());
+        if self.is_datagrams() {
+            let private_data = sidr_data(src, dst, &param.private_data).map_err(CmError::from)?;
+            let ask = Ask { peer, service, private_data };
+            return self.start(|s, now, _| {
+                let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+                Ok(cm.manager.ask(now, &ask))
+            });
+        }
+        let private_data = connect_data(src, dst, &param.private_data).map_err(CmError::from)?;
+        self.start(|s, now, inner| {
+            let limits = s.engine.config().limits;
+            let cap = |n: u8| n.min(limits.max_rd_atomic);
+            let (qpn, srq) = inner.qp.map_or((param.qpn, param.srq), |qp| (qp.qpn, qp.srq));
+            let transport = match inner.qp {
+                Some(IdQp { qp_type: QpType::Uc, .. }) => Transport::Uc,
+                _ => Transport::Rc,
+            };
+            let connect = Connect {
+                peer,
+                service,
+                transport,
+                path: PathParams {
+                    mtu: s.engine.config().port_mtu,
+                    flow_label: flow_label(src.port(), dst.port()),
+                    traffic_class: inner.options.tos,
+                    packet_life_time: inner.options.ack_timeout.map(|t| t.saturating_sub(1)),
+                    ..PathParams::default()
+                },
+                qpn,
+                srq,
+                responder_resources: cap(param.responder_resources),
+                initiator_depth: cap(param.initiator_depth),
+                flow_control: param.flow_control,
+                retry_count: param.retry_count.min(7),
+                rnr_retry: param.rnr_retry_count.min(7),
+                private_data,
+            };
+            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            Ok(cm.manager.connect(now, &connect))
+        })
+    }
+
+    /// Starts what ends with an event of this id.
+    fn start(
+        &self,
+        f: impl FnOnce(&mut State, Instant, &mut Inner) -> Result<ConnId, Error>,
+    ) -> Result<(), Error> {
+        self.with_service(|s, now, id| {
+            let mut inner = id.lock();
+            let conn = f(s, now, &mut inner)?;
+            inner.conn = Some(conn);
+            inner.stage = Stage::Connecting;
+            drop(inner);
+            if let Some(cm) = &mut s.cm {
+                cm.attach(conn, id);
+            }
+            Ok(())
+        })
+    }
+
+    /// Accepts a request. Event: established, on connections; a datagram service needs none.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+        self.with_service(|s, now, id| {
+            let (conn, qp) = {
+                let inner = id.lock();
+                match (inner.stage, inner.conn) {
+                    (Stage::Requested, Some(conn)) => (conn, inner.qp),
+                    _ => return Err(CmError::WrongState.into()),
+                }
+            };
+            let most = s.engine.config().limits.max_rd_atomic;
+            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            let qpn = qp.map_or(param.qpn, |qp| qp.qpn);
+            if id.space == PortSpace::Udp {
+                let private_data = fill(&param.private_data).map_err(CmError::from)?;
+                let reply = Reply { qpn, qkey: UDP_QKEY, private_data };
+                cm.manager.reply(now, conn, &reply).map_err(CmError::from)?;
+                id.lock().stage = Stage::Connected;
+                return Ok(());
+            }
+            let mut accept = rdma::accept(param).map_err(CmError::from)?;
+            accept.qpn = qpn;
+            accept.srq = qp.map_or(param.srq, |qp| qp.srq);
+            accept.responder_resources = accept.responder_resources.min(most);
+            accept.initiator_depth = accept.initiator_depth.min(most);
+            if let (Some(qp), Some(mut plan)) = (qp, cm.manager.plan(conn).copied()) {
+                plan.max_dest_rd_atomic = accept.responder_resources;
+                plan.max_rd_atomic = accept.initiator_depth;
+                attr::bring_up(&mut s.engine, now, qp.qpn, &plan)?;
+            }
+            cm.manager.accept(now, conn, &accept).map_err(CmError::from)?;
+            id.lock().stage = Stage::Accepted;
+            Ok(())
+        })
+    }
+
+    /// The parameters with which a request is granted exactly as asked.
+    pub fn offered(&self) -> Option<ConnParam> {
+        let offer = self.shared().lock().offer.clone()?;
+        Some(ConnParam { private_data: Vec::new(), qpn: Qpn::default(), srq: false, ..offer })
+    }
+
+    /// Refuses a request, or an answer.
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        let private_data = fill(private_data).map_err(CmError::from)?;
+        self.with_conn(|cm, now, conn, id| {
+            cm.manager.reject(now, conn, RejReason::CONSUMER, &private_data)?;
+            id.lock().stage = Stage::Over;
+            Ok(())
+        })
+    }
+
+    /// Completes a connection on an id without queue pair, after a connect response; or says that
+    /// data came before the peer's word that it is ready.
+    #[doc(alias = "rdma_establish")]
+    #[doc(alias = "rdma_notify")]
+    pub fn establish(&self) -> Result<(), Error> {
+        self.with_conn(|cm, _, conn, id| {
+            if id.lock().stage == Stage::Responded {
+                cm.manager.ready(conn)?;
+                id.lock().stage = Stage::Connected;
+                return Ok(());
+            }
+            Ok(cm.manager.establish(conn)?)
+        })
+    }
+
+    /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<(), Error> {
+        self.with_service(|s, now, id| {
+            let (conn, qp) = {
+                let inner = id.lock();
+                (inner.conn, inner.qp)
+            };
+            let conn = conn.ok_or(CmError::WrongState)?;
+            if let Some(qp) = qp.filter(|qp| qp.qp_type != QpType::Ud) {
+                let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+            }
+            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            match cm.manager.disconnect(now, conn) {
+                // It is over, and even forgotten.
+                Err(CallError::Unknown) => Ok(()),
+                result => Ok(result.map_err(CmError::from)?),
+            }
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong before two queue pairs talk.
+
+use std::fmt;
+use std::io;
+
+use feroce_cm::rdma::{BindError, TooLong};
+use feroce_cm::{CallError, ListenError};
+use feroce_wire::cm::RejReason;
+
+/// Why a call of the connection manager failed.
+///
+/// ```
+/// use feroce::cm::{CmError, Manager, PortSpace};
+///
+/// let id = Manager::new().create_id(PortSpace::Tcp)?;
+/// // Whoever wants to connect must say to whom.
+/// let refused = id.connect(&Default::default());
+/// assert!(matches!(refused, Err(feroce::Error::Cm(CmError::WrongState))));
+/// # Ok::<(), feroce::Error>(())
+/// ```
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum CmError {
+    /// Not in the state that the id is in.
+    WrongState,
+    /// The port is taken, or all of them are.
+    Port(BindError),
+    /// More private data than the message has room for.
+    PrivateData(TooLong),
+    /// No way leads there, or none that a device can take.
+    Route(io::Error),
+    /// The address is not one that this call can use.
+    Address(&'static str),
+    /// The id has no queue pair, or not one of the service that the call needs.
+    NoQp,
+    /// The peer refused.
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// What its consumer says.
+        private_data: Vec<u8>,
+    },
+    /// The peer does not answer.
+    Unreachable,
+    /// The device is gone.
+    DeviceGone,
+}
+
+impl fmt::Display for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongState => f.write_str("not in the present state of the id"),
+            Self::Port(e) => e.fmt(f),
+            Self::PrivateData(e) => e.fmt(f),
+            Self::Route(e) => write!(f, "no way leads there: {e}"),
+            Self::Address(why) => f.write_str(why),
+            Self::NoQp => f.write_str("the id has no queue pair that can do this"),
+            Self::Rejected { reason, .. } => {
+                write!(f, "the peer refused: {} ({})", reason.name(), reason.0)
+            }
+            Self::Unreachable => f.write_str("the peer does not answer"),
+            Self::DeviceGone => f.write_str("the device is gone"),
+        }
+    }
+}
+
+impl std::error::Error for CmError {}
+
+impl From<CallError> for CmError {
+    fn from(_: CallError) -> Self {
+        // A connection that is gone is in no state at all.
+        Self::WrongState
+    }
+}
+
+impl From<BindError> for CmError {
+    fn from(e: BindError) -> Self {
+        Self::Port(e)
+    }
+}
+
+impl From<ListenError> for CmError {
+    fn from(_: ListenError) -> Self {
+        Self::Port(BindError::InUse)
+    }
+}
+
+impl From<TooLong> for CmError {
+    fn from(e: TooLong) -> Self {
+        Self::PrivateData(e)
+    }
+}

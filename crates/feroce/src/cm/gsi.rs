@@ -1,0 +1,166 @@
+//! Queue pair 1: where management datagrams come and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use feroce_cm::{Peer, Transmit};
+use feroce_engine::{
+    AddrVec, AhId, CqPoller, CreatedQp, Data, Dest, Engine, LossPolicy, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, RecvQueue, RecvWr, SendFlags, SendOp, SendQueue, SendWr, Sge, SgeList,
+    WcStatus,
+};
+use feroce_mem::{Access, Iova, PdId, Region};
+use feroce_train::{InlineBytes, Instant};
+use feroce_wire::mad::MAD_LEN;
+use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lkey, Psn, Qkey, Qpn};
+
+use crate::Error;
+
+/// Datagrams that may wait to be looked at; more are lost, and repeated by whoever sent them.
+const RECEIVES: u32 = 1024;
+
+/// Datagrams that may wait to be sent.
+const SENDS: u32 = 256;
+
+/// Ways to peers that are kept.
+const MAX_AHS: usize = 1024;
+
+/// Bytes of a receive: the header in front of every datagram, and the datagram.
+const SLOT: usize = Grh::LEN + MAD_LEN;
+
+/// How sends are told from receives, whose numbers are those of their slots.
+const SEND_ID: u64 = u64::MAX;
+
+/// The well-known queue key of queue pair 1.
+const QKEY: Qkey = Qkey(0x8001_0000);
+
+/// The queue pair and what it works with.
+#[derive(Debug)]
+pub(super) struct Gsi {
+    pd: PdId,
+    poller: CqPoller,
+    sq: SendQueue,
+    rq: Option<RecvQueue>,
+    region: Arc<Region>,
+    lkey: Lkey,
+    ahs: BTreeMap<(u16, Gid), AhId>,
+    in_flight: u32,
+}
+
+impl Gsi {
+    /// Makes queue pair 1. What was made of it stays if it fails; the device will not have one.
+    pub(super) fn new(engine: &mut Engine, now: Instant, psn: Psn) -> Result<Self, Error> {
+        let pd = engine.alloc_pd()?;
+        let (cq, poller) = engine.create_cq(RECEIVES + SENDS)?;
+        let cap = QpCap {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: MAD_LEN as u32,
+        };
+        let CreatedQp { sq, rq, .. } = engine.create_gsi(QpInitAttr {
+            qp_type: QpType::Ud,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: true,
+            loss: LossPolicy::Retransmit,
+            congestion_control: false,
+        })?;
+        let region = Region::alloc(SLOT * RECEIVES as usize)?;
+        let len = region.len();
+        let access = Access::LOCAL_WRITE;
+        let lkey = engine.reg_mr(pd, Arc::clone(&region), 0, len, Iova::At(0), access)?;
+        engine.modify_qp(now, Qpn::QP1, &QpAttr::init_ud(QKEY))?;
+        engine.modify_qp(now, Qpn::QP1, &QpAttr::to(QpState::Rtr))?;
+        engine.modify_qp(now, Qpn::QP1, &QpAttr::rts_unreliable(psn))?;
+        let ahs = BTreeMap::new();
+        let mut gsi = Self { pd, poller, sq, rq, region, lkey, ahs, in_flight: 0 };
+        (0..u64::from(RECEIVES)).for_each(|slot| gsi.post(slot));
+        Ok(gsi)
+    }
+
+    /// Gives a slot back to the queue pair.
+    fn post(&mut self, slot: u64) {
+        let sge = Sge { addr: slot * SLOT as u64, len: SLOT as u32, lkey: self.lkey };
+        if let Some(rq) = &mut self.rq {
+            // There are as many slots as the queue has room for.
+            let _ = rq.post(RecvWr { wr_id: slot, sges: SgeList::from(sge) });
+        }
+    }
+
+    /// Takes what has arrived.
+    pub(super) fn receive(&mut self, mut sink: impl FnMut(Peer, &[u8])) {
+        while let Some(cqe) = self.poller.poll() {
+            if cqe.wr_id == SEND_ID {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                continue;
+            }
+            let mut bytes = [0; SLOT];
+            let at = cqe.wr_id as usize * SLOT;
+            let len = (cqe.byte_len as usize).min(SLOT);
+            let is_read = self.region.read_at(at, &mut bytes).is_ok();
+            if cqe.status == WcStatus::Success && is_read && cqe.src_qp == Qpn::QP1 {
+                let (header, mad) = bytes[..len].split_at(Grh::LEN.min(len));
+                if let Some(peer) = peer_of(header) {
+                    sink(peer, mad);
+                }
+            }
+            self.post(cqe.wr_id);
+        }
+    }
+
+    /// Whether another datagram can be sent.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.sq.free() > 0 && self.in_flight < SENDS
+    }
+
+    /// Sends a datagram. One that cannot be sent counts as lost.
+    pub(super) fn send(&mut self, engine: &mut Engine, mad: &Transmit) {
+        let Some(ah) = self.ah(engine, mad.peer) else { return };
+        let data = Data::Inline(InlineBytes::new(&mad.bytes));
+        let dest = Dest::Ud { ah, qpn: Qpn::QP1, qkey: QKEY };
+        let wr =
+            SendWr { wr_id: SEND_ID, op: SendOp::Send, data, flags: SendFlags::SIGNALED, dest };
+        if self.sq.post(wr).is_ok() {
+            self.in_flight += 1;
+        }
+    }
+
+    /// The way to a peer.
+    fn ah(&mut self, engine: &mut Engine, peer: Peer) -> Option<AhId> {
+        let index = engine.gids().iter().position(|&gid| gid == peer.local)?;
+        let sgid_index = u16::try_from(index).ok()?;
+        if let Some(&ah) = self.ahs.get(&(sgid_index, peer.remote)) {
+            return Some(ah);
+        }
+        if self.ahs.len() >= MAX_AHS {
+            if self.in_flight > 0 {
+                return None;
+            }
+            for ah in std::mem::take(&mut self.ahs).into_values() {
+                let _ = engine.destroy_ah(ah);
+            }
+        }
+        let av = AddrVec { dgid: peer.remote, sgid_index, ..AddrVec::default() };
+        let ah = engine.create_ah(self.pd, av).ok()?;
+        self.ahs.insert((sgid_index, peer.remote), ah);
+        Some(ah)
+    }
+}
+
+/// Who sent a datagram to whom, from the header in front of it (annex A17).
+fn peer_of(header: &[u8]) -> Option<Peer> {
+    let grh = GrhView::new_checked(header).ok()?;
+    if let Ok((ip, _)) = Ipv4::parse(header.get(Grh::IPV4_AT..)?)
+        && header[..Grh::IPV4_AT].iter().all(|&byte| byte == 0)
+    {
+        let (remote, local) = (Gid::from_ipv4(ip.src), Gid::from_ipv4(ip.dst));
+        return Some(Peer { local, remote });
+    }
+    Some(Peer { local: grh.dgid(), remote: grh.sgid() })
+}

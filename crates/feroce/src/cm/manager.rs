@@ -1,0 +1,231 @@
+//! Which devices there are for connections, and who has which port.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use feroce_cm::ListenId;
+use feroce_cm::rdma::{PortSpace, PortTable, gid_of, ip_of};
+
+use super::channel::{ChannelOwner, EventChannel};
+use super::error::CmError;
+use super::event::Queued;
+use super::id::CmId;
+use super::service::Service;
+use super::shared::{Owner, Shared};
+use crate::context::Context;
+use crate::device::Device;
+use crate::{Error, sys};
+
+/// Every id of the process has a number.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+pub(super) fn next_number() -> u64 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Finds devices for addresses, and keeps them open. Cheap to clone.
+///
+/// ```
+/// let manager = feroce::cm::Manager::new();
+/// let context = manager.context_for("127.0.0.51".parse()?)?;
+/// assert_eq!(context.port().gids.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Manager {
+    pub(super) inner: Arc<ManagerInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct ManagerInner {
+    contexts: Mutex<Vec<Context>>,
+    ports: Mutex<PortTable>,
+    /// Devices are opened when an address needs them.
+    opens: bool,
+}
+
+impl Manager {
+    /// Opens devices as addresses need them.
+    #[expect(clippy::new_without_default, reason = "it is not a value that is like another")]
+    pub fn new() -> Self {
+        Self::make(Vec::new(), true)
+    }
+
+    /// Uses these devices and no others.
+    pub fn with(contexts: impl IntoIterator<Item = Context>) -> Result<Self, Error> {
+        let contexts: Vec<Context> = contexts.into_iter().collect();
+        contexts.iter().try_for_each(serve)?;
+        Ok(Self::make(contexts, false))
+    }
+
+    fn make(contexts: Vec<Context>, opens: bool) -> Self {
+        let (contexts, ports) = (Mutex::new(contexts), Mutex::new(PortTable::default()));
+        Self { inner: Arc::new(ManagerInner { contexts, ports, opens }) }
+    }
+
+    /// Makes an event channel.
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn event_channel(&self) -> Result<EventChannel, Error> {
+        EventChannel::new(self)
+    }
+
+    /// Makes an id with a channel of its own, for programs that wait for one thing at a time.
+    pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
+        self.event_channel()?.create_id(space)
+    }
+
+    /// The device with this address, opened if need be.
+    pub fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
+        self.inner.context_for(ip)
+    }
+
+    /// The devices that are open.
+    #[doc(alias = "rdma_get_devices")]
+    pub fn contexts(&self) -> Vec<Context> {
+        self.inner.contexts().clone()
+    }
+}
+
+impl ManagerInner {
+    fn contexts(&self) -> MutexGuard<'_, Vec<Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn ports(&self) -> MutexGuard<'_, PortTable> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
+        let gid = gid_of(ip);
+        // Held while a device is opened, so that nobody opens it twice.
+        let mut contexts = self.contexts();
+        let has = |context: &&Context| context.port().gids.contains(&gid);
+        if let Some(context) = contexts.iter().find(has) {
+            return Ok(context.clone());
+        }
+        if !self.opens {
+            return Err(CmError::Address("no device of this manager has the address").into());
+        }
+        let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
+        let context = listed.unwrap_or_else(|| Device::at([ip])).open()?;
+        serve(&context)?;
+        contexts.push(context.clone());
+        Ok(context)
+    }
+
+    /// Every device, for whoever listens at all addresses.
+    pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
+        if self.opens {
+            let mut failure = None;
+            for device in Device::list()? {
+                let Some(&gid) = device.gids().first() else { continue };
+                if let Err(e) = self.context_for(ip_of(gid)) {
+                    tracing::warn!("{}: {e}", device.name());
+                    failure = Some(e);
+                }
+            }
+            if let (Some(e), true) = (failure, self.contexts().is_empty()) {
+                return Err(e);
+            }
+        }
+        Ok(self.contexts().clone())
+    }
+
+    /// Our address on the way to a peer. If the one that the kernel would take is not on a device
+    /// that may be used, another may lead there as well.
+    pub(super) fn source_for(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+    ) -> Result<IpAddr, Error> {
+        let ip = Self::route(src, dst)?;
+        if self.opens || src.is_some() || self.context_for(ip).is_ok() {
+            return Ok(ip);
+        }
+        let contexts = self.contexts().clone();
+        let own = contexts.iter().flat_map(|context| context.port().gids);
+        let mut same_family = own.map(ip_of).filter(|ip| ip.is_ipv4() == dst.is_ipv4());
+        let leads_there = |ip: &IpAddr| Self::route(Some((*ip, 0).into()), dst).is_ok();
+        let none = || CmError::Route(std::io::ErrorKind::NetworkUnreachable.into()).into();
+        same_family.find(leads_there).ok_or_else(none)
+    }
+
+    /// Our address on the way to a peer, as the kernel would take it.
+    fn route(src: Option<SocketAddr>, dst: SocketAddr) -> Result<IpAddr, Error> {
+        let any: IpAddr = match dst {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let mut from = src.unwrap_or_else(|| (any, 0).into());
+        from.set_port(0);
+        if let (SocketAddr::V6(from), SocketAddr::V6(dst)) = (&mut from, dst)
+            && from.scope_id() == 0
+            && from.ip().is_unicast_link_local()
+        {
+            from.set_scope_id(dst.scope_id());
+        }
+        let ask = || -> std::io::Result<IpAddr> {
+            let socket = std::net::UdpSocket::bind(from)?;
+            // Nothing is sent; a port must be named all the same.
+            let mut to = dst;
+            to.set_port(dst.port().max(1));
+            socket.connect(to)?;
+            Ok(socket.local_addr()?.ip())
+        };
+        ask().map_err(|e| CmError::Route(e).into())
+    }
+
+    /// A request was looked at: another may take its place.
+    pub(super) fn taken(&self, id: &Shared, listener: ListenId) {
+        if let Some(device) = id.device.upgrade() {
+            device.driver.control(|s, _| {
+                if let Some(cm) = &mut s.cm {
+                    cm.taken(listener);
+                }
+            });
+        }
+    }
+
+    /// Gives the id of a request to a consumer.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        id: &Arc<Shared>,
+        channel: &Arc<ChannelOwner>,
+    ) -> Option<Arc<Owner>> {
+        let device = id.device.upgrade()?;
+        let context = self.contexts().iter().find(|c| Arc::ptr_eq(&c.inner, &device)).cloned()?;
+        let owner = Owner::new(Arc::clone(id), Arc::clone(self), Arc::clone(channel));
+        // It was just made.
+        let _ = owner.context.set(context);
+        Some(owner)
+    }
+
+    /// Nobody will take an event. If it is a request, the peer should not wait for an answer.
+    pub(super) fn refuse(&self, event: &Queued) {
+        if event.listener.is_none() || event.id.owner().is_some() {
+            return;
+        }
+        let conn = event.id.lock().conn.take();
+        if let (Some(device), Some(conn)) = (event.id.device.upgrade(), conn) {
+            device.driver.control(|s, now| {
+                if let Some(cm) = &mut s.cm {
+                    cm.destroy(now, conn);
+                }
+            });
+        }
+    }
+}
+
+/// Sees to it that a device has queue pair 1 and a connection manager.
+fn serve(context: &Context) -> Result<(), Error> {
+    let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
+    let guid = context.device().guid();
+    let device = Arc::downgrade(&context.inner);
+    context.driver().control(|s, now| {
+        if s.cm.is_none() {
+            s.cm = Some(Box::new(Service::new(&mut s.engine, now, (seed, psn, guid), device)?));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,32 @@
+//! Multicast groups of ids.
+
+use feroce_wire::Gid;
+
+use super::shared::IdQp;
+use crate::Error;
+use crate::driver::State;
+
+/// Takes datagrams to a group.
+pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<(), Error> {
+    let must_join = match qp {
+        Some(qp) => state.engine.attach_mcast(qp.qpn, group)?,
+        // The consumer attaches its queue pair itself.
+        None => true,
+    };
+    if must_join {
+        state.link.join(group)?;
+    }
+    Ok(())
+}
+
+/// No longer takes datagrams to a group.
+pub(super) fn leave(state: &mut State, qp: Option<IdQp>, group: Gid) {
+    let must_leave = match qp {
+        // The queue pair may be gone already, and its membership with it.
+        Some(qp) => state.engine.detach_mcast(qp.qpn, group).unwrap_or(false),
+        None => true,
+    };
+    if must_leave && let Err(e) = state.link.leave(group) {
+        tracing::warn!("cannot leave {group}: {e}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Connections by address: the RDMA connection manager.
+//!
+//! [`Listener`] and [`Connector`] make [`Connection`]s:
+//!
+//! ```
+//! use feroce::cm::{Connector, Listener, Manager};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = |ip: &str| feroce::Device::at([ip.parse().unwrap()]).open();
+//! # let server = Manager::with([device("127.0.0.53")?])?;
+//! # let client = Manager::with([device("127.0.0.54")?])?;
+//! let listener = Listener::bind(&server, "127.0.0.53:0".parse()?)?;
+//! let address = listener.local_addr();
+//! let asking = std::thread::spawn(move || Connector::new(&client).connect(address));
+//! let there = listener.accept()?.accept()?;
+//! let here = asking.join().unwrap()?;
+//! assert_eq!(here.id().peer_addr(), there.id().local_addr());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Below them is what programs know from `librdmacm`, call by call: an [`EventChannel`] of a
+//! [`Manager`] makes [`CmId`]s, and tells what happens to them as [`Event`]s.
+
+mod attr;
+mod channel;
+mod connect;
+mod error;
+mod event;
+mod gsi;
+mod id;
+mod manager;
+mod mcast;
+mod people;
+mod service;
+mod shared;
+
+pub use channel::EventChannel;
+pub use error::CmError;
+pub use event::{Event, UdParam};
+pub use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
+pub use feroce_wire::cm::RejReason;
+pub use id::{CmId, IdOption};
+pub use manager::Manager;
+pub use people::{Connection, Connector, Listener, Request};
+pub(crate) use service::Service;

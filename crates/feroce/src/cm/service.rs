@@ -1,0 +1,330 @@
+//! Connection management of one device, inside the driver: datagrams of queue pair 1 go in, events
+//! of ids come out, and queue pairs are brought up between the two.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, ip_of};
+use feroce_cm::{
+    Accepts, Cause, Config, ConnId, Event, Incoming, IncomingSidr, ListenError, ListenId, Manager,
+    Peer,
+};
+use feroce_engine::{Engine, QpAttr, QpState};
+use feroce_train::Instant;
+use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
+use feroce_wire::{Psn, Qpn};
+
+use super::attr;
+use super::event::{Queued, UdParam};
+use super::gsi::Gsi;
+use super::manager::next_number;
+use super::shared::{Shared, Stage};
+use crate::Error;
+use crate::context::ContextInner;
+
+/// The manager of a device and who its events are for.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(super) manager: Manager,
+    gsi: Gsi,
+    device: Weak<ContextInner>,
+    ids: BTreeMap<ConnId, Arc<Shared>>,
+    listeners: BTreeMap<ListenId, Arc<Shared>>,
+    qps: BTreeMap<u32, Arc<Shared>>,
+}
+
+impl Service {
+    pub(super) fn new(
+        engine: &mut Engine,
+        now: Instant,
+        (seed, psn, ca_guid): (u64, u64, u64),
+        device: Weak<ContextInner>,
+    ) -> Result<Self, Error> {
+        let gsi = Gsi::new(engine, now, Psn::new(psn as u32))?;
+        let manager = Manager::new(Config { seed, ca_guid, ..Config::default() });
+        let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { manager, gsi, device, ids, listeners, qps })
+    }
+
+    /// Takes what has arrived, does what is due, and posts what is to be sent. True if more waits
+    /// than queue pair 1 has room for.
+    pub(crate) fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
+        let manager = &mut self.manager;
+        self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
+        if self.manager.poll_timeout().is_some_and(|at| at <= now) {
+            self.manager.handle_timeout(now);
+        }
+        while let Some(event) = self.manager.poll_event() {
+            self.on_event(engine, now, event);
+        }
+        while self.gsi.has_room() {
+            let Some(mad) = self.manager.poll_mad() else { return false };
+            self.gsi.send(engine, &mad);
+        }
+        true
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.manager.poll_timeout()
+    }
+
+    /// Data has arrived on a queue pair whose peer has not said that it is ready.
+    pub(crate) fn on_established(&mut self, qpn: Qpn) {
+        let conn = self.qps.get(&qpn.get()).and_then(|id| id.lock().conn);
+        // If it is anything but waiting for that, it does not matter.
+        let _ = conn.map(|conn| self.manager.establish(conn));
+    }
+
+    /// The device has no address left.
+    pub(crate) fn on_removal(&mut self) {
+        for id in self.ids.values().chain(self.listeners.values()) {
+            tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+        }
+    }
+
+    pub(super) fn listen(
+        &mut self,
+        id: &Arc<Shared>,
+        service: ServiceId,
+        accepts: Accepts,
+        backlog: u32,
+    ) -> Result<ListenId, ListenError> {
+        let listener = self.manager.listen(service, accepts, backlog)?;
+        self.listeners.insert(listener, Arc::clone(id));
+        Ok(listener)
+    }
+
+    pub(super) fn unlisten(&mut self, listener: ListenId) {
+        self.manager.unlisten(listener);
+        self.listeners.remove(&listener);
+    }
+
+    pub(super) fn taken(&mut self, listener: ListenId) {
+        self.manager.taken(listener);
+    }
+
+    /// Events of a connection go to this id.
+    pub(super) fn attach(&mut self, conn: ConnId, id: &Arc<Shared>) {
+        self.ids.insert(conn, Arc::clone(id));
+    }
+
+    pub(super) fn destroy(&mut self, now: Instant, conn: ConnId) {
+        self.manager.destroy(now, conn);
+        self.ids.remove(&conn);
+    }
+
+    /// A queue pair belongs to an id.
+    pub(super) fn use_qp(&mut self, qpn: Qpn, id: &Arc<Shared>) {
+        self.qps.insert(qpn.get(), Arc::clone(id));
+    }
+
+    pub(super) fn forget_qp(&mut self, qpn: Qpn) {
+        self.qps.remove(&qpn.get());
+    }
+
+    fn on_event(&mut self, engine: &mut Engine, now: Instant, event: Event) {
+        let conn = event.conn();
+        match event {
+            Event::Request(incoming) => return self.on_request(&incoming),
+            Event::SidrRequest(incoming) => return self.on_sidr_request(&incoming),
+            _ => {}
+        }
+        let Some(id) = self.ids.get(&conn).cloned() else { return };
+        match event {
+            Event::Request(_) | Event::SidrRequest(_) => {}
+            Event::Replied { rep, .. } => self.on_reply(engine, now, &id, conn, &rep),
+            Event::Established { .. } => {
+                id.lock().stage = Stage::Connected;
+                tell(Queued::new(EventKind::Established, &id, 0));
+            }
+            Event::Rejected { rej, .. } => {
+                self.end(engine, now, &id, conn);
+                let status = i32::from(rej.reason.0);
+                let private_data = rej.private_data.to_vec();
+                tell(Queued { private_data, ..Queued::new(EventKind::Rejected, &id, status) });
+            }
+            Event::Unreachable { .. } => {
+                self.end(engine, now, &id, conn);
+                tell(Queued::new(EventKind::Unreachable, &id, -libc::ETIMEDOUT));
+            }
+            Event::Disconnected { cause, .. } => {
+                id.lock().stage = Stage::Over;
+                let status = if cause == Cause::NoAnswer { -libc::ETIMEDOUT } else { 0 };
+                tell(Queued::new(EventKind::Disconnected, &id, status));
+            }
+            Event::TimewaitExit { .. } => {
+                self.ids.remove(&conn);
+                tell(Queued::new(EventKind::TimewaitExit, &id, 0));
+            }
+            Event::SidrReplied { rep, .. } => self.on_sidr_reply(engine, &id, conn, &rep),
+        }
+    }
+
+    /// A connection did not come about: whatever was posted on its queue pair comes back.
+    fn end(&mut self, engine: &mut Engine, now: Instant, id: &Arc<Shared>, conn: ConnId) {
+        self.ids.remove(&conn);
+        let mut inner = id.lock();
+        inner.stage = Stage::Over;
+        inner.conn = None;
+        if let Some(qp) = inner.qp {
+            let _ = engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        id: &Arc<Shared>,
+        conn: ConnId,
+        rep: &Rep,
+    ) {
+        let qp = id.lock().qp;
+        let kind = match (qp, self.manager.plan(conn).copied()) {
+            (Some(qp), Some(plan)) => {
+                let up = attr::bring_up(engine, now, qp.qpn, &plan);
+                if let Err(e) = up {
+                    tracing::warn!("{:?} cannot be brought up: {e}", qp.qpn);
+                    let reason = RejReason::CONSUMER;
+                    let _ = self.manager.reject(now, conn, reason, &[0; 148]);
+                    self.end(engine, now, id, conn);
+                    return tell(Queued::new(EventKind::ConnectError, id, -libc::EINVAL));
+                }
+                let _ = self.manager.ready(conn);
+                id.lock().stage = Stage::Connected;
+                EventKind::Established
+            }
+            _ => {
+                id.lock().stage = Stage::Responded;
+                EventKind::ConnectResponse
+            }
+        };
+        let private_data = rep.private_data.to_vec();
+        let conn = Some(ConnParam {
+            private_data: private_data.clone(),
+            // As we see it: what the peer answers is what we may have outstanding.
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            retry_count: 0,
+            rnr_retry_count: rep.rnr_retry,
+            srq: rep.srq,
+            qpn: rep.qpn,
+        });
+        tell(Queued { conn, private_data, ..Queued::new(kind, id, 0) });
+    }
+
+    fn on_request(&mut self, incoming: &Incoming) {
+        let req = &incoming.req;
+        let private_data = match incoming.ip {
+            Some(_) => req.private_data[IP_CM_LEN..].to_vec(),
+            None => req.private_data.to_vec(),
+        };
+        let offer = offer_of(req, &private_data);
+        let from = (incoming.listener, incoming.conn, incoming.peer);
+        self.request(from, req.service_id, incoming.ip, offer, private_data);
+    }
+
+    fn on_sidr_request(&mut self, incoming: &IncomingSidr) {
+        let req = &incoming.req;
+        let private_data = match incoming.ip {
+            Some(_) => req.private_data[IP_CM_LEN..].to_vec(),
+            None => req.private_data.to_vec(),
+        };
+        let offer = ConnParam { private_data: private_data.clone(), ..ConnParam::default() };
+        let from = (incoming.listener, incoming.conn, incoming.peer);
+        self.request(from, req.service_id, incoming.ip, offer, private_data);
+    }
+
+    /// Makes the id of a request, and tells the listener.
+    fn request(
+        &mut self,
+        (listen_id, conn, peer): (ListenId, ConnId, Peer),
+        service: ServiceId,
+        ip: Option<IpCm>,
+        offer: ConnParam,
+        private_data: Vec<u8>,
+    ) {
+        let Some(listener) = self.listeners.get(&listen_id).cloned() else { return };
+        let (queue, scope) = {
+            let inner = listener.lock();
+            (Arc::clone(&inner.queue), inner.local)
+        };
+        let (space, port) = service.as_ip().unwrap_or((PortSpace::Tcp, 0));
+        let id = Shared::new(next_number(), space, queue, Weak::clone(&self.device));
+        {
+            let mut inner = id.lock();
+            inner.stage = Stage::Requested;
+            inner.conn = Some(conn);
+            inner.local = Some(with_scope((ip_of(peer.local), port).into(), scope));
+            let src_port = ip.map_or(0, |ip| ip.src_port);
+            inner.peer = Some(with_scope((ip_of(peer.remote), src_port).into(), scope));
+            inner.offer = Some(offer.clone());
+        }
+        self.ids.insert(conn, Arc::clone(&id));
+        tell(Queued {
+            listener: Some((listener, listen_id)),
+            conn: Some(offer),
+            private_data,
+            ..Queued::new(EventKind::ConnectRequest, &id, 0)
+        });
+    }
+
+    fn on_sidr_reply(&mut self, engine: &Engine, id: &Arc<Shared>, conn: ConnId, rep: &SidrRep) {
+        self.ids.remove(&conn);
+        let private_data = rep.private_data.to_vec();
+        let mut inner = id.lock();
+        inner.conn = None;
+        if rep.status != SidrStatus::SUCCESS {
+            inner.stage = Stage::Over;
+            drop(inner);
+            let status = i32::from(rep.status.0);
+            let event = Queued::new(EventKind::Unreachable, id, status);
+            return tell(Queued { private_data, ..event });
+        }
+        inner.stage = Stage::Connected;
+        let ends = inner.local.zip(inner.peer);
+        let tos = inner.options.tos;
+        drop(inner);
+        let ud = ends.map(|(local, remote)| {
+            let gid = |addr: SocketAddr| feroce_cm::rdma::gid_of(addr.ip());
+            let av = attr::datagram_path(engine.gids(), gid(local), gid(remote), tos);
+            UdParam { av, qpn: rep.qpn, qkey: rep.qkey }
+        });
+        tell(Queued { ud, private_data, ..Queued::new(EventKind::Established, id, 0) });
+    }
+}
+
+/// What a peer offers, as we see it.
+fn offer_of(req: &Req, private_data: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private_data.to_vec(),
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        flow_control: req.flow_control,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry,
+        srq: req.srq,
+        qpn: req.qpn,
+    }
+}
+
+/// Link-local addresses are those of the interface that somebody listens at.
+fn with_scope(mut addr: SocketAddr, like: Option<SocketAddr>) -> SocketAddr {
+    if let (SocketAddr::V6(addr), Some(SocketAddr::V6(like))) = (&mut addr, like)
+        && addr.ip().is_unicast_link_local()
+    {
+        addr.set_scope_id(like.scope_id());
+    }
+    addr
+}
+
+/// Puts an event where the consumer of its id looks; requests, where that of the listener does.
+pub(super) fn tell(event: Queued) {
+    let queue = match &event.listener {
+        Some((listener, _)) => Arc::clone(&listener.lock().queue),
+        None => Arc::clone(&event.id.lock().queue),
+    };
+    queue.push(event);
+}

@@ -1,0 +1,180 @@
+//! What an id is, for its owner and for the driver.
+//!
+//! Two halves, so that nothing is ever torn down under the driver's lock: [`Shared`] is known to
+//! the driver and holds no device; [`Owner`] is what consumers hold, and holds the device. The lock
+//! of an id is taken last: whoever holds it calls nobody.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use feroce_cm::rdma::{Binding, ConnParam, PortSpace};
+use feroce_cm::{ConnId, ListenId};
+use feroce_engine::QpType;
+use feroce_wire::{Gid, Qpn};
+
+use super::channel::{ChannelOwner, Queue};
+use super::manager::ManagerInner;
+use crate::context::{Context, ContextInner};
+
+/// How far an id has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listening,
+    /// We asked a peer.
+    Connecting,
+    /// The peer accepted, and we have no queue pair to bring up.
+    Responded,
+    /// A peer asked us.
+    Requested,
+    /// We accepted.
+    Accepted,
+    Connected,
+    Over,
+}
+
+/// The queue pair of an id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct IdQp {
+    pub(super) qpn: Qpn,
+    pub(super) qp_type: QpType,
+    pub(super) srq: bool,
+}
+
+/// What can be set before connecting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Options {
+    pub(super) tos: u8,
+    pub(super) reuse_addr: bool,
+    pub(super) af_only: bool,
+    pub(super) ack_timeout: Option<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) stage: Stage,
+    pub(super) queue: Arc<Queue>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) conn: Option<ConnId>,
+    pub(super) qp: Option<IdQp>,
+    pub(super) options: Options,
+    pub(super) binding: Option<Binding>,
+    pub(super) listens: Vec<(Weak<ContextInner>, ListenId)>,
+    /// What a peer that asked offers, turned round: the default of an answer.
+    pub(super) offer: Option<ConnParam>,
+    /// Groups that were joined, and whether datagrams of the group come to us.
+    pub(super) groups: Vec<(Gid, bool)>,
+}
+
+/// The half that the driver knows.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(super) number: u64,
+    pub(super) space: PortSpace,
+    /// The device of a request, until it has an owner.
+    pub(super) device: Weak<ContextInner>,
+    inner: Mutex<Inner>,
+    owner: Mutex<Weak<Owner>>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        number: u64,
+        space: PortSpace,
+        queue: Arc<Queue>,
+        device: Weak<ContextInner>,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            stage: Stage::Idle,
+            queue,
+            local: None,
+            peer: None,
+            conn: None,
+            qp: None,
+            options: Options::default(),
+            binding: None,
+            listens: Vec::new(),
+            offer: None,
+            groups: Vec::new(),
+        };
+        let (inner, owner) = (Mutex::new(inner), Mutex::new(Weak::new()));
+        Arc::new(Self { number, space, device, inner, owner })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The consumer's half, while there is one.
+    pub(super) fn owner(&self) -> Option<Arc<Owner>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+}
+
+/// The half that consumers hold; when the last of them lets go, the id is destroyed.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) manager: Arc<ManagerInner>,
+    pub(super) context: OnceLock<Context>,
+    /// Keeps the channel open.
+    pub(super) channel: Mutex<Arc<ChannelOwner>>,
+}
+
+impl Owner {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        manager: Arc<ManagerInner>,
+        channel: Arc<ChannelOwner>,
+    ) -> Arc<Self> {
+        let context = OnceLock::new();
+        let owner = Arc::new(Self { shared, manager, context, channel: Mutex::new(channel) });
+        let weak = Arc::downgrade(&owner);
+        *owner.shared.owner.lock().unwrap_or_else(PoisonError::into_inner) = weak;
+        owner
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let (conn, binding, listens, groups, qp) = {
+            let mut inner = self.shared.lock();
+            let listens = std::mem::take(&mut inner.listens);
+            let groups = std::mem::take(&mut inner.groups);
+            (inner.conn.take(), inner.binding.take(), listens, groups, inner.qp)
+        };
+        for (device, listener) in listens {
+            if let Some(device) = device.upgrade() {
+                device.driver.control(|s, _| {
+                    if let Some(cm) = &mut s.cm {
+                        cm.unlisten(listener);
+                    }
+                });
+            }
+        }
+        if let Some(context) = self.context.get() {
+            context.driver().control(|s, now| {
+                if let (Some(cm), Some(conn)) = (&mut s.cm, conn) {
+                    cm.destroy(now, conn);
+                }
+                for (group, receives) in groups {
+                    if receives {
+                        super::mcast::leave(s, qp, group);
+                    }
+                }
+                if let (Some(cm), Some(qp)) = (&mut s.cm, qp) {
+                    cm.forget_qp(qp.qpn);
+                }
+            });
+        }
+        if let Some(binding) = binding {
+            self.manager.ports().release(binding);
+        }
+        let queue = Arc::clone(&self.shared.lock().queue);
+        queue.forget(&self.manager, &self.shared);
+    }
+}
