@@ -42,6 +42,8 @@ pub struct Settings {
     pub ecn: bool,
     /// Receive buffer to ask the kernel for, in bytes.
     pub rcvbuf: usize,
+    /// Share the addresses of the host with other processes of the same user.
+    pub shared: bool,
     /// Refuse packets whose IPv4 identification is not the expected one.
     pub strict_icrc: bool,
     /// File to capture packets to.
@@ -66,6 +68,7 @@ impl Default for Settings {
             gro: true,
             ecn: true,
             rcvbuf: 8 << 20,
+            shared: true,
             strict_icrc: false,
             pcap: None,
             fault: None,
@@ -193,6 +196,13 @@ const KEYS: &[Key] = &[
         default: "8388608",
         help: "receive buffer to ask the kernel for, in bytes",
         apply: |s, v| set(&mut s.rcvbuf, number(v)),
+    },
+    Key {
+        name: "shared",
+        default: "on",
+        help: "share the addresses of this host with other processes of the same user, and reach \
+               them through shared memory",
+        apply: |s, v| set(&mut s.shared, switch(v)),
     },
     Key {
         name: "icrc",

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{Link, UdpConfig, UdpLink};
+use feroce_link::{HostLink, Link, Member, UdpConfig, UdpLink};
 use feroce_train::Instant;
 use feroce_wire::Gid;
+use feroce_wire::cm::ServiceId;
 
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::channel::CompChannel;
@@ -18,6 +20,12 @@ use crate::driver::{AsyncQueue, Clock, Driver};
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
 use crate::{Error, Settings, stack, sys};
+
+/// Where processes find each other.
+const SHARED_ROOT: &str = "/dev/shm";
+
+/// Queue pair numbers of one process among several.
+const SHARED_QPNS: u32 = 1 << 16;
 
 /// An open device. Cheap to clone; the device closes when the last object made from it is gone.
 /// Clones share one queue of asynchronous events; [`Context::reopen`] gives another.
@@ -69,6 +77,8 @@ impl WeakContext {
 pub(crate) struct ContextInner {
     pub(crate) driver: Arc<Driver>,
     device: Device,
+    /// Its place among the processes that share its addresses.
+    member: Option<Arc<Member>>,
 }
 
 impl Drop for ContextInner {
@@ -81,7 +91,7 @@ impl Drop for ContextInner {
 impl Device {
     /// Limits and identity that it would have if it were opened.
     pub fn attr(&self) -> Result<DeviceAttr, Error> {
-        Ok(DeviceAttr::of(self, &Settings::load()?.engine))
+        Ok(DeviceAttr::of(self, &engine_config(&Settings::load()?)))
     }
 
     /// Its port as it was when the device was listed.
@@ -93,11 +103,15 @@ impl Device {
 
 impl Context {
     pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
-        let mut config = settings.engine.clone();
+        let mut config = engine_config(&settings);
         if config.seed == 0 {
             config.seed = sys::random_u64()?;
         }
         config.port_mtu = device.path_mtu();
+        let member = join(&settings, config.seed);
+        if let Some(member) = &member {
+            lease(&mut config, member);
+        }
         let mut engine = Engine::new(config);
         let udp = UdpConfig {
             interface: device.interface().cloned(),
@@ -107,8 +121,11 @@ impl Context {
             rcvbuf: settings.rcvbuf,
             ..UdpConfig::default()
         };
-        let mut link = UdpLink::new(udp, &[])?;
-        for (i, gid) in (0..).zip(bind(&device, &mut link)?) {
+        let mut link: Box<dyn Link> = match &member {
+            Some(member) => Box::new(HostLink::new(udp, Arc::clone(member))?),
+            None => Box::new(UdpLink::new(udp, &[])?),
+        };
+        for (i, gid) in (0..).zip(bind(&device, &mut *link)?) {
             engine.set_gid(i, gid);
         }
         // Nobody listens yet: these are not changes.
@@ -121,7 +138,7 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
-        Self::listening(Arc::new(ContextInner { driver, device }))
+        Self::listening(Arc::new(ContextInner { driver, device, member }))
     }
 
     fn listening(inner: Arc<ContextInner>) -> Result<Self, Error> {
@@ -169,6 +186,29 @@ impl Context {
             let (config, gids) = (s.engine.config(), s.engine.gids());
             PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
         })
+    }
+
+    /// What distinguishes this device among those that share its addresses: the upper eight bits
+    /// of the numbers of its queue pairs, and of what its connections are known by to peers. `None`
+    /// if it has its addresses to itself.
+    pub fn prefix(&self) -> Option<u8> {
+        self.inner.member.as_ref().map(|member| member.prefix())
+    }
+
+    /// Takes requests for a service (IBTA vol1 12.7.3) at one of its addresses. An error of kind
+    /// [`io::ErrorKind::AddrInUse`] says that another device at this address takes them.
+    pub fn claim_service(&self, address: Gid, service: ServiceId) -> io::Result<()> {
+        match &self.inner.member {
+            Some(member) => member.claim_service(address, service.0),
+            None => Ok(()),
+        }
+    }
+
+    /// No longer takes requests for a service.
+    pub fn release_service(&self, address: Gid, service: ServiceId) {
+        if let Some(member) = &self.inner.member {
+            member.release_service(address, service.0);
+        }
     }
 
     /// Makes a protection domain.
@@ -243,9 +283,35 @@ impl Context {
     }
 }
 
+/// Joins the other processes of the host, if that is wanted and possible.
+fn join(settings: &Settings, seed: u64) -> Option<Arc<Member>> {
+    if !settings.shared {
+        return None;
+    }
+    Member::join(Path::new(SHARED_ROOT), seed)
+        .inspect_err(|e| tracing::warn!("addresses are not shared with other processes: {e}"))
+        .ok()
+        .map(Arc::new)
+}
+
+/// What the engine is made with: a device that shares its addresses has fewer queue pair numbers.
+fn engine_config(settings: &Settings) -> Config {
+    let mut config = settings.engine.clone();
+    if settings.shared {
+        config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
+    }
+    config
+}
+
+/// Restricts queue pair numbers to those of a member.
+fn lease(config: &mut Config, member: &Member) {
+    config.qpn_first = u32::from(member.prefix()) << 16;
+    config.qpn_count = SHARED_QPNS;
+}
+
 /// Binds the addresses of a device and returns those that could be. An IPv6 address of an interface
 /// that just came up cannot, for a second or two; the device takes it when it hears that it can.
-fn bind(device: &Device, link: &mut UdpLink) -> io::Result<Vec<Gid>> {
+fn bind(device: &Device, link: &mut dyn Link) -> io::Result<Vec<Gid>> {
     let mut table = Vec::new();
     let mut refused = None;
     for &gid in device.gids() {

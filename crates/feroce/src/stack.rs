@@ -7,19 +7,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use feroce_link::{Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, UdpLink, Verified};
+use feroce_link::{Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, Verified};
 
 use crate::driver::Clock;
 use crate::{Error, Settings};
 
 /// Puts the layers that the settings ask for on top of a carrier.
 pub(crate) fn build(
-    carrier: UdpLink,
+    carrier: Box<dyn Link>,
     settings: &Settings,
     clock: &Clock,
     device: &str,
 ) -> Result<Box<dyn Link>, Error> {
-    let mut link: Box<dyn Link> = Box::new(carrier);
+    let mut link = carrier;
     if let Some(file) = &settings.pcap {
         let epoch_ns = clock.epoch_ns();
         let config = PcapConfig { interface: device.to_owned(), epoch_ns, ..PcapConfig::default() };

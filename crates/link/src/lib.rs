@@ -1,8 +1,9 @@
 //! Links carry packet trains between engines.
 //!
-//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; layers wrap any
-//! link and record, disturb or check what passes. The driver in `feroce` owns the stack and moves
-//! trains between it and an engine; engine and link never see each other.
+//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; [`HostLink`] adds
+//! the other processes of the host. Layers wrap any link and record, disturb or check what passes.
+//! The driver in `feroce` owns the stack and moves trains between it and an engine; engine and link
+//! never see each other.
 //!
 //! Received packets travel up the stack as they were on the wire, ICRC included, so that a layer
 //! can damage or record them; [`Verified`] on top of the stack checks the ICRC and drops what
@@ -13,6 +14,7 @@ mod fault;
 mod icrc;
 mod memory;
 mod pcap;
+mod shm;
 mod sys;
 mod tap;
 mod trace;
@@ -29,6 +31,7 @@ pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig};
+pub use shm::{HostLink, Member};
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};
@@ -74,8 +77,18 @@ pub trait Link: Send {
     ) -> io::Result<usize>;
 
     /// Readable when [`Link::receive`] has something, and when there is room again after
-    /// [`Sent::Full`]. Calling [`Link::receive`] until it returns 0 makes it unreadable.
+    /// [`Sent::Full`], if [`Link::arm`] was called before. Calling [`Link::receive`] until it
+    /// returns 0, and [`Link::arm`], makes it unreadable.
     fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// Somebody is about to sleep on [`Link::wait_fd`]. False: something has arrived, better look.
+    ///
+    /// A carrier that can see by itself what arrives learns here that somebody must be woken, so
+    /// that waking costs nothing while everybody is awake. It is woken for as long as nobody calls
+    /// this again.
+    fn arm(&mut self, _now: Instant) -> bool {
+        true
+    }
 
     /// When [`Link::receive`] should be called even if nothing arrives: a layer holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
@@ -110,6 +123,10 @@ macro_rules! forward_to_inner {
 
         fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
             self.inner.wait_fd()
+        }
+
+        fn arm(&mut self, now: feroce_train::Instant) -> bool {
+            self.inner.arm(now)
         }
 
         fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
@@ -164,6 +181,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
         (**self).wait_fd()
+    }
+
+    fn arm(&mut self, now: Instant) -> bool {
+        (**self).arm(now)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

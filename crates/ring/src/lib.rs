@@ -8,6 +8,8 @@
 //!   pair that is created and left idle costs next to nothing.
 //! * [`DoorbellOwner`]: how any number of threads tell the owner *which* queue has work, without
 //!   allocating and without a bound that could overflow.
+//! * [`ByteProducer`] and [`ByteConsumer`]: a queue of byte records in memory that two processes
+//!   share and that neither trusts.
 //!
 //! It never blocks, spins on another thread, wakes a thread or looks at a clock; who sleeps and
 //! who is woken is decided above.
@@ -25,10 +27,14 @@ extern crate alloc;
 #[cfg(all(test, not(loom)))]
 extern crate std;
 
+mod bytes;
 mod doorbell;
 mod slots;
 mod spsc;
 mod sync;
 
+pub use bytes::{
+    ByteConsumer, ByteProducer, Corrupt, MAX_BYTES, RingMemory, fall_asleep, must_wake,
+};
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
 pub use spsc::{Consumer, MAX_CAPACITY, Producer, spsc};

@@ -8,6 +8,8 @@
 extern crate alloc;
 
 mod model;
+#[path = "loom/shared.rs"]
+mod shared;
 
 use feroce_ring::{DoorbellOwner, spsc};
 use loom::thread;

@@ -11,7 +11,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("train", &["wire", "mem"]),
     ("engine", &["wire", "mem", "ring", "train"]),
     ("cm", &["wire", "train"]),
-    ("link", &["wire", "mem", "train"]),
+    ("link", &["wire", "mem", "ring", "train"]),
     ("sim", &["wire", "mem", "ring", "train", "engine", "cm"]),
     ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link"]),
     ("rpc", &["feroce"]),

@@ -185,7 +185,9 @@ impl Engine {
             }
             return false;
         }
-        if self.core.is_own_gid(train.path.dst) && self.qps.peek(dest).is_some() {
+        // Every process at an address has a QP1: which one is meant, the link knows.
+        let is_ours = dest != Qpn::QP1 && self.qps.peek(dest).is_some();
+        if is_ours && self.core.is_own_gid(train.path.dst) {
             self.loopback.push(train);
             return true;
         }

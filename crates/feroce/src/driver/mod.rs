@@ -269,7 +269,10 @@ impl Driver {
         if busy {
             self.patience.reset();
         } else {
-            self.patience.lose(&self.clock);
+            self.patience.lose(&self.clock, || {
+                // Whoever has the link looks at it.
+                self.try_lock().is_none_or(|mut state| state.link.arm(now))
+            });
         }
     }
 

@@ -46,22 +46,25 @@ impl Patience {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 
-    /// Polling led to nothing.
+    /// Polling led to nothing. `arm` is asked before a sleep whether the link is quiet.
     #[inline]
-    pub(super) fn lose(&self, clock: &Clock) {
+    pub(super) fn lose(&self, clock: &Clock, arm: impl FnOnce() -> bool) {
         // A count that two threads spoil for each other is still a count.
         let in_vain = self.in_vain.load(Ordering::Relaxed);
         if in_vain < SPINS {
             self.in_vain.store(in_vain + 1, Ordering::Relaxed);
         } else {
-            self.give_way(clock);
+            self.give_way(clock, arm);
         }
     }
 
     #[cold]
-    fn give_way(&self, clock: &Clock) {
+    fn give_way(&self, clock: &Clock, arm: impl FnOnce() -> bool) {
         let now = clock.now();
         if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
+            if !arm() {
+                return;
+            }
             let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
             // An interrupted nap is a short one.
             let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);

@@ -39,8 +39,9 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             driver.stands_by.store(false, Ordering::Relaxed);
             continue;
         }
-        let state = driver.lock();
+        let mut state = driver.lock();
         let deadline = state.deadline(now);
+        let may_sleep = state.link.arm(now);
         // Said under the lock, so that whoever sets an earlier deadline later sees it.
         driver.planned.store(deadline.map_or(NEVER, |at| at.as_nanos()), Ordering::Relaxed);
         let acks_wait = state.engine.has_waiting_acks();
@@ -50,6 +51,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         fence(Ordering::SeqCst);
         if wait_ns > 0
             && !acks_wait
+            && may_sleep
             && !driver.doorbells.is_rung()
             && driver.sleep(watch_fd, Some(&link), wait_ns)
         {

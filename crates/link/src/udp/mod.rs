@@ -44,6 +44,8 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Try to receive merged packets.
     pub gro: bool,
+    /// Receive at every address; else only where [`UdpLink::listen`] says so.
+    pub listen: bool,
 }
 
 impl Default for UdpConfig {
@@ -56,6 +58,7 @@ impl Default for UdpConfig {
             ecn: true,
             gso: true,
             gro: true,
+            listen: true,
         }
     }
 }
@@ -76,13 +79,16 @@ struct Counters {
     rx_trains: u64,
     rx_errors: u64,
     rx_foreign: u64,
+    /// Multicasts of our own that came back: the engine has had its copy.
+    rx_own: u64,
 }
 
 /// An address of the port, with its sockets.
 #[derive(Debug)]
 struct Port {
     addr: Gid,
-    rx: Socket,
+    /// Receives, unless somebody else does at this address.
+    rx: Option<Socket>,
     tx: Vec<Flow>,
 }
 
@@ -152,6 +158,38 @@ impl UdpLink {
         Ok(link)
     }
 
+    /// Receives at an address of the port. It is an error of kind [`io::ErrorKind::AddrInUse`] if
+    /// somebody else does.
+    pub fn listen(&mut self, addr: Gid) -> io::Result<()> {
+        let scope = self.interface_index();
+        let Some(port) = self.ports.iter_mut().find(|p| p.addr == addr) else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        };
+        if port.rx.is_none() {
+            let rx = port.rx.insert(socket::open_rx(&self.config, addr, scope)?);
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, rx.as_raw_fd() as u64);
+            self.epoll.add(&*rx, event)?;
+            self.hot = None;
+        }
+        Ok(())
+    }
+
+    /// Whether anything can arrive, or somebody waits for room.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.is_full || self.receivers() > 0
+    }
+
+    /// How many sockets receive.
+    fn receivers(&self) -> usize {
+        self.groups.len() + self.ports.iter().filter(|p| p.rx.is_some()).count()
+    }
+
+    /// Whether a packet was sent by this link.
+    fn is_own(&self, src: Gid, udp_sport: u16) -> bool {
+        let mut ports = self.ports.iter().filter(|p| p.addr == src);
+        ports.any(|p| p.tx.iter().any(|flow| flow.port == udp_sport))
+    }
+
     fn watch(&self, socket: &Socket) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, socket.as_raw_fd() as u64);
         Ok(self.epoll.add(socket, event)?)
@@ -159,7 +197,8 @@ impl UdpLink {
 
     /// The address that a receiving socket stands for.
     fn address_of(&self, fd: RawFd) -> Option<Gid> {
-        let port = self.ports.iter().find(|p| p.rx.as_raw_fd() == fd).map(|p| p.addr);
+        let is_meant = |p: &&Port| p.rx.as_ref().is_some_and(|rx| rx.as_raw_fd() == fd);
+        let port = self.ports.iter().find(is_meant).map(|p| p.addr);
         port.or_else(|| self.groups.iter().find(|g| g.rx.as_raw_fd() == fd).map(|g| g.gid))
     }
 
@@ -208,15 +247,20 @@ impl Link for UdpLink {
         self.hot = None;
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
-            forget(&self.epoll, flows.chain([&port.rx]));
+            forget(&self.epoll, flows.chain(&port.rx));
         }
         for &addr in addresses {
             if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
                 continue;
             }
-            let port = socket::open_port(&self.config, addr, self.interface_index())?;
-            self.watch(&port.rx)?;
-            self.ports.push(port);
+            let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
+            self.ports.push(Port { addr, rx: None, tx });
+            if self.config.listen
+                && let Err(e) = self.listen(addr)
+            {
+                self.ports.pop();
+                return Err(e);
+            }
         }
         Ok(())
     }
@@ -255,6 +299,7 @@ impl Link for UdpLink {
             ("udp_rx_trains", c.rx_trains),
             ("udp_rx_errors", c.rx_errors),
             ("udp_rx_foreign", c.rx_foreign),
+            ("udp_rx_own", c.rx_own),
         ]
     }
 }

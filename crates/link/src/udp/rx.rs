@@ -40,7 +40,7 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let only_one = self.ports.len() + self.groups.len() == 1;
+        let only_one = self.receivers() == 1;
         let is_hot = !self.is_full && (only_one || self.streak < MAX_STREAK);
         if let Some(fd) = self.hot.filter(|_| is_hot) {
             let taken = self.receive_from(fd, budget, sink)?;
@@ -69,7 +69,8 @@ impl UdpLink {
             taken += n;
         }
         if self.hot.is_none() && only_one {
-            self.hot = self.ports.first().map(|p| p.rx.as_raw_fd());
+            let mut sockets = self.ports.iter().filter_map(|p| p.rx.as_ref());
+            self.hot = sockets.next().map(|rx| rx.as_raw_fd());
         }
         Ok(taken)
     }
@@ -106,6 +107,10 @@ impl UdpLink {
                 self.counters.rx_foreign += 1;
                 continue;
             };
+            if dst.is_multicast() && self.is_own(src, udp_sport) {
+                self.counters.rx_own += 1;
+                continue;
+            }
             self.counters.rx_trains += 1;
             let meta = RxMeta {
                 src,

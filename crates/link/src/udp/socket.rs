@@ -7,7 +7,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, UdpGroSegment};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
-use super::{DEFAULT_HOP_LIMIT, Flow, Port, UdpConfig, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, socket_addr};
 use crate::sys::set_int;
 
 /// Ports that RoCEv2 senders use as sources (annex A17.9.2).
@@ -16,17 +16,18 @@ const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// ECT(0), as the low bits of the traffic class.
 pub(super) const ECT0: u8 = 2;
 
-/// The sockets of one address.
-pub(super) fn open_port(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Port> {
+/// The socket that receives at an address.
+pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
     let rx = open(config, addr)?;
     let bind_to: SockAddr = socket_addr(addr, ROCE_UDP_PORT, scope).into();
-    rx.bind(&bind_to).map_err(|e| describe_bind(&e, addr))?;
+    rx.bind(&bind_to).map_err(|e| describe_bind(&e, addr, ROCE_UDP_PORT))?;
     prepare_rx(config, &rx, addr)?;
-    let mut tx = Vec::new();
-    for flow in 0..config.flows.max(1) {
-        tx.push(open_tx(config, addr, scope, flow)?);
-    }
-    Ok(Port { addr, rx, tx })
+    Ok(rx)
+}
+
+/// The sockets that send from an address.
+pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
+    (0..config.flows.max(1)).map(|flow| open_tx(config, addr, scope, flow)).collect()
 }
 
 /// A sending socket on a port that nobody has; `flow` says where to begin looking.
@@ -52,7 +53,7 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
         match socket.bind(&socket_addr(addr, port, scope).into()) {
             Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(describe_bind(&e, addr, port)),
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
@@ -68,7 +69,7 @@ pub(super) fn open_group(
     let rx = open(config, group)?;
     rx.set_reuse_address(true)?;
     rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())
-        .map_err(|e| describe_bind(&e, group))?;
+        .map_err(|e| describe_bind(&e, group, ROCE_UDP_PORT))?;
     match group.as_ipv4() {
         Some(v4) => {
             let on = match (scope, local.and_then(Gid::as_ipv4)) {
@@ -133,14 +134,14 @@ fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> 
 }
 
 /// Says what to do about an address that cannot be bound.
-fn describe_bind(e: &io::Error, addr: Gid) -> io::Error {
+fn describe_bind(e: &io::Error, addr: Gid, port: u16) -> io::Error {
     let hint = match e.kind() {
-        io::ErrorKind::AddrInUse => ": another process has it; one process per address for now",
+        io::ErrorKind::AddrInUse => ": another process has it that does not share it with this one",
         io::ErrorKind::AddrNotAvailable => ": the address is not one of this machine",
         io::ErrorKind::InvalidInput if addr.as_ipv4().is_none() => {
             ": a link-local address needs an interface"
         }
         _ => "",
     };
-    io::Error::new(e.kind(), format!("cannot bind UDP port {ROCE_UDP_PORT} of {addr}: {e}{hint}"))
+    io::Error::new(e.kind(), format!("cannot bind UDP port {port} of {addr}: {e}{hint}"))
 }

@@ -1,0 +1,104 @@
+//! The directory in which processes find each other.
+//!
+//! It is named after user and network namespace and is that user's alone. Everything in it is
+//! opened relative to its descriptor and never through a link, so that nobody who can write to the
+//! directory above gets in between.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, geteuid, mkdir, mkfifoat, unlinkat};
+
+use super::layout::VERSION;
+
+/// For the owner alone.
+const PRIVATE_FILE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+
+/// Of every open.
+const CAREFUL: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
+
+/// The directory of this user in this network namespace.
+#[derive(Debug)]
+pub(super) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens it below `root`, and makes it if it is not there.
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        let user = geteuid();
+        // The namespace of this thread: that of its process may be another.
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+        let path = root.join(format!("feroce-{user}-{namespace}-v{VERSION}"));
+        match mkdir(&path, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(e) => return Err(at(&path, e.into())),
+        }
+        let fd = open(&path, OFlag::O_DIRECTORY | CAREFUL, Mode::empty())
+            .map_err(|e| at(&path, e.into()))?;
+        let stat = fstat(&fd)?;
+        if stat.st_uid != user.as_raw() || stat.st_mode & 0o077 != 0 {
+            let why = io::Error::new(io::ErrorKind::PermissionDenied, "not for this user alone");
+            return Err(at(&path, why));
+        }
+        Ok(Self { fd, path })
+    }
+
+    /// Opens a file; with `create`, makes it if it is not there.
+    pub(super) fn file(&self, name: &str, create: bool) -> io::Result<File> {
+        let create = if create { OFlag::O_CREAT } else { OFlag::empty() };
+        Ok(openat(&self.fd, name, OFlag::O_RDWR | CAREFUL | create, PRIVATE_FILE)?.into())
+    }
+
+    /// Makes a file that must not be there.
+    pub(super) fn new_file(&self, name: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | CAREFUL;
+        Ok(openat(&self.fd, name, flags, PRIVATE_FILE)?.into())
+    }
+
+    /// Makes a named pipe in place of what has that name, and opens both its ends.
+    pub(super) fn new_pipe(&self, name: &str) -> io::Result<OwnedFd> {
+        self.remove(name);
+        mkfifoat(&self.fd, name, PRIVATE_FILE)?;
+        self.pipe(name, OFlag::O_RDWR)
+    }
+
+    /// Opens a named pipe, or one end of it.
+    pub(super) fn pipe(&self, name: &str, ends: OFlag) -> io::Result<OwnedFd> {
+        Ok(openat(&self.fd, name, ends | OFlag::O_NONBLOCK | CAREFUL, Mode::empty())?)
+    }
+
+    /// The names of all files.
+    pub(super) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    /// Removes a file, if it is there.
+    pub(super) fn remove(&self, name: &str) {
+        let _ = unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir);
+    }
+
+    /// Removes every file whose name satisfies `is_meant`.
+    pub(super) fn remove_all(&self, is_meant: impl Fn(&str) -> bool) {
+        for name in self.names().iter().filter(|name| is_meant(name)) {
+            self.remove(name);
+        }
+    }
+
+    /// Removes the directory itself, if it is empty.
+    pub(super) fn remove_self(&self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+fn at(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}

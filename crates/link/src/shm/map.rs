@@ -1,0 +1,149 @@
+//! Files mapped into memory: the one place of this module that touches memory of other processes.
+//!
+//! Two rules make that sound whatever the others do. What is looked at in place consists of
+//! atomic words only. Everything else is copied out before anybody looks at it, except by the one
+//! side of a ring that writes it.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+use feroce_ring::RingMemory;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Types that consist of atomic words only, in a layout that is the same in every process.
+///
+/// # Safety
+///
+/// `repr(C)`, valid for any bytes, and without anything that is not atomic but padding.
+pub(super) unsafe trait Atomics {}
+
+/// A file in memory, shared with every process that has mapped it.
+///
+/// Invariant: `base` leads to `len` bytes that stay mapped, readable and writable, while this
+/// lives.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: memory that other processes touch at any time may as well be touched by other threads;
+// all ways to it are atomic, or unsafe with rules of their own.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file, which has as many.
+    pub(super) fn new(file: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+        let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, 0) }?;
+        Ok(Self { base: base.cast(), len: len.get() })
+    }
+
+    /// Looks at the words at `offset`.
+    ///
+    /// # Panics
+    /// If they are not all there, or not aligned.
+    pub(super) fn view<T: Atomics>(&self, offset: usize) -> &T {
+        let fits = offset <= self.len && size_of::<T>() <= self.len - offset;
+        assert!(fits && offset.is_multiple_of(align_of::<T>()), "a view outside of its mapping");
+        // SAFETY: `offset` lies in the mapping.
+        let at = unsafe { self.base.add(offset) };
+        // SAFETY: the mapping is page-aligned, so `at` is aligned for `T`; it has room for one; any
+        // bytes are a `T`, and its words are atomic, so others may change them.
+        unsafe { at.cast().as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is our mapping, and everything borrowed from it is gone.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// What stands in front of the bytes of a ring, on a page of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Control {
+    head: AtomicU32,
+    _apart: [AtomicU32; 31],
+    tail: AtomicU32,
+}
+
+// SAFETY: atomic words, in `repr(C)`.
+unsafe impl Atomics for Control {}
+
+/// Where the bytes of a ring begin in its file.
+const RING_START: usize = 4096;
+
+/// The memory of one ring.
+#[derive(Debug)]
+pub(super) struct RingMap {
+    mapping: Mapping,
+    capacity: usize,
+}
+
+impl RingMap {
+    /// Length of the file of a ring with this capacity.
+    pub(super) const fn file_len(capacity: usize) -> usize {
+        RING_START + capacity
+    }
+
+    /// Maps a ring with this capacity, a power of two, from a file of [`RingMap::file_len`].
+    pub(super) fn new(file: impl AsFd, capacity: usize) -> io::Result<Self> {
+        let is_good =
+            capacity.is_power_of_two() && (16..=feroce_ring::MAX_BYTES).contains(&capacity);
+        let len = NonZeroUsize::new(Self::file_len(capacity)).filter(|_| is_good);
+        let mapping = Mapping::new(file, len.ok_or(io::ErrorKind::InvalidInput)?)?;
+        Ok(Self { mapping, capacity })
+    }
+
+    fn control(&self) -> &Control {
+        self.mapping.view(0)
+    }
+}
+
+// SAFETY: the capacity never changes and was checked when this was made; the bytes follow the
+// control words.
+unsafe impl RingMemory for RingMap {
+    #[inline]
+    fn head(&self) -> &AtomicU32 {
+        &self.control().head
+    }
+
+    #[inline]
+    fn tail(&self) -> &AtomicU32 {
+        &self.control().tail
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline]
+    unsafe fn fill(&self, at: usize, len: usize, write: impl FnOnce(&mut [u8])) {
+        // SAFETY: the bytes lie within the capacity, so in the mapping.
+        let start = unsafe { self.mapping.base.add(RING_START + at) };
+        // SAFETY: the caller holds these bytes, so a consumer that keeps the rules does not touch
+        // them. One that does not is a process of the same user; it can make us send it other
+        // bytes than we meant, and no more: nobody here decides anything by what it reads back.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) };
+        write(bytes);
+    }
+
+    #[inline]
+    unsafe fn copy_out(&self, at: usize, out: &mut [u8]) {
+        // SAFETY: the bytes lie within the capacity, so in the mapping.
+        let start = unsafe { self.mapping.base.add(RING_START + at) };
+        // SAFETY: both sides are as long as `out`, which is ours alone. A producer that breaks the
+        // rules may write meanwhile; then the copy is of no particular bytes, which is allowed for.
+        unsafe { start.as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
+    }
+}

@@ -1,0 +1,488 @@
+//! The registry, and what it is to be in it.
+//!
+//! Every open device is a *member*: it has a slot in a file that all members of one user and
+//! network namespace map, and from the slot follow the numbers of its queue pairs. A slot is in
+//! use exactly while its member holds the slot's byte of the file (see `lock`), so that a member
+//! that dies, however it does, is known to be dead at once and by everybody. Whoever finds a dead
+//! member buries it: empties its slot and removes its files. Nobody needs to be asked, nobody
+//! serves the others, and nothing is left when the last member has gone.
+//!
+//! Two pipes belong to a member. It sleeps on the one; others write a byte into it, but only if
+//! the member says that it sleeps. The other is never written to: those who watch the member have
+//! its reading end, and hear from the kernel when the member has gone.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use feroce_ring::{ByteConsumer, ByteProducer};
+use feroce_wire::Gid;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::poll::{PollTimeout, poll};
+use nix::sys::stat::fstat;
+
+use super::directory::Directory;
+use super::layout::{
+    FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
+    slot_start,
+};
+use super::lock;
+use super::map::{Mapping, RingMap};
+
+/// The file that all members map.
+const REGISTRY: &str = "registry";
+
+/// Held while a registry is set up or taken down.
+const SETUP: i64 = 0;
+/// The byte of the first slot.
+const FIRST_SLOT: i64 = 1;
+/// Where the bytes begin that stand for receiving at an address.
+const RECEIVERS: i64 = 1 << 61;
+/// Where the bytes begin that stand for services.
+const SERVICES: i64 = 1 << 62;
+
+/// How long others may take to set up the registry, in looks of [`PAUSE_MS`].
+const SETUP_LOOKS: u32 = 400;
+const PAUSE_MS: u8 = 5;
+
+/// Capacities of rings, from what is best to what will do: a ring must hold the longest record
+/// twice.
+const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
+
+/// A place in the registry.
+///
+/// ```
+/// use feroce_link::Member;
+/// use feroce_wire::Gid;
+///
+/// let root = std::env::temp_dir();
+/// let (a, b) = (Member::join(&root, 7)?, Member::join(&root, 7)?);
+/// assert_ne!(a.prefix(), b.prefix());
+///
+/// let here = Gid::from_ipv4([192, 0, 2, 1]);
+/// a.claim_service(here, 0x0106_1234)?;
+/// assert!(b.claim_service(here, 0x0106_1234).is_err());
+/// drop(a);
+/// b.claim_service(here, 0x0106_1234)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Member {
+    directory: Directory,
+    file: File,
+    map: Mapping,
+    slot: u8,
+    generation: u32,
+    /// Both ends of the pipe that others wake this member with.
+    wake: OwnedFd,
+    /// Both ends of the pipe that tells others that this member lives.
+    _life: OwnedFd,
+    services: Mutex<Vec<(Gid, u64)>>,
+    left: AtomicBool,
+}
+
+/// Another member, as somebody sees it who has to do with it.
+#[derive(Debug)]
+pub(super) struct Contact {
+    wake: OwnedFd,
+    life: OwnedFd,
+}
+
+impl Contact {
+    /// Hangs up when the member has gone.
+    pub(super) fn life(&self) -> BorrowedFd<'_> {
+        self.life.as_fd()
+    }
+
+    /// Wakes it.
+    pub(super) fn wake(&self) {
+        // A full pipe wakes just as well.
+        let _ = nix::unistd::write(&self.wake, &[1]);
+    }
+}
+
+impl Member {
+    /// Joins the registry below `root` (`/dev/shm`, but for tests). The slot follows from `seed`
+    /// and from which ones are taken.
+    pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
+        loop {
+            match Self::try_join(root, seed) {
+                // The last member took the registry down just now: there will be another.
+                Ok(None) => {}
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) && root.is_dir() => {}
+                Ok(Some(member)) => return Ok(member),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn try_join(root: &Path, seed: u64) -> io::Result<Option<Self>> {
+        let directory = Directory::open(root)?;
+        let file = directory.file(REGISTRY, true)?;
+        hold_setup(&file)?;
+        if fstat(&file)?.st_nlink == 0 {
+            return Ok(None);
+        }
+        file.set_len(FILE_LEN as u64)?;
+        reserve(&file, 0, HEADER_LEN)?;
+        let len = NonZeroUsize::new(FILE_LEN).ok_or(io::ErrorKind::InvalidInput)?;
+        let map = Mapping::new(&file, len)?;
+        map.view::<Header>(0).magic.store(MAGIC, Ordering::Release);
+        let slot = free_slot(&file, seed)?;
+        bury(&directory, &map, slot);
+        reserve(&file, slot_start(slot), SLOT_LEN)?;
+        empty(map.view(slot_start(slot)));
+        let wake = directory.new_pipe(&wake_name(slot))?;
+        let life = directory.new_pipe(&life_name(slot))?;
+        let header = map.view::<Header>(0);
+        let generation = (header.states[usize::from(slot)].load(Ordering::Acquire) >> 1) + 1;
+        header.states[usize::from(slot)].store(generation << 1 | 1, Ordering::Release);
+        header.epoch.fetch_add(1, Ordering::AcqRel);
+        lock::release(&file, SETUP);
+        let (services, left) = (Mutex::default(), AtomicBool::new(false));
+        let _life = life;
+        Ok(Some(Self { directory, file, map, slot, generation, wake, _life, services, left }))
+    }
+
+    /// The number that distinguishes this member from all others: the upper eight bits of the
+    /// numbers of its queue pairs and of its connections. It is not zero.
+    pub fn prefix(&self) -> u8 {
+        self.slot + 1
+    }
+
+    /// Takes requests for a service at an address. It is an error of kind
+    /// [`io::ErrorKind::AddrInUse`] if a member takes them already.
+    pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        if services.contains(&(address, id)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        if services.len() == MAX_SERVICES {
+            let why = format!("more than {MAX_SERVICES} services of one device");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
+        if !lock::try_hold(&self.file, byte_of_service(address, id))? {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        services.push((address, id));
+        self.show_services(&services);
+        Ok(())
+    }
+
+    /// No longer takes requests for a service.
+    pub fn release_service(&self, address: Gid, id: u64) {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = services.iter().position(|s| *s == (address, id)) else { return };
+        services.swap_remove(at);
+        self.show_services(&services);
+        lock::release(&self.file, byte_of_service(address, id));
+    }
+
+    fn show_services(&self, services: &[(Gid, u64)]) {
+        let area = self.area(self.slot);
+        for (place, &(gid, id)) in area.services.iter().zip(services) {
+            place.store(gid, id);
+        }
+        area.service_count.store(services.len() as u32, Ordering::Release);
+    }
+
+    /// Whether a member takes requests for a service at an address.
+    pub(super) fn serves(&self, slot: u8, address: Gid, id: u64) -> bool {
+        let area = self.area(slot);
+        let count = area.service_count.load(Ordering::Acquire) as usize;
+        area.services.iter().take(count).any(|place| place.load() == (address, id))
+    }
+
+    pub(super) fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Changes whenever anything in the registry does that others keep a copy of.
+    #[inline]
+    pub(super) fn epoch(&self) -> u32 {
+        self.map.view::<Header>(0).epoch.load(Ordering::Acquire)
+    }
+
+    /// The generation of a slot that is in use.
+    pub(super) fn generation_of(&self, slot: u8) -> Option<u32> {
+        let state = self.map.view::<Header>(0).states[usize::from(slot)].load(Ordering::Acquire);
+        (state & 1 == 1).then_some(state >> 1)
+    }
+
+    /// Who has a slot, besides this member.
+    pub(super) fn others(&self) -> impl Iterator<Item = (u8, u32)> {
+        let slots = (0..SLOTS as u8).filter(|slot| *slot != self.slot);
+        slots.filter_map(|slot| Some((slot, self.generation_of(slot)?)))
+    }
+
+    /// The area of a slot that is in use.
+    pub(super) fn area(&self, slot: u8) -> &Slot {
+        self.map.view(slot_start(slot))
+    }
+
+    /// The addresses of a member, and whether it receives for everybody there.
+    pub(super) fn addresses_of(&self, slot: u8) -> Vec<(Gid, bool)> {
+        let area = self.area(slot);
+        let count = area.address_count.load(Ordering::Acquire) as usize;
+        area.addresses.iter().take(count).map(|place| place.load()).collect()
+    }
+
+    /// Shows the addresses of this member to the others.
+    pub(super) fn show_addresses(&self, addresses: &[(Gid, bool)]) -> io::Result<()> {
+        if addresses.len() > MAX_ADDRESSES {
+            let why = format!("more than {MAX_ADDRESSES} addresses of one device");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
+        let area = self.area(self.slot);
+        for (place, &(gid, receives)) in area.addresses.iter().zip(addresses) {
+            place.store(gid, receives);
+        }
+        area.address_count.store(addresses.len() as u32, Ordering::Release);
+        self.changed();
+        Ok(())
+    }
+
+    fn changed(&self) {
+        self.map.view::<Header>(0).epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Becomes the one who receives for everybody at an address, if nobody is.
+    pub(super) fn try_receive_at(&self, address: Gid) -> io::Result<bool> {
+        lock::try_hold(&self.file, byte_of_address(address))
+    }
+
+    /// No longer receives for everybody at an address.
+    pub(super) fn stop_receiving_at(&self, address: Gid) {
+        lock::release(&self.file, byte_of_address(address));
+    }
+
+    /// Whether the member in a slot lives, or may.
+    pub(super) fn lives(&self, slot: u8) -> bool {
+        lock::is_held(&self.file, byte_of_slot(slot), 1).unwrap_or(true)
+    }
+
+    /// Buries the member in a slot if it is dead, and says so.
+    pub(super) fn bury_if_dead(&self, slot: u8) -> bool {
+        if self.lives(slot) || !lock::try_hold(&self.file, byte_of_slot(slot)).unwrap_or(false) {
+            return false;
+        }
+        bury(&self.directory, &self.map, slot);
+        lock::release(&self.file, byte_of_slot(slot));
+        true
+    }
+
+    /// The pipe that this member sleeps on.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Gets in contact with another member, if it lives.
+    pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
+        let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
+        let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
+        // Of a death before the pipe was opened the kernel says nothing.
+        if !self.lives(slot) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Contact { wake, life })
+    }
+
+    /// Makes a ring to another member and announces it; it will be taken when the other looks.
+    pub(super) fn new_ring(&self, to: u8) -> io::Result<ByteProducer<RingMap>> {
+        let name = ring_name(self.slot, self.generation, to);
+        self.directory.remove(&name);
+        let file = self.directory.new_file(&name)?;
+        let made = RING_CAPACITIES.iter().find_map(|&capacity| {
+            let len = RingMap::file_len(capacity);
+            reserve(&file, 0, len).ok().map(|()| capacity)
+        });
+        let Some(capacity) = made else {
+            self.directory.remove(&name);
+            return Err(io::ErrorKind::StorageFull.into());
+        };
+        file.set_len(RingMap::file_len(capacity) as u64)?;
+        // SAFETY: the file is new and its name has our slot and generation: nobody else puts
+        // anything into this ring.
+        let ring = unsafe { ByteProducer::new(RingMap::new(&file, capacity)?) };
+        let inbox = &self.area(to).inbox[usize::from(self.slot) / 64];
+        inbox.fetch_or(1 << (self.slot % 64), Ordering::AcqRel);
+        Ok(ring)
+    }
+
+    /// Takes the rings that others have made to this member: the slots, each once.
+    pub(super) fn new_senders(&self) -> Vec<u8> {
+        let mut slots = Vec::new();
+        for (i, word) in self.area(self.slot).inbox.iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let slot = i * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                slots.extend(u8::try_from(slot).ok().filter(|&s| usize::from(s) < SLOTS));
+            }
+        }
+        slots
+    }
+
+    /// Whether [`Member::new_senders`] has something.
+    #[inline]
+    pub(super) fn has_new_senders(&self) -> bool {
+        self.area(self.slot).inbox.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Opens the rings from the member in a slot and from those that were there before, with their
+    /// generations, oldest first. Once a ring is mapped here it needs no name any more.
+    pub(super) fn rings_from(&self, from: u8) -> Vec<(u32, ByteConsumer<RingMap>)> {
+        let mut rings = Vec::new();
+        for (name, generation) in self.directory.names().iter().filter_map(|name| {
+            let (sender, generation, receiver) = parse_ring_name(name)?;
+            ((sender, receiver) == (from, self.slot)).then_some((name, generation))
+        }) {
+            match self.open_ring(name) {
+                Ok(ring) => rings.push((generation, ring)),
+                Err(e) => tracing::debug!("{name}: {e}"),
+            }
+        }
+        rings.sort_by_key(|(generation, _)| *generation);
+        rings
+    }
+
+    fn open_ring(&self, name: &str) -> io::Result<ByteConsumer<RingMap>> {
+        let file = self.directory.file(name, false)?;
+        self.directory.remove(name);
+        let len = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let capacity = RING_CAPACITIES.into_iter().find(|&c| RingMap::file_len(c) == len);
+        let memory = RingMap::new(&file, capacity.ok_or(io::ErrorKind::InvalidData)?)?;
+        // SAFETY: the name had our slot, and is gone: nobody else takes anything from this ring.
+        Ok(unsafe { ByteConsumer::new(memory) })
+    }
+
+    /// Gives up the slot; the others hear of it at once. Later calls do nothing.
+    pub(super) fn leave(&self) {
+        if self.left.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let is_setup = hold_setup(&self.file).is_ok();
+        bury(&self.directory, &self.map, self.slot);
+        lock::release(&self.file, byte_of_slot(self.slot));
+        let all = SLOTS as i64;
+        if is_setup && !lock::is_held(&self.file, FIRST_SLOT, all).unwrap_or(true) {
+            self.directory.remove_all(|_| true);
+            self.directory.remove_self();
+        }
+        lock::release(&self.file, SETUP);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Waits until nobody else sets up the registry or takes it down, and keeps others from it.
+fn hold_setup(file: &File) -> io::Result<()> {
+    for _ in 0..SETUP_LOOKS {
+        if lock::try_hold(file, SETUP)? {
+            return Ok(());
+        }
+        let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
+    }
+    let why = "another process is stopped while it opens a device";
+    Err(io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
+/// Holds the byte of a slot that nobody lives in.
+fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
+    let start = fastrand::Rng::with_seed(seed).usize(..SLOTS);
+    for i in 0..SLOTS {
+        let slot = ((start + i) % SLOTS) as u8;
+        if lock::try_hold(file, byte_of_slot(slot))? {
+            return Ok(slot);
+        }
+    }
+    let why = format!("{SLOTS} devices are open on this host already");
+    Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
+}
+
+/// Empties a slot whose byte the caller holds and removes the files of its member.
+fn bury(directory: &Directory, map: &Mapping, slot: u8) {
+    let header = map.view::<Header>(0);
+    let state = &header.states[usize::from(slot)];
+    if state.load(Ordering::Acquire) & 1 == 0 {
+        return;
+    }
+    state.fetch_and(!1, Ordering::AcqRel);
+    header.epoch.fetch_add(1, Ordering::AcqRel);
+    directory.remove(&wake_name(slot));
+    directory.remove(&life_name(slot));
+    // What it sent last may still be read; what was sent to it will not.
+    directory.remove_all(|name| parse_ring_name(name).is_some_and(|(_, _, to)| to == slot));
+}
+
+/// Empties the area of a slot whose byte the caller holds.
+fn empty(area: &Slot) {
+    area.sleeping.store(0, Ordering::Relaxed);
+    area.address_count.store(0, Ordering::Relaxed);
+    area.service_count.store(0, Ordering::Relaxed);
+    for word in &area.inbox {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Makes sure that there is memory behind a part of a file: a mapping without it would end the
+/// process.
+fn reserve(file: &File, start: usize, len: usize) -> io::Result<()> {
+    let (start, len) = (start as libc::off_t, len as libc::off_t);
+    Ok(fallocate(file, FallocateFlags::empty(), start, len)?)
+}
+
+fn byte_of_slot(slot: u8) -> i64 {
+    FIRST_SLOT + i64::from(slot)
+}
+
+fn byte_of_address(address: Gid) -> i64 {
+    RECEIVERS + mix(address, 0)
+}
+
+fn byte_of_service(address: Gid, id: u64) -> i64 {
+    SERVICES + mix(address, id)
+}
+
+/// A number below 2^61 that stands for both. That two have the same is next to impossible.
+fn mix(address: Gid, id: u64) -> i64 {
+    let whole = u128::from_be_bytes(address.0);
+    let parts = [(whole >> 64) as u64, whole as u64, id];
+    let mixed = parts.into_iter().fold(0, |all: u64, part| {
+        let mut n = (all ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        n ^= n >> 32;
+        n = n.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        n ^ n >> 29
+    });
+    (mixed >> 3) as i64
+}
+
+fn wake_name(slot: u8) -> String {
+    format!("wake-{slot}")
+}
+
+fn life_name(slot: u8) -> String {
+    format!("life-{slot}")
+}
+
+fn ring_name(from: u8, generation: u32, to: u8) -> String {
+    format!("ring-{from}-{to}-{generation}")
+}
+
+/// Sender, its generation, and receiver.
+fn parse_ring_name(name: &str) -> Option<(u8, u32, u8)> {
+    let mut parts = name.strip_prefix("ring-")?.split('-');
+    let (from, to) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((from, parts.next()?.parse().ok()?, to))
+}
+
+#[cfg(test)]
+mod tests;

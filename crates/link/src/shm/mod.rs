@@ -1,0 +1,357 @@
+//! Many processes, one address.
+//!
+//! Processes on one host share its addresses; the number of a queue pair says whose it is. Each
+//! process has an engine of its own. Those of one user find each other in a registry (`member`)
+//! and pass each other trains through rings in shared memory (`peers`), two for each pair that has
+//! to do with each other, made at the first contact. There is no daemon.
+//!
+//! What comes from other hosts comes to one UDP port, which one process can have. It hands packets
+//! for the others on (`demux` says whose they are). When it goes, the others hear of it from the
+//! kernel, and one of them takes its place. Everybody sends from sockets of their own.
+//!
+//! Nothing here makes anything reliable: a ring that stays full, a process that dies and a port
+//! that changes hands lose packets, as networks do.
+
+mod demux;
+mod directory;
+mod layout;
+mod lock;
+mod map;
+mod member;
+mod peers;
+mod places;
+mod record;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Train};
+use feroce_wire::Gid;
+
+use crate::{Link, LinkCounters, Sent, UdpConfig, UdpLink};
+pub use member::Member;
+use peers::{Peers, Pushed, Route};
+use places::Places;
+
+/// While something comes through the rings, the wire is asked once in so many calls.
+const WIRE_EVERY: u32 = 8;
+/// The wire is asked each time again when so many calls in a row found nothing in the rings.
+const QUIET: u32 = 64;
+
+/// How often to look for what nobody tells us, while somebody calls anyway.
+const LOOK_NS: u64 = 10_000_000;
+/// The same, if something is about to happen.
+const HURRY_NS: u64 = 1_000_000;
+/// How often to look for dead members that nobody has heard of.
+const BURY_NS: u64 = 500_000_000;
+
+/// Most records to this member itself that wait.
+const MAX_LOCAL: usize = 1024;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_trains: u64,
+    /// Trains to queue pairs that nobody has.
+    tx_nobody: u64,
+    rx_trains: u64,
+    forwarded: u64,
+    forward_lost: u64,
+}
+
+/// A link to other hosts and to the other processes of this one.
+#[derive(Debug)]
+pub struct HostLink {
+    udp: UdpLink,
+    peers: Peers,
+    places: Places,
+    member: Arc<Member>,
+    /// Records to this member itself.
+    local: VecDeque<Vec<u8>>,
+    /// How many calls in a row found nothing in the rings.
+    quiet: u32,
+    /// How many calls ago the wire was asked.
+    since_wire: u32,
+    next_look: Instant,
+    next_burial: Instant,
+    in_hurry: bool,
+    counters: Counters,
+}
+
+impl HostLink {
+    /// A link without addresses, of a member of the registry.
+    pub fn new(config: UdpConfig, member: Arc<Member>) -> io::Result<Self> {
+        let udp = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
+        let peers = Peers::new(Arc::clone(&member), udp.wait_fd())?;
+        Ok(Self {
+            udp,
+            peers,
+            places: Places::default(),
+            member,
+            local: VecDeque::new(),
+            quiet: QUIET,
+            since_wire: 0,
+            next_look: Instant::ZERO,
+            next_burial: Instant::ZERO,
+            in_hurry: false,
+            counters: Counters::default(),
+        })
+    }
+
+    /// What a receiver on this host sees of packets on a path.
+    fn meta_of(&self, path: &Path) -> RxMeta {
+        RxMeta::from(&self.udp.actual_path(path))
+    }
+
+    fn send_to_slot(&mut self, now: Instant, slot: u8, train: &Train) -> Sent {
+        let meta = self.meta_of(&train.path);
+        let write = |out: &mut [u8]| record::write_train(train, meta, out);
+        match self.peers.push(now, slot, record::len_of(train), write) {
+            Pushed::Full => return Sent::Full,
+            Pushed::Done => self.counters.tx_trains += 1,
+            Pushed::Lost => {}
+        }
+        Sent::Done
+    }
+
+    /// Sends a train back to this member.
+    fn send_to_self(&mut self, record: Vec<u8>) {
+        if self.local.len() < MAX_LOCAL {
+            self.local.push_back(record);
+            self.counters.tx_trains += 1;
+        }
+    }
+
+    fn record_of(&self, train: &Train) -> Vec<u8> {
+        let mut record = vec![0; record::len_of(train)];
+        record::write_train(train, self.meta_of(&train.path), &mut record);
+        record
+    }
+
+    /// Sends a management datagram to whom it is for.
+    fn send_management(&mut self, now: Instant, train: &Train) -> Sent {
+        let record = self.record_of(train);
+        let (dst, packet) = (train.path.dst, &record[record::META..]);
+        let named = self.peers.named_by(dst, packet).or_else(|| self.peers.anybody_at(dst));
+        match named {
+            Some(slot) if slot == self.member.slot() => self.send_to_self(record),
+            Some(slot) => return self.send_to_slot(now, slot, train),
+            None => self.counters.tx_nobody += 1,
+        }
+        Sent::Done
+    }
+
+    /// Sends the first trains of several, as many as go the same way.
+    fn send_some(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        let way = |train: &Train| self.peers.route(train.path.dst, train.bth.dest_qp);
+        let Some(first) = trains.first() else { return Ok(0) };
+        let sent = match way(first) {
+            Route::Wire => {
+                let others = trains[1..].iter().take_while(|train| way(train) == Route::Wire);
+                let together = 1 + others.count();
+                return self.udp.send_all(now, &trains[..together]);
+            }
+            Route::Slot(slot) => self.send_to_slot(now, slot, first),
+            Route::Management => self.send_management(now, first),
+            Route::Own => {
+                self.send_to_self(self.record_of(first));
+                Sent::Done
+            }
+            Route::Nobody => {
+                self.counters.tx_nobody += 1;
+                Sent::Done
+            }
+        };
+        Ok(usize::from(sent == Sent::Done))
+    }
+
+    /// What nobody tells us: who has gone, and whether there is a place to take.
+    #[cold]
+    fn look(&mut self, now: Instant) {
+        self.peers.hear();
+        if now >= self.next_burial {
+            self.next_burial = now.plus_nanos(BURY_NS);
+            self.peers.bury_all_dead();
+        }
+        let all_taken = self.places.take(&mut self.udp, &self.member, &mut self.peers);
+        self.in_hurry = self.peers.bury_suspects() || !all_taken;
+        self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
+    }
+
+    /// Whether to ask the wire this time. It takes a system call, which would be felt in the rings.
+    fn is_turn_of_wire(&mut self) -> bool {
+        self.since_wire += 1;
+        let is_turn = self.quiet >= QUIET || self.since_wire >= WIRE_EVERY;
+        if is_turn {
+            self.since_wire = 0;
+        }
+        is_turn && self.udp.is_watching()
+    }
+}
+
+/// Passes on what came from the wire: to other members what is theirs, to `sink` the rest. Packets
+/// that came together may be for several.
+fn distribute(
+    now: Instant,
+    train: &RxTrain<'_>,
+    peers: &mut Peers,
+    counters: &mut Counters,
+    sink: &mut dyn FnMut(&RxTrain<'_>),
+) {
+    let dst = train.meta.dst;
+    if !peers.shares(dst) {
+        return sink(train);
+    }
+    let mut run = 0..0;
+    let mut run_is_for = None;
+    let mut pass = |bytes: std::ops::Range<usize>, slot, peers: &mut Peers| {
+        let part = crate::icrc::part(train, bytes);
+        match slot {
+            _ if part.bytes.is_empty() => {}
+            None => sink(&part),
+            Some(slot) => {
+                let len = record::META + part.bytes.len();
+                let write = |out: &mut [u8]| record::write_received(&part, out);
+                match peers.push(now, slot, len, write) {
+                    Pushed::Done => counters.forwarded += 1,
+                    Pushed::Full | Pushed::Lost => counters.forward_lost += 1,
+                }
+            }
+        }
+    };
+    let me = peers.own_slot();
+    for packet in train.bytes.chunks(train.stride.max(1)) {
+        let slot = peers.named_by(dst, packet).filter(|slot| *slot != me);
+        if slot != run_is_for {
+            pass(run.clone(), run_is_for, peers);
+            (run, run_is_for) = (run.end..run.end, slot);
+        }
+        run.end += packet.len();
+    }
+    pass(run, run_is_for, peers);
+}
+
+impl Link for HostLink {
+    fn caps(&self) -> LinkCaps {
+        self.udp.caps()
+    }
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        let sent = self.send_all(now, std::slice::from_ref(train))?;
+        Ok(if sent == 1 { Sent::Done } else { Sent::Full })
+    }
+
+    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.peers.sync();
+        let mut taken = 0;
+        let outcome = loop {
+            match self.send_some(now, &trains[taken..]) {
+                Ok(0) => break Ok(taken),
+                Ok(some) => taken += some,
+                Err(e) => break Err(e),
+            }
+        };
+        self.peers.flush();
+        outcome
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        if now >= self.next_look {
+            self.look(now);
+        }
+        self.peers.sync();
+        let mut taken = 0;
+        while taken < budget
+            && let Some(record) = self.local.pop_front()
+        {
+            record::read(&record).iter().for_each(&mut *sink);
+            taken += 1;
+        }
+        let is_turn_of_wire = self.is_turn_of_wire();
+        let for_wire = if is_turn_of_wire { budget / 2 } else { 0 };
+        taken += self.peers.receive(budget.saturating_sub(taken + for_wire), sink);
+        self.counters.rx_trains += taken as u64;
+        self.quiet = if taken > 0 { 0 } else { self.quiet.saturating_add(1) };
+        if is_turn_of_wire && taken < budget {
+            let (peers, counters) = (&mut self.peers, &mut self.counters);
+            let received = self.udp.receive(now, budget - taken, &mut |train| {
+                distribute(now, train, peers, counters, sink);
+            });
+            self.peers.flush();
+            taken += received?;
+        }
+        Ok(taken)
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.peers.wait_fd()
+    }
+
+    fn arm(&mut self, now: Instant) -> bool {
+        // Whoever sleeps asks the wire first when it wakes.
+        self.quiet = QUIET;
+        if now >= self.next_look {
+            self.look(now);
+        }
+        self.peers.arm() && self.local.is_empty()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.local.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        if self.in_hurry {
+            return Some(self.next_look);
+        }
+        (!self.peers.is_empty()).then_some(self.next_burial)
+    }
+
+    fn actual_path(&self, path: &Path) -> Path {
+        self.udp.actual_path(path)
+    }
+
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        self.peers.sync();
+        self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.udp.join(group)
+    }
+
+    fn leave(&mut self, group: Gid) -> io::Result<()> {
+        self.udp.leave(group)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let (c, p) = (&self.counters, &self.peers.counters);
+        let mut counters = self.udp.counters();
+        counters.extend([
+            ("shm_tx_trains", c.tx_trains),
+            ("shm_tx_full", p.full),
+            ("shm_tx_lost", p.lost),
+            ("shm_tx_nobody", c.tx_nobody),
+            ("shm_rx_trains", c.rx_trains),
+            ("shm_rx_malformed", p.malformed),
+            ("shm_forwarded", c.forwarded),
+            ("shm_forward_lost", c.forward_lost),
+            ("shm_taken_over", self.places.taken_over()),
+            ("shm_buried", p.buried),
+        ]);
+        counters
+    }
+}
+
+impl Drop for HostLink {
+    fn drop(&mut self) {
+        // The port is free before others hear that they may have it.
+        let _ = self.udp.set_addresses(&[]);
+        self.member.leave();
+    }
+}

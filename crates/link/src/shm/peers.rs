@@ -1,0 +1,495 @@
+//! The other members as one of them sees them: where they are, and the rings to and from them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
+use feroce_train::{Instant, RxTrain};
+use feroce_wire::{Gid, Qpn};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::demux::{self, Target};
+use super::layout::SLOTS;
+use super::map::RingMap;
+use super::member::{Contact, Member};
+use super::record::{self, MAX_RECORD};
+
+/// How long a member that takes nothing from its full ring holds up the others. After that its
+/// packets are lost, as those to a full receive buffer are, until it takes something.
+const STUCK_NS: u64 = 10_000_000;
+
+/// Most records taken from one ring before the next has its turn, at least.
+const TURN: usize = 4;
+
+/// What the epoll instance says of the pipe that this member sleeps on.
+const WAKE: u64 = SLOTS as u64;
+/// What the epoll instance says of the wire.
+const WIRE: u64 = WAKE + 1;
+
+/// Where packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Route {
+    /// To another host, or to all members of a group.
+    Wire,
+    /// To another member.
+    Slot(u8),
+    /// Back.
+    Own,
+    /// To queue pair 1 of somebody on this host: what is in them decides.
+    Management,
+    /// To an address of this host, where nobody has that queue pair.
+    Nobody,
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pushed {
+    /// It is on its way.
+    Done,
+    /// There is no room now.
+    Full,
+    /// It is lost.
+    Lost,
+}
+
+/// Another member.
+#[derive(Debug)]
+struct Peer {
+    generation: u32,
+    /// Its addresses, and whether it receives for everybody there.
+    addresses: Vec<(Gid, bool)>,
+    contact: Option<Contact>,
+    out: Option<ByteProducer<RingMap>>,
+    /// There was no way to it when last tried; not tried again before something changes.
+    refused: bool,
+    /// Since when its ring is full, and how much it had taken then.
+    stuck: Option<(Instant, u32)>,
+    /// Something was put into its ring that it has not been shown yet.
+    touched: bool,
+}
+
+impl Peer {
+    fn new(generation: u32) -> Self {
+        Self {
+            generation,
+            addresses: Vec::new(),
+            contact: None,
+            out: None,
+            refused: false,
+            stuck: None,
+            touched: false,
+        }
+    }
+
+    fn has(&self, address: Gid) -> bool {
+        self.addresses.iter().any(|(gid, _)| *gid == address)
+    }
+}
+
+/// A ring to this member.
+#[derive(Debug)]
+struct Incoming {
+    from: u8,
+    generation: u32,
+    ring: ByteConsumer<RingMap>,
+    /// Nobody will put anything into it any more.
+    is_last: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerCounters {
+    pub(super) full: u64,
+    pub(super) lost: u64,
+    pub(super) malformed: u64,
+    pub(super) buried: u64,
+}
+
+/// The other members.
+#[derive(Debug)]
+pub(super) struct Peers {
+    member: Arc<Member>,
+    /// Of the registry, when it was last looked at.
+    epoch: u32,
+    slots: Vec<Option<Box<Peer>>>,
+    /// Slots that are in use.
+    used: Vec<u8>,
+    /// Every address that another member has, in order.
+    known: Vec<Gid>,
+    /// The addresses of this member.
+    own: Vec<Gid>,
+    incoming: Vec<Incoming>,
+    /// Which ring is asked first.
+    turn: usize,
+    /// Members whose ring has something that they have not been shown.
+    touched: Vec<u8>,
+    /// Members that seem to have gone, and are not buried yet.
+    suspects: Vec<u8>,
+    epoll: Epoll,
+    record: Vec<u8>,
+    pub(super) counters: PeerCounters,
+}
+
+impl Peers {
+    /// `wire` is readable when something has arrived from other hosts.
+    pub(super) fn new(member: Arc<Member>, wire: BorrowedFd<'_>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(member.wake_fd(), EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        epoll.add(wire, EpollEvent::new(EpollFlags::EPOLLIN, WIRE))?;
+        let mut peers = Self {
+            epoch: member.epoch(),
+            member,
+            slots: (0..SLOTS).map(|_| None).collect(),
+            used: Vec::new(),
+            known: Vec::new(),
+            own: Vec::new(),
+            incoming: Vec::new(),
+            turn: 0,
+            touched: Vec::new(),
+            suspects: Vec::new(),
+            epoll,
+            record: vec![0; MAX_RECORD],
+            counters: PeerCounters::default(),
+        };
+        peers.look();
+        Ok(peers)
+    }
+
+    pub(super) fn own_slot(&self) -> u8 {
+        self.member.slot()
+    }
+
+    pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// Follows the registry, if it has changed.
+    #[inline]
+    pub(super) fn sync(&mut self) {
+        if self.member.epoch() != self.epoch {
+            self.look();
+        }
+    }
+
+    /// Looks who is there.
+    #[cold]
+    fn look(&mut self) {
+        // Before anything is read: what changes meanwhile changes it again.
+        self.epoch = self.member.epoch();
+        let others: Vec<(u8, u32)> = self.member.others().collect();
+        self.used.clear();
+        self.known.clear();
+        for (slot, place) in (0..).zip(&mut self.slots) {
+            let Some(&(_, generation)) = others.iter().find(|(other, _)| *other == slot) else {
+                *place = None;
+                continue;
+            };
+            if place.as_ref().is_none_or(|peer| peer.generation != generation) {
+                *place = Some(Box::new(Peer::new(generation)));
+            }
+            let Some(peer) = place else { continue };
+            peer.addresses = self.member.addresses_of(slot);
+            peer.refused = false;
+            self.used.push(slot);
+            self.known.extend(peer.addresses.iter().map(|(gid, _)| *gid));
+        }
+        self.known.sort_unstable();
+        self.known.dedup();
+        let slots = &self.slots;
+        let is_there = |slot: u8, generation| {
+            slots[usize::from(slot)].as_ref().is_some_and(|peer| peer.generation == generation)
+        };
+        self.touched.retain(|slot| slots[usize::from(*slot)].is_some());
+        self.suspects.retain(|slot| slots[usize::from(*slot)].is_some());
+        for ring in &mut self.incoming {
+            ring.is_last = !is_there(ring.from, ring.generation);
+        }
+    }
+
+    pub(super) fn set_own(&mut self, addresses: impl IntoIterator<Item = Gid>) {
+        self.own = addresses.into_iter().collect();
+    }
+
+    /// Whether there is anybody to look after.
+    pub(super) fn is_empty(&self) -> bool {
+        self.used.is_empty() && self.incoming.is_empty()
+    }
+
+    /// Whether another member has an address.
+    #[inline]
+    pub(super) fn shares(&self, address: Gid) -> bool {
+        self.known.binary_search(&address).is_ok()
+    }
+
+    fn peer(&self, slot: u8) -> Option<&Peer> {
+        self.slots.get(usize::from(slot))?.as_deref()
+    }
+
+    /// Where packets to a queue pair at an address go.
+    #[inline]
+    pub(super) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
+        let (is_own, is_known) = (self.own.contains(&dst), self.shares(dst));
+        if !is_own && !is_known {
+            return Route::Wire;
+        }
+        if qpn == Qpn::QP1 {
+            return Route::Management;
+        }
+        match demux::of_qpn(qpn) {
+            Target::Slot(slot) if slot == self.member.slot() && is_own => Route::Own,
+            Target::Slot(slot) if self.peer(slot).is_some_and(|p| p.has(dst)) => Route::Slot(slot),
+            _ => Route::Nobody,
+        }
+    }
+
+    /// The slot of whom a packet to an address of this host is for, if it names anybody.
+    pub(super) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
+        let me = self.member.slot();
+        let is_at = |slot: u8| match slot == me {
+            true => self.own.contains(&dst),
+            false => self.peer(slot).is_some_and(|p| p.has(dst)),
+        };
+        match demux::of_packet(packet) {
+            Target::Slot(slot) => Some(slot).filter(|slot| is_at(*slot)),
+            Target::Service(id) => {
+                let mut all = self.used.iter().copied().chain([me]);
+                all.find(|slot| is_at(*slot) && self.member.serves(*slot, dst, id))
+            }
+            Target::Any => None,
+        }
+    }
+
+    /// Who should answer at an address of this host if nobody is named: this member if it can.
+    pub(super) fn anybody_at(&self, dst: Gid) -> Option<u8> {
+        if self.own.contains(&dst) {
+            return Some(self.member.slot());
+        }
+        self.receiver_at(dst).or_else(|| {
+            let mut used = self.used.iter().copied();
+            used.find(|slot| self.peer(*slot).is_some_and(|p| p.has(dst)))
+        })
+    }
+
+    /// The other member that receives for everybody at an address.
+    fn receiver_at(&self, address: Gid) -> Option<u8> {
+        let mut used = self.used.iter().copied();
+        used.find(|slot| self.peer(*slot).is_some_and(|p| p.addresses.contains(&(address, true))))
+    }
+
+    /// Sees to it that we hear when the member has gone that receives at an address. False: there
+    /// is none.
+    pub(super) fn watch_receiver(&mut self, address: Gid) -> bool {
+        self.receiver_at(address).is_some_and(|slot| self.contact(slot))
+    }
+
+    /// Gets in contact with a member. False: there is no way to it.
+    fn contact(&mut self, slot: u8) -> bool {
+        let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
+        if peer.contact.is_some() {
+            return true;
+        }
+        let watched = self.member.contact(slot).and_then(|contact| {
+            // Nothing is asked for: that the other end has gone is always told.
+            let event = EpollEvent::new(EpollFlags::empty(), slot.into());
+            self.epoll.add(contact.life(), event)?;
+            Ok(contact)
+        });
+        match watched {
+            Ok(contact) => peer.contact = Some(contact),
+            Err(e) => {
+                tracing::debug!("no contact with member {slot}: {e}");
+                self.suspect(slot);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes a way to a member, if there is none yet.
+    fn reach(&mut self, slot: u8) -> bool {
+        let Some(peer) = self.peer(slot) else { return false };
+        if peer.out.is_some() {
+            return true;
+        }
+        if peer.refused {
+            return false;
+        }
+        let made = if self.contact(slot) { self.member.new_ring(slot).ok() } else { None };
+        let is_made = made.is_some();
+        if !is_made {
+            tracing::warn!("no ring to member {slot}: packets to it are lost (is /dev/shm full?)");
+        }
+        if let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() {
+            (peer.out, peer.refused) = (made, !is_made);
+        }
+        is_made
+    }
+
+    /// Puts a record of `len` bytes into the ring to a member.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        slot: u8,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Pushed {
+        if !self.reach(slot) {
+            self.counters.lost += 1;
+            return Pushed::Lost;
+        }
+        let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return Pushed::Lost };
+        let Some(ring) = &mut peer.out else { return Pushed::Lost };
+        match ring.stage(len, write) {
+            Ok(true) => {
+                peer.stuck = None;
+                if !peer.touched {
+                    peer.touched = true;
+                    self.touched.push(slot);
+                }
+                return Pushed::Done;
+            }
+            Ok(false) => {
+                let removed = ring.removed();
+                let (since, at) = *peer.stuck.get_or_insert((now, removed));
+                if at != removed {
+                    peer.stuck = Some((now, removed));
+                } else if now.nanos_since(since) > STUCK_NS {
+                    self.counters.lost += 1;
+                    return Pushed::Lost;
+                }
+                self.counters.full += 1;
+                return Pushed::Full;
+            }
+            Err(e) => tracing::warn!("member {slot}: {e}"),
+        }
+        (peer.out, peer.refused) = (None, true);
+        self.counters.lost += 1;
+        Pushed::Lost
+    }
+
+    /// Shows the others what was put into their rings, and wakes those that sleep.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        while let Some(slot) = self.touched.pop() {
+            let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { continue };
+            peer.touched = false;
+            if let Some(ring) = &mut peer.out {
+                ring.publish();
+            }
+            if let Some(contact) = &peer.contact
+                && must_wake(&self.member.area(slot).sleeping)
+            {
+                contact.wake();
+            }
+        }
+    }
+
+    /// Hands what has come through the rings to `sink`.
+    #[inline]
+    pub(super) fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        if self.member.has_new_senders() {
+            self.take_rings();
+        }
+        let (mut taken, rings) = (0, self.incoming.len());
+        let quota = (budget / rings.max(1)).max(TURN);
+        let mut is_over = false;
+        for i in 0..rings {
+            let incoming = &mut self.incoming[(self.turn + i) % rings];
+            let most = (taken + quota).min(budget);
+            while taken < most {
+                match incoming.ring.pop(&mut self.record) {
+                    Ok(Some(len)) => match record::read(&self.record[..len]) {
+                        Some(train) => sink(&train),
+                        None => self.counters.malformed += 1,
+                    },
+                    Ok(None) => {
+                        is_over |= incoming.is_last;
+                        break;
+                    }
+                    Err(e) => {
+                        tracing::warn!("member {}: {e}", incoming.from);
+                        self.counters.malformed += 1;
+                        (incoming.is_last, is_over) = (true, true);
+                        break;
+                    }
+                }
+                taken += 1;
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if is_over {
+            self.incoming.retain(|incoming| !incoming.is_last || !incoming.ring.is_empty());
+        }
+        taken
+    }
+
+    #[cold]
+    fn take_rings(&mut self) {
+        for from in self.member.new_senders() {
+            for (generation, ring) in self.member.rings_from(from) {
+                let is_last = self.member.generation_of(from) != Some(generation);
+                self.incoming.push(Incoming { from, generation, ring, is_last });
+            }
+        }
+    }
+
+    /// This member is about to sleep. False: something has come.
+    pub(super) fn arm(&mut self) -> bool {
+        self.hear();
+        let mut ignored = [0; 64];
+        while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
+        fall_asleep(&self.member.area(self.member.slot()).sleeping);
+        let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty());
+        is_quiet && !self.member.has_new_senders() && self.member.epoch() == self.epoch
+    }
+
+    /// Takes note of who has gone.
+    pub(super) fn hear(&mut self) {
+        let mut events = [EpollEvent::empty(); 16];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            let Ok(slot) = u8::try_from(event.data()) else { continue };
+            if event.data() >= SLOTS as u64 {
+                continue;
+            }
+            if let Some(contact) =
+                self.slots[usize::from(slot)].as_ref().and_then(|peer| peer.contact.as_ref())
+            {
+                let _ = self.epoll.delete(contact.life());
+            }
+            self.suspect(slot);
+        }
+        self.bury_suspects();
+    }
+
+    /// A member seems to have gone.
+    fn suspect(&mut self, slot: u8) {
+        if !self.suspects.contains(&slot) {
+            self.suspects.push(slot);
+        }
+    }
+
+    /// Buries those that have gone, and says whether there are some that seem to have.
+    pub(super) fn bury_suspects(&mut self) -> bool {
+        if self.suspects.is_empty() {
+            return false;
+        }
+        let (member, buried) = (&self.member, &mut self.counters.buried);
+        self.suspects.retain(|&slot| {
+            let is_buried = member.bury_if_dead(slot);
+            *buried += u64::from(is_buried);
+            !is_buried && member.generation_of(slot).is_some()
+        });
+        self.sync();
+        !self.suspects.is_empty()
+    }
+
+    /// Buries whoever is dead, known to us or not.
+    pub(super) fn bury_all_dead(&mut self) {
+        for &slot in &self.used {
+            self.counters.buried += u64::from(self.member.bury_if_dead(slot));
+        }
+        self.sync();
+    }
+}

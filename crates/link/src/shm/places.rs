@@ -1,0 +1,134 @@
+//! Who receives what other hosts send: for each address one member, and who waits for its place.
+
+use std::io;
+
+use feroce_wire::Gid;
+use nix::poll::{PollTimeout, poll};
+
+use super::member::Member;
+use super::peers::Peers;
+use crate::{Link, UdpLink};
+
+/// A process that has just ended may still have the port for a moment: how often to try again, and
+/// how long to wait in between.
+const BIND_LOOKS: u32 = 40;
+const BIND_PAUSE_MS: u8 = 5;
+
+/// The addresses of a member.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    all: Vec<Place>,
+    taken_over: u64,
+}
+
+/// One address.
+#[derive(Debug)]
+struct Place {
+    address: Gid,
+    /// It is ours to receive here: nobody else may.
+    is_ours: bool,
+    /// And we do.
+    receives: bool,
+    /// That we cannot has been said.
+    complained: bool,
+}
+
+impl Places {
+    /// How often this member took the place of another.
+    pub(super) fn taken_over(&self) -> u64 {
+        self.taken_over
+    }
+
+    /// Follows a change of the addresses. An address where neither this member nor another receives
+    /// is an error, and is not taken.
+    pub(super) fn set(
+        &mut self,
+        addresses: &[Gid],
+        udp: &mut UdpLink,
+        member: &Member,
+        peers: &mut Peers,
+    ) -> io::Result<()> {
+        let outcome = udp.set_addresses(addresses);
+        for place in self.all.extract_if(.., |place| !addresses.contains(&place.address)) {
+            if place.is_ours {
+                member.stop_receiving_at(place.address);
+            }
+        }
+        let outcome = outcome.and_then(|()| self.add_missing(addresses, udp, member));
+        if outcome.is_err() {
+            let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
+            udp.set_addresses(&taken)?;
+        }
+        self.show(member, peers)?;
+        outcome
+    }
+
+    fn add_missing(
+        &mut self,
+        addresses: &[Gid],
+        udp: &mut UdpLink,
+        member: &Member,
+    ) -> io::Result<()> {
+        for &address in addresses.iter().filter(|address| !address.is_zero()) {
+            if self.all.iter().any(|place| place.address == address) {
+                continue;
+            }
+            let is_ours = member.try_receive_at(address)?;
+            if is_ours && let Err(e) = listen_patiently(udp, address) {
+                member.stop_receiving_at(address);
+                return Err(e);
+            }
+            self.all.push(Place { address, is_ours, receives: is_ours, complained: false });
+        }
+        Ok(())
+    }
+
+    /// Takes the places that are free. False: there are some where nobody is known to receive.
+    pub(super) fn take(&mut self, udp: &mut UdpLink, member: &Member, peers: &mut Peers) -> bool {
+        let (mut changed, mut all_taken) = (false, true);
+        for place in self.all.iter_mut().filter(|place| !place.receives) {
+            place.is_ours = place.is_ours || member.try_receive_at(place.address).unwrap_or(false);
+            if !place.is_ours {
+                all_taken &= peers.watch_receiver(place.address);
+                continue;
+            }
+            match udp.listen(place.address) {
+                Ok(()) => {
+                    tracing::debug!("receiving at {} for everybody from now on", place.address);
+                    (place.receives, changed) = (true, true);
+                    self.taken_over += 1;
+                }
+                Err(e) => {
+                    all_taken = false;
+                    // The socket of who was here last may not be closed yet.
+                    if e.kind() != io::ErrorKind::AddrInUse && !place.complained {
+                        place.complained = true;
+                        tracing::warn!("nobody receives at {}: {e}", place.address);
+                    }
+                }
+            }
+        }
+        if changed && let Err(e) = self.show(member, peers) {
+            tracing::warn!("{e}");
+        }
+        all_taken
+    }
+
+    fn show(&self, member: &Member, peers: &mut Peers) -> io::Result<()> {
+        let shown: Vec<_> = self.all.iter().map(|place| (place.address, place.receives)).collect();
+        peers.set_own(shown.iter().map(|(address, _)| *address));
+        member.show_addresses(&shown)
+    }
+}
+
+/// Receives at an address, where somebody who has just gone may still be seen.
+fn listen_patiently(udp: &mut UdpLink, address: Gid) -> io::Result<()> {
+    for _ in 0..BIND_LOOKS {
+        match udp.listen(address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return outcome,
+        }
+        let _ = poll(&mut [], PollTimeout::from(BIND_PAUSE_MS));
+    }
+    udp.listen(address)
+}
