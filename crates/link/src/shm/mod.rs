@@ -166,10 +166,19 @@ impl HostLink {
         Ok(usize::from(sent == Sent::Done))
     }
 
+    /// Follows the registry. Who has gone from it may have left a place.
+    #[inline]
+    fn sync(&mut self) {
+        if self.peers.sync() {
+            self.next_look = Instant::ZERO;
+        }
+    }
+
     /// What nobody tells us: who has gone, and whether there is a place to take.
     #[cold]
     fn look(&mut self, now: Instant) {
         self.peers.hear();
+        self.peers.bury_suspects();
         if now >= self.next_burial {
             self.next_burial = now.plus_nanos(BURY_NS);
             self.peers.bury_all_dead();
@@ -243,7 +252,7 @@ impl Link for HostLink {
     }
 
     fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        self.peers.sync();
+        self.sync();
         let mut taken = 0;
         let outcome = loop {
             match self.send_some(now, &trains[taken..]) {
@@ -262,10 +271,10 @@ impl Link for HostLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
+        self.sync();
         if now >= self.next_look {
             self.look(now);
         }
-        self.peers.sync();
         let mut taken = 0;
         while taken < budget
             && let Some(record) = self.local.pop_front()
@@ -296,7 +305,8 @@ impl Link for HostLink {
     fn arm(&mut self, now: Instant) -> bool {
         // Whoever sleeps asks the wire first when it wakes.
         self.quiet = QUIET;
-        if now >= self.next_look {
+        self.sync();
+        if self.peers.hear() || now >= self.next_look {
             self.look(now);
         }
         self.peers.arm() && self.local.is_empty()
@@ -317,7 +327,7 @@ impl Link for HostLink {
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        self.peers.sync();
+        self.sync();
         self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
     }
 

@@ -163,12 +163,14 @@ impl Peers {
         self.epoll.0.as_fd()
     }
 
-    /// Follows the registry, if it has changed.
+    /// Follows the registry, and says whether it has changed.
     #[inline]
-    pub(super) fn sync(&mut self) {
-        if self.member.epoch() != self.epoch {
+    pub(super) fn sync(&mut self) -> bool {
+        let has_changed = self.member.epoch() != self.epoch;
+        if has_changed {
             self.look();
         }
+        has_changed
     }
 
     /// Looks who is there.
@@ -179,7 +181,7 @@ impl Peers {
         let others: Vec<(u8, u32)> = self.member.others().collect();
         self.used.clear();
         self.known.clear();
-        for (slot, place) in (0..).zip(&mut self.slots) {
+        for (slot, place) in (0..SLOTS as u8).zip(&mut self.slots) {
             let Some(&(_, generation)) = others.iter().find(|(other, _)| *other == slot) else {
                 *place = None;
                 continue;
@@ -436,7 +438,6 @@ impl Peers {
 
     /// This member is about to sleep. False: something has come.
     pub(super) fn arm(&mut self) -> bool {
-        self.hear();
         let mut ignored = [0; 64];
         while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
         fall_asleep(&self.member.area(self.member.slot()).sleeping);
@@ -444,8 +445,9 @@ impl Peers {
         is_quiet && !self.member.has_new_senders() && self.member.epoch() == self.epoch
     }
 
-    /// Takes note of who has gone.
-    pub(super) fn hear(&mut self) {
+    /// Takes note of who has gone, and says whether anybody has.
+    pub(super) fn hear(&mut self) -> bool {
+        let mut somebody = false;
         let mut events = [EpollEvent::empty(); 16];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
@@ -459,8 +461,9 @@ impl Peers {
                 let _ = self.epoll.delete(contact.life());
             }
             self.suspect(slot);
+            somebody = true;
         }
-        self.bury_suspects();
+        somebody
     }
 
     /// A member seems to have gone.

@@ -20,14 +20,16 @@ pub(super) const ECT0: u8 = 2;
 pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
     let rx = open(config, addr)?;
     let bind_to: SockAddr = socket_addr(addr, ROCE_UDP_PORT, scope).into();
-    rx.bind(&bind_to).map_err(|e| describe_bind(&e, addr, ROCE_UDP_PORT))?;
+    rx.bind(&bind_to).map_err(|e| describe(&e, BIND, addr))?;
     prepare_rx(config, &rx, addr)?;
     Ok(rx)
 }
 
 /// The sockets that send from an address.
 pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
-    (0..config.flows.max(1)).map(|flow| open_tx(config, addr, scope, flow)).collect()
+    let open =
+        |flow| open_tx(config, addr, scope, flow).map_err(|e| describe(&e, "send from", addr));
+    (0..config.flows.max(1)).map(open).collect()
 }
 
 /// A sending socket on a port that nobody has; `flow` says where to begin looking.
@@ -53,7 +55,7 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
         match socket.bind(&socket_addr(addr, port, scope).into()) {
             Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-            Err(e) => return Err(describe_bind(&e, addr, port)),
+            Err(e) => return Err(e),
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
@@ -69,7 +71,7 @@ pub(super) fn open_group(
     let rx = open(config, group)?;
     rx.set_reuse_address(true)?;
     rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())
-        .map_err(|e| describe_bind(&e, group, ROCE_UDP_PORT))?;
+        .map_err(|e| describe(&e, BIND, group))?;
     match group.as_ipv4() {
         Some(v4) => {
             let on = match (scope, local.and_then(Gid::as_ipv4)) {
@@ -133,15 +135,20 @@ fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> 
     Ok(())
 }
 
-/// Says what to do about an address that cannot be bound.
-fn describe_bind(e: &io::Error, addr: Gid, port: u16) -> io::Error {
+/// What is done with addresses that receive.
+const BIND: &str = "bind UDP port 4791 of";
+
+/// Says what to do about an address that cannot be used.
+fn describe(e: &io::Error, what: &str, addr: Gid) -> io::Error {
     let hint = match e.kind() {
-        io::ErrorKind::AddrInUse => ": another process has it that does not share it with this one",
+        io::ErrorKind::AddrInUse if what == BIND => {
+            ": another process has it that does not share it with this one"
+        }
         io::ErrorKind::AddrNotAvailable => ": the address is not one of this machine",
         io::ErrorKind::InvalidInput if addr.as_ipv4().is_none() => {
             ": a link-local address needs an interface"
         }
         _ => "",
     };
-    io::Error::new(e.kind(), format!("cannot bind UDP port {port} of {addr}: {e}{hint}"))
+    io::Error::new(e.kind(), format!("cannot {what} {addr}: {e}{hint}"))
 }

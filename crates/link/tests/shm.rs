@@ -1,0 +1,295 @@
+//! Several members of a registry on one address, in one process.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::{
+    counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
+};
+use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig, UdpLink, Verified};
+use feroce_train::{Ext, InlineBytes, Instant, Payload, Train, TrainOps};
+use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
+use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+/// A registry that goes with the test.
+struct Registry(PathBuf);
+
+impl Registry {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("feroce-shm-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn link(&self, address: Gid) -> Host {
+        let member = Arc::new(Member::join(&self.0, 3).expect("a member"));
+        let mut link = HostLink::new(UdpConfig::default(), Arc::clone(&member)).expect("a link");
+        link.set_addresses(&[address]).expect("an address");
+        Host { link: Verified::new(link, IcrcPolicy::Strict), member }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let left = std::fs::read_dir(&self.0).map(Iterator::count).unwrap_or(0);
+        let _ = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert_eq!(left, 0, "files are left");
+        }
+    }
+}
+
+/// A member, with its link.
+struct Host {
+    link: Verified<HostLink>,
+    member: Arc<Member>,
+}
+
+impl Host {
+    /// The number of one of its queue pairs.
+    fn qpn(&self) -> Qpn {
+        Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
+    }
+}
+
+fn train_to(src: Gid, dst: Gid, qpn: Qpn, count: u32) -> Train {
+    let mut train = send_of(path(src, dst), count, 1024, 100);
+    train.bth.dest_qp = qpn;
+    train
+}
+
+/// Sleeps on the link as its owner would, and says whether it was woken within ten seconds.
+fn sleep(host: &mut Host) -> bool {
+    !host.link.arm(NOW) || is_readable(&host.link, 10_000)
+}
+
+#[test]
+fn members_reach_each_other_at_one_address() {
+    let registry = Registry::new("reach");
+    let address = loopback(1);
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    for count in [1, 2, 60] {
+        let (there, back) = (b.qpn(), a.qpn());
+        let train = train_to(address, address, there, count);
+        assert_eq!(a.link.send(NOW, &train).expect("sent"), Sent::Done);
+        let got = receive(&mut b.link, NOW);
+        assert_eq!((flat(&got), got.len()), (packets_of(&train), 1), "whole, and at once");
+        assert_eq!((got[0].meta.src, got[0].meta.dst), (address, address));
+        let train = train_to(address, address, back, count);
+        b.link.send(NOW, &train).expect("sent");
+        assert_eq!(flat(&receive(&mut a.link, NOW)), packets_of(&train));
+    }
+    assert_eq!((counter(&a.link, "shm_tx_trains"), counter(&a.link, "shm_rx_trains")), (3, 3));
+    assert_eq!(counter(&a.link, "udp_tx_trains") + counter(&b.link, "udp_tx_trains"), 0);
+}
+
+#[test]
+fn members_at_two_addresses_do_not_need_the_wire_either() {
+    let registry = Registry::new("two");
+    let (mut a, mut b) = (registry.link(loopback(2)), registry.link(loopback(3)));
+    let train = train_to(loopback(2), loopback(3), b.qpn(), 5);
+    a.link.send(NOW, &train).expect("sent");
+    assert_eq!(flat(&receive(&mut b.link, NOW)), packets_of(&train));
+    assert_eq!(counter(&a.link, "udp_tx_trains"), 0);
+}
+
+#[test]
+fn who_sleeps_is_woken_and_who_is_awake_is_left_alone() {
+    let registry = Registry::new("wake");
+    let address = loopback(4);
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let train = train_to(address, address, b.qpn(), 1);
+    a.link.send(NOW, &train).expect("sent");
+    assert!(!is_readable(&b.link, 0), "it did not say that it sleeps");
+    assert!(!b.link.arm(NOW), "something has come");
+    assert_eq!(receive(&mut b.link, NOW).len(), 1);
+    for _ in 0..3 {
+        assert!(b.link.arm(NOW));
+        assert!(!is_readable(&b.link, 0));
+        a.link.send(NOW, &train).expect("sent");
+        a.link.send(NOW, &train).expect("sent");
+        assert!(sleep(&mut b));
+        assert_eq!(receive(&mut b.link, NOW).len(), 2);
+    }
+}
+
+#[test]
+fn packets_to_queue_pairs_that_nobody_has_are_counted() {
+    let registry = Registry::new("nobody");
+    let address = loopback(5);
+    let (mut a, b) = (registry.link(address), registry.link(address));
+    let gone = b.qpn();
+    drop(b);
+    for qpn in [gone, Qpn::new(0x1234)] {
+        assert_eq!(
+            a.link.send(NOW, &train_to(address, address, qpn, 1)).expect("lost"),
+            Sent::Done
+        );
+    }
+    assert_eq!(counter(&a.link, "shm_tx_nobody"), 2);
+}
+
+#[test]
+fn packets_from_other_hosts_are_handed_on() {
+    let registry = Registry::new("forward");
+    let (address, elsewhere) = (loopback(6), loopback(7));
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    let to_b = train_to(elsewhere, address, b.qpn(), 7);
+    let to_a = train_to(elsewhere, address, a.qpn(), 3);
+    other.send(NOW, &to_b).expect("sent");
+    other.send(NOW, &to_a).expect("sent");
+    assert_eq!(flat(&receive_packets(&mut a.link, 3)), packets_of(&to_a));
+    assert_eq!(flat(&receive_packets(&mut b.link, 7)), packets_of(&to_b));
+    assert_eq!(counter(&b.link, "udp_rx_trains"), 0);
+    assert!(counter(&a.link, "shm_forwarded") > 0);
+    assert_eq!(counter(&b.link, "rx_icrc_encapsulated"), 0);
+
+    // And the way back does not lead through anybody.
+    let back = train_to(address, elsewhere, Qpn::new(9), 2);
+    b.link.send(NOW, &back).expect("sent");
+    assert_eq!(receive_packets(&mut other, 2).len(), 1);
+}
+
+/// Packets of one length from one sender may come in one train.
+#[test]
+fn a_train_for_several_is_divided() {
+    let registry = Registry::new("divide");
+    let (address, elsewhere) = (loopback(8), loopback(9));
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    let owners = [a.qpn(), b.qpn(), b.qpn(), a.qpn(), b.qpn()];
+    let trains: Vec<Train> =
+        owners.iter().map(|qpn| train_to(elsewhere, address, *qpn, 1)).collect();
+    assert_eq!(other.send_all(NOW, &trains).expect("sent"), 5);
+    assert_eq!(counter(&other, "udp_tx_trains"), 1, "they left together");
+    let for_a: Vec<_> = [0, 3].iter().flat_map(|i| packets_of(&trains[*i])).collect();
+    let for_b: Vec<_> = [1, 2, 4].iter().flat_map(|i| packets_of(&trains[*i])).collect();
+    assert_eq!(flat(&receive_packets(&mut a.link, 2)), for_a);
+    assert_eq!(flat(&receive_packets(&mut b.link, 3)), for_b);
+}
+
+#[test]
+fn when_the_receiver_goes_another_takes_its_place() {
+    let registry = Registry::new("place");
+    let (address, elsewhere) = (loopback(10), loopback(11));
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    // Whoever has nothing to do sleeps, and has looked before who receives.
+    assert!(a.link.arm(NOW) && b.link.arm(NOW));
+    drop(a);
+    assert!(is_readable(&b.link, 10_000), "nobody told");
+    b.link.arm(NOW);
+    assert_eq!(counter(&b.link, "shm_taken_over"), 1);
+    let train = train_to(elsewhere, address, b.qpn(), 4);
+    other.send(NOW, &train).expect("sent");
+    assert_eq!(flat(&receive_packets(&mut b.link, 4)), packets_of(&train));
+}
+
+#[test]
+fn an_address_that_somebody_has_who_does_not_share_is_an_error() {
+    let registry = Registry::new("taken");
+    let _other = UdpLink::new(UdpConfig::default(), &[loopback(12)]).expect("a link");
+    let member = Arc::new(Member::join(&registry.0, 3).expect("a member"));
+    let mut link = HostLink::new(UdpConfig::default(), member).expect("a link");
+    let error = link.set_addresses(&[loopback(12)]).expect_err("taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains("does not share it"), "{error}");
+    link.set_addresses(&[loopback(13)]).expect("another");
+}
+
+#[test]
+fn a_member_that_takes_nothing_loses_its_own_packets_only() {
+    let registry = Registry::new("stuck");
+    let address = loopback(14);
+    let (mut a, b) = (registry.link(address), registry.link(address));
+    let mut c = registry.link(address);
+    let to_b = train_to(address, address, b.qpn(), 60);
+    let mut sent = 0;
+    while a.link.send(NOW, &to_b).expect("sent") == Sent::Done {
+        sent += 1;
+        assert!(sent < 1000, "the ring never fills");
+    }
+    let later = NOW.plus_nanos(5_000_000);
+    assert_eq!(a.link.send(later, &to_b).expect("full"), Sent::Full, "it may be busy");
+    let much_later = NOW.plus_nanos(11_000_000);
+    let to_c = train_to(address, address, c.qpn(), 2);
+    let trains = [to_b, to_c];
+    assert_eq!(a.link.send_all(much_later, &trains).expect("sent"), 2);
+    assert_eq!(flat(&receive(&mut c.link, NOW)), packets_of(&trains[1]));
+    assert_eq!(counter(&a.link, "shm_tx_lost"), 1);
+
+    // It wakes up: nothing that was taken is lost, and there is room again.
+    let mut b = b;
+    let mut got = 0;
+    while got < sent {
+        let some = receive(&mut b.link, NOW).len();
+        assert_ne!(some, 0, "{got} of {sent}");
+        got += some;
+    }
+    assert_eq!(a.link.send(much_later, &trains[0]).expect("sent"), Sent::Done);
+    assert_eq!(receive(&mut b.link, NOW).len(), 1);
+}
+
+/// A management datagram to queue pair 1.
+fn datagram(src: Gid, dst: Gid, message: &CmMessage) -> Train {
+    let op = Opcode::new(Service::Ud, Op::SendOnly);
+    let deth = Deth { qkey: Qkey(0x8001_0000), src_qp: Qpn::QP1 };
+    let mad = message.emit(1);
+    Train {
+        path: path(src, dst),
+        bth: Bth::new(op, Qpn::QP1, Psn::new(1)),
+        ops: TrainOps::all(op),
+        count: 1,
+        stride: mad.len(),
+        payload_len: mad.len(),
+        head: Ext::NONE.with(|out| deth.emit(out)),
+        body: Ext::NONE,
+        tail: Ext::NONE,
+        payload: Payload::Inline { data: InlineBytes::new(&mad), offset: 0 },
+    }
+}
+
+fn request(id: u64) -> CmMessage {
+    CmMessage::SidrReq(SidrReq {
+        request_id: CommId(1),
+        pkey: Pkey::DEFAULT,
+        service_id: ServiceId(id),
+        private_data: [0; 216],
+    })
+}
+
+#[test]
+fn requests_reach_who_listens_and_answers_who_asked() {
+    let registry = Registry::new("cm");
+    let (address, elsewhere) = (loopback(15), loopback(16));
+    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    b.member.claim_service(address, 0x0106_1234).expect("free");
+    let came = |host: &mut Host| receive(&mut host.link, NOW).len();
+
+    // From this host, to who listens; to ourselves if nobody does, so that somebody says no.
+    a.link.send(NOW, &datagram(address, address, &request(0x0106_1234))).expect("sent");
+    assert_eq!((came(&mut a), came(&mut b)), (0, 1));
+    a.link.send(NOW, &datagram(address, address, &request(0x0106_9999))).expect("sent");
+    assert_eq!((came(&mut a), came(&mut b)), (1, 0));
+
+    // By the number of the connection.
+    let id = CommId(u32::from(a.member.prefix()) << 24 | 7);
+    let rtu = CmMessage::Rtu(Rtu { local_id: id, remote_id: id, private_data: [0; 224] });
+    b.link.send(NOW, &datagram(address, address, &rtu)).expect("sent");
+    assert_eq!((came(&mut a), came(&mut b)), (1, 0));
+    a.link.send(NOW, &datagram(address, address, &rtu)).expect("sent");
+    assert_eq!((came(&mut a), came(&mut b)), (1, 0), "to itself");
+
+    // From another host, through whoever receives.
+    other.send(NOW, &datagram(elsewhere, address, &request(0x0106_1234))).expect("sent");
+    assert!(sleep(&mut a));
+    assert_eq!((came(&mut a), came(&mut b)), (0, 1));
+    other.send(NOW, &datagram(elsewhere, address, &request(0x0106_9999))).expect("sent");
+    assert_eq!(receive_packets(&mut a.link, 1).len(), 1);
+}
