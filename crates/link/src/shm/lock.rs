@@ -50,7 +50,9 @@ mod tests {
     #[test]
     fn an_open_file_holds_against_others_and_lets_go_when_it_is_closed() {
         let path = std::env::temp_dir().join(format!("feroce-lock-{}", std::process::id()));
-        let open = || File::options().read(true).write(true).create(true).open(&path).unwrap();
+        let open = || {
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap()
+        };
         let (a, b) = (open(), open());
         std::fs::remove_file(&path).unwrap();
         assert!(try_hold(&a, 7).unwrap());

@@ -1,4 +1,4 @@
-use alloc::sync::Arc;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
@@ -8,7 +8,7 @@ use super::*;
 
 /// The memory of a ring on the heap; both halves of a test are on one thread.
 #[derive(Clone)]
-struct Heap(Arc<Shared>);
+struct Heap(Rc<Shared>);
 
 struct Shared {
     head: AtomicU32,
@@ -19,7 +19,7 @@ struct Shared {
 impl Heap {
     fn new(capacity: usize) -> Self {
         let bytes = (0..capacity).map(|_| UnsafeCell::new(0xee)).collect();
-        Self(Arc::new(Shared { head: AtomicU32::new(0), tail: AtomicU32::new(0), bytes }))
+        Self(Rc::new(Shared { head: AtomicU32::new(0), tail: AtomicU32::new(0), bytes }))
     }
 
     fn scribble(&self, at: usize, bytes: &[u8]) {
