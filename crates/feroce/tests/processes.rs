@@ -1,0 +1,305 @@
+//! Several processes on one address: they find each other, survive each other, and leave nothing.
+//!
+//! The children are this program again (see `child`). Each test has network namespaces of its own,
+//! and with them a registry of its own.
+
+#[path = "processes/child.rs"]
+mod child;
+mod common;
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use netns::{Cable, with_cable};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Set in children: the address they use.
+const ADDRESS: &str = "FEROCE_TEST_ADDRESS";
+
+/// Not a test by itself: what children run.
+#[test]
+fn child_process() {
+    if let Ok(address) = std::env::var(ADDRESS) {
+        child::run(&address);
+    }
+}
+
+/// A child process. It is killed when this is dropped.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts one at the address of a namespace, in the namespace of this thread.
+    fn start(address: [u8; 4]) -> Self {
+        let mut process = Self::start_with(address, |_| {});
+        assert_eq!(process.hear(), "open");
+        process
+    }
+
+    fn start_with(address: [u8; 4], change: impl FnOnce(&mut Command)) -> Self {
+        let exe = std::env::current_exe().expect("we run");
+        let mut command = Command::new(exe);
+        command
+            .args(["--exact", "child_process", "--nocapture"])
+            .env(ADDRESS, std::net::Ipv4Addr::from(address).to_string())
+            .env_remove("FEROCE_FAULT")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn().expect("it starts");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, stdin, stdout }
+    }
+
+    fn tell(&mut self, text: &str) {
+        let stdin = self.stdin.as_mut().expect("not closed");
+        writeln!(stdin, "{text}").expect("it listens");
+    }
+
+    /// The next thing that it says. Nothing, if it has died.
+    fn hear_any(&mut self) -> Option<String> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.stdout.read_line(&mut line).expect("readable") == 0 {
+                return None;
+            }
+            // The harness prints the name of the test in front of the first line.
+            if let Some((_, said)) = line.trim_end().split_once('@') {
+                return Some(said.to_owned());
+            }
+        }
+    }
+
+    fn hear(&mut self) -> String {
+        self.hear_any().expect("it lives")
+    }
+
+    /// The next thing that it says besides how far it is.
+    fn result(&mut self) -> String {
+        loop {
+            let said = self.hear();
+            if !said.starts_with("progress") {
+                return said;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+    }
+
+    /// Lets it end by itself, and checks that it was content.
+    fn finish(mut self) {
+        drop(self.stdin.take());
+        while self.hear_any().is_some() {}
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Connects two processes and lets them exchange `rounds` messages each.
+fn pair(a: &mut Process, b: &mut Process, rounds: u64) {
+    let [of_a, of_b] = [&mut *a, &mut *b].map(|process| {
+        process.tell("pair");
+        let said = process.hear();
+        said.strip_prefix("endpoint ").unwrap_or_else(|| panic!("{said}")).to_owned()
+    });
+    a.tell(&format!("connect {of_b} {rounds}"));
+    b.tell(&format!("connect {of_a} {rounds}"));
+}
+
+/// Longer than any test.
+const FOR_EVER: u64 = 1 << 40;
+
+/// What a process says that has had its `rounds`.
+fn done(rounds: u64) -> String {
+    format!("done {}", child::messages(rounds))
+}
+
+/// The directory of the processes in the namespace of this thread.
+fn registry() -> PathBuf {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net").expect("/proc is there").ino();
+    let user = nix::unistd::geteuid();
+    let prefix = format!("feroce-{user}-{namespace}-");
+    let all = std::fs::read_dir("/dev/shm").expect("/dev/shm is there").flatten();
+    let mut names = all.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix));
+    names.next().map_or_else(PathBuf::new, |entry| entry.path())
+}
+
+fn nothing_is_left(cable: &Cable) {
+    assert_eq!(cable.in_a(registry), PathBuf::new());
+    assert_eq!(cable.in_b(registry), PathBuf::new());
+}
+
+#[test]
+fn two_processes_on_one_address() {
+    with_cable(1500, |cable| {
+        for address in [Cable::A4, [127, 0, 0, 1]] {
+            let start = || cable.in_a(|| Process::start(address));
+            let (mut a, mut b) = (start(), start());
+            pair(&mut a, &mut b, 1000);
+            assert_eq!((a.result(), b.result()), (done(1000), done(1000)));
+            a.tell("counter udp_tx_trains");
+            assert_eq!(a.result(), "counter 0", "all of it inside the host");
+            a.finish();
+            // Who stays can go on, with somebody else.
+            let mut c = start();
+            pair(&mut b, &mut c, 300);
+            assert_eq!((b.result(), c.result()), (done(300), done(300)));
+            b.finish();
+            c.finish();
+        }
+        nothing_is_left(cable);
+    });
+}
+
+#[test]
+fn eight_processes_on_one_address() {
+    with_cable(1500, |cable| {
+        let start = || cable.in_a(|| Process::start(Cable::A4));
+        let mut all: Vec<Process> = (0..8).map(|_| start()).collect();
+        for distance in [1, 4] {
+            let (left, right) = all.split_at_mut(4);
+            for (i, a) in left.iter_mut().enumerate() {
+                pair(a, &mut right[(i + distance) % 4], 400);
+            }
+            all.iter_mut().for_each(|process| assert_eq!(process.result(), done(400)));
+        }
+        all.into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
+/// The process that receives for all dies in the middle; a connection of another one to another
+/// host goes on.
+#[test]
+fn connections_to_other_hosts_survive_the_receiver() {
+    with_cable(1500, |cable| {
+        let here = || cable.in_a(|| Process::start(Cable::A4));
+        let (receiver, mut a, mut other) = (here(), here(), here());
+        let mut b = cable.in_b(|| Process::start(Cable::B4));
+        pair(&mut a, &mut b, 5000);
+        assert_eq!(a.hear(), "progress 499");
+        receiver.signal(Signal::SIGKILL);
+        assert_eq!((a.result(), b.result()), (done(5000), done(5000)));
+        let took_over = |process: &mut Process| {
+            process.tell("counter shm_taken_over");
+            process.result()
+        };
+        let mut said = [took_over(&mut a), took_over(&mut other)];
+        said.sort();
+        assert_eq!(said, ["counter 0", "counter 1"], "one of them");
+        [a, b, other].into_iter().for_each(Process::finish);
+        drop(receiver);
+        nothing_is_left(cable);
+    });
+}
+
+/// Neither a process that is stopped nor the one that wants to talk to it stops others.
+#[test]
+fn a_stopped_process_stops_nobody() {
+    with_cable(1500, |cable| {
+        let start = || cable.in_a(|| Process::start(Cable::A4));
+        let (mut receiver, mut a, mut stopped, mut b) = (start(), start(), start(), start());
+        pair(&mut a, &mut stopped, FOR_EVER);
+        assert_eq!(a.hear(), "progress 499");
+        stopped.signal(Signal::SIGSTOP);
+        pair(&mut receiver, &mut b, 500);
+        assert_eq!((receiver.result(), b.result()), (done(500), done(500)));
+        // To the one who talks to it, it is lost, but only to a peer that waits.
+        assert!(a.result().starts_with("lost "));
+        pair(&mut a, &mut b, 500);
+        assert_eq!((a.result(), b.result()), (done(500), done(500)));
+        stopped.signal(Signal::SIGCONT);
+        assert!(stopped.result().starts_with("lost "), "its peer does not answer any more");
+        [receiver, a, stopped, b].into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
+/// Processes die at any time; who talked to them notices, and nobody else does. For longer, set
+/// `FEROCE_TEST_SECONDS`.
+#[test]
+fn processes_may_die_at_any_time() {
+    with_cable(1500, |cable| {
+        let seconds = std::env::var("FEROCE_TEST_SECONDS").ok().and_then(|s| s.parse().ok());
+        let end = std::time::Duration::from_secs(seconds.unwrap_or(4));
+        let start = || cable.in_a(|| Process::start(Cable::A4));
+        let mut pairs: Vec<[Process; 2]> = (0..3).map(|_| [start(), start()]).collect();
+        for [a, b] in &mut pairs {
+            pair(a, b, FOR_EVER);
+        }
+        #[expect(clippy::disallowed_methods, reason = "how long it runs is up to the clock")]
+        let began = std::time::Instant::now();
+        let (mut kills, mut dice) = (0, u64::from(std::process::id()) | 1);
+        while began.elapsed() < end || kills < 3 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let pause = std::time::Duration::from_millis(dice >> 33 & 0x3f);
+            let _ = nix::poll::poll(&mut [], nix::poll::PollTimeout::try_from(pause).unwrap());
+            let [a, b] = &mut pairs[(dice >> 40) as usize % 3];
+            let (killed, left) = if dice >> 50 & 1 == 0 { (a, b) } else { (b, a) };
+            killed.signal(Signal::SIGKILL);
+            let said = left.result();
+            assert!(said.starts_with("lost "), "{said}");
+            *killed = start();
+            pair(killed, left, FOR_EVER);
+            kills += 1;
+        }
+        // Those that were left alone are still at it: nothing but "progress" was said.
+        for [a, b] in &mut pairs {
+            a.signal(Signal::SIGKILL);
+            assert!(b.result().starts_with("lost "));
+        }
+        for [a, b] in pairs {
+            drop(a);
+            b.finish();
+        }
+        eprintln!("{kills} processes were killed");
+        nothing_is_left(cable);
+    });
+}
+
+/// Who comes second to an address of another user hears so, and finds no way to the files of the
+/// first. Only root can try.
+#[test]
+fn users_do_not_share() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can be two users");
+    }
+    with_cable(1500, |cable| {
+        let ours = cable.in_a(|| Process::start(Cable::A4));
+        let directory = cable.in_a(registry);
+        let as_other = |command: &mut Command| {
+            command.uid(65534).gid(65534);
+        };
+        let mut other = cable.in_a(|| Process::start_with(Cable::A4, as_other));
+        let said = other.hear();
+        assert!(said.starts_with("error ") && said.contains("does not share"), "{said}");
+        let mut other = cable.in_a(|| Process::start_with([127, 0, 0, 9], as_other));
+        assert_eq!(other.hear(), "open", "another address");
+        other.tell(&format!("list {}", directory.display()));
+        assert_eq!(other.hear(), "list denied");
+        other.finish();
+        ours.finish();
+        nothing_is_left(cable);
+    });
+}

@@ -1,0 +1,199 @@
+//! What a process of these tests does: as it is told on its standard input, it makes queue pairs
+//! and exchanges messages with another process, every byte of which both check.
+
+use std::io::BufRead;
+
+use feroce::{Context, Cq, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
+use feroce::{Remote, Rkey, SendOp, SendWr, WcStatus};
+
+use crate::common::ALL;
+
+/// Messages on their way in each direction.
+const WINDOW: u64 = 8;
+/// Bytes for each of them.
+const SLOT: usize = 64 << 10;
+/// Where receives go, and where the peer writes.
+const RECEIVES: usize = WINDOW as usize * SLOT;
+const SCRATCH: usize = 2 * RECEIVES;
+const LEN: usize = 3 * RECEIVES;
+/// Work requests below this are receives.
+const SENDS: u64 = 1 << 32;
+
+/// Says something to the test; tests print other lines, too.
+fn say(text: &str) {
+    println!("@{text}");
+}
+
+/// The child process: obeys until its input ends.
+pub(crate) fn run(address: &str) {
+    let device = Device::at([address.parse().expect("an address")]);
+    let context = match device.open() {
+        Ok(context) => context,
+        Err(e) => return say(&format!("error {e}")),
+    };
+    say("open");
+    let mut end = None;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["pair"] => end = Some(End::new(&context)),
+            ["connect", ref peer @ .., rounds] => {
+                let end = end.as_mut().expect("a pair first");
+                end.connect(peer);
+                let status = end.exchange(rounds.parse().expect("a number"));
+                say(&format!("{} {}", if status { "done" } else { "lost" }, end.received));
+            }
+            ["counter", name] => {
+                let counters = context.link_counters();
+                let value = counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
+                say(&format!("counter {value}"));
+            }
+            ["list", directory] => {
+                let may = std::fs::read_dir(directory).is_ok();
+                say(if may { "list allowed" } else { "list denied" });
+            }
+            _ => panic!("what is {line:?}?"),
+        }
+    }
+}
+
+/// One end of a connection.
+struct End {
+    qp: Qp,
+    cq: Cq,
+    mr: Mr,
+    peer: Option<(Qpn, Remote)>,
+    sent: u64,
+    completed: u64,
+    received: u64,
+}
+
+impl End {
+    fn new(context: &Context) -> Self {
+        let pd = context.alloc_pd().expect("a domain");
+        let cq = context.create_cq(256).expect("a queue");
+        let mr = pd.alloc_mr(LEN, ALL).expect("memory");
+        let qp = pd.rc_qp(&cq, &cq, QpCap::new(64, 64)).create().expect("a queue pair");
+        let Endpoint { gid, qpn, psn, mtu } = qp.endpoint().expect("an endpoint");
+        let ip = std::net::Ipv4Addr::from(gid.as_ipv4().expect("an IPv4 address"));
+        let Remote { addr, rkey } = mr.remote(SCRATCH);
+        let (qpn, psn, mtu) = (qpn.get(), psn.get(), mtu.bytes());
+        say(&format!("endpoint {ip} {qpn} {psn} {mtu} {addr} {}", rkey.0));
+        Self { qp, cq, mr, peer: None, sent: 0, completed: 0, received: 0 }
+    }
+
+    fn connect(&mut self, peer: &[&str]) {
+        let [ip, qpn, psn, mtu, addr, rkey] = peer else { panic!("what is {peer:?}?") };
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        let ip: std::net::Ipv4Addr = ip.parse().expect("an address");
+        let peer = Endpoint {
+            gid: feroce::Gid::from_ipv4(ip.octets()),
+            qpn: Qpn::new(number(qpn) as u32),
+            psn: Psn::new(number(psn) as u32),
+            mtu: Pmtu::at_most(number(mtu) as usize).expect("an MTU"),
+        };
+        let recvs: Vec<_> = (0..WINDOW).map(|n| self.mr.recv(n, receive_slot(n))).collect();
+        self.qp.connect(&peer).expect("connected");
+        self.qp.post_recv(recvs).expect("room");
+        // A second until a peer counts as lost: no more than a busy machine needs.
+        let quick = QpAttr { timeout: Some(15), retry_cnt: Some(7), ..QpAttr::default() };
+        self.qp.modify(&QpAttr::to(QpState::Sqd)).expect("draining");
+        self.qp.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).expect("quick");
+        self.qp.modify(&QpAttr::to(QpState::Rts)).expect("sending");
+        let remote = Remote { addr: number(addr), rkey: Rkey(number(rkey) as u32) };
+        self.peer = Some((peer.qpn, remote));
+    }
+
+    /// Sends and receives until `rounds` have passed in both directions. False: the peer is lost.
+    fn exchange(&mut self, rounds: u64) -> bool {
+        let expected = messages(rounds);
+        while self.completed < rounds || self.received < expected {
+            while self.sent < rounds && self.sent - self.completed < WINDOW {
+                self.post();
+            }
+            let done = self.cq.wait().expect("a completion");
+            match done.status {
+                WcStatus::Success => {}
+                WcStatus::RetryExceeded | WcStatus::Flushed => return false,
+                other => panic!("{other:?}"),
+            }
+            if done.wr_id >= SENDS {
+                self.on_sent(done.wr_id - SENDS);
+            } else {
+                self.on_received(done.wr_id, done.byte_len as usize);
+            }
+        }
+        true
+    }
+
+    /// Sends a message; some are written to the peer instead, and read back.
+    fn post(&mut self) {
+        let n = self.sent;
+        self.sent += 1;
+        let (_, remote) = self.peer.expect("connected");
+        let at = (n % WINDOW) as usize * SLOT;
+        let there = (n / 16 % WINDOW) as usize * SLOT;
+        let remote = Remote { addr: remote.addr + there as u64, ..remote };
+        let (op, bytes) = match n % 16 {
+            14 => (SendOp::Write(remote), pattern(self.qp.qpn(), n)),
+            15 => (SendOp::Read(remote), vec![0; pattern(self.qp.qpn(), n - 1).len()]),
+            _ => (SendOp::Send, pattern(self.qp.qpn(), n)),
+        };
+        self.mr.write_at(at, &bytes).expect("in bounds");
+        let wr = SendWr::new(SENDS + n, op, self.mr.data(at..at + bytes.len()));
+        self.qp.post_send([wr]).expect("room");
+    }
+
+    fn on_sent(&mut self, n: u64) {
+        assert_eq!(n, self.completed, "in order");
+        self.completed += 1;
+        if n % 16 == 15 {
+            self.check((n % WINDOW) as usize * SLOT, &pattern(self.qp.qpn(), n - 1), n);
+        }
+        if n % 500 == 499 {
+            say(&format!("progress {n}"));
+        }
+    }
+
+    fn on_received(&mut self, slot: u64, len: usize) {
+        let (peer, _) = self.peer.expect("connected");
+        // Fourteen of sixteen are sent.
+        let n = self.received / 14 * 16 + self.received % 14;
+        self.received += 1;
+        let bytes = pattern(peer, n);
+        assert_eq!(len, bytes.len(), "message {n}");
+        self.check(receive_slot(slot).start, &bytes, n);
+        self.qp.post_recv([self.mr.recv(slot, receive_slot(slot))]).expect("room");
+    }
+
+    fn check(&self, at: usize, bytes: &[u8], n: u64) {
+        let mut got = vec![0; bytes.len()];
+        self.mr.read_at(at, &mut got).expect("in bounds");
+        assert!(got == bytes, "message {n} is damaged");
+    }
+}
+
+fn receive_slot(n: u64) -> std::ops::Range<usize> {
+    let start = RECEIVES + n as usize * SLOT;
+    start..start + SLOT
+}
+
+/// How many of `rounds` are messages: two of sixteen are one-sided.
+pub(crate) fn messages(rounds: u64) -> u64 {
+    rounds / 16 * 14 + (rounds % 16).min(14)
+}
+
+/// What message `n` of a queue pair contains; most are short.
+fn pattern(qpn: Qpn, n: u64) -> Vec<u8> {
+    let mut state = (u64::from(qpn.get()) << 32 | n).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let len = if next() % 8 == 0 { next() % 60_000 } else { next() % 2000 };
+    let words: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
+    words[..len as usize].to_vec()
+}
