@@ -30,6 +30,7 @@ use std::sync::Arc;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 
+use crate::icrc::Sealer;
 use crate::{Link, LinkCounters, Sent, UdpConfig, UdpLink};
 pub use member::Member;
 use peers::{Peers, Pushed, Route};
@@ -67,6 +68,7 @@ pub struct HostLink {
     peers: Peers,
     places: Places,
     member: Arc<Member>,
+    sealer: Sealer,
     /// Records to this member itself.
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
@@ -89,6 +91,7 @@ impl HostLink {
             peers,
             places: Places::default(),
             member,
+            sealer: Sealer::default(),
             local: VecDeque::new(),
             quiet: QUIET,
             since_wire: 0,
@@ -106,7 +109,8 @@ impl HostLink {
 
     fn send_to_slot(&mut self, now: Instant, slot: u8, train: &Train) -> Sent {
         let meta = self.meta_of(&train.path);
-        let write = |out: &mut [u8]| record::write_train(train, meta, out);
+        let sealer = &mut self.sealer;
+        let write = |out: &mut [u8]| record::write_train(train, meta, sealer, out);
         match self.peers.push(now, slot, record::len_of(train), write) {
             Pushed::Full => return Sent::Full,
             Pushed::Done => self.counters.tx_trains += 1,
@@ -123,9 +127,9 @@ impl HostLink {
         }
     }
 
-    fn record_of(&self, train: &Train) -> Vec<u8> {
-        let mut record = vec![0; record::len_of(train)];
-        record::write_train(train, self.meta_of(&train.path), &mut record);
+    fn record_of(&mut self, train: &Train) -> Vec<u8> {
+        let (meta, mut record) = (self.meta_of(&train.path), vec![0; record::len_of(train)]);
+        record::write_train(train, meta, &mut self.sealer, &mut record);
         record
     }
 
@@ -155,7 +159,8 @@ impl HostLink {
             Route::Slot(slot) => self.send_to_slot(now, slot, first),
             Route::Management => self.send_management(now, first),
             Route::Own => {
-                self.send_to_self(self.record_of(first));
+                let record = self.record_of(first);
+                self.send_to_self(record);
                 Sent::Done
             }
             Route::Nobody => {

@@ -3,7 +3,7 @@
 use feroce_train::{Ecn, Framing, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 
-use crate::icrc::{ICRC_LEN, emit_sealed};
+use crate::icrc::{ICRC_LEN, Sealer};
 
 /// Bytes in front of the packets.
 pub(super) const META: usize = 48;
@@ -56,11 +56,11 @@ pub(super) fn len_of(train: &Train) -> usize {
 }
 
 /// Writes the record of a train; `out` has the length that [`len_of`] says.
-pub(super) fn write_train(train: &Train, meta: RxMeta, out: &mut [u8]) {
+pub(super) fn write_train(train: &Train, meta: RxMeta, sealer: &mut Sealer, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
     let stride = (train.packet_len(0) + ICRC_LEN) as u32;
     RecordMeta { meta, stride }.write(head);
-    emit_sealed(train, meta.udp_sport, packets);
+    sealer.emit_all(train, meta.udp_sport, packets);
 }
 
 /// Writes the record of packets that came from the wire; `out` is [`META`] bytes longer than they.
