@@ -25,7 +25,8 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    fn takes(self, local: Gid) -> bool {
+    /// Whether requests to one of our addresses are among them.
+    pub fn takes(self, local: Gid) -> bool {
         match self {
             Self::Any => true,
             Self::Ipv4 => local.as_ipv4().is_some(),

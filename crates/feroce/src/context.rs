@@ -9,7 +9,6 @@ use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{HostLink, Link, Member, UdpConfig, UdpLink};
 use feroce_train::Instant;
 use feroce_wire::Gid;
-use feroce_wire::cm::ServiceId;
 
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::channel::CompChannel;
@@ -188,27 +187,9 @@ impl Context {
         })
     }
 
-    /// What distinguishes this device among those that share its addresses: the upper eight bits
-    /// of the numbers of its queue pairs, and of what its connections are known by to peers. `None`
-    /// if it has its addresses to itself.
-    pub fn prefix(&self) -> Option<u8> {
-        self.inner.member.as_ref().map(|member| member.prefix())
-    }
-
-    /// Takes requests for a service (IBTA vol1 12.7.3) at one of its addresses. An error of kind
-    /// [`io::ErrorKind::AddrInUse`] says that another device at this address takes them.
-    pub fn claim_service(&self, address: Gid, service: ServiceId) -> io::Result<()> {
-        match &self.inner.member {
-            Some(member) => member.claim_service(address, service.0),
-            None => Ok(()),
-        }
-    }
-
-    /// No longer takes requests for a service.
-    pub fn release_service(&self, address: Gid, service: ServiceId) {
-        if let Some(member) = &self.inner.member {
-            member.release_service(address, service.0);
-        }
+    /// Its place among the processes that share its addresses, if it shares them.
+    pub(crate) fn member(&self) -> Option<&Arc<Member>> {
+        self.inner.member.as_ref()
     }
 
     /// Makes a protection domain.

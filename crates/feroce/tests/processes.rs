@@ -214,6 +214,45 @@ fn connections_to_other_hosts_survive_the_receiver() {
     });
 }
 
+/// Two processes listen at one address, for different ports; others connect to the one they mean,
+/// from the same address and from another host.
+#[test]
+fn connections_find_the_process_that_listens() {
+    with_cable(1500, |cable| {
+        let here = || cable.in_a(|| Process::start(Cable::A4));
+        let (mut first, mut second, mut client) = (here(), here(), here());
+        let mut remote = cable.in_b(|| Process::start(Cable::B4));
+        for (process, port) in [(&mut first, 7001), (&mut second, 7002)] {
+            process.tell(&format!("listen {port}"));
+            assert_eq!(process.hear(), "listening");
+        }
+        second.tell("listen 7001");
+        assert_eq!(second.hear(), "refused the port is in use at that address");
+        for from in [&mut client, &mut remote] {
+            for (to, port) in [(&mut first, 7001), (&mut second, 7002)] {
+                to.tell("accept");
+                from.tell(&format!("dial 10.9.0.1:{port}"));
+                assert_eq!(from.hear(), format!("dialed {port}"));
+                assert_eq!(to.hear(), "accepted");
+            }
+            from.tell("dial 10.9.0.1:7003");
+            let said = from.hear();
+            assert!(said.contains("refused"), "{said}");
+        }
+        // Whoever listens may also connect, too.
+        first.tell("accept");
+        second.tell("dial 10.9.0.1:7001");
+        assert_eq!((second.hear(), first.hear()), ("dialed 7001".into(), "accepted".into()));
+        // A port is free again when its process has died.
+        first.signal(Signal::SIGKILL);
+        drop(first);
+        second.tell("listen 7001");
+        assert_eq!(second.hear(), "listening");
+        [second, client, remote].into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
 /// Neither a process that is stopped nor the one that wants to talk to it stops others.
 #[test]
 fn a_stopped_process_stops_nobody() {

@@ -12,6 +12,7 @@ use feroce_wire::Psn;
 use feroce_wire::cm::ServiceId;
 
 use super::channel::EventChannel;
+use super::claim::Claim;
 use super::error::CmError;
 use super::event::{Queued, UdParam};
 use super::service::{Service, tell};
@@ -290,7 +291,13 @@ impl CmId {
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let service = ServiceId::ip(self.port_space(), local.port());
         let id = self.shared();
-        id.lock().stage = Stage::Listening;
+        let claims = contexts.iter().map(|context| Claim::all(context, service, accepts));
+        let claims: Vec<Vec<Claim>> = claims.collect::<Result<_, _>>()?;
+        {
+            let mut inner = id.lock();
+            inner.stage = Stage::Listening;
+            inner.claims = claims.into_iter().flatten().collect();
+        }
         for context in contexts {
             let listener = context.driver().control(|s, _| match &mut s.cm {
                 Some(cm) => cm.listen(id, service, accepts, backlog).map_err(CmError::from),

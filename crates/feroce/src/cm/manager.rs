@@ -220,11 +220,17 @@ impl ManagerInner {
 /// Sees to it that a device has queue pair 1 and a connection manager.
 fn serve(context: &Context) -> Result<(), Error> {
     let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
-    let guid = context.device().guid();
+    let config = feroce_cm::Config {
+        seed,
+        ca_guid: context.device().guid(),
+        // Other processes at these addresses have other prefixes.
+        id_prefix: context.member().map(|member| member.prefix()),
+        ..feroce_cm::Config::default()
+    };
     let device = Arc::downgrade(&context.inner);
     context.driver().control(|s, now| {
         if s.cm.is_none() {
-            s.cm = Some(Box::new(Service::new(&mut s.engine, now, (seed, psn, guid), device)?));
+            s.cm = Some(Box::new(Service::new(&mut s.engine, now, config, psn, device)?));
         }
         Ok(())
     })

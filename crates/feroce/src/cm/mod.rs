@@ -24,6 +24,7 @@
 
 mod attr;
 mod channel;
+mod claim;
 mod connect;
 mod error;
 mod event;

@@ -38,11 +38,12 @@ impl Service {
     pub(super) fn new(
         engine: &mut Engine,
         now: Instant,
-        (seed, psn, ca_guid): (u64, u64, u64),
+        config: Config,
+        psn: u64,
         device: Weak<ContextInner>,
     ) -> Result<Self, Error> {
         let gsi = Gsi::new(engine, now, Psn::new(psn as u32))?;
-        let manager = Manager::new(Config { seed, ca_guid, ..Config::default() });
+        let manager = Manager::new(config);
         let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Self { manager, gsi, device, ids, listeners, qps })
     }

@@ -13,6 +13,7 @@ use feroce_engine::QpType;
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::{ChannelOwner, Queue};
+use super::claim::Claim;
 use super::manager::ManagerInner;
 use crate::context::{Context, ContextInner};
 
@@ -64,6 +65,8 @@ pub(super) struct Inner {
     pub(super) options: Options,
     pub(super) binding: Option<Binding>,
     pub(super) listens: Vec<(Weak<ContextInner>, ListenId)>,
+    /// Held while it listens.
+    pub(super) claims: Vec<Claim>,
     /// What a peer that asked offers, turned round: the default of an answer.
     pub(super) offer: Option<ConnParam>,
     /// Groups that were joined, and whether datagrams of the group come to us.
@@ -98,6 +101,7 @@ impl Shared {
             options: Options::default(),
             binding: None,
             listens: Vec::new(),
+            claims: Vec::new(),
             offer: None,
             groups: Vec::new(),
         };
@@ -171,6 +175,7 @@ impl Drop for Owner {
                 }
             });
         }
+        self.shared.lock().claims.clear();
         if let Some(binding) = binding {
             self.manager.ports().release(binding);
         }

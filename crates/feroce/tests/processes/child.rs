@@ -2,7 +2,9 @@
 //! and exchanges messages with another process, every byte of which both check.
 
 use std::io::BufRead;
+use std::net::SocketAddr;
 
+use feroce::cm::{ConnParam, Connector, Listener, Manager};
 use feroce::{Context, Cq, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
 use feroce::{Remote, Rkey, SendOp, SendWr, WcStatus};
 
@@ -26,13 +28,14 @@ fn say(text: &str) {
 
 /// The child process: obeys until its input ends.
 pub(crate) fn run(address: &str) {
-    let device = Device::at([address.parse().expect("an address")]);
+    let ip = address.parse().expect("an address");
+    let device = Device::at([ip]);
     let context = match device.open() {
         Ok(context) => context,
         Err(e) => return say(&format!("error {e}")),
     };
     say("open");
-    let mut end = None;
+    let (mut end, mut listener) = (None, None);
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
@@ -49,6 +52,18 @@ pub(crate) fn run(address: &str) {
                 let value = counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
                 say(&format!("counter {value}"));
             }
+            ["listen", port] => {
+                let to = SocketAddr::new(ip, port.parse().expect("a port"));
+                match Listener::bind(&manager(&context), to) {
+                    Ok(bound) => {
+                        listener = Some(bound);
+                        say("listening");
+                    }
+                    Err(e) => say(&format!("refused {e}")),
+                }
+            }
+            ["accept"] => say(&accept(listener.as_ref().expect("a listener"))),
+            ["dial", to] => say(&dial(&manager(&context), to.parse().expect("an address"))),
             ["list", directory] => {
                 let may = std::fs::read_dir(directory).is_ok();
                 say(if may { "list allowed" } else { "list denied" });
@@ -56,6 +71,39 @@ pub(crate) fn run(address: &str) {
             _ => panic!("what is {line:?}?"),
         }
     }
+}
+
+fn manager(context: &Context) -> Manager {
+    Manager::with([context.clone()]).expect("a manager")
+}
+
+/// Accepts a connection, takes a message and says from which port it was.
+fn accept(listener: &Listener) -> String {
+    let request = listener.accept().expect("a request");
+    let private_data = listener.local_addr().port().to_be_bytes().to_vec();
+    let param = ConnParam { private_data, ..ConnParam::default() };
+    let mut connection = request.param(param).accept().expect("accepted");
+    let mr = connection.pd().alloc_mr(64, ALL).expect("memory");
+    connection.post_recv([mr.recv(1, 0..64)]).expect("room");
+    assert_eq!(connection.recv_cq().wait().expect("a message").status, WcStatus::Success);
+    let mut bytes = [0; 5];
+    mr.read_at(0, &mut bytes).expect("in bounds");
+    assert_eq!(&bytes, b"hello");
+    "accepted".to_owned()
+}
+
+/// Connects, sends a message, and says which port answered.
+fn dial(manager: &Manager, to: SocketAddr) -> String {
+    let mut connection = match Connector::new(manager).connect(to) {
+        Ok(connection) => connection,
+        Err(e) => return format!("refused {e}"),
+    };
+    let mr = connection.pd().alloc_mr(64, ALL).expect("memory");
+    mr.write_at(0, b"hello").expect("in bounds");
+    connection.post_send([SendWr::new(1, SendOp::Send, mr.data(0..5))]).expect("room");
+    assert_eq!(connection.send_cq().wait().expect("sent").status, WcStatus::Success);
+    let port = connection.private_data().first_chunk().map_or(0, |port| u16::from_be_bytes(*port));
+    format!("dialed {port}")
 }
 
 /// One end of a connection.

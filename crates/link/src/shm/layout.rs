@@ -12,14 +12,14 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
 /// Addresses of one member.
 pub(super) const MAX_ADDRESSES: usize = 32;
 /// Services of one member.
-pub(super) const MAX_SERVICES: usize = 256;
+pub(super) const MAX_SERVICES: usize = 1024;
 
 /// Says that a registry has been set up.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"feroce\0r");

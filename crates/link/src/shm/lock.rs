@@ -26,6 +26,12 @@ pub(super) fn release(file: &File, byte: i64) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, byte, 1)));
 }
 
+/// Lets go of every byte.
+pub(super) fn release_all(file: &File) {
+    // As above; a length of zero stands for all the rest.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, 0, 0)));
+}
+
 /// Whether somebody else holds one of `count` bytes from `first` on.
 pub(super) fn is_held(file: &File, first: i64, count: i64) -> io::Result<bool> {
     let mut asked = range(libc::F_WRLCK, first, count);
@@ -51,10 +57,9 @@ mod tests {
     fn an_open_file_holds_against_others_and_lets_go_when_it_is_closed() {
         let path = std::env::temp_dir().join(format!("feroce-lock-{}", std::process::id()));
         let open = || {
-            File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap()
+            File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap()
         };
         let (a, b) = (open(), open());
-        std::fs::remove_file(&path).unwrap();
         assert!(try_hold(&a, 7).unwrap());
         assert!(try_hold(&a, 7).unwrap(), "again");
         assert!(!try_hold(&b, 7).unwrap());
@@ -66,5 +71,8 @@ mod tests {
         assert!(try_hold(&b, 7).unwrap());
         drop(b);
         assert!(try_hold(&a, 7).unwrap());
+        release_all(&a);
+        assert!(!is_held(&open(), 0, 8).unwrap());
+        std::fs::remove_file(&path).unwrap();
     }
 }

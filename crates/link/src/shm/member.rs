@@ -82,6 +82,7 @@ pub struct Member {
     /// Both ends of the pipe that tells others that this member lives.
     _life: OwnedFd,
     services: Mutex<Vec<(Gid, u64)>>,
+    /// The slot may be somebody else's. Set with the services locked.
     left: AtomicBool,
 }
 
@@ -158,6 +159,9 @@ impl Member {
     /// [`io::ErrorKind::AddrInUse`] if a member takes them already.
     pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.left.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         if services.contains(&(address, id)) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -362,9 +366,13 @@ impl Member {
 
     /// Gives up the slot; the others hear of it at once. Later calls do nothing.
     pub(super) fn leave(&self) {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         if self.left.swap(true, Ordering::Relaxed) {
             return;
         }
+        // Released one by one later they would be released from a slot of somebody else.
+        services.clear();
+        drop(services);
         let is_setup = hold_setup(&self.file).is_ok();
         bury(&self.directory, &self.map, self.slot);
         lock::release(&self.file, byte_of_slot(self.slot));
@@ -373,7 +381,7 @@ impl Member {
             self.directory.remove_all(|_| true);
             self.directory.remove_self();
         }
-        lock::release(&self.file, SETUP);
+        lock::release_all(&self.file);
     }
 }
 

@@ -1,0 +1,51 @@
+//! Services that a device takes requests for, among all processes at its addresses.
+
+use std::io;
+use std::sync::Arc;
+
+use feroce_cm::Accepts;
+use feroce_cm::rdma::BindError;
+use feroce_link::Member;
+use feroce_wire::Gid;
+use feroce_wire::cm::ServiceId;
+
+use super::error::CmError;
+use crate::Error;
+use crate::context::Context;
+
+/// While it lives, requests for a service at an address come to this process and to no other.
+#[derive(Debug)]
+pub(super) struct Claim {
+    member: Arc<Member>,
+    address: Gid,
+    service: ServiceId,
+}
+
+impl Claim {
+    /// Claims a service at every address of a device that somebody listens at. If one of them is
+    /// taken, none is claimed.
+    pub(super) fn all(
+        context: &Context,
+        service: ServiceId,
+        accepts: Accepts,
+    ) -> Result<Vec<Self>, Error> {
+        // A device that has its addresses to itself need not ask.
+        let Some(member) = context.member() else { return Ok(Vec::new()) };
+        let own = context.port().gids;
+        let addresses = own.into_iter().filter(|gid| !gid.is_zero() && accepts.takes(*gid));
+        let claim = |address| match member.claim_service(address, service.0) {
+            Ok(()) => Ok(Self { member: Arc::clone(member), address, service }),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+                Err(CmError::Port(BindError::InUse).into())
+            }
+            Err(e) => Err(e.into()),
+        };
+        addresses.map(claim).collect()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.member.release_service(self.address, self.service.0);
+    }
+}
