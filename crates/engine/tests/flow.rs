@@ -138,9 +138,10 @@ fn a_read_that_goes_back_with_a_smaller_window_keeps_to_its_pieces() {
         packets.iter().map(|p| (p.psn() - OUR_PSN, p.exts().reth.unwrap().len / 1024)).collect()
     };
     assert_eq!(lens(&script.post(wr(1, SendOp::Read(REMOTE), data))), [(0, 4), (4, 4)]);
-    // Everything is lost three times; each takes a quarter of the window: 6, 4 and 3 packets.
-    for expected in [vec![(0, 4), (4, 2)], vec![(0, 4)], vec![(0, 3)]] {
-        assert_eq!(lens(&script.wait(4096 << 14)), expected);
+    // Everything is lost three times; each takes a quarter of the window: 6, 4 and 3 packets. Until
+    // something is answered, one piece is asked for at a time.
+    for expected in [(0, 4), (0, 4), (0, 3)] {
+        assert_eq!(lens(&script.wait(4096 << 14)), [expected]);
     }
     // The window opens again by answers: the rest of the first piece, then the second.
     let mut asked = vec![(0, 3)];

@@ -91,6 +91,30 @@ fn room_that_nobody_needs_is_passed_on() {
     assert_eq!(psns(&s.host.transmit(s.now)), [PEER_PSN, OUR_PSN]);
 }
 
+/// A peer that may be gone is asked with one packet at a time; those that answer get the rest.
+#[test]
+fn a_queue_pair_without_answers_leaves_the_window_to_others() {
+    let bytes = 4 * (MTU as u64 + 512);
+    let window = WindowConfig { initial: bytes, min: bytes, max: bytes };
+    let forever = QpAttr { timeout: Some(0), ..QpAttr::default() };
+    let impatient = QpAttr { timeout: Some(10), ..QpAttr::default() };
+    let config = Config { window, tail_probe: false, ..no_credits() };
+    let mut s = Scripted::with_config(QpType::Rc, impatient, config);
+    let mut second = sibling(&mut s, &forever);
+    let long = s.host.data(0, 8 * MTU as u32);
+    assert_eq!(s.post(wr(1, SendOp::Send, long)).len(), 4, "the window is full");
+    for _ in 0..3 {
+        let again = s.wait(4096 << 10);
+        assert_eq!(seen(&again), [(Op::SendFirst, OUR_PSN)]);
+        assert!(again[0].bth().ack_req);
+    }
+    let short = s.host.data(0, 3 * MTU as u32);
+    second.sq.post(wr(2, SendOp::Send, short)).unwrap();
+    assert_eq!(s.host.transmit(s.now).len(), 3);
+    // Somebody is there after all: whatever the window still has room for may go.
+    assert_eq!(psns(&s.answer(OUR_PSN, ACK)), [OUR_PSN + 1]);
+}
+
 /// The window may shrink below what is in flight before anybody asked for an acknowledgement.
 #[test]
 fn a_window_that_shrinks_under_what_is_in_flight_opens_again() {

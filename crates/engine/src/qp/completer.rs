@@ -40,6 +40,7 @@ impl Qp {
         if !psn.is_before(window.high) || psn.next().is_before(window.una) {
             return core.drop(Drop::GhostResponse);
         }
+        self.req.unanswered = false;
         if let Some(Aeth { syndrome: Syndrome::Ack { credits }, msn }) = aeth {
             self.req.grant(credits.credits().map(|n| msn.wrapping_add(n)));
         }
@@ -288,12 +289,14 @@ impl Qp {
         if self.req.ack_deadline.is_some_and(|at| at <= now) {
             core.counters.local_ack_timeout_err += 1;
             self.req.response_gap = false;
+            self.req.unanswered = true;
             self.retry(core, now, una);
             self.retire(core, now);
         } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
             core.counters.tail_probes += 1;
             self.req.response_gap = false;
             self.req.probes += 1;
+            self.req.unanswered = true;
             self.congested(core, now);
             self.go_back(core, una);
             self.req.probe_deadline = None;

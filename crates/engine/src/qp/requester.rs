@@ -40,6 +40,9 @@ pub(crate) struct Requester {
     /// When it is overdue by the measured round trip time, and how often that happened in a row.
     pub(crate) probe_deadline: Option<Instant>,
     pub(crate) probes: u32,
+    /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one
+    /// request is under way: the window belongs to other queue pairs, too.
+    pub(crate) unanswered: bool,
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
     /// Bytes sent since an acknowledgement was last asked for.
@@ -59,7 +62,13 @@ impl Requester {
     /// Whether there may be something to send, now that `posted` requests are in the queue.
     #[inline]
     pub(crate) fn may_send(&self, posted: usize) -> bool {
-        !self.waiting && self.rnr_until.is_none() && self.window.cursor < posted
+        !self.is_held() && self.window.cursor < posted
+    }
+
+    /// Whether it must wait for an answer, a time or room at the destination.
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
     }
 
     /// Counts a request that is started. One that needs no receive moves the limit along.
@@ -99,8 +108,7 @@ impl Qp {
     ) {
         loop {
             let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
-            let held = self.req.waiting || self.req.rnr_until.is_some() || now < self.paced_until;
-            if !sends || held {
+            if !sends || self.req.is_held() || now < self.paced_until {
                 return;
             }
             self.req.window.skip_local();
@@ -252,7 +260,7 @@ impl Qp {
         let psn = flight.first.wrapping_add(from);
         let cost = flight.cost(from, from + psns, self.pmtu);
         self.req.unasked += cost;
-        let mut asks = from + psns == flight.packets || takes_resource;
+        let mut asks = from + psns == flight.packets || takes_resource || self.req.unanswered;
         if let Some(id) = self.peer {
             let peer = core.peers.get(id);
             peer.sent(cost);
@@ -352,6 +360,7 @@ impl Qp {
             0 if peer.is_idle() || self.req.unasked > 0 => Ok(1),
             0 => Err(Blocked::Window),
             n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
+            _ if self.req.unanswered => Ok(1),
             n => {
                 let unasked = (peer.window() / 4).saturating_sub(self.req.unasked);
                 Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
