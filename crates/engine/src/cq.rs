@@ -38,7 +38,7 @@ pub enum WcStatus {
     /// Not executed: the queue pair was in error.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     Flushed = 5,
-    /// A memory window could not be bound.
+    /// A memory window could not be bound, or a key not mapped or invalidated.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MwBind = 6,
     /// The peer answered with something impossible.
@@ -72,7 +72,7 @@ impl core::fmt::Display for WcStatus {
             Self::LocalQpOperation => "local QP operation error",
             Self::LocalProtection => "local protection error",
             Self::Flushed => "Work Request Flushed Error",
-            Self::MwBind => "memory bind operation error",
+            Self::MwBind => "memory management operation error",
             Self::BadResponse => "bad response error",
             Self::LocalAccess => "local access error",
             Self::RemoteInvalidRequest => "remote invalid request error",

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Pair, QKEY, TestQp, wr};
 use feroce_engine::{
-    AddrVec, Data, Dest, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote,
-    SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
+    AddrVec, Data, Dest, FlushKind, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
 use feroce_mem::{Access, Bind};
 use feroce_train::InlineBytes;
@@ -29,8 +29,8 @@ fn datagram(pair: &mut Pair, wr_id: u64, data: Data) -> SendWr {
 
 /// One request of every kind.
 fn every_op() -> Vec<SendOp> {
-    let remote = feroce_engine::Remote::default();
-    let kind = feroce_engine::FlushKind { global: true, ..Default::default() };
+    let remote = Remote::default();
+    let kind = FlushKind { global: true, ..Default::default() };
     let (mr, access) = (Lkey(1), Access::empty());
     let binding = Bind { mr, addr: 0, len: 0, access, zero_based: false };
     vec![
@@ -54,12 +54,12 @@ fn every_op() -> Vec<SendOp> {
 fn a_full_queue_takes_no_more() {
     let mut pair = Pair::default();
     let init = pair.a.init_attr(QpType::Rc);
-    let small = feroce_engine::QpCap { max_send_wr: 3, max_recv_wr: 2, ..init.cap };
+    let small = QpCap { max_send_wr: 3, max_recv_wr: 2, ..init.cap };
     let (mut qa, mut qb) = {
         let (ia, ib) = (pair.a.init_attr(QpType::Rc), pair.b.init_attr(QpType::Rc));
         pair.connect_with(
-            feroce_engine::QpInitAttr { cap: small, ..ia },
-            feroce_engine::QpInitAttr { cap: small, ..ib },
+            QpInitAttr { cap: small, ..ia },
+            QpInitAttr { cap: small, ..ib },
             QpAttr::default(),
         )
     };
@@ -225,7 +225,7 @@ fn states_decide_what_may_be_posted() {
 fn an_xrc_target_takes_no_posts() {
     let mut pair = Pair::default();
     let xrcd = pair.a.engine.alloc_xrcd().unwrap();
-    let init = feroce_engine::QpInitAttr { xrcd: Some(xrcd), ..pair.a.init_attr(QpType::XrcTgt) };
+    let init = QpInitAttr { xrcd: Some(xrcd), ..pair.a.init_attr(QpType::XrcTgt) };
     let mut qp = pair.a.create_qp(init);
     assert!(qp.rq.is_none());
     pair.a.modify(pair.now, qp.qpn, &QpAttr::to(QpState::Err));
@@ -336,7 +336,7 @@ fn nothing_happens_before_the_doorbell() {
 fn only_signalled_requests_complete_unless_all_are() {
     for sq_sig_all in [false, true] {
         let mut pair = Pair::default();
-        let ia = feroce_engine::QpInitAttr { sq_sig_all, ..pair.a.init_attr(QpType::Rc) };
+        let ia = QpInitAttr { sq_sig_all, ..pair.a.init_attr(QpType::Rc) };
         let ib = pair.b.init_attr(QpType::Rc);
         let (mut qa, _qb) = pair.connect_with(ia, ib, QpAttr::default());
         for id in 0..4 {

@@ -330,14 +330,14 @@ fn registrations_that_are_refused() {
     };
     let read = Access::REMOTE_READ;
     assert_eq!(absurd(0, 4096, 0, read), WcStatus::Success);
-    assert_eq!(absurd(u64::MAX, 1, 0, read), WcStatus::LocalProtection);
-    assert_eq!(absurd(0, u64::MAX, 0, read), WcStatus::LocalProtection);
-    assert_eq!(absurd(1, common::MEMORY as u64, 0, read), WcStatus::LocalProtection);
-    assert_eq!(absurd(0, 4096, u64::MAX, read), WcStatus::LocalProtection);
-    assert_eq!(absurd(0, 4096, 0, Access::REMOTE_WRITE), WcStatus::LocalProtection);
+    assert_eq!(absurd(u64::MAX, 1, 0, read), WcStatus::MwBind);
+    assert_eq!(absurd(0, u64::MAX, 0, read), WcStatus::MwBind);
+    assert_eq!(absurd(1, common::MEMORY as u64, 0, read), WcStatus::MwBind);
+    assert_eq!(absurd(0, 4096, u64::MAX, read), WcStatus::MwBind);
+    assert_eq!(absurd(0, 4096, 0, Access::REMOTE_WRITE), WcStatus::MwBind);
     let mut w = Windows::new();
     let ordinary = SendOp::LocalInv(Rkey(w.pair.b.lkey.0));
-    assert_eq!(w.local(ordinary), WcStatus::LocalQpOperation);
+    assert_eq!(w.local(ordinary), WcStatus::MwBind);
 }
 
 /// An invalidation waits for every request before it: one of them may have to be sent again from

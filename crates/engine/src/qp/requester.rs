@@ -195,24 +195,24 @@ impl Qp {
         Ok(())
     }
 
-    /// Executes an operation that sends nothing.
+    /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
+    /// management (IBTA vol1 11.6.2).
     pub(super) fn execute_local(&self, core: &mut Core, op: &SendOp) -> Result<(), WcStatus> {
-        let pd = self.init.pd;
-        match *op {
+        let (pd, mrs) = (self.init.pd, &mut core.mrs);
+        let done = match *op {
             SendOp::BindMw { mw, new_rkey, binding } => {
-                core.mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).map_err(|_| WcStatus::MwBind)
+                mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).is_ok()
             }
-            SendOp::LocalInv(rkey) => {
-                core.mrs.invalidate_local(pd, rkey).map_err(|_| WcStatus::LocalQpOperation)
-            }
+            SendOp::LocalInv(rkey) => mrs.invalidate_local(pd, rkey).is_ok(),
             SendOp::Reg { key, offset, len, iova, access } => {
-                let at = |n: u64| usize::try_from(n).map_err(|_| WcStatus::LocalProtection);
-                core.mrs
-                    .map(pd, key, at(offset)?, at(len)?, Iova::At(iova), access)
-                    .map_err(|_| WcStatus::LocalProtection)
+                let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+                range.is_some_and(|(offset, len)| {
+                    mrs.map(pd, key, offset, len, Iova::At(iova), access).is_ok()
+                })
             }
-            _ => Err(WcStatus::LocalQpOperation),
-        }
+            _ => return Err(WcStatus::LocalQpOperation),
+        };
+        if done { Ok(()) } else { Err(WcStatus::MwBind) }
     }
 
     /// Stops sending: the request that is being started cannot be executed.
