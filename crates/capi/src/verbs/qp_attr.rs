@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     let qp = unsafe { Qp::behind(public) };
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
-    let mask = mask.cast_unsigned();
+    let mask = meaningful(qp.qp_type, mask.cast_unsigned());
     let done = translate(&attr, mask).and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
     code(done.map(|()| {
         if mask & IBV_QP_STATE != 0 {
@@ -50,6 +50,18 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             unsafe { (*public).state = attr.qp_state };
         }
     }))
+}
+
+/// Leaves out what means nothing to one end of an extended reliable connection. Programs give it
+/// to both ends, and Linux ignores it.
+fn meaningful(qp_type: ibv_qp_type, mask: c_uint) -> c_uint {
+    match qp_type {
+        IBV_QPT_XRC_SEND => mask & !(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+        IBV_QPT_XRC_RECV => {
+            mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY)
+        }
+        _ => mask,
+    }
 }
 
 /// The attributes that the mask picks, as the adapter takes them.
