@@ -58,9 +58,11 @@ pub struct WeakContext {
 }
 
 impl WeakContext {
-    /// Opens the adapter once more if it still runs; see [`Context::reopen`].
+    /// Opens the adapter once more if it still runs, and runs in this process; see
+    /// [`Context::reopen`] and [`Context::is_cut_off`].
     pub fn reopen(&self) -> Result<Option<Context>, Error> {
-        self.inner.upgrade().map(Context::listening).transpose()
+        let running = self.inner.upgrade().filter(|inner| !inner.driver.is_cut_off());
+        running.map(Context::listening).transpose()
     }
 
     /// Sends what waits to leave together with something else, unless somebody else is about to:
@@ -150,6 +152,12 @@ impl Context {
     /// queues and queue pairs to the one that they were made from.
     pub fn reopen(&self) -> Result<Self, Error> {
         Self::listening(Arc::clone(&self.inner))
+    }
+
+    /// Whether this is a copy that a child got when its parent forked. Its objects can be looked at
+    /// and destroyed, but nothing goes out or comes in; open the device again.
+    pub fn is_cut_off(&self) -> bool {
+        self.driver().is_cut_off()
     }
 
     /// A way back to the adapter that does not keep it open.

@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     }
     // SAFETY: the flag says that the program has the forty bytes before the datagram.
     let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
-    let gids = context.adapter.port().gids;
+    let gids = context.adapter().port().gids;
     let found = gids.iter().position(|gid| *gid == seen.to);
     // A datagram to a group is answered from the first address of its family.
     let same_family = |gid: &Gid| gid.as_ipv4().is_some() == seen.from.as_ipv4().is_some();

@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 ) -> *mut ibv_comp_channel {
     // SAFETY: an open context.
     let behind = unsafe { Context::behind(context) };
-    let made = behind.adapter.create_comp_channel().map(|channel| {
+    let made = behind.adapter().create_comp_channel().map(|channel| {
         let fd = channel.as_raw_fd();
         let public = UnsafeCell::new(ibv_comp_channel { context, fd, refcnt: 0 });
         Channel { public, channel }.give()

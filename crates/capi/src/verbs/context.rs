@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::device::Device;
 use super::fault::{Fault, code, pointer};
@@ -20,7 +20,7 @@ use crate::abi::*;
 pub(crate) struct Context {
     public: UnsafeCell<verbs_context>,
     /// The adapter, which all contexts of a device share.
-    pub(crate) adapter: feroce::Context,
+    adapter: Mutex<feroce::Context>,
     /// Where events find their objects.
     pub(crate) registry: Registry,
     /// What can be imported from it.
@@ -60,6 +60,20 @@ impl Context {
         let context = unsafe { object.cast::<*mut ibv_context>().read() };
         // SAFETY: as the caller says.
         unsafe { Self::behind(context) }
+    }
+
+    /// The adapter. In a child of the process that opened it, it is opened again now; if that is
+    /// not possible, what there is leads nowhere.
+    pub(crate) fn adapter(&self) -> feroce::Context {
+        let mut adapter = self.adapter.lock().unwrap_or_else(PoisonError::into_inner);
+        if adapter.is_cut_off()
+            && let Ok(new) = adapter::open(adapter.device())
+        {
+            // SAFETY: the public part; a child has one thread until it makes others.
+            unsafe { (*self.as_ptr()).async_fd = new.async_fd().as_raw_fd() };
+            *adapter = new;
+        }
+        adapter.clone()
     }
 
     /// What programs see of it.
@@ -104,7 +118,7 @@ impl Context {
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
         fill_calls(&mut verbs);
         let registry = Registry::default();
-        let public = UnsafeCell::new(verbs);
+        let (public, adapter) = (UnsafeCell::new(verbs), Mutex::new(adapter));
         let verbs = Self { public, adapter, registry, exports, _cmd_fd: cmd_fd }.give();
         // SAFETY: just given.
         let context = unsafe { Self::of(verbs) };

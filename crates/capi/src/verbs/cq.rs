@@ -66,16 +66,16 @@ impl Cq {
         plan: &Plan,
         polling: Polling,
     ) -> Result<*mut ibv_cq_ex, Fault> {
-        let facts = context.adapter.attr();
+        let facts = context.adapter().attr();
         if plan.depth == 0 || plan.comp_vector >= facts.comp_vectors {
             return Err(Fault::INVALID);
         }
         let cq = if plan.channel.is_null() {
-            context.adapter.create_cq(plan.depth)?
+            context.adapter().create_cq(plan.depth)?
         } else {
             // SAFETY: a channel of the program.
             let channel = unsafe { Channel::of(plan.channel) };
-            context.adapter.create_cq_with(plan.depth, &channel.channel)?
+            context.adapter().create_cq_with(plan.depth, &channel.channel)?
         };
         // SAFETY: numbers, pointers and optional functions.
         let mut public: ibv_cq_ex = unsafe { zeroed() };

@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             channel: attr.channel,
             comp_vector: attr.comp_vector,
         };
-        let polling = Polling { current: None, epoch_ns: context.adapter.epoch_ns() };
+        let polling = Polling { current: None, epoch_ns: context.adapter().epoch_ns() };
         let public = Cq::create(context, &plan, polling)?;
         // SAFETY: just made, and nobody else has it yet.
         fill_calls(unsafe { &mut *public }, attr.wc_flags);

@@ -1,7 +1,6 @@
 //! Asynchronous events.
 
 use core::ffi::c_int;
-use std::os::fd::AsRawFd;
 
 use feroce::{AsyncEvent, CqId, Qpn, SrqId};
 
@@ -28,7 +27,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             unsafe { event.write(found) };
             return 0;
         }
-        if let Err(fault) = wait::until_readable(context.adapter.async_fd().as_raw_fd()) {
+        // SAFETY: the public part of an open context.
+        let fd = unsafe { (*context.as_ptr()).async_fd };
+        if let Err(fault) = wait::until_readable(fd) {
             return status(Err(fault));
         }
     }
@@ -37,7 +38,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 /// The next event whose object still exists.
 fn next(context: &Context) -> Option<ibv_async_event> {
     loop {
-        let event = context.adapter.try_async_event()?;
+        let event = context.adapter().try_async_event()?;
         let tables = context.registry.lock();
         if let Some((element, event_type)) = translate(&tables, &event) {
             return Some(ibv_async_event { element, event_type });

@@ -1,7 +1,9 @@
 //! Processes that fork.
 //!
 //! Registered memory needs no protection from fork: no device keeps addresses of pages, and the
-//! parent goes on with the memory that it sees.
+//! parent goes on with the memory that it sees. In a child, contexts that it inherits are opened
+//! again when they are first used ([`Context::adapter`](super::context::Context::adapter)); queue
+//! pairs and queues stay the parent's, and can only be destroyed.
 
 use core::ffi::{c_int, c_void};
 

@@ -69,7 +69,7 @@ unsafe impl Object for Pd {
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: an open context.
     let behind = unsafe { Context::behind(context) };
-    let made = behind.adapter.alloc_pd().map(|pd| {
+    let made = behind.adapter().alloc_pd().map(|pd| {
         let (handle, users) = (behind.exports.handle(), Users::default());
         let shared = Shared { pd: pd.clone(), users: users.clone() };
         behind.exports.lock().pds.insert(handle, shared);

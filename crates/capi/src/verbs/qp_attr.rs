@@ -57,9 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 fn meaningful(qp_type: ibv_qp_type, mask: c_uint) -> c_uint {
     match qp_type {
         IBV_QPT_XRC_SEND => mask & !(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
-        IBV_QPT_XRC_RECV => {
-            mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY)
-        }
+        IBV_QPT_XRC_RECV => mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY),
         _ => mask,
     }
 }

@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 }
 
 fn device_attr(context: &Context) -> ibv_device_attr {
-    let facts = context.adapter.attr();
+    let facts = context.adapter().attr();
     let limits = &facts.limits;
     let int = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
     // SAFETY: numbers.
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if attr_size < size_of::<ibv_device_attr>() {
         return code(Err(Fault::INVALID));
     }
-    let facts = context.adapter.attr();
+    let facts = context.adapter().attr();
     // SAFETY: numbers.
     let mut known: ibv_device_attr_ex = unsafe { zeroed() };
     known.orig_attr = device_attr(context);
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn query_port(
         return code(Err(Fault::INVALID));
     }
     // SAFETY: the program gives a place of that size.
-    unsafe { give_sized(&port_attr(&context.adapter.port()), attr, attr_len) };
+    unsafe { give_sized(&port_attr(&context.adapter().port()), attr, attr_len) };
     0
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn mtu(mtu: Pmtu) -> ibv_mtu {
 
 /// The GID at an index of the table; zero in a hole.
 fn gid_at(context: &Context, port: u32, index: usize) -> Result<Gid, Fault> {
-    let facts = context.adapter.port();
+    let facts = context.adapter().port();
     if port != 1 || index >= facts.gid_table_len as usize {
         return Err(Fault::INVALID);
     }
@@ -243,7 +243,7 @@ fn gid_entry(context: &Context, index: usize, gid: Gid) -> ibv_gid_entry {
         gid_index: u32::try_from(index).unwrap_or(u32::MAX),
         port_num: 1,
         gid_type: IBV_GID_TYPE_ROCE_V2,
-        ndev_ifindex: context.adapter.device().interface_index().unwrap_or(0),
+        ndev_ifindex: context.adapter().device().interface_index().unwrap_or(0),
     }
 }
 
@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 {
         return -(libc::EOPNOTSUPP as isize);
     }
-    let gids = context.adapter.port().gids;
+    let gids = context.adapter().port().gids;
     let there = gids.iter().enumerate().filter(|(_, gid)| !gid.is_zero());
     if there.clone().count() > max_entries {
         return -(libc::EINVAL as isize);
@@ -308,7 +308,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     // SAFETY: an open context.
     let context = unsafe { Context::behind(context) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    let found = context.adapter.port().pkeys.get(index).copied().filter(|_| port == 1);
+    let found = context.adapter().port().pkeys.get(index).copied().filter(|_| port == 1);
     status(found.ok_or(Fault::INVALID).map(|found| {
         // SAFETY: the program gives a place for it.
         unsafe { pkey.write(found.0.to_be()) };
@@ -323,7 +323,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     // SAFETY: an open context.
     let context = unsafe { Context::behind(context) };
     let wanted = u16::from_be(pkey);
-    let pkeys = context.adapter.port().pkeys;
+    let pkeys = context.adapter().port().pkeys;
     let found = pkeys.iter().position(|key| key.0 == wanted).filter(|_| port == 1);
     found.and_then(|index| c_int::try_from(index).ok()).unwrap_or_else(|| {
         crate::errno::set(libc::EINVAL);
@@ -343,7 +343,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
         return code(Err(Fault::INVALID));
     }
-    let now = context.adapter.now().as_nanos();
+    let now = context.adapter().now().as_nanos();
     let raw_clock = libc::timespec {
         tv_sec: (now / 1_000_000_000).cast_signed(),
         tv_nsec: (now % 1_000_000_000).cast_signed(),

@@ -70,9 +70,9 @@ fn open(
         return Err(Fault::INVALID);
     }
     if attr.fd == -1 {
-        return Ok((context.adapter.open_xrcd()?, None));
+        return Ok((context.adapter().open_xrcd()?, None));
     }
-    let device = context.adapter.device().name().to_owned();
+    let device = context.adapter().device().name().to_owned();
     let file = File { device, id: FileId::of(attr.fd)? };
     let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
     let mut all = shared();
@@ -84,7 +84,7 @@ fn open(
         }
         None if !create => Err(Fault(libc::EAGAIN)),
         None => {
-            let xrcd = context.adapter.open_xrcd()?;
+            let xrcd = context.adapter().open_xrcd()?;
             all.push(Shared { file: file.clone(), xrcd: xrcd.clone(), openings: 1 });
             Ok((xrcd, Some(file)))
         }

@@ -8,6 +8,7 @@
 
 mod clock;
 mod dispatch;
+mod fork;
 mod patience;
 mod thread;
 
@@ -182,6 +183,8 @@ pub(crate) struct Driver {
     stands_by: AtomicBool,
     patience: Patience,
     stop: AtomicBool,
+    /// This is the copy in a child of the process that has the link.
+    cut_off: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -210,11 +213,18 @@ impl Driver {
             stands_by: AtomicBool::new(false),
             patience,
             stop: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
+        fork::watch(&driver);
         let handle = thread::spawn(Arc::clone(&driver), device.name(), watch)?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(driver)
+    }
+
+    /// Whether this is the copy in a child of the process that has the link.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
     }
 
     /// The one clock.

@@ -1,0 +1,147 @@
+/* What programs do wrong, and what they are told. */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common.h"
+
+static void refused_arguments(struct ibv_context *context)
+{
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+    CHECK(ibv_query_port(context, 2, &port) == EINVAL);
+    CHECK(ibv_query_gid(context, 1, 1000, &gid) == -1 && errno == EINVAL);
+    CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
+    CHECK(!ibv_create_cq(context, -1, NULL, NULL, 0) && errno == EINVAL);
+    CHECK(!ibv_create_cq(context, 16, NULL, NULL, context->num_comp_vectors));
+    CHECK(errno == EINVAL);
+}
+
+/* What is in use stays. */
+static void busy(struct end *end)
+{
+    CHECK(ibv_dealloc_pd(end->pd) == EBUSY);
+    CHECK(ibv_destroy_cq(end->cq) == EBUSY);
+    CHECK(ibv_destroy_comp_channel(end->channel) == EBUSY);
+    union ibv_gid group = { .raw = { 0xff, 0x0e, [15] = 1 } };
+    CHECK(ibv_attach_mcast(end->qp, &group, 0) == EINVAL);
+}
+
+static void memory(struct end *end)
+{
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED && !munmap(page, 4096));
+    CHECK(!ibv_reg_mr(end->pd, page, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+    /* A peer may not do what the owner may not. */
+    CHECK(!ibv_reg_mr(end->pd, end->buffer, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
+    CHECK(!ibv_reg_dmabuf_mr(end->pd, 0, 0, 0, -1, 0) && errno == EOPNOTSUPP);
+    /* However large it is, and whatever the limit on locked memory. */
+    size_t huge = (size_t)1 << 40;
+    char *large = mmap(NULL, huge, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(large != MAP_FAILED);
+    int relaxed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    struct ibv_mr *mr = ibv_reg_mr(end->pd, large, huge, relaxed);
+    CHECK(mr && mr->length == huge && !ibv_dereg_mr(mr) && !munmap(large, huge));
+}
+
+static void posting(struct end *end)
+{
+    /* Nothing can be posted in RESET. */
+    CHECK(end->qp->state == IBV_QPS_RESET);
+    CHECK(post_receive(end, 1) == EINVAL);
+    CHECK(post_text(end, 1, "too early") == EINVAL);
+    connect_self(end);
+    /* The chain is posted up to what cannot be. */
+    struct ibv_recv_wr wr[10], *bad = NULL;
+    for (int i = 0; i < 10; i++)
+        wr[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i < 9 ? &wr[i + 1] : NULL };
+    CHECK(ibv_post_recv(end->qp, wr, &bad) == ENOMEM && bad == &wr[8]);
+    struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .num_sge = 3 }, *bad_send = NULL;
+    struct ibv_sge sges[3] = { { 0 } };
+    send.sg_list = sges;
+    CHECK(ibv_post_send(end->qp, &send, &bad_send) == EINVAL && bad_send == &send);
+    send.num_sge = -1;
+    CHECK(ibv_post_send(end->qp, &send, &bad_send) == EINVAL);
+    send = (struct ibv_send_wr){ .opcode = IBV_WR_TSO };
+    CHECK(ibv_post_send(end->qp, &send, &bad_send) == EINVAL);
+    /* A key that nobody has makes the request fail, not the call, and the rest is flushed. */
+    sges[0] = (struct ibv_sge){ (uintptr_t)end->buffer, 8, 0x12345678 };
+    send = (struct ibv_send_wr){ .wr_id = 5, .sg_list = sges, .num_sge = 1 };
+    send.opcode = IBV_WR_SEND;
+    CHECK(!ibv_post_send(end->qp, &send, &bad_send));
+    struct ibv_wc wc = complete(end);
+    CHECK(wc.wr_id == 5 && wc.status == IBV_WC_LOC_PROT_ERR);
+    for (int i = 0; i < 8; i++) {
+        wc = complete(end);
+        CHECK(wc.wr_id == (uint64_t)i && wc.status == IBV_WC_WR_FLUSH_ERR);
+    }
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    CHECK(!ibv_query_qp(end->qp, &attr, IBV_QP_STATE, &init));
+    CHECK(attr.qp_state == IBV_QPS_ERR && end->qp->state == IBV_QPS_ERR);
+    CHECK(init.cap.max_send_wr == 8 && init.send_cq == end->cq);
+    attr.qp_state = IBV_QPS_RESET;
+    CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+}
+
+/* Attributes that do not fit the transition. */
+static void transitions(struct end *end)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+    CHECK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE) == EINVAL);
+    attr.qp_state = IBV_QPS_INIT;
+    CHECK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE) == EINVAL);
+    int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    attr.port_num = 2;
+    CHECK(ibv_modify_qp(end->qp, &attr, init) == EINVAL);
+    attr.port_num = 1;
+    CHECK(ibv_modify_qp(end->qp, &attr, init | IBV_QP_SQ_PSN) == EINVAL);
+    CHECK(end->qp->state == IBV_QPS_RESET);
+    /* Ethernet needs a global route. */
+    struct ibv_ah_attr ah = { .port_num = 1 };
+    CHECK(!ibv_create_ah(end->pd, &ah) && errno == EINVAL);
+}
+
+/* A channel waits or does not, as its descriptor says. */
+static void events(struct end *end)
+{
+    struct ibv_cq *cq;
+    void *context;
+    struct ibv_async_event event;
+    int fd = end->channel->fd;
+    CHECK(!(fcntl(fd, F_GETFL) & O_NONBLOCK));
+    CHECK(!fcntl(fd, F_SETFL, O_NONBLOCK));
+    CHECK(ibv_get_cq_event(end->channel, &cq, &context) == -1 && errno == EAGAIN);
+    CHECK(!fcntl(end->context->async_fd, F_SETFL, O_NONBLOCK));
+    CHECK(ibv_get_async_event(end->context, &event) == -1 && errno == EAGAIN);
+    CHECK(!fcntl(fd, F_SETFL, 0));
+    CHECK(!ibv_req_notify_cq(end->cq, 0));
+    say(end, "wake up");
+    struct pollfd poll_fd = { fd, POLLIN, 0 };
+    CHECK(poll(&poll_fd, 1, -1) == 1);
+    CHECK(!ibv_get_cq_event(end->channel, &cq, &context));
+    CHECK(cq == end->cq && context == end);
+    CHECK(poll(&poll_fd, 1, 0) == 0);
+    ibv_ack_cq_events(cq, 1);
+}
+
+int main(void)
+{
+    struct ibv_context *context = open_nth(0), *again = open_nth(0);
+    struct end *end = calloc(1, sizeof *end);
+    CHECK(context != again);
+    refused_arguments(context);
+    make(end, context);
+    busy(end);
+    memory(end);
+    posting(end);
+    transitions(end);
+    connect_self(end);
+    events(end);
+    destroy(end);
+    CHECK(!ibv_close_device(again));
+    CHECK(!ibv_close_device(context));
+    return 0;
+}

@@ -1,0 +1,45 @@
+//! Small programs in C for what no client of libibverbs does on purpose: misuse, forks, threads
+//! that are cancelled. Each ends with 0 or says which line it did not get past.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{directory, gcc, headers, library, scratch};
+
+/// Compiles a program of `tests/c` and runs it on devices at these addresses.
+fn run(name: &str, addresses: &str) {
+    if headers().is_none() {
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = scratch(name).join(name);
+    let (source, program) = (source.display().to_string(), program.display().to_string());
+    let library = library().display().to_string();
+    let args = ["-Wall", "-Werror", "-O1", "-pthread", &source, "-o", &program, &library];
+    if gcc(&args).is_none() {
+        return;
+    }
+    let mut command = Command::new("timeout");
+    command.args(["60", &program]).env("FEROCE_ADDRESS", addresses);
+    command.env("LD_LIBRARY_PATH", directory(&format!("{name}-lib")));
+    let output = command.output().expect("timeout is part of coreutils");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
+}
+
+#[test]
+fn misuse_is_refused_as_the_manual_says() {
+    run("misuse", "127.122.0.1");
+}
+
+#[test]
+fn a_child_lets_go_of_what_it_inherits_and_the_parent_goes_on() {
+    run("fork", "127.122.0.2;127.122.0.3");
+}
+
+#[test]
+fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
+    run("cancel", "127.122.0.4");
+}
