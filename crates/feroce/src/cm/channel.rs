@@ -29,19 +29,25 @@ impl Queue {
 
     /// An id is gone: nobody will take its events. Requests that came through it are refused.
     pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
-        let concerns = |event: &Queued| {
-            let asked = event.listener.as_ref().map(|(listener, _)| listener);
-            Arc::ptr_eq(&event.id, id) || asked.is_some_and(|asked| Arc::ptr_eq(asked, id))
-        };
-        for event in self.0.extract(concerns) {
+        for event in self.0.extract(|event| event.concerns(id)) {
             manager.refuse(&event);
         }
     }
 
-    /// Moves the events of an id to another queue.
-    pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Self) {
-        for event in self.0.extract(|event| Arc::ptr_eq(&event.id, id)) {
-            to.push(event);
+    /// Moves the events of an id to another queue, and the ids of requests that came through it.
+    pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Arc<Self>) {
+        for event in self.0.extract(|event| event.concerns(id)) {
+            if event.listener.is_some() {
+                event.id.lock().queue = Arc::clone(to);
+                let request = Arc::clone(&event.id);
+                to.push(event);
+                // What happened to the connection since then comes after the request.
+                for later in self.0.extract(|event| event.concerns(&request)) {
+                    to.push(later);
+                }
+            } else {
+                to.push(event);
+            }
         }
     }
 }

@@ -19,7 +19,8 @@ use crate::{Error, Qp, sys};
 /// Connecting and disconnecting.
 impl CmId {
     /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
-    /// INIT now, a datagram one to RTS.
+    /// INIT now, a datagram one to RTS. Whoever drops the queue pair before the id calls
+    /// [`CmId::release_qp`] first.
     #[doc(alias = "rdma_create_qp")]
     pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
         self.use_qpn(qp.qpn(), qp.qp_type(), qp.handle().srq().is_some())

@@ -66,4 +66,10 @@ impl Queued {
             private_data: Vec::new(),
         }
     }
+
+    /// Whether it is about an id, or came through it.
+    pub(super) fn concerns(&self, id: &Arc<Shared>) -> bool {
+        let asked = self.listener.as_ref().map(|(listener, _)| listener);
+        Arc::ptr_eq(&self.id, id) || asked.is_some_and(|asked| Arc::ptr_eq(asked, id))
+    }
 }

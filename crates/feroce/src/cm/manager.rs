@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_cm::ListenId;
 use feroce_cm::rdma::{PortSpace, PortTable, gid_of, ip_of};
+use feroce_cm::{Config, ListenId};
+use feroce_wire::Psn;
 
 use super::channel::{ChannelOwner, EventChannel};
 use super::error::CmError;
@@ -22,6 +23,25 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 pub(super) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How long a peer that does not answer is waited for. The defaults are those of Linux, which adds
+/// up to more than a minute and a half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// How long either side may take to answer, as a code: 4.096 us * 2^code.
+    pub response_timeout: u8,
+    /// How long a packet may be on its way, as a code.
+    pub packet_life_time: u8,
+    /// How often a message is repeated.
+    pub max_retries: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let Config { response_timeout, packet_life_time, max_retries, .. } = Config::default();
+        Self { response_timeout, packet_life_time, max_retries }
+    }
 }
 
 /// Finds devices for addresses, and keeps them open. Cheap to clone.
@@ -43,25 +63,35 @@ pub(super) struct ManagerInner {
     ports: Mutex<PortTable>,
     /// Devices are opened when an address needs them.
     opens: bool,
+    timing: Timing,
 }
 
 impl Manager {
     /// Opens devices as addresses need them.
     #[expect(clippy::new_without_default, reason = "it is not a value that is like another")]
     pub fn new() -> Self {
-        Self::make(Vec::new(), true)
+        Self::make(Vec::new(), true, Timing::default())
     }
 
     /// Uses these devices and no others.
     pub fn with(contexts: impl IntoIterator<Item = Context>) -> Result<Self, Error> {
-        let contexts: Vec<Context> = contexts.into_iter().collect();
-        contexts.iter().try_for_each(serve)?;
-        Ok(Self::make(contexts, false))
+        Self::with_timing(contexts, Timing::default())
     }
 
-    fn make(contexts: Vec<Context>, opens: bool) -> Self {
+    /// Uses these devices and no others, and waits for peers as long as is said. If several
+    /// managers share a device, the first decides.
+    pub fn with_timing(
+        contexts: impl IntoIterator<Item = Context>,
+        timing: Timing,
+    ) -> Result<Self, Error> {
+        let contexts: Vec<Context> = contexts.into_iter().collect();
+        contexts.iter().try_for_each(|context| serve(context, timing))?;
+        Ok(Self::make(contexts, false, timing))
+    }
+
+    fn make(contexts: Vec<Context>, opens: bool, timing: Timing) -> Self {
         let (contexts, ports) = (Mutex::new(contexts), Mutex::new(PortTable::default()));
-        Self { inner: Arc::new(ManagerInner { contexts, ports, opens }) }
+        Self { inner: Arc::new(ManagerInner { contexts, ports, opens, timing }) }
     }
 
     /// Makes an event channel.
@@ -109,7 +139,7 @@ impl ManagerInner {
         }
         let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
         let context = listed.unwrap_or_else(|| Device::at([ip])).open()?;
-        serve(&context)?;
+        serve(&context, self.timing)?;
         contexts.push(context.clone());
         Ok(context)
     }
@@ -218,19 +248,25 @@ impl ManagerInner {
 }
 
 /// Sees to it that a device has queue pair 1 and a connection manager.
-fn serve(context: &Context) -> Result<(), Error> {
+fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
     let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
-    let config = feroce_cm::Config {
+    let config = Config {
         seed,
         ca_guid: context.device().guid(),
         // Other processes at these addresses have other prefixes.
         id_prefix: context.member().map(|member| member.prefix()),
-        ..feroce_cm::Config::default()
+        response_timeout: timing.response_timeout,
+        packet_life_time: timing.packet_life_time,
+        max_retries: timing.max_retries,
+        ..Config::default()
     };
+    let scope = context.device().interface_index().unwrap_or(0);
     let device = Arc::downgrade(&context.inner);
     context.driver().control(|s, now| {
         if s.cm.is_none() {
-            s.cm = Some(Box::new(Service::new(&mut s.engine, now, config, psn, device)?));
+            let psn = Psn::new(psn as u32);
+            let service = Service::new(&mut s.engine, now, psn, config, (device, scope))?;
+            s.cm = Some(Box::new(service));
         }
         Ok(())
     })

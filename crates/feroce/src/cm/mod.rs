@@ -42,6 +42,6 @@ pub use event::{Event, UdParam};
 pub use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
 pub use feroce_wire::cm::RejReason;
 pub use id::{CmId, IdOption};
-pub use manager::Manager;
+pub use manager::{Manager, Timing};
 pub use people::{Connection, Connector, Listener, Request};
 pub(crate) use service::Service;

@@ -13,7 +13,7 @@ use feroce_cm::{
 use feroce_engine::{Engine, QpAttr, QpState};
 use feroce_train::Instant;
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
-use feroce_wire::{Psn, Qpn};
+use feroce_wire::{Gid, Psn, Qpn};
 
 use super::attr;
 use super::event::{Queued, UdParam};
@@ -29,6 +29,10 @@ pub(crate) struct Service {
     pub(super) manager: Manager,
     gsi: Gsi,
     device: Weak<ContextInner>,
+    /// Interface of link-local addresses.
+    scope: u32,
+    /// The device has lost its addresses, and its ids know.
+    is_gone: bool,
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
     qps: BTreeMap<u32, Arc<Shared>>,
@@ -38,14 +42,14 @@ impl Service {
     pub(super) fn new(
         engine: &mut Engine,
         now: Instant,
+        psn: Psn,
         config: Config,
-        psn: u64,
-        device: Weak<ContextInner>,
+        (device, scope): (Weak<ContextInner>, u32),
     ) -> Result<Self, Error> {
-        let gsi = Gsi::new(engine, now, Psn::new(psn as u32))?;
+        let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);
         let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Self { manager, gsi, device, ids, listeners, qps })
+        Ok(Self { manager, gsi, device, scope, is_gone: false, ids, listeners, qps })
     }
 
     /// Takes what has arrived, does what is due, and posts what is to be sent. True if more waits
@@ -77,11 +81,18 @@ impl Service {
         let _ = conn.map(|conn| self.manager.establish(conn));
     }
 
-    /// The device has no address left.
-    pub(crate) fn on_removal(&mut self) {
-        for id in self.ids.values().chain(self.listeners.values()) {
-            tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+    /// The addresses of the device have changed. One that has none left is gone for its ids.
+    pub(crate) fn on_addresses(&mut self, gids: &[Gid]) {
+        let is_gone = gids.iter().all(|gid| gid.is_zero());
+        if is_gone && !self.is_gone {
+            let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
+            // An id may be here under several names.
+            let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
+            for id in once.into_values() {
+                tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+            }
         }
+        self.is_gone = is_gone;
     }
 
     pub(super) fn listen(
@@ -248,19 +259,16 @@ impl Service {
         private_data: Vec<u8>,
     ) {
         let Some(listener) = self.listeners.get(&listen_id).cloned() else { return };
-        let (queue, scope) = {
-            let inner = listener.lock();
-            (Arc::clone(&inner.queue), inner.local)
-        };
+        let queue = Arc::clone(&listener.lock().queue);
         let (space, port) = service.as_ip().unwrap_or((PortSpace::Tcp, 0));
         let id = Shared::new(next_number(), space, queue, Weak::clone(&self.device));
         {
             let mut inner = id.lock();
             inner.stage = Stage::Requested;
             inner.conn = Some(conn);
-            inner.local = Some(with_scope((ip_of(peer.local), port).into(), scope));
+            inner.local = Some(with_scope((ip_of(peer.local), port).into(), self.scope));
             let src_port = ip.map_or(0, |ip| ip.src_port);
-            inner.peer = Some(with_scope((ip_of(peer.remote), src_port).into(), scope));
+            inner.peer = Some(with_scope((ip_of(peer.remote), src_port).into(), self.scope));
             inner.offer = Some(offer.clone());
         }
         self.ids.insert(conn, Arc::clone(&id));
@@ -311,12 +319,12 @@ fn offer_of(req: &Req, private_data: &[u8]) -> ConnParam {
     }
 }
 
-/// Link-local addresses are those of the interface that somebody listens at.
-fn with_scope(mut addr: SocketAddr, like: Option<SocketAddr>) -> SocketAddr {
-    if let (SocketAddr::V6(addr), Some(SocketAddr::V6(like))) = (&mut addr, like)
+/// An address; if it is link-local, that of an interface.
+fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
+    if let SocketAddr::V6(addr) = &mut addr
         && addr.ip().is_unicast_link_local()
     {
-        addr.set_scope_id(like.scope_id());
+        addr.set_scope_id(scope);
     }
     addr
 }

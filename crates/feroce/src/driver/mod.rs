@@ -101,30 +101,33 @@ impl State {
         loop {
             let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
             busy |= self.transmit(now)?;
+            let told = self.tell();
             // What the link is too full for waits, and so does what would come after it.
-            if !more || !self.waiting.is_empty() {
-                break;
+            if !told && (!more || !self.waiting.is_empty()) {
+                return Ok(busy);
             }
         }
-        while let Some(event) = self.engine.poll_event() {
-            self.tell_cm(event);
-            self.dispatch.deliver(event);
-        }
-        Ok(busy)
     }
 
-    /// What connection management must know of the adapter.
-    fn tell_cm(&mut self, event: Event) {
-        let Some(cm) = &mut self.cm else { return };
+    /// Passes on what the engine tells. True if connection management has something to do now.
+    fn tell(&mut self) -> bool {
+        let mut told = false;
+        while let Some(event) = self.engine.poll_event() {
+            told |= self.tell_cm(event);
+            self.dispatch.deliver(event);
+        }
+        told
+    }
+
+    /// What connection management must know of the adapter. True if it has something to do now.
+    fn tell_cm(&mut self, event: Event) -> bool {
+        let Some(cm) = &mut self.cm else { return false };
         match event {
             Event::Async(AsyncEvent::CommEstablished(qpn)) => cm.on_established(qpn),
-            Event::Async(AsyncEvent::GidChange { .. })
-                if self.engine.gids().iter().all(|gid| gid.is_zero()) =>
-            {
-                cm.on_removal();
-            }
-            _ => {}
+            Event::Async(AsyncEvent::GidChange { .. }) => cm.on_addresses(self.engine.gids()),
+            _ => return false,
         }
+        true
     }
 
     /// Sends until the engine has nothing left or the link is full.
