@@ -2,8 +2,8 @@
 //! is `EOPNOTSUPP`, which callers take as a reason to go without; any other number they take as a
 //! failure.
 //!
-//! A stub takes no arguments: the C calling convention lets a function ignore the ones it is
-//! given.
+//! A stub takes no arguments unless it has to: the C calling convention lets a function ignore the
+//! ones it is given.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -14,6 +14,15 @@ use crate::errno;
 pub(crate) extern "C" fn null() -> *mut c_void {
     errno::set(libc::EOPNOTSUPP);
     ptr::null_mut()
+}
+
+/// For calls that return a list and say how long it is: some callers look at that only.
+pub(crate) unsafe extern "C" fn no_list(len: *mut c_int) -> *mut c_void {
+    if !len.is_null() {
+        // SAFETY: the program gives a place for the number, or NULL.
+        unsafe { *len = 0 };
+    }
+    null()
 }
 
 /// For verbs that return the error itself.

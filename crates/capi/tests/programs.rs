@@ -9,7 +9,7 @@ mod netns;
 use core::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::park_timeout;
 use std::time::Duration;
@@ -31,13 +31,19 @@ struct Program {
 enum Sides {
     /// It runs alone.
     One,
-    /// A server that listens on TCP port 18515, and a client that is told its address.
-    Two,
+    /// A server that listens on a TCP port, and a client that is told its address.
+    Two {
+        port: u16,
+        /// Whether the server needs the options of the client.
+        alike: bool,
+    },
 }
 
 /// A package and its programs.
 struct Package {
     name: &'static str,
+    /// Settings that its programs are run with.
+    environment: &'static [(&'static str, &'static str)],
     programs: &'static [Program],
 }
 
@@ -50,11 +56,17 @@ const fn alone(
 }
 
 const fn pair(name: &'static str, options: &'static [&'static str], says: &'static str) -> Program {
-    Program { name, sides: Sides::Two, options, says }
+    Program { name, sides: Sides::Two { port: 18515, alike: true }, options, says }
+}
+
+const fn ucx(options: &'static [&'static str]) -> Program {
+    let sides = Sides::Two { port: 13337, alike: false };
+    Program { name: "ucx_perftest", sides, options, says: "Final: " }
 }
 
 const IBVERBS_UTILS: Package = Package {
     name: "ibverbs-utils",
+    environment: &[],
     programs: &[
         alone("ibv_devices", &[""], "feroce0"),
         alone("ibv_devinfo", &["", "-v", "-d feroce0 -i 1"], "state: PORT_ACTIVE (4)"),
@@ -84,6 +96,7 @@ const IBVERBS_UTILS: Package = Package {
 
 const PERFTEST: Package = Package {
     name: "perftest",
+    environment: &[],
     programs: &[
         pair(
             "ib_send_bw",
@@ -112,21 +125,37 @@ const PERFTEST: Package = Package {
     ],
 };
 
+/// UCX looks for the files of a device before it uses it, and has no way round it here.
+const UCX_RC: Package = Package {
+    name: "ucx-utils",
+    environment: &[("UCX_TLS", "rc_v,ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
+    programs: &[ucx(&["-t tag_lat -n 100 -s 1024", "-t ucp_put_bw -n 100 -s 65536"])],
+};
+
+const UCX_UD: Package = Package {
+    name: "ucx-utils",
+    environment: &[("UCX_TLS", "ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
+    programs: &[ucx(&["-t tag_lat -n 100 -s 1024"])],
+};
+
 /// How to make the linker take our library, as `feroce run` does.
-struct Library(Vec<(&'static str, std::path::PathBuf)>);
+struct Library {
+    folder: PathBuf,
+    environment: &'static [(&'static str, &'static str)],
+}
 
 impl Library {
-    fn new(name: &str) -> Self {
-        let folder = common::directory(name);
-        let preload = folder.join("libibverbs.so.1");
-        Self(vec![("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", preload)])
+    fn new(name: &str, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { folder: common::directory(name), environment }
     }
 
     /// A program, ended if it hangs.
     fn start(&self, program: &str, options: &str) -> Child {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "120", program]).args(options.split_whitespace());
-        command.envs(self.0.iter().map(|(name, value)| (name, value)));
+        command.env("LD_LIBRARY_PATH", &self.folder);
+        command.env("LD_PRELOAD", self.folder.join("libibverbs.so.1"));
+        command.envs(self.environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("`timeout` is there")
     }
@@ -144,12 +173,13 @@ fn is_listened_on(port: u16) -> bool {
 
 /// Runs a program once; gives back what each side said and how it ended, the client first.
 fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Vec<Output> {
-    if program.sides == Sides::One {
+    let Sides::Two { port, alike } = program.sides else {
         let child = cable.in_a(|| library.start(program.name, options));
         return vec![child.wait_with_output().expect("it ran")];
-    }
-    let mut server = cable.in_a(|| library.start(program.name, options));
-    while !cable.in_a(|| is_listened_on(18515)) {
+    };
+    let of_server = if alike { options } else { "" };
+    let mut server = cable.in_a(|| library.start(program.name, of_server));
+    while !cable.in_a(|| is_listened_on(port)) {
         if server.try_wait().expect("a child").is_some() {
             // It has ended too early, and says why.
             return vec![server.wait_with_output().expect("it ran")];
@@ -168,7 +198,7 @@ fn value<'a>(options: &'a str, name: &str) -> Option<&'a str> {
 
 /// Runs everything of a package and names what went wrong.
 fn try_package(package: &Package, cable: &Cable) {
-    let library = Library::new(package.name);
+    let library = Library::new(package.name, package.environment);
     let mut failures = String::new();
     for program in package.programs {
         for options in program.options {
@@ -212,12 +242,22 @@ fn the_programs_of_perftest_run() {
 }
 
 #[test]
+fn ucx_takes_the_devices() {
+    if is_installed(&UCX_RC) {
+        with_cable(1500, |cable| {
+            try_package(&UCX_RC, cable);
+            try_package(&UCX_UD, cable);
+        });
+    }
+}
+
+#[test]
 fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     if !is_installed(&IBVERBS_UTILS) {
         return;
     }
     with_cable(1500, |cable| {
-        let library = Library::new("asyncwatch");
+        let library = Library::new("asyncwatch", &[]);
         // It does not write its lines out by itself.
         let mut watch = cable.in_a(|| library.start("stdbuf", "-oL ibv_asyncwatch -d feroce0"));
         let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
@@ -235,17 +275,23 @@ fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     });
 }
 
+const PACKAGES: [Package; 4] = [IBVERBS_UTILS, PERFTEST, UCX_RC, UCX_UD];
+
 /// The table of the README.
 fn table() -> String {
     let mut table = "| package | program | run with |\n|---|---|---|\n".to_owned();
-    for Package { name: package, programs } in [IBVERBS_UTILS, PERFTEST] {
+    for Package { name: package, environment, programs } in PACKAGES {
         for runs in programs.chunk_by(|one, next| one.name == next.name) {
             let options = runs.iter().flat_map(|program| program.options);
             let quoted = |options: &&str| match *options {
                 "" => "no options".to_owned(),
                 options => format!("`{options}`"),
             };
-            let options = options.map(quoted).collect::<Vec<_>>().join(", ");
+            let mut options = options.map(quoted).collect::<Vec<_>>().join(", ");
+            // Which device it is does not matter.
+            if let Some((name, value)) = environment.first() {
+                options = format!("`{name}={value}`: {options}");
+            }
             writeln!(table, "| {package} | `{}` | {options} |", runs[0].name).expect("written");
         }
     }

@@ -73,6 +73,12 @@ const PACKAGES: &[Package] = &[
         without: "the programs of perftest are not run",
     },
     Package {
+        name: "ucx-utils",
+        program: "ucx_perftest",
+        reason: "programs of UCX, to run as they are",
+        without: "the programs of UCX are not run",
+    },
+    Package {
         name: "rdma-core",
         program: "",
         reason: "its test-suite for Python, to run as it is",

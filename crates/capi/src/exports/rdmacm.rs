@@ -25,7 +25,7 @@ exports! {
         rdma_get_dst_port => stub::minus_one,
         rdma_join_multicast => stub::minus_one,
         rdma_leave_multicast => stub::minus_one,
-        rdma_get_devices => stub::null,
+        rdma_get_devices => stub::no_list,
         rdma_free_devices => stub::zero,
         rdma_event_str => stub::null,
         rdma_set_option => stub::minus_one,
