@@ -226,6 +226,10 @@ impl Checker {
 impl<L: Link> Link for Verified<L> {
     forward_to_inner!();
 
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         self.inner.send(now, train)
     }

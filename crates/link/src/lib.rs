@@ -112,6 +112,10 @@ pub trait Link: Send {
 
     /// What happened so far, all layers together.
     fn counters(&self) -> LinkCounters;
+
+    /// This is the copy in a child of the process that has the link: dropping it must close the
+    /// child's descriptors and do nothing else, for whatever they lead to is the parent's.
+    fn abandon(&mut self) {}
 }
 
 /// The methods of [`Link`] that layers leave to the link below, `self.inner`.
@@ -209,5 +213,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn counters(&self) -> LinkCounters {
         (**self).counters()
+    }
+
+    fn abandon(&mut self) {
+        (**self).abandon();
     }
 }

@@ -96,6 +96,10 @@ impl<L: Link> Tapped<L> {
 impl<L: Link> Link for Tapped<L> {
     forward_to_inner!();
 
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         if !self.again {
             self.show(now, train);

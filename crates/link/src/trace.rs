@@ -107,6 +107,12 @@ impl Log {
 impl<L: Link> Link for Trace<L> {
     forward_to_inner!();
 
+    fn abandon(&mut self) {
+        // The parent writes what waits.
+        self.log.out.take().map(BufWriter::into_parts);
+        self.inner.abandon();
+    }
+
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         let sent = self.inner.send(now, train)?;
         if sent == Sent::Done {

@@ -86,9 +86,9 @@ impl Held {
     fn cut_off(mut self) {
         self.driver.cut_off.store(true, Ordering::Release);
         if let Ok(severed) = Severed::new(self.state.link.caps()) {
-            let link = std::mem::replace(&mut self.state.link, Box::new(severed));
-            // To drop it would undo what the parent still needs, locks in files for example.
-            std::mem::forget(link);
+            let mut link = std::mem::replace(&mut self.state.link, Box::new(severed));
+            // Without this, to drop it would undo what the parent still needs.
+            link.abandon();
         }
         // Whoever listens does so in the parent, by the same descriptors.
         std::mem::forget(std::mem::take::<Dispatch>(&mut self.state.dispatch));

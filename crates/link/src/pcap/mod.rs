@@ -291,6 +291,12 @@ impl Headers {
 impl<L: Link> Link for Pcap<L> {
     forward_to_inner!();
 
+    fn abandon(&mut self) {
+        // The parent writes what waits.
+        self.recorder.out = None;
+        self.inner.abandon();
+    }
+
     fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
         let sent = self.inner.send(now, train)?;
         if sent == Sent::Done {

@@ -32,6 +32,7 @@ use super::layout::{
 };
 use super::lock;
 use super::map::{Mapping, RingMap};
+use crate::sys;
 
 /// The file that all members map.
 const REGISTRY: &str = "registry";
@@ -382,6 +383,29 @@ impl Member {
             self.directory.remove_self();
         }
         lock::release_all(&self.file);
+    }
+}
+
+/// For the copy that a child has when its process forks.
+impl Member {
+    /// Lets go of everything without giving up the slot, which is the parent's: its locks last as
+    /// long as anybody has the file open.
+    pub(super) fn abandon(&self) {
+        // Nobody else can have it locked for long, and this copy of the thread that has is gone.
+        if let Ok(mut services) = self.services.try_lock() {
+            services.clear();
+        }
+        self.left.store(true, Ordering::Relaxed);
+        let shared = [self.file.as_fd(), self.wake.as_fd(), self._life.as_fd()];
+        for fd in shared.into_iter().chain([self.directory.as_fd()]) {
+            // If there are no descriptors left, the child keeps this one a while longer.
+            let _ = sys::let_go(fd);
+        }
+    }
+
+    /// Whether the slot was given up or abandoned.
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 }
 

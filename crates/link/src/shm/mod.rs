@@ -361,10 +361,17 @@ impl Link for HostLink {
         ]);
         counters
     }
+
+    fn abandon(&mut self) {
+        self.member.abandon();
+    }
 }
 
 impl Drop for HostLink {
     fn drop(&mut self) {
+        if self.member.has_left() {
+            return;
+        }
         // The port is free before others hear that they may have it.
         let _ = self.udp.set_addresses(&[]);
         self.member.leave();
