@@ -64,7 +64,7 @@ pub fn connect(a: &mut Qp, b: &mut Qp) {
 }
 
 /// Packets dropped for a reason that no delay or loss explains: a busy machine may answer late, and
-/// what was sent again then comes twice.
+/// what was sent again then comes twice, perhaps when its queue pair is gone.
 pub fn unexplained_drops(context: &Context) -> Vec<(&'static str, u64)> {
     let explained = [
         "drop_ghost_response",
@@ -72,6 +72,7 @@ pub fn unexplained_drops(context: &Context) -> Vec<(&'static str, u64)> {
         "drop_stale_duplicate",
         "drop_after_gap",
         "drop_bad_sequence",
+        "drop_unknown_qp",
     ];
     let drops = context.drops();
     drops.iter().filter(|(name, n)| *n > 0 && !explained.contains(name)).collect()
