@@ -105,6 +105,7 @@ const PERFTEST: Package = Package {
                 "-F -n 100 -s 65536 -e",
                 "-F -n 100 -s 65536 -c UC",
                 "-F -n 100 -s 1024 -c UD",
+                "-F -n 100 -s 65536 -c XRC",
             ],
             "%b %n ",
         ),
@@ -112,7 +113,12 @@ const PERFTEST: Package = Package {
         pair("ib_send_lat", &["-F -n 100 -s 2", "-F -n 100 -s 64 -c UD"], "%b %n "),
         pair(
             "ib_write_bw",
-            &["-F -n 100 -s 65536", "-F -n 100 -s 65536 -b", "-F -n 100 -s 4096 -c UC"],
+            &[
+                "-F -n 100 -s 65536",
+                "-F -n 100 -s 65536 -b",
+                "-F -n 100 -s 4096 -c UC",
+                "-F -n 100 -s 65536 -c XRC",
+            ],
             "%b %n ",
         ),
         pair("ib_write_bw", &["-F -n 100 -s 65536 -q 4 -b"], "65536 400 "),

@@ -40,6 +40,11 @@ fn a_child_lets_go_of_what_it_inherits_and_the_parent_goes_on() {
 }
 
 #[test]
+fn threads_share_queues() {
+    run("threads", "127.122.0.5");
+}
+
+#[test]
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }

@@ -127,6 +127,34 @@ static void events(struct end *end)
     ibv_ack_cq_events(cq, 1);
 }
 
+/* A completion queue that is too small dies, and so do its queue pairs. */
+static void overrun(struct ibv_context *context)
+{
+    struct ibv_async_event event;
+    struct ibv_wc wc;
+    struct end *end = calloc(1, sizeof *end);
+    make(end, context);
+    CHECK(!ibv_resize_cq(end->cq, 2));
+    connect_self(end);
+    CHECK(!post_receive(end, 1));
+    CHECK(!post_receive(end, 2));
+    CHECK(!post_text(end, 3, "one"));
+    CHECK(!post_text(end, 4, "two"));
+    int cq_errors = 0, qp_errors = 0;
+    CHECK(!fcntl(context->async_fd, F_SETFL, 0));
+    while (!cq_errors || !qp_errors) {
+        CHECK(!ibv_get_async_event(context, &event));
+        if (event.event_type == IBV_EVENT_CQ_ERR)
+            cq_errors += event.element.cq == end->cq;
+        else if (event.event_type == IBV_EVENT_QP_FATAL)
+            qp_errors += event.element.qp == end->qp;
+        ibv_ack_async_event(&event);
+    }
+    CHECK(ibv_poll_cq(end->cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+    destroy(end);
+    free(end);
+}
+
 int main(void)
 {
     struct ibv_context *context = open_nth(0), *again = open_nth(0);
@@ -141,6 +169,7 @@ int main(void)
     connect_self(end);
     events(end);
     destroy(end);
+    overrun(context);
     CHECK(!ibv_close_device(again));
     CHECK(!ibv_close_device(context));
     return 0;
