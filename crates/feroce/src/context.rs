@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{HostLink, Link, Member, UdpConfig, UdpLink};
+use feroce_link::{Link, Member, UdpConfig};
 use feroce_train::Instant;
 use feroce_wire::Gid;
 
@@ -122,10 +122,7 @@ impl Context {
             rcvbuf: settings.rcvbuf,
             ..UdpConfig::default()
         };
-        let mut link: Box<dyn Link> = match &member {
-            Some(member) => Box::new(HostLink::new(udp, Arc::clone(member))?),
-            None => Box::new(UdpLink::new(udp, &[])?),
-        };
+        let mut link = stack::carrier(udp, member.as_ref(), &settings)?;
         for (i, gid) in (0..).zip(bind(&device, &mut *link)?) {
             engine.set_gid(i, gid);
         }
@@ -137,7 +134,7 @@ impl Context {
                 .ok()
         });
         let clock = Clock::start();
-        let link = stack::build(link, &settings, &clock, device.name())?;
+        let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
         Self::listening(Arc::new(ContextInner { driver, device, member }))
     }

@@ -1,20 +1,46 @@
 //! The links of a device, one on top of the other.
 //!
 //! From the wire up: the carrier; capture and trace, which see what the wire carries; faults,
-//! which happen to packets on their way in; the check of the ICRC; a tap.
+//! which happen to packets on their way in; the check of the ICRC, unless the carrier does that
+//! itself because nobody in between wants it; a tap.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use feroce_link::{Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, Verified};
+use feroce_link::{
+    Fault, HostLink, IcrcPolicy, Link, Member, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink,
+    Verified,
+};
 
 use crate::driver::Clock;
 use crate::{Error, Settings};
 
+/// The carrier: the wire, and the other processes of the host if addresses are shared.
+pub(crate) fn carrier(
+    config: UdpConfig,
+    member: Option<&Arc<Member>>,
+    settings: &Settings,
+) -> io::Result<Box<dyn Link>> {
+    let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
+    let icrc = (!is_layered(settings)).then(|| policy(settings));
+    Ok(Box::new(HostLink::new(config, Arc::clone(member), icrc)?))
+}
+
+/// Whether layers between carrier and engine want to see packets as a wire would carry them.
+fn is_layered(settings: &Settings) -> bool {
+    settings.pcap.is_some() || settings.trace.is_some() || settings.fault.is_some()
+}
+
+fn policy(settings: &Settings) -> IcrcPolicy {
+    if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() }
+}
+
 /// Puts the layers that the settings ask for on top of a carrier.
 pub(crate) fn build(
     carrier: Box<dyn Link>,
+    is_shared: bool,
     settings: &Settings,
     clock: &Clock,
     device: &str,
@@ -31,8 +57,9 @@ pub(crate) fn build(
     if let Some(fault) = &settings.fault {
         link = Box::new(Fault::new(link, fault));
     }
-    let policy = if settings.strict_icrc { IcrcPolicy::Strict } else { IcrcPolicy::default() };
-    link = Box::new(Verified::new(link, policy));
+    if !is_shared || is_layered(settings) {
+        link = Box::new(Verified::new(link, policy(settings)));
+    }
     if let Some(tap) = &settings.tap {
         link = Box::new(Tapped::new(link, tap.clone()));
     }

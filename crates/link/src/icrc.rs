@@ -172,13 +172,13 @@ pub struct Verified<L> {
 impl<L: Link> Verified<L> {
     /// Checks what `inner` receives.
     pub fn new(inner: L, policy: IcrcPolicy) -> Self {
-        Self { inner, checker: Checker { policy, bad: 0, prefixes: Prefixes::default() } }
+        Self { inner, checker: Checker::new(policy) }
     }
 }
 
 /// The state that checking needs, apart from the link below.
 #[derive(Debug)]
-struct Checker {
+pub(crate) struct Checker {
     policy: IcrcPolicy,
     /// Packets dropped.
     bad: u64,
@@ -186,6 +186,15 @@ struct Checker {
 }
 
 impl Checker {
+    pub(crate) fn new(policy: IcrcPolicy) -> Self {
+        Self { policy, bad: 0, prefixes: Prefixes::default() }
+    }
+
+    /// What it did so far.
+    pub(crate) fn counters(&self) -> LinkCounters {
+        vec![("rx_icrc_encapsulated", self.bad)]
+    }
+
     /// Whether packet `index` of a train, ICRC included, is undamaged.
     fn is_good(&mut self, meta: &RxMeta, packet: &[u8], index: u16, ids: &mut Ids) -> bool {
         let Some((transport, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return false };
@@ -201,7 +210,7 @@ impl Checker {
     }
 
     /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
-    fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+    pub(crate) fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let train = RxTrain { trailer: ICRC_LEN, ..*train };
         let mut ids = Ids::default();
         let mut good = 0..0;
@@ -254,7 +263,7 @@ impl<L: Link> Link for Verified<L> {
 
     fn counters(&self) -> LinkCounters {
         let mut counters = self.inner.counters();
-        counters.push(("rx_icrc_encapsulated", self.checker.bad));
+        counters.extend(self.checker.counters());
         counters
     }
 }

@@ -9,7 +9,7 @@ use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
 use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig, UdpLink, Verified};
-use feroce_train::{Ext, InlineBytes, Instant, Payload, Train, TrainOps};
+use feroce_train::{Ext, InlineBytes, Instant, Payload, RxTrain, Train, TrainOps};
 use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
 
@@ -27,7 +27,8 @@ impl Registry {
 
     fn link(&self, address: Gid) -> Host {
         let member = Arc::new(Member::join(&self.0, 3).expect("a member"));
-        let mut link = HostLink::new(UdpConfig::default(), Arc::clone(&member)).expect("a link");
+        let mut link =
+            HostLink::new(UdpConfig::default(), Arc::clone(&member), None).expect("a link");
         link.set_addresses(&[address]).expect("an address");
         Host { link: Verified::new(link, IcrcPolicy::Strict), member }
     }
@@ -85,6 +86,47 @@ fn members_reach_each_other_at_one_address() {
     }
     assert_eq!((counter(&a.link, "shm_tx_trains"), counter(&a.link, "shm_rx_trains")), (3, 3));
     assert_eq!(counter(&a.link, "udp_tx_trains") + counter(&b.link, "udp_tx_trains"), 0);
+}
+
+/// Who checks the ICRC itself gets packets of this host without, and of others checked.
+#[test]
+fn only_who_wants_the_icrc_gets_it() {
+    let registry = Registry::new("icrc");
+    let (address, elsewhere) = (loopback(17), loopback(18));
+    let plain = |policy| {
+        let member = Arc::new(Member::join(&registry.0, 4).expect("a member"));
+        let prefix = u32::from(member.prefix());
+        let mut link = HostLink::new(UdpConfig::default(), member, policy).expect("a link");
+        link.set_addresses(&[address]).expect("an address");
+        (link, Qpn::new(prefix << 16))
+    };
+    let (mut with, to_with) = plain(None);
+    let (mut without, to_without) = plain(Some(IcrcPolicy::Strict));
+    let lengths = |link: &mut HostLink, from: &mut dyn Link, train: &Train| {
+        from.send(NOW, train).expect("sent");
+        let mut seen = Vec::new();
+        while seen.is_empty() {
+            let mut see = |t: &RxTrain<'_>| seen.push((t.bytes.len(), t.trailer));
+            link.receive(NOW, 8, &mut see).expect("received");
+        }
+        seen
+    };
+    let len = packets_of(&train_to(address, address, to_with, 1))[0].len();
+    let sent = train_to(address, address, to_without, 1);
+    assert_eq!(lengths(&mut without, &mut with, &sent), [(len, 0)]);
+    let sent = train_to(address, address, to_with, 1);
+    assert_eq!(lengths(&mut with, &mut without, &sent), [(len + 4, 0)], "to be checked above");
+
+    // From the wire, through the first: checked by the second.
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    other.send(NOW, &train_to(elsewhere, address, to_without, 1)).expect("sent");
+    while counter(&with, "shm_forwarded") == 0 {
+        with.receive(NOW, 8, &mut |_| panic!("not for us")).expect("received");
+    }
+    let mut seen = Vec::new();
+    without.receive(NOW, 8, &mut |t| seen.push((t.bytes.len(), t.trailer))).expect("received");
+    assert_eq!(seen, [(len + 4, 4)]);
+    assert_eq!(counter(&without, "rx_icrc_encapsulated"), 0);
 }
 
 #[test]
@@ -195,7 +237,7 @@ fn an_address_that_somebody_has_who_does_not_share_is_an_error() {
     let registry = Registry::new("taken");
     let _other = UdpLink::new(UdpConfig::default(), &[loopback(12)]).expect("a link");
     let member = Arc::new(Member::join(&registry.0, 3).expect("a member"));
-    let mut link = HostLink::new(UdpConfig::default(), member).expect("a link");
+    let mut link = HostLink::new(UdpConfig::default(), member, None).expect("a link");
     let error = link.set_addresses(&[loopback(12)]).expect_err("taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("does not share it"), "{error}");

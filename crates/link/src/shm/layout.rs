@@ -12,7 +12,7 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -61,6 +61,8 @@ pub(super) struct Slot {
     _apart: [AtomicU32; 31],
     /// By slot: who has made a ring to this member that it has not taken yet.
     pub(super) inbox: [AtomicU64; 4],
+    /// Packets to this member must have their ICRC.
+    pub(super) wants_icrc: AtomicU32,
     pub(super) address_count: AtomicU32,
     pub(super) service_count: AtomicU32,
     pub(super) addresses: [SharedAddress; MAX_ADDRESSES],

@@ -251,6 +251,12 @@ impl Member {
         Ok(())
     }
 
+    /// Says whether packets to this member must have their ICRC; to be said before addresses are
+    /// shown.
+    pub(super) fn set_wants_icrc(&self, wants: bool) {
+        self.area(self.slot).wants_icrc.store(wants.into(), Ordering::Release);
+    }
+
     fn changed(&self) {
         self.map.view::<Header>(0).epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -458,6 +464,7 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
 /// Empties the area of a slot whose byte the caller holds.
 fn empty(area: &Slot) {
     area.sleeping.store(0, Ordering::Relaxed);
+    area.wants_icrc.store(0, Ordering::Relaxed);
     area.address_count.store(0, Ordering::Relaxed);
     area.service_count.store(0, Ordering::Relaxed);
     for word in &area.inbox {

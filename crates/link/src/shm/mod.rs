@@ -30,8 +30,8 @@ use std::sync::Arc;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 
-use crate::icrc::Sealer;
-use crate::{Link, LinkCounters, Sent, UdpConfig, UdpLink};
+use crate::icrc::{Checker, Sealer};
+use crate::{IcrcPolicy, Link, LinkCounters, Sent, UdpConfig, UdpLink};
 pub use member::Member;
 use peers::{Peers, Pushed, Route};
 use places::Places;
@@ -69,6 +69,8 @@ pub struct HostLink {
     places: Places,
     member: Arc<Member>,
     sealer: Sealer,
+    /// Checks what has an ICRC, if no layer above does.
+    checker: Option<Checker>,
     /// Records to this member itself.
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
@@ -83,7 +85,16 @@ pub struct HostLink {
 
 impl HostLink {
     /// A link without addresses, of a member of the registry.
-    pub fn new(config: UdpConfig, member: Arc<Member>) -> io::Result<Self> {
+    ///
+    /// With `icrc`, it checks the ICRC of what comes from the wire itself, packets inside the host
+    /// have none, and no [`Verified`](crate::Verified) belongs above it. Without, every packet has
+    /// one, as layers want it that look at packets or damage them.
+    pub fn new(
+        config: UdpConfig,
+        member: Arc<Member>,
+        icrc: Option<IcrcPolicy>,
+    ) -> io::Result<Self> {
+        member.set_wants_icrc(icrc.is_none());
         let udp = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
         let peers = Peers::new(Arc::clone(&member), udp.wait_fd())?;
         Ok(Self {
@@ -92,6 +103,7 @@ impl HostLink {
             places: Places::default(),
             member,
             sealer: Sealer::default(),
+            checker: icrc.map(Checker::new),
             local: VecDeque::new(),
             quiet: QUIET,
             since_wire: 0,
@@ -109,9 +121,10 @@ impl HostLink {
 
     fn send_to_slot(&mut self, now: Instant, slot: u8, train: &Train) -> Sent {
         let meta = self.meta_of(&train.path);
-        let sealer = &mut self.sealer;
+        let has_icrc = self.peers.wants_icrc(slot);
+        let sealer = has_icrc.then_some(&mut self.sealer);
         let write = |out: &mut [u8]| record::write_train(train, meta, sealer, out);
-        match self.peers.push(now, slot, record::len_of(train), write) {
+        match self.peers.push(now, slot, record::len_of(train, has_icrc), write) {
             Pushed::Full => return Sent::Full,
             Pushed::Done => self.counters.tx_trains += 1,
             Pushed::Lost => {}
@@ -128,8 +141,10 @@ impl HostLink {
     }
 
     fn record_of(&mut self, train: &Train) -> Vec<u8> {
-        let (meta, mut record) = (self.meta_of(&train.path), vec![0; record::len_of(train)]);
-        record::write_train(train, meta, &mut self.sealer, &mut record);
+        let (meta, has_icrc) = (self.meta_of(&train.path), self.checker.is_none());
+        let mut record = vec![0; record::len_of(train, has_icrc)];
+        let sealer = has_icrc.then_some(&mut self.sealer);
+        record::write_train(train, meta, sealer, &mut record);
         record
     }
 
@@ -280,23 +295,37 @@ impl Link for HostLink {
         if now >= self.next_look {
             self.look(now);
         }
+        let is_turn_of_wire = self.is_turn_of_wire();
+        let checker = &mut self.checker;
+        let mut pass = |train: &RxTrain<'_>, has_icrc: bool| match checker {
+            Some(checker) if has_icrc => checker.pass(train, sink),
+            Some(_) => sink(train),
+            // A layer above would miss what is not there.
+            None if has_icrc => sink(train),
+            None => {}
+        };
         let mut taken = 0;
         while taken < budget
             && let Some(record) = self.local.pop_front()
         {
-            record::read(&record).iter().for_each(&mut *sink);
+            if let Some((train, has_icrc)) = record::read(&record) {
+                pass(&train, has_icrc);
+            }
             taken += 1;
         }
-        let is_turn_of_wire = self.is_turn_of_wire();
         let for_wire = if is_turn_of_wire { budget / 2 } else { 0 };
-        taken += self.peers.receive(budget.saturating_sub(taken + for_wire), sink);
+        taken += self.peers.receive(budget.saturating_sub(taken + for_wire), pass);
         self.counters.rx_trains += taken as u64;
         self.quiet = if taken > 0 { 0 } else { self.quiet.saturating_add(1) };
         if is_turn_of_wire && taken < budget {
             let (peers, counters) = (&mut self.peers, &mut self.counters);
-            let received = self.udp.receive(now, budget - taken, &mut |train| {
-                distribute(now, train, peers, counters, sink);
-            });
+            let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
+            let received = match &mut self.checker {
+                Some(checker) => self.udp.receive(now, budget - taken, &mut |train| {
+                    checker.pass(train, &mut pass);
+                }),
+                None => self.udp.receive(now, budget - taken, &mut pass),
+            };
             self.peers.flush();
             taken += received?;
         }
@@ -347,6 +376,7 @@ impl Link for HostLink {
     fn counters(&self) -> LinkCounters {
         let (c, p) = (&self.counters, &self.peers.counters);
         let mut counters = self.udp.counters();
+        counters.extend(self.checker.iter().flat_map(Checker::counters));
         counters.extend([
             ("shm_tx_trains", c.tx_trains),
             ("shm_tx_full", p.full),

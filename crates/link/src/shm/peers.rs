@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
 use feroce_train::{Instant, RxTrain};
@@ -59,6 +60,8 @@ struct Peer {
     generation: u32,
     /// Its addresses, and whether it receives for everybody there.
     addresses: Vec<(Gid, bool)>,
+    /// It wants packets with their ICRC.
+    wants_icrc: bool,
     contact: Option<Contact>,
     out: Option<ByteProducer<RingMap>>,
     /// There was no way to it when last tried; not tried again before something changes.
@@ -74,6 +77,7 @@ impl Peer {
         Self {
             generation,
             addresses: Vec::new(),
+            wants_icrc: false,
             contact: None,
             out: None,
             refused: false,
@@ -191,6 +195,7 @@ impl Peers {
             }
             let Some(peer) = place else { continue };
             peer.addresses = self.member.addresses_of(slot);
+            peer.wants_icrc = self.member.area(slot).wants_icrc.load(Ordering::Acquire) != 0;
             peer.refused = false;
             self.used.push(slot);
             self.known.extend(peer.addresses.iter().map(|(gid, _)| *gid));
@@ -282,6 +287,12 @@ impl Peers {
     /// is none.
     pub(super) fn watch_receiver(&mut self, address: Gid) -> bool {
         self.receiver_at(address).is_some_and(|slot| self.contact(slot))
+    }
+
+    /// Whether packets to a member must have their ICRC.
+    #[inline]
+    pub(super) fn wants_icrc(&self, slot: u8) -> bool {
+        self.peer(slot).is_none_or(|peer| peer.wants_icrc)
     }
 
     /// Gets in contact with a member. False: there is no way to it.
@@ -387,9 +398,13 @@ impl Peers {
         }
     }
 
-    /// Hands what has come through the rings to `sink`.
+    /// Hands what has come through the rings to `sink`, and says whether it has ICRCs to check.
     #[inline]
-    pub(super) fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+    pub(super) fn receive(
+        &mut self,
+        budget: usize,
+        mut sink: impl FnMut(&RxTrain<'_>, bool),
+    ) -> usize {
         if self.member.has_new_senders() {
             self.take_rings();
         }
@@ -402,7 +417,7 @@ impl Peers {
             while taken < most {
                 match incoming.ring.pop(&mut self.record) {
                     Ok(Some(len)) => match record::read(&self.record[..len]) {
-                        Some(train) => sink(&train),
+                        Some((train, has_icrc)) => sink(&train, has_icrc),
                         None => self.counters.malformed += 1,
                     },
                     Ok(None) => {

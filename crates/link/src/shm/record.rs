@@ -13,13 +13,16 @@ pub(super) const MAX_RECORD: usize = META + 66_000;
 
 /// What a link knows of the packets in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RecordMeta {
-    pub(super) meta: RxMeta,
-    /// Length of every packet but the last, ICRC included.
-    pub(super) stride: u32,
+struct RecordMeta {
+    meta: RxMeta,
+    /// Length of every packet but the last.
+    stride: u32,
+    /// Each packet ends with its ICRC.
+    has_icrc: bool,
 }
 
 impl RecordMeta {
+    #[inline]
     fn write(&self, out: &mut [u8; META]) {
         let RxMeta { src, dst, udp_sport, traffic_class, hop_limit, ecn, framing } = self.meta;
         *out = [0; META];
@@ -28,8 +31,10 @@ impl RecordMeta {
         out[32..36].copy_from_slice(&self.stride.to_ne_bytes());
         out[36..38].copy_from_slice(&udp_sport.to_ne_bytes());
         out[38..42].copy_from_slice(&[traffic_class, hop_limit, ecn as u8, framing as u8]);
+        out[42] = self.has_icrc.into();
     }
 
+    #[inline]
     fn read(bytes: &[u8; META]) -> Option<Self> {
         let gid = |at: usize| Some(Gid(*bytes[at..].first_chunk()?));
         let meta = RxMeta {
@@ -46,37 +51,60 @@ impl RecordMeta {
                 .find(|framing| *framing as u8 == bytes[41])?,
         };
         let stride = u32::from_ne_bytes(*bytes[32..].first_chunk()?);
-        Some(Self { meta, stride })
+        Some(Self { meta, stride, has_icrc: bytes[42] != 0 })
     }
 }
 
 /// Length of the record of a train.
-pub(super) fn len_of(train: &Train) -> usize {
-    META + train.total_len() + train.count as usize * ICRC_LEN
+#[inline]
+pub(super) fn len_of(train: &Train, has_icrc: bool) -> usize {
+    let icrcs = if has_icrc { train.count as usize * ICRC_LEN } else { 0 };
+    META + train.total_len() + icrcs
 }
 
-/// Writes the record of a train; `out` has the length that [`len_of`] says.
-pub(super) fn write_train(train: &Train, meta: RxMeta, sealer: &mut Sealer, out: &mut [u8]) {
+/// Writes the record of a train, with an ICRC for each packet if there is a sealer; `out` has the
+/// length that [`len_of`] says.
+#[inline]
+pub(super) fn write_train(
+    train: &Train,
+    meta: RxMeta,
+    sealer: Option<&mut Sealer>,
+    out: &mut [u8],
+) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
-    let stride = (train.packet_len(0) + ICRC_LEN) as u32;
-    RecordMeta { meta, stride }.write(head);
-    sealer.emit_all(train, meta.udp_sport, packets);
+    let has_icrc = sealer.is_some();
+    let stride = (train.packet_len(0) + if has_icrc { ICRC_LEN } else { 0 }) as u32;
+    RecordMeta { meta, stride, has_icrc }.write(head);
+    match sealer {
+        Some(sealer) => {
+            sealer.emit_all(train, meta.udp_sport, packets);
+        }
+        None => {
+            let mut at = 0;
+            for i in 0..train.count {
+                at += train.emit(i, &mut packets[at..]);
+            }
+        }
+    }
 }
 
 /// Writes the record of packets that came from the wire; `out` is [`META`] bytes longer than they.
 pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
     let stride = u32::try_from(train.stride).unwrap_or(u32::MAX);
-    RecordMeta { meta: train.meta, stride }.write(head);
+    RecordMeta { meta: train.meta, stride, has_icrc: true }.write(head);
     packets.copy_from_slice(train.bytes);
 }
 
-/// Reads a record; `None` if it is none.
-pub(super) fn read(record: &[u8]) -> Option<RxTrain<'_>> {
+/// Reads a record, and whether its packets have an ICRC that nobody has looked at; `None` if it is
+/// no record.
+#[inline]
+pub(super) fn read(record: &[u8]) -> Option<(RxTrain<'_>, bool)> {
     let (head, bytes) = record.split_first_chunk()?;
-    let RecordMeta { meta, stride } = RecordMeta::read(head)?;
+    let RecordMeta { meta, stride, has_icrc } = RecordMeta::read(head)?;
     let stride = usize::try_from(stride).ok().filter(|&stride| stride > ICRC_LEN)?;
-    (!bytes.is_empty()).then_some(RxTrain { meta, bytes, stride, trailer: 0 })
+    let train = RxTrain { meta, bytes, stride, trailer: 0 };
+    (!bytes.is_empty()).then_some((train, has_icrc))
 }
 
 #[cfg(test)]
@@ -97,7 +125,8 @@ mod tests {
         let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0 };
         let mut record = [0; META + 100];
         write_received(&train, &mut record);
-        let got = read(&record).expect("a record");
+        let (got, has_icrc) = read(&record).expect("a record");
+        assert!(has_icrc);
         assert_eq!((got.meta, got.bytes, got.stride, got.trailer), (meta, train.bytes, 40, 0));
     }
 
