@@ -133,7 +133,7 @@ impl State {
     /// Sends until the engine has nothing left or the link is full.
     fn transmit(&mut self, now: Instant) -> io::Result<bool> {
         let caps = self.link.caps();
-        let mut busy = !self.waiting.is_empty();
+        let mut busy = false;
         loop {
             // Packets that are alone in their trains may leave together; to gather long trains
             // would only delay the first.
@@ -147,11 +147,14 @@ impl State {
                 self.engine.trains_read();
                 return Ok(busy);
             }
-            busy = true;
             // Trains that an error hits count as lost.
             let all = self.waiting.len();
             let sent = self.link.send_all(now, &self.waiting);
-            self.waiting.drain(..*sent.as_ref().unwrap_or(&all));
+            let gone = *sent.as_ref().unwrap_or(&all);
+            self.waiting.drain(..gone);
+            // Whoever finds the link full again has not got on, and should give way to whom it
+            // waits for.
+            busy |= gone > 0;
             sent?;
             if !self.waiting.is_empty() {
                 return Ok(busy);
