@@ -145,7 +145,7 @@ impl End {
         self.qp.connect(&peer).expect("connected");
         self.qp.post_recv(recvs).expect("room");
         // A second until a peer counts as lost: no more than a busy machine needs.
-        let quick = QpAttr { timeout: Some(15), retry_cnt: Some(7), ..QpAttr::default() };
+        let quick = QpAttr { timeout: Some(16), retry_cnt: Some(7), ..QpAttr::default() };
         self.qp.modify(&QpAttr::to(QpState::Sqd)).expect("draining");
         self.qp.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).expect("quick");
         self.qp.modify(&QpAttr::to(QpState::Rts)).expect("sending");
