@@ -27,6 +27,8 @@ fn main() {
     // A program that was linked with libibverbs.so.1 does not load another one once this file is
     // there, whatever name it was found under.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    // Its threads run on when a program unloads it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // GNU ld refuses a second version script beside the one of rustc. lld, which is the default
     // for this one target, takes both.
     if env::var("TARGET").is_ok_and(|target| target != "x86_64-unknown-linux-gnu") {

@@ -45,6 +45,11 @@ fn threads_share_queues() {
 }
 
 #[test]
+fn signals_are_for_the_program_and_the_library_stays() {
+    run("guest", "127.122.0.6");
+}
+
+#[test]
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }

@@ -75,9 +75,16 @@ pub(crate) unsafe fn gather(
         (None, _) => Ok(InlineBytes::new(&[])),
         (Some(only), None) => Ok(InlineBytes::new(piece(only))),
         _ => {
-            let mut bytes = Vec::with_capacity(len);
-            pieces.for_each(|p| bytes.extend_from_slice(piece(p)));
-            Ok(InlineBytes::new(&bytes))
+            // As much as any queue pair takes.
+            let mut bytes = [0; 1024];
+            let room = bytes.get_mut(..len).ok_or(Fault::INVALID)?;
+            let mut rest = &mut room[..];
+            for from in pieces.map(piece) {
+                let (to, after) = rest.split_at_mut(from.len());
+                to.copy_from_slice(from);
+                rest = after;
+            }
+            Ok(InlineBytes::new(room))
         }
     }
 }

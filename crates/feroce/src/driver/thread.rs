@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 
+use nix::sys::signal::{SigSet, SigmaskHow};
+
 use super::{Driver, NEVER, Turn};
 use crate::device::watch::Watch;
 
@@ -15,7 +17,12 @@ pub(super) fn spawn(
     watch: Option<Watch>,
 ) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
-    builder.spawn(move || run(&driver, watch.as_ref()))
+    // Signals are for the program: one that waits for them, or that has blocked them in its own
+    // threads, must not find that this one got them. The thread inherits the mask.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let spawned = builder.spawn(move || run(&driver, watch.as_ref()));
+    before.thread_set_mask()?;
+    spawned
 }
 
 fn run(driver: &Driver, watch: Option<&Watch>) {
