@@ -1,6 +1,7 @@
 //! The `feroce` command.
 
 mod asyncwatch;
+mod cm;
 mod decode;
 mod demo;
 mod devices;
@@ -9,6 +10,7 @@ mod generate;
 mod ladder;
 mod perf;
 mod pingpong;
+mod stop;
 mod style;
 mod words;
 
@@ -72,6 +74,8 @@ enum Command {
     UdPingpong(pingpong::UdArgs),
     /// Bounce messages over reliable connections that share a receive queue.
     SrqPingpong(pingpong::SrqArgs),
+    /// Connect by address and ping with RDMA reads and writes.
+    Rping(cm::RpingArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
     /// Measure bandwidth and latency.
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::UcPingpong(args) => pingpong::uc(&args, json),
         Command::UdPingpong(args) => pingpong::ud(&args, json),
         Command::SrqPingpong(args) => pingpong::srq(&args, json),
+        Command::Rping(args) => cm::rping(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),

@@ -12,7 +12,6 @@ mod reference;
 mod session;
 mod side;
 mod spec;
-mod stop;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
@@ -20,6 +19,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+
+use crate::stop;
 
 pub(crate) use args::Args;
 use end::Place;

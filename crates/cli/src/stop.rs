@@ -22,3 +22,8 @@ pub(crate) fn watch() -> anyhow::Result<()> {
 pub(crate) fn requested() -> bool {
     FLAG.get().is_some_and(|stop| stop.load(Ordering::Relaxed))
 }
+
+/// Asks to stop on behalf of the user, for whoever would wait in vain.
+pub(crate) fn request() {
+    FLAG.get_or_init(Arc::default).store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,281 @@
+//! One end of a connection: its queue pair, and waiting for whatever comes next.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, RejReason};
+use feroce::{
+    Access, Cq, Cqe, Data, InlineBytes, Notify, Pd, Qp, QpAttr, QpCap, QpState, Remote, Rkey,
+    SendOp, SendWr, WcStatus,
+};
+use nix::poll::{PollFd, PollFlags, poll};
+
+use super::place::Target;
+use crate::stop;
+
+/// Milliseconds after which a wait looks at the user's wishes.
+const NAP_MS: u16 = 100;
+
+/// Polls before a wait sleeps.
+const SPINS: u32 = 200;
+
+/// How long the peer may be silent before it is asked whether it is still there.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The number of that question.
+const PROBE: u64 = u64::MAX;
+
+/// Ends that are nobody's mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// The user wants to stop.
+    Interrupted,
+    /// The peer has disconnected.
+    Disconnected,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupted => "interrupted",
+            Self::Disconnected => "the peer has disconnected",
+        })
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// Whether an outcome is that the peer went in its time.
+pub(super) fn is_disconnected(result: &anyhow::Result<()>) -> bool {
+    matches!(result, Err(e) if e.downcast_ref() == Some(&Ended::Disconnected))
+}
+
+/// The next event, unless the user stops.
+pub(super) fn next_event(events: &EventChannel) -> anyhow::Result<Event> {
+    while !stop::requested() {
+        if let Some(event) = events.wait_event(Some(NAP_MS))? {
+            return Ok(event);
+        }
+    }
+    Err(Ended::Interrupted.into())
+}
+
+/// Waits for an event of this kind.
+pub(super) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<Event> {
+    loop {
+        let event = next_event(events)?;
+        if event.kind == kind {
+            return Ok(event);
+        }
+        judge(&event)?;
+    }
+}
+
+/// An error if an event is the end of what it is about.
+pub(super) fn judge(event: &Event) -> anyhow::Result<()> {
+    let peer = || match event.id.peer_addr() {
+        Some(peer) => peer.to_string(),
+        None => "the peer".to_owned(),
+    };
+    Err(match event.kind {
+        EventKind::Rejected => {
+            let reason = RejReason(u16::try_from(event.status).unwrap_or(0));
+            let hint = match reason {
+                RejReason::INVALID_SERVICE_ID => ": nobody listens there",
+                _ => "",
+            };
+            anyhow!("{} refused: {} ({}){hint}", peer(), reason.name(), reason.0)
+        }
+        EventKind::Unreachable if event.status > 0 => {
+            anyhow!("{} does not offer the service (status {})", peer(), event.status)
+        }
+        EventKind::Unreachable => anyhow!("{} does not answer", peer()),
+        EventKind::AddrError | EventKind::RouteError => {
+            let why = io::Error::from_raw_os_error(-event.status);
+            anyhow!("no way leads to {}: {why}", peer())
+        }
+        EventKind::ConnectError | EventKind::MulticastError => {
+            anyhow!("{:?} (status {})", event.kind, event.status)
+        }
+        EventKind::DeviceRemoval => anyhow!("the device is gone"),
+        EventKind::Disconnected => Ended::Disconnected.into(),
+        _ => return Ok(()),
+    })
+}
+
+/// Resolves address and route of an id.
+pub(super) fn resolve(id: &CmId, target: Target) -> anyhow::Result<()> {
+    let events = id.channel();
+    let cannot = || format!("cannot reach {}", target.to);
+    id.resolve_addr(target.from, target.to, 2000).with_context(cannot)?;
+    expect(&events, EventKind::AddrResolved).with_context(cannot)?;
+    id.resolve_route(2000).with_context(cannot)?;
+    expect(&events, EventKind::RouteResolved).map(drop)
+}
+
+/// One end of a reliable connection, on an id with an event channel of its own.
+#[derive(Debug)]
+pub(super) struct End {
+    // First, so that the peer hears of the end before the queue pair is gone.
+    id: CmId,
+    events: EventChannel,
+    pub(super) qp: Qp,
+    pub(super) pd: Pd,
+    cq: Cq,
+    /// The queue pair is brought up by us, not by the id.
+    by_hand: bool,
+    /// The peer has disconnected.
+    is_over: bool,
+    /// The peer was asked whether it is there.
+    is_probing: bool,
+}
+
+impl End {
+    /// Makes a queue pair for an id whose device is known.
+    pub(super) fn new(id: CmId, cap: QpCap, by_hand: bool) -> anyhow::Result<Self> {
+        let context = id.context().context("the id has no device")?;
+        let (pd, cq) =
+            (context.alloc_pd()?, context.create_cq(cap.max_send_wr + cap.max_recv_wr + 1)?);
+        // One more, for the question whether the peer is there.
+        let cap = QpCap { max_send_wr: cap.max_send_wr + 1, ..cap };
+        let mut qp = pd.rc_qp(&cq, &cq, cap).create()?;
+        if by_hand {
+            qp.modify(&QpAttr::init(Access::empty()))?;
+        } else {
+            id.use_qp(&qp)?;
+        }
+        let events = id.channel();
+        Ok(Self { id, events, qp, pd, cq, by_hand, is_over: false, is_probing: false })
+    }
+
+    /// Connects to the target of the id.
+    pub(super) fn connect(&mut self, param: ConnParam) -> anyhow::Result<()> {
+        if !self.by_hand {
+            self.id.connect(&param)?;
+            return expect(&self.events, EventKind::Established).map(drop);
+        }
+        self.id.connect(&ConnParam { qpn: self.qp.qpn(), ..param })?;
+        expect(&self.events, EventKind::ConnectResponse)?;
+        self.bring_up()?;
+        Ok(self.id.establish()?)
+    }
+
+    /// Accepts the request that brought the id, as it was made.
+    pub(super) fn accept(&mut self) -> anyhow::Result<()> {
+        let mut param = self.id.offered().unwrap_or_default();
+        if self.by_hand {
+            self.bring_up()?;
+            param.qpn = self.qp.qpn();
+        }
+        self.id.accept(&param)?;
+        expect(&self.events, EventKind::Established).map(drop)
+    }
+
+    fn bring_up(&mut self) -> anyhow::Result<()> {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.qp.modify(&self.id.qp_attr(state)?)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection after what was done on it; the first error is returned. A peer that may
+    /// be gone is told but not waited for.
+    pub(super) fn finish(self, result: anyhow::Result<()>) -> anyhow::Result<()> {
+        match &result {
+            Err(e) if e.downcast_ref::<Ended>().is_none() => result,
+            _ => {
+                let ended = self.disconnect();
+                result.and(ended)
+            }
+        }
+    }
+
+    /// Ends the connection and waits until both sides know.
+    pub(super) fn disconnect(mut self) -> anyhow::Result<()> {
+        if self.by_hand {
+            self.qp.modify(&QpAttr::to(QpState::Err))?;
+        }
+        self.id.disconnect()?;
+        while !self.is_over {
+            match self.events.wait_event(Some(NAP_MS))? {
+                Some(event) => self.is_over |= event.kind == EventKind::Disconnected,
+                None if stop::requested() => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The next completion, which must be a success. The peer may be silent as long as it lives.
+    pub(super) fn completion(&mut self) -> anyhow::Result<Cqe> {
+        let since = Instant::now();
+        loop {
+            for _ in 0..SPINS {
+                if let Some(cqe) = self.take()? {
+                    return Ok(cqe);
+                }
+                std::hint::spin_loop();
+            }
+            // What came before the end was looked at above.
+            if self.is_over {
+                return Err(Ended::Disconnected.into());
+            }
+            if stop::requested() {
+                return Err(Ended::Interrupted.into());
+            }
+            if let Some(event) = self.events.try_event() {
+                self.is_over |= event.kind == EventKind::Disconnected;
+                continue;
+            }
+            if since.elapsed() > SILENCE && !self.is_probing {
+                self.probe()?;
+            }
+            self.cq.notify(Notify::Next);
+            if let Some(cqe) = self.take()? {
+                return Ok(cqe);
+            }
+            self.sleep()?;
+        }
+    }
+
+    /// Sleeps until there may be something to see.
+    fn sleep(&self) -> anyhow::Result<()> {
+        let wants = PollFlags::POLLIN;
+        let mut fds = [
+            PollFd::new(self.cq.channel().as_fd(), wants),
+            PollFd::new(self.events.as_fd(), wants),
+        ];
+        match poll(&mut fds, NAP_MS) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        // The report has done its work.
+        self.cq.channel().wait(Some(0))?;
+        Ok(())
+    }
+
+    /// Asks the peer whether it is there, with a write of nothing to nowhere: that needs no memory
+    /// and no receive, but an acknowledgement.
+    fn probe(&mut self) -> anyhow::Result<()> {
+        let nowhere = Remote { addr: 0, rkey: Rkey(0) };
+        let nothing = Data::Inline(InlineBytes::new(&[]));
+        self.qp.post_send([SendWr::new(PROBE, SendOp::Write(nowhere), nothing)])?;
+        self.is_probing = true;
+        Ok(())
+    }
+
+    fn take(&mut self) -> anyhow::Result<Option<Cqe>> {
+        while let Some(cqe) = self.cq.poll_one() {
+            match cqe.status {
+                WcStatus::Success if cqe.wr_id == PROBE => self.is_probing = false,
+                WcStatus::Success => return Ok(Some(cqe)),
+                WcStatus::RetryExceeded => bail!("the peer is gone: it does not answer any more"),
+                status => bail!("a work request failed: {status} ({})", status as u32),
+            }
+        }
+        Ok(None)
+    }
+}

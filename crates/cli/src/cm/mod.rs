@@ -1,0 +1,151 @@
+//! Commands that connect by address: those of librdmacm from which people learn RDMA.
+//!
+//! Each does what its namesake of rdma-core does, takes its options and speaks its protocol, so
+//! that either end may be the original. They differ in what they do with a connection; where an end
+//! runs, how it waits and how it reports is the same for all and stands here.
+
+#![expect(clippy::disallowed_methods, reason = "measuring takes a clock")]
+
+mod end;
+mod place;
+mod rping;
+
+use std::process::ExitCode;
+
+use feroce::cm::{CmId, Manager, PortSpace};
+use serde_json::{Value, json};
+
+use crate::stop;
+use end::Ended;
+use place::{Place, Target};
+pub(crate) use rping::{Args as RpingArgs, run as rping};
+
+/// Exit status after an interrupt, as shells count.
+const INTERRUPTED: u8 = 130;
+
+/// A command with a server and a client.
+trait Program: Sync {
+    /// Where its ports are.
+    fn space(&self) -> PortSpace {
+        PortSpace::Tcp
+    }
+
+    /// The server's part, on an id that listens.
+    fn serve(&self, manager: &Manager, listener: &CmId, say: Say) -> Report;
+
+    /// The client's part.
+    fn call(&self, manager: &Manager, target: Target, say: Say) -> Report;
+}
+
+/// What an end did, however it ended.
+#[derive(Debug)]
+struct Report {
+    /// For programs.
+    record: Value,
+    /// Whether it did what it should.
+    result: anyhow::Result<()>,
+}
+
+impl Report {
+    fn is_interrupted(&self) -> bool {
+        matches!(&self.result, Err(e) if e.downcast_ref() == Some(&Ended::Interrupted))
+    }
+
+    /// The record, with what went wrong.
+    fn complete(&self) -> Value {
+        let mut record = self.record.clone();
+        record["interrupted"] = json!(self.is_interrupted());
+        if let (Err(e), false) = (&self.result, self.is_interrupted()) {
+            record["error"] = json!(format!("{e:#}"));
+        }
+        record
+    }
+}
+
+/// What is printed on the way.
+#[derive(Clone, Copy, Debug)]
+struct Say {
+    on: bool,
+}
+
+impl Say {
+    /// A line of the output.
+    fn line(self, text: &str) {
+        if self.on {
+            println!("{text}");
+        }
+    }
+
+    /// A line about what happens.
+    fn note(self, text: &str) {
+        if self.on {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// Runs one end, or both.
+fn run(program: &impl Program, place: Place, json: bool) -> anyhow::Result<ExitCode> {
+    stop::watch()?;
+    let say = Say { on: !json };
+    let (reports, record) = match place {
+        Place::Server(at) => {
+            let manager = Manager::new();
+            let listener = place::listen(&manager, program.space(), at)?;
+            say.note(&format!("listening at {}", place::local_addr(&listener)?));
+            let report = program.serve(&manager, &listener, say);
+            let record = report.complete();
+            (vec![report], record)
+        }
+        Place::Client(target) => {
+            let (manager, target) = place::manager_for(target)?;
+            let report = program.call(&manager, target, say);
+            let record = report.complete();
+            (vec![report], record)
+        }
+        Place::Both(server, client) => {
+            let (served, called) = run_both(program, (server, client), say)?;
+            let record = json!({ "server": served.complete(), "client": called.complete() });
+            (vec![served, called], record)
+        }
+    };
+    if json {
+        println!("{record}");
+    }
+    conclude(reports)
+}
+
+/// Both ends here: the server in a thread of its own, and silent.
+fn run_both(
+    program: &impl Program,
+    (server, client): (place::Local, place::Local),
+    say: Say,
+) -> anyhow::Result<(Report, Report)> {
+    let (there, here) = (server.manager()?, client.manager()?);
+    let listener = place::listen(&there, program.space(), (server.ip, 0).into())?;
+    let to = place::local_addr(&listener)?;
+    // Whoever fails tells the other, which would wait in vain.
+    let watch = |report: Report| {
+        if report.result.is_err() {
+            stop::request();
+        }
+        report
+    };
+    Ok(std::thread::scope(|scope| {
+        let server = scope.spawn(|| watch(program.serve(&there, &listener, Say { on: false })));
+        let target = Target { from: Some((client.ip, 0).into()), to };
+        let called = watch(program.call(&here, target, say));
+        (server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), called)
+    }))
+}
+
+/// The exit status: the first failure is told, and an interrupt is none.
+fn conclude(reports: Vec<Report>) -> anyhow::Result<ExitCode> {
+    let is_interrupted = reports.iter().any(Report::is_interrupted);
+    for report in reports {
+        if !report.is_interrupted() {
+            report.result?;
+        }
+    }
+    Ok(if is_interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}

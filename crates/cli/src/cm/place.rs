@@ -1,0 +1,127 @@
+//! Where ends run: addresses from the command line, and devices for them.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+
+use anyhow::{Context as _, bail, ensure};
+use feroce::cm::{CmId, Manager, PortSpace};
+use feroce::{Context, Device, Error};
+
+/// Options of commands that can run both ends.
+#[derive(Debug, clap::Args)]
+pub(super) struct BothArgs {
+    /// Run both ends in this process
+    #[arg(long)]
+    pub(super) both: bool,
+    /// With --both, the addresses of server and client [default: free ones of the loopback]
+    #[arg(long, value_delimiter = ',', value_name = "IP,IP", requires = "both")]
+    address: Vec<IpAddr>,
+}
+
+impl BothArgs {
+    /// Where both ends run.
+    pub(super) fn place(&self) -> anyhow::Result<Place> {
+        let (server, client) = match *self.address {
+            [] => (Local::on_loopback()?, Local::on_loopback()?),
+            [a, b] => {
+                ensure!(a != b, "--address: two different addresses, {a} is only one");
+                (Local::at(a)?, Local::at(b)?)
+            }
+            _ => bail!("--address: two addresses, as in --address 127.0.0.1,127.0.0.2"),
+        };
+        Ok(Place::Both(server, client))
+    }
+}
+
+/// Which ends run here, and where.
+#[derive(Debug)]
+pub(super) enum Place {
+    Server(SocketAddr),
+    Client(Target),
+    Both(Local, Local),
+}
+
+/// Whom a client wants to reach.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// Our address, if it was given.
+    pub(super) from: Option<SocketAddr>,
+    /// That of the server.
+    pub(super) to: SocketAddr,
+}
+
+/// A device at one address.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) ip: IpAddr,
+    context: Context,
+}
+
+impl Local {
+    fn at(ip: IpAddr) -> anyhow::Result<Self> {
+        let context = Device::at([ip]).open().with_context(|| format!("cannot open {ip}"))?;
+        Ok(Self { ip, context })
+    }
+
+    /// At the first free address of the loopback.
+    fn on_loopback() -> anyhow::Result<Self> {
+        for last in 1..=250 {
+            let ip = IpAddr::from([127, 0, 0, last]);
+            match Device::at([ip]).open() {
+                Ok(context) => return Ok(Self { ip, context }),
+                Err(Error::Io(e)) if e.kind() == ErrorKind::AddrInUse => {}
+                Err(e) => return Err(e).with_context(|| format!("cannot open {ip}")),
+            }
+        }
+        bail!("no loopback address up to 127.0.0.250 is free")
+    }
+
+    /// Connections from and to here only.
+    pub(super) fn manager(&self) -> Result<Manager, Error> {
+        Manager::with([self.context.clone()])
+    }
+}
+
+/// The first address of a host, by name or number.
+pub(super) fn look_up(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let addresses = (host, port).to_socket_addrs();
+    let first = addresses.with_context(|| format!("no address of {host:?} is known"))?.next();
+    first.with_context(|| format!("{host:?} has no address"))
+}
+
+/// Where a server listens: at all addresses if none is given.
+pub(super) fn server(host: Option<&str>, port: u16) -> anyhow::Result<Place> {
+    let at = match host {
+        Some(host) => look_up(host, port)?,
+        None => (Ipv4Addr::UNSPECIFIED, port).into(),
+    };
+    Ok(Place::Server(at))
+}
+
+/// Whom a client reaches, and from where.
+pub(super) fn client(from: Option<&str>, to: &str, port: u16) -> anyhow::Result<Place> {
+    let from = from.map(|from| look_up(from, 0)).transpose()?;
+    Ok(Place::Client(Target { from, to: look_up(to, port)? }))
+}
+
+/// The devices of a client. An address belongs to one process, so that a server on the loopback
+/// leaves us to find another one.
+pub(super) fn manager_for(target: Target) -> anyhow::Result<(Manager, Target)> {
+    if target.from.is_some() || !matches!(target.to.ip(), IpAddr::V4(ip) if ip.is_loopback()) {
+        return Ok((Manager::new(), target));
+    }
+    let local = Local::on_loopback()?;
+    let from = Some((local.ip, 0).into());
+    Ok((local.manager()?, Target { from, ..target }))
+}
+
+/// Listens.
+pub(super) fn listen(manager: &Manager, space: PortSpace, at: SocketAddr) -> anyhow::Result<CmId> {
+    let id = manager.create_id(space)?;
+    id.bind(at).and_then(|()| id.listen(0)).with_context(|| format!("cannot listen at {at}"))?;
+    Ok(id)
+}
+
+pub(super) fn local_addr(id: &CmId) -> anyhow::Result<SocketAddr> {
+    id.local_addr().context("the id has no address")
+}
