@@ -39,18 +39,37 @@ impl AsFd for Directory {
 impl Directory {
     /// Opens it below `root`, and makes it if it is not there.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
-        let user = geteuid();
         // The namespace of this thread: that of its process may be another.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
-        let path = root.join(format!("feroce-{user}-{namespace}-v{VERSION}"));
+        let path = root.join(format!("feroce-{}-{namespace}-v{VERSION}", geteuid()));
         match mkdir(&path, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(e) => return Err(at(&path, e.into())),
         }
+        Self::open_at(path)
+    }
+
+    /// Those of this user in other namespaces, and of other versions.
+    pub(super) fn others(&self) -> Vec<Self> {
+        let is_meant = |name: &str| {
+            let rest = name.strip_prefix(&format!("feroce-{}-", geteuid()))?;
+            let (namespace, version) = rest.split_once("-v")?;
+            Some(namespace.parse::<u64>().is_ok() && version.parse::<u32>().is_ok())
+        };
+        let beside = self.path.parent().map(std::fs::read_dir);
+        let entries = beside.into_iter().flatten().flatten().flatten();
+        let paths = entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            *path != self.path && name.and_then(is_meant) == Some(true)
+        });
+        paths.filter_map(|path| Self::open_at(path).ok()).collect()
+    }
+
+    fn open_at(path: PathBuf) -> io::Result<Self> {
         let fd = open(&path, OFlag::O_DIRECTORY | CAREFUL, Mode::empty())
             .map_err(|e| at(&path, e.into()))?;
         let stat = fstat(&fd)?;
-        if stat.st_uid != user.as_raw() || stat.st_mode & 0o077 != 0 {
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             let why = io::Error::new(io::ErrorKind::PermissionDenied, "not for this user alone");
             return Err(at(&path, why));
         }

@@ -37,7 +37,8 @@ use crate::sys;
 /// The file that all members map.
 const REGISTRY: &str = "registry";
 
-/// Held while a registry is set up or taken down.
+/// Held while a registry is set up or taken down. This and the bytes of slots are the same in
+/// every version, so that any can tell whether anybody lives.
 const SETUP: i64 = 0;
 /// The byte of the first slot.
 const FIRST_SLOT: i64 = 1;
@@ -145,6 +146,7 @@ impl Member {
         header.states[usize::from(slot)].store(generation << 1 | 1, Ordering::Release);
         header.epoch.fetch_add(1, Ordering::AcqRel);
         lock::release(&file, SETUP);
+        directory.others().iter().for_each(remove_if_dead);
         let (services, left) = (Mutex::default(), AtomicBool::new(false));
         let _life = life;
         Ok(Some(Self { directory, file, map, slot, generation, wake, _life, services, left }))
@@ -418,6 +420,18 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+/// Removes a registry in which nobody lives. In another network namespace nobody may come any more
+/// who would.
+fn remove_if_dead(directory: &Directory) {
+    let Ok(file) = directory.file(REGISTRY, false) else { return };
+    if lock::try_hold(&file, SETUP).unwrap_or(false)
+        && !lock::is_held(&file, FIRST_SLOT, SLOTS as i64).unwrap_or(true)
+    {
+        directory.remove_all(|_| true);
+        directory.remove_self();
     }
 }
 

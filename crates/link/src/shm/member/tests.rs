@@ -109,6 +109,28 @@ fn who_joins_finds_what_the_dead_left_behind() {
 }
 
 #[test]
+fn what_is_left_of_other_namespaces_is_removed_if_nobody_lives_there() {
+    let root = Root::new("namespaces");
+    let member = root.join();
+    let ours = std::fs::read_dir(&root.0).unwrap().next().unwrap().unwrap().path();
+    let beside = |name: &str| {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = root.0.join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        File::create(path.join(REGISTRY)).unwrap()
+    };
+    let user = nix::unistd::geteuid();
+    let (dead, living) = (format!("feroce-{user}-1-v1"), format!("feroce-{user}-2-v9"));
+    let (file, _) = (beside(&living), beside(&dead));
+    assert!(lock::try_hold(&file, byte_of_slot(7)).unwrap());
+    std::fs::create_dir(root.0.join("feroce-else")).unwrap();
+    drop(root.join());
+    assert!(ours.exists() && root.0.join(&living).exists() && !root.0.join(&dead).exists());
+    assert!(root.0.join("feroce-else").exists());
+    drop(member);
+}
+
+#[test]
 fn a_ring_reaches_its_receiver_even_after_its_sender_has_gone() {
     let root = Root::new("ring");
     let (a, b) = (root.join(), root.join());
