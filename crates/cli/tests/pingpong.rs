@@ -166,6 +166,22 @@ fn two_processes_find_each_other() {
     }
 }
 
+/// As everybody starts: both on this machine, by its name and by its address.
+#[test]
+fn two_processes_share_an_address() {
+    for (host, kind) in [("localhost", "rc"), ("127.0.0.1", "srq"), ("127.0.0.1", "uc")] {
+        let port = free_port();
+        let common = format!("{kind}-pingpong -c -n 200 -p {port}");
+        let mut server = Running::start(&format!("{common} --address 127.0.0.1"));
+        server.next_line();
+        let client = run(&format!("{common} --address 127.0.0.1 {host}"));
+        assert!(client.status.success(), "{kind}: {}", text(&client.stderr));
+        let (code, stdout, stderr) = server.finish();
+        assert_eq!(code, Some(0), "{kind}: {stderr}");
+        assert!(stdout.contains("200 iters in "), "{kind}: {stdout}");
+    }
+}
+
 #[test]
 fn without_a_device_the_connection_decides() {
     let port = free_port();
