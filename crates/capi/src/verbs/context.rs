@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::device::Device;
-use super::fault::{Fault, code, pointer};
+use super::fault::{Fault, pointer};
 use super::identity::FileId;
 use super::import::{self, Exports};
 use super::object::{Object, zeroed};
@@ -178,9 +178,12 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: an open context, that the program uses no more.
-    let verbs = unsafe { Context::behind(context) }.public();
-    // SAFETY: as above.
-    drop(unsafe { Context::take(verbs) });
-    code(Ok(()))
+    // SAFETY: an open context.
+    let context = unsafe { Context::behind(context) };
+    // Objects that the program has not destroyed refer to it, and it may destroy them later.
+    if context.registry.lock().is_empty() && context.exports.lock().is_empty() {
+        // SAFETY: nothing refers to it, and the program uses it no more.
+        drop(unsafe { Context::take(context.public()) });
+    }
+    0
 }

@@ -33,6 +33,13 @@ pub(crate) struct Tables {
     pub(crate) dms: BTreeMap<u32, Arc<Reserved>>,
 }
 
+impl Tables {
+    /// Whether there is nothing in them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pds.is_empty() && self.mrs.is_empty() && self.dms.is_empty()
+    }
+}
+
 impl Exports {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)

@@ -21,6 +21,13 @@ pub(crate) struct Tables {
     pub(crate) srqs: BTreeMap<SrqId, Listed<Srq>>,
 }
 
+impl Tables {
+    /// Whether there is nothing in them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cqs.is_empty() && self.qps.is_empty() && self.srqs.is_empty()
+    }
+}
+
 impl Registry {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

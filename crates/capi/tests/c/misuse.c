@@ -155,6 +155,25 @@ static void overrun(struct ibv_context *context)
     free(end);
 }
 
+/* A device that is closed too early stays until its objects are gone. */
+static void closed_too_early(void)
+{
+    struct end *end = calloc(1, sizeof *end);
+    struct ibv_context *context = open_nth(0);
+    make(end, context);
+    CHECK(!ibv_close_device(context));
+    /* Memory that was freed would be given out again. */
+    void *blocks[64];
+    for (int i = 0; i < 64; i++)
+        CHECK((blocks[i] = malloc(64 * i)) && memset(blocks[i], 0xff, 64 * i));
+    connect_self(end);
+    say(end, "late");
+    destroy(end);
+    for (int i = 0; i < 64; i++)
+        free(blocks[i]);
+    free(end);
+}
+
 int main(void)
 {
     struct ibv_context *context = open_nth(0), *again = open_nth(0);
@@ -170,6 +189,7 @@ int main(void)
     events(end);
     destroy(end);
     overrun(context);
+    closed_too_early();
     CHECK(!ibv_close_device(again));
     CHECK(!ibv_close_device(context));
     return 0;
