@@ -40,7 +40,9 @@ impl Directory {
     /// Opens it below `root`, and makes it if it is not there.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         // The namespace of this thread: that of its process may be another.
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net")
+            .map_err(|e| io::Error::other(format!("the network namespace is not known: {e}")))?
+            .ino();
         let path = root.join(format!("feroce-{}-{namespace}-v{VERSION}", geteuid()));
         match mkdir(&path, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}

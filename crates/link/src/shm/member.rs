@@ -51,6 +51,9 @@ const SERVICES: i64 = 1 << 62;
 const SETUP_LOOKS: u32 = 400;
 const PAUSE_MS: u8 = 5;
 
+/// How often the registry may be taken down by others while we join it.
+const JOIN_TRIES: u32 = 1000;
+
 /// Capacities of rings, from what is best to what will do: a ring must hold the longest record
 /// twice.
 const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
@@ -112,7 +115,7 @@ impl Member {
     /// Joins the registry below `root` (`/dev/shm`, but for tests). The slot follows from `seed`
     /// and from which ones are taken.
     pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
-        loop {
+        for _ in 0..JOIN_TRIES {
             match Self::try_join(root, seed) {
                 // The last member took the registry down just now: there will be another.
                 Ok(None) => {}
@@ -121,6 +124,7 @@ impl Member {
                 Err(e) => return Err(e),
             }
         }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the registry of devices comes and goes"))
     }
 
     fn try_join(root: &Path, seed: u64) -> io::Result<Option<Self>> {
