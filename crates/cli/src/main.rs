@@ -76,6 +76,18 @@ enum Command {
     SrqPingpong(pingpong::SrqArgs),
     /// Connect by address and ping with RDMA reads and writes.
     Rping(cm::RpingArgs),
+    /// Wait for `client` and exchange a message with it.
+    Server(cm::ServerArgs),
+    /// Connect to `server` and exchange a message with it.
+    Client(cm::ClientArgs),
+    /// Make many connections, exchange messages on them and end them.
+    Ucmatose(cm::UcmatoseArgs),
+    /// Find a datagram service by address and exchange datagrams with it.
+    Udaddy(cm::UdaddyArgs),
+    /// Join a multicast group, to send or to receive.
+    Mckey(cm::MckeyArgs),
+    /// Measure how long connections take, step by step.
+    Cmtime(cm::CmtimeArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
     /// Measure bandwidth and latency.
@@ -112,6 +124,12 @@ fn main() -> ExitCode {
         Command::UdPingpong(args) => pingpong::ud(&args, json),
         Command::SrqPingpong(args) => pingpong::srq(&args, json),
         Command::Rping(args) => cm::rping(&args, json),
+        Command::Server(args) => cm::server(&args, json),
+        Command::Client(args) => cm::client(&args, json),
+        Command::Ucmatose(args) => cm::ucmatose(&args, json),
+        Command::Udaddy(args) => cm::udaddy(&args, json),
+        Command::Mckey(args) => cm::mckey(&args, json),
+        Command::Cmtime(args) => cm::cmtime(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),

@@ -17,7 +17,7 @@ use super::place::Target;
 use crate::stop;
 
 /// Milliseconds after which a wait looks at the user's wishes.
-const NAP_MS: u16 = 100;
+pub(super) const NAP_MS: u16 = 100;
 
 /// Polls before a wait sleeps.
 const SPINS: u32 = 200;
@@ -153,25 +153,52 @@ impl End {
 
     /// Connects to the target of the id.
     pub(super) fn connect(&mut self, param: ConnParam) -> anyhow::Result<()> {
-        if !self.by_hand {
-            self.id.connect(&param)?;
-            return expect(&self.events, EventKind::Established).map(drop);
-        }
-        self.id.connect(&ConnParam { qpn: self.qp.qpn(), ..param })?;
-        expect(&self.events, EventKind::ConnectResponse)?;
-        self.bring_up()?;
-        Ok(self.id.establish()?)
+        self.ask(param)?;
+        self.wait_connected()
     }
 
     /// Accepts the request that brought the id, as it was made.
     pub(super) fn accept(&mut self) -> anyhow::Result<()> {
-        let mut param = self.id.offered().unwrap_or_default();
+        self.grant()?;
+        self.wait_connected()
+    }
+
+    /// Asks the target of the id for a connection.
+    pub(super) fn ask(&mut self, param: ConnParam) -> anyhow::Result<()> {
+        // The id knows its own queue pair better.
+        Ok(self.id.connect(&ConnParam { qpn: self.qp.qpn(), ..param })?)
+    }
+
+    /// Grants the request that brought the id.
+    pub(super) fn grant(&mut self) -> anyhow::Result<()> {
+        let param = self.id.offered().unwrap_or_default();
         if self.by_hand {
             self.bring_up()?;
-            param.qpn = self.qp.qpn();
         }
-        self.id.accept(&param)?;
-        expect(&self.events, EventKind::Established).map(drop)
+        Ok(self.id.accept(&ConnParam { qpn: self.qp.qpn(), ..param })?)
+    }
+
+    /// Waits until the connection is there.
+    pub(super) fn wait_connected(&mut self) -> anyhow::Result<()> {
+        loop {
+            let event = next_event(&self.events)?;
+            match event.kind {
+                EventKind::Established => return Ok(()),
+                // The peer has accepted; whether we are ready is for us to say.
+                EventKind::ConnectResponse => {
+                    self.bring_up()?;
+                    return Ok(self.id.establish()?);
+                }
+                _ => judge(&event)?,
+            }
+        }
+    }
+
+    /// Lets events come out of another channel.
+    pub(super) fn migrate(&mut self, events: EventChannel) -> anyhow::Result<()> {
+        self.id.migrate(&events)?;
+        self.events = events;
+        Ok(())
     }
 
     fn bring_up(&mut self) -> anyhow::Result<()> {
@@ -194,11 +221,21 @@ impl End {
     }
 
     /// Ends the connection and waits until both sides know.
-    pub(super) fn disconnect(mut self) -> anyhow::Result<()> {
+    fn disconnect(mut self) -> anyhow::Result<()> {
+        self.start_disconnect()?;
+        self.wait_end()
+    }
+
+    /// Begins to end the connection.
+    pub(super) fn start_disconnect(&mut self) -> anyhow::Result<()> {
         if self.by_hand {
             self.qp.modify(&QpAttr::to(QpState::Err))?;
         }
-        self.id.disconnect()?;
+        Ok(self.id.disconnect()?)
+    }
+
+    /// Waits until it has ended, or the user has no more patience.
+    pub(super) fn wait_end(&mut self) -> anyhow::Result<()> {
         while !self.is_over {
             match self.events.wait_event(Some(NAP_MS))? {
                 Some(event) => self.is_over |= event.kind == EventKind::Disconnected,

@@ -6,9 +6,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "measuring takes a clock")]
 
+mod cmtime;
+mod datagrams;
 mod end;
+mod greet;
+mod mckey;
 mod place;
 mod rping;
+mod ucmatose;
+mod udaddy;
 
 use std::process::ExitCode;
 
@@ -16,9 +22,14 @@ use feroce::cm::{CmId, Manager, PortSpace};
 use serde_json::{Value, json};
 
 use crate::stop;
+pub(crate) use cmtime::{Args as CmtimeArgs, run as cmtime};
 use end::Ended;
+pub(crate) use greet::{ClientArgs, ServerArgs, client, server};
+pub(crate) use mckey::{Args as MckeyArgs, run as mckey};
 use place::{Place, Target};
 pub(crate) use rping::{Args as RpingArgs, run as rping};
+pub(crate) use ucmatose::{Args as UcmatoseArgs, run as ucmatose};
+pub(crate) use udaddy::{Args as UdaddyArgs, run as udaddy};
 
 /// Exit status after an interrupt, as shells count.
 const INTERRUPTED: u8 = 130;
@@ -124,19 +135,30 @@ fn run_both(
     let (there, here) = (server.manager()?, client.manager()?);
     let listener = place::listen(&there, program.space(), (server.ip, 0).into())?;
     let to = place::local_addr(&listener)?;
-    // Whoever fails tells the other, which would wait in vain.
+    let target = Target { from: Some((client.ip, 0).into()), to };
+    Ok(both_ends(
+        || program.serve(&there, &listener, Say { on: false }),
+        || program.call(&here, target, say),
+    ))
+}
+
+/// Runs two ends, the first in a thread of its own. Whoever fails tells the other, which would wait
+/// in vain.
+fn both_ends(
+    there: impl FnOnce() -> Report + Send,
+    here: impl FnOnce() -> Report,
+) -> (Report, Report) {
     let watch = |report: Report| {
         if report.result.is_err() {
             stop::request();
         }
         report
     };
-    Ok(std::thread::scope(|scope| {
-        let server = scope.spawn(|| watch(program.serve(&there, &listener, Say { on: false })));
-        let target = Target { from: Some((client.ip, 0).into()), to };
-        let called = watch(program.call(&here, target, say));
-        (server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), called)
-    }))
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| watch(there()));
+        let here = watch(here());
+        (there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), here)
+    })
 }
 
 /// The exit status: the first failure is told, and an interrupt is none.

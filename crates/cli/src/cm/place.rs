@@ -21,15 +21,20 @@ pub(super) struct BothArgs {
 impl BothArgs {
     /// Where both ends run.
     pub(super) fn place(&self) -> anyhow::Result<Place> {
-        let (server, client) = match *self.address {
-            [] => (Local::on_loopback()?, Local::on_loopback()?),
+        let (server, client) = self.locals()?;
+        Ok(Place::Both(server, client))
+    }
+
+    /// Their devices.
+    pub(super) fn locals(&self) -> anyhow::Result<(Local, Local)> {
+        match *self.address {
+            [] => Ok((Local::on_loopback()?, Local::on_loopback()?)),
             [a, b] => {
                 ensure!(a != b, "--address: two different addresses, {a} is only one");
-                (Local::at(a)?, Local::at(b)?)
+                Ok((Local::at(a)?, Local::at(b)?))
             }
             _ => bail!("--address: two addresses, as in --address 127.0.0.1,127.0.0.2"),
-        };
-        Ok(Place::Both(server, client))
+        }
     }
 }
 

@@ -4,6 +4,10 @@
 #[path = "../../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+
+mod cmtime;
+mod datagrams;
+mod messages;
 mod rping;
 
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -62,7 +62,7 @@ fn serve(args: &Args, id: CmId, say: Say, tally: &mut Tally) -> anyhow::Result<(
     tally.time = started.elapsed();
     if is_disconnected(&result) {
         say.note("server DISCONNECT EVENT...");
-        return server.end.disconnect();
+        return server.end.finish(Ok(()));
     }
     server.end.finish(result)
 }

@@ -1,0 +1,161 @@
+//! A queue pair for datagrams on an id, as udaddy and mckey need it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use feroce::cm::{CmId, UDP_QKEY, UdParam};
+use feroce::wire::{Grh, GrhView, Ipv4};
+use feroce::{
+    Access, AddrVec, Ah, Cq, Cqe, Gid, Imm, Mr, Notify, Pd, Qp, QpCap, Qpn, SendOp, SendWr,
+    WcOpcode, WcStatus,
+};
+
+use super::end::{Ended, NAP_MS};
+use crate::stop;
+
+/// How long nothing may come before a datagram counts as lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whom datagrams go to.
+#[derive(Debug)]
+struct Peer {
+    ah: Ah,
+    qpn: Qpn,
+}
+
+/// A datagram queue pair with its memory. Every datagram arrives at the same place, behind its
+/// header, and is sent from there.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) id: CmId,
+    qp: Qp,
+    cq: Cq,
+    pd: Pd,
+    memory: Mr,
+    size: usize,
+    count: u32,
+    peer: Option<Peer>,
+    /// Datagrams that came, and sends that have completed.
+    pub(super) received: u32,
+    pub(super) sent: u32,
+}
+
+impl Node {
+    /// Makes it for `count` datagrams of `size` bytes each way.
+    pub(super) fn new(id: CmId, count: u32, size: u32) -> anyhow::Result<Self> {
+        let context = id.context().context("the id has no device")?;
+        let mtu = context.port().active_mtu.bytes();
+        ensure!(size as usize <= mtu, "a datagram of {size} bytes is longer than the MTU of {mtu}");
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(2 * count.max(1))?);
+        let qp = pd.ud_qp(&cq, &cq, QpCap::new(count.max(1), count.max(1))).create()?;
+        id.use_qp(&qp)?;
+        let size = size as usize;
+        let memory = pd.alloc_mr(Grh::LEN + size, Access::LOCAL_WRITE)?;
+        let (peer, received, sent) = (None, 0, 0);
+        Ok(Self { id, qp, cq, pd, memory, size, count, peer, received, sent })
+    }
+
+    pub(super) fn post_receives(&mut self) -> anyhow::Result<()> {
+        let receives = (0..self.count).map(|_| self.memory.recv(0, 0..Grh::LEN + self.size));
+        Ok(self.qp.post_recv(receives)?)
+    }
+
+    /// Datagrams go where the connection manager says.
+    pub(super) fn address(&mut self, ud: &UdParam) -> anyhow::Result<()> {
+        self.peer = Some(Peer { ah: self.pd.create_ah(ud.av)?, qpn: ud.qpn });
+        Ok(())
+    }
+
+    /// Datagrams go back to where one came from; the immediate data says to which queue pair.
+    fn address_sender(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
+        let mut header = [0; Grh::LEN];
+        self.memory.read_at(0, &mut header)?;
+        let (dgid, own) = ends_of(&header).context("a datagram without a header")?;
+        let gids = self.pd.context().port().gids;
+        let index = gids.iter().position(|gid| *gid == own).unwrap_or(0);
+        let av = AddrVec { dgid, sgid_index: u16::try_from(index)?, ..AddrVec::default() };
+        let ah = self.pd.create_ah(av)?;
+        self.peer = Some(Peer { ah, qpn: Qpn::new(cqe.imm.0) });
+        Ok(())
+    }
+
+    /// Sends all datagrams. The immediate data is the number of our queue pair.
+    pub(super) fn send(&mut self) -> anyhow::Result<()> {
+        let peer = self.peer.as_ref().context("nobody to send to")?;
+        let imm = Imm(self.qp.qpn().get());
+        let data = || self.memory.data(Grh::LEN..Grh::LEN + self.size);
+        let dest = peer.ah.dest(peer.qpn, UDP_QKEY);
+        let wr = || SendWr { dest, ..SendWr::new(1, SendOp::SendImm(imm), data()) };
+        Ok(self.qp.post_send((0..self.count).map(|_| wr()))?)
+    }
+
+    /// Waits for the first datagram, however long.
+    pub(super) fn first_receive(&mut self) -> anyhow::Result<()> {
+        while self.received == 0 {
+            self.take(None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the others, as long as they keep coming.
+    pub(super) fn finish_receives(&mut self) -> anyhow::Result<()> {
+        while self.received < self.count {
+            self.take(Some(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_sends(&mut self) -> anyhow::Result<()> {
+        while self.sent < self.count {
+            self.take(Some(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, patience: Option<Duration>) -> anyhow::Result<()> {
+        let cqe = self.completion(patience)?;
+        if cqe.opcode != WcOpcode::Recv {
+            self.sent += 1;
+            return Ok(());
+        }
+        self.received += 1;
+        if self.peer.is_none() {
+            self.address_sender(&cqe)?;
+        }
+        Ok(())
+    }
+
+    fn completion(&mut self, patience: Option<Duration>) -> anyhow::Result<Cqe> {
+        let since = Instant::now();
+        loop {
+            self.cq.notify(Notify::Next);
+            if let Some(cqe) = self.cq.poll_one() {
+                let status = cqe.status;
+                ensure!(status == WcStatus::Success, "a datagram failed: {status}");
+                return Ok(cqe);
+            }
+            if stop::requested() {
+                return Err(Ended::Interrupted.into());
+            }
+            if patience.is_some_and(|patience| since.elapsed() > patience) {
+                bail!(
+                    "{} of {} datagrams came, then nothing for {} s: they may get lost",
+                    self.received,
+                    self.count,
+                    since.elapsed().as_secs()
+                );
+            }
+            self.cq.channel().wait(Some(NAP_MS))?;
+        }
+    }
+}
+
+/// The addresses in the header of a datagram: of the sender, and ours (annex A17).
+fn ends_of(header: &[u8]) -> Option<(Gid, Gid)> {
+    let is_ipv4 = header.get(..Grh::IPV4_AT)?.iter().all(|byte| *byte == 0);
+    if is_ipv4 && let Ok((ip, _)) = Ipv4::parse(&header[Grh::IPV4_AT..]) {
+        return Some((Gid::from_ipv4(ip.src), Gid::from_ipv4(ip.dst)));
+    }
+    let grh = GrhView::new_checked(header).ok()?;
+    Some((grh.sgid(), grh.dgid()))
+}
