@@ -109,8 +109,7 @@ fn run(program: &impl Program, place: Place, json: bool) -> anyhow::Result<ExitC
             (vec![report], record)
         }
         Place::Client(target) => {
-            let (manager, target) = place::manager_for(target)?;
-            let report = program.call(&manager, target, say);
+            let report = program.call(&Manager::new(), target, say);
             let record = report.complete();
             (vec![report], record)
         }

@@ -1,9 +1,8 @@
 //! Where ends run: addresses from the command line, and devices for them.
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use feroce::cm::{CmId, Manager, PortSpace};
 use feroce::{Context, Device, Error};
 
@@ -13,7 +12,7 @@ pub(super) struct BothArgs {
     /// Run both ends in this process
     #[arg(long)]
     pub(super) both: bool,
-    /// With --both, the addresses of server and client [default: free ones of the loopback]
+    /// With --both, the addresses of server and client [default: two of the loopback]
     #[arg(long, value_delimiter = ',', value_name = "IP,IP", requires = "both")]
     address: Vec<IpAddr>,
 }
@@ -27,14 +26,12 @@ impl BothArgs {
 
     /// Their devices.
     pub(super) fn locals(&self) -> anyhow::Result<(Local, Local)> {
-        match *self.address {
-            [] => Ok((Local::on_loopback()?, Local::on_loopback()?)),
-            [a, b] => {
-                ensure!(a != b, "--address: two different addresses, {a} is only one");
-                Ok((Local::at(a)?, Local::at(b)?))
-            }
+        let (server, client) = match *self.address {
+            [] => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into()),
+            [server, client] => (server, client),
             _ => bail!("--address: two addresses, as in --address 127.0.0.1,127.0.0.2"),
-        }
+        };
+        Ok((Local::at(server)?, Local::at(client)?))
     }
 }
 
@@ -68,19 +65,6 @@ impl Local {
         Ok(Self { ip, context })
     }
 
-    /// At the first free address of the loopback.
-    fn on_loopback() -> anyhow::Result<Self> {
-        for last in 1..=250 {
-            let ip = IpAddr::from([127, 0, 0, last]);
-            match Device::at([ip]).open() {
-                Ok(context) => return Ok(Self { ip, context }),
-                Err(Error::Io(e)) if e.kind() == ErrorKind::AddrInUse => {}
-                Err(e) => return Err(e).with_context(|| format!("cannot open {ip}")),
-            }
-        }
-        bail!("no loopback address up to 127.0.0.250 is free")
-    }
-
     /// Connections from and to here only.
     pub(super) fn manager(&self) -> Result<Manager, Error> {
         Manager::with([self.context.clone()])
@@ -107,17 +91,6 @@ pub(super) fn server(host: Option<&str>, port: u16) -> anyhow::Result<Place> {
 pub(super) fn client(from: Option<&str>, to: &str, port: u16) -> anyhow::Result<Place> {
     let from = from.map(|from| look_up(from, 0)).transpose()?;
     Ok(Place::Client(Target { from, to: look_up(to, port)? }))
-}
-
-/// The devices of a client. An address belongs to one process, so that a server on the loopback
-/// leaves us to find another one.
-pub(super) fn manager_for(target: Target) -> anyhow::Result<(Manager, Target)> {
-    if target.from.is_some() || !matches!(target.to.ip(), IpAddr::V4(ip) if ip.is_loopback()) {
-        return Ok((Manager::new(), target));
-    }
-    let local = Local::on_loopback()?;
-    let from = Some((local.ip, 0).into());
-    Ok((local.manager()?, Target { from, ..target }))
 }
 
 /// Listens.

@@ -7,6 +7,7 @@ mod netns;
 
 mod cmtime;
 mod datagrams;
+mod flood;
 mod messages;
 mod rping;
 
