@@ -11,5 +11,6 @@ mod abi;
 mod errno;
 mod exports;
 mod files;
+mod rdmacm;
 mod stub;
 mod verbs;

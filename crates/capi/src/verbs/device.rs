@@ -48,7 +48,16 @@ impl Device {
         known.iter().copied().find(|device| device.facts().name() == name)
     }
 
-    fn list() -> Result<Vec<&'static Self>, Fault> {
+    /// The device that a program would open to get this one, whether or not it is listed.
+    pub(crate) fn of_facts(facts: &Facts) -> &'static Self {
+        Self::named(facts.name()).unwrap_or_else(|| {
+            let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            Self::known(&mut known, facts.clone())
+        })
+    }
+
+    /// Every device that can be seen now.
+    pub(crate) fn list() -> Result<Vec<&'static Self>, Fault> {
         let visible = Facts::list()?;
         let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(visible.into_iter().map(|facts| Self::known(&mut known, facts)).collect())

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::ptr;
 
+use feroce::cm::{BindError, CmError};
 use feroce::{CreateError, DeregError, DestroyError, Error, ModifyQpError, PostError, RegError};
 
 use crate::errno;
@@ -64,6 +65,21 @@ impl From<Error> for Fault {
             Error::Register(e) => e.into(),
             Error::Deregister(e) => e.into(),
             Error::OutOfMemory => Self::NO_MEMORY,
+            Error::Cm(e) => e.into(),
+            _ => Self::INVALID,
+        }
+    }
+}
+
+impl From<CmError> for Fault {
+    fn from(error: CmError) -> Self {
+        match error {
+            CmError::Port(BindError::InUse) => Self(libc::EADDRINUSE),
+            CmError::Port(BindError::Exhausted) | CmError::Address(_) => Self(libc::EADDRNOTAVAIL),
+            CmError::Route(e) => Self(e.raw_os_error().unwrap_or(libc::ENETUNREACH)),
+            CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
+            CmError::Unreachable => Self(libc::ETIMEDOUT),
+            CmError::DeviceGone => Self(libc::ENODEV),
             _ => Self::INVALID,
         }
     }

@@ -61,16 +61,30 @@ pub struct Manager {
 pub(super) struct ManagerInner {
     contexts: Mutex<Vec<Context>>,
     ports: Mutex<PortTable>,
-    /// Devices are opened when an address needs them.
-    opens: bool,
+    /// How devices are opened when an address needs them; they are not, if `None`.
+    opener: Option<Opener>,
     timing: Timing,
 }
+
+/// Opens a device.
+type Opener = fn(&Device) -> Result<Context, Error>;
 
 impl Manager {
     /// Opens devices as addresses need them.
     #[expect(clippy::new_without_default, reason = "it is not a value that is like another")]
     pub fn new() -> Self {
-        Self::make(Vec::new(), true, Timing::default())
+        Self::opening(Device::open)
+    }
+
+    /// Opens devices as addresses need them, in a way of one's own: programs that keep a table of
+    /// open devices find them there.
+    ///
+    /// ```
+    /// let manager = feroce::cm::Manager::opening(|device| device.open());
+    /// assert!(manager.contexts().is_empty());
+    /// ```
+    pub fn opening(open: fn(&Device) -> Result<Context, Error>) -> Self {
+        Self::make(Vec::new(), Some(open), Timing::default())
     }
 
     /// Uses these devices and no others.
@@ -86,12 +100,12 @@ impl Manager {
     ) -> Result<Self, Error> {
         let contexts: Vec<Context> = contexts.into_iter().collect();
         contexts.iter().try_for_each(|context| serve(context, timing))?;
-        Ok(Self::make(contexts, false, timing))
+        Ok(Self::make(contexts, None, timing))
     }
 
-    fn make(contexts: Vec<Context>, opens: bool, timing: Timing) -> Self {
+    fn make(contexts: Vec<Context>, opener: Option<Opener>, timing: Timing) -> Self {
         let (contexts, ports) = (Mutex::new(contexts), Mutex::new(PortTable::default()));
-        Self { inner: Arc::new(ManagerInner { contexts, ports, opens, timing }) }
+        Self { inner: Arc::new(ManagerInner { contexts, ports, opener, timing }) }
     }
 
     /// Makes an event channel.
@@ -134,11 +148,11 @@ impl ManagerInner {
         if let Some(context) = contexts.iter().find(has) {
             return Ok(context.clone());
         }
-        if !self.opens {
+        let Some(open) = self.opener else {
             return Err(CmError::Address("no device of this manager has the address").into());
-        }
+        };
         let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
-        let context = listed.unwrap_or_else(|| Device::at([ip])).open()?;
+        let context = open(&listed.unwrap_or_else(|| Device::at([ip])))?;
         serve(&context, self.timing)?;
         contexts.push(context.clone());
         Ok(context)
@@ -146,7 +160,7 @@ impl ManagerInner {
 
     /// Every device, for whoever listens at all addresses.
     pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
-        if self.opens {
+        if self.opener.is_some() {
             let mut failure = None;
             for device in Device::list()? {
                 let Some(&gid) = device.gids().first() else { continue };
@@ -170,7 +184,7 @@ impl ManagerInner {
         dst: SocketAddr,
     ) -> Result<IpAddr, Error> {
         let ip = Self::route(src, dst)?;
-        if self.opens || src.is_some() || self.context_for(ip).is_ok() {
+        if self.opener.is_some() || src.is_some() || self.context_for(ip).is_ok() {
             return Ok(ip);
         }
         let contexts = self.contexts().clone();

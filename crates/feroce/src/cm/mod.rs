@@ -39,7 +39,7 @@ mod shared;
 pub use channel::EventChannel;
 pub use error::CmError;
 pub use event::{Event, UdParam};
-pub use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
+pub use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
 pub use feroce_wire::cm::RejReason;
 pub use id::{CmId, IdOption};
 pub use manager::{Manager, Timing};

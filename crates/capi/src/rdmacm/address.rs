@@ -1,0 +1,120 @@
+//! Addresses of sockets, as C has them.
+
+use core::ffi::c_int;
+use core::ptr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::abi::*;
+use crate::verbs::fault::Fault;
+use crate::verbs::object::zeroed;
+
+/// Reads an address; only those of IP are known.
+///
+/// # Safety
+/// `addr` is NULL or leads to an address that is as long as its family says.
+pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Fault> {
+    if addr.is_null() {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: every address begins with its family.
+    let family = unsafe { (*addr).sa_family };
+    match c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is.
+            let sin: libc::sockaddr_in =
+                unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says what it is.
+            let sin = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let (ip, port) = (Ipv6Addr::from(sin.sin6_addr.s6_addr), u16::from_be(sin.sin6_port));
+            Ok(SocketAddrV6::new(ip, port, sin.sin6_flowinfo, sin.sin6_scope_id).into())
+        }
+        _ => Err(Fault::INVALID),
+    }
+}
+
+/// Reads an address that need not be given.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn read_optional(
+    addr: *const libc::sockaddr,
+) -> Result<Option<SocketAddr>, Fault> {
+    if addr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller says.
+    unsafe { read(addr) }.map(Some)
+}
+
+/// An address as C has it, with room for any.
+pub(crate) fn storage(addr: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: numbers.
+    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    let place = &raw mut storage;
+    match addr {
+        SocketAddr::V4(addr) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*addr.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: there is room for every kind of address, aligned for it.
+            unsafe { place.cast::<libc::sockaddr_in>().write(sin) };
+        }
+        SocketAddr::V6(addr) => {
+            let sin = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: addr.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
+                sin6_scope_id: addr.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(sin) };
+        }
+    }
+    storage
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> be16 {
+    // SAFETY: a field of an id of the program.
+    let addr = unsafe { &raw const (*id).route.addr.src };
+    // SAFETY: there is room for every kind of address.
+    unsafe { port(addr.cast()) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16 {
+    // SAFETY: a field of an id of the program.
+    let addr = unsafe { &raw const (*id).route.addr.dst };
+    // SAFETY: there is room for every kind of address.
+    unsafe { port(addr.cast()) }
+}
+
+/// The port of an address as it is on the wire, or 0.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn port(addr: *const libc::sockaddr) -> be16 {
+    // SAFETY: as the caller says.
+    unsafe { read(addr) }.map_or(0, |addr| addr.port().to_be())
+}
+
+/// Copies bytes into memory that `free` frees; NULL if there are none.
+pub(crate) fn duplicate(bytes: &[u8]) -> Result<*mut u8, Fault> {
+    if bytes.is_empty() {
+        return Ok(ptr::null_mut());
+    }
+    // SAFETY: no preconditions.
+    let copy: *mut u8 = unsafe { libc::malloc(bytes.len()) }.cast();
+    if copy.is_null() {
+        return Err(Fault::NO_MEMORY);
+    }
+    // SAFETY: just allocated with that length.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
+    Ok(copy)
+}

@@ -1,0 +1,165 @@
+//! From a request to a connection, and to its end.
+
+use core::ffi::{c_int, c_void};
+
+use feroce::Qpn;
+use feroce::cm::{ConnParam, PortSpace};
+
+use super::endpoint::finish;
+use super::id::{Id, show_qp_state};
+use crate::abi::*;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::Object;
+
+/// Retries without end, when a program does not say how many.
+const RETRIES: u8 = 7;
+
+/// Copies what a program gives as private data.
+///
+/// # Safety
+/// `data` is NULL or leads to `len` bytes.
+unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
+    if data.is_null() || len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+}
+
+/// The parameters that a program gives, on top of those it would get without.
+///
+/// # Safety
+/// `given` is NULL or leads to parameters.
+unsafe fn param(
+    id: &Id,
+    given: *const rdma_conn_param,
+    usual: &ConnParam,
+) -> Result<ConnParam, Fault> {
+    let is_connected = id.id.port_space() == PortSpace::Tcp;
+    let mut private_data = std::mem::take(&mut id.private().prefix);
+    if given.is_null() {
+        // Without a queue pair somebody must say which it will be.
+        if is_connected && id.seen().qp.is_null() {
+            return Err(Fault::INVALID);
+        }
+        let (retry_count, rnr_retry_count) = (RETRIES, RETRIES);
+        return Ok(ConnParam { private_data, retry_count, rnr_retry_count, ..usual.clone() });
+    }
+    // SAFETY: as the caller says.
+    let given = unsafe { given.read() };
+    // SAFETY: the program gives that many bytes.
+    private_data.extend(unsafe { bytes(given.private_data, given.private_data_len) });
+    let most = id.id.context().map_or(0, |context| context.attr().limits.max_rd_atomic);
+    let depth = |given: u8, usual: u8| match given {
+        u8::MAX => Ok(usual),
+        given if is_connected && given > most => Err(Fault::INVALID),
+        given => Ok(given),
+    };
+    Ok(ConnParam {
+        private_data,
+        responder_resources: depth(given.responder_resources, usual.responder_resources)?,
+        initiator_depth: depth(given.initiator_depth, usual.initiator_depth)?,
+        flow_control: given.flow_control != 0,
+        retry_count: given.retry_count,
+        rnr_retry_count: given.rnr_retry_count,
+        srq: given.srq != 0,
+        qpn: Qpn::new(given.qp_num),
+    })
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_connect(
+    public: *mut rdma_cm_id,
+    given: *mut rdma_conn_param,
+) -> c_int {
+    // SAFETY: an id and parameters of the program, or NULL.
+    let started = unsafe { connect(public, given) };
+    // SAFETY: an id of the program.
+    unsafe { finish(public, started) }
+}
+
+/// # Safety
+/// An id of the program, and parameters or NULL.
+unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    let (responder_resources, initiator_depth) = (u8::MAX, u8::MAX);
+    let usual = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
+    // SAFETY: as the caller says.
+    let param = unsafe { param(id, given, &usual) }?;
+    Ok(id.id.connect(&param)?)
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_accept(
+    public: *mut rdma_cm_id,
+    given: *mut rdma_conn_param,
+) -> c_int {
+    // SAFETY: an id and parameters of the program, or NULL.
+    let started = unsafe { accept(public, given) };
+    // SAFETY: an id of the program.
+    if unsafe { Id::of(public) }.id.port_space() == PortSpace::Udp {
+        // Nothing more will happen to it.
+        return status(started);
+    }
+    // SAFETY: as above.
+    unsafe { finish(public, started) }
+}
+
+/// # Safety
+/// An id of the program, and parameters or NULL.
+unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    let usual = id.id.offered().unwrap_or_default();
+    // SAFETY: as the caller says.
+    let param = unsafe { param(id, given, &usual) }?;
+    id.id.accept(&param)?;
+    show_qp_state(id);
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_reject(
+    public: *mut rdma_cm_id,
+    private_data: *const c_void,
+    len: u8,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: the program gives that many bytes.
+    let private_data = unsafe { bytes(private_data, len) };
+    status(id.id.reject(&private_data).map_err(Fault::from))
+}
+
+/// Only for ids without queue pair: others say by themselves that they are ready.
+pub(crate) unsafe extern "C" fn rdma_establish(public: *mut rdma_cm_id) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    if !id.seen().qp.is_null() {
+        return status(Err(Fault::INVALID));
+    }
+    status(id.id.establish().map_err(Fault::from))
+}
+
+pub(crate) unsafe extern "C" fn rdma_notify(
+    public: *mut rdma_cm_id,
+    event: ibv_event_type,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    match event {
+        IBV_EVENT_COMM_EST => {
+            // The peer's word may have come in the meantime, and then all is well.
+            let _ = id.id.establish();
+            0
+        }
+        _ => status(Err(Fault::INVALID)),
+    }
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(public: *mut rdma_cm_id) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    let started = id.id.disconnect().map_err(Fault::from);
+    show_qp_state(id);
+    // SAFETY: as above.
+    unsafe { finish(public, started) }
+}

@@ -1,0 +1,123 @@
+//! Devices as connections use them.
+//!
+//! An id shows the program a context and a protection domain of its device. Both are made when an
+//! address first needs the device, are the same for all ids, and stay until the process ends:
+//! programs make objects of their own from them, which nobody counts.
+
+use core::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use feroce::cm::Manager;
+use feroce::wire::Gid;
+
+use crate::abi::*;
+use crate::verbs::adapter;
+use crate::verbs::context::ibv_open_device;
+use crate::verbs::device::Device;
+use crate::verbs::fault::{Fault, pointer};
+use crate::verbs::object::Object;
+use crate::verbs::pd::ibv_alloc_pd;
+
+/// A device as ids show it.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened {
+    device: &'static Device,
+    pub(crate) verbs: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+}
+
+// SAFETY: contexts and protection domains may be used by all threads, and these two stay.
+unsafe impl Send for Opened {}
+
+/// What this process has opened.
+struct Process {
+    id: u32,
+    manager: Manager,
+    opened: Vec<Opened>,
+}
+
+static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+
+/// A child of a process that used connections has none of its threads, and begins anew.
+fn process(slot: &mut MutexGuard<'_, Option<Process>>) -> (Manager, Vec<Opened>) {
+    let id = std::process::id();
+    if slot.as_ref().is_none_or(|process| process.id != id) {
+        let manager = Manager::opening(adapter::open);
+        // What the parent had cannot be taken down here: it is still in use there.
+        std::mem::forget(slot.replace(Process { id, manager, opened: Vec::new() }));
+    }
+    let process = slot.as_ref().map(|process| (process.manager.clone(), process.opened.clone()));
+    process.unwrap_or_else(|| unreachable!("it was just put there"))
+}
+
+fn lock() -> MutexGuard<'static, Option<Process>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connection manager of this process.
+pub(crate) fn manager() -> Manager {
+    process(&mut lock()).0
+}
+
+/// What ids of an adapter show.
+pub(crate) fn of(adapter: &feroce::Context) -> Result<Opened, Fault> {
+    open(Device::of_facts(adapter.device()))
+}
+
+fn open(device: &'static Device) -> Result<Opened, Fault> {
+    let mut slot = lock();
+    let (_, opened) = process(&mut slot);
+    if let Some(known) = opened.iter().find(|known| core::ptr::eq(known.device, device)) {
+        return Ok(*known);
+    }
+    // SAFETY: a device of ours.
+    let verbs = unsafe { ibv_open_device(device.public()) };
+    if verbs.is_null() {
+        return Err(Fault(crate::errno::get()));
+    }
+    // SAFETY: it is open, and stays so.
+    let pd = unsafe { ibv_alloc_pd(verbs) };
+    if pd.is_null() {
+        return Err(Fault(crate::errno::get()));
+    }
+    let made = Opened { device, verbs, pd };
+    if let Some(process) = slot.as_mut() {
+        process.opened.push(made);
+    }
+    Ok(made)
+}
+
+/// The address of a device, as the header has it.
+pub(crate) fn gid(gid: Gid) -> ibv_gid {
+    ibv_gid { raw: gid.0 }
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    let devices = Device::list()
+        .and_then(|devices| devices.into_iter().map(open).collect::<Result<Vec<_>, _>>());
+    let array = devices.and_then(|devices| {
+        // SAFETY: no preconditions; the memory is zeroed, so that the last pointer is NULL.
+        let array = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()) };
+        let array: *mut *mut ibv_context = array.cast();
+        if array.is_null() {
+            return Err(Fault::NO_MEMORY);
+        }
+        for (i, device) in devices.iter().enumerate() {
+            // SAFETY: there is room for one more than there are devices.
+            let place = unsafe { array.add(i) };
+            // SAFETY: in the array, as just said.
+            unsafe { *place = device.verbs };
+        }
+        if !count.is_null() {
+            // SAFETY: the program gives a place for the number, or NULL.
+            unsafe { *count = devices.len() as c_int };
+        }
+        Ok(array)
+    });
+    pointer(array)
+}
+
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: the program returns what `rdma_get_devices` gave, or NULL.
+    unsafe { libc::free(list.cast()) };
+}

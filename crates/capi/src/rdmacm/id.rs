@@ -1,0 +1,295 @@
+//! Ids: making and destroying them, and what programs see of them.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use feroce::Gid;
+use feroce::cm::{CmId, PortSpace};
+
+use super::channel::Channel;
+use super::multicast::Group;
+use super::table::Ids;
+use super::{address, devices, event, qp, table};
+use crate::abi::*;
+use crate::verbs::ack::Acks;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::{Object, zeroed};
+use crate::verbs::query::mtu;
+use crate::verbs::registry::Listed;
+
+/// The default partition, in which every port is.
+const PKEY: u16 = 0xffff;
+
+/// "Exactly", in the records of a subnet manager.
+const EXACTLY: u8 = 2;
+
+/// The lifetime of packets that Linux assumes on Ethernet, as a code.
+const PACKET_LIFETIME: u8 = 16;
+
+/// An id.
+#[repr(C)]
+pub(crate) struct Id {
+    public: UnsafeCell<rdma_cm_id>,
+    /// The record that `route.path_rec` leads to.
+    path: UnsafeCell<ibv_sa_path_rec>,
+    pub(crate) id: CmId,
+    /// Events that the program has and has not acknowledged.
+    pub(crate) acks: Acks,
+    private: Mutex<Private>,
+}
+
+/// What only this side knows of an id.
+#[derive(Default)]
+pub(crate) struct Private {
+    /// Calls wait for their event; the id has a channel of its own.
+    pub(crate) is_sync: bool,
+    /// How the queue pairs of requests are made that come to this endpoint.
+    pub(crate) endpoint: Option<ibv_qp_init_attr>,
+    /// Private data that goes before what the program gives.
+    pub(crate) prefix: Vec<u8>,
+    /// Groups that were joined.
+    pub(crate) groups: Vec<Group>,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public part.
+unsafe impl Object for Id {
+    type C = rdma_cm_id;
+}
+
+// SAFETY: the public part belongs to the program, the record is written by whoever makes a call
+// for the id or takes an event of it, and the pointers among the rest are only given back.
+unsafe impl Sync for Id {}
+
+/// How an id is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    /// NULL for an id whose calls wait.
+    pub(crate) channel: *mut rdma_event_channel,
+    pub(crate) context: *mut c_void,
+    pub(crate) ps: rdma_port_space,
+    pub(crate) qp_type: ibv_qp_type,
+}
+
+impl Id {
+    /// Makes an id.
+    ///
+    /// # Safety
+    /// The plan names objects of the program.
+    pub(crate) unsafe fn create(plan: Plan) -> Result<*mut rdma_cm_id, Fault> {
+        let space = match plan.ps {
+            RDMA_PS_TCP => PortSpace::Tcp,
+            RDMA_PS_UDP => PortSpace::Udp,
+            _ => return Err(Fault(libc::EPROTONOSUPPORT)),
+        };
+        let is_sync = plan.channel.is_null();
+        let channel = if is_sync { Channel::create()? } else { plan.channel };
+        // SAFETY: a channel of the program, or one just made.
+        let behind = unsafe { Channel::of(channel) };
+        match behind.channel.create_id(space) {
+            Ok(id) => Ok(Self::publish(&mut table::lock(), id, Plan { channel, ..plan }, is_sync)),
+            Err(e) => {
+                if is_sync {
+                    // SAFETY: just made, and nobody else has it.
+                    drop(unsafe { Channel::take(channel) });
+                }
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Gives an id to the program.
+    pub(crate) fn publish(table: &mut Ids, id: CmId, plan: Plan, is_sync: bool) -> *mut rdma_cm_id {
+        let number = id.number();
+        // SAFETY: numbers and pointers.
+        let mut public: rdma_cm_id = unsafe { zeroed() };
+        public.channel = plan.channel;
+        public.context = plan.context;
+        public.ps = plan.ps;
+        public.qp_type = plan.qp_type;
+        let made = Self {
+            public: UnsafeCell::new(public),
+            // SAFETY: numbers.
+            path: UnsafeCell::new(unsafe { zeroed() }),
+            id,
+            acks: Acks::default(),
+            private: Mutex::new(Private { is_sync, ..Private::default() }),
+        }
+        .give();
+        // SAFETY: just given.
+        table.insert(number, Listed::new(unsafe { Self::of(made) }));
+        made
+    }
+
+    pub(crate) fn private(&self) -> MutexGuard<'_, Private> {
+        self.private.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What programs see of it now.
+    pub(crate) fn seen(&self) -> rdma_cm_id {
+        // SAFETY: the public part of an object that lives; all of it is numbers and pointers.
+        unsafe { self.public().read() }
+    }
+
+    /// Shows addresses and device, as far as they are known.
+    pub(crate) fn show(&self) -> Result<(), Fault> {
+        let public = self.public();
+        let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
+        if let Some(local) = local {
+            let src = rdma_addr__anon_src { src_storage: address::storage(local) };
+            // SAFETY: the public part of an object that lives.
+            unsafe { (*public).route.addr.src = src };
+        }
+        if let Some(peer) = peer {
+            let dst = rdma_addr__anon_dst { dst_storage: address::storage(peer) };
+            // SAFETY: as above.
+            unsafe { (*public).route.addr.dst = dst };
+        }
+        let Some(adapter) = self.id.context() else { return Ok(()) };
+        let ibaddr = rdma_ib_addr { sgid: gid_of(local), dgid: gid_of(peer), pkey: PKEY.to_be() };
+        // SAFETY: as above.
+        unsafe { (*public).route.addr.addr = rdma_addr__addr { ibaddr } };
+        if !self.seen().verbs.is_null() {
+            return Ok(());
+        }
+        let device = devices::of(adapter)?;
+        // SAFETY: as above.
+        unsafe { (*public).verbs = device.verbs };
+        // SAFETY: as above.
+        unsafe { (*public).pd = device.pd };
+        // SAFETY: as above.
+        unsafe { (*public).port_num = 1 };
+        Ok(())
+    }
+
+    /// Shows the route.
+    pub(crate) fn show_path(&self) {
+        let Some(adapter) = self.id.context() else { return };
+        // SAFETY: numbers.
+        let zeroed: ibv_sa_path_rec = unsafe { zeroed() };
+        let record = ibv_sa_path_rec {
+            dgid: gid_of(self.id.peer_addr()),
+            sgid: gid_of(self.id.local_addr()),
+            hop_limit: u8::MAX,
+            reversible: 1,
+            numb_path: 1,
+            pkey: PKEY.to_be(),
+            mtu_selector: EXACTLY,
+            mtu: mtu(adapter.port().active_mtu) as u8,
+            rate_selector: EXACTLY,
+            packet_life_time_selector: EXACTLY,
+            packet_life_time: PACKET_LIFETIME,
+            ..zeroed
+        };
+        let place = self.path.get();
+        // SAFETY: a field of an object that lives; nobody makes references to it.
+        unsafe { place.write(record) };
+        let public = self.public();
+        // SAFETY: the public part of an object that lives.
+        unsafe { (*public).route.path_rec = place };
+        // SAFETY: as above.
+        unsafe { (*public).route.num_paths = 1 };
+    }
+
+    /// Lets events come out of another channel; a channel of its own, if it is NULL.
+    ///
+    /// # Safety
+    /// `channel` is NULL or of the program.
+    pub(crate) unsafe fn migrate(&self, channel: *mut rdma_event_channel) -> Result<(), Fault> {
+        let was_sync = self.private().is_sync;
+        let is_sync = channel.is_null();
+        if was_sync && is_sync {
+            return Err(Fault::INVALID);
+        }
+        let channel = if is_sync { Channel::create()? } else { channel };
+        // SAFETY: of the program, or just made.
+        let moved = self.id.migrate(unsafe { &Channel::of(channel).channel });
+        if let Err(e) = moved {
+            if is_sync {
+                // SAFETY: just made, and nobody else has it.
+                drop(unsafe { Channel::take(channel) });
+            }
+            return Err(e.into());
+        }
+        let public = self.public();
+        let old = self.seen();
+        // SAFETY: the public part of an object that lives.
+        unsafe { (*public).channel = channel };
+        self.private().is_sync = is_sync;
+        if was_sync {
+            // SAFETY: an id of the program.
+            unsafe { event::forget(public) };
+        }
+        self.acks.settle();
+        if was_sync {
+            // SAFETY: the id made it for itself, and uses another now.
+            drop(unsafe { Channel::take(old.channel) });
+        }
+        Ok(())
+    }
+}
+
+/// An address as the port knows it; zero if there is none.
+fn gid_of(addr: Option<SocketAddr>) -> ibv_gid {
+    let gid = match addr.map(|addr| addr.ip()) {
+        Some(std::net::IpAddr::V4(ip)) => Gid::from_ipv4(ip.octets()),
+        Some(std::net::IpAddr::V6(ip)) => Gid(ip.octets()),
+        None => Gid::default(),
+    };
+    devices::gid(gid)
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    let datagrams = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
+    let qp_type = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
+    // SAFETY: the program gives a channel, or NULL.
+    let made = unsafe { Id::create(Plan { channel, context, ps, qp_type }) };
+    status(made.map(|made| {
+        // SAFETY: the program gives a place for the id.
+        unsafe { *id = made };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_id(public: *mut rdma_cm_id) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // From now on no event finds it.
+    table::lock().remove(&id.id.number());
+    // SAFETY: as above.
+    unsafe { event::forget(public) };
+    id.acks.settle();
+    let channel = if id.private().is_sync { id.seen().channel } else { ptr::null_mut() };
+    // SAFETY: no event leads to it, and the program uses it no more.
+    drop(unsafe { Id::take(public) });
+    if !channel.is_null() {
+        // SAFETY: the id made it for itself.
+        drop(unsafe { Channel::take(channel) });
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
+    public: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: the program gives a channel, or NULL.
+    status(unsafe { id.migrate(channel) })
+}
+
+/// The program learns in which state the queue pair of an id is by now.
+pub(crate) fn show_qp_state(id: &Id) {
+    let qp = id.seen().qp;
+    if !qp.is_null() {
+        // SAFETY: a queue pair of the program.
+        unsafe { qp::show_state(qp) };
+    }
+}

@@ -1,0 +1,114 @@
+//! Multicast groups.
+
+use core::ffi::{c_int, c_void};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use feroce::Gid;
+
+use super::address;
+use super::endpoint::finish;
+use super::id::Id;
+use crate::abi::*;
+use crate::verbs::ack::Acks;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::Object;
+
+/// A group that an id has joined.
+pub(crate) struct Group {
+    pub(crate) gid: Gid,
+    /// What the program wants to find in events of the group.
+    pub(crate) context: *mut c_void,
+    /// Its events that are not acknowledged.
+    pub(crate) acks: Arc<Acks>,
+}
+
+// SAFETY: the pointer is only given back.
+unsafe impl Send for Group {}
+
+/// The address of a group as the port knows it.
+fn gid_of(group: IpAddr) -> Gid {
+    match group {
+        IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
+        IpAddr::V6(ip) => Gid(ip.octets()),
+    }
+}
+
+/// # Safety
+/// An id and an address of the program.
+unsafe fn join(
+    public: *mut rdma_cm_id,
+    addr: *mut libc::sockaddr,
+    send_only: bool,
+    context: *mut c_void,
+) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: as the caller says.
+    let group = unsafe { address::read(addr) }?.ip();
+    let gid = gid_of(group);
+    // First, because the event may be taken at once.
+    id.private().groups.push(Group { gid, context, acks: Arc::default() });
+    id.id.join_multicast(group, send_only).map_err(|e| {
+        forget(id, gid);
+        Fault::from(e)
+    })
+}
+
+/// Takes a group off the list.
+fn forget(id: &Id, gid: Gid) -> Option<Group> {
+    let groups = &mut id.private().groups;
+    let at = groups.iter().rposition(|group| group.gid == gid)?;
+    Some(groups.remove(at))
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast(
+    public: *mut rdma_cm_id,
+    addr: *mut libc::sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: an id and an address of the program.
+    let started = unsafe { join(public, addr, false, context) };
+    // SAFETY: an id of the program.
+    unsafe { finish(public, started) }
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast_ex(
+    public: *mut rdma_cm_id,
+    attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    // SAFETY: the program gives attributes.
+    let attr = unsafe { attr.read() };
+    let started = if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
+        Err(Fault::UNSUPPORTED)
+    } else if attr.comp_mask != NEEDED || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
+        Err(Fault::INVALID)
+    } else {
+        let send_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+        // SAFETY: an id and an address of the program.
+        unsafe { join(public, attr.addr, send_only, context) }
+    };
+    // SAFETY: an id of the program.
+    unsafe { finish(public, started) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_leave_multicast(
+    public: *mut rdma_cm_id,
+    addr: *mut libc::sockaddr,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: the program gives an address.
+    let group = match unsafe { address::read(addr) } {
+        Ok(addr) => addr.ip(),
+        Err(fault) => return status(Err(fault)),
+    };
+    let Some(joined) = forget(id, gid_of(group)) else {
+        return status(Err(Fault(libc::EADDRNOTAVAIL)));
+    };
+    let left = id.id.leave_multicast(group);
+    joined.acks.settle();
+    status(left.map_err(Fault::from))
+}

@@ -1,0 +1,53 @@
+//! Settings of ids.
+
+use core::ffi::{c_int, c_void};
+
+use feroce::cm::IdOption;
+
+use super::id::Id;
+use crate::abi::*;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::Object;
+
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    public: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: the program gives a value of that length.
+    let option = unsafe { option(level.cast_unsigned(), name.cast_unsigned(), value, len) };
+    status(option.and_then(|option| Ok(id.id.set_option(option)?)))
+}
+
+/// # Safety
+/// `value` leads to `len` bytes.
+unsafe fn option(
+    level: rdma_option_level,
+    name: u32,
+    value: *mut c_void,
+    len: usize,
+) -> Result<IdOption, Fault> {
+    let byte = || {
+        // SAFETY: of the length that was checked.
+        (len == 1).then(|| unsafe { value.cast::<u8>().read() }).ok_or(Fault::INVALID)
+    };
+    let flag = || {
+        let whole = len == size_of::<c_int>();
+        // SAFETY: as above.
+        let flag = whole.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+        flag.map(|flag| flag != 0).ok_or(Fault::INVALID)
+    };
+    match (level, name) {
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => Ok(IdOption::Tos(byte()?)),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => Ok(IdOption::ReuseAddr(flag()?)),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => Ok(IdOption::AfOnly(flag()?)),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => Ok(IdOption::AckTimeout(byte()?)),
+        // On Ethernet nobody hands out paths.
+        (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => Err(Fault::UNSUPPORTED),
+        _ => Err(Fault(libc::ENOSYS)),
+    }
+}

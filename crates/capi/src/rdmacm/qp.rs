@@ -1,0 +1,243 @@
+//! Queue pairs of ids, with the queues that an id makes for them.
+
+use core::ffi::{c_int, c_uint};
+use core::ptr;
+
+use super::id::Id;
+use crate::abi::*;
+use crate::errno;
+use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::{Object, zeroed};
+use crate::verbs::qp::{self, Qp};
+
+/// The program learns in which state a queue pair is by now.
+///
+/// # Safety
+/// `qp` is of the program.
+pub(crate) unsafe fn show_state(qp: *mut ibv_qp) {
+    // SAFETY: as the caller says.
+    let facts = unsafe { Qp::behind(qp) }.handle.query();
+    let state = facts.and_then(|facts| facts.state).unwrap_or_default();
+    // SAFETY: the public part of an object that lives.
+    unsafe { (*qp).state = state as c_uint };
+}
+
+/// Makes a completion queue for an id, with a channel.
+///
+/// # Safety
+/// `id` is of the program, and has a device.
+unsafe fn create_cq(
+    id: *mut rdma_cm_id,
+    depth: u32,
+) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Fault> {
+    // SAFETY: as the caller says.
+    let verbs = unsafe { (*id).verbs };
+    // SAFETY: an open context.
+    let channel = unsafe { ibv_create_comp_channel(verbs) };
+    if channel.is_null() {
+        return Err(Fault(errno::get()));
+    }
+    let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
+    // SAFETY: an open context and a channel of it.
+    let cq = unsafe { ibv_create_cq(verbs, depth, id.cast(), channel, 0) };
+    if cq.is_null() {
+        let fault = Fault(errno::get());
+        // SAFETY: just made, and nobody uses it.
+        unsafe { ibv_destroy_comp_channel(channel) };
+        return Err(fault);
+    }
+    Ok((channel, cq))
+}
+
+/// Makes the completion queues that an id is to have; none of size 0.
+///
+/// # Safety
+/// `id` is of the program, and has a device.
+pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Fault> {
+    if recv > 0 {
+        // SAFETY: as the caller says.
+        let (channel, cq) = unsafe { create_cq(id, recv) }?;
+        // SAFETY: as the caller says.
+        unsafe { (*id).recv_cq_channel = channel };
+        // SAFETY: as the caller says.
+        unsafe { (*id).recv_cq = cq };
+    }
+    if send > 0 {
+        // SAFETY: as the caller says.
+        let (channel, cq) = unsafe { create_cq(id, send) }?;
+        // SAFETY: as the caller says.
+        unsafe { (*id).send_cq_channel = channel };
+        // SAFETY: as the caller says.
+        unsafe { (*id).send_cq = cq };
+    }
+    Ok(())
+}
+
+/// Destroys the completion queues that an id made for itself.
+///
+/// # Safety
+/// `id` is of the program, and nothing uses its completion queues.
+pub(crate) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
+    // SAFETY: as the caller says.
+    let seen = unsafe { Id::of(id) }.seen();
+    for cq in [seen.recv_cq, seen.send_cq].into_iter().filter(|cq| !cq.is_null()) {
+        // SAFETY: the id made it, and nothing uses it.
+        unsafe { ibv_destroy_cq(cq) };
+    }
+    let channels = [seen.recv_cq_channel, seen.send_cq_channel];
+    for channel in channels.into_iter().filter(|channel| !channel.is_null()) {
+        // SAFETY: the id made it, and its queue is gone.
+        unsafe { ibv_destroy_comp_channel(channel) };
+    }
+    // SAFETY: as the caller says.
+    unsafe { (*id).recv_cq = ptr::null_mut() };
+    // SAFETY: as the caller says.
+    unsafe { (*id).send_cq = ptr::null_mut() };
+    // SAFETY: as the caller says.
+    unsafe { (*id).recv_cq_channel = ptr::null_mut() };
+    // SAFETY: as the caller says.
+    unsafe { (*id).send_cq_channel = ptr::null_mut() };
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    public: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: an id and attributes of the program.
+    let mut wanted = unsafe { attr.read() };
+    // SAFETY: an id of the program.
+    let made = unsafe { create(public, &mut wanted) };
+    // SAFETY: the program learns what was made.
+    unsafe { attr.write(wanted) };
+    status(made)
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    public: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program gives attributes.
+    let given = unsafe { init.read() };
+    // SAFETY: numbers and pointers.
+    let zeroed: ibv_qp_init_attr_ex = unsafe { zeroed() };
+    let mut wanted = ibv_qp_init_attr_ex {
+        qp_context: given.qp_context,
+        send_cq: given.send_cq,
+        recv_cq: given.recv_cq,
+        srq: given.srq,
+        cap: given.cap,
+        qp_type: given.qp_type,
+        sq_sig_all: given.sq_sig_all,
+        comp_mask: IBV_QP_INIT_ATTR_PD,
+        pd,
+        ..zeroed
+    };
+    // SAFETY: an id of the program.
+    let made = unsafe { create(public, &mut wanted) };
+    let ibv_qp_init_attr_ex { send_cq, recv_cq, srq, cap, .. } = wanted;
+    // SAFETY: the program learns what was made.
+    unsafe { init.write(ibv_qp_init_attr { send_cq, recv_cq, srq, cap, ..given }) };
+    status(made)
+}
+
+/// Makes a queue pair for an id, and fills in what the program left to it.
+///
+/// # Safety
+/// An id of the program, and attributes that name objects of the program.
+unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    let seen = id.seen();
+    if !seen.qp.is_null() || seen.verbs.is_null() {
+        return Err(Fault::INVALID);
+    }
+    if wanted.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || wanted.pd.is_null() {
+        wanted.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        wanted.pd = seen.pd;
+    }
+    // SAFETY: a protection domain of the program or of the id.
+    let is_elsewhere = unsafe { (*wanted.pd).context } != seen.verbs;
+    let differs =
+        |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
+    if is_elsewhere
+        || differs(seen.send_cq, wanted.send_cq)
+        || differs(seen.recv_cq, wanted.recv_cq)
+    {
+        return Err(Fault::INVALID);
+    }
+    let missing = |own: *mut ibv_cq, given: *mut ibv_cq, depth: u32| {
+        if own.is_null() && given.is_null() { depth } else { 0 }
+    };
+    let send = missing(seen.send_cq, wanted.send_cq, wanted.cap.max_send_wr);
+    let recv = missing(seen.recv_cq, wanted.recv_cq, wanted.cap.max_recv_wr);
+    // SAFETY: as the caller says.
+    let made = unsafe { create_cqs(public, send, recv) };
+    // SAFETY: as the caller says.
+    let made = made.and_then(|()| unsafe { create_on(public, wanted) });
+    if made.is_err() {
+        // SAFETY: as the caller says; no queue pair uses them.
+        unsafe { destroy_cqs(public) };
+    }
+    made
+}
+
+/// Makes a queue pair on the queues that an id has.
+///
+/// # Safety
+/// As for [`create`].
+unsafe fn create_on(
+    public: *mut rdma_cm_id,
+    wanted: &mut ibv_qp_init_attr_ex,
+) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    let seen = id.seen();
+    let or = |given: *mut ibv_cq, own| if given.is_null() { own } else { given };
+    wanted.send_cq = or(wanted.send_cq, seen.send_cq);
+    wanted.recv_cq = or(wanted.recv_cq, seen.recv_cq);
+    if wanted.srq.is_null() {
+        wanted.srq = seen.srq;
+    }
+    // A queue pair with a shared receive queue or without receives still wants both queues.
+    let other = or(wanted.send_cq, wanted.recv_cq);
+    wanted.send_cq = or(wanted.send_cq, other);
+    wanted.recv_cq = or(wanted.recv_cq, other);
+    // SAFETY: an open context, and objects of the program.
+    let qp = unsafe { qp::create_qp_ex(seen.verbs, wanted) };
+    if qp.is_null() {
+        return Err(Fault(errno::get()));
+    }
+    // SAFETY: just made.
+    let handle = unsafe { &Qp::behind(qp).handle };
+    let used = id.id.use_qpn(handle.qpn(), handle.qp_type(), handle.srq().is_some());
+    if let Err(e) = used {
+        // SAFETY: just made, and nobody else has it.
+        unsafe { qp::ibv_destroy_qp(qp) };
+        return Err(e.into());
+    }
+    // SAFETY: just made.
+    unsafe { show_state(qp) };
+    // SAFETY: the public part of an object that lives.
+    unsafe { (*public).pd = wanted.pd };
+    // SAFETY: as above.
+    unsafe { (*public).qp = qp };
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(public: *mut rdma_cm_id) {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    let qp = id.seen().qp;
+    if !qp.is_null() {
+        id.id.release_qp();
+        // SAFETY: a queue pair of the program, which it uses no more.
+        unsafe { qp::ibv_destroy_qp(qp) };
+        // SAFETY: as above.
+        unsafe { (*public).qp = ptr::null_mut() };
+    }
+    // SAFETY: as above.
+    unsafe { destroy_cqs(public) };
+}

@@ -1,0 +1,68 @@
+//! From an address to a device, or to a listener.
+
+use core::ffi::c_int;
+
+use super::address::{read, read_optional};
+use super::endpoint::finish;
+use super::id::Id;
+use crate::abi::*;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::Object;
+
+pub(crate) unsafe extern "C" fn rdma_bind_addr(
+    public: *mut rdma_cm_id,
+    addr: *mut libc::sockaddr,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: the program gives an address.
+    let addr = unsafe { read(addr) };
+    status(addr.and_then(|addr| Ok(id.id.bind(addr)?)).and_then(|()| id.show()))
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
+    public: *mut rdma_cm_id,
+    src: *mut libc::sockaddr,
+    dst: *mut libc::sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: an id and addresses of the program; `src` may be NULL.
+    let started = unsafe { resolve_addr(public, src, dst, timeout_ms) };
+    // SAFETY: an id of the program.
+    unsafe { finish(public, started) }
+}
+
+/// # Safety
+/// An id and addresses of the program; `src` may be NULL.
+unsafe fn resolve_addr(
+    public: *mut rdma_cm_id,
+    src: *mut libc::sockaddr,
+    dst: *mut libc::sockaddr,
+    timeout_ms: c_int,
+) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    // SAFETY: as the caller says.
+    let dst = unsafe { read(dst) }?;
+    // SAFETY: as the caller says.
+    let src = unsafe { read_optional(src) }?;
+    Ok(id.id.resolve_addr(src, dst, u32::try_from(timeout_ms).unwrap_or(0))?)
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
+    public: *mut rdma_cm_id,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    let started = id.id.resolve_route(u32::try_from(timeout_ms).unwrap_or(0));
+    // SAFETY: as above.
+    unsafe { finish(public, started.map_err(Fault::from)) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_listen(public: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    let done = id.id.listen(u32::try_from(backlog).unwrap_or(0)).map_err(Fault::from);
+    status(done.and_then(|()| id.show()))
+}
