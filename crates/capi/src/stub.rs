@@ -16,15 +16,6 @@ pub(crate) extern "C" fn null() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// For calls that return a list and say how long it is: some callers look at that only.
-pub(crate) unsafe extern "C" fn no_list(len: *mut c_int) -> *mut c_void {
-    if !len.is_null() {
-        // SAFETY: the program gives a place for the number, or NULL.
-        unsafe { *len = 0 };
-    }
-    null()
-}
-
 /// For verbs that return the error itself.
 pub(crate) extern "C" fn code() -> c_int {
     errno::set(libc::EOPNOTSUPP);

@@ -37,6 +37,20 @@ enum Sides {
         /// Whether the server needs the options of the client.
         alike: bool,
     },
+    /// Two sides that are told what they are: how each is called, with options that come first.
+    Roles { server: &'static str, client: &'static str, ready: Ready },
+}
+
+/// How to see that a server can be reached that is only known to its own connection manager.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    /// Its device is open and it waits for something, so most likely it listens. A client that
+    /// comes too early is refused, and starts again.
+    Soon,
+    /// The same, and it does not end by itself.
+    Endless,
+    /// It is a member of the multicast group 239.1.1.1.
+    Member,
 }
 
 /// A package and its programs.
@@ -62,6 +76,16 @@ const fn pair(name: &'static str, options: &'static [&'static str], says: &'stat
 const fn ucx(options: &'static [&'static str]) -> Program {
     let sides = Sides::Two { port: 13337, alike: false };
     Program { name: "ucx_perftest", sides, options, says: "Final: " }
+}
+
+const fn roles(
+    name: &'static str,
+    [server, client]: [&'static str; 2],
+    ready: Ready,
+    options: &'static [&'static str],
+    says: &'static str,
+) -> Program {
+    Program { name, sides: Sides::Roles { server, client, ready }, options, says }
 }
 
 const IBVERBS_UTILS: Package = Package {
@@ -144,6 +168,83 @@ const UCX_UD: Package = Package {
     programs: &[ucx(&["-t tag_lat -n 100 -s 1024"])],
 };
 
+const RDMACM_UTILS: Package = Package {
+    name: "rdmacm-utils",
+    environment: &[],
+    programs: &[
+        roles(
+            "rping",
+            ["rping -s", "rping -c -a 10.9.0.1"],
+            Ready::Soon,
+            &["-v -C 5", "-V -v -C 20 -S 1000", "-v -C 5 -q"],
+            "ping data: rdma-ping-4:",
+        ),
+        roles(
+            "rping",
+            ["rping -s -a fd09::1", "rping -c -a fd09::1 -I fd09::2"],
+            Ready::Soon,
+            &["-v -C 5 -p 9999"],
+            "ping data: rdma-ping-4:",
+        ),
+        roles(
+            "ucmatose",
+            ["ucmatose", "ucmatose -s 10.9.0.1"],
+            Ready::Soon,
+            &["", "-c 20 -C 5 -S 8000", "-m -t 8 -a 15"],
+            "return status 0",
+        ),
+        roles(
+            "ucmatose",
+            ["ucmatose -b fd09::1", "ucmatose -s fd09::1"],
+            Ready::Soon,
+            &["-f ipv6"],
+            "return status 0",
+        ),
+        roles(
+            "udaddy",
+            ["udaddy", "udaddy -s 10.9.0.1"],
+            Ready::Soon,
+            &["", "-c 5 -C 10 -S 1000", "-t 8"],
+            "return status 0",
+        ),
+        roles(
+            "udaddy",
+            ["udaddy -b fd09::1", "udaddy -s fd09::1"],
+            Ready::Soon,
+            &["-f ipv6"],
+            "return status 0",
+        ),
+        roles(
+            "mckey",
+            ["mckey -b 10.9.0.1", "mckey -b 10.9.0.2 -s"],
+            Ready::Member,
+            &["-m 239.1.1.1", "-m 239.1.1.1 -C 20 -S 100"],
+            "return status 0",
+        ),
+        roles(
+            "rdma_client",
+            ["rdma_server", "rdma_client -s 10.9.0.1"],
+            Ready::Soon,
+            &["", "-p 7500"],
+            "end 0",
+        ),
+        roles(
+            "rdma_xclient",
+            ["rdma_xserver", "rdma_xclient -s 10.9.0.1"],
+            Ready::Soon,
+            &["", "-c r"],
+            "end 0",
+        ),
+        roles(
+            "cmtime",
+            ["cmtime", "cmtime -s 10.9.0.1"],
+            Ready::Endless,
+            &["-c 50"],
+            "disconnect :",
+        ),
+    ],
+};
+
 /// How to make the linker take our library, as `feroce run` does.
 struct Library {
     folder: PathBuf,
@@ -155,10 +256,11 @@ impl Library {
         Self { folder: common::directory(name), environment }
     }
 
-    /// A program, ended if it hangs.
+    /// A program with options, ended if it hangs.
     fn start(&self, program: &str, options: &str) -> Child {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "120", program]).args(options.split_whitespace());
+        command.args(["--kill-after=5", "120"]);
+        command.args(program.split_whitespace()).args(options.split_whitespace());
         command.env("LD_LIBRARY_PATH", &self.folder);
         command.env("LD_PRELOAD", self.folder.join("libibverbs.so.1"));
         command.envs(self.environment.iter().copied()).current_dir(&self.folder);
@@ -177,23 +279,88 @@ fn is_listened_on(port: u16) -> bool {
     })
 }
 
-/// Runs a program once; gives back what each side said and how it ended, the client first.
-fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Vec<Output> {
-    let Sides::Two { port, alike } = program.sides else {
-        let child = cable.in_a(|| library.start(program.name, options));
-        return vec![child.wait_with_output().expect("it ran")];
-    };
-    let of_server = if alike { options } else { "" };
-    let mut server = cable.in_a(|| library.start(program.name, of_server));
-    while !cable.in_a(|| is_listened_on(port)) {
+/// Whether a device is open in the namespace of this thread: it has the UDP port of RoCEv2.
+fn is_device_open() -> bool {
+    ["udp", "udp6"].iter().any(|family| {
+        let table = fs::read_to_string(format!("/proc/thread-self/net/{family}"));
+        table.is_ok_and(|table| table.contains(":12B7 "))
+    })
+}
+
+/// Whether every thread of a program waits for something. `timeout` is the parent of it.
+fn is_idle(timeout: u32) -> bool {
+    let children = fs::read_to_string(format!("/proc/{timeout}/task/{timeout}/children"));
+    let children = children.unwrap_or_default();
+    let threads = children.split_whitespace().flat_map(|child| {
+        let threads = fs::read_dir(format!("/proc/{child}/task"));
+        threads.into_iter().flatten().flatten().map(|thread| thread.path().join("stat"))
+    });
+    // The state comes after the name, which stands in parentheses.
+    let waits = |stat: PathBuf| fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "));
+    let states: Vec<bool> = threads.map(waits).collect();
+    !states.is_empty() && states.into_iter().all(|waits| waits)
+}
+
+/// Whether somebody in the namespace of this thread is a member of 239.1.1.1.
+fn is_member() -> bool {
+    let table = fs::read_to_string("/proc/thread-self/net/igmp");
+    table.is_ok_and(|table| table.contains("010101EF"))
+}
+
+/// Waits until a server is ready; false if it ends before.
+fn wait_until(server: &mut Child, cable: &Cable, is_ready: impl Fn() -> bool) -> bool {
+    while !cable.in_a(&is_ready) {
         if server.try_wait().expect("a child").is_some() {
-            // It has ended too early, and says why.
-            return vec![server.wait_with_output().expect("it ran")];
+            return false;
         }
         park_timeout(Duration::from_millis(5));
     }
-    let client = cable.in_b(|| library.start(program.name, &format!("{options} 10.9.0.1")));
-    [client, server].map(|child| child.wait_with_output().expect("it ran")).into()
+    true
+}
+
+/// Runs a program once; gives back what each side said and how it ended, the client first.
+fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Vec<Output> {
+    let end = |child: Child| child.wait_with_output().expect("it ran");
+    match program.sides {
+        Sides::One => vec![end(cable.in_a(|| library.start(program.name, options)))],
+        Sides::Two { port, alike } => {
+            let of_server = if alike { options } else { "" };
+            let mut server = cable.in_a(|| library.start(program.name, of_server));
+            if !wait_until(&mut server, cable, || is_listened_on(port)) {
+                // It has ended too early, and says why.
+                return vec![end(server)];
+            }
+            let client = cable.in_b(|| library.start(program.name, &format!("{options} 10.9.0.1")));
+            [client, server].map(end).into()
+        }
+        Sides::Roles { server, client, ready } => {
+            let mut server = cable.in_a(|| library.start(server, options));
+            let pid = server.id();
+            let is_ready = || match ready {
+                Ready::Member => is_member(),
+                Ready::Soon | Ready::Endless => is_device_open() && is_idle(pid),
+            };
+            if !wait_until(&mut server, cable, is_ready) {
+                return vec![end(server)];
+            }
+            let client = || end(cable.in_b(|| library.start(client, options)));
+            let mut output = client();
+            for _ in 0..5 {
+                let is_waiting = server.try_wait().expect("a child").is_none();
+                if output.status.success() || !is_waiting {
+                    break;
+                }
+                output = client();
+            }
+            if ready == Ready::Endless {
+                let pid = pid.to_string();
+                assert!(Command::new("kill").arg(&pid).status().expect("kill").success());
+                server.wait().expect("gone");
+                return vec![output];
+            }
+            vec![output, end(server)]
+        }
+    }
 }
 
 /// The value of an option, as in `-n 100`.
@@ -244,6 +411,13 @@ fn the_programs_of_ibverbs_utils_run() {
 fn the_programs_of_perftest_run() {
     if is_installed(&PERFTEST) {
         with_cable(9000, |cable| try_package(&PERFTEST, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_rdmacm_utils_run() {
+    if is_installed(&RDMACM_UTILS) {
+        with_cable(1500, |cable| try_package(&RDMACM_UTILS, cable));
     }
 }
 
@@ -305,7 +479,7 @@ fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     });
 }
 
-const PACKAGES: [Package; 4] = [IBVERBS_UTILS, PERFTEST, UCX_RC, UCX_UD];
+const PACKAGES: [Package; 5] = [IBVERBS_UTILS, RDMACM_UTILS, PERFTEST, UCX_RC, UCX_UD];
 
 /// The table of the README.
 fn table() -> String {

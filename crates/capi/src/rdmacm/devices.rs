@@ -93,6 +93,10 @@ pub(crate) fn gid(gid: Gid) -> ibv_gid {
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    if !count.is_null() {
+        // SAFETY: the program gives a place for the number, or NULL. Some look at that only.
+        unsafe { *count = 0 };
+    }
     let devices = Device::list()
         .and_then(|devices| devices.into_iter().map(open).collect::<Result<Vec<_>, _>>());
     let array = devices.and_then(|devices| {

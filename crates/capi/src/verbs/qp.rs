@@ -74,14 +74,16 @@ pub(crate) struct Plan {
     pub(crate) pd: *mut ibv_pd,
 }
 
-/// The sizes that a queue pair gets: what was asked for, and room for one element at least.
+/// The sizes that a queue pair gets: what was asked for, and room for one element at least. Where
+/// elements can stand, bytes can: programs count on as much inline data without asking for any.
 fn sizes(cap: &ibv_qp_cap, has_recv: bool) -> QpCap {
+    let elements = cap.max_send_sge.max(1).saturating_mul(size_of::<ibv_sge>() as u32);
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: if has_recv { cap.max_recv_wr } else { 0 },
         max_send_sge: cap.max_send_sge.max(1),
         max_recv_sge: if has_recv { cap.max_recv_sge.max(1) } else { 0 },
-        max_inline: cap.max_inline_data,
+        max_inline: cap.max_inline_data.max(elements),
     }
 }
 
