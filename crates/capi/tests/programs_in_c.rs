@@ -50,6 +50,11 @@ fn signals_are_for_the_program_and_the_library_stays() {
 }
 
 #[test]
+fn a_process_connects_with_itself() {
+    run("connections", "127.122.0.7");
+}
+
+#[test]
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }

@@ -4,6 +4,9 @@
 //! server in one process on one device.
 
 mod common;
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,12 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{directory, scratch, skip};
+use netns::with_cable;
 
 /// Where Debian puts the tests.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
 /// Tests of generic verbs that pass, at least. Others are skipped for want of hardware (raw
-/// packets, flows, tag matching, memory of accelerators), of huge pages or of a connection manager.
+/// packets, flows, tag matching, memory of accelerators), of huge pages or of an interface.
 const PASSED: usize = 132;
 
 /// How often each outcome was seen, by module.
@@ -57,11 +61,11 @@ impl Outcomes {
 }
 
 /// Unpacks the tests into a folder.
-fn unpack() -> Option<PathBuf> {
+fn unpack(name: &str) -> Option<PathBuf> {
     if !Path::new(TESTS).is_dir() {
         return skip(TESTS, "rdma-core");
     }
-    let folder = scratch("pyverbs-tests").join("tests");
+    let folder = scratch(name).join("tests");
     let copied = Command::new("cp").args(["-r", TESTS]).arg(&folder).status().expect("cp");
     assert!(copied.success());
     for entry in fs::read_dir(&folder).expect("the tests") {
@@ -81,19 +85,41 @@ fn run(tests: &Path) -> Output {
     python.output().expect("python")
 }
 
-#[test]
-fn the_generic_tests_of_rdma_core_pass() {
+/// The tests in a folder of their own, if everything is there that they need.
+fn ready(name: &str) -> Option<PathBuf> {
     let bindings = Command::new("/usr/bin/python3").args(["-c", "import pyverbs"]).output();
     if !bindings.is_ok_and(|done| done.status.success()) {
-        return skip("pyverbs", "python3-pyverbs").unwrap_or(());
+        return skip("pyverbs", "python3-pyverbs");
     }
-    let Some(tests) = unpack() else { return };
+    unpack(name)
+}
+
+#[test]
+fn the_generic_tests_of_rdma_core_pass() {
+    let Some(tests) = ready("pyverbs-tests") else { return };
     let output = run(&tests);
     let text = String::from_utf8_lossy(&output.stderr);
     let outcomes = Outcomes::read(&text);
     assert!(outcomes.wrong.is_empty(), "{:#?}\n{text}", outcomes.wrong);
     assert!(output.status.success(), "{}\n{text}", output.status);
     assert!(outcomes.generic() >= PASSED, "{outcomes:#?}\n{text}");
+}
+
+/// They look for the interface of the device, which there is on a cable only, and in files.
+#[test]
+fn the_tests_of_connections_pass() {
+    with_cable(1500, |cable| {
+        let Some(tests) = ready("pyverbs-connection-tests") else { return };
+        let folder = directory("pyverbs-connections");
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["run_tests.py", "-v", "--dev", "feroce0", "test_rdmacm"]).current_dir(&tests);
+        python.env("LD_PRELOAD", folder.join("libibverbs.so.1")).env("LD_LIBRARY_PATH", folder);
+        let output = cable.in_a(|| python.output().expect("python"));
+        let text = String::from_utf8_lossy(&output.stderr);
+        let outcomes = Outcomes::read(&text);
+        assert!(outcomes.wrong.is_empty() && output.status.success(), "{outcomes:#?}\n{text}");
+        assert_eq!((outcomes.generic(), outcomes.skipped), (10, 0), "{text}");
+    });
 }
 
 #[test]
