@@ -282,21 +282,41 @@ impl CmId {
             (local, binding, inner.options.af_only)
         };
         self.owner.manager.ports().listen(binding).map_err(CmError::from)?;
-        let (accepts, contexts) = match (local.ip(), self.context()) {
-            (ip, Some(context)) => (Accepts::Only(gid_of(ip)), vec![context.clone()]),
-            (IpAddr::V4(_), None) => (Accepts::Ipv4, self.owner.manager.all()?),
-            (IpAddr::V6(_), None) if af_only => (Accepts::Ipv6, self.owner.manager.all()?),
-            (IpAddr::V6(_), None) => (Accepts::Any, self.owner.manager.all()?),
+        let (accepts, fixed) = match (local.ip(), self.context()) {
+            (ip, Some(context)) => (Accepts::Only(gid_of(ip)), Some(context)),
+            (IpAddr::V4(_), None) => (Accepts::Ipv4, None),
+            (IpAddr::V6(_), None) if af_only => (Accepts::Ipv6, None),
+            (IpAddr::V6(_), None) => (Accepts::Any, None),
         };
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let service = ServiceId::ip(self.port_space(), local.port());
+        let listen = |contexts: &[Context]| self.listen_on(contexts, service, accepts, backlog);
+        if let Some(context) = fixed {
+            return listen(std::slice::from_ref(context));
+        }
+        // First where a peer may already be on its way: to look for devices takes its time.
+        let open = self.owner.manager.open();
+        listen(&open)?;
+        let mut others = self.owner.manager.all()?;
+        others.retain(|other| !open.iter().any(|known| Arc::ptr_eq(&known.inner, &other.inner)));
+        listen(&others)
+    }
+
+    /// Listens on these devices.
+    fn listen_on(
+        &self,
+        contexts: &[Context],
+        service: ServiceId,
+        accepts: Accepts,
+        backlog: u32,
+    ) -> Result<(), Error> {
         let id = self.shared();
         let claims = contexts.iter().map(|context| Claim::all(context, service, accepts));
         let claims: Vec<Vec<Claim>> = claims.collect::<Result<_, _>>()?;
         {
             let mut inner = id.lock();
             inner.stage = Stage::Listening;
-            inner.claims = claims.into_iter().flatten().collect();
+            inner.claims.extend(claims.into_iter().flatten());
         }
         for context in contexts {
             let listener = context.driver().control(|s, _| match &mut s.cm {

@@ -127,7 +127,7 @@ impl Manager {
     /// The devices that are open.
     #[doc(alias = "rdma_get_devices")]
     pub fn contexts(&self) -> Vec<Context> {
-        self.inner.contexts().clone()
+        self.inner.open()
     }
 }
 
@@ -156,6 +156,11 @@ impl ManagerInner {
         serve(&context, self.timing)?;
         contexts.push(context.clone());
         Ok(context)
+    }
+
+    /// The devices that are open.
+    pub(super) fn open(&self) -> Vec<Context> {
+        self.contexts().clone()
     }
 
     /// Every device, for whoever listens at all addresses.
