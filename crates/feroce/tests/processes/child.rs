@@ -144,7 +144,7 @@ impl End {
         let recvs: Vec<_> = (0..WINDOW).map(|n| self.mr.recv(n, receive_slot(n))).collect();
         self.qp.connect(&peer).expect("connected");
         self.qp.post_recv(recvs).expect("room");
-        // A second until a peer counts as lost: no more than a busy machine needs.
+        // Two seconds until a peer counts as lost: no more than a busy machine needs.
         let quick = QpAttr { timeout: Some(16), retry_cnt: Some(7), ..QpAttr::default() };
         self.qp.modify(&QpAttr::to(QpState::Sqd)).expect("draining");
         self.qp.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).expect("quick");
