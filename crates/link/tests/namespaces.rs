@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 
 use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
 use common::{counter, flat, is_readable, packets_of, path, receive_packets, send_of, warnings};
@@ -71,6 +72,31 @@ fn trains_cross(cable: &Cable, strides: &[usize]) {
         }
         assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
     }
+}
+
+/// Makes a socket send no UDP checksum over IPv6.
+fn leave_checksums_out(socket: &impl AsRawFd) {
+    let (one, len) = (1_i32, size_of::<i32>() as libc::socklen_t);
+    let (level, name) = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX);
+    // SAFETY: the pointer leads to `len` bytes, which live until the call returns.
+    let rc =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const one).cast(), len) };
+    assert_eq!(rc, 0);
+}
+
+/// Linux Soft-RoCE sends such.
+#[test]
+fn packets_without_udp_checksum_arrive() {
+    with_cable(1500, |cable| {
+        let (a, b) = (global(1), global(2));
+        let mut rx = cable.in_b(|| udp(b));
+        let address = |gid: Gid| std::net::Ipv6Addr::from(gid.0);
+        let tx = cable.in_a(|| std::net::UdpSocket::bind((address(a), 0)).expect("a socket"));
+        leave_checksums_out(&tx);
+        let packet = packets_of(&send_of(path(a, b), 1, 64, 64)).remove(0);
+        tx.send_to(&packet, (address(b), 4791)).expect("sent");
+        assert_eq!(flat(&receive_packets(&mut rx, 1)), [packet]);
+    });
 }
 
 #[test]

@@ -131,6 +131,9 @@ fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> 
     } else {
         setsockopt(socket, Ipv6RecvTClass, &true)?;
         setsockopt(socket, Ipv6RecvHopLimit, &true)?;
+        // Packets of RoCE may go without the checksum of UDP (IBTA vol1, annex A17), and those of
+        // Linux Soft-RoCE do: the ICRC covers more. The kernel would drop them.
+        set_int(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     Ok(())
 }
