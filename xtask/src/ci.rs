@@ -1,6 +1,5 @@
 //! `cargo xtask ci`: everything that has to hold, in one command.
 
-mod packages;
 mod report;
 mod steps;
 

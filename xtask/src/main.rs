@@ -8,7 +8,9 @@ mod args;
 mod ci;
 mod dist;
 mod fuzz;
+mod interop;
 mod manifest;
+mod packages;
 mod shell;
 mod source;
 mod swarm;
@@ -24,11 +26,12 @@ The project's own tasks.
 Usage: cargo xtask <COMMAND> [OPTIONS]
 
 Commands:
-  ci      Install what the tests need, then run every check of the project
-  tidy    Check the rules of the house: crate graph, unsafe policy, layout of files
-  swarm   Run seeded simulations of the whole stack, or replay one seed
-  fuzz    Run the fuzz targets for a while
-  dist    Build a directory and a Debian package for others
+  ci       Install what the tests need, then run every check of the project
+  tidy     Check the rules of the house: crate graph, unsafe policy, layout of files
+  swarm    Run seeded simulations of the whole stack, or replay one seed
+  fuzz     Run the fuzz targets for a while
+  dist     Build a directory and a Debian package for others
+  interop  Let the Linux kernel's own driver talk to feroce
 
 `cargo xtask <COMMAND> --help` says more. Exit status: 0 fine, 1 failed, 2 wrong usage.
 ";
@@ -53,6 +56,7 @@ const TASKS: &[Task] = &[
     ("swarm", swarm::HELP, swarm::main),
     ("fuzz", fuzz::HELP, fuzz::main),
     ("dist", dist::HELP, dist::main),
+    ("interop", interop::HELP, interop::main),
 ];
 
 fn main() -> ExitCode {
@@ -108,6 +112,7 @@ mod tests {
         assert!(usage_error(&["swarm", "--seed", "many"]));
         assert!(usage_error(&["swarm", "--count"]));
         assert!(usage_error(&["fuzz", "--seconds", "0"]));
+        assert!(usage_error(&["interop", "--only", "no such cell"]));
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::process::Command;
 
-use super::Done;
 use crate::shell::{ask, is_on_path, run};
 use crate::{Failure, Outcome};
 
 /// A Debian package that some check needs.
-struct Package {
+pub(crate) struct Package {
     name: &'static str,
     /// A program that it brings; if that is there, the package is not needed. Empty if it has none.
     program: &'static str,
@@ -104,31 +103,63 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Makes sure that the packages are there. Costs nothing if they are.
-pub(crate) fn install() -> Outcome<Done> {
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.is_there()).collect();
+/// A package without which a command does nothing, known by a program that it brings.
+pub(crate) const fn program(
+    name: &'static str,
+    program: &'static str,
+    reason: &'static str,
+) -> Package {
+    Package { name, program, reason, without: "nothing is run" }
+}
+
+/// The same for a package that brings no program, or one under the name of another.
+pub(crate) const fn library(name: &'static str, reason: &'static str) -> Package {
+    program(name, "", reason)
+}
+
+/// Makes sure that what the tests need is there. Costs nothing if it is. Gives back warnings.
+pub(crate) fn install() -> Outcome<Vec<String>> {
+    match install_missing(PACKAGES)? {
+        missing if missing.is_empty() => Ok(Vec::new()),
+        missing => report_missing(&missing),
+    }
+}
+
+/// Makes sure that all of `packages` are there.
+pub(crate) fn require(packages: &[Package]) -> Outcome {
+    let missing = install_missing(packages)?;
     if missing.is_empty() {
-        println!("all {} packages are there", PACKAGES.len());
-        return Ok(Done::Ran(Vec::new()));
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    Err(Failure::Failed(format!("missing, as root: apt-get install {}", names.join(" "))))
+}
+
+/// Installs what is missing where that is possible, and gives back what is still missing.
+fn install_missing(packages: &[Package]) -> Outcome<Vec<&Package>> {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !package.is_there()).collect();
+    if missing.is_empty() {
+        println!("all {} packages are there", packages.len());
+        return Ok(missing);
     }
     for package in &missing {
         println!("missing: {} ({})", package.name, package.reason);
     }
     if !is_root() || !is_on_path("apt-get") {
-        return report_missing(&missing);
+        return Ok(missing);
     }
     run(apt_get().arg("update"))?;
     let names = missing.iter().map(|package| package.name);
     run(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(names))?;
     match missing.iter().find(|package| !package.is_there()) {
-        None => Ok(Done::Ran(Vec::new())),
+        None => Ok(Vec::new()),
         Some(package) => {
             Err(Failure::Failed(format!("{} is installed but not usable", package.name)))
         }
     }
 }
 
-fn report_missing(missing: &[&Package]) -> Outcome<Done> {
+fn report_missing(missing: &[&Package]) -> Outcome<Vec<String>> {
     let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
     let names = names.join(" ");
     println!("WARNING: cannot install packages (not root, or not Debian). Without them:");
@@ -142,7 +173,7 @@ fn report_missing(missing: &[&Package]) -> Outcome<Done> {
     }
     let mut lines = vec![format!("WARNING: missing packages: {names}")];
     lines.extend(missing.iter().map(|p| format!("WARNING:   {:<15} {}", p.name, p.without)));
-    Ok(Done::Ran(lines))
+    Ok(lines)
 }
 
 impl Package {
@@ -157,7 +188,8 @@ impl Package {
     }
 }
 
-fn is_root() -> bool {
+/// Whether this is root.
+pub(crate) fn is_root() -> bool {
     ask(Command::new("id").arg("-u")).is_some_and(|id| id.trim() == "0")
 }
 

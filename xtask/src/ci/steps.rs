@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Done, packages};
+use super::Done;
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, dist, fuzz, swarm, tidy};
+use crate::{Outcome, dist, fuzz, packages, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -49,7 +49,7 @@ const fn step(
 
 #[rustfmt::skip] // a table: one step, one line
 pub(crate) const STEPS: &[Step] = &[
-    step("packages", "what the tests need from the system", always, packages::install),
+    step("packages", "what the tests need from the system", always, install),
     step("fmt", "the formatting of the code", always, fmt),
     step("tidy", "the rules of the house", always, || tidy::check().map(|()| quietly())),
     step("clippy", "lints, as errors", always, clippy),
@@ -70,6 +70,10 @@ fn always() -> bool {
 
 fn has(path: &str) -> bool {
     root().join(path).exists()
+}
+
+fn install() -> Outcome<Done> {
+    packages::install().map(Done::Ran)
 }
 
 fn quietly() -> Done {

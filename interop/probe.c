@@ -1,0 +1,381 @@
+/*
+ * One end of a reliable connection that checks what the programs of the distribution do not: every
+ * byte of messages of awkward lengths, the results of atomics, and how errors are reported.
+ *
+ *     probe -d DEVICE -g GID_INDEX -p TCP_PORT -m PATH_MTU SCENARIO [SERVER]
+ *
+ * Without SERVER it is the server. Both ends take turns over TCP. Whoever sees something that the
+ * specification does not say ends with status 1 and tells what.
+ */
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { LONGEST = 8 << 20, GUARD = 64, GUARD_BYTE = 0xa5, SHORT_TIMEOUT = 14, TIMEOUT = 18 };
+
+/* What the other end must know. */
+struct address {
+    union ibv_gid gid;
+    uint64_t memory;
+    uint32_t qpn, psn, rkey;
+};
+
+struct end {
+    int is_client, tcp;
+    unsigned gid_index, mtu;
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    uint8_t *memory;
+    struct address here, there;
+};
+
+static void fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    exit(1);
+}
+
+static void must(int is_true, const char *what)
+{
+    if (!is_true)
+        fail("%s failed", what);
+}
+
+/* ---- the two ends, over TCP ---- */
+
+static int meet(const char *server, int port)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
+    int one = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
+    if (server) {
+        must(inet_pton(AF_INET, server, &address.sin_addr) == 1, "inet_pton");
+        must(!connect(tcp, (void *)&address, sizeof address), "connect");
+        return tcp;
+    }
+    setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    must(!bind(tcp, (void *)&address, sizeof address), "bind");
+    must(!listen(tcp, 1), "listen");
+    return accept(tcp, NULL, NULL);
+}
+
+static void swap(struct end *end, const void *out, void *in, size_t len)
+{
+    must(write(end->tcp, out, len) == (ssize_t)len, "write");
+    must(recv(end->tcp, in, len, MSG_WAITALL) == (ssize_t)len, "recv");
+}
+
+/* Both ends have come so far. */
+static void together(struct end *end)
+{
+    char in, out = 0;
+    swap(end, &out, &in, 1);
+}
+
+/* ---- verbs ---- */
+
+static void open_device(struct end *end, const char *name)
+{
+    int count = 0;
+    struct ibv_device **list = ibv_get_device_list(&count);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(ibv_get_device_name(list[i]), name))
+            end->context = ibv_open_device(list[i]);
+    must(end->context != NULL, "opening the device");
+    end->pd = ibv_alloc_pd(end->context);
+    end->cq = ibv_create_cq(end->context, 16, NULL, NULL, 0);
+    must(end->pd && end->cq, "a domain and a queue");
+    /* Ours to send from, then a guard, then what is received, then a guard. */
+    size_t len = 2 * (LONGEST + GUARD);
+    end->memory = aligned_alloc(4096, (len + 4095) / 4096 * 4096);
+    must(end->memory != NULL, "memory");
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                 IBV_ACCESS_REMOTE_ATOMIC;
+    end->mr = ibv_reg_mr(end->pd, end->memory, len, access);
+    must(end->mr != NULL, "ibv_reg_mr");
+    struct ibv_qp_init_attr init = {
+        .send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+        .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+    };
+    end->qp = ibv_create_qp(end->pd, &init);
+    must(end->qp != NULL, "ibv_create_qp");
+}
+
+static void connect_qp(struct end *end, int timeout)
+{
+    end->here = (struct address) { .memory = (uintptr_t)(end->memory + LONGEST + GUARD),
+        .qpn = end->qp->qp_num, .psn = getpid() & 0xffffff, .rkey = end->mr->rkey };
+    must(!ibv_query_gid(end->context, 1, end->gid_index, &end->here.gid), "ibv_query_gid");
+    swap(end, &end->here, &end->there, sizeof end->here);
+    struct ibv_qp_attr init = {
+        .qp_state = IBV_QPS_INIT, .port_num = 1,
+        .qp_access_flags =
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+    };
+    must(!ibv_modify_qp(end->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                        IBV_QP_ACCESS_FLAGS), "INIT");
+    struct ibv_qp_attr rtr = {
+        .qp_state = IBV_QPS_RTR, .dest_qp_num = end->there.qpn, .rq_psn = end->there.psn,
+        .path_mtu = end->mtu == 4096 ? IBV_MTU_4096 : IBV_MTU_1024,
+        .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
+        .ah_attr = { .is_global = 1, .port_num = 1,
+            .grh = { .dgid = end->there.gid, .sgid_index = end->gid_index, .hop_limit = 64 } },
+    };
+    must(!ibv_modify_qp(end->qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+                        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                        IBV_QP_MIN_RNR_TIMER), "RTR");
+    struct ibv_qp_attr rts = {
+        .qp_state = IBV_QPS_RTS, .sq_psn = end->here.psn, .timeout = timeout, .retry_cnt = 7,
+        .rnr_retry = 3, .max_rd_atomic = 1,
+    };
+    must(!ibv_modify_qp(end->qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
+                        IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
+    together(end);
+}
+
+static struct ibv_wc complete(struct end *end)
+{
+    struct ibv_wc wc;
+    int n;
+    while ((n = ibv_poll_cq(end->cq, 1, &wc)) == 0)
+        ;
+    must(n == 1, "ibv_poll_cq");
+    return wc;
+}
+
+static struct ibv_wc expect(struct end *end, enum ibv_wc_status status)
+{
+    struct ibv_wc wc = complete(end);
+    if (wc.status != status)
+        fail("completed with `%s` and not `%s`", ibv_wc_status_str(wc.status),
+             ibv_wc_status_str(status));
+    return wc;
+}
+
+/* Does one thing with `len` bytes from or to `at`. */
+static void post(struct end *end, enum ibv_wr_opcode opcode, uint8_t *at, size_t len, uint32_t rkey)
+{
+    struct ibv_sge sge = { (uintptr_t)at, len, end->mr->lkey };
+    struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = len ? 1 : 0, .opcode = opcode }, *bad;
+    wr.wr.rdma.remote_addr = end->there.memory;
+    wr.wr.rdma.rkey = rkey;
+    must(!ibv_post_send(end->qp, &wr, &bad), "ibv_post_send");
+}
+
+static void atomic(struct end *end, enum ibv_wr_opcode opcode, uint64_t compare_add, uint64_t swap)
+{
+    struct ibv_sge sge = { (uintptr_t)end->memory, 8, end->mr->lkey };
+    struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode }, *bad;
+    wr.wr.atomic.remote_addr = end->there.memory;
+    wr.wr.atomic.rkey = end->there.rkey;
+    wr.wr.atomic.compare_add = compare_add;
+    wr.wr.atomic.swap = swap;
+    must(!ibv_post_send(end->qp, &wr, &bad), "ibv_post_send");
+    expect(end, IBV_WC_SUCCESS);
+}
+
+static void post_receive(struct end *end, uint8_t *at, size_t len)
+{
+    struct ibv_sge sge = { (uintptr_t)at, len, end->mr->lkey };
+    struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = len ? 1 : 0 }, *bad;
+    must(!ibv_post_recv(end->qp, &wr, &bad), "ibv_post_recv");
+}
+
+/* ---- bytes ---- */
+
+static uint8_t byte_at(size_t i, size_t salt)
+{
+    return i * 7 + i / 251 + i / 65521 + salt;
+}
+
+static void fill(uint8_t *at, size_t len, size_t salt)
+{
+    for (size_t i = 0; i < len; i++)
+        at[i] = byte_at(i, salt);
+}
+
+/* What is received into, with nothing in it. */
+static uint8_t *blank(struct end *end, size_t len)
+{
+    uint8_t *at = end->memory + LONGEST + GUARD;
+    memset(at, GUARD_BYTE, len + GUARD);
+    return at;
+}
+
+static void check(const uint8_t *at, size_t len, size_t salt, const char *what)
+{
+    for (size_t i = 0; i < len; i++)
+        if (at[i] != byte_at(i, salt))
+            fail("%s of %zu bytes: byte %zu is wrong", what, len, i);
+    for (size_t i = len; i < len + GUARD; i++)
+        if (at[i] != GUARD_BYTE)
+            fail("%s of %zu bytes: byte %zu behind it was touched", what, len, i - len);
+}
+
+/* ---- scenarios: what the client does, and what the server must see ---- */
+
+static void one_length(struct end *end, size_t len)
+{
+    uint8_t *in = blank(end, len);
+    fill(end->memory, len, len);
+    if (!end->is_client)
+        post_receive(end, in, len);
+    together(end);
+    if (end->is_client) {
+        post(end, IBV_WR_SEND, end->memory, len, 0);
+        expect(end, IBV_WC_SUCCESS);
+    } else {
+        struct ibv_wc wc = expect(end, IBV_WC_SUCCESS);
+        if (wc.byte_len != len)
+            fail("received %" PRIu32 " bytes and not %zu", wc.byte_len, len);
+        check(in, len, len, "a send");
+        blank(end, len);
+        fill(end->memory, len, len + 1);
+    }
+    together(end);
+    if (end->is_client) {
+        fill(end->memory, len, len + 2);
+        post(end, IBV_WR_RDMA_WRITE, end->memory, len, end->there.rkey);
+        expect(end, IBV_WC_SUCCESS);
+    }
+    together(end);
+    if (!end->is_client) {
+        check(in, len, len + 2, "a write");
+        fill(in, len, len + 3);
+    }
+    together(end);
+    if (end->is_client) {
+        post(end, IBV_WR_RDMA_READ, in, len, end->there.rkey);
+        expect(end, IBV_WC_SUCCESS);
+        check(in, len, len + 3, "a read");
+    }
+    together(end);
+}
+
+static void lengths(struct end *end)
+{
+    size_t all[] = { 0, 1, end->mtu - 1, end->mtu, end->mtu + 1, 65536 + 3, LONGEST };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        one_length(end, all[i]);
+}
+
+static void atomics(struct end *end)
+{
+    uint64_t *word = (uint64_t *)blank(end, 8), *old = (uint64_t *)end->memory;
+    *word = 40;
+    together(end);
+    if (end->is_client) {
+        atomic(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 2, 0);
+        must(*old == 40, "fetching 40");
+        atomic(end, IBV_WR_ATOMIC_CMP_AND_SWP, 41, 7);
+        must(*old == 42, "comparing 42 with 41");
+        atomic(end, IBV_WR_ATOMIC_CMP_AND_SWP, 42, UINT64_MAX);
+        must(*old == 42, "comparing 42 with 42");
+        atomic(end, IBV_WR_ATOMIC_FETCH_AND_ADD, 5, 0);
+        must(*old == UINT64_MAX, "fetching what was swapped in");
+    }
+    together(end);
+    if (!end->is_client)
+        must(*word == 4, "adding beyond the largest number");
+}
+
+static void must_be_in_error(struct end *end)
+{
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    must(!ibv_query_qp(end->qp, &attr, IBV_QP_STATE, &init), "ibv_query_qp");
+    if (attr.qp_state != IBV_QPS_ERR)
+        fail("the queue pair is in state %d and not in error", attr.qp_state);
+}
+
+/* A key that is not one: remote access error, and both ends are in error. */
+static void bad_rkey(struct end *end)
+{
+    if (end->is_client) {
+        post(end, IBV_WR_RDMA_WRITE, end->memory, 100, end->there.rkey ^ 0x5500);
+        expect(end, IBV_WC_REM_ACCESS_ERR);
+    }
+    together(end);
+    must_be_in_error(end);
+}
+
+/* Nobody posts a receive: the sender gives up after its retries. */
+static void no_receive(struct end *end)
+{
+    if (end->is_client) {
+        post(end, IBV_WR_SEND, end->memory, 100, 0);
+        expect(end, IBV_WC_RNR_RETRY_EXC_ERR);
+        must_be_in_error(end);
+    }
+    together(end);
+}
+
+/* The server is killed: the client gives up, and what it posts then is flushed. */
+static void killed(struct end *end)
+{
+    char gone;
+    if (!end->is_client)
+        kill(getpid(), SIGKILL);
+    must(recv(end->tcp, &gone, 1, 0) <= 0, "the end of the server");
+    post(end, IBV_WR_SEND, end->memory, 100, 0);
+    expect(end, IBV_WC_RETRY_EXC_ERR);
+    must_be_in_error(end);
+    post(end, IBV_WR_SEND, end->memory, 100, 0);
+    expect(end, IBV_WC_WR_FLUSH_ERR);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct end *);
+    int timeout;
+} SCENARIOS[] = {
+    { "lengths", lengths, TIMEOUT },
+    { "atomics", atomics, TIMEOUT },
+    { "bad-rkey", bad_rkey, TIMEOUT },
+    { "no-receive", no_receive, TIMEOUT },
+    { "killed", killed, SHORT_TIMEOUT },
+};
+
+int main(int argc, char **argv)
+{
+    struct end end = { 0 };
+    const char *device = "";
+    int option, port = 0;
+    while ((option = getopt(argc, argv, "d:g:p:m:")) != -1) {
+        switch (option) {
+        case 'd': device = optarg; break;
+        case 'g': end.gid_index = atoi(optarg); break;
+        case 'p': port = atoi(optarg); break;
+        case 'm': end.mtu = atoi(optarg); break;
+        default: return 2;
+        }
+    }
+    if (optind >= argc)
+        return 2;
+    const char *scenario = argv[optind], *server = argv[optind + 1];
+    end.is_client = server != NULL;
+    open_device(&end, device);
+    end.tcp = meet(server, port);
+    for (size_t i = 0; i < sizeof SCENARIOS / sizeof *SCENARIOS; i++) {
+        if (strcmp(SCENARIOS[i].name, scenario))
+            continue;
+        connect_qp(&end, SCENARIOS[i].timeout);
+        SCENARIOS[i].run(&end);
+        printf("%s: as it should be\n", scenario);
+        return 0;
+    }
+    return 2;
+}

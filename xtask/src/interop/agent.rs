@@ -1,0 +1,169 @@
+//! Commands for the guest, and the agent there that runs them.
+//!
+//! One connection, one command. The agent greets, which says that the guest is ready; it is told
+//! the words of the command; the command writes to the connection itself; and behind a NUL
+//! follows how it ended. Whoever closes the connection early ends the command.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use super::listening::is_listened_on;
+use super::{PAUSE, failed};
+use crate::Outcome;
+
+/// TCP port of the agent, in the guest and where QEMU forwards it from.
+pub(super) const PORT: u16 = 7000;
+
+const GREETING: &str = "ready\n";
+
+/// Where the kernel's driver counts.
+const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
+
+/// Something for the agent to do by itself, which is much faster than a program in an emulated
+/// machine.
+const AWAIT_PORT: &str = "agent:await-port";
+const COUNT: &str = "agent:count";
+
+/// A command in the guest.
+#[derive(Debug)]
+pub(super) struct Remote {
+    stream: TcpStream,
+}
+
+impl Remote {
+    /// Starts a command; `None` if the guest is not ready.
+    pub(super) fn start(words: &[String]) -> io::Result<Option<Self>> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut greeting = [0; GREETING.len()];
+        // QEMU accepts connections before anybody listens in the guest.
+        if (&stream).read_exact(&mut greeting).is_err() || greeting != *GREETING.as_bytes() {
+            return Ok(None);
+        }
+        (&stream).write_all(format!("{}\n", words.join("\0")).as_bytes())?;
+        Ok(Some(Self { stream }))
+    }
+
+    /// Waits for the end of the command: what it wrote and how it ended, or `None` if that takes
+    /// longer than `limit`; then it is ended.
+    pub(super) fn finish(self, limit: Duration) -> io::Result<Option<(String, String)>> {
+        self.stream.set_read_timeout(Some(limit))?;
+        let mut bytes = Vec::new();
+        match (&self.stream).read_to_end(&mut bytes) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let (output, status) = text.rsplit_once('\0').unwrap_or((&text, "lost"));
+        Ok(Some((output.to_owned(), status.to_owned())))
+    }
+}
+
+/// Waits until a TCP port is listened on in the guest.
+pub(super) fn await_port(port: u16) -> Vec<String> {
+    vec![AWAIT_PORT.to_owned(), port.to_string()]
+}
+
+/// Reads every counter of the driver and of UDP.
+pub(super) fn count() -> Vec<String> {
+    vec![COUNT.to_owned()]
+}
+
+/// The agent. It never ends by itself.
+pub(super) fn serve() -> Outcome {
+    let listener =
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(|e| failed("bind", e))?;
+    thread::scope(|scope| {
+        for stream in listener.incoming().flatten() {
+            scope.spawn(move || {
+                // Nobody is there to be told.
+                let _ = serve_one(&stream);
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    Ok(())
+}
+
+fn serve_one(stream: &TcpStream) -> io::Result<()> {
+    let mut writer = stream;
+    writer.write_all(GREETING.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let words: Vec<&str> = line.trim_end_matches('\n').split('\0').collect();
+    let status = match *words {
+        [AWAIT_PORT, port] => {
+            let port = port.parse().map_err(io::Error::other)?;
+            while !is_listened_on(port) {
+                thread::park_timeout(PAUSE);
+            }
+            "exit status: 0".to_owned()
+        }
+        [COUNT] => {
+            writer.write_all(counters()?.as_bytes())?;
+            "exit status: 0".to_owned()
+        }
+        _ => run(stream, &words)?,
+    };
+    writer.write_all(format!("\0{status}").as_bytes())
+}
+
+fn run(stream: &TcpStream, words: &[&str]) -> io::Result<String> {
+    let output = || Ok::<_, io::Error>(Stdio::from(OwnedFd::from(stream.try_clone()?)));
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(output()?).stderr(output()?);
+    let mut child = match command.process_group(0).current_dir("/tmp").spawn() {
+        Ok(child) => child,
+        Err(e) => return Ok(format!("cannot run {}: {e}", words[0])),
+    };
+    let group = format!("-{}", child.id());
+    let has_ended = AtomicBool::new(false);
+    let status = thread::scope(|scope| {
+        scope.spawn(|| {
+            // Nothing comes any more: this ends when the other side closes, or with the command.
+            let _ = (&*stream).read(&mut [0]);
+            if !has_ended.load(Ordering::Acquire) {
+                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            }
+        });
+        let status = child.wait();
+        has_ended.store(true, Ordering::Release);
+        let _ = stream.shutdown(Shutdown::Read);
+        status
+    });
+    Ok(status?.to_string())
+}
+
+/// Lines of a name and a number.
+fn counters() -> io::Result<String> {
+    let mut text = String::new();
+    for file in fs::read_dir(COUNTERS)? {
+        let file = file?;
+        let name = file.file_name();
+        let value = fs::read_to_string(file.path())?;
+        text += &format!("{} {}\n", name.to_string_lossy(), value.trim());
+    }
+    let received = udp_received()?;
+    Ok(format!("{text}udp_received {received}\n"))
+}
+
+/// Datagrams that UDP has handed to whoever they were for; the driver is the only one here.
+fn udp_received() -> io::Result<u64> {
+    let old = fs::read_to_string("/proc/net/snmp")?;
+    // Two lines for each protocol: names, then values.
+    let mut udp = old.lines().filter(|line| line.starts_with("Udp: "));
+    let (names, values) = (udp.next().unwrap_or_default(), udp.next().unwrap_or_default());
+    let both = names.split_whitespace().zip(values.split_whitespace());
+    let v4 = both.into_iter().find(|(name, _)| *name == "InDatagrams").map_or("", |(_, n)| n);
+    let new = fs::read_to_string("/proc/net/snmp6")?;
+    let v6 = new.lines().find_map(|line| line.strip_prefix("Udp6InDatagrams")).unwrap_or_default();
+    Ok([v4, v6].iter().filter_map(|number| number.trim().parse::<u64>().ok()).sum())
+}

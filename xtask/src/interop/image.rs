@@ -1,0 +1,155 @@
+//! What the guest boots: Debian's kernel as it is, and a first file system with the modules that
+//! reach the root of the host and with Soft-RoCE.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::cpio::Archive;
+use super::failed;
+use crate::shell::{ask, run};
+use crate::{Failure, Outcome};
+
+/// The package that depends on the newest kernel.
+const NEWEST: &str = "linux-image-amd64";
+
+/// What the guest needs before it has the modules of the host: its disk, its network, and the
+/// drivers under test. Nothing is loaded later.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "9p",
+    "9pnet_virtio",
+    "crc32_generic",
+    "crc32_pclmul",
+    "rdma_rxe",
+    "ib_uverbs",
+    "rdma_ucm",
+];
+
+const INIT: &str = include_str!("../../../interop/init.sh");
+
+/// Files to boot from.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// Of the kernel, for example `6.1.0-54-amd64`.
+    pub(super) version: String,
+    pub(super) kernel: PathBuf,
+    pub(super) initrd: PathBuf,
+}
+
+impl Image {
+    /// Downloads the kernel unless it is in the cache, and makes the first file system.
+    pub(super) fn prepare() -> Outcome<Self> {
+        let cache = cache()?;
+        let package = match newest_kernel() {
+            Some(package) => package,
+            None => {
+                run(Command::new("apt-get").args(["--quiet", "update"]))?;
+                newest_kernel().ok_or_else(|| Failure::Failed(format!("apt knows no {NEWEST}")))?
+            }
+        };
+        let version = package.trim_start_matches("linux-image-").to_owned();
+        let tree = cache.join(&package);
+        if !tree.exists() {
+            unpack(&package, &version, &tree)?;
+        }
+        let initrd = cache.join(format!("{package}.initrd"));
+        // Others may boot from the old one just now.
+        let fresh = cache.join(format!("{package}.initrd.{}", std::process::id()));
+        fs::write(&fresh, first_files(&tree, &version)?).map_err(|e| failed(&fresh, e))?;
+        fs::rename(&fresh, &initrd).map_err(|e| failed(&initrd, e))?;
+        let kernel = tree.join(format!("boot/vmlinuz-{version}"));
+        Ok(Self { version, kernel, initrd })
+    }
+}
+
+/// The folder for what is downloaded, made if need be.
+fn cache() -> Outcome<PathBuf> {
+    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let usual = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = named.or_else(usual).unwrap_or_else(crate::shell::target_dir);
+    let cache = cache.join("feroce/interop");
+    fs::create_dir_all(&cache).map_err(|e| failed(&cache, e))?;
+    Ok(cache)
+}
+
+fn newest_kernel() -> Option<String> {
+    let depends = ask(Command::new("apt-cache").args(["depends", NEWEST]))?;
+    let mut lines = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    lines.find(|name| name.starts_with("linux-image-")).map(str::to_owned)
+}
+
+/// Downloads a kernel and unpacks it; `tree` appears when it is complete.
+fn unpack(package: &str, version: &str, tree: &Path) -> Outcome {
+    let part = tree.with_file_name(format!("{package}.part"));
+    if part.exists() {
+        fs::remove_dir_all(&part).map_err(|e| failed(&part, e))?;
+    }
+    let downloads = part.join("download");
+    fs::create_dir_all(&downloads).map_err(|e| failed(&downloads, e))?;
+    let mut download = Command::new("apt-get");
+    download.args(["--quiet", "-o", "APT::Sandbox::User=root", "download", package]);
+    run(download.current_dir(&downloads))?;
+    let files = fs::read_dir(&downloads).map_err(|e| failed(&downloads, e))?;
+    for file in files.flatten() {
+        run(Command::new("dpkg-deb").arg("--extract").arg(file.path()).arg(&part))?;
+    }
+    fs::remove_dir_all(&downloads).map_err(|e| failed(&downloads, e))?;
+    if !part.join("lib/modules").exists() {
+        // Newer packages have everything below /usr.
+        let lib = part.join("lib");
+        std::os::unix::fs::symlink("usr/lib", &lib).map_err(|e| failed(&lib, e))?;
+    }
+    run(Command::new("depmod").arg("-b").args([part.as_os_str(), version.as_ref()]))?;
+    fs::rename(&part, tree).map_err(|e| failed(tree, e))
+}
+
+/// The first file system: busybox, the modules in the order of loading, and the first process.
+fn first_files(tree: &Path, version: &str) -> Outcome<Vec<u8>> {
+    let mut archive = Archive::default();
+    for folder in ["bin", "dev", "proc", "sys", "host", "modules"] {
+        archive.folder(folder);
+    }
+    archive.file("init", INIT.as_bytes());
+    let busybox = Path::new("/bin/busybox");
+    archive.file("bin/busybox", &fs::read(busybox).map_err(|e| failed(busybox, e))?);
+    let (mut seen, mut order) = (BTreeSet::new(), String::new());
+    for module in MODULES {
+        for path in with_dependencies(tree, version, module) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = name.trim_end_matches(".xz").to_owned();
+            if seen.insert(name.clone()) {
+                archive.file(&format!("modules/{name}"), &content(&path)?);
+                order += &format!("{name}\n");
+            }
+        }
+    }
+    archive.file("modules/order", order.as_bytes());
+    Ok(archive.finish())
+}
+
+/// The files of a module and of those that it needs, which come first. There are none if it is
+/// part of the kernel itself.
+fn with_dependencies(tree: &Path, version: &str, module: &str) -> Vec<PathBuf> {
+    let mut modprobe = Command::new("modprobe");
+    modprobe.arg("--dirname").arg(tree).args(["--set-version", version]);
+    let lines = ask(modprobe.args(["--show-depends", module])).unwrap_or_default();
+    let paths = lines.lines().filter_map(|line| line.strip_prefix("insmod "));
+    paths.map(|path| PathBuf::from(path.trim())).collect()
+}
+
+/// A module, unpacked.
+fn content(path: &Path) -> Outcome<Vec<u8>> {
+    if path.extension().is_none_or(|extension| extension != "xz") {
+        return fs::read(path).map_err(|e| failed(path, e));
+    }
+    let unpacked = Command::new("xz").args(["--decompress", "--stdout"]).arg(path).output();
+    let unpacked = unpacked.map_err(|e| failed("xz", e))?;
+    match unpacked.status.success() {
+        true => Ok(unpacked.stdout),
+        false => Err(Failure::Failed(format!("xz: {}", path.display()))),
+    }
+}

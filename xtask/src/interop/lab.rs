@@ -1,0 +1,290 @@
+//! The laboratory: a network namespace of our own, a guest with the kernel's driver in it, and a
+//! cable between the two.
+//!
+//! Everything runs in namespaces that end with the process that made them, so nothing is left
+//! behind, however this ends.
+
+use core::fmt;
+use core::time::Duration;
+use std::env;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::park_timeout;
+
+use super::agent::{self, Remote};
+use super::image::Image;
+use super::listening::is_listened_on;
+use super::{PAUSE, deadline, failed, is_past};
+use crate::shell::{run, target_dir};
+use crate::{Failure, Outcome};
+
+/// Addresses on the cable: ours and the guest's.
+pub(super) const OURS: &str = "10.91.0.1";
+pub(super) const GUEST: &str = "10.91.0.2";
+const OURS6: &str = "fd91::1";
+const GUEST6: &str = "fd91::2";
+
+/// Has room for a path MTU of 4096.
+const MTU: &str = "4500";
+
+/// Our end of the cable.
+const CABLE: &str = "cable";
+
+/// The guest on the network of QEMU, over which it is told what to do: faults of the cable do not
+/// matter there.
+const MANAGED: &str = "192.168.231.15";
+
+/// An emulated machine on a busy one takes its time.
+const BOOT_LIMIT: Duration = Duration::from_mins(5);
+
+/// How long a command may take, and how much longer we wait for the word of its end.
+const COMMAND_SECONDS: u64 = 90;
+const COMMAND_LIMIT: Duration = Duration::from_secs(COMMAND_SECONDS + 30);
+
+/// What to do with features of a network card that make packets other than a wire would.
+const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,\
+                     guest_ufo=off,guest_ecn=off,host_tso4=off,host_tso6=off,host_ufo=off,\
+                     host_ecn=off";
+
+/// A command that runs this one again in namespaces of its own, which end with it.
+pub(super) fn inside(is_root: bool) -> Outcome<Command> {
+    let own = env::current_exe().map_err(|e| failed("this program", e))?;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    if !is_root {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.arg("--").arg(own).arg("interop");
+    Ok(command)
+}
+
+/// A guest that runs.
+#[derive(Debug)]
+pub(super) struct Lab {
+    qemu: Child,
+    /// For what the ends write.
+    folder: PathBuf,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Lab {
+    /// Makes the cable, boots the guest and waits until it is ready.
+    pub(super) fn boot(image: &Image) -> Outcome<Self> {
+        let folder = target_dir().join("interop");
+        fs::create_dir_all(&folder).map_err(|e| failed(&folder, e))?;
+        for line in [
+            "link set lo up",
+            &format!("tuntap add dev {CABLE} mode tap"),
+            &format!("link set {CABLE} mtu {MTU} up"),
+            &format!("address add {OURS}/24 dev {CABLE}"),
+            &format!("address add {OURS6}/64 dev {CABLE} nodad"),
+        ] {
+            run(Command::new("ip").args(line.split_whitespace()))?;
+        }
+        let console = folder.join("console.log");
+        let log = File::create(folder.join("qemu.log")).map_err(|e| failed(&folder, e))?;
+        let mut qemu = qemu(image, &console)?;
+        let qemu = qemu.stdin(Stdio::null()).stderr(log).spawn();
+        let mut lab = Self { qemu: qemu.map_err(|e| failed("qemu", e))?, folder };
+        let limit = deadline(BOOT_LIMIT);
+        while lab.ask_guest(&["true"]).is_err() {
+            let ended = lab.qemu.try_wait().map_err(|e| failed("qemu", e))?;
+            if ended.is_some() || is_past(limit) {
+                let said = fs::read_to_string(&console).unwrap_or_default();
+                return Err(Failure::Failed(format!("the guest does not come up:\n{said}")));
+            }
+            park_timeout(PAUSE);
+        }
+        Ok(lab)
+    }
+
+    /// Runs a command in the guest to its end.
+    pub(super) fn ask_guest(&self, words: &[&str]) -> Outcome<String> {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        self.finish_in_guest(&words)
+    }
+
+    /// The counters of the guest, a name and a number each.
+    pub(super) fn counters(&self) -> Outcome<Vec<(String, u64)>> {
+        let text = self.finish_in_guest(&agent::count())?;
+        let pair = |line: &str| {
+            let (name, value) = line.split_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Ok(text.lines().filter_map(pair).collect())
+    }
+
+    /// What is at the other end, in words.
+    pub(super) fn versions(&self, image: &Image) -> Outcome<String> {
+        let packages = ["ibverbs-utils", "perftest"];
+        let mut words = vec![format!("Linux {}", image.version)];
+        for package in packages {
+            let query = ["dpkg-query", "--show", "--showformat=${Package} ${Version}", package];
+            words.push(self.ask_guest(&query)?.trim().to_owned());
+        }
+        Ok(words.join(", "))
+    }
+
+    fn finish_in_guest(&self, words: &[String]) -> Outcome<String> {
+        let end = Running::Guest(start_in_guest(words)?).finish(COMMAND_LIMIT)?;
+        match end.is_success() {
+            true => Ok(end.output),
+            false => Err(Failure::Failed(format!("in the guest, `{}`: {end}", words.join(" ")))),
+        }
+    }
+
+    /// Starts one end of a cell.
+    pub(super) fn start(&self, side: Side, command: &[String], fault: &str) -> Outcome<Running> {
+        let limit = COMMAND_SECONDS.to_string();
+        let limited = ["timeout", "--kill-after=5", &limit].map(str::to_owned);
+        let words: Vec<String> = limited.iter().chain(command).cloned().collect();
+        if side == Side::Kernel {
+            return Ok(Running::Guest(start_in_guest(&words)?));
+        }
+        let path = self.folder.join("ours.out");
+        let output = File::create(&path).map_err(|e| failed(&path, e))?;
+        let errors = output.try_clone().map_err(|e| failed(&path, e))?;
+        let mut child = Command::new(&words[0]);
+        child.args(&words[1..]).env("FEROCE_FAULT", fault).current_dir(&self.folder);
+        child.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = child.spawn().map_err(|e| failed(&words[0], e))?;
+        Ok(Running::Here { child, output: path })
+    }
+
+    /// Waits until a port is listened on at a side, or until whoever should do that has ended.
+    pub(super) fn await_port(&self, side: Side, port: u16, server: &mut Running) -> Outcome {
+        if side == Side::Kernel {
+            let limit = Duration::from_secs(COMMAND_SECONDS);
+            let waited = Running::Guest(start_in_guest(&agent::await_port(port))?).finish(limit)?;
+            return match waited.is_success() {
+                true => Ok(()),
+                false => Err(Failure::Failed(format!("nobody listens on port {port}"))),
+            };
+        }
+        while !is_listened_on(port) {
+            if server.has_ended() {
+                return Err(Failure::Failed("the server ends before it listens".into()));
+            }
+            park_timeout(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+fn start_in_guest(words: &[String]) -> Outcome<Remote> {
+    let remote = Remote::start(words).map_err(|e| failed("the guest", e))?;
+    remote.ok_or_else(|| Failure::Failed("the guest does not answer".into()))
+}
+
+fn qemu(image: &Image, console: &std::path::Path) -> Outcome<Command> {
+    let own = env::current_exe().map_err(|e| failed("this program", e))?;
+    let (own, port) = (own.display(), agent::PORT);
+    let mut qemu = Command::new("qemu-system-x86_64");
+    // Plain emulation works everywhere. KVM may be there and yet hang where this machine is itself
+    // a guest.
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024"]);
+    qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    qemu.arg("-serial").arg(format!("file:{}", console.display()));
+    qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
+    qemu.arg("-append").arg(format!(
+        "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off nokaslr tsc=reliable \
+         agent={own} manage={MANAGED}/24 address={GUEST}/24 address6={GUEST6}/64 mtu={MTU}"
+    ));
+    qemu.args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]);
+    qemu.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+    qemu.args(["-netdev", &format!("tap,id=cable,ifname={CABLE},script=no,downscript=no")]);
+    qemu.args(["-device", &format!("virtio-net-pci,netdev=cable,romfile=,{PLAIN}")]);
+    let forward = format!("hostfwd=tcp:127.0.0.1:{port}-{MANAGED}:{port}");
+    let net = "user,id=manage,restrict=on,ipv6=off,net=192.168.231.0/24";
+    qemu.args(["-netdev", &format!("{net},{forward}")]);
+    qemu.args(["-device", "virtio-net-pci,netdev=manage,romfile="]);
+    Ok(qemu)
+}
+
+/// One of the two ends of the cable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// The guest, with the kernel's driver.
+    Kernel,
+    /// Here, with feroce.
+    Ours,
+}
+
+impl Side {
+    pub(super) fn address(self) -> &'static str {
+        match self {
+            Self::Kernel => GUEST,
+            Self::Ours => OURS,
+        }
+    }
+}
+
+/// A command that has been started at a side.
+#[derive(Debug)]
+pub(super) enum Running {
+    Guest(Remote),
+    Here { child: Child, output: PathBuf },
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) output: String,
+    pub(super) status: String,
+}
+
+impl End {
+    pub(super) fn is_success(&self) -> bool {
+        self.status == ExitStatus::default().to_string()
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.status, self.output)
+    }
+}
+
+impl Running {
+    fn has_ended(&mut self) -> bool {
+        match self {
+            Self::Guest(_) => false,
+            Self::Here { child, .. } => child.try_wait().is_ok_and(|status| status.is_some()),
+        }
+    }
+
+    /// Waits for the end, but no longer than `limit`; then the command is ended.
+    pub(super) fn finish(self, limit: Duration) -> Outcome<End> {
+        match self {
+            Self::Guest(remote) => {
+                let end = remote.finish(limit).map_err(|e| failed("the guest", e))?;
+                let (output, status) = end.unwrap_or_else(|| (String::new(), "hangs".to_owned()));
+                Ok(End { output, status })
+            }
+            Self::Here { mut child, output } => {
+                let limit = deadline(limit);
+                let status = loop {
+                    match child.try_wait().map_err(|e| failed("a command", e))? {
+                        Some(status) => break status.to_string(),
+                        None if is_past(limit) => break "hangs".to_owned(),
+                        None => park_timeout(PAUSE),
+                    }
+                };
+                // `timeout` passes this on; if it has ended, nobody gets it.
+                let _ =
+                    Command::new("kill").arg(child.id().to_string()).stderr(Stdio::null()).status();
+                child.wait().map_err(|e| failed("a command", e))?;
+                let output = fs::read(&output).map_err(|e| failed(&output, e))?;
+                Ok(End { output: String::from_utf8_lossy(&output).into_owned(), status })
+            }
+        }
+    }
+}
