@@ -18,13 +18,15 @@ mod table;
 
 use core::fmt;
 use core::time::Duration;
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use crate::args::Args;
 use crate::packages::{self, Package};
-use crate::shell::{cargo, run};
+use crate::shell::{cargo, root, run};
 use crate::{Failure, Outcome};
 use cells::Cell;
 use image::Image;
@@ -58,6 +60,8 @@ const PACKAGES: &[Package] = &[
     packages::library("ibverbs-providers", "the driver of libibverbs in the guest"),
     packages::program("ibverbs-utils", "ibv_rc_pingpong", "programs to talk to"),
     packages::program("perftest", "ib_write_bw", "programs to talk to"),
+    packages::program("gcc", "gcc", "compiles a program of our own that checks more"),
+    packages::library("libibverbs-dev", "what that program is made of"),
 ];
 
 pub(crate) fn main(mut args: Args) -> Outcome {
@@ -83,11 +87,22 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     }
     packages::require(PACKAGES)?;
     run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
+    build_probe()?;
     Image::prepare()?;
     let mut again = lab::inside(packages::is_root())?;
     again.arg("--inside").args(keep.then_some("--keep"));
     again.args(only.map(|only| format!("--only={only}")));
     run(&mut again)
+}
+
+/// Compiles our own program, which runs at both ends.
+fn build_probe() -> Outcome {
+    let path = cells::probe_path();
+    let folder = path.parent().unwrap_or(&path);
+    fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-O1", "interop/probe.c", "-libverbs", "-o"]);
+    run(gcc.arg(path).current_dir(root()))
 }
 
 /// Runs the cells, in namespaces that were made for that.

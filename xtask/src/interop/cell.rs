@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::cells::Cell;
+use super::cells::{Cell, Counters};
 use super::counters;
 use super::lab::{End, Lab, Side};
 use crate::{Failure, Outcome};
@@ -38,9 +38,10 @@ pub(super) fn run(lab: &Lab, cell: &Cell, index: usize) -> Outcome {
     let client = lab.start(client_side, &cell.command(client_side, port), fault)?.finish(LIMIT)?;
     let server = server.finish(GRACE)?;
     let after = lab.counters()?;
-    let mut complaints = match fault {
-        "" => counters::complaints(&before, &after),
-        _ => counters::refused(&before, &after).into_iter().collect(),
+    let mut complaints = match cell.row.counters {
+        Counters::AtRest => counters::complaints(&before, &after),
+        Counters::Lossy => counters::refused(&before, &after).into_iter().collect(),
+        Counters::Free => Vec::new(),
     };
     complaints.extend(judge(cell, &client, &server));
     match complaints.is_empty() {
@@ -56,8 +57,9 @@ pub(super) fn run(lab: &Lab, cell: &Cell, index: usize) -> Outcome {
 fn judge(cell: &Cell, client: &End, server: &End) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, end) in [("client", client), ("server", server)] {
-        if !end.is_success() {
-            complaints.push(format!("the {name} failed: {}", end.status));
+        let is_killed = name == "server" && cell.row.kills_server();
+        if end.is_success() == is_killed {
+            complaints.push(format!("the {name}: {}", end.status));
         }
         if end.output.contains(WRONG_BYTES) {
             complaints.push(format!("the {name} got other bytes than were sent"));

@@ -2,8 +2,9 @@
 //! forms at one end, the kernel's driver at the other, and a network between them.
 
 use core::fmt;
+use std::path::PathBuf;
 
-use super::lab::Side;
+use super::lab::{Side, in_guest};
 use crate::shell::target_dir;
 
 /// What is at our end.
@@ -46,6 +47,19 @@ enum Family {
     Verbs,
     /// perftest.
     Perf,
+    /// Our own, `interop/probe.c`, which takes the options of the first.
+    Probe,
+}
+
+/// What is expected of the counters of the kernel's driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counters {
+    /// None of those that count errors moves.
+    AtRest,
+    /// Packets are lost on our side, but none is refused.
+    Lossy,
+    /// The errors are the point.
+    Free,
 }
 
 /// One line of the table.
@@ -60,6 +74,7 @@ pub(super) struct Row {
     pub(super) options: &'static str,
     /// What our link does to what it receives, in the words of `FEROCE_FAULT`.
     pub(super) fault: &'static str,
+    pub(super) counters: Counters,
     networks: &'static [Network],
 }
 
@@ -76,7 +91,13 @@ impl Row {
             Family::Verbs => format!("{iterations} iters in"),
             Family::Perf if self.program.starts_with("ib_atomic") => format!(" 8 {iterations} "),
             Family::Perf => format!(" {} {iterations} ", value(self.options, "-s")),
+            Family::Probe => "as it should be".to_owned(),
         }
+    }
+
+    /// Whether the server does not live to say that it is content.
+    pub(super) fn kills_server(&self) -> bool {
+        self.options.ends_with("killed")
     }
 }
 
@@ -90,17 +111,25 @@ const BOTH: &[Network] = &[Network::V4, Network::V6];
 const ONLY_V4: &[Network] = &[Network::V4];
 
 const fn pingpong(program: &'static str, tool: &'static str, options: &'static str) -> Row {
-    let tool = Some(tool);
-    Row { family: Family::Verbs, program, tool, options, fault: "", networks: BOTH }
+    Row { tool: Some(tool), ..row(Family::Verbs, program, options) }
 }
 
 const fn perf(program: &'static str, options: &'static str) -> Row {
-    Row { family: Family::Perf, program, tool: None, options, fault: "", networks: BOTH }
+    row(Family::Perf, program, options)
+}
+
+const fn probe(options: &'static str, counters: Counters) -> Row {
+    Row { counters, ..row(Family::Probe, "probe", options) }
+}
+
+const fn row(family: Family, program: &'static str, options: &'static str) -> Row {
+    let (counters, networks) = (Counters::AtRest, BOTH);
+    Row { family, program, tool: None, options, fault: "", counters, networks }
 }
 
 /// With one packet in a hundred lost on its way to us.
 const fn lossy(row: Row) -> Row {
-    Row { fault: "loss=1%,seed=7", networks: ONLY_V4, ..row }
+    Row { fault: "loss=1%,seed=7", counters: Counters::Lossy, networks: ONLY_V4, ..row }
 }
 
 #[rustfmt::skip] // a table: one row, one line
@@ -127,7 +156,12 @@ pub(super) const ROWS: &[Row] = &[
     perf("ib_atomic_bw", "-F -u 18 -n 10 -A FETCH_AND_ADD"),
     perf("ib_atomic_bw", "-F -u 18 -n 10 -A CMP_AND_SWAP"),
     lossy(perf("ib_write_bw", "-F -u 18 -m 1024 -n 20 -s 65539")),
-    lossy(perf("ib_read_bw", "-F -u 18 -m 1024 -n 20 -s 65539")),
+    probe("-m 1024 lengths", Counters::AtRest),
+    probe("-m 4096 lengths", Counters::AtRest),
+    probe("-m 1024 atomics", Counters::AtRest),
+    probe("-m 1024 bad-rkey", Counters::Free),
+    probe("-m 1024 no-receive", Counters::Free),
+    probe("-m 1024 killed", Counters::Free),
 ];
 
 /// One run.
@@ -177,15 +211,20 @@ impl Cell {
     pub(super) fn command(&self, side: Side, port: u16) -> Vec<String> {
         let Row { family, program, tool, options, .. } = self.row;
         let feroce = target_dir().join("release/feroce").display().to_string();
+        let program = match (family, side) {
+            (Family::Probe, Side::Kernel) => in_guest(&probe_path()),
+            (Family::Probe, Side::Ours) => probe_path().display().to_string(),
+            _ => (*program).to_owned(),
+        };
         let (start, device) = match (side, self.form, tool) {
-            (Side::Kernel, ..) => ((*program).to_owned(), "rxe0"),
+            (Side::Kernel, ..) => (program, "rxe0"),
             (Side::Ours, Form::Tool, Some(tool)) => {
                 (format!("{feroce} {tool} --timeout 60"), "feroce0")
             }
             (Side::Ours, ..) => (format!("{feroce} run -- {program}"), "feroce0"),
         };
         let gid = match family {
-            Family::Verbs => "-g",
+            Family::Verbs | Family::Probe => "-g",
             Family::Perf => "-x",
         };
         let index = self.gid_index(side);
@@ -207,6 +246,11 @@ impl Cell {
         };
         if side == Side::Kernel { ours + 1 } else { ours }
     }
+}
+
+/// Where our own program is built.
+pub(super) fn probe_path() -> PathBuf {
+    target_dir().join("interop/probe")
 }
 
 /// Every cell, row by row.

@@ -8,7 +8,7 @@ use core::fmt;
 use core::time::Duration;
 use std::env;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::park_timeout;
 
@@ -179,12 +179,17 @@ impl Lab {
     }
 }
 
+/// A file of ours as the guest sees it, wherever it is.
+pub(super) fn in_guest(path: &Path) -> String {
+    format!("/run/host{}", path.display())
+}
+
 fn start_in_guest(words: &[String]) -> Outcome<Remote> {
     let remote = Remote::start(words).map_err(|e| failed("the guest", e))?;
     remote.ok_or_else(|| Failure::Failed("the guest does not answer".into()))
 }
 
-fn qemu(image: &Image, console: &std::path::Path) -> Outcome<Command> {
+fn qemu(image: &Image, console: &Path) -> Outcome<Command> {
     let own = env::current_exe().map_err(|e| failed("this program", e))?;
     let (own, port) = (own.display(), agent::PORT);
     let mut qemu = Command::new("qemu-system-x86_64");

@@ -25,9 +25,14 @@ that cannot run is a failure; this page is written when all of them did, and not
 - Both ends must end well and the client must report every message; with `-c`, the pingpong programs
   compare bytes.
 - The kernel driver's counters of errors stay where they are over each cell, except for things sent
-  twice, which a slow machine explains. It must have taken the packets that reached it, but for those
-  that came after the program there was done: a wrong ICRC would show.
+  twice, which a slow machine explains. It must have taken the packets that reached it, but for
+  those that came after the program there was done: a wrong ICRC would show.
 - *loss*: one packet in a hundred is thrown away on its way to feroce.
+- `probe` is [a program of our own](../interop/probe.c), with Debian's library at one end and ours
+  at the other. *lengths*: sends, writes and reads of 0, 1, MTU - 1, MTU, MTU + 1, 64 KiB + 3 bytes
+  and 8 MiB, every byte compared and those behind it, too. *atomics*: the results of both kinds.
+  *bad-rkey*: remote access error, and both ends are in the error state. *no-receive*: RNR retries
+  exceeded. *killed*: the server dies; retries exceeded, and what follows is flushed.
 
 ";
 
