@@ -34,6 +34,12 @@ that cannot run is a failure; this page is written when all of them did, and not
   *bad-rkey*: remote access error, and both ends are in the error state. *no-receive*: RNR retries
   exceeded. *killed*: the server dies; retries exceeded, and what follows is flushed.
 
+Left out, because they failed and nobody has found out why yet:
+
+- *killed* with the kernel as client: it had not ended after 90 seconds.
+- `ib_read_bw -m 1024 -n 20 -s 65539` with loss: once, our end as client gave up with retries
+  exceeded although the kernel was there; at other times it passed.
+
 ";
 
 /// Writes the page.
