@@ -11,7 +11,7 @@ use super::end::{End, Idle, succeeded};
 use super::measure::Sample;
 use super::progress::Progress;
 use super::side::{Message, Side, Tally, unexpected};
-use super::spec::{Amount, Service};
+use super::spec::{Amount, Op, Service};
 use super::stop;
 
 /// Completions taken at once.
@@ -194,6 +194,20 @@ impl Sink {
     }
 }
 
+/// Waits until no more packets come. Nothing tells of an unreliable write but its packets, and
+/// what the peer says on the side may overtake them.
+fn wait_for_packets(end: &End) {
+    let mut seen = end.context.counters().rcvd_pkts;
+    loop {
+        std::thread::sleep(STRAGGLERS);
+        let now = end.context.counters().rcvd_pkts;
+        if now == seen {
+            return;
+        }
+        seen = now;
+    }
+}
+
 /// Runs one measurement, sending if `sends`, and tells the other side. The other side sends if
 /// `peer_sends`.
 pub(crate) fn run(
@@ -253,6 +267,9 @@ pub(crate) fn run(
     }
     if let Some(sink) = &mut sink {
         sink.refill(end)?;
+    }
+    if peer_sends && end.spec.service != Service::Rc && end.spec.op == Op::Write {
+        wait_for_packets(end);
     }
     let after = end.context.counters();
     let tally = Tally {

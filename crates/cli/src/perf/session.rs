@@ -39,8 +39,9 @@ pub(crate) fn lead(
         let cpu_before = clock::cpu_s();
         let (own, peer, sample) = measure(&mut end, side, size, amount, table.json)?;
         let cpu_s = clock::cpu_s() - cpu_before;
+        let is_any = own.sent + peer.sent > 0;
         let row = Row::new(&end.spec, figures(&end, size, own, peer, cpu_s), &sample);
-        if row.iterations > 0 {
+        if is_any {
             table.row(&row)?;
             rows.push(row);
         }
