@@ -11,6 +11,7 @@ mod abi;
 mod errno;
 mod exports;
 mod files;
+mod lint;
 mod rdmacm;
 mod stub;
 mod verbs;

@@ -455,6 +455,32 @@ fn faults_and_captures_are_for_any_program() {
     });
 }
 
+/// What `feroce run --lint` passes on. Who makes no mistake hears nothing.
+#[test]
+fn lint_has_nothing_to_say_about_good_programs() {
+    if !is_installed(&IBVERBS_UTILS) || !is_installed(&PERFTEST) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("lint", &[("FEROCE_LINT", "1")]);
+        for (name, options) in [
+            ("ibv_rc_pingpong", "-g 0 -n 200"),
+            ("ibv_rc_pingpong", "-g 0 -n 200 -e -N"),
+            ("ibv_ud_pingpong", "-g 0 -n 200"),
+            ("ibv_srq_pingpong", "-g 0 -n 200 -q 4"),
+            ("ib_write_bw", "-F -n 100 -s 65536"),
+            ("ib_write_bw", "-F -n 100 -s 65536 -q 4 -b"),
+            ("ib_read_lat", "-F -n 100 -s 2"),
+        ] {
+            for output in run(&library, cable, &pair(name, &[], ""), options) {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{name} {options}: {}: {errors}", output.status);
+                assert!(!errors.contains("feroce: lint:"), "{name} {options}: {errors}");
+            }
+        }
+    });
+}
+
 #[test]
 fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     if !is_installed(&IBVERBS_UTILS) {

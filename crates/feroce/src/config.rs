@@ -52,6 +52,8 @@ pub struct Settings {
     pub fault: Option<FaultConfig>,
     /// Where to write a line per packet; `-` is standard error.
     pub trace: Option<PathBuf>,
+    /// Whether the drop-in library warns of the mistakes that programs make with verbs.
+    pub lint: bool,
     /// Names of devices: the first one's, those after it count on from the number at its end.
     pub device_name: Option<String>,
     /// Devices to have instead of one for every interface: the addresses of each.
@@ -73,6 +75,7 @@ impl Default for Settings {
             pcap: None,
             fault: None,
             trace: None,
+            lint: false,
             device_name: None,
             addresses: Vec::new(),
             tap: None,
@@ -124,6 +127,13 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "file for a line per packet, `%d` and `%p` as above; `-` is standard error",
         apply: |s, v| set(&mut s.trace, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "lint",
+        default: "0",
+        help: "warn of mistakes that programs make with verbs, on standard error (the drop-in \
+               library only)",
+        apply: |s, v| set(&mut s.lint, switch(v)),
     },
     Key {
         name: "device_name",

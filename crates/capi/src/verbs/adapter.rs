@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use feroce::{Context, Device, Error, WeakContext};
+use feroce::{Context, Counters, Device, Error, WeakContext};
 
 /// Adapters by the name of their device. Those that have ended are swept out now and then.
 static RUNNING: Mutex<Vec<(String, WeakContext)>> = Mutex::new(Vec::new());
@@ -24,6 +24,17 @@ pub(crate) fn open(device: &Device) -> Result<Context, Error> {
     running.retain(|(name, _)| name != device.name());
     running.push((device.name().to_owned(), context.downgrade()));
     Ok(context)
+}
+
+/// What the adapters that still run did so far, by the name of their device.
+pub(crate) fn counters() -> Vec<(String, Counters)> {
+    // As below.
+    let Ok(running) = RUNNING.try_lock() else { return Vec::new() };
+    let open = running.iter().filter_map(|(name, context)| {
+        let context = context.reopen().ok().flatten()?;
+        Some((name.clone(), context.counters()))
+    });
+    open.collect()
 }
 
 /// Sends acknowledgements that still wait: a program that has received all that it wants may

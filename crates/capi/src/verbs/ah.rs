@@ -11,6 +11,7 @@ use super::fault::{Fault, pointer, status};
 use super::object::{Object, zeroed};
 use super::pd::Pd;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// An address handle.
 #[repr(C)]
@@ -22,6 +23,8 @@ pub(crate) struct Ah {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Ah {
     type C = ibv_ah;
+
+    const KIND: Option<Kind> = Some(Kind::Ah);
 }
 
 /// The way that attributes describe. On Ethernet it must have a global route.

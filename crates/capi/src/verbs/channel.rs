@@ -10,6 +10,7 @@ use super::fault::{Fault, code, pointer, status};
 use super::object::Object;
 use super::wait;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// A completion channel. How many queues report to it is counted in the public part, under the
 /// lock of the context's registry.
@@ -22,6 +23,8 @@ pub(crate) struct Channel {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Channel {
     type C = ibv_comp_channel;
+
+    const KIND: Option<Kind> = Some(Kind::Channel);
 }
 
 impl Channel {

@@ -6,6 +6,8 @@ use core::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use feroce::QpState;
+
 use super::device::Device;
 use super::fault::{Fault, pointer};
 use super::identity::FileId;
@@ -14,6 +16,7 @@ use super::object::{Object, zeroed};
 use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::abi::*;
+use crate::lint;
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]
@@ -76,6 +79,16 @@ impl Context {
         adapter.clone()
     }
 
+    /// Whether a queue pair may still use what was posted to it.
+    pub(crate) fn is_at_work(&self, qpn: feroce::Qpn) -> bool {
+        let handle = self.registry.lock().qps.get(&qpn).map(|listed| {
+            // SAFETY: it is in the tables, which are locked.
+            unsafe { listed.get() }.handle.clone()
+        });
+        let state = handle.and_then(|handle| handle.query_all()).map(|(attr, _)| attr.state);
+        !matches!(state, None | Some(Some(QpState::Reset | QpState::Err)))
+    }
+
     /// What programs see of it.
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         // SAFETY: a field of the public part, which is there.
@@ -120,6 +133,7 @@ impl Context {
         let registry = Registry::default();
         let (public, adapter) = (UnsafeCell::new(verbs), Mutex::new(adapter));
         let verbs = Self { public, adapter, registry, exports, _cmd_fd: cmd_fd }.give();
+        lint::start();
         // SAFETY: just given.
         let context = unsafe { Self::of(verbs) };
         context.as_ptr()
@@ -180,6 +194,10 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: an open context.
     let context = unsafe { Context::behind(context) };
+    if lint::is_on() {
+        let adapter = context.adapter();
+        lint::device_closed(adapter.device().name(), &adapter.counters());
+    }
     // Objects that the program has not destroyed refer to it, and it may destroy them later.
     if context.registry.lock().is_empty() && context.exports.lock().is_empty() {
         // SAFETY: nothing refers to it, and the program uses it no more.

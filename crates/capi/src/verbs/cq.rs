@@ -15,6 +15,7 @@ use super::object::{Object, zeroed};
 use super::registry::Listed;
 use super::wc;
 use crate::abi::*;
+use crate::lint::{self, CqFacts, Kind};
 
 /// A completion queue, extended or not: the one begins like the other.
 #[repr(C)]
@@ -32,6 +33,8 @@ pub(crate) struct Cq {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Cq {
     type C = ibv_cq_ex;
+
+    const KIND: Option<Kind> = Some(Kind::Cq);
 }
 
 // SAFETY: the public part belongs to the program; the rest may be shared.
@@ -155,6 +158,10 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -
     code(depth.and_then(|depth| Ok(cq.cq.resize(depth)?)).map(|()| {
         // SAFETY: as above.
         unsafe { (*public).cqe = cqe };
+        if lint::is_on() {
+            let depth = u64::try_from(cqe).unwrap_or(0);
+            lint::cq_resized(CqFacts { addr: public.addr(), depth });
+        }
     }))
 }
 
@@ -180,7 +187,12 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let cq = unsafe { Cq::behind(public) };
     let most = usize::try_from(most).unwrap_or(0);
     let mut place = wc;
+    // SAFETY: as above; its context never changes.
+    let watched = lint::is_on().then(|| unsafe { (*public).context }.addr());
     let taken = cq.cq.poll_each(most, |cqe| {
+        if let Some(context) = watched {
+            lint::completed(context, &cqe);
+        }
         // SAFETY: the program gives room for `most` completions, and no more are taken.
         unsafe { place.write(wc::completion(&cqe)) };
         place = place.wrapping_add(1);

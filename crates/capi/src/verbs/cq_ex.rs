@@ -10,6 +10,7 @@ use super::fault::{Fault, pointer};
 use super::object::Object;
 use super::wc;
 use crate::abi::*;
+use crate::lint;
 
 /// Where a program is in polling an extended queue.
 #[derive(Debug, Default)]
@@ -99,6 +100,10 @@ unsafe fn polling<'a>(public: *mut ibv_cq_ex) -> &'a mut Polling {
 #[inline]
 unsafe fn show(public: *mut ibv_cq_ex, cqe: Option<Cqe>) -> c_int {
     let Some(cqe) = cqe else { return libc::ENOENT };
+    if lint::is_on() {
+        // SAFETY: as the caller says.
+        lint::completed(unsafe { (*public).context }.addr(), &cqe);
+    }
     // SAFETY: as the caller says.
     unsafe { (*public).wr_id = cqe.wr_id };
     // SAFETY: as the caller says.

@@ -15,6 +15,7 @@ use super::object::Object;
 use super::pd::Pd;
 use super::query::MAX_DM_SIZE;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// Bytes given out, in the whole process.
 static USED: AtomicU64 = AtomicU64::new(0);
@@ -56,6 +57,8 @@ pub(crate) struct Dm {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Dm {
     type C = ibv_dm;
+
+    const KIND: Option<Kind> = Some(Kind::Dm);
 }
 
 impl Dm {
@@ -177,6 +180,6 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             Iova::ZeroBased,
             access,
         )?;
-        Ok(Mr::publish(mr, pd, ptr::null_mut()))
+        Ok(Mr::publish(mr, pd, ptr::null_mut(), access))
     }))
 }

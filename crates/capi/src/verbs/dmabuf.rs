@@ -63,6 +63,6 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let part = start..start + length;
         let iova = Iova::At(iova);
         let mr = behind.pd.register_part(region, part, iova, access)?;
-        Ok(Mr::publish(mr, pd, ptr::null_mut()))
+        Ok(Mr::publish(mr, pd, ptr::null_mut(), access))
     }))
 }

@@ -13,6 +13,7 @@ use super::registry::Tables;
 use super::srq::Srq;
 use super::wait;
 use crate::abi::*;
+use crate::lint;
 
 /// May be cancelled while it waits: see [`wait`].
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
@@ -39,6 +40,12 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 fn next(context: &Context) -> Option<ibv_async_event> {
     loop {
         let event = context.adapter().try_async_event()?;
+        if lint::is_on()
+            && let AsyncEvent::QpAccessError(qpn) = event
+        {
+            let (context, qpn) = (context.as_ptr().addr(), qpn.get());
+            lint::access_refused_here(lint::Name { context, qpn });
+        }
         let tables = context.registry.lock();
         if let Some((element, event_type)) = translate(&tables, &event) {
             return Some(ibv_async_event { element, event_type });

@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::{ptr, slice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce::{Access, Iova, Region, Rereg};
+use feroce::{Access, Iova, Qpn, Region, Rereg};
 
 use super::context::Context;
 use super::fault::{Fault, code, pointer};
@@ -16,6 +16,7 @@ use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno;
+use crate::lint::{self, Kind, Memory};
 
 /// A memory region.
 #[repr(C)]
@@ -28,16 +29,27 @@ pub(crate) struct Mr {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Mr {
     type C = ibv_mr;
+
+    const KIND: Option<Kind> = Some(Kind::Mr);
 }
 
 impl Mr {
     /// Gives a registration to the program. `addr` is what the program calls its beginning.
-    pub(crate) fn publish(mr: feroce::Mr, pd: *mut ibv_pd, addr: *mut c_void) -> *mut ibv_mr {
+    pub(crate) fn publish(
+        mr: feroce::Mr,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        access: Access,
+    ) -> *mut ibv_mr {
         // SAFETY: a protection domain of the program.
         let context = unsafe { Context::of_object(pd) };
         let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
         context.exports.lock().mrs.insert(lkey, length);
         let context = context.as_ptr();
+        if lint::is_on() {
+            let (context, addr) = (context.addr(), addr.addr());
+            lint::mr_made(Memory { context, lkey, addr, access });
+        }
         let public = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
         Self { public: UnsafeCell::new(public), mr: Some(Mutex::new(mr)) }.give()
     }
@@ -116,7 +128,7 @@ unsafe fn register(
     };
     // SAFETY: as the caller says.
     let mr = unsafe { Pd::of(pd) }.pd.register(region, iova, access)?;
-    Ok(Mr::publish(mr, pd, addr))
+    Ok(Mr::publish(mr, pd, addr, access))
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
@@ -154,14 +166,20 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
     // SAFETY: a memory region of the program.
     let mr = unsafe { Mr::of(public) };
+    // SAFETY: as above.
+    let context = unsafe { Context::of_object(public) };
+    let watched = lint::is_on().then(|| context.as_ptr().addr());
+    if let Some((addr, own)) = watched.zip(mr.own().ok()) {
+        lint::pulled(addr, own.lkey().0, |qp| context.is_at_work(Qpn::new(qp.qpn)));
+    }
     let ended = mr.own().and_then(|mr| {
         mr.dereg()?;
         Ok(mr.lkey().0)
     });
     match ended {
         Ok(key) => {
-            // SAFETY: as above.
-            unsafe { Context::of_object(public) }.exports.lock().mrs.remove(&key);
+            watched.into_iter().for_each(|context| lint::mr_gone(context, key));
+            context.exports.lock().mrs.remove(&key);
         }
         Err(fault) => return code(Err(fault)),
     }
@@ -220,7 +238,14 @@ unsafe fn rereg(
     });
     // SAFETY: as the caller says.
     let mr = unsafe { Mr::of(public) };
-    mr.own()?.rereg(Rereg { pd: new_pd, memory, access })?;
+    let mut own = mr.own()?;
+    own.rereg(Rereg { pd: new_pd, memory, access })?;
+    if lint::is_on() {
+        // SAFETY: as the caller says.
+        let context = unsafe { (*public).context }.addr();
+        let addr = translation.then(|| addr.addr());
+        lint::mr_changed(context, own.lkey().0, addr, access);
+    }
     if translation {
         // SAFETY: the public part of an object that lives.
         unsafe { (*public).addr = addr };
@@ -237,9 +262,10 @@ unsafe fn rereg(
 /// Registers no memory: what is written to it vanishes, what is read from it is zero.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the program gives a protection domain.
-    let made =
-        unsafe { Pd::of(pd) }.pd.register(Region::null(), Iova::Natural, Access::LOCAL_WRITE);
-    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut())).map_err(Fault::from))
+    let pd_behind = unsafe { Pd::of(pd) };
+    let access = Access::LOCAL_WRITE;
+    let made = pd_behind.pd.register(Region::null(), Iova::Natural, access);
+    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut(), access)).map_err(Fault::from))
 }
 
 /// Takes advice about memory that will be used soon, by touching it if the program wants that.

@@ -11,6 +11,7 @@ use super::pd::Pd;
 use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// A memory window. The program keeps its key in the public part.
 #[repr(C)]
@@ -22,6 +23,8 @@ struct Mw {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Mw {
     type C = ibv_mw;
+
+    const KIND: Option<Kind> = Some(Kind::Mw);
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {

@@ -2,6 +2,8 @@
 
 use core::cell::UnsafeCell;
 
+use crate::lint::{self, Kind};
+
 /// An object that begins with a structure of the C header.
 ///
 /// The public part stands in an [`UnsafeCell`]: programs read it, and write some of its fields,
@@ -14,8 +16,12 @@ pub(crate) unsafe trait Object: Sized {
     /// What C calls it.
     type C;
 
+    /// What it is to a program that has to free it, if it has to.
+    const KIND: Option<Kind> = None;
+
     /// Gives it to the program.
     fn give(self) -> *mut Self::C {
+        Self::KIND.into_iter().for_each(lint::made);
         Box::into_raw(Box::new(self)).cast()
     }
 
@@ -34,6 +40,7 @@ pub(crate) unsafe trait Object: Sized {
     /// # Safety
     /// As for [`Object::of`], and the program uses it no more.
     unsafe fn take(public: *mut Self::C) -> Box<Self> {
+        Self::KIND.into_iter().for_each(lint::freed);
         // SAFETY: the pointer came out of a box, and nobody uses it any more.
         unsafe { Box::from_raw(public.cast()) }
     }

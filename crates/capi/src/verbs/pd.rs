@@ -10,6 +10,7 @@ use super::context::Context;
 use super::fault::{Fault, code, pointer};
 use super::object::Object;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// Counts what stands on an object, besides what the adapter knows of.
 #[derive(Clone, Default)]
@@ -110,6 +111,8 @@ struct Td {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Td {
     type C = ibv_td;
+
+    const KIND: Option<Kind> = Some(Kind::Td);
 }
 
 pub(crate) unsafe extern "C" fn alloc_td(

@@ -7,8 +7,8 @@ use core::ffi::c_int;
 use core::slice;
 
 use feroce::{
-    Access, Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, RecvWr, Remote, Rkey,
-    SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
+    Access, Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, Receiver, RecvWr,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
 };
 
 use super::ah::Ah;
@@ -17,6 +17,7 @@ use super::mr;
 use super::object::Object;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::lint::{self, Name, Request};
 
 /// One more scatter/gather element than any queue takes: nobody needs to look further.
 const TOO_MANY_SGES: usize = 33;
@@ -206,19 +207,20 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: a queue pair of the program.
     let qp = unsafe { Qp::behind(public) };
     let mut at = first;
-    let posted = qp.send.with(|SendSide { sender, .. }| {
-        let sender = sender.as_mut().ok_or(Fault::INVALID)?;
+    let posted = qp.send.with(|side: &mut SendSide| {
         let mut posted = Ok(());
         // SAFETY: the program gives a chain of requests that ends with NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: a request of the program for this queue pair.
-            posted = unsafe { request(wr, qp) }.and_then(|wr| Ok(sender.stage(wr)?));
+            posted = unsafe { request(wr, qp) }.and_then(|wr| side.stage(wr));
             if posted.is_err() {
                 break;
             }
             at = wr.next;
         }
-        sender.submit();
+        if let Some(sender) = &mut side.sender {
+            sender.submit();
+        }
         posted
     });
     if posted.is_err() {
@@ -242,6 +244,23 @@ impl Receives {
     /// `first` leads to a chain of requests that ends with NULL and stays while this is used.
     pub(crate) unsafe fn new(first: *mut ibv_recv_wr) -> Self {
         Self { at: first, next: first, fault: None }
+    }
+
+    /// Posts them, and tells lint before the adapter can complete any.
+    fn post_noted(&mut self, receiver: &mut Receiver, qp: &Qp) -> Result<(), PostError> {
+        // SAFETY: the public part of an object that lives.
+        let context = unsafe { (*qp.as_ptr()).context }.addr();
+        let name = Name { context, qpn: qp.handle.qpn().get() };
+        // The same chain, from what was not looked at yet.
+        let mut all = Self { at: self.next, next: self.next, fault: None };
+        let requests = (&mut all).map(|wr| Request::receive(&wr)).collect();
+        lint::receives_posted(name, requests);
+        let posted = receiver.post(&mut *self);
+        if posted.is_err() {
+            let mut refused = Self { at: self.at, next: self.at, fault: None };
+            lint::receives_taken_back(name, (&mut refused).count());
+        }
+        posted
     }
 
     /// What posting them answers.
@@ -290,6 +309,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: the program gives a chain of requests.
     let mut chain = unsafe { Receives::new(first) };
     let posted = match &qp.recv {
+        Some(recv) if lint::is_on() => recv.with(|receiver| chain.post_noted(receiver, qp)),
         Some(recv) => recv.with(|receiver| receiver.post(&mut chain)),
         None => Err(PostError::OpNotSupported),
     };

@@ -17,6 +17,7 @@ use super::registry::Listed;
 use super::srq::Srq;
 use super::{qp_ex, xrc};
 use crate::abi::*;
+use crate::lint::{self, CqFacts, Kind, Name, Queues};
 
 /// A queue pair, extended or not: the one begins like the other.
 #[repr(C)]
@@ -41,11 +42,17 @@ pub(crate) struct SendSide {
     pub(crate) open: Option<SendWr>,
     /// Why the requests since `ibv_wr_start` cannot be posted.
     pub(crate) fault: Option<Fault>,
+    /// Requests since `ibv_wr_start` that are in the queue.
+    pub(crate) staged: usize,
+    /// What lint calls the queue pair.
+    pub(crate) name: Name,
 }
 
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Qp {
     type C = ibv_qp_ex;
+
+    const KIND: Option<Kind> = Some(Kind::Qp);
 }
 
 // SAFETY: the public part belongs to the program, and the pointers in `made` are only given back;
@@ -65,6 +72,23 @@ impl Qp {
     /// What programs see of it.
     pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
         self.public().cast()
+    }
+}
+
+impl SendSide {
+    /// Puts a request into the queue. The adapter sees it when it is handed over with others.
+    #[inline]
+    pub(crate) fn stage(&mut self, wr: SendWr) -> Result<(), Fault> {
+        let sender = self.sender.as_mut().ok_or(Fault::INVALID)?;
+        let request = lint::is_on().then(|| {
+            lint::send_wanted(self.name);
+            lint::Request::send(&wr)
+        });
+        sender.stage(wr)?;
+        if let Some(request) = request {
+            lint::send_posted(self.name, request);
+        }
+        Ok(())
     }
 }
 
@@ -144,6 +168,7 @@ pub(crate) fn publish(
     (sender, receiver): (Option<Sender>, Option<Receiver>),
 ) -> *mut ibv_qp_ex {
     let (mut made, qpn) = (plan.init, handle.qpn());
+    let name = Name { context: context.as_ptr().addr(), qpn: qpn.get() };
     let cap = handle.query_all().map(|(_, init)| init.cap).unwrap_or_default();
     made.cap = ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -152,6 +177,11 @@ pub(crate) fn publish(
         max_recv_sge: cap.max_recv_sge,
         max_inline_data: cap.max_inline,
     };
+    // Targets have no queues of their own.
+    if lint::is_on() && made.qp_type != IBV_QPT_XRC_RECV {
+        // SAFETY: as in the plan.
+        lint::qp_made(name, unsafe { queues(&made) });
+    }
     // SAFETY: numbers, pointers and optional functions.
     let mut public: ibv_qp_ex = unsafe { zeroed() };
     let base = &mut public.qp_base;
@@ -170,7 +200,7 @@ pub(crate) fn publish(
     let public = Qp {
         public: UnsafeCell::new(public),
         handle,
-        send: Guarded::new(SendSide { sender, open: None, fault: None }),
+        send: Guarded::new(SendSide { sender, open: None, fault: None, staged: 0, name }),
         recv: receiver.map(Guarded::new),
         qp_type: made.qp_type,
         max_inline: made.cap.max_inline_data as usize,
@@ -182,6 +212,26 @@ pub(crate) fn publish(
     let listed = Listed::new(unsafe { Qp::of(public) });
     context.registry.lock().qps.entry(qpn).or_insert(listed);
     public
+}
+
+/// What lint wants to know of a queue pair.
+///
+/// # Safety
+/// The attributes name objects of the program, or none.
+unsafe fn queues(made: &ibv_qp_init_attr) -> Queues {
+    let facts = |cq: *mut ibv_cq| {
+        // SAFETY: as the caller says.
+        let cqe = unsafe { cq.as_ref() }?.cqe;
+        Some(CqFacts { addr: cq.addr(), depth: u64::try_from(cqe).unwrap_or(0) })
+    };
+    Queues {
+        send_cq: facts(made.send_cq),
+        recv_cq: if made.qp_type == IBV_QPT_XRC_SEND { None } else { facts(made.recv_cq) },
+        max_send: made.cap.max_send_wr,
+        max_recv: made.cap.max_recv_wr,
+        has_srq: !made.srq.is_null(),
+        signal_all: made.sq_sig_all != 0,
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(
@@ -282,6 +332,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
             context.registry.lock().qps.insert(qpn, listed);
         }
         return code(Err(e.into()));
+    }
+    if lint::is_on() {
+        lint::qp_gone(Name { context: context.as_ptr().addr(), qpn: qpn.get() });
     }
     qp.acks.settle();
     // SAFETY: nothing uses it, and the program uses it no more.

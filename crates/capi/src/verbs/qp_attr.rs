@@ -10,6 +10,7 @@ use super::object::zeroed;
 use super::qp::Qp;
 use super::query::mtu;
 use crate::abi::*;
+use crate::lint::{self, Name};
 
 /// Attributes that can be given.
 const KNOWN: c_uint = IBV_QP_STATE
@@ -45,11 +46,27 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     let mask = meaningful(qp.qp_type, mask.cast_unsigned());
     let done = translate(&attr, mask).and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
     code(done.map(|()| {
+        if lint::is_on() {
+            // SAFETY: as above.
+            let context = unsafe { (*public).context }.addr();
+            let name = Name { context, qpn: qp.handle.qpn().get() };
+            note(name, &attr, mask);
+        }
         if mask & IBV_QP_STATE != 0 {
             // SAFETY: the public part of an object that lives.
             unsafe { (*public).state = attr.qp_state };
         }
     }))
+}
+
+/// Tells lint what it wants to know.
+fn note(name: Name, attr: &ibv_qp_attr, mask: c_uint) {
+    if mask & IBV_QP_STATE != 0 && attr.qp_state == IBV_QPS_RESET {
+        lint::qp_reset(name);
+    }
+    if mask & IBV_QP_ACCESS_FLAGS != 0 {
+        lint::qp_access(name, Access::from_bits_truncate(attr.qp_access_flags));
+    }
 }
 
 /// Leaves out what means nothing to one end of an extended reliable connection. Programs give it

@@ -14,6 +14,7 @@ use super::object::Object;
 use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::lint;
 
 const CONNECTED: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
@@ -74,10 +75,20 @@ pub(crate) fn fill_calls(qp: &mut ibv_qp_ex, operations: u64) {
 impl SendSide {
     /// Puts the open request into the queue.
     fn close(&mut self) {
-        if let (Some(wr), Some(sender)) = (self.open.take(), &mut self.sender)
-            && let Err(e) = sender.stage(wr)
-        {
-            self.fail(e.into());
+        let Some(wr) = self.open.take() else { return };
+        match self.stage(wr) {
+            Ok(()) => self.staged += 1,
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// Takes back what is in the queue since the start.
+    fn abort(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.abort();
+        }
+        if lint::is_on() {
+            lint::sends_taken_back(self.name, self.staged);
         }
     }
 
@@ -157,12 +168,11 @@ unsafe extern "C" fn wr_complete(public: *mut ibv_qp_ex) -> c_int {
     let side = unsafe { side(public) };
     side.close();
     let fault = side.fault.take();
-    match (&mut side.sender, fault) {
-        (Some(sender), None) => sender.submit(),
-        (Some(sender), Some(_)) => sender.abort(),
-        // No target has these calls.
-        (None, _) => {}
+    match &mut side.sender {
+        Some(sender) if fault.is_none() => sender.submit(),
+        _ => side.abort(),
     }
+    side.staged = 0;
     // SAFETY: the program has started.
     unsafe { end(public) };
     code(fault.map_or(Ok(()), Err))
@@ -173,9 +183,8 @@ unsafe extern "C" fn wr_abort(public: *mut ibv_qp_ex) {
     let side = unsafe { side(public) };
     side.open = None;
     side.fault = None;
-    if let Some(sender) = &mut side.sender {
-        sender.abort();
-    }
+    side.abort();
+    side.staged = 0;
     // SAFETY: the program has started.
     unsafe { end(public) };
 }

@@ -11,6 +11,7 @@ use super::pd::Pd;
 use super::post;
 use super::registry::Listed;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -23,6 +24,8 @@ pub(crate) struct Srq {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Srq {
     type C = ibv_srq;
+
+    const KIND: Option<Kind> = Some(Kind::Srq);
 }
 
 // SAFETY: the public part belongs to the program; the rest may be shared.

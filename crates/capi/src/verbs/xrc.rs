@@ -13,6 +13,7 @@ use super::pd::Pd;
 use super::qp::{self, Plan, Qp};
 use super::srq::Srq;
 use crate::abi::*;
+use crate::lint::Kind;
 
 /// A domain.
 #[repr(C)]
@@ -26,6 +27,8 @@ struct Xrcd {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Xrcd {
     type C = ibv_xrcd;
+
+    const KIND: Option<Kind> = Some(Kind::Xrcd);
 }
 
 /// A file, and the device that a domain is of.

@@ -53,16 +53,16 @@ static inline void make(struct end *end, struct ibv_context *context)
     CHECK((end->qp = ibv_create_qp(end->pd, &init)));
 }
 
-/* Connects a queue pair with itself. */
-static inline void connect_self(struct end *end)
+/* Connects a queue pair with another, so that it gives these rights, and has this patience. */
+static inline void connect_to(struct end *end, struct end *peer, int access, int rnr_retry)
 {
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    attr.qp_access_flags = access;
     int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     CHECK(!ibv_modify_qp(end->qp, &attr, init));
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_1024;
-    attr.dest_qp_num = end->qp->qp_num;
+    attr.dest_qp_num = peer->qp->qp_num;
     attr.max_dest_rd_atomic = 1;
     attr.min_rnr_timer = 12;
     attr.ah_attr.is_global = 1;
@@ -74,11 +74,17 @@ static inline void connect_self(struct end *end)
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 14;
     attr.retry_cnt = 7;
-    attr.rnr_retry = 7;
+    attr.rnr_retry = rnr_retry;
     attr.max_rd_atomic = 1;
     int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
     CHECK(!ibv_modify_qp(end->qp, &attr, rts));
+}
+
+/* Connects a queue pair with itself. */
+static inline void connect_self(struct end *end)
+{
+    connect_to(end, end, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, 7);
 }
 
 static inline int post_receive(struct end *end, uint64_t wr_id)

@@ -16,6 +16,9 @@ pub(super) struct SettingArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "-")]
     trace: Option<PathBuf>,
+    /// Warn of mistakes that the program makes with verbs, on standard error
+    #[arg(long)]
+    lint: bool,
     /// Lose received packets: `1%`
     #[arg(long, value_name = "P")]
     loss: Option<String>,
@@ -55,6 +58,7 @@ impl SettingArgs {
             }
         }
         chosen.extend(self.faults().map(|faults| ("fault", faults.into())));
+        chosen.extend(self.lint.then(|| ("lint", "1".into())));
         chosen.extend(self.seed.map(|seed| ("seed", seed.to_string().into())));
         chosen.extend(self.device_name.clone().map(|name| ("device_name", name.into())));
         if !self.address.is_empty() {
@@ -117,11 +121,12 @@ mod tests {
             device_name: Some("mlx5_0".into()),
             address: vec!["10.0.0.1,fd00::1".into(), "10.0.0.2".into()],
             trace: Some("-".into()),
+            lint: true,
             ..SettingArgs::default()
         };
         assert_eq!(
             text(&args),
-            "FEROCE_TRACE=- FEROCE_FAULT=loss=1%,delay=50us,seed=7 FEROCE_SEED=7 \
+            "FEROCE_TRACE=- FEROCE_FAULT=loss=1%,delay=50us,seed=7 FEROCE_LINT=1 FEROCE_SEED=7 \
              FEROCE_DEVICE_NAME=mlx5_0 FEROCE_ADDRESS=10.0.0.1,fd00::1;10.0.0.2"
         );
     }

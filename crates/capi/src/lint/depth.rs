@@ -1,0 +1,43 @@
+//! A completion queue that is smaller than what is posted to the queues that report to it.
+//!
+//! It works until the program is slow once: then completions are lost, and every queue pair with
+//! them. How deep the queues are says little, since many programs never fill them; so this is about
+//! requests that are posted and will be heard of.
+
+use super::ledger::{CqFacts, Ledger, Posts};
+use super::report::Rule;
+
+/// Looks at a completion queue after something was posted that completes there.
+pub(super) fn check(ledger: &mut Ledger, cq: CqFacts) {
+    let CqFacts { addr, depth } = cq;
+    // Most completion queues are deep enough for whatever may come.
+    if sum(ledger, cq, |qp| qp.queues.max_send.into(), |qp| qp.queues.max_recv.into()) <= depth {
+        return;
+    }
+    let signalled = |qp: &Posts| qp.sends.iter().filter(|r| r.signalled).count() as u64;
+    let total = sum(ledger, cq, signalled, |qp| qp.receives.len() as u64);
+    if total <= depth {
+        return;
+    }
+    ledger.said.once(Rule::Depth, (addr, 0), || {
+        format!(
+            "CQ {addr:#x} has a depth of {depth}, but {total} requests are posted that complete \
+             there: make it deeper, or completions may be lost (IBV_EVENT_CQ_ERR)"
+        )
+    });
+}
+
+/// Adds up something of all queues that report to a completion queue.
+fn sum(
+    ledger: &Ledger,
+    cq: CqFacts,
+    of_sends: impl Fn(&Posts) -> u64,
+    of_receives: impl Fn(&Posts) -> u64,
+) -> u64 {
+    let is_it = |other: Option<CqFacts>| other.is_some_and(|other| other.addr == cq.addr);
+    let of_qp = |qp: &Posts| {
+        let sends = if is_it(qp.queues.send_cq) { of_sends(qp) } else { 0 };
+        sends + if is_it(qp.queues.recv_cq) { of_receives(qp) } else { 0 }
+    };
+    ledger.qps.values().map(of_qp).sum()
+}

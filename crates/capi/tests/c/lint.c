@@ -1,0 +1,139 @@
+/* Programs with one mistake each, chosen by name; without a name, one without a mistake. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common.h"
+
+static int posted(struct end *end, enum ibv_wr_opcode opcode, struct ibv_mr *from, uint32_t rkey,
+          int flags)
+{
+    struct ibv_sge sge = { (uintptr_t)end->buffer, 8, from->lkey };
+    struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.wr.rdma.remote_addr = (uintptr_t)end->buffer + 64;
+    wr.wr.rdma.rkey = rkey;
+    return ibv_post_send(end->qp, &wr, &bad);
+}
+
+/* Every eighth send is signalled, in a queue of eight, and a child exits with what it inherits. */
+static void nothing(struct end *end)
+{
+    connect_self(end);
+    say(end, "well behaved");
+    for (int i = 1; i <= 64; i++) {
+        int flags = i % 8 ? 0 : IBV_SEND_SIGNALED;
+        CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, flags));
+        if (flags)
+            CHECK(complete(end).status == IBV_WC_SUCCESS);
+    }
+    pid_t child = fork();
+    if (!child)
+        exit(0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status);
+}
+
+/* Eight receives fit, and a send that is signalled on top of them does not. */
+static void depth(struct end *end)
+{
+    CHECK(!ibv_resize_cq(end->cq, 8));
+    connect_self(end);
+    for (int i = 0; i < 8; i++)
+        CHECK(!post_receive(end, i));
+    CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, 0));
+    CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, IBV_SEND_SIGNALED));
+    CHECK(complete(end).status == IBV_WC_SUCCESS);
+}
+
+static void starved(struct end *end)
+{
+    connect_to(end, end, 0, 1);
+    CHECK(!post_text(end, 1, "is anybody there?"));
+    CHECK(complete(end).status == IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
+static void unknown_key(struct end *end)
+{
+    connect_self(end);
+    struct ibv_mr *mr = ibv_reg_mr(end->pd, end->buffer, 64, IBV_ACCESS_LOCAL_WRITE), copy = *mr;
+    CHECK(!ibv_dereg_mr(mr));
+    CHECK(!posted(end, IBV_WR_RDMA_WRITE, &copy, end->mr->rkey, IBV_SEND_SIGNALED));
+    CHECK(complete(end).status == IBV_WC_LOC_PROT_ERR);
+}
+
+static void read_only(struct end *end)
+{
+    connect_self(end);
+    struct ibv_mr *mr = ibv_reg_mr(end->pd, end->buffer, 64, 0);
+    CHECK(!posted(end, IBV_WR_RDMA_READ, mr, end->mr->rkey, IBV_SEND_SIGNALED));
+    CHECK(complete(end).status == IBV_WC_LOC_PROT_ERR);
+    CHECK(!ibv_dereg_mr(mr));
+}
+
+static void refused(struct end *end)
+{
+    struct ibv_async_event event;
+    struct end *peer = calloc(1, sizeof *peer);
+    make(peer, end->context);
+    connect_to(peer, end, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, 7);
+    connect_to(end, peer, 0, 7);
+    struct ibv_mr *mr = ibv_reg_mr(peer->pd, end->buffer, 128, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, mr->rkey, IBV_SEND_SIGNALED));
+    CHECK(complete(end).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(!ibv_dereg_mr(mr));
+    do {
+        CHECK(!ibv_get_async_event(end->context, &event));
+        ibv_ack_async_event(&event);
+    } while (event.event_type != IBV_EVENT_QP_ACCESS_ERR);
+    destroy(peer);
+    free(peer);
+}
+
+static void pulled(struct end *end)
+{
+    connect_self(end);
+    struct ibv_mr *mr = end->mr;
+    CHECK(!post_receive(end, 1) && !post_receive(end, 2));
+    CHECK((end->mr = ibv_reg_mr(end->pd, end->buffer, 64, IBV_ACCESS_LOCAL_WRITE)));
+    CHECK(!ibv_dereg_mr(mr));
+}
+
+static void unsignalled(struct end *end)
+{
+    connect_self(end);
+    for (int i = 0; i < 8; i++)
+        CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, 0));
+    /* Whether there is room depends on how far the adapter is. */
+    posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, IBV_SEND_SIGNALED);
+}
+
+static void leaks(struct end *end)
+{
+    CHECK(ibv_reg_mr(end->pd, end->buffer, 64, 0) && ibv_reg_mr(end->pd, end->buffer, 64, 0));
+    exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*make)(struct end *);
+    } mistakes[] = {
+        { "nothing", nothing }, { "depth", depth },     { "starved", starved },
+        { "unknown_key", unknown_key }, { "read_only", read_only }, { "refused", refused },
+        { "pulled", pulled },   { "unsignalled", unsignalled }, { "leaks", leaks },
+    };
+    CHECK(argc == 2);
+    struct ibv_context *context = open_nth(0);
+    struct end *end = calloc(1, sizeof *end);
+    make(end, context);
+    size_t i = 0;
+    while (strcmp(mistakes[i].name, argv[1]))
+        CHECK(++i < sizeof mistakes / sizeof *mistakes);
+    mistakes[i].make(end);
+    destroy(end);
+    CHECK(!ibv_close_device(context));
+    free(end);
+    return 0;
+}
