@@ -29,6 +29,10 @@ fn without_numbers(line: &str) -> String {
     })
 }
 
+/// What is said about memory that is deregistered under requests.
+const PULLED: &str = "the memory region at 0x is deregistered while requests on QP 0x name it \
+                      (requests: 2): poll their completions first, or destroy the queue pair";
+
 /// What each mistake is told. Those who read the sentences shall know what to do.
 const MISTAKES: &[(&str, &[&str])] = &[
     ("nothing", &[]),
@@ -67,10 +71,20 @@ const MISTAKES: &[(&str, &[&str])] = &[
              memory region, and check its rkey and range",
         ],
     ),
+    ("pulled", &[PULLED]),
     (
-        "pulled",
-        &["the memory region at 0x is deregistered while requests on QP 0x name it \
-           (requests: 2): poll their completions first, or destroy the queue pair"],
+        "many",
+        &[
+            PULLED,
+            PULLED,
+            PULLED,
+            PULLED,
+            PULLED,
+            PULLED,
+            PULLED,
+            PULLED,
+            "the same again, on other objects: no more is said about those",
+        ],
     ),
     (
         "unsignalled",

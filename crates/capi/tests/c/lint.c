@@ -99,6 +99,19 @@ static void pulled(struct end *end)
     CHECK(!ibv_dereg_mr(mr));
 }
 
+/* The same mistake on ten objects. */
+static void many(struct end *end)
+{
+    struct end *others = calloc(10, sizeof *others);
+    for (int i = 0; i < 10; i++) {
+        make(&others[i], end->context);
+        pulled(&others[i]);
+    }
+    for (int i = 0; i < 10; i++)
+        destroy(&others[i]);
+    free(others);
+}
+
 static void unsignalled(struct end *end)
 {
     connect_self(end);
@@ -122,7 +135,7 @@ int main(int argc, char **argv)
     } mistakes[] = {
         { "nothing", nothing }, { "depth", depth },     { "starved", starved },
         { "unknown_key", unknown_key }, { "read_only", read_only }, { "refused", refused },
-        { "pulled", pulled },   { "unsignalled", unsignalled }, { "leaks", leaks },
+        { "pulled", pulled },   { "many", many }, { "unsignalled", unsignalled }, { "leaks", leaks },
     };
     CHECK(argc == 2);
     struct ibv_context *context = open_nth(0);
