@@ -256,6 +256,29 @@ fn an_overdue_answer_is_probed_for_before_the_timeout() {
 }
 
 #[test]
+fn answers_that_a_slow_peer_gave_before_a_probe_cost_no_retries() {
+    let mut script = probing(1);
+    let data = script.host.data(0, 8 * MTU as u32);
+    script.post(wr(2, SendOp::Read(REMOTE), data));
+    script.respond(Op::ReadResponseFirst, OUR_PSN + 1, &[1; MTU]);
+    // The second is lost: its absence is the one retry that there is.
+    let again = script.respond(Op::ReadResponseMiddle, OUR_PSN + 3, &[3; MTU]);
+    assert_eq!(seen(&again), [(Op::ReadRequest, OUR_PSN + 2)]);
+    for i in 4..8 {
+        let probe = script.wait(1_000_000 << (i - 3));
+        assert_eq!(seen(&probe), [(Op::ReadRequest, OUR_PSN + 2)]);
+        let stale = script.respond(Op::ReadResponseMiddle, OUR_PSN + i, &[4; MTU]);
+        assert_eq!(seen(&stale), []);
+    }
+    script.respond(Op::ReadResponseFirst, OUR_PSN + 2, &[2; MTU]);
+    for i in 3..8 {
+        script.respond(Op::ReadResponseMiddle, OUR_PSN + i, &[3; MTU]);
+    }
+    script.respond(Op::ReadResponseLast, OUR_PSN + 8, &[8; MTU]);
+    assert_eq!((script.done(), script.state()), (vec![(2, OK)], QpState::Rts));
+}
+
+#[test]
 fn probes_do_not_put_off_the_timeout() {
     let mut script = probing(0);
     script.post(send(2));

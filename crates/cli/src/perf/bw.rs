@@ -196,6 +196,7 @@ impl Sink {
 
 /// Waits until no more packets come. Nothing tells of an unreliable write but its packets, and
 /// what the peer says on the side may overtake them.
+#[expect(clippy::disallowed_methods, reason = "a command may sleep")]
 fn wait_for_packets(end: &End) {
     let mut seen = end.context.counters().rcvd_pkts;
     loop {

@@ -294,7 +294,8 @@ impl Qp {
             self.retire(core, now);
         } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
             core.counters.tail_probes += 1;
-            self.req.response_gap = false;
+            // Answers to what was asked before may still be on their way, from a peer that is
+            // only slow: they are not about the probe, and must not cost a retry each.
             self.req.probes += 1;
             self.req.unanswered = true;
             self.congested(core, now);
