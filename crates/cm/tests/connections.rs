@@ -61,7 +61,7 @@ fn the_asking_side_takes_its_attributes_from_the_answer() {
     side.receive(&CmMessage::Rep(rep(0x55, &req)));
     let plan = *side.manager.plan(conn).unwrap();
     assert_eq!(plan.remote_qpn, Some(Qpn::new(0x31)));
-    assert_eq!((plan.rq_psn, plan.sq_psn), (Psn::new(77), req.psn));
+    assert_eq!((plan.sq_psn, plan.rq_psn), (Psn::new(77), req.psn));
     // We asked for 5 and the peer answers 4; it wants 2 of the 3 that we offered.
     assert_eq!((plan.max_rd_atomic, plan.max_dest_rd_atomic), (4, 2));
     assert_eq!((plan.retry_count, plan.rnr_retry, plan.timeout), (7, 6, 19));
@@ -73,7 +73,7 @@ fn the_asked_side_takes_its_attributes_from_the_request() {
     let plan = *side.manager.plan(conn).unwrap();
     let req = req(0x77, 0x21);
     assert_eq!(plan.remote_qpn, Some(req.qpn));
-    assert_eq!(plan.rq_psn, req.psn);
+    assert_eq!(plan.sq_psn, req.psn);
     assert_eq!((plan.max_rd_atomic, plan.max_dest_rd_atomic), (1, 1));
     assert_eq!((plan.retry_count, plan.rnr_retry, plan.timeout), (7, 7, 19));
     assert_eq!(side.events(), []);

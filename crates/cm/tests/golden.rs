@@ -39,16 +39,25 @@ struct Said {
     again: bool,
 }
 
-fn capture(name: &str) -> Vec<Said> {
+/// The frames of a capture.
+fn frames(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
     let file = std::fs::read(folder.join(format!("{name}.pcap"))).unwrap();
     let mut rest = &file[24..];
-    let mut said: Vec<Said> = Vec::new();
+    let mut frames = Vec::new();
     while let Some((header, after)) = rest.split_at_checked(16) {
         let len = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
         let (frame, next) = after.split_at(len);
         rest = next;
-        let frame = Frame::parse_ethernet(frame).unwrap();
+        frames.push(frame.to_vec());
+    }
+    frames
+}
+
+fn capture(name: &str) -> Vec<Said> {
+    let mut said: Vec<Said> = Vec::new();
+    for frame in frames(name) {
+        let frame = Frame::parse_ethernet(&frame).unwrap();
         let Ok(packet) = Packet::parse(frame.transport) else { continue };
         if packet.bth.dest_qp != Qpn::QP1 {
             continue;
@@ -342,4 +351,29 @@ fn lost_messages_are_repeated() {
 #[test]
 fn datagram_services_are_found() {
     both_sides("udaddy", 1, NONE, 0);
+}
+
+/// Which of the two PSNs is whose cannot be told from the messages alone: two sides with the same
+/// wrong idea agree.
+#[test]
+fn each_side_sends_from_the_number_that_the_other_named() {
+    let (mut named, mut sent) = ([None; 2], [None; 2]);
+    for frame in frames("rping") {
+        let frame = Frame::parse_ethernet(&frame).unwrap();
+        let packet = Packet::parse(frame.transport).unwrap();
+        let by_client = matches!(frame.net, Net::V4(ip, _) if Gid::from_ipv4(ip.src) == A);
+        let side = usize::from(by_client);
+        if packet.bth.dest_qp != Qpn::QP1 {
+            let is_request = packet.bth.opcode.decode().is_some_and(|(_, op)| op.is_request());
+            sent[side] = sent[side].or(is_request.then_some(packet.bth.psn));
+            continue;
+        }
+        match CmMessage::parse(&frame.transport[Bth::LEN + Deth::LEN..]).unwrap().1 {
+            CmMessage::Req(req) => named[0] = Some(req.psn),
+            CmMessage::Rep(rep) => named[1] = Some(rep.psn),
+            _ => {}
+        }
+    }
+    assert!(sent.iter().all(Option::is_some));
+    assert_eq!(sent, named);
 }

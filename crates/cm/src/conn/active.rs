@@ -26,7 +26,7 @@ impl ReqSent {
         ends.remote_id = rep.local_id;
         let plan = &mut ends.plan;
         plan.remote_qpn = Some(rep.qpn);
-        plan.rq_psn = rep.psn;
+        plan.sq_psn = rep.psn;
         plan.max_rd_atomic = plan.max_rd_atomic.min(rep.responder_resources);
         plan.max_dest_rd_atomic = rep.initiator_depth;
         plan.rnr_retry = rep.rnr_retry;

@@ -44,7 +44,7 @@ impl ReqRcvd {
             qkey: feroce_wire::Qkey(0),
             qpn: accept.qpn,
             eecn: 0,
-            psn: ends.plan.sq_psn,
+            psn: ends.plan.rq_psn,
             responder_resources: accept.responder_resources,
             initiator_depth: accept.initiator_depth,
             target_ack_delay,
