@@ -365,7 +365,7 @@ fn each_side_sends_from_the_number_that_the_other_named() {
         let side = usize::from(by_client);
         if packet.bth.dest_qp != Qpn::QP1 {
             let is_request = packet.bth.opcode.decode().is_some_and(|(_, op)| op.is_request());
-            sent[side] = sent[side].or(is_request.then_some(packet.bth.psn));
+            sent[side] = sent[side].or_else(|| is_request.then_some(packet.bth.psn));
             continue;
         }
         match CmMessage::parse(&frame.transport[Bth::LEN + Deth::LEN..]).unwrap().1 {
