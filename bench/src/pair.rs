@@ -66,6 +66,7 @@ impl Host {
             sq_sig_all: false,
             loss: LossPolicy::Retransmit,
             congestion_control: false,
+            hears_itself: true,
         });
         let created = created.expect("a queue pair");
         Qp { qpn: created.qpn, sq: created.sq, _rq: created.rq }

@@ -170,6 +170,7 @@ impl Host {
             sq_sig_all: false,
             loss: LossPolicy::Retransmit,
             congestion_control: true,
+            hears_itself: true,
         }
     }
 

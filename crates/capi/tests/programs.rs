@@ -5,244 +5,21 @@ mod common;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+#[path = "programs/tables.rs"]
+mod tables;
 
 use core::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::park_timeout;
+use std::thread::{self, park_timeout};
 use std::time::Duration;
 
 use netns::{Cable, ip, with_cable};
-
-/// Runs of one program. Every line of `options` is a run; with an address behind it on one of the
-/// two machines, if the program has two sides.
-struct Program {
-    name: &'static str,
-    sides: Sides,
-    options: &'static [&'static str],
-    /// What the client must say, white space aside; `%b` and `%n` stand for bytes and repetitions.
-    /// A server need only end well: some have nothing to say.
-    says: &'static str,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sides {
-    /// It runs alone.
-    One,
-    /// A server that listens on a TCP port, and a client that is told its address.
-    Two {
-        port: u16,
-        /// Whether the server needs the options of the client.
-        alike: bool,
-    },
-    /// Two sides that are told what they are: how each is called, with options that come first.
-    Roles { server: &'static str, client: &'static str, ready: Ready },
-}
-
-/// How to see that a server can be reached that is only known to its own connection manager.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ready {
-    /// Its device is open and it waits for something, so most likely it listens. A client that
-    /// comes too early is refused, and starts again.
-    Soon,
-    /// The same, and it does not end by itself.
-    Endless,
-    /// It is a member of the multicast group 239.1.1.1.
-    Member,
-}
-
-/// A package and its programs.
-struct Package {
-    name: &'static str,
-    /// Settings that its programs are run with.
-    environment: &'static [(&'static str, &'static str)],
-    programs: &'static [Program],
-}
-
-const fn alone(
-    name: &'static str,
-    options: &'static [&'static str],
-    says: &'static str,
-) -> Program {
-    Program { name, sides: Sides::One, options, says }
-}
-
-const fn pair(name: &'static str, options: &'static [&'static str], says: &'static str) -> Program {
-    Program { name, sides: Sides::Two { port: 18515, alike: true }, options, says }
-}
-
-const fn ucx(options: &'static [&'static str]) -> Program {
-    let sides = Sides::Two { port: 13337, alike: false };
-    Program { name: "ucx_perftest", sides, options, says: "Final: " }
-}
-
-const fn roles(
-    name: &'static str,
-    [server, client]: [&'static str; 2],
-    ready: Ready,
-    options: &'static [&'static str],
-    says: &'static str,
-) -> Program {
-    Program { name, sides: Sides::Roles { server, client, ready }, options, says }
-}
-
-const IBVERBS_UTILS: Package = Package {
-    name: "ibverbs-utils",
-    environment: &[],
-    programs: &[
-        alone("ibv_devices", &[""], "feroce0"),
-        alone("ibv_devinfo", &["", "-v", "-d feroce0 -i 1"], "state: PORT_ACTIVE (4)"),
-        pair(
-            "ibv_rc_pingpong",
-            &[
-                "-g 0 -n 200",
-                "-g 1 -n 200",
-                "-g 0 -n 200 -e",
-                "-g 0 -n 200 -c -s 65536",
-                "-g 0 -n 200 -N",
-                "-g 0 -n 200 -t",
-                "-g 0 -n 200 -o",
-                "-g 0 -n 200 -O",
-                "-g 0 -n 200 -o -P",
-                "-g 0 -n 200 -j",
-                "-g 0 -n 200 -e -N -c",
-            ],
-            "200 iters in",
-        ),
-        pair("ibv_uc_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e -c"], "200 iters in"),
-        pair("ibv_ud_pingpong", &["-g 0 -n 200", "-g 1 -n 200 -e -c"], "200 iters in"),
-        pair("ibv_srq_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e -c -q 4"], "200 iters in"),
-        pair("ibv_xsrq_pingpong", &["-g 0 -n 200", "-g 0 -n 200 -e"], "success"),
-    ],
-};
-
-const PERFTEST: Package = Package {
-    name: "perftest",
-    environment: &[],
-    programs: &[
-        pair(
-            "ib_send_bw",
-            &[
-                "-F -n 100 -s 65536",
-                "-F -n 100 -s 65536 -e",
-                "-F -n 100 -s 65536 -c UC",
-                "-F -n 100 -s 1024 -c UD",
-                "-F -n 100 -s 65536 -c XRC",
-            ],
-            "%b %n ",
-        ),
-        pair("ib_send_bw", &["-F -n 100 -s 4096 -q 2 --use-srq"], "4096 200 "),
-        pair("ib_send_lat", &["-F -n 100 -s 2", "-F -n 100 -s 64 -c UD"], "%b %n "),
-        pair(
-            "ib_write_bw",
-            &[
-                "-F -n 100 -s 65536",
-                "-F -n 100 -s 65536 -b",
-                "-F -n 100 -s 4096 -c UC",
-                "-F -n 100 -s 65536 -c XRC",
-            ],
-            "%b %n ",
-        ),
-        pair("ib_write_bw", &["-F -n 100 -s 65536 -q 4 -b"], "65536 400 "),
-        pair("ib_write_bw", &["-F -n 10 -a", "-F -n 10 -a -b"], "8388608 10 "),
-        pair("ib_write_lat", &["-F -n 100 -s 2"], "%b %n "),
-        pair("ib_read_bw", &["-F -n 100 -s 65536", "-F -n 100 -s 65536 -o 1"], "%b %n "),
-        pair("ib_read_lat", &["-F -n 100 -s 2"], "%b %n "),
-        pair("ib_atomic_bw", &["-F -n 100", "-F -n 100 -A CMP_AND_SWAP"], "8 100 "),
-        pair("ib_atomic_lat", &["-F -n 100"], "8 100 "),
-    ],
-};
-
-/// UCX looks for the files of a device before it uses it, and has no way round it here.
-const UCX_RC: Package = Package {
-    name: "ucx-utils",
-    environment: &[("UCX_TLS", "rc_v,ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
-    programs: &[ucx(&["-t tag_lat -n 100 -s 1024", "-t ucp_put_bw -n 100 -s 65536"])],
-};
-
-const UCX_UD: Package = Package {
-    name: "ucx-utils",
-    environment: &[("UCX_TLS", "ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
-    programs: &[ucx(&["-t tag_lat -n 100 -s 1024"])],
-};
-
-const RDMACM_UTILS: Package = Package {
-    name: "rdmacm-utils",
-    environment: &[],
-    programs: &[
-        roles(
-            "rping",
-            ["rping -s", "rping -c -a 10.9.0.1"],
-            Ready::Soon,
-            &["-v -C 5", "-V -v -C 20 -S 1000", "-v -C 5 -q"],
-            "ping data: rdma-ping-4:",
-        ),
-        roles(
-            "rping",
-            ["rping -s -a fd09::1", "rping -c -a fd09::1 -I fd09::2"],
-            Ready::Soon,
-            &["-v -C 5 -p 9999"],
-            "ping data: rdma-ping-4:",
-        ),
-        roles(
-            "ucmatose",
-            ["ucmatose", "ucmatose -s 10.9.0.1"],
-            Ready::Soon,
-            &["", "-c 20 -C 5 -S 8000", "-m -t 8 -a 15"],
-            "return status 0",
-        ),
-        roles(
-            "ucmatose",
-            ["ucmatose -b fd09::1", "ucmatose -s fd09::1"],
-            Ready::Soon,
-            &["-f ipv6"],
-            "return status 0",
-        ),
-        roles(
-            "udaddy",
-            ["udaddy", "udaddy -s 10.9.0.1"],
-            Ready::Soon,
-            &["", "-c 5 -C 10 -S 1000", "-t 8"],
-            "return status 0",
-        ),
-        roles(
-            "udaddy",
-            ["udaddy -b fd09::1", "udaddy -s fd09::1"],
-            Ready::Soon,
-            &["-f ipv6"],
-            "return status 0",
-        ),
-        roles(
-            "mckey",
-            ["mckey -b 10.9.0.1", "mckey -b 10.9.0.2 -s"],
-            Ready::Member,
-            &["-m 239.1.1.1", "-m 239.1.1.1 -C 20 -S 100"],
-            "return status 0",
-        ),
-        roles(
-            "rdma_client",
-            ["rdma_server", "rdma_client -s 10.9.0.1"],
-            Ready::Soon,
-            &["", "-p 7500"],
-            "end 0",
-        ),
-        roles(
-            "rdma_xclient",
-            ["rdma_xserver", "rdma_xclient -s 10.9.0.1"],
-            Ready::Soon,
-            &["", "-c r"],
-            "end 0",
-        ),
-        roles(
-            "cmtime",
-            ["cmtime", "cmtime -s 10.9.0.1"],
-            Ready::Endless,
-            &["-c 50"],
-            "disconnect :",
-        ),
-    ],
+use tables::{
+    IBVERBS_UTILS, MIXED, PERFTEST, Package, Program, RDMACM_UTILS, Ready, Sides, UCX_RC, UCX_UD,
+    pair,
 };
 
 /// How to make the linker take our library, as `feroce run` does.
@@ -260,9 +37,14 @@ impl Library {
     fn start(&self, program: &str, options: &str) -> Child {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "120"]);
-        command.args(program.split_whitespace()).args(options.split_whitespace());
-        command.env("LD_LIBRARY_PATH", &self.folder);
-        command.env("LD_PRELOAD", self.folder.join("libibverbs.so.1"));
+        if let Some(ours) = program.strip_prefix("feroce ") {
+            command.arg(common::command()).args(ours.split_whitespace());
+        } else {
+            command.args(program.split_whitespace());
+            command.env("LD_LIBRARY_PATH", &self.folder);
+            command.env("LD_PRELOAD", self.folder.join("libibverbs.so.1"));
+        }
+        command.args(options.split_whitespace());
         command.envs(self.environment.iter().copied()).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("`timeout` is there")
@@ -371,7 +153,8 @@ fn value<'a>(options: &'a str, name: &str) -> Option<&'a str> {
 
 /// Runs everything of a package and names what went wrong.
 fn try_package(package: &Package, cable: &Cable) {
-    let library = Library::new(package.name, package.environment);
+    let test = thread::current();
+    let library = Library::new(test.name().expect("a name"), package.environment);
     let mut failures = String::new();
     for program in package.programs {
         for options in program.options {
@@ -418,6 +201,13 @@ fn the_programs_of_perftest_run() {
 fn the_programs_of_rdmacm_utils_run() {
     if is_installed(&RDMACM_UTILS) {
         with_cable(1500, |cable| try_package(&RDMACM_UTILS, cable));
+    }
+}
+
+#[test]
+fn either_end_may_be_a_command_of_ours() {
+    if is_installed(&MIXED) {
+        with_cable(1500, |cable| try_package(&MIXED, cable));
     }
 }
 

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Host, Pair, QKEY, TestQp, wr};
 use feroce_engine::{
-    AddrVec, Config, CreateError, Dest, DestroyError, Limits, QpType, SendOp, SendWr, WcStatus,
+    AddrVec, Config, CreateError, Dest, DestroyError, Limits, QpInitAttr, QpType, SendOp, SendWr,
+    WcStatus,
 };
 use feroce_wire::{Gid, Qkey, Qpn};
 
@@ -65,6 +66,27 @@ fn a_member_that_sends_gets_its_own_copy_and_the_wire_another() {
     let mut got: Vec<_> = pair.a.poll_all().iter().map(|c| c.wr_id).collect();
     got.sort_unstable();
     assert_eq!(got, [0, 1, 99]);
+    assert_eq!(pair.b.poll_all().len(), 1);
+}
+
+#[test]
+fn a_member_that_does_not_want_to_hear_itself_hears_the_others() {
+    let mut pair = Pair::default();
+    let init = QpInitAttr { hears_itself: false, ..pair.a.init_attr(QpType::Ud) };
+    let mut local: Vec<_> = (0..2)
+        .map(|i| {
+            let mut qp = common::datagram_qp_with(&mut pair.a, pair.now, init);
+            qp.rq.as_mut().unwrap().post(pair.a.recv(i, i * 1000, 1000)).unwrap();
+            pair.a.engine.attach_mcast(qp.qpn, GROUP).unwrap();
+            qp
+        })
+        .collect();
+    let remote = members(&mut pair.b, pair.now, 1);
+    pair.b.engine.attach_mcast(remote[0].qpn, GROUP).unwrap();
+    send(&mut pair, &mut local[0], GROUP, QKEY);
+    let mut got: Vec<_> = pair.a.poll_all().iter().map(|c| c.wr_id).collect();
+    got.sort_unstable();
+    assert_eq!(got, [1, 99]);
     assert_eq!(pair.b.poll_all().len(), 1);
 }
 

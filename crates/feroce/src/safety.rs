@@ -1,8 +1,8 @@
 //! What cannot go wrong, and who sees to it. This module holds no code.
 //!
 //! Registered memory is written by peers at any time. A program in C must therefore not free it,
-//! move it or look at it at the wrong moment; here it cannot. Nothing in this crate is `unsafe`
-//! but [`Pd::register_raw`](crate::Pd::register_raw), for memory that somebody else owns.
+//! move it or look at it at the wrong moment; here it cannot. No call of this crate is `unsafe` but
+//! [`Pd::register_raw`](crate::Pd::register_raw), for memory that somebody else owns.
 //!
 //! # Memory outlives whoever uses it
 //!

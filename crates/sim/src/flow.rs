@@ -256,6 +256,7 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
             LossPolicy::Retransmit
         },
         congestion_control: true,
+        hears_itself: true,
     };
     let CreatedQp { qpn, sq, rq } = node.engine.create_qp(init).expect("a queue pair");
     let recv_delay_ns = if spec.calm { 0 } else { dice.pick(&[0, 0, 5_000, 300_000]) };

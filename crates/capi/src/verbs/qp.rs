@@ -96,6 +96,8 @@ impl SendSide {
 pub(crate) struct Plan {
     pub(crate) init: ibv_qp_init_attr,
     pub(crate) pd: *mut ibv_pd,
+    /// Any of `ibv_qp_create_flags` that there are.
+    pub(crate) create_flags: u32,
 }
 
 /// The sizes that a queue pair gets: what was asked for, and room for one element at least. Where
@@ -134,13 +136,16 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
     }
     // SAFETY: as the caller says.
     let recv_cq = unsafe { &Cq::behind(init.recv_cq).cq };
-    let builder = match init.qp_type {
+    let mut builder = match init.qp_type {
         IBV_QPT_RC => pd.rc_qp(send_cq, recv_cq, cap),
         IBV_QPT_UC => pd.uc_qp(send_cq, recv_cq, cap),
         IBV_QPT_UD => pd.ud_qp(send_cq, recv_cq, cap),
         IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(Fault::UNSUPPORTED),
         _ => return Err(Fault::INVALID),
     };
+    if plan.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        builder = builder.without_own_multicasts();
+    }
     if init.srq.is_null() {
         return Ok(builder);
     }
@@ -241,7 +246,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     // SAFETY: a protection domain of the program, whose context is open.
     let context = unsafe { Context::of_object(pd) };
     // SAFETY: the program gives attributes.
-    let plan = Plan { init: unsafe { init.read() }, pd };
+    let plan = Plan { init: unsafe { init.read() }, pd, create_flags: 0 };
     // SAFETY: the program names objects of its own.
     let made = unsafe { create(context, &plan) };
     pointer(made.map(|public| {
@@ -284,7 +289,7 @@ unsafe fn create_extended(
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |bit: u32| attr.comp_mask & bit != 0;
     let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !KNOWN != 0 || create_flags != 0 {
+    if attr.comp_mask & !KNOWN != 0 || create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         return Err(Fault::UNSUPPORTED);
     }
     let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
@@ -302,6 +307,7 @@ unsafe fn create_extended(
             sq_sig_all: attr.sq_sig_all,
         },
         pd: if has(IBV_QP_INIT_ATTR_PD) { attr.pd } else { ptr::null_mut() },
+        create_flags,
     };
     if attr.qp_type == IBV_QPT_XRC_RECV {
         let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { attr.xrcd } else { ptr::null_mut() };

@@ -202,7 +202,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     let found = found.filter(|(_, made)| made.qp_type == IBV_QPT_XRC_RECV);
     pointer(found.ok_or(Fault::INVALID).map(|(handle, mut init)| {
         init.qp_context = attr.qp_context;
-        let plan = Plan { init, pd: core::ptr::null_mut() };
+        let plan = Plan { init, pd: core::ptr::null_mut(), create_flags: 0 };
         qp::publish(context, &plan, handle, (None, None)).cast()
     }))
 }

@@ -16,22 +16,31 @@ pub(crate) const NAMES: [&str; 4] =
 /// to a library of C.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        // target/debug/deps/this-test
-        let test = env::current_exe().expect("the path of this test");
-        let folder = test.parent().and_then(Path::parent).expect("the folder of a profile");
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") => "dev",
-            Some(name) => name,
-            None => panic!("{} is not in a folder of cargo", test.display()),
-        };
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--package=feroce-capi", "--lib", "--profile", profile]);
-        cargo.arg("--target-dir").arg(folder.parent().expect("the folder of cargo"));
-        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        folder.join("libferoce_capi.so")
-    })
+    LIBRARY.get_or_init(|| built(["--package=feroce-capi", "--lib"]).join("libferoce_capi.so"))
+}
+
+/// The `feroce` command, built if it is not up to date.
+pub(crate) fn command() -> &'static Path {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    COMMAND.get_or_init(|| built(["--package=feroce-cli", "--bin=feroce"]).join("feroce"))
+}
+
+/// Builds something as this test was built, and says where it is.
+fn built(what: [&str; 2]) -> PathBuf {
+    // target/debug/deps/this-test
+    let test = env::current_exe().expect("the path of this test");
+    let folder = test.parent().and_then(Path::parent).expect("the folder of a profile");
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") => "dev",
+        Some(name) => name,
+        None => panic!("{} is not in a folder of cargo", test.display()),
+    };
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg("build").args(what).args(["--profile", profile]);
+    cargo.arg("--target-dir").arg(folder.parent().expect("the folder of cargo"));
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    folder.to_owned()
 }
 
 /// A folder of this test, made anew.

@@ -41,13 +41,18 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Makes it for `count` datagrams of `size` bytes each way.
-    pub(super) fn new(id: CmId, count: u32, size: u32) -> anyhow::Result<Self> {
+    /// Makes it for `count` datagrams of `size` bytes each way. In a group that it sends to,
+    /// `hears_itself` says whether it gets its own.
+    pub(super) fn new(id: CmId, count: u32, size: u32, hears_itself: bool) -> anyhow::Result<Self> {
         let context = id.context().context("the id has no device")?;
         let mtu = context.port().active_mtu.bytes();
         ensure!(size as usize <= mtu, "a datagram of {size} bytes is longer than the MTU of {mtu}");
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(2 * count.max(1))?);
-        let qp = pd.ud_qp(&cq, &cq, QpCap::new(count.max(1), count.max(1))).create()?;
+        let mut builder = pd.ud_qp(&cq, &cq, QpCap::new(count.max(1), count.max(1)));
+        if !hears_itself {
+            builder = builder.without_own_multicasts();
+        }
+        let qp = builder.create()?;
         id.use_qp(&qp)?;
         let size = size as usize;
         let memory = pd.alloc_mr(Grh::LEN + size, Access::LOCAL_WRITE)?;

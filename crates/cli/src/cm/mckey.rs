@@ -116,13 +116,11 @@ impl Args {
             id.resolve_addr(from, (self.multicast, 0).into(), 2000)
                 .with_context(|| format!("cannot reach the group {}", self.multicast))?;
             expect(&events, EventKind::AddrResolved)?;
-            let mut node = Node::new(id, self.messages(), self.size)?;
+            let mut node = Node::new(id, self.messages(), self.size, !self.no_loopback)?;
             if role == Role::Receiver {
                 node.post_receives()?;
             }
-            // Whoever sends and does not want its own datagrams need not take any.
-            let send_only = self.send_only || (self.no_loopback && role == Role::Sender);
-            node.id.join_multicast(self.multicast, send_only)?;
+            node.id.join_multicast(self.multicast, self.send_only)?;
             let ud =
                 expect(&events, EventKind::MulticastJoin)?.ud.context("no way to the group")?;
             let dgid = std::net::Ipv6Addr::from(ud.av.dgid.0);

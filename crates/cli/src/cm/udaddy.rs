@@ -124,7 +124,7 @@ impl Args {
     }
 
     fn node(&self, id: CmId) -> anyhow::Result<Node> {
-        Node::new(id, self.messages(), self.size)
+        Node::new(id, self.messages(), self.size, true)
     }
 
     /// Does it, and says how it ended.

@@ -1,7 +1,7 @@
 //! Packets in.
 
 use feroce_train::{Instant, RxMeta, RxTrain};
-use feroce_wire::{Bth, Op, Qpn, Service};
+use feroce_wire::{Bth, Deth, Op, Qpn, Service};
 
 use super::Engine;
 use crate::counters::Drop;
@@ -82,6 +82,8 @@ impl Engine {
         if members == 0 {
             return Err(Drop::NoMember);
         }
+        let (deth, _) = Deth::parse(rest).map_err(|_| Drop::Truncated)?;
+        let is_ours = self.core.is_own_gid(meta.src);
         let grh = header_area(meta, packet.len());
         for i in 0..members {
             let Some(&qpn) = self.core.groups.of(meta.dst).get(i) else {
@@ -90,6 +92,9 @@ impl Engine {
             let Some(qp) = self.qps.get(qpn) else {
                 continue;
             };
+            if is_ours && deth.src_qp == qpn && !qp.init.hears_itself {
+                continue;
+            }
             let core = &mut self.core;
             if let Err(reason) = qp.accept_datagram(core, now, bth, what, rest, (&grh, meta)) {
                 core.drop(reason);

@@ -285,4 +285,7 @@ pub struct QpInitAttr {
     pub loss: LossPolicy,
     /// Whether the congestion control of the engine's configuration applies.
     pub congestion_control: bool,
+    /// Whether it gets what it sends to a multicast group that it is attached to.
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub hears_itself: bool,
 }

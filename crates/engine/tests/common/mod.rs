@@ -119,6 +119,7 @@ impl Host {
             sq_sig_all: false,
             loss: feroce_engine::LossPolicy::Retransmit,
             congestion_control: true,
+            hears_itself: true,
         }
     }
 
@@ -327,6 +328,11 @@ pub fn bring_up(
 /// A datagram queue pair in RTS.
 pub fn datagram_qp(host: &mut Host, now: Instant) -> TestQp {
     let init = host.init_attr(QpType::Ud);
+    datagram_qp_with(host, now, init)
+}
+
+/// A datagram queue pair in RTS, made so.
+pub fn datagram_qp_with(host: &mut Host, now: Instant, init: QpInitAttr) -> TestQp {
     let qp = host.create_qp(init);
     host.modify(now, qp.qpn, &QpAttr::init_ud(QKEY));
     host.modify(now, qp.qpn, &QpAttr::to(feroce_engine::QpState::Rtr));

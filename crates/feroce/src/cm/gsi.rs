@@ -70,6 +70,7 @@ impl Gsi {
             sq_sig_all: true,
             loss: LossPolicy::Retransmit,
             congestion_control: false,
+            hears_itself: true,
         })?;
         let region = Region::alloc(SLOT * RECEIVES as usize)?;
         let len = region.len();

@@ -78,6 +78,7 @@ impl QpBuilder {
             sq_sig_all: false,
             loss: LossPolicy::Retransmit,
             congestion_control: true,
+            hears_itself: true,
         };
         let (send_cq, recv_cq) = (send_cq.clone(), recv_cq.clone());
         Self { pd: pd.clone(), uses: Uses { send_cq, recv_cq, srq: None, xrcd: None }, init }
@@ -102,6 +103,14 @@ impl QpBuilder {
     #[must_use]
     pub fn signal_all(mut self) -> Self {
         self.init.sq_sig_all = true;
+        self
+    }
+
+    /// Does not take what it sends itself to a multicast group that it is in.
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    #[must_use]
+    pub fn without_own_multicasts(mut self) -> Self {
+        self.init.hears_itself = false;
         self
     }
 
