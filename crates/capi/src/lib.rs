@@ -7,7 +7,6 @@
 //! The library never unwinds into C: every exported function is `extern "C"`, and a panic in one
 //! of those aborts.
 
-mod abi;
 mod errno;
 mod exports;
 mod files;
@@ -15,3 +14,6 @@ mod lint;
 mod rdmacm;
 mod stub;
 mod verbs;
+
+/// The types of the C headers.
+use feroce_abi as abi;

@@ -3,13 +3,10 @@
 
 mod common;
 
-#[path = "../src/abi/mod.rs"]
-mod abi;
-
 use std::fs;
 use std::process::Command;
 
-use abi::{LAYOUTS, Layout, VALUES};
+use feroce_abi::{LAYOUTS, Layout, VALUES, Value};
 
 /// How the names of those begin that came after rdma-core 44. Headers may lack them; when they
 /// have them, they are compared like the rest.
@@ -163,7 +160,7 @@ fn types_and_constants_are_those_of_the_headers() {
     }
     let mut assertions = Assertions::default();
     LAYOUTS.iter().copied().flatten().for_each(|layout| ask_about(layout, &mut assertions));
-    for abi::Value { name, value } in VALUES.iter().copied().flatten() {
+    for Value { name, value } in VALUES.iter().copied().flatten() {
         assertions.add(name, &format!("(__int128){name} == {value}"));
     }
     let Some(complaints) = assertions.complaints() else { return };

@@ -7,16 +7,17 @@ use crate::manifest::Manifest;
 const GRAPH: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("ring", &[]),
+    ("abi", &[]),
     ("mem", &["wire"]),
     ("train", &["wire", "mem"]),
     ("engine", &["wire", "mem", "ring", "train"]),
     ("cm", &["wire", "train"]),
     ("link", &["wire", "mem", "ring", "train"]),
     ("sim", &["wire", "mem", "ring", "train", "engine", "cm"]),
-    ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link"]),
+    ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link", "abi"]),
     ("rpc", &["feroce"]),
     ("cli", &["feroce"]),
-    ("capi", &["feroce"]),
+    ("capi", &["feroce", "abi"]),
 ];
 
 /// Dependencies follow the graph; those of tests may leave it, but never upward.

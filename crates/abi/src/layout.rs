@@ -1,23 +1,23 @@
 //! How types and constants are declared, so that they can also be listed.
 
 /// A type as it lies in memory.
-pub(crate) struct Layout {
+pub struct Layout {
     /// Its name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Whether it is a union.
-    pub(crate) is_union: bool,
+    pub is_union: bool,
     /// Its size in bytes.
-    pub(crate) size: usize,
+    pub size: usize,
     /// Its members: name, type, offset.
-    pub(crate) members: &'static [(&'static str, &'static str, usize)],
+    pub members: &'static [(&'static str, &'static str, usize)],
 }
 
 /// A constant.
-pub(crate) struct Value {
+pub struct Value {
     /// Its name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Its value.
-    pub(crate) value: i128,
+    pub value: i128,
 }
 
 /// Declares structures and unions as C lays them out, all members open to the crate, and `LAYOUTS`.
@@ -27,12 +27,12 @@ macro_rules! c_types {
             $(#[$meta])*
             #[repr(C)]
             #[derive(Clone, Copy)]
-            pub(crate) $kind $name {
-                $(pub(crate) $member: $type,)*
+            pub $kind $name {
+                $(pub $member: $type,)*
             }
         )*
 
-        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[$($crate::abi::Layout {
+        pub(crate) const LAYOUTS: &[$crate::Layout] = &[$($crate::Layout {
             name: stringify!($name),
             is_union: matches!(stringify!($kind).as_bytes(), b"union"),
             size: size_of::<$name>(),
@@ -50,11 +50,11 @@ macro_rules! c_values {
     ($($(#[$meta:meta])* $name:ident: $type:ty { $($constant:ident = $value:expr,)* })*) => {
         $(
             $(#[$meta])*
-            pub(crate) type $name = $type;
-            $(pub(crate) const $constant: $type = $value;)*
+            pub type $name = $type;
+            $(pub const $constant: $type = $value;)*
         )*
 
-        pub(super) const VALUES: &[$crate::abi::Value] = &[$($($crate::abi::Value {
+        pub(crate) const VALUES: &[$crate::Value] = &[$($($crate::Value {
             name: stringify!($constant),
             value: $constant as i128,
         },)*)*];
