@@ -29,6 +29,15 @@ pub(crate) enum End {
     Server,
 }
 
+/// Where the two processes of a table are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// At the two ends of the cable.
+    Cable,
+    /// Both at the end of the server: what they send each other stays on their host.
+    Host,
+}
+
 /// The namespaces. Only the thread that made them may use them: others would not come back.
 pub(crate) struct Cable {
     before: File,
@@ -61,8 +70,14 @@ impl Cable {
         Ok(cable)
     }
 
-    /// Runs `f` with this thread in the namespace of one end. What it starts stays there.
-    pub(crate) fn inside<R>(&self, end: End, f: impl FnOnce() -> R) -> anyhow::Result<R> {
+    /// Runs `f` with this thread where one of the processes of a table belongs. What it starts
+    /// stays there.
+    pub(crate) fn at<R>(&self, place: Place, end: End, f: impl FnOnce() -> R) -> anyhow::Result<R> {
+        self.inside(if place == Place::Host { End::Server } else { end }, f)
+    }
+
+    /// Runs `f` with this thread in the namespace of one end.
+    fn inside<R>(&self, end: End, f: impl FnOnce() -> R) -> anyhow::Result<R> {
         let namespace = match end {
             End::Client => &self.client,
             End::Server => &self.server,

@@ -1,4 +1,5 @@
-//! feroce against others, on one cable: two network namespaces joined by veth, MTU 9000.
+//! feroce against others: between two network namespaces joined by a cable (veth, MTU 9000), and
+//! between two processes of one host.
 //!
 //! Each row of a table is a server and a client, one process each. Rows take turns, so that a
 //! machine whose speed changes changes it for all of them, and the best run of each counts. The
@@ -25,7 +26,7 @@ use clap::Parser as _;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use cable::Cable;
+use cable::{Cable, Place};
 use load::Machine;
 use report::{Report, Series};
 use rows::{Row, TABLES};
@@ -42,6 +43,7 @@ Examples:
   compare                      everything, best of 5
   compare --quick              one short round: shows that it runs, the figures mean little
   compare --only feroce,UDP    rows that have one of these words in their names
+  compare --only host          what happens inside one host
   compare --realtime           as root, when the machine is busy with other things")]
 struct Args {
     /// Rounds; the best run of each row counts [default: 5].
@@ -119,12 +121,15 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     for table in TABLES {
         let mut report = Report::new(table);
         report.series.retain(|series| is_wanted(series.row));
+        if report.series.is_empty() {
+            continue;
+        }
         for round in 1..=rounds {
             for series in &mut report.series {
                 if !stop.load(Ordering::Relaxed) {
                     machine.look();
                     progress(&format!("round {round} of {rounds}: {}", series.row.name));
-                    one_run(&runner, &tools, series);
+                    one_run(&runner, &tools, table.place, series);
                 }
             }
         }
@@ -145,12 +150,12 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
 }
 
 /// Measures a row once more, unless it has only failed so far.
-fn one_run(runner: &Runner<'_>, tools: &Tools, series: &mut Series) {
+fn one_run(runner: &Runner<'_>, tools: &Tools, place: Place, series: &mut Series) {
     if series.trouble.is_some() && series.runs.is_empty() {
         return;
     }
     let path = tools.path(series.row.tool);
-    match path.and_then(|path| runner.measure(series.row, &path)) {
+    match path.and_then(|path| runner.measure(place, series.row, &path)) {
         Ok(measured) => series.runs.push(measured),
         Err(_) if runner.stop.load(Ordering::Relaxed) => {}
         Err(why) => series.trouble = Some(format!("{why:#}")),

@@ -70,10 +70,10 @@ pub(crate) fn feroce_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(number(&serde_json::from_str(&said.client)?, "p50_us")?))
 }
 
-/// Its megabytes are of 2^20 bytes. Every message has as many as the row says: 1 MiB.
-pub(crate) fn ucx_bandwidth(said: &Said) -> anyhow::Result<Figure> {
+/// Its megabytes are of 2^20 bytes. How long messages are, it does not say: `SIZE` bytes each.
+pub(crate) fn ucx_bandwidth<const SIZE: u32>(said: &Said) -> anyhow::Result<Figure> {
     let gbit_per_s = ucx(said, "overall_bw")? * MIB * 8.0 / 1e9;
-    Ok(moved(gbit_per_s, ucx(said, "iterations")? * MIB))
+    Ok(moved(gbit_per_s, ucx(said, "iterations")? * f64::from(SIZE)))
 }
 
 pub(crate) fn ucx_rate(said: &Said) -> anyhow::Result<Figure> {
@@ -162,7 +162,7 @@ mod tests {
         );
         assert_eq!(ucx_latency(&said).unwrap().value, 0.388);
         assert_eq!(ucx_rate(&said).unwrap().value, 2e6);
-        let figure = ucx_bandwidth(&said).unwrap();
+        let figure = ucx_bandwidth::<1_048_576>(&said).unwrap();
         assert!((figure.value - 8.388_608).abs() < 1e-9, "{figure:?}");
         assert!((figure.gigabytes.unwrap() - 4.194_304).abs() < 1e-9, "{figure:?}");
         assert!(ucx_latency(&client("Segmentation fault\n")).is_err());

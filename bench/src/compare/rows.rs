@@ -1,11 +1,15 @@
 //! What is measured, as data: who runs, how both ends are started, how the figure is read.
 
+mod host;
+
+use crate::cable::Place;
 use crate::read::{self, Reader};
 use crate::tools::Tool;
 
 /// Rows that are measured in turn, and what is expected of them.
 pub(crate) struct Table {
     pub(crate) title: &'static str,
+    pub(crate) place: Place,
     pub(crate) rows: &'static [Row],
     pub(crate) claims: &'static [Claim],
 }
@@ -93,11 +97,15 @@ impl Wanted {
 }
 
 /// All tables.
-pub(crate) const TABLES: &[Table] = &[Table {
-    title: "two namespaces, veth, MTU 9000, one process at each end",
-    rows: CABLE,
-    claims: CABLE_CLAIMS,
-}];
+pub(crate) const TABLES: &[Table] = &[
+    Table {
+        title: "two namespaces, veth, MTU 9000, one process at each end",
+        place: Place::Cable,
+        rows: CABLE,
+        claims: CABLE_CLAIMS,
+    },
+    host::TABLE,
+];
 
 const IPERF3: &str = "iperf3 TCP";
 const UDP_TRAINS: &str = "UDP, 15 x 4 KiB per call";
@@ -119,11 +127,13 @@ const UCX_RATE: &str = "UCX tcp put 8 B rate";
 const WRITE_RATE: &str = "feroce WRITE 8 B rate, 128 deep";
 const WRITE_RATE_LISTS: &str = "feroce WRITE 8 B rate, lists of 32";
 
+const MIB: u32 = 1 << 20;
+
 /// A row with nothing in it yet but who runs.
 const fn by(tool: Tool, name: &'static str, unit: Unit) -> Row {
     let (door, read): (Door, Reader) = match tool {
         Tool::Iperf3 => (Door::Tcp(5201), read::iperf3),
-        Tool::Ucx => (Door::Tcp(13337), read::ucx_bandwidth),
+        Tool::Ucx => (Door::Tcp(13337), read::ucx_bandwidth::<MIB>),
         Tool::Libfabric => (Door::Tcp(47592), read::libfabric_bandwidth),
         Tool::Feroce => (Door::Tcp(18515), read::feroce_bandwidth),
         Tool::Itself => (Door::Udp(crate::udp::PORT), read::udp_bandwidth),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 
-use crate::cable::{Cable, End, SERVER};
+use crate::cable::{Cable, End, Place, SERVER};
 use crate::clock::{ended_children_cpu_s, nap, now};
 use crate::read::Said;
 use crate::rows::{Door, Row};
@@ -48,10 +48,16 @@ pub(crate) struct Cost {
 
 impl Runner<'_> {
     /// Measures one row with the program at `path`.
-    pub(crate) fn measure(&self, row: &Row, path: &PathBuf) -> anyhow::Result<Measured> {
-        let mut server = self.start(row, path, End::Server)?;
+    pub(crate) fn measure(
+        &self,
+        place: Place,
+        row: &Row,
+        path: &PathBuf,
+    ) -> anyhow::Result<Measured> {
+        let start = |end| self.start(row, path, (place, end));
+        let mut server = start(End::Server)?;
         self.wait_for_door(&mut server, row.door)?;
-        let client = self.start(row, path, End::Client)?;
+        let client = start(End::Client)?;
         // Tools that count and find the machine slow take longer than they were asked to.
         let limit = Duration::from_secs(20 + 10 * u64::from(self.seconds));
         let client = match self.finish(client, limit) {
@@ -76,7 +82,12 @@ impl Runner<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn start(&self, row: &Row, path: &PathBuf, end: End) -> anyhow::Result<Process> {
+    fn start(
+        &self,
+        row: &Row,
+        path: &PathBuf,
+        (place, end): (Place, End),
+    ) -> anyhow::Result<Process> {
         // However this process ends, the kernel ends the other then.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
@@ -90,7 +101,7 @@ impl Runner<'_> {
         };
         command.arg(path).args(expand(args, self.seconds)).envs(row.env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.cable.inside(end, || Process::start(&mut command))?
+        self.cable.at(place, end, || Process::start(&mut command))?
     }
 
     fn wait_for_door(&self, server: &mut Process, door: Door) -> anyhow::Result<()> {

@@ -47,8 +47,8 @@ impl Place {
         Ok(Self { device: bare, gid_index: 0 })
     }
 
-    /// The place from which this machine reaches `peer`. Where that is the address of the peer
-    /// itself, another loopback address stands in: one process has an address to itself.
+    /// The place from which this machine reaches `peer`. That may be where the peer is: processes
+    /// share addresses.
     pub(crate) fn toward(peer: IpAddr) -> anyhow::Result<Self> {
         let any: IpAddr = match peer {
             IpAddr::V4(_) => [0; 4].into(),
@@ -56,16 +56,7 @@ impl Place {
         };
         let probe = UdpSocket::bind((any, 0))?;
         probe.connect((peer, 9)).with_context(|| format!("no way to {peer}"))?;
-        match (probe.local_addr()?.ip(), peer) {
-            (own, IpAddr::V4(v4)) if own == peer && v4.is_loopback() => {
-                let [a, b, c, d] = v4.octets();
-                Self::at([a, b, c, d ^ 3].into())
-            }
-            (own, _) if own == peer => {
-                bail!("{peer} is an address of this machine: say --address or -d, or use --both")
-            }
-            (own, _) => Self::at(own),
-        }
+        Self::at(probe.local_addr()?.ip())
     }
 }
 

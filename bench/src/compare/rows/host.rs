@@ -1,0 +1,143 @@
+//! Two processes of one host, on one address.
+//!
+//! UCX has two kinds of memory here: tags move messages between ordinary buffers (`cma`), puts go
+//! to memory that the two processes share (`posix`).
+
+use super::{Claim, Row, Table, Unit, Wanted, by, claim};
+use crate::cable::Place;
+use crate::read;
+use crate::tools::Tool;
+
+pub(super) const TABLE: Table = Table {
+    title: "two processes of one host, one address",
+    place: Place::Host,
+    rows: ROWS,
+    claims: CLAIMS,
+};
+
+const KIB_64: u32 = 64 << 10;
+
+const UCX_PUT_LAT: &str = "host: UCX put 8 B latency";
+const UCX_TAG_LAT: &str = "host: UCX tag 8 B latency";
+const LIBFABRIC_LAT: &str = "host: libfabric shm 8 B latency";
+const WRITE_LAT: &str = "host: feroce WRITE 8 B latency";
+const SEND_LAT: &str = "host: feroce SEND 8 B latency";
+const UCX_PUT_BW: &str = "host: UCX put 1 MiB";
+const UCX_TAG_BW: &str = "host: UCX tag 1 MiB";
+const LIBFABRIC_BW: &str = "host: libfabric shm 1 MiB ping-pong";
+const WRITE_BW: &str = "host: feroce WRITE 1 MiB";
+const READ_BW: &str = "host: feroce READ 1 MiB";
+const UCX_PUT_BW_64K: &str = "host: UCX put 64 KiB";
+const UCX_TAG_BW_64K: &str = "host: UCX tag 64 KiB";
+const LIBFABRIC_BW_64K: &str = "host: libfabric shm 64 KiB ping-pong";
+const WRITE_BW_64K: &str = "host: feroce WRITE 64 KiB";
+const UCX_RATE: &str = "host: UCX put 8 B rate";
+const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
+
+const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "posix,cma")];
+
+const ROWS: &[Row] = &[
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t ucp_put_lat -s 8 -n {500000/s} -w 1000 -f -v",
+        read: read::ucx_latency,
+        ..by(Tool::Ucx, UCX_PUT_LAT, Unit::Microseconds)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t tag_lat -s 8 -n {500000/s} -w 1000 -f -v",
+        read: read::ucx_latency,
+        ..by(Tool::Ucx, UCX_TAG_LAT, Unit::Microseconds)
+    },
+    Row {
+        server: "-p shm -e rdm -S 8 -I {200000/s}",
+        client: "-p shm -e rdm -S 8 -I {200000/s} {server}",
+        read: read::libfabric_latency,
+        ..by(Tool::Libfabric, LIBFABRIC_LAT, Unit::Microseconds)
+    },
+    Row {
+        server: "perf write lat",
+        client: "perf write lat -s 8 -D {seconds} --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, WRITE_LAT, Unit::Microseconds)
+    },
+    Row {
+        server: "perf send lat",
+        client: "perf send lat -s 8 -D {seconds} --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t ucp_put_bw -s 1048576 -n {5000/s} -w 100 -f -v",
+        ..by(Tool::Ucx, UCX_PUT_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t tag_bw -s 1048576 -n {5000/s} -w 100 -f -v",
+        ..by(Tool::Ucx, UCX_TAG_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "-p shm -e rdm -S 1048576 -I {2000/s}",
+        client: "-p shm -e rdm -S 1048576 -I {2000/s} {server}",
+        ..by(Tool::Libfabric, LIBFABRIC_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 1M -D {seconds} --json {server}",
+        ..by(Tool::Feroce, WRITE_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "perf read bw",
+        client: "perf read bw -s 1M -D {seconds} --json {server}",
+        ..by(Tool::Feroce, READ_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t ucp_put_bw -s 65536 -n {100000/s} -w 100 -f -v",
+        read: read::ucx_bandwidth::<KIB_64>,
+        ..by(Tool::Ucx, UCX_PUT_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t tag_bw -s 65536 -n {50000/s} -w 100 -f -v",
+        read: read::ucx_bandwidth::<KIB_64>,
+        ..by(Tool::Ucx, UCX_TAG_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "-p shm -e rdm -S 65536 -I {20000/s}",
+        client: "-p shm -e rdm -S 65536 -I {20000/s} {server}",
+        ..by(Tool::Libfabric, LIBFABRIC_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 64K -D {seconds} --json {server}",
+        ..by(Tool::Feroce, WRITE_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
+        env: UCX_ENV,
+        client: "{server} -t ucp_put_bw -s 8 -n {5000000/s} -w 1000 -f -v",
+        read: read::ucx_rate,
+        ..by(Tool::Ucx, UCX_RATE, Unit::MessagesPerSecond)
+    },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 8 -t 128 -D {seconds} --json {server}",
+        read: read::feroce_rate,
+        ..by(Tool::Feroce, WRITE_RATE, Unit::MessagesPerSecond)
+    },
+];
+
+const CLAIMS: &[Claim] = &[
+    claim(WRITE_LAT, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
+    claim(SEND_LAT, UCX_TAG_LAT, Some(Wanted::AtMost(1.5))),
+    claim(SEND_LAT, LIBFABRIC_LAT, None),
+    claim(WRITE_BW, UCX_TAG_BW, Some(Wanted::AtLeast(0.8))),
+    claim(WRITE_BW, UCX_PUT_BW, None),
+    claim(WRITE_BW, LIBFABRIC_BW, None),
+    claim(READ_BW, WRITE_BW, None),
+    claim(WRITE_BW_64K, UCX_TAG_BW_64K, Some(Wanted::AtLeast(0.8))),
+    claim(WRITE_BW_64K, UCX_PUT_BW_64K, None),
+    claim(WRITE_BW_64K, LIBFABRIC_BW_64K, None),
+    claim(WRITE_RATE, UCX_RATE, None),
+];
