@@ -7,6 +7,7 @@ use common::{OUR_PSN, PEER_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowConfig,
 };
+use feroce_train::InlineBytes;
 use feroce_wire::{CreditCode, NakCode, Op, Pmtu, Psn, Qpn, Rkey, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
@@ -398,7 +399,9 @@ fn an_acknowledgement_lets_only_one_train_pass() {
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);
-    let sent = script.post_all([1, 2, 3].map(|id| wr(id, SendOp::Send, Data::EMPTY)));
+    // Messages of one length would be one train.
+    let data = |len| Data::Inline(InlineBytes::new(&[0; 8][..len]));
+    let sent = script.post_all([0, 4, 8].map(|len| wr(1, SendOp::Send, data(len))));
     let ops: Vec<_> = sent.iter().map(Packet::op).collect();
     assert_eq!(ops, [Op::SendOnly, Op::Acknowledge, Op::SendOnly, Op::SendOnly]);
 }

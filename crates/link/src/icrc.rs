@@ -100,9 +100,18 @@ impl Sealer {
     /// Writes the packets of a train one after the other, each with its ICRC for identification
     /// 0, 1, 2 and so on, and returns the length.
     pub(crate) fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
-        let mut at = 0;
+        let (src, dst) = (train.path.src, train.path.dst);
+        let (mut at, mut last) = (0, None);
         for i in 0..train.count {
-            at += self.emit(train, udp_sport, (i, i as u16), &mut out[at..]);
+            let len = train.emit(i, &mut out[at..]);
+            let prefix = match last {
+                Some((known, prefix)) if known == len => prefix,
+                _ => self.prefixes.get((Framing::RoceV2, src, dst, udp_sport, len)),
+            };
+            last = Some((len, prefix));
+            let (packet, rest) = out[at..].split_at_mut(len);
+            rest[..ICRC_LEN].copy_from_slice(&prefix.with_ipv4_id(i as u16).seal(packet));
+            at += len + ICRC_LEN;
         }
         at
     }

@@ -235,6 +235,20 @@ impl<'a, R: Right> Loan<'a, R> {
     }
 }
 
+impl Loan<'_, Read> {
+    /// Copies from the start; see [`Grant::<Read>::copy_out`].
+    #[inline]
+    pub fn copy_out(&self, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        if out.len() > self.len {
+            return Err(OutOfBounds);
+        }
+        match self.registration {
+            Some(registration) => registration.region().read_at(self.start, out),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Loan<'_, Write> {
     /// Copies `data` to the start; see [`Grant::<Write>::copy_in`].
     #[inline]

@@ -86,6 +86,14 @@ pub enum Payload {
     One(Grant<Read>),
     /// Granted ranges, gathered in order.
     Gather(Vec<Grant<Read>>),
+    /// Whole packets, headers and padding included, each as long as the first: short messages
+    /// that leave together.
+    Packets {
+        /// The packets, one after the other.
+        bytes: Vec<u8>,
+        /// Length of each.
+        len: usize,
+    },
 }
 
 impl Payload {
@@ -109,6 +117,17 @@ impl Payload {
             }
             Self::One(grant) => grant.copy_out(offset, out).is_ok(),
             Self::Gather(grants) => gather(grants, offset, out),
+            // What they carry lies between their headers.
+            Self::Packets { .. } => false,
+        }
+    }
+
+    /// Packet `i`, if it is written out already.
+    #[inline]
+    pub(crate) fn packet(&self, i: u32) -> Option<&[u8]> {
+        match self {
+            Self::Packets { bytes, len } => bytes.chunks_exact((*len).max(1)).nth(i as usize),
+            _ => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Trains that an engine wants sent.
 
-use feroce_wire::{Bth, Opcode};
+use feroce_wire::{Bth, BthView, Opcode};
 
 use crate::{Path, Payload};
 
@@ -64,11 +64,12 @@ impl TrainOps {
     }
 }
 
-/// A run of packets of one message to one destination.
+/// A run of packets to one destination: of one message, or of several short ones.
 ///
 /// Invariants that the engine keeps: `count` is at least 1; every packet but the last carries
 /// `stride` payload bytes; no packet is longer than the first, so a link may hand the whole run
-/// to segmentation offload.
+/// to segmentation offload. With [`Payload::Packets`] there are `count` of those, and only `path`
+/// and `bth`, which is that of the first, say anything beside them.
 #[derive(Debug)]
 pub struct Train {
     /// Where it goes.
@@ -110,6 +111,9 @@ impl Train {
     /// The BTH of packet `i`, complete.
     #[inline]
     pub fn bth(&self, i: u32) -> Bth {
+        if let Some(packet) = self.payload.packet(i) {
+            return BthView::new_checked(packet).map_or(self.bth, BthView::to_repr);
+        }
         let is_last = i + 1 == self.count;
         let opcode = if i == 0 {
             self.ops.first
@@ -140,6 +144,9 @@ impl Train {
     /// Length of packet `i` from the BTH to the end of the padding; the ICRC is not counted.
     #[inline]
     pub fn packet_len(&self, i: u32) -> usize {
+        if let Payload::Packets { len, .. } = self.payload {
+            return len;
+        }
         let (_, len) = self.payload_range(i);
         Bth::LEN + self.ext(i).as_slice().len() + len.next_multiple_of(4)
     }
@@ -147,6 +154,9 @@ impl Train {
     /// Length of all packets together, counted as in [`Train::packet_len`].
     #[inline]
     pub fn total_len(&self) -> usize {
+        if let Payload::Packets { bytes, .. } = &self.payload {
+            return bytes.len();
+        }
         match self.count {
             1 => self.packet_len(0),
             2 => self.packet_len(0) + self.packet_len(1),
@@ -166,6 +176,10 @@ impl Train {
     #[inline]
     pub fn emit(&self, i: u32, out: &mut [u8]) -> usize {
         assert!(i < self.count, "packet {i} of a train of {}", self.count);
+        if let Some(packet) = self.payload.packet(i) {
+            out[..packet.len()].copy_from_slice(packet);
+            return packet.len();
+        }
         let bth = self.bth(i);
         let ext = self.ext(i).as_slice();
         let (start, len) = self.payload_range(i);

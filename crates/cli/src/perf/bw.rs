@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use feroce::Cqe;
+use feroce::{Cqe, SendWr};
 
 use super::clock::{self, nanos};
 use super::end::{End, Idle, succeeded};
@@ -38,6 +38,7 @@ struct Pump {
     flows: Vec<Flow>,
     started: Instant,
     ended: Option<Instant>,
+    wrs: Vec<SendWr>,
     cqes: Vec<Cqe>,
 }
 
@@ -56,6 +57,7 @@ impl Pump {
             flows: end.qps.iter().map(|_| Flow::default()).collect(),
             started,
             ended: None,
+            wrs: Vec::new(),
             cqes: Vec::with_capacity(BATCH),
         }
     }
@@ -112,12 +114,11 @@ impl Pump {
         }
         let (every, target) = (self.every, self.target);
         let reports = |seq: u64| closing || seq + 1 == target || (seq + 1).is_multiple_of(every);
-        let wrs: Vec<_> = (first..first + n)
-            .map(|seq| end.request(i, (i as u64) << 48 | seq, self.size, reports(seq)))
-            .collect();
+        let wr = |seq: u64| end.request(i, (i as u64) << 48 | seq, self.size, reports(seq));
+        self.wrs.extend((first..first + n).map(wr));
         flow.reporting.extend((first..first + n).filter(|&seq| reports(seq)).map(|s| (s, now)));
         flow.posted += n;
-        end.qps[i].post_send(wrs).context("cannot post")?;
+        end.qps[i].post_send(self.wrs.drain(..)).context("cannot post")?;
         Ok(true)
     }
 

@@ -38,6 +38,35 @@ pub(super) fn gather(
     Ok(Payload::Gather(grants))
 }
 
+/// Copies the data of a work request, which has as many bytes as `out`.
+#[inline]
+pub(super) fn gather_into(
+    mrs: &MrTable,
+    pd: PdId,
+    data: &Data,
+    out: &mut [u8],
+) -> Result<(), WcStatus> {
+    let sges = match data {
+        Data::Inline(bytes) => {
+            out.copy_from_slice(bytes.as_slice());
+            return Ok(());
+        }
+        Data::Sges(sges) => sges.as_slice(),
+    };
+    let mut rest = out;
+    for piece in Pieces::new(sges, 0, rest.len()) {
+        let (now, later) = rest.split_at_mut(piece.len as usize);
+        let addr = piece.addr.ok_or(WcStatus::LocalProtection)?;
+        let loan = mrs.lend_local::<Read>(pd, piece.sge.lkey, addr, piece.len);
+        let copied = loan.map(|loan| loan.copy_out(now).is_ok());
+        if copied != Ok(true) {
+            return Err(WcStatus::LocalProtection);
+        }
+        rest = later;
+    }
+    Ok(())
+}
+
 /// Why received bytes could not be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ScatterError {

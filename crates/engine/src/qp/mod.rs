@@ -15,6 +15,7 @@ mod replay;
 mod replies;
 mod requester;
 mod responder;
+mod run;
 mod shape;
 mod state;
 mod unreliable;

@@ -15,7 +15,7 @@ use crate::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
 
 /// Why nothing can be sent although there is work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Blocked {
+pub(super) enum Blocked {
     /// No work request, or one that must wait for an answer that is on its way.
     NoWork,
     /// The window of the destination is full.
@@ -123,7 +123,10 @@ impl Qp {
                 }
             }
             return match self.send_from_cursor(core, now, caps, out) {
-                Ok(()) => self.after_send(core, now),
+                Ok(()) => {
+                    self.extend_run(core, now, caps, out);
+                    self.after_send(core, now);
+                }
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
                     if let Some(peer) = self.peer {
@@ -137,7 +140,8 @@ impl Qp {
 
     /// Starts the next work request of the send queue: executes it if it is local, gives it PSNs
     /// if it is not.
-    fn start_next(&mut self, core: &mut Core) -> Result<(), Blocked> {
+    #[inline]
+    pub(super) fn start_next(&mut self, core: &mut Core) -> Result<(), Blocked> {
         if self.state != QpState::Rts || self.req.halted {
             return Err(Blocked::NoWork);
         }

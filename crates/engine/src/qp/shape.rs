@@ -84,10 +84,7 @@ impl Shape {
     /// The train of `piece`.
     #[inline]
     pub(super) fn new(wr: &SendWr, piece: Piece<'_>, caps: &LinkCaps) -> Self {
-        let xrc = match wr.dest {
-            Dest::Xrc(srqn) => Ext::NONE.with(|out| XrcEth { srqn }.emit(out)),
-            _ => Ext::NONE,
-        };
+        let xrc = xrc_ext(wr);
         match message(&wr.op, piece.flight.len) {
             Some(message) => Self::of_message(&message, xrc, piece, caps),
             None => Self::of_request(&wr.op, piece, xrc),
@@ -174,6 +171,24 @@ impl Shape {
     fn single(op: Op, head: Ext, payload: usize) -> Self {
         let (body, tail) = (Ext::NONE, Ext::NONE);
         Self { first: op, middle: op, last: op, head, body, tail, count: 1, psns: 1, payload }
+    }
+}
+
+/// Opcode and extension headers of a message of one packet with `len` bytes; `None` for other
+/// operations.
+#[inline]
+pub(super) fn only(wr: &SendWr, len: u32) -> Option<(Op, Ext)> {
+    let message = message(&wr.op, len)?;
+    let [.., op] = *message.ops;
+    Some((op, message.with_end(message.with_start(xrc_ext(wr)))))
+}
+
+/// What every packet of a request carries.
+#[inline]
+fn xrc_ext(wr: &SendWr) -> Ext {
+    match wr.dest {
+        Dest::Xrc(srqn) => Ext::NONE.with(|out| XrcEth { srqn }.emit(out)),
+        _ => Ext::NONE,
     }
 }
 

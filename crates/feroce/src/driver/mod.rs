@@ -81,8 +81,9 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// Takes what has arrived, answers, sends what is due, and tells consumers.
-    fn drive(&mut self, now: Instant, turn: Turn) -> io::Result<bool> {
+    /// Takes what has arrived, answers, sends what is due, and tells consumers. Says whether
+    /// there was anything to do; `None` if that is certain without a closer look.
+    fn drive(&mut self, now: Instant, turn: Turn) -> io::Result<Option<bool>> {
         let mut busy = false;
         let (budget, may_wait) = match turn {
             Turn::Send => (0, false),
@@ -97,6 +98,9 @@ impl State {
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
+        } else if !busy && turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
+            // Whoever polls mostly finds this.
+            return Ok(None);
         }
         loop {
             let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
@@ -104,9 +108,16 @@ impl State {
             let told = self.tell();
             // What the link is too full for waits, and so does what would come after it.
             if !told && (!more || !self.waiting.is_empty()) {
-                return Ok(busy);
+                return Ok(Some(busy));
             }
         }
+    }
+
+    /// Whether it is time for connection management to do something by itself.
+    #[inline]
+    fn is_cm_due(&self, now: Instant) -> bool {
+        let due = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
+        due.is_some_and(|at| at <= now)
     }
 
     /// Passes on what the engine tells. True if connection management has something to do now.
@@ -327,12 +338,14 @@ impl Driver {
     ) -> bool {
         let mut busy = false;
         loop {
-            match state.drive(now, turn) {
-                Ok(driven) => busy |= driven,
-                Err(e) => tracing::warn!("link: {e}"),
-            }
+            let driven = state.drive(now, turn).unwrap_or_else(|e| {
+                tracing::warn!("link: {e}");
+                Some(false)
+            });
+            busy |= driven == Some(true);
             turn = Turn::Send;
-            let deadline = state.deadline(now);
+            // What nobody touched is due when it was.
+            let deadline = driven.and_then(|_| state.deadline(now));
             drop(state);
             self.plan(deadline);
             // Pairs with the fence in `kick`: either we see the bell, or the poster gets the lock.

@@ -10,6 +10,9 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use super::{Driver, NEVER, Turn};
 use crate::device::watch::Watch;
 
+/// How long the thread stays awake after it had something to do.
+const LINGER_NS: u64 = 20_000;
+
 /// Starts the thread.
 pub(super) fn spawn(
     driver: Arc<Driver>,
@@ -66,8 +69,27 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         }
         // While we are awake, nobody needs to wake us.
         driver.planned.store(0, Ordering::Relaxed);
-        let now = driver.now();
-        driver.finish(driver.lock(), now, Turn::Receive);
+        linger(driver);
+    }
+}
+
+/// Drives until nothing has happened for a while: where packets come one after the other, to go to
+/// sleep between them, and to be woken by their sender, costs both more than the packets do.
+fn linger(driver: &Driver) {
+    let mut last = driver.now();
+    let mut now = last;
+    loop {
+        if driver.finish(driver.lock(), now, Turn::Receive) {
+            last = now;
+        }
+        now = driver.now();
+        if now.nanos_since(last) >= LINGER_NS
+            || driver.stop.load(Ordering::Relaxed)
+            || driver.stand_by_ns(now).is_some()
+        {
+            return;
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -10,7 +10,7 @@ use super::QpHandle;
 const GATHER_FROM: usize = 2;
 
 /// Most sends that wait for each other.
-const GATHER_MOST: usize = 32;
+const GATHER_MOST: usize = 64;
 
 /// Posts sends to a queue pair.
 ///

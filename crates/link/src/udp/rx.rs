@@ -18,11 +18,8 @@ pub(super) fn control_space() -> Vec<u8> {
 }
 
 /// How often in a row only the socket that had something last is asked, while there are others.
+/// Whoever polls mostly waits for an answer from where the last one came from.
 const MAX_STREAK: u32 = 16;
-
-/// As what part of that it counts if there was nothing. Whoever polls mostly waits for an answer
-/// from where the last one came from.
-const MISS: u32 = MAX_STREAK / 4;
 
 /// One datagram, or several that the kernel merged.
 struct Datagram {
@@ -44,7 +41,7 @@ impl UdpLink {
         let is_hot = !self.is_full && (only_one || self.streak < MAX_STREAK);
         if let Some(fd) = self.hot.filter(|_| is_hot) {
             let taken = self.receive_from(fd, budget, sink)?;
-            self.streak = self.streak.saturating_add(if taken > 0 { 1 } else { MISS });
+            self.streak = self.streak.saturating_add(1);
             return Ok(taken);
         }
         self.streak = 0;
