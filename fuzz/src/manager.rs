@@ -44,15 +44,17 @@ pub fn cm_manager(bytes: &[u8]) {
         seed: 1,
         max_half_open: LIMIT,
         max_remembered: LIMIT,
+        patience_ns: 1_000_000,
+        max_early: LIMIT,
         answers_per_second: 100,
         max_queued: 64,
         ..Config::default()
     };
     let mut manager = Manager::new(config);
-    for service in services() {
-        manager.listen(service, Accepts::Any, 8).expect("nobody listens yet");
-    }
     let now = Instant::from_nanos(1_000_000_000);
+    for service in services() {
+        manager.listen(now, service, Accepts::Any, 8).expect("nobody listens yet");
+    }
     let mut world = World { manager, now, known: BTreeMap::new(), sent: Vec::new() };
     for _ in 0..MAX_ACTIONS {
         if input.is_empty() {

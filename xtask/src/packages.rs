@@ -78,6 +78,12 @@ const PACKAGES: &[Package] = &[
         without: "the programs of UCX are not run",
     },
     Package {
+        name: "libfabric-bin",
+        program: "fi_pingpong",
+        reason: "programs of libfabric, to run as they are",
+        without: "the programs of libfabric are not run",
+    },
+    Package {
         name: "rdma-core",
         program: "",
         reason: "its test-suite for Python, to run as it is",

@@ -2,6 +2,8 @@
 //! cable between them. What is run is a table, which the README shows.
 
 mod common;
+#[path = "programs/measuring.rs"]
+mod measuring;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
@@ -16,11 +18,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, park_timeout};
 use std::time::Duration;
 
+use measuring::{LIBFABRIC, PERFTEST, PERFTEST_CM, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD};
 use netns::{Cable, ip, with_cable};
-use tables::{
-    IBVERBS_UTILS, MIXED, PERFTEST, Package, Program, RDMACM_UTILS, Ready, Sides, UCX_RC, UCX_UD,
-    pair,
-};
+use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
 
 /// How to make the linker take our library, as `feroce run` does.
 struct Library {
@@ -115,12 +115,13 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
             let client = cable.in_b(|| library.start(program.name, &format!("{options} 10.9.0.1")));
             [client, server].map(end).into()
         }
-        Sides::Roles { server, client, ready } => {
+        Sides::Roles { server, client, ready, ends } => {
             let mut server = cable.in_a(|| library.start(server, options));
             let pid = server.id();
             let is_ready = || match ready {
                 Ready::Member => is_member(),
-                Ready::Soon | Ready::Endless => is_device_open() && is_idle(pid),
+                Ready::Port(port) => is_listened_on(port),
+                Ready::Soon => is_device_open() && is_idle(pid),
             };
             if !wait_until(&mut server, cable, is_ready) {
                 return vec![end(server)];
@@ -134,7 +135,7 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
                 }
                 output = client();
             }
-            if ready == Ready::Endless {
+            if !ends {
                 let pid = pid.to_string();
                 assert!(Command::new("kill").arg(&pid).status().expect("kill").success());
                 server.wait().expect("gone");
@@ -198,6 +199,13 @@ fn the_programs_of_perftest_run() {
 }
 
 #[test]
+fn the_programs_of_perftest_connect_by_address() {
+    if is_installed(&PERFTEST_CM) {
+        with_cable(9000, |cable| try_package(&PERFTEST_CM, cable));
+    }
+}
+
+#[test]
 fn the_programs_of_rdmacm_utils_run() {
     if is_installed(&RDMACM_UTILS) {
         with_cable(1500, |cable| try_package(&RDMACM_UTILS, cable));
@@ -215,9 +223,17 @@ fn either_end_may_be_a_command_of_ours() {
 fn ucx_takes_the_devices() {
     if is_installed(&UCX_RC) {
         with_cable(1500, |cable| {
-            try_package(&UCX_RC, cable);
-            try_package(&UCX_UD, cable);
+            for package in [UCX_RC, UCX_UD, UCX_IPV6, UCX_TRANSPORTS] {
+                try_package(&package, cable);
+            }
         });
+    }
+}
+
+#[test]
+fn libfabric_takes_the_devices() {
+    if is_installed(&LIBFABRIC) {
+        with_cable(1500, |cable| try_package(&LIBFABRIC, cable));
     }
 }
 
@@ -295,12 +311,22 @@ fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     });
 }
 
-const PACKAGES: [Package; 5] = [IBVERBS_UTILS, RDMACM_UTILS, PERFTEST, UCX_RC, UCX_UD];
+const PACKAGES: &[Package] = &[
+    IBVERBS_UTILS,
+    RDMACM_UTILS,
+    PERFTEST,
+    PERFTEST_CM,
+    LIBFABRIC,
+    UCX_RC,
+    UCX_UD,
+    UCX_IPV6,
+    UCX_TRANSPORTS,
+];
 
 /// The table of the README.
 fn table() -> String {
-    let mut table = "| package | program | run with |\n|---|---|---|\n".to_owned();
-    for Package { name: package, environment, programs } in PACKAGES {
+    let mut table = "| package | version | program | run with |\n|---|---|---|---|\n".to_owned();
+    for Package { name: package, version, environment, programs } in PACKAGES {
         for runs in programs.chunk_by(|one, next| one.name == next.name) {
             let options = runs.iter().flat_map(|program| program.options);
             let quoted = |options: &&str| match *options {
@@ -312,10 +338,14 @@ fn table() -> String {
             if let Some((name, value)) = environment.first() {
                 options = format!("`{name}={value}`: {options}");
             }
-            writeln!(table, "| {package} | `{}` | {options} |", runs[0].name).expect("written");
+            let program = runs[0].name;
+            writeln!(table, "| {package} | {version} | `{program}` | {options} |")
+                .expect("written");
         }
     }
-    table + "| ibverbs-utils | `ibv_asyncwatch` | a cable that is pulled and put back |\n"
+    let watch = "`ibv_asyncwatch` | a cable that is pulled and put back";
+    let Package { name, version, .. } = IBVERBS_UTILS;
+    table + &format!("| {name} | {version} | {watch} |\n")
 }
 
 #[test]
@@ -323,4 +353,20 @@ fn the_readme_lists_what_is_run() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = fs::read_to_string(readme).expect("the README");
     assert!(text.contains(&table()), "the table should read:\n{}", table());
+}
+
+#[test]
+fn the_versions_are_those_that_are_run() {
+    for Package { name, version, .. } in PACKAGES {
+        let mut query = Command::new("dpkg-query");
+        let query = query.args(["--show", "--showformat=${Version}", name]);
+        let Some(installed) = common::output(query, "dpkg") else { return };
+        let installed = String::from_utf8_lossy(&installed.stdout);
+        if installed.is_empty() {
+            common::skip::<()>(name, name);
+        } else {
+            let upstream = installed.rsplit_once('-').map_or(&*installed, |(version, _)| version);
+            assert_eq!(upstream, *version, "{name}");
+        }
+    }
 }

@@ -26,6 +26,10 @@ pub struct Config {
     /// Connections in time-wait and answers that are remembered for duplicates; the oldest are
     /// forgotten when there are more.
     pub max_remembered: usize,
+    /// How long a request waits for somebody to listen before it is refused. Linux refuses at once.
+    pub patience_ns: u64,
+    /// Requests that wait for somebody to listen; more are refused at once.
+    pub max_early: usize,
     /// Answers per second to messages that belong to no connection; more are not sent.
     pub answers_per_second: u32,
     /// Datagrams that wait to be sent; more count as lost.
@@ -45,6 +49,8 @@ impl Default for Config {
             mra_timeout: 24,
             max_half_open: 8192,
             max_remembered: 16_384,
+            patience_ns: 0,
+            max_early: 64,
             answers_per_second: 10_000,
             max_queued: 65_536,
         }

@@ -23,6 +23,7 @@ extern crate alloc;
 mod config;
 mod conn;
 mod counters;
+mod early;
 mod event;
 mod listen;
 mod manager;

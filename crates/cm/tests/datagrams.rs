@@ -25,7 +25,7 @@ fn ask() -> (Side, ConnId, SidrReq) {
 
 fn asked(req: &SidrReq) -> (Side, ConnId) {
     let mut side = Side::new(B);
-    side.manager.listen(SERVICE, Accepts::Any, 2).unwrap();
+    side.manager.listen(side.now, SERVICE, Accepts::Any, 2).unwrap();
     side.receive(&CmMessage::SidrReq(*req));
     match side.events().as_slice() {
         [Event::SidrRequest(incoming)] => {

@@ -20,7 +20,7 @@ fn stranger(n: u32) -> (Peer, Req) {
 #[test]
 fn a_backlog_that_is_full_refuses() {
     let mut side = Side::new(B);
-    let listener = side.manager.listen(common::SERVICE, Accepts::Any, 2).unwrap();
+    let listener = side.manager.listen(side.now, common::SERVICE, Accepts::Any, 2).unwrap();
     for n in 0..3 {
         let (from, req) = stranger(n);
         side.receive_from(from, &CmMessage::Req(req));
@@ -39,7 +39,7 @@ fn a_backlog_that_is_full_refuses() {
 fn requests_that_nobody_confirms_are_bounded() {
     let config = Config { max_half_open: 50, answers_per_second: 100, ..Config::default() };
     let mut side = Side::with(B, config);
-    side.manager.listen(common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
     for n in 0..1000 {
         let (from, req) = stranger(n);
         side.receive_from(from, &CmMessage::Req(req));
@@ -69,7 +69,7 @@ fn answers_to_strangers_are_rationed() {
 fn what_is_remembered_is_bounded_and_its_end_is_told() {
     let config = Config { max_remembered: 10, ..Config::default() };
     let mut side = Side::with(B, config);
-    side.manager.listen(common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
     let mut ended = Vec::new();
     for n in 0..30 {
         let (from, req) = stranger(n);
@@ -96,7 +96,7 @@ fn what_is_remembered_is_bounded_and_its_end_is_told() {
 #[test]
 fn a_flood_leaves_connections_alone() {
     let mut side = Side::new(A);
-    side.manager.listen(ServiceId(9), Accepts::Any, 4).unwrap();
+    side.manager.listen(side.now, ServiceId(9), Accepts::Any, 4).unwrap();
     let (conn, request) = side.connect();
     side.receive(&CmMessage::Rep(rep(0x55, &request)));
     side.manager.ready(conn).unwrap();

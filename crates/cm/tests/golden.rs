@@ -100,7 +100,7 @@ impl Replay {
             said.iter().any(|s| matches!(&s.message, CmMessage::Rej(rej) if rej.reason == nobody));
         if !is_client && !nobody_listens {
             for service in said.iter().filter_map(|s| service_of(&s.message)) {
-                let _ = manager.listen(service, Accepts::Any, 8);
+                let _ = manager.listen(Instant::from_nanos(1), service, Accepts::Any, 8);
             }
         }
         Self {

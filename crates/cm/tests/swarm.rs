@@ -52,7 +52,7 @@ impl Node {
     fn new(gid: Gid, seed: u64, lives: u64) -> Self {
         let seed = seed ^ u64::from(gid.0[15]) << 32 ^ lives << 48;
         let mut manager = Manager::new(Config { seed, ..Config::default() });
-        manager.listen(SERVICE, Accepts::Any, 64).unwrap();
+        manager.listen(Instant::from_nanos(0), SERVICE, Accepts::Any, 64).unwrap();
         let qpn = 0x100 + 0x1000 * lives as u32;
         Self { gid, manager, stories: BTreeMap::new(), qpn, lives }
     }

@@ -65,11 +65,11 @@ impl WeakContext {
         running.map(Context::listening).transpose()
     }
 
-    /// Sends what waits to leave together with something else, unless somebody else is about to:
-    /// for a process that is about to end without closing what it opened.
-    pub fn flush(&self) {
+    /// Sends what still waits, ends connections and completes captures: for a process that is
+    /// about to end without closing what it opened.
+    pub fn take_leave(&self) {
         if let Some(inner) = self.inner.upgrade() {
-            inner.driver.kick();
+            inner.driver.take_leave();
         }
     }
 }

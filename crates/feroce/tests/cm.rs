@@ -116,6 +116,35 @@ fn refusals_say_why() {
 }
 
 #[test]
+fn a_request_may_come_a_moment_before_its_listener() {
+    let ((server, ip), (client, _)) = (host(129, 1), host(129, 2));
+    let (asked, asking) = (server.event_channel().unwrap(), client.event_channel().unwrap());
+    let to = (ip, 7471).into();
+    let id = resolved(&asking, PortSpace::Tcp, to);
+    let _qp = qp_for(&id);
+    // Both are bound and know of it, so nothing is left to do but to listen.
+    let listener = asked.create_id(PortSpace::Tcp).unwrap();
+    listener.bind(to).unwrap();
+    id.connect(&ConnParam::default()).unwrap();
+    listener.listen(1).unwrap();
+    expect(&asked, EventKind::ConnectRequest);
+}
+
+#[test]
+fn a_process_that_ends_takes_leave_of_its_peers() {
+    let ((server, ip), (client, _)) = (host(128, 1), host(128, 2));
+    let leaving = client.context_for(Ipv4Addr::new(127, 128, 0, 2).into()).unwrap().downgrade();
+    let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
+    let to = listener.local_addr();
+    let asking = std::thread::spawn(move || Connector::new(&client).connect(to));
+    let there = listener.accept().unwrap().accept().unwrap();
+    let here = asking.join().unwrap().unwrap();
+    leaving.take_leave();
+    there.wait_disconnected().unwrap();
+    drop(here);
+}
+
+#[test]
 fn ids_work_call_by_call() {
     let ((server, ip), (client, _)) = (host(132, 1), host(132, 2));
     let (asked, asking) = (server.event_channel().unwrap(), client.event_channel().unwrap());

@@ -244,6 +244,10 @@ impl Checker {
 impl<L: Link> Link for Verified<L> {
     forward_to_inner!();
 
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
     fn abandon(&mut self) {
         self.inner.abandon();
     }

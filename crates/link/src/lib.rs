@@ -116,6 +116,9 @@ pub trait Link: Send {
     /// This is the copy in a child of the process that has the link: dropping it must close the
     /// child's descriptors and do nothing else, for whatever they lead to is the parent's.
     fn abandon(&mut self) {}
+
+    /// The process is about to end without dropping this: layers write what they have kept back.
+    fn save(&mut self) {}
 }
 
 /// The methods of [`Link`] that layers leave to the link below, `self.inner`.
@@ -213,6 +216,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn counters(&self) -> LinkCounters {
         (**self).counters()
+    }
+
+    fn save(&mut self) {
+        (**self).save();
     }
 
     fn abandon(&mut self) {

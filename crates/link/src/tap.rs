@@ -96,6 +96,10 @@ impl<L: Link> Tapped<L> {
 impl<L: Link> Link for Tapped<L> {
     forward_to_inner!();
 
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
     fn abandon(&mut self) {
         self.inner.abandon();
     }

@@ -107,6 +107,10 @@ impl Log {
 impl<L: Link> Link for Trace<L> {
     forward_to_inner!();
 
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
     fn abandon(&mut self) {
         // The parent writes what waits.
         self.log.out.take().map(BufWriter::into_parts);

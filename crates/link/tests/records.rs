@@ -308,8 +308,11 @@ fn what_is_recorded_is_written_after_a_while() {
     link.flush().expect("written");
     assert_eq!(written(), 6);
     link.send(at_us(7000), &one).expect("sent");
-    drop(link);
+    link.save();
     assert_eq!(written(), 7);
+    link.send(at_us(7000), &one).expect("sent");
+    drop(link);
+    assert_eq!(written(), 8);
 }
 
 /// A disk that is full after some bytes.

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::Gid;
@@ -28,6 +28,9 @@ const EXACTLY: u8 = 2;
 
 /// The lifetime of packets that Linux assumes on Ethernet, as a code.
 const PACKET_LIFETIME: u8 = 16;
+
+/// What `localhost` stands for.
+const LOCALHOST: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// An id.
 #[repr(C)]
@@ -147,6 +150,11 @@ impl Id {
             // SAFETY: as above.
             unsafe { (*public).route.addr.dst = dst };
         }
+        // Linux takes this address for any address, so that programs expect no device with it.
+        let is_localhost = |addr: SocketAddr| LOCALHOST.contains(&addr.ip());
+        if peer.is_none() && local.is_some_and(is_localhost) {
+            return Ok(());
+        }
         let Some(adapter) = self.id.context() else { return Ok(()) };
         let ibaddr = rdma_ib_addr { sgid: gid_of(local), dgid: gid_of(peer), pkey: PKEY.to_be() };
         // SAFETY: as above.
@@ -234,8 +242,8 @@ impl Id {
 /// An address as the port knows it; zero if there is none.
 fn gid_of(addr: Option<SocketAddr>) -> ibv_gid {
     let gid = match addr.map(|addr| addr.ip()) {
-        Some(std::net::IpAddr::V4(ip)) => Gid::from_ipv4(ip.octets()),
-        Some(std::net::IpAddr::V6(ip)) => Gid(ip.octets()),
+        Some(IpAddr::V4(ip)) => Gid::from_ipv4(ip.octets()),
+        Some(IpAddr::V6(ip)) => Gid(ip.octets()),
         None => Gid::default(),
     };
     devices::gid(gid)

@@ -37,15 +37,15 @@ pub(crate) fn counters() -> Vec<(String, Counters)> {
     open.collect()
 }
 
-/// Sends acknowledgements that still wait: a program that has received all that it wants may
-/// exit at once, and its peer shall not be left to wonder.
-extern "C" fn flush_at_exit() {
+/// A program that has received all that it wants may exit at once, and its peers shall not be left
+/// to wonder. With adapters of the kernel, the kernel tells them.
+extern "C" fn leave_at_exit() {
     // Whoever has the lock may be the thread that exits.
     let Ok(running) = RUNNING.try_lock() else { return };
-    running.iter().for_each(|(_, context)| context.flush());
+    running.iter().for_each(|(_, context)| context.take_leave());
 }
 
 /// Called by the dynamic linker at exit.
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static FLUSH_AT_EXIT: extern "C" fn() = flush_at_exit;
+static LEAVE_AT_EXIT: extern "C" fn() = leave_at_exit;

@@ -2,17 +2,17 @@
 
 /// Runs of one program. Every line of `options` is a run; with an address behind it on one of the
 /// two machines, if the program has two sides.
-pub struct Program {
-    pub name: &'static str,
-    pub sides: Sides,
-    pub options: &'static [&'static str],
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) sides: Sides,
+    pub(crate) options: &'static [&'static str],
     /// What the client must say, white space aside; `%b` and `%n` stand for bytes and repetitions.
     /// A server need only end well: some have nothing to say.
-    pub says: &'static str,
+    pub(crate) says: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Sides {
+pub(crate) enum Sides {
     /// It runs alone.
     One,
     /// A server that listens on a TCP port, and a client that is told its address.
@@ -22,30 +22,38 @@ pub enum Sides {
         alike: bool,
     },
     /// Two sides that are told what they are: how each is called, with options that come first.
-    Roles { server: &'static str, client: &'static str, ready: Ready },
+    Roles {
+        server: &'static str,
+        client: &'static str,
+        ready: Ready,
+        /// Whether the server ends by itself.
+        ends: bool,
+    },
 }
 
-/// How to see that a server can be reached that is only known to its own connection manager.
+/// How to see that a server can be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ready {
-    /// Its device is open and it waits for something, so most likely it listens. A client that
-    /// comes too early is refused, and starts again.
+pub(crate) enum Ready {
+    /// Only its connection manager knows. Its device is open and it waits for something, so most
+    /// likely it listens. A client that comes too early is refused, and starts again.
     Soon,
-    /// The same, and it does not end by itself.
-    Endless,
+    /// It listens on this TCP port.
+    Port(u16),
     /// It is a member of the multicast group 239.1.1.1.
     Member,
 }
 
 /// A package and its programs.
-pub struct Package {
-    pub name: &'static str,
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    /// Without the revision of Debian.
+    pub(crate) version: &'static str,
     /// Settings that its programs are run with.
-    pub environment: &'static [(&'static str, &'static str)],
-    pub programs: &'static [Program],
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    pub(crate) programs: &'static [Program],
 }
 
-const fn alone(
+pub(crate) const fn alone(
     name: &'static str,
     options: &'static [&'static str],
     says: &'static str,
@@ -61,23 +69,27 @@ pub(crate) const fn pair(
     Program { name, sides: Sides::Two { port: 18515, alike: true }, options, says }
 }
 
-const fn ucx(options: &'static [&'static str]) -> Program {
-    let sides = Sides::Two { port: 13337, alike: false };
-    Program { name: "ucx_perftest", sides, options, says: "Final: " }
-}
-
-const fn roles(
+pub(crate) const fn roles(
     name: &'static str,
     [server, client]: [&'static str; 2],
     ready: Ready,
     options: &'static [&'static str],
     says: &'static str,
 ) -> Program {
-    Program { name, sides: Sides::Roles { server, client, ready }, options, says }
+    Program { name, sides: Sides::Roles { server, client, ready, ends: true }, options, says }
 }
 
-pub const IBVERBS_UTILS: Package = Package {
+/// The same for a server that goes on for ever.
+pub(crate) const fn endless(mut program: Program) -> Program {
+    if let Sides::Roles { ends, .. } = &mut program.sides {
+        *ends = false;
+    }
+    program
+}
+
+pub(crate) const IBVERBS_UTILS: Package = Package {
     name: "ibverbs-utils",
+    version: "44.0",
     environment: &[],
     programs: &[
         alone("ibv_devices", &[""], "feroce0"),
@@ -106,58 +118,9 @@ pub const IBVERBS_UTILS: Package = Package {
     ],
 };
 
-pub const PERFTEST: Package = Package {
-    name: "perftest",
-    environment: &[],
-    programs: &[
-        pair(
-            "ib_send_bw",
-            &[
-                "-F -n 100 -s 65536",
-                "-F -n 100 -s 65536 -e",
-                "-F -n 100 -s 65536 -c UC",
-                "-F -n 100 -s 1024 -c UD",
-                "-F -n 100 -s 65536 -c XRC",
-            ],
-            "%b %n ",
-        ),
-        pair("ib_send_bw", &["-F -n 100 -s 4096 -q 2 --use-srq"], "4096 200 "),
-        pair("ib_send_lat", &["-F -n 100 -s 2", "-F -n 100 -s 64 -c UD"], "%b %n "),
-        pair(
-            "ib_write_bw",
-            &[
-                "-F -n 100 -s 65536",
-                "-F -n 100 -s 65536 -b",
-                "-F -n 100 -s 4096 -c UC",
-                "-F -n 100 -s 65536 -c XRC",
-            ],
-            "%b %n ",
-        ),
-        pair("ib_write_bw", &["-F -n 100 -s 65536 -q 4 -b"], "65536 400 "),
-        pair("ib_write_bw", &["-F -n 10 -a", "-F -n 10 -a -b"], "8388608 10 "),
-        pair("ib_write_lat", &["-F -n 100 -s 2"], "%b %n "),
-        pair("ib_read_bw", &["-F -n 100 -s 65536", "-F -n 100 -s 65536 -o 1"], "%b %n "),
-        pair("ib_read_lat", &["-F -n 100 -s 2"], "%b %n "),
-        pair("ib_atomic_bw", &["-F -n 100", "-F -n 100 -A CMP_AND_SWAP"], "8 100 "),
-        pair("ib_atomic_lat", &["-F -n 100"], "8 100 "),
-    ],
-};
-
-/// UCX looks for the files of a device before it uses it, and has no way round it here.
-pub const UCX_RC: Package = Package {
-    name: "ucx-utils",
-    environment: &[("UCX_TLS", "rc_v,ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
-    programs: &[ucx(&["-t tag_lat -n 100 -s 1024", "-t ucp_put_bw -n 100 -s 65536"])],
-};
-
-pub const UCX_UD: Package = Package {
-    name: "ucx-utils",
-    environment: &[("UCX_TLS", "ud_v,self"), ("UCX_NET_DEVICES", "feroce0:1")],
-    programs: &[ucx(&["-t tag_lat -n 100 -s 1024"])],
-};
-
-pub const RDMACM_UTILS: Package = Package {
+pub(crate) const RDMACM_UTILS: Package = Package {
     name: "rdmacm-utils",
+    version: "44.0",
     environment: &[],
     programs: &[
         roles(
@@ -223,19 +186,20 @@ pub const RDMACM_UTILS: Package = Package {
             &["", "-c r"],
             "end 0",
         ),
-        roles(
+        endless(roles(
             "cmtime",
             ["cmtime", "cmtime -s 10.9.0.1"],
-            Ready::Endless,
+            Ready::Soon,
             &["-c 50"],
             "disconnect :",
-        ),
+        )),
     ],
 };
 
 /// The commands of feroce with the originals at the other end, both ways round.
-pub const MIXED: Package = Package {
+pub(crate) const MIXED: Package = Package {
     name: "rdmacm-utils",
+    version: "44.0",
     environment: &[],
     programs: &[
         roles(
@@ -308,19 +272,19 @@ pub const MIXED: Package = Package {
             &["", "-p 7500"],
             "end 0",
         ),
-        roles(
+        endless(roles(
             "cmtime",
             ["feroce cmtime", "cmtime -s 10.9.0.1"],
-            Ready::Endless,
+            Ready::Soon,
             &["-c 50"],
             "disconnect :",
-        ),
-        roles(
+        )),
+        endless(roles(
             "cmtime",
             ["cmtime", "feroce cmtime -s 10.9.0.1"],
-            Ready::Endless,
+            Ready::Soon,
             &["-c 50"],
             "disconnect :",
-        ),
+        )),
     ],
 };

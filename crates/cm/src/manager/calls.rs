@@ -18,13 +18,19 @@ use crate::sidr::SidrSent;
 
 impl Manager {
     /// Listens for requests; at most `backlog` of them wait for the consumer to look at them.
+    /// Those that came a moment too early are the first.
     pub fn listen(
         &mut self,
+        now: Instant,
         service: ServiceId,
         accepts: Accepts,
         backlog: u32,
     ) -> Result<ListenId, ListenError> {
-        self.listeners.add(service, accepts, backlog)
+        let listener = self.listeners.add(service, accepts, backlog)?;
+        for early in self.early.take(service) {
+            self.on_message(now, early.from, early.transaction, early.message);
+        }
+        Ok(listener)
     }
 
     /// Stops listening. Requests that were told stay.

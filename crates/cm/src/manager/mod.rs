@@ -12,6 +12,7 @@ use feroce_wire::cm::CommId;
 use crate::config::Config;
 use crate::conn::{Conn, Times};
 use crate::counters::Counters;
+use crate::early::EarlyOnes;
 use crate::event::Event;
 use crate::listen::Listeners;
 use crate::out::{Bucket, Out, Transmit};
@@ -52,6 +53,7 @@ pub struct Manager {
     agent: u32,
     table: Table,
     listeners: Listeners,
+    early: EarlyOnes,
     strangers: Bucket,
     out: Out,
 }
@@ -85,6 +87,7 @@ impl Manager {
             agent,
             table: Table::default(),
             listeners: Listeners::default(),
+            early: EarlyOnes::default(),
             strangers,
             out,
         }
@@ -132,7 +135,8 @@ impl Manager {
 
     /// When [`Manager::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.table.first_deadline().map(|(at, _)| at)
+        let conn = self.table.first_deadline().map(|(at, _)| at);
+        conn.into_iter().chain(self.early.deadline()).min()
     }
 
     /// Does what is due.
@@ -141,6 +145,9 @@ impl Manager {
             && at <= now
         {
             self.change(id, |conn, _, out| conn.on_timeout(now, out));
+        }
+        while let Some(early) = self.early.pop_due(now) {
+            self.refuse_early(now, &early);
         }
     }
 

@@ -10,6 +10,7 @@ use feroce_wire::cm::{
 
 use super::Manager;
 use crate::conn::{self, Conn, Ends, Kind, ReqRcvd, answer_dreq};
+use crate::early::Early;
 use crate::event::{Event, Incoming, IncomingSidr};
 use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
 use crate::retry::{ack_timeout, code_ns};
@@ -31,7 +32,11 @@ impl Manager {
                 return;
             }
         };
-        match message {
+        self.on_message(now, from, transaction, message);
+    }
+
+    pub(super) fn on_message(&mut self, now: Instant, from: Peer, transaction: u64, m: CmMessage) {
+        match m {
             CmMessage::Req(req) => self.on_req(now, from, transaction, &req),
             CmMessage::Mra(mra) => self.on_mra(now, from, &mra),
             CmMessage::Rej(rej) => self.on_rej(now, from, &rej),
@@ -62,8 +67,7 @@ impl Manager {
             return self.refuse_req(now, from, transaction, req, RejReason::STALE);
         }
         let Some(listener) = self.listeners.find(req.service_id, from.local) else {
-            self.out.counters.refused_no_listener += 1;
-            return self.refuse_req(now, from, transaction, req, RejReason::INVALID_SERVICE_ID);
+            return self.on_early(now, from, transaction, CmMessage::Req(*req));
         };
         let (plan, ip) = match self.read_req(from, req) {
             Ok(read) => read,
@@ -99,6 +103,34 @@ impl Manager {
         }));
         let incoming = Incoming { listener, conn: ConnId(id), peer: from, req: *req, ip };
         self.out.tell(false, Event::Request(Box::new(incoming)));
+    }
+
+    /// A request that nobody listens for waits, if it may.
+    fn on_early(&mut self, now: Instant, from: Peer, transaction: u64, message: CmMessage) {
+        let may_wait = self.config.patience_ns > 0 && self.early.len() < self.config.max_early;
+        if self.early.has(from, &message) {
+            self.out.counters.duplicate += 1;
+        } else if may_wait {
+            let until = now.plus_nanos(self.config.patience_ns);
+            self.early.keep(Early { from, transaction, message, until });
+        } else {
+            self.refuse_early(now, &Early { from, transaction, message, until: now });
+        }
+    }
+
+    /// Nobody listens, and it has waited long enough.
+    pub(super) fn refuse_early(&mut self, now: Instant, early: &Early) {
+        self.out.counters.refused_no_listener += 1;
+        let (from, transaction) = (early.from, early.transaction);
+        match &early.message {
+            CmMessage::Req(req) => {
+                self.refuse_req(now, from, transaction, req, RejReason::INVALID_SERVICE_ID);
+            }
+            CmMessage::SidrReq(req) => {
+                self.refuse_sidr(now, from, transaction, req, SidrStatus::UNSUPPORTED);
+            }
+            _ => {}
+        }
     }
 
     /// What a request asks for, or why we cannot grant it.
@@ -352,8 +384,7 @@ impl Manager {
             });
         }
         let Some(listener) = self.listeners.find(req.service_id, from.local) else {
-            self.out.counters.refused_no_listener += 1;
-            return self.refuse_sidr(now, from, transaction, req, SidrStatus::UNSUPPORTED);
+            return self.on_early(now, from, transaction, CmMessage::SidrReq(*req));
         };
         let Ok(ip) = ip_header(req.service_id, &req.private_data) else {
             self.out.counters.refused_invalid += 1;

@@ -34,7 +34,7 @@ impl Side {
     }
 
     pub fn listen(&mut self) -> ListenId {
-        self.manager.listen(SERVICE, Accepts::Any, 8).unwrap()
+        self.manager.listen(self.now, SERVICE, Accepts::Any, 8).unwrap()
     }
 
     /// Asks for a connection and returns what was sent.

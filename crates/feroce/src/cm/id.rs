@@ -319,8 +319,8 @@ impl CmId {
             inner.claims.extend(claims.into_iter().flatten());
         }
         for context in contexts {
-            let listener = context.driver().control(|s, _| match &mut s.cm {
-                Some(cm) => cm.listen(id, service, accepts, backlog).map_err(CmError::from),
+            let listener = context.driver().control(|s, now| match &mut s.cm {
+                Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
                 None => Err(CmError::DeviceGone),
             })?;
             id.lock().listens.push((Arc::downgrade(&context.inner), listener));

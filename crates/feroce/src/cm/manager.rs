@@ -25,6 +25,10 @@ pub(super) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
+/// How long a request may come before its listener: long enough for a process that must wait for a
+/// core of a busy machine, too short for anybody who is refused to mind.
+const PATIENCE_NS: u64 = 100_000_000;
+
 /// How long a peer that does not answer is waited for. The defaults are those of Linux, which adds
 /// up to more than a minute and a half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,6 +281,7 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         response_timeout: timing.response_timeout,
         packet_life_time: timing.packet_life_time,
         max_retries: timing.max_retries,
+        patience_ns: PATIENCE_NS,
         ..Config::default()
     };
     let scope = context.device().interface_index().unwrap_or(0);

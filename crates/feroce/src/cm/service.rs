@@ -97,12 +97,13 @@ impl Service {
 
     pub(super) fn listen(
         &mut self,
+        now: Instant,
         id: &Arc<Shared>,
         service: ServiceId,
         accepts: Accepts,
         backlog: u32,
     ) -> Result<ListenId, ListenError> {
-        let listener = self.manager.listen(service, accepts, backlog)?;
+        let listener = self.manager.listen(now, service, accepts, backlog)?;
         self.listeners.insert(listener, Arc::clone(id));
         Ok(listener)
     }
@@ -124,6 +125,13 @@ impl Service {
     pub(super) fn destroy(&mut self, now: Instant, conn: ConnId) {
         self.manager.destroy(now, conn);
         self.ids.remove(&conn);
+    }
+
+    /// Nobody will be here to answer: every peer is told.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        for conn in std::mem::take(&mut self.ids).into_keys() {
+            self.manager.destroy(now, conn);
+        }
     }
 
     /// A queue pair belongs to an id.

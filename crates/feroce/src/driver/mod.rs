@@ -46,6 +46,9 @@ const STAND_BY_NS: u64 = 500_000;
 /// While a consumer asked for an event within this time, it does not: the consumer may sleep.
 const ARMED_NS: u64 = 20_000_000;
 
+/// How often a process that ends asks for the lock before it leaves without a word.
+const LEAVE_TRIES: u32 = 10_000;
+
 /// No wake-up is planned.
 const NEVER: u64 = u64::MAX;
 
@@ -386,6 +389,29 @@ impl Driver {
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
         }
+    }
+
+    /// The process is about to end: does what its peers and its captures would miss. Does nothing
+    /// if the lock stays taken, for it may be this thread that has it.
+    pub(crate) fn take_leave(&self) {
+        if self.is_cut_off() {
+            return;
+        }
+        let lock = |_| {
+            self.try_lock().or_else(|| {
+                std::thread::yield_now();
+                None
+            })
+        };
+        let Some(mut state) = (0..LEAVE_TRIES).find_map(lock) else { return };
+        let now = self.now();
+        if let Some(cm) = &mut state.cm {
+            cm.leave(now);
+        }
+        if let Err(e) = state.drive(now, Turn::Send) {
+            tracing::warn!("link: {e}");
+        }
+        state.link.save();
     }
 
     /// Ends the driver thread.

@@ -167,6 +167,10 @@ fn corrupt(packet: &mut [u8], rng: &mut Rng) {
 impl<L: Link> Link for Fault<L> {
     forward_to_inner!();
 
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
     fn abandon(&mut self) {
         self.inner.abandon();
     }

@@ -291,6 +291,11 @@ impl Headers {
 impl<L: Link> Link for Pcap<L> {
     forward_to_inner!();
 
+    fn save(&mut self) {
+        self.recorder.write_or_stop();
+        self.inner.save();
+    }
+
     fn abandon(&mut self) {
         // The parent writes what waits.
         self.recorder.out = None;
