@@ -1,6 +1,7 @@
 //! The `feroce` command.
 
 mod asyncwatch;
+mod backend;
 mod cm;
 mod decode;
 mod demo;
@@ -27,6 +28,7 @@ Examples:
   feroce run -- ib_write_bw ...  run an RDMA program as it is, without RDMA hardware
   feroce rc-pingpong --both      bounce messages between two adapters on this machine
   feroce devinfo -v              what the adapters of this machine can do
+  feroce --backend rdma-core devices  the adapters that the kernel has drivers for
 
 FEROCE_LOG=debug tells what happens inside.";
 
@@ -49,6 +51,9 @@ struct Cli {
     /// Print JSON instead of text.
     #[arg(long, global = true)]
     json: bool,
+    /// Whose devices to use: our own, or those of the kernel's drivers [default: feroce]
+    #[arg(long, global = true, value_name = "BACKEND", value_parser = backend::NAMES)]
+    backend: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -113,6 +118,9 @@ fn main() -> ExitCode {
     end_with_the_reader();
     let cli = Cli::parse();
     let json = cli.json;
+    if let Some(name) = &cli.backend {
+        backend::choose(name);
+    }
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args, json),
         Command::Run(args) => dropin::run(&args),

@@ -106,6 +106,11 @@ pub enum ModifyQpError {
     },
     /// A value is out of range.
     BadValue(AttrMask, &'static str),
+    /// A device that is not this engine refused, and said only a number.
+    Refused {
+        /// The number of the error.
+        errno: i32,
+    },
 }
 
 impl fmt::Display for ModifyQpError {
@@ -144,6 +149,7 @@ impl fmt::Display for ModifyQpError {
                 bitflags::parser::to_writer(attr, &mut *f)?;
                 write!(f, ": {why}")
             }
+            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
         }
     }
 }

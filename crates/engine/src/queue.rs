@@ -38,6 +38,11 @@ pub enum PostError {
     BadState(QpState),
     /// Atomic operations work on exactly eight bytes.
     BadAtomicLength,
+    /// A device that is not this engine refused, and said only a number.
+    Refused {
+        /// The number of the error.
+        errno: i32,
+    },
 }
 
 impl core::fmt::Display for PostError {
@@ -64,6 +69,7 @@ impl core::fmt::Display for PostError {
                 write!(f, "nothing can be posted in {s:?}: move the queue pair on first")
             }
             Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
+            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
         }
     }
 }

@@ -3,8 +3,9 @@
 use feroce_engine::{AddrVec, AhId, Dest};
 use feroce_wire::{Qkey, Qpn};
 
-use crate::Error;
+use crate::context::Adapter;
 use crate::pd::Pd;
+use crate::{Error, rdma_core};
 
 /// The way to a port, for datagrams.
 ///
@@ -18,26 +19,44 @@ use crate::pd::Pd;
 #[doc(alias = "ibv_destroy_ah")]
 #[derive(Debug)]
 pub struct Ah {
-    id: AhId,
+    side: Side,
     pd: Pd,
+}
+
+#[derive(Debug)]
+enum Side {
+    Soft(AhId),
+    Hard(rdma_core::Ah),
 }
 
 impl Ah {
     pub(crate) fn create(pd: &Pd, av: AddrVec) -> Result<Self, Error> {
-        let id = pd.context().driver().control(|s, _| s.engine.create_ah(pd.id(), av))?;
-        Ok(Self { id, pd: pd.clone() })
+        let side = match pd.hard() {
+            None => {
+                let driver = pd.context().driver()?;
+                Side::Soft(driver.control(|s, _| s.engine.create_ah(pd.id(), av))?)
+            }
+            Some(hard) => Side::Hard(rdma_core::Ah::create(hard, &av)?),
+        };
+        Ok(Self { side, pd: pd.clone() })
     }
 
     /// The destination of a work request: a queue pair at this address.
     pub fn dest(&self, qpn: Qpn, qkey: Qkey) -> Dest {
-        Dest::Ud { ah: self.id, qpn, qkey }
+        let ah = match &self.side {
+            Side::Soft(id) => *id,
+            Side::Hard(hard) => hard.id(),
+        };
+        Dest::Ud { ah, qpn, qkey }
     }
 }
 
 impl Drop for Ah {
     fn drop(&mut self) {
-        let id = self.id;
-        // We made it, so it is there.
-        let _ = self.pd.context().driver().control(|s, _| s.engine.destroy_ah(id));
+        // The other kind ends by itself.
+        if let (Side::Soft(id), Adapter::Soft(soft)) = (&self.side, self.pd.context().adapter()) {
+            // We made it, so it is there.
+            let _ = soft.driver.control(|s, _| s.engine.destroy_ah(*id));
+        }
     }
 }

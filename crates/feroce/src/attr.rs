@@ -116,8 +116,8 @@ pub enum AtomicCap {
 pub struct DeviceAttr {
     /// Name.
     pub name: String,
-    /// Version of the adapter, which is the version of this crate.
-    pub fw_ver: &'static str,
+    /// Version of the adapter: of our own, the version of this crate.
+    pub fw_ver: String,
     /// Node GUID.
     pub guid: u64,
     /// GUID of the machine as far as the adapter knows: the same.
@@ -167,7 +167,7 @@ impl DeviceAttr {
         let limits = config.limits;
         Self {
             name: device.name().to_owned(),
-            fw_ver: env!("CARGO_PKG_VERSION"),
+            fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
             guid: device.guid(),
             sys_image_guid: device.guid(),
             vendor_id: VENDOR_ID,
@@ -252,6 +252,25 @@ pub enum LinkWidth {
     X1 = 1,
     /// Four.
     X4 = 2,
+    /// Eight.
+    X8 = 4,
+    /// Twelve.
+    X12 = 8,
+    /// Two.
+    X2 = 16,
+}
+
+impl LinkWidth {
+    /// From its number in verbs; a link that has none has one lane.
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            2 => Self::X4,
+            4 => Self::X8,
+            8 => Self::X12,
+            16 => Self::X2,
+            _ => Self::X1,
+        }
+    }
 }
 
 /// Speed of a lane, by the name of its generation.
@@ -267,14 +286,34 @@ pub enum LaneSpeed {
     Sdr = 1,
     /// 5 Gb/s.
     Ddr = 2,
+    /// 8 Gb/s of data at 10 Gb/s.
+    Qdr = 4,
     /// 10 Gb/s.
     Fdr10 = 8,
+    /// 14 Gb/s.
+    Fdr = 16,
     /// 25 Gb/s.
     Edr = 32,
     /// 50 Gb/s.
     Hdr = 64,
     /// 100 Gb/s.
     Ndr = 128,
+}
+
+impl LaneSpeed {
+    /// From its number in verbs; a link that has none is as slow as can be.
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            2 => Self::Ddr,
+            4 => Self::Qdr,
+            8 => Self::Fdr10,
+            16 => Self::Fdr,
+            32 => Self::Edr,
+            64 => Self::Hdr,
+            128 => Self::Ndr,
+            _ => Self::Sdr,
+        }
+    }
 }
 
 /// The width and lane speed of InfiniBand that come nearest to an interface, as Linux chooses
@@ -336,6 +375,13 @@ pub struct PortAttr {
 }
 
 impl PortAttr {
+    /// Index of the address to use where nobody has chosen: the first of IPv4, or else the first.
+    pub fn first_gid(&self) -> u16 {
+        let ipv4 = self.gids.iter().position(|gid| gid.as_ipv4().is_some());
+        let any = || self.gids.iter().position(|gid| !gid.is_zero());
+        ipv4.or_else(any).and_then(|index| u16::try_from(index).ok()).unwrap_or(0)
+    }
+
     pub(crate) fn of(
         device: &Device,
         config: &Config,
@@ -374,7 +420,8 @@ mod tests {
         let gbit = |speed| match speed {
             LaneSpeed::Sdr => 2.5,
             LaneSpeed::Ddr => 5.0,
-            LaneSpeed::Fdr10 => 10.0,
+            LaneSpeed::Qdr | LaneSpeed::Fdr10 => 10.0,
+            LaneSpeed::Fdr => 14.0,
             LaneSpeed::Edr => 25.0,
             LaneSpeed::Hdr => 50.0,
             LaneSpeed::Ndr => 100.0,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use feroce_engine::CqId;
 
-use crate::Error;
+use crate::context::{Adapter, Context};
 use crate::driver::ChannelQueue;
+use crate::{Error, rdma_core};
 
 /// Where completion queues report that they have something. Its descriptor is readable while a
 /// report waits, so it fits any event loop.
@@ -24,30 +25,49 @@ use crate::driver::ChannelQueue;
 #[doc(alias = "ibv_destroy_comp_channel")]
 #[derive(Clone, Debug)]
 pub struct CompChannel {
-    pub(crate) queue: Arc<ChannelQueue>,
+    pub(crate) side: Side,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Side {
+    Soft(Arc<ChannelQueue>),
+    Hard(Arc<rdma_core::Channel>),
 }
 
 impl CompChannel {
-    pub(crate) fn new() -> Result<Self, Error> {
-        Ok(Self { queue: Arc::new(ChannelQueue::new()?) })
+    pub(crate) fn new(context: &Context) -> Result<Self, Error> {
+        let side = match context.adapter() {
+            Adapter::Soft(_) => Side::Soft(Arc::new(ChannelQueue::new()?)),
+            Adapter::Hard(hard) => Side::Hard(Arc::new(rdma_core::Channel::create(hard)?)),
+        };
+        Ok(Self { side })
     }
 
     /// The next report, if there is one.
     pub fn try_event(&self) -> Option<CqId> {
-        self.queue.try_pop()
+        match &self.side {
+            Side::Soft(queue) => queue.try_pop(),
+            Side::Hard(hard) => hard.try_event(),
+        }
     }
 
     /// Waits for the next report, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
-        self.queue.pop_wait(timeout_ms)
+        match &self.side {
+            Side::Soft(queue) => queue.pop_wait(timeout_ms),
+            Side::Hard(hard) => hard.wait(timeout_ms),
+        }
     }
 
     /// Resolves with the next report. Runtime-agnostic: the driver thread wakes the task.
     pub async fn event(&self) -> CqId {
-        std::future::poll_fn(|cx| match self.queue.pop_or_register(cx.waker()) {
-            Some(cq) => std::task::Poll::Ready(cq),
-            None => std::task::Poll::Pending,
+        std::future::poll_fn(|cx| {
+            let next = match &self.side {
+                Side::Soft(queue) => queue.pop_or_register(cx.waker()),
+                Side::Hard(hard) => hard.event_or_register(cx.waker()),
+            };
+            next.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
         })
         .await
     }
@@ -55,12 +75,15 @@ impl CompChannel {
 
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.fd()
+        match &self.side {
+            Side::Soft(queue) => queue.fd(),
+            Side::Hard(hard) => hard.fd(),
+        }
     }
 }
 
 impl AsRawFd for CompChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.queue.fd().as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }

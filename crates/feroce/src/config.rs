@@ -5,13 +5,63 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
 use feroce_engine::{Config, DcqcnConfig};
 use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
+
+/// Whose devices there are.
+///
+/// ```
+/// use feroce::{Backend, Device, Settings};
+///
+/// let settings = Settings { backend: Backend::RdmaCore, ..Settings::load()? };
+/// match Device::list_with(&settings) {
+///     Ok(devices) => println!("the kernel has {} devices", devices.len()),
+///     Err(e) => println!("{e}"), // rdma-core is not installed
+/// }
+/// # Ok::<(), feroce::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backend {
+    /// Our own adapter, in software.
+    #[default]
+    Feroce,
+    /// The kernel's drivers, by way of rdma-core: network adapters that speak RDMA, and Soft-RoCE.
+    /// Its libraries are opened when they are needed.
+    RdmaCore,
+}
+
+impl Backend {
+    /// The names that settings have for them.
+    pub const NAMES: [&str; 2] = ["feroce", "rdma-core"];
+
+    /// Every [`Settings::load`] of this process answers with this backend from now on, whatever
+    /// the user says elsewhere.
+    pub fn choose(self) {
+        CHOSEN.store(self as u8 + 1, Ordering::Relaxed);
+    }
+}
+
+/// What [`Backend::choose`] was told: 0 for nothing, or one more than the backend.
+static CHOSEN: AtomicU8 = AtomicU8::new(0);
+
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "feroce" => Ok(Self::Feroce),
+            "rdma-core" => Ok(Self::RdmaCore),
+            _ => Err(format!("expected {}", Self::NAMES.join(" or "))),
+        }
+    }
+}
 
 /// Settings of a device.
 ///
@@ -32,6 +82,11 @@ use crate::Error;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Whose devices there are.
+    pub backend: Backend,
+    /// Directory of the libraries of rdma-core, if not where the system looks for libraries. The
+    /// first use in a process decides.
+    pub rdma_core: Option<PathBuf>,
     /// What the engine is made with. Seed 0 is replaced by a random one.
     pub engine: Config,
     /// Segmentation offload when sending.
@@ -65,6 +120,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            backend: Backend::default(),
+            rdma_core: None,
             engine: Config::default(),
             gso: true,
             gro: true,
@@ -99,6 +156,19 @@ struct Key {
 
 /// Every setting there is.
 const KEYS: &[Key] = &[
+    Key {
+        name: "backend",
+        default: "feroce",
+        help: "whose devices there are: `feroce` for our own, in software; `rdma-core` for those \
+               that the kernel has drivers for",
+        apply: |s, v| set(&mut s.backend, v.parse()),
+    },
+    Key {
+        name: "rdma_core",
+        default: "where the system looks",
+        help: "directory of `libibverbs.so.1` and `librdmacm.so.1`, for that backend",
+        apply: |s, v| set(&mut s.rdma_core, Ok(Some(v.into()))),
+    },
     Key {
         name: "seed",
         default: "random",
@@ -248,6 +318,11 @@ impl Settings {
                     .map_err(|why| Error::Setting(format!("{variable}={value:?}: {why}")))?;
             }
         }
+        match CHOSEN.load(Ordering::Relaxed) {
+            0 => {}
+            1 => settings.backend = Backend::Feroce,
+            _ => settings.backend = Backend::RdmaCore,
+        }
         Ok(settings)
     }
 
@@ -315,7 +390,7 @@ fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn number<T: std::str::FromStr>(value: &str) -> Result<T, Wrong> {
+fn number<T: FromStr>(value: &str) -> Result<T, Wrong> {
     value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
 }
 

@@ -13,12 +13,12 @@ use feroce_wire::Gid;
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
-use crate::device::Device;
 use crate::device::watch::Watch;
-use crate::driver::{AsyncQueue, Clock, Driver};
+use crate::device::{Device, DeviceKind};
+use crate::driver::{AsyncQueue, Clock, Driver, Object};
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
-use crate::{Error, Settings, stack, sys};
+use crate::{Error, Settings, rdma_core, stack, sys};
 
 /// Where processes find each other.
 const SHARED_ROOT: &str = "/dev/shm";
@@ -61,28 +61,54 @@ impl WeakContext {
     /// Opens the adapter once more if it still runs, and runs in this process; see
     /// [`Context::reopen`] and [`Context::is_cut_off`].
     pub fn reopen(&self) -> Result<Option<Context>, Error> {
-        let running = self.inner.upgrade().filter(|inner| !inner.driver.is_cut_off());
+        let running = self.inner.upgrade().filter(|inner| !inner.is_cut_off());
         running.map(Context::listening).transpose()
     }
 
     /// Sends what still waits, ends connections and completes captures: for a process that is
     /// about to end without closing what it opened.
     pub fn take_leave(&self) {
-        if let Some(inner) = self.inner.upgrade() {
-            inner.driver.take_leave();
+        if let Some(inner) = self.inner.upgrade()
+            && let Adapter::Soft(soft) = &inner.adapter
+        {
+            soft.driver.take_leave();
         }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct ContextInner {
-    pub(crate) driver: Arc<Driver>,
+    adapter: Adapter,
     device: Device,
-    /// Its place among the processes that share its addresses.
-    member: Option<Arc<Member>>,
 }
 
-impl Drop for ContextInner {
+/// What does the work.
+#[derive(Debug)]
+pub(crate) enum Adapter {
+    /// Our own.
+    Soft(Arc<Soft>),
+    /// That of one of the kernel's drivers.
+    Hard(Arc<rdma_core::Adapter>),
+}
+
+/// Our own adapter: the engine and its links, driven.
+#[derive(Debug)]
+pub(crate) struct Soft {
+    pub(crate) driver: Arc<Driver>,
+    /// Its place among the processes that share its addresses.
+    pub(crate) member: Option<Arc<Member>>,
+}
+
+impl ContextInner {
+    fn is_cut_off(&self) -> bool {
+        match &self.adapter {
+            Adapter::Soft(soft) => soft.driver.is_cut_off(),
+            Adapter::Hard(_) => false,
+        }
+    }
+}
+
+impl Drop for Soft {
     fn drop(&mut self) {
         self.driver.shut_down();
     }
@@ -92,11 +118,17 @@ impl Drop for ContextInner {
 impl Device {
     /// Limits and identity that it would have if it were opened.
     pub fn attr(&self) -> Result<DeviceAttr, Error> {
+        if self.kind() == DeviceKind::Kernel {
+            return Ok(self.open()?.attr());
+        }
         Ok(DeviceAttr::of(self, &engine_config(&Settings::load()?)))
     }
 
     /// Its port as it was when the device was listed.
     pub fn port(&self) -> Result<PortAttr, Error> {
+        if self.kind() == DeviceKind::Kernel {
+            return Ok(self.open()?.port());
+        }
         let config = Config { port_mtu: self.path_mtu(), ..Settings::load()?.engine };
         Ok(PortAttr::of(self, &config, self.is_up(), self.gids(), &DropCounters::default()))
     }
@@ -104,6 +136,10 @@ impl Device {
 
 impl Context {
     pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
+        if device.kind() == DeviceKind::Kernel {
+            let adapter = Adapter::Hard(rdma_core::Adapter::open(device.name(), &settings)?);
+            return Self::listening(Arc::new(ContextInner { adapter, device }));
+        }
         let mut config = engine_config(&settings);
         if config.seed == 0 {
             config.seed = sys::random_u64()?;
@@ -136,12 +172,18 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
-        Self::listening(Arc::new(ContextInner { driver, device, member }))
+        let adapter = Adapter::Soft(Arc::new(Soft { driver, member }));
+        Self::listening(Arc::new(ContextInner { adapter, device }))
     }
 
     fn listening(inner: Arc<ContextInner>) -> Result<Self, Error> {
         let events = Arc::new(AsyncQueue::new()?);
-        inner.driver.control(|state, _| state.dispatch.listen(&events));
+        match &inner.adapter {
+            Adapter::Soft(soft) => {
+                soft.driver.control(|state, _| state.dispatch.listen(&events));
+            }
+            Adapter::Hard(hard) => hard.dispatch().listen(&events),
+        }
         Ok(Self { inner, events })
     }
 
@@ -154,7 +196,7 @@ impl Context {
     /// Whether this is a copy that a child got when its parent forked. Its objects can be looked at
     /// and destroyed, but nothing goes out or comes in; open the device again.
     pub fn is_cut_off(&self) -> bool {
-        self.driver().is_cut_off()
+        self.inner.is_cut_off()
     }
 
     /// A way back to the adapter that does not keep it open.
@@ -167,8 +209,36 @@ impl Context {
         &self.events
     }
 
-    pub(crate) fn driver(&self) -> &Driver {
-        &self.inner.driver
+    /// What does the work.
+    pub(crate) fn adapter(&self) -> &Adapter {
+        &self.inner.adapter
+    }
+
+    /// Our own adapter, if it is that.
+    pub(crate) fn soft(&self) -> Result<&Arc<Soft>, Error> {
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => Ok(soft),
+            Adapter::Hard(_) => Err(Error::Unsupported("objects of the other backend")),
+        }
+    }
+
+    /// The driver of our own adapter, if it is that.
+    pub(crate) fn driver(&self) -> Result<&Arc<Driver>, Error> {
+        Ok(&self.soft()?.driver)
+    }
+
+    /// Asynchronous events about an object of one of the kernel's drivers come here.
+    pub(crate) fn own(&self, object: Object) {
+        if let Adapter::Hard(hard) = &self.inner.adapter {
+            hard.dispatch().own(object, &self.events);
+        }
+    }
+
+    /// An object of one of the kernel's drivers is gone, and its events with it.
+    pub(crate) fn disown(&self, object: Object) {
+        if let Adapter::Hard(hard) = &self.inner.adapter {
+            hard.dispatch().disown(object);
+        }
     }
 
     /// The device that was opened.
@@ -180,21 +250,24 @@ impl Context {
     #[doc(alias = "ibv_query_device")]
     #[doc(alias = "ibv_query_device_ex")]
     pub fn attr(&self) -> DeviceAttr {
-        self.driver().control(|s, _| DeviceAttr::of(&self.inner.device, s.engine.config()))
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => {
+                soft.driver.control(|s, _| DeviceAttr::of(&self.inner.device, s.engine.config()))
+            }
+            Adapter::Hard(hard) => hard.attr().clone(),
+        }
     }
 
     /// The port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
-        self.driver().control(|s, _| {
-            let (config, gids) = (s.engine.config(), s.engine.gids());
-            PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
-        })
-    }
-
-    /// Its place among the processes that share its addresses, if it shares them.
-    pub(crate) fn member(&self) -> Option<&Arc<Member>> {
-        self.inner.member.as_ref()
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => soft.driver.control(|s, _| {
+                let (config, gids) = (s.engine.config(), s.engine.gids());
+                PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
+            }),
+            Adapter::Hard(hard) => hard.port(),
+        }
     }
 
     /// Makes a protection domain.
@@ -223,7 +296,7 @@ impl Context {
     /// Makes a completion channel.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
-        CompChannel::new()
+        CompChannel::new(self)
     }
 
     /// The next asynchronous event, if there is one.
@@ -245,27 +318,43 @@ impl Context {
     /// The time as the timestamps of completions count it.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn now(&self) -> Instant {
-        self.driver().now()
+        self.clock().now()
     }
 
     /// What the beginning of that time is in nanoseconds since 1970.
     pub fn epoch_ns(&self) -> u64 {
-        self.driver().clock().epoch_ns()
+        self.clock().epoch_ns()
     }
 
-    /// What the adapter did so far.
+    fn clock(&self) -> &Clock {
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => soft.driver.clock(),
+            Adapter::Hard(hard) => hard.clock(),
+        }
+    }
+
+    /// What the adapter did so far. Drivers of the kernel count elsewhere.
     pub fn counters(&self) -> Counters {
-        self.driver().control(|s, _| *s.engine.counters())
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => soft.driver.control(|s, _| *s.engine.counters()),
+            Adapter::Hard(_) => Counters::default(),
+        }
     }
 
-    /// Packets that the adapter dropped so far, by reason.
+    /// Packets that the adapter dropped so far, by reason. Drivers of the kernel count elsewhere.
     pub fn drops(&self) -> DropCounters {
-        self.driver().control(|s, _| *s.engine.drops())
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => soft.driver.control(|s, _| *s.engine.drops()),
+            Adapter::Hard(_) => DropCounters::default(),
+        }
     }
 
-    /// What the link did so far, by name.
+    /// What the link did so far, by name. Drivers of the kernel have none of ours.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        self.driver().control(|s, _| s.link.counters())
+        match &self.inner.adapter {
+            Adapter::Soft(soft) => soft.driver.control(|s, _| s.link.counters()),
+            Adapter::Hard(_) => Vec::new(),
+        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! Completion queues.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+use feroce_engine::{CqId, CqPoller, Cqe, CreateError, Notify};
 use feroce_wire::Qpn;
 
-use crate::Error;
-use crate::channel::CompChannel;
-use crate::context::Context;
-use crate::driver::Object;
+use crate::channel::{self, CompChannel};
+use crate::context::{Adapter, Context};
+use crate::driver::{Driver, Object, State};
 use crate::life::Life;
+use crate::{Error, rdma_core};
 
 /// How often an empty queue is polled before a waiting thread goes to sleep.
 const SPINS: u32 = 200;
@@ -31,22 +31,76 @@ pub struct Cq {
 #[derive(Debug)]
 struct CqInner {
     id: CqId,
-    poller: Mutex<CqPoller>,
+    side: Side,
     channel: CompChannel,
     context: Context,
     life: Life,
 }
 
+#[derive(Debug)]
+enum Side {
+    Soft(Soft),
+    Hard(rdma_core::Cq),
+}
+
+/// A queue of our engine.
+#[derive(Debug)]
+struct Soft {
+    poller: Mutex<CqPoller>,
+    driver: Arc<Driver>,
+}
+
+impl Soft {
+    fn poller(&self) -> MutexGuard<'_, CqPoller> {
+        self.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn poll_one(&self) -> Option<Cqe> {
+        let mut poller = self.poller();
+        if let Some(cqe) = poller.poll() {
+            return Some(cqe);
+        }
+        self.driver.progress();
+        poller.poll()
+    }
+
+    #[inline]
+    fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
+        let mut poller = self.poller();
+        let mut taken = 0;
+        let mut driven = false;
+        while taken < most {
+            match poller.poll() {
+                Some(cqe) => take(cqe),
+                None if !driven && taken == 0 => {
+                    driven = true;
+                    self.driver.progress();
+                    continue;
+                }
+                None => break,
+            }
+            taken += 1;
+        }
+        taken
+    }
+}
+
 impl CqInner {
     fn destroy(&self) -> Result<(), Error> {
         let id = self.id;
-        self.life.end(|| {
-            self.context.driver().control(|s, _| {
+        self.life.end(|| match &self.side {
+            Side::Soft(soft) => soft.driver.control(|s, _| {
                 s.engine.destroy_cq(id)?;
                 s.dispatch.detach(id);
                 s.dispatch.disown(Object::Cq(id));
                 Ok::<_, Error>(())
-            })
+            }),
+            Side::Hard(hard) => {
+                hard.destroy()?;
+                self.context.disown(Object::Cq(id));
+                Ok(())
+            }
         })
     }
 }
@@ -66,16 +120,28 @@ impl Cq {
     ) -> Result<Self, Error> {
         let channel = match channel {
             Some(channel) => channel.clone(),
-            None => CompChannel::new()?,
+            None => CompChannel::new(context)?,
         };
-        let (id, poller) = context.driver().control(|s, _| {
-            let created = s.engine.create_cq(depth)?;
-            s.dispatch.attach(created.0, Arc::clone(&channel.queue));
-            s.dispatch.own(Object::Cq(created.0), context.events());
-            Ok::<_, Error>(created)
-        })?;
-        let (poller, context, life) = (Mutex::new(poller), context.clone(), Life::new());
-        Ok(Self { inner: Arc::new(CqInner { id, poller, channel, context, life }) })
+        let (id, side) = match (context.adapter(), &channel.side) {
+            (Adapter::Soft(soft), channel::Side::Soft(queue)) => {
+                let driver = Arc::clone(&soft.driver);
+                let (id, poller) = driver.control(|s, _| {
+                    let created = s.engine.create_cq(depth)?;
+                    s.dispatch.attach(created.0, Arc::clone(queue));
+                    s.dispatch.own(Object::Cq(created.0), context.events());
+                    Ok::<_, Error>(created)
+                })?;
+                (id, Side::Soft(Soft { poller: Mutex::new(poller), driver }))
+            }
+            (Adapter::Hard(hard), channel::Side::Hard(queue)) => {
+                let (cq, id) = rdma_core::Cq::create(hard, depth, queue)?;
+                context.own(Object::Cq(id));
+                (id, Side::Hard(cq))
+            }
+            _ => return Err(CreateError::Invalid("the channel is of another backend").into()),
+        };
+        let (context, life) = (context.clone(), Life::new());
+        Ok(Self { inner: Arc::new(CqInner { id, side, channel, context, life }) })
     }
 
     /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
@@ -93,18 +159,19 @@ impl Cq {
     /// Takes one completion, driving the adapter if there is none.
     #[inline]
     pub fn poll_one(&self) -> Option<Cqe> {
-        let mut poller = self.poller();
-        if let Some(cqe) = poller.poll() {
-            return Some(cqe);
+        match &self.inner.side {
+            Side::Soft(soft) => soft.poll_one(),
+            Side::Hard(hard) => hard.poll_one(),
         }
-        self.inner.context.driver().progress();
-        poller.poll()
     }
 
     /// Takes one completion if one waits; drives nothing.
     #[inline]
     pub fn take_one(&self) -> Option<Cqe> {
-        self.poller().poll()
+        match &self.inner.side {
+            Side::Soft(soft) => soft.poller().poll(),
+            Side::Hard(hard) => hard.poll_one(),
+        }
     }
 
     /// Takes completions until `into` is full or there are none; returns how many.
@@ -116,23 +183,11 @@ impl Cq {
     /// Gives completions to `take`, at most `most` of them, driving the adapter if there are none;
     /// returns how many.
     #[inline]
-    pub fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
-        let mut poller = self.poller();
-        let mut taken = 0;
-        let mut driven = false;
-        while taken < most {
-            match poller.poll() {
-                Some(cqe) => take(cqe),
-                None if !driven && taken == 0 => {
-                    driven = true;
-                    self.inner.context.driver().progress();
-                    continue;
-                }
-                None => break,
-            }
-            taken += 1;
+    pub fn poll_each(&self, most: usize, take: impl FnMut(Cqe)) -> usize {
+        match &self.inner.side {
+            Side::Soft(soft) => soft.poll_each(most, take),
+            Side::Hard(hard) => hard.poll_each(most, take),
         }
-        taken
     }
 
     /// Waits for a completion: polls briefly, then sleeps until there is one. Threads that wait on
@@ -171,8 +226,13 @@ impl Cq {
     /// completions that are already there do not count.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn notify(&self, notify: Notify) {
-        self.poller().arm(notify);
-        self.inner.context.driver().expect_event();
+        match &self.inner.side {
+            Side::Soft(soft) => {
+                soft.poller().arm(notify);
+                soft.driver.expect_event();
+            }
+            Side::Hard(hard) => hard.notify(notify),
+        }
     }
 
     /// The channel that events go to.
@@ -183,27 +243,39 @@ impl Cq {
     /// Changes its depth.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
-        let mut poller = self.poller();
         let id = self.inner.id;
-        let resized =
-            self.inner.context.driver().control(|s, _| s.engine.resize_cq(id, &mut poller, depth));
-        Ok(resized?)
+        match &self.inner.side {
+            Side::Soft(soft) => {
+                let mut poller = soft.poller();
+                let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
+                Ok(soft.driver.control(resize)?)
+            }
+            Side::Hard(hard) => hard.resize(depth),
+        }
     }
 
-    /// Forgets the completions of a queue pair that wait.
+    /// Forgets the completions of a queue pair that wait. Drivers of the kernel do so themselves.
     pub(crate) fn forget(&self, qpn: Qpn) {
-        let mut poller = self.poller();
-        let id = self.inner.id;
-        let driver = self.inner.context.driver();
-        driver.control(|s, _| s.engine.forget_completions(id, &mut poller, qpn));
+        if let Side::Soft(soft) = &self.inner.side {
+            let mut poller = soft.poller();
+            let id = self.inner.id;
+            soft.driver.control(|s, _| s.engine.forget_completions(id, &mut poller, qpn));
+        }
+    }
+
+    /// The queue, if it is one of the kernel's drivers.
+    pub(crate) fn hard(&self) -> Option<&rdma_core::Cq> {
+        match &self.inner.side {
+            Side::Soft(_) => None,
+            Side::Hard(hard) => Some(hard),
+        }
     }
 
     /// Most completions that can wait.
     pub fn depth(&self) -> usize {
-        self.poller().capacity()
-    }
-
-    fn poller(&self) -> std::sync::MutexGuard<'_, CqPoller> {
-        self.inner.poller.lock().unwrap_or_else(PoisonError::into_inner)
+        match &self.inner.side {
+            Side::Soft(soft) => soft.poller().capacity(),
+            Side::Hard(hard) => hard.depth(),
+        }
     }
 }

@@ -45,6 +45,17 @@ pub enum Error {
     Deregister(DeregError),
     /// A call of the connection manager failed.
     Cm(CmError),
+    /// A library that the backend needs is not there, or is too old.
+    Library(String),
+    /// A call of libibverbs or librdmacm failed.
+    Verbs {
+        /// The function.
+        call: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// The backend cannot do this.
+    Unsupported(&'static str),
     /// There is not that much memory.
     OutOfMemory,
     /// Beyond the end of the region.
@@ -69,6 +80,11 @@ impl fmt::Display for Error {
             Self::Register(e) => e.fmt(f),
             Self::Deregister(e) => e.fmt(f),
             Self::Cm(e) => e.fmt(f),
+            Self::Library(why) => f.write_str(why),
+            Self::Verbs { call, error } => write!(f, "{call}: {error}"),
+            Self::Unsupported(what) => {
+                write!(f, "the backend `rdma-core` does not have {what}; `feroce` does")
+            }
             Self::OutOfMemory => f.write_str("not enough memory for a region of this size"),
             Self::OutOfBounds => f.write_str("the range passes the end of the memory region"),
         }

@@ -6,6 +6,9 @@
 //! never wait; whoever posts or polls drives the adapter, and a driver thread covers the rest.
 //! [`safety`] says what programs cannot get wrong.
 //!
+//! The same programs run on network adapters that the kernel has a driver for, or on its Soft-RoCE:
+//! the setting `backend` ([`Backend`]) says which.
+//!
 //! ```
 //! use feroce::{Access, Device, QpCap, SendOp, SendWr, WcStatus};
 //!
@@ -45,6 +48,7 @@ mod life;
 mod mr;
 mod pd;
 mod qp;
+mod rdma_core;
 mod runtime;
 pub mod safety;
 mod srq;
@@ -60,7 +64,7 @@ pub use attr::{
     PortState,
 };
 pub use channel::CompChannel;
-pub use config::Settings;
+pub use config::{Backend, Settings};
 pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};

@@ -7,9 +7,10 @@ use feroce_engine::{Data, RecvWr, Remote, Sge, SgeList};
 use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
-use crate::Error;
+use crate::context::Adapter;
 use crate::life::Life;
 use crate::pd::Pd;
+use crate::{Error, rdma_core};
 
 /// A memory region. It owns its bytes and never lends them: a peer may change them at any time,
 /// so they are copied in and out.
@@ -30,13 +31,22 @@ use crate::pd::Pd;
 #[doc(alias = "ibv_mr")]
 #[derive(Debug)]
 pub struct Mr {
+    // Before the region, so that the memory outlives its registration.
+    side: Side,
     region: Arc<Region>,
-    key: Lkey,
+    lkey: Lkey,
+    rkey: Rkey,
     addr: u64,
     /// Which bytes of the region.
     part: Range<usize>,
     pd: Pd,
     life: Life,
+}
+
+#[derive(Debug)]
+enum Side {
+    Soft,
+    Hard(rdma_core::Mr),
 }
 
 /// What [`Mr::rereg`] changes; what is `None` stays.
@@ -71,32 +81,40 @@ impl Mr {
         access: Access,
     ) -> Result<Self, Error> {
         let (start, len) = (part.start, part.len());
-        let (key, addr) = pd.context().driver().control(|s, _| {
-            let key = s.engine.reg_mr(pd.id(), Arc::clone(&region), start, len, iova, access)?;
-            let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
-            Ok::<_, Error>((key, addr))
-        })?;
-        Ok(Self { region, key, addr, part, pd: pd.clone(), life: Life::new() })
+        let (side, keys) = match pd.hard() {
+            None => pd.context().driver()?.control(|s, _| {
+                let key =
+                    s.engine.reg_mr(pd.id(), Arc::clone(&region), start, len, iova, access)?;
+                let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
+                let keys = rdma_core::Keys { lkey: key, rkey: Rkey(key.0), addr };
+                Ok::<_, Error>((Side::Soft, keys))
+            })?,
+            Some(hard) => {
+                let (mr, keys) =
+                    rdma_core::Mr::register(hard, &region, (start, len), iova, access)?;
+                (Side::Hard(mr), keys)
+            }
+        };
+        let rdma_core::Keys { lkey, rkey, addr } = keys;
+        let (pd, life) = (pd.clone(), Life::new());
+        Ok(Self { side, region, lkey, rkey, addr, part, pd, life })
     }
 
-    /// Changes the registration; the keys stay. Returns when no access that began before is left,
-    /// so that memory which is replaced may be given back.
+    /// Changes the registration; the keys stay, on our own adapter. Returns when no access that
+    /// began before is left, so that memory which is replaced may be given back.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(&mut self, change: Rereg) -> Result<(), Error> {
-        let range = change.memory.as_ref().map(|(region, iova)| {
-            let region = Arc::clone(region);
-            let len = region.len();
-            (region, 0, len, *iova)
-        });
-        let pd = change.pd.as_ref().map(Pd::id);
-        let request = feroce_mem::Rereg { pd, range, access: change.access };
-        let key = self.key;
-        let (old, addr) = self.pd.context().driver().control(|s, _| {
-            let old = s.engine.rereg_mr(key, request)?;
-            Ok::<_, Error>((old, s.engine.query_mr(key).map_or(0, |info| info.iova)))
-        })?;
-        old.wait(std::thread::yield_now);
-        self.addr = addr;
+        match &mut self.side {
+            Side::Soft => self.rereg_soft(&change)?,
+            Side::Hard(hard) => {
+                let pd = change.pd.as_ref().and_then(Pd::hard);
+                let keys = hard.rereg(&change, pd)?;
+                (self.lkey, self.rkey) = (keys.lkey, keys.rkey);
+                if change.memory.is_some() {
+                    self.addr = keys.addr;
+                }
+            }
+        }
         if let Some((region, _)) = change.memory {
             self.part = 0..region.len();
             self.region = region;
@@ -107,25 +125,47 @@ impl Mr {
         Ok(())
     }
 
+    fn rereg_soft(&mut self, change: &Rereg) -> Result<(), Error> {
+        let range = change.memory.as_ref().map(|(region, iova)| {
+            let region = Arc::clone(region);
+            let len = region.len();
+            (region, 0, len, *iova)
+        });
+        let pd = change.pd.as_ref().map(Pd::id);
+        let request = feroce_mem::Rereg { pd, range, access: change.access };
+        let key = self.lkey;
+        let (old, addr) = self.pd.context().driver()?.control(|s, _| {
+            let old = s.engine.rereg_mr(key, request)?;
+            Ok::<_, Error>((old, s.engine.query_mr(key).map_or(0, |info| info.iova)))
+        })?;
+        old.wait(std::thread::yield_now);
+        self.addr = addr;
+        Ok(())
+    }
+
     /// Ends the registration now, or says that windows are bound to it. Dropping does the same,
     /// but then windows keep the memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(&self) -> Result<(), Error> {
-        self.life.end(|| {
-            let dereg = self.pd.context().driver().control(|s, _| s.engine.dereg_mr(self.key))?;
-            dereg.wait(std::thread::yield_now);
-            Ok::<_, Error>(())
+        self.life.end(|| match &self.side {
+            Side::Soft => {
+                let driver = self.pd.context().driver()?;
+                let dereg = driver.control(|s, _| s.engine.dereg_mr(self.lkey))?;
+                dereg.wait(std::thread::yield_now);
+                Ok::<_, Error>(())
+            }
+            Side::Hard(hard) => hard.dereg(),
         })
     }
 
     /// The key that local work requests use.
     pub fn lkey(&self) -> Lkey {
-        self.key
+        self.lkey
     }
 
     /// The key that a peer uses.
     pub fn rkey(&self) -> Rkey {
-        Rkey(self.key.0)
+        self.rkey
     }
 
     /// Address of the first byte, as work requests count.
@@ -149,7 +189,7 @@ impl Mr {
         Sge {
             addr: self.addr.wrapping_add(range.start as u64),
             len: u32::try_from(len).unwrap_or(u32::MAX),
-            lkey: self.key,
+            lkey: self.lkey,
         }
     }
 
@@ -211,13 +251,24 @@ impl Drop for Mr {
 pub struct Mw {
     rkey: Rkey,
     kind: MwType,
+    /// What ends by itself, if it is one of the kernel's drivers.
+    hard: Option<rdma_core::Mw>,
     pd: Pd,
 }
 
 impl Mw {
     pub(crate) fn alloc(pd: &Pd, kind: MwType) -> Result<Self, Error> {
-        let rkey = pd.context().driver().control(|s, _| s.engine.alloc_mw(pd.id(), kind))?;
-        Ok(Self { rkey, kind, pd: pd.clone() })
+        let (rkey, hard) = match pd.hard() {
+            None => {
+                let driver = pd.context().driver()?;
+                (driver.control(|s, _| s.engine.alloc_mw(pd.id(), kind))?, None)
+            }
+            Some(hard) => {
+                let (mw, rkey) = rdma_core::Mw::alloc(hard, kind)?;
+                (rkey, Some(mw))
+            }
+        };
+        Ok(Self { rkey, kind, hard, pd: pd.clone() })
     }
 
     /// Its key now.
@@ -245,10 +296,12 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let rkey = self.rkey;
-        // We made it, so it is there, but a binding may have given it another key.
-        let _ = self.pd.context().driver().control(|s, _| {
-            let now = s.engine.current_mw(rkey).unwrap_or(rkey);
-            s.engine.dealloc_mw(now)
-        });
+        if let (None, Adapter::Soft(soft)) = (&self.hard, self.pd.context().adapter()) {
+            // We made it, so it is there, but a binding may have given it another key.
+            let _ = soft.driver.control(|s, _| {
+                let now = s.engine.current_mw(rkey).unwrap_or(rkey);
+                s.engine.dealloc_mw(now)
+            });
+        }
     }
 }

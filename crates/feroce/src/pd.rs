@@ -6,15 +6,15 @@ use std::sync::Arc;
 use feroce_engine::{AddrVec, QpCap, QpType, SrqInitAttr};
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
 
-use crate::Error;
 use crate::ah::Ah;
-use crate::context::Context;
+use crate::context::{Adapter, Context};
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::mr::{Mr, Mw};
 use crate::qp::QpBuilder;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
+use crate::{Error, rdma_core};
 
 /// A protection domain: what belongs to it works together and with nothing else.
 ///
@@ -32,14 +32,25 @@ pub struct Pd {
 
 #[derive(Debug)]
 struct PdInner {
-    id: PdId,
+    side: Side,
     context: Context,
     life: Life,
 }
 
+#[derive(Debug)]
+enum Side {
+    Soft(PdId),
+    Hard(rdma_core::Pd),
+}
+
 impl PdInner {
     fn dealloc(&self) -> Result<(), Error> {
-        self.life.end(|| self.context.driver().control(|s, _| s.engine.dealloc_pd(self.id)))
+        self.life.end(|| match &self.side {
+            Side::Soft(id) => {
+                Ok(self.context.driver()?.control(|s, _| s.engine.dealloc_pd(*id))?)
+            }
+            Side::Hard(hard) => hard.dealloc(),
+        })
     }
 }
 
@@ -52,8 +63,11 @@ impl Drop for PdInner {
 
 impl Pd {
     pub(crate) fn alloc(context: &Context) -> Result<Self, Error> {
-        let id = context.driver().control(|s, _| s.engine.alloc_pd())?;
-        Ok(Self { inner: Arc::new(PdInner { id, context: context.clone(), life: Life::new() }) })
+        let side = match context.adapter() {
+            Adapter::Soft(soft) => Side::Soft(soft.driver.control(|s, _| s.engine.alloc_pd())?),
+            Adapter::Hard(hard) => Side::Hard(rdma_core::Pd::alloc(hard)?),
+        };
+        Ok(Self { inner: Arc::new(PdInner { side, context: context.clone(), life: Life::new() }) })
     }
 
     /// Deallocates it now, or says that something is still in it. Dropping the last handle
@@ -63,8 +77,20 @@ impl Pd {
         self.inner.dealloc()
     }
 
+    /// Its name in our engine; that of no domain in particular if it is not there.
     pub(crate) fn id(&self) -> PdId {
-        self.inner.id
+        match &self.inner.side {
+            Side::Soft(id) => *id,
+            Side::Hard(_) => PdId::default(),
+        }
+    }
+
+    /// The domain, if it is one of the kernel's drivers.
+    pub(crate) fn hard(&self) -> Option<&rdma_core::Pd> {
+        match &self.inner.side {
+            Side::Soft(_) => None,
+            Side::Hard(hard) => Some(hard),
+        }
     }
 
     /// The device it is of.

@@ -30,6 +30,12 @@ pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// The name of the interface with this index.
+pub(crate) fn interface_name(index: u32) -> io::Result<String> {
+    let name = nix::net::if_::if_indextoname(index)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
 /// The speed of an interface in Mb/s. One that has none, or that is down, does not say it.
 pub(crate) fn interface_speed_mbit(name: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()

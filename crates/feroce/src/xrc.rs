@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use feroce_engine::{QpCap, QpType, XrcdId};
 
-use crate::Error;
-use crate::context::Context;
+use crate::context::{Adapter, Context};
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::qp::QpBuilder;
+use crate::{Error, rdma_core};
 
 /// An XRC domain: targets in it deliver to the shared receive queues in it.
 ///
@@ -38,8 +38,10 @@ struct XrcdInner {
 
 impl XrcdInner {
     fn close(&self) -> Result<(), Error> {
-        let driver = self.stand_in.0.context().driver();
-        self.life.end(|| driver.control(|s, _| s.engine.dealloc_xrcd(self.id)))
+        self.life.end(|| {
+            let driver = self.stand_in.0.context().driver()?;
+            Ok::<_, Error>(driver.control(|s, _| s.engine.dealloc_xrcd(self.id))?)
+        })
     }
 }
 
@@ -52,8 +54,11 @@ impl Drop for XrcdInner {
 
 impl Xrcd {
     pub(crate) fn open(context: &Context) -> Result<Self, Error> {
+        let Adapter::Soft(soft) = context.adapter() else {
+            return Err(Error::Unsupported(rdma_core::XRC));
+        };
         let stand_in = (context.alloc_pd()?, context.create_cq(1)?);
-        let id = context.driver().control(|s, _| s.engine.alloc_xrcd())?;
+        let id = soft.driver.control(|s, _| s.engine.alloc_xrcd())?;
         Ok(Self { inner: Arc::new(XrcdInner { id, stand_in, life: Life::new() }) })
     }
 

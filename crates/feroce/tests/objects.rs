@@ -216,7 +216,8 @@ fn memory_with_a_window_cannot_be_deregistered() {
     let host = Host::new(118, 1);
     let mut qp = host.rc();
     qp.connect(&qp.endpoint().unwrap()).unwrap();
-    let mr = host.pd.alloc_mr(64, ALL).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND;
+    let mr = host.pd.alloc_mr(64, access).unwrap();
     let mw = host.pd.alloc_mw(feroce::MwType::Two).unwrap();
     let binding = feroce::Bind {
         mr: mr.lkey(),

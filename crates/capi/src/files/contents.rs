@@ -73,7 +73,7 @@ impl Tree {
         file("board_id", "feroce");
         file("hca_type", "feroce");
         file("hw_rev", "0x0");
-        file("fw_ver", attr.fw_ver);
+        file("fw_ver", &attr.fw_ver);
         file("device/numa_node", "-1");
         file("ports/1/link_layer", "Ethernet");
         if let Some(interface) = device.interface_name() {

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use feroce::{Context, Counters, Device, Error, WeakContext};
+use feroce::{Backend, Context, Counters, Device, Error, WeakContext};
 
 /// Adapters by the name of their device. Those that have ended are swept out now and then.
 static RUNNING: Mutex<Vec<(String, WeakContext)>> = Mutex::new(Vec::new());
@@ -44,6 +44,17 @@ extern "C" fn leave_at_exit() {
     let Ok(running) = RUNNING.try_lock() else { return };
     running.iter().for_each(|(_, context)| context.take_leave());
 }
+
+/// Whatever the user says of backends, this is ours: the other would look for libibverbs and find
+/// this library.
+extern "C" fn be_the_adapter() {
+    Backend::Feroce.choose();
+}
+
+/// Called by the dynamic linker when it loads the library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BE_THE_ADAPTER: extern "C" fn() = be_the_adapter;
 
 /// Called by the dynamic linker at exit.
 #[used]

@@ -27,6 +27,14 @@ pub(crate) fn command() -> &'static Path {
 
 /// Builds something as this test was built, and says where it is.
 fn built(what: [&str; 2]) -> PathBuf {
+    let (mut cargo, folder) = cargo("build");
+    let built = cargo.args(what).output().expect("cargo");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    folder
+}
+
+/// A command of cargo that builds as this test was built, and where it puts what it builds.
+pub(crate) fn cargo(verb: &str) -> (Command, PathBuf) {
     // target/debug/deps/this-test
     let test = env::current_exe().expect("the path of this test");
     let folder = test.parent().and_then(Path::parent).expect("the folder of a profile");
@@ -36,11 +44,9 @@ fn built(what: [&str; 2]) -> PathBuf {
         None => panic!("{} is not in a folder of cargo", test.display()),
     };
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.arg("build").args(what).args(["--profile", profile]);
+    cargo.args([verb, "--profile", profile]).current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo.arg("--target-dir").arg(folder.parent().expect("the folder of cargo"));
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    folder.to_owned()
+    (cargo, folder.to_owned())
 }
 
 /// A folder of this test, made anew.

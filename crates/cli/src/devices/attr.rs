@@ -23,7 +23,7 @@ pub(super) struct Info {
     pub(super) hca_id: String,
     pub(super) interface: Option<String>,
     pub(super) transport: Coded,
-    pub(super) fw_ver: &'static str,
+    pub(super) fw_ver: String,
     pub(super) node_guid: String,
     pub(super) sys_image_guid: String,
     pub(super) vendor_id: u32,
@@ -103,7 +103,7 @@ impl Info {
             hca_id: device.name().to_owned(),
             interface: device.interface_name().map(str::to_owned),
             transport: coded("InfiniBand", 0),
-            fw_ver: attr.fw_ver,
+            fw_ver: attr.fw_ver.clone(),
             node_guid: guid(attr.guid),
             sys_image_guid: guid(attr.sys_image_guid),
             vendor_id: attr.vendor_id,
@@ -208,6 +208,9 @@ fn width(width: LinkWidth) -> Coded {
     let name = match width {
         LinkWidth::X1 => "1",
         LinkWidth::X4 => "4",
+        LinkWidth::X8 => "8",
+        LinkWidth::X12 => "12",
+        LinkWidth::X2 => "2",
     };
     coded(name, width as u32)
 }
@@ -216,7 +219,8 @@ fn speed(speed: LaneSpeed) -> Coded {
     let name = match speed {
         LaneSpeed::Sdr => "2.5 Gbps",
         LaneSpeed::Ddr => "5.0 Gbps",
-        LaneSpeed::Fdr10 => "10.0 Gbps",
+        LaneSpeed::Qdr | LaneSpeed::Fdr10 => "10.0 Gbps",
+        LaneSpeed::Fdr => "14.0 Gbps",
         LaneSpeed::Edr => "25.0 Gbps",
         LaneSpeed::Hdr => "50.0 Gbps",
         LaneSpeed::Ndr => "100.0 Gbps",

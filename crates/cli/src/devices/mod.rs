@@ -84,9 +84,10 @@ fn listed(device: &Device) -> Listed {
             DeviceKind::Interface => "interface",
             DeviceKind::Loopback => "loopback",
             DeviceKind::Addresses => "addresses",
+            DeviceKind::Kernel => "kernel",
         },
         active: device.is_up(),
-        gids: device.gids().iter().map(ToString::to_string).collect(),
+        gids: device.gids().iter().filter(|g| !g.is_zero()).map(ToString::to_string).collect(),
     }
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn info(args: &InfoArgs, json: bool) -> anyhow::Result<ExitCode> {
         Some(name) => vec![Device::named(name)?],
         None => Device::list()?,
     };
-    ensure!(!devices.is_empty(), "this machine has no interface with an address");
+    ensure!(!devices.is_empty(), "there is no device");
     if args.list {
         return list_names(&devices, json);
     }

@@ -31,7 +31,7 @@ impl Display for Coded {
 pub(super) fn of(info: &Info, verbose: bool) -> String {
     let mut page = Page(format!("hca_id:\t{}\n", info.hca_id));
     page.row(DEVICE, "transport", info.transport);
-    page.row(DEVICE, "fw_ver", info.fw_ver);
+    page.row(DEVICE, "fw_ver", &info.fw_ver);
     page.row(DEVICE, "node_guid", &info.node_guid);
     page.row(DEVICE, "sys_image_guid", &info.sys_image_guid);
     page.row(DEVICE, "vendor_id", format_args!("0x{:04x}", info.vendor_id));

@@ -24,13 +24,20 @@ const QKEY: Qkey = Qkey(0x1ced_c0de);
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) device: Device,
-    pub(crate) gid_index: u16,
+    /// Which of its addresses, if not the first.
+    gid_index: Option<u16>,
 }
 
 impl Place {
     /// The place that the user named.
     pub(crate) fn named(name: &str, gid_index: Option<u16>) -> anyhow::Result<Self> {
-        Ok(Self { device: Device::named(name)?, gid_index: gid_index.unwrap_or(0) })
+        Ok(Self { device: Device::named(name)?, gid_index })
+    }
+
+    /// The first device.
+    pub(crate) fn first(gid_index: Option<u16>) -> anyhow::Result<Self> {
+        let device = Device::list()?.into_iter().next().context("there is no device")?;
+        Ok(Self { device, gid_index })
     }
 
     /// The device that has this address.
@@ -40,11 +47,11 @@ impl Place {
             let wanted = bare.gids().first().copied();
             for device in Device::list()? {
                 if let Some(i) = device.gids().iter().position(|gid| Some(*gid) == wanted) {
-                    return Ok(Self { device, gid_index: u16::try_from(i)? });
+                    return Ok(Self { device, gid_index: Some(u16::try_from(i)?) });
                 }
             }
         }
-        Ok(Self { device: bare, gid_index: 0 })
+        Ok(Self { device: bare, gid_index: None })
     }
 
     /// The place from which this machine reaches `peer`. That may be where the peer is: processes
@@ -132,7 +139,7 @@ impl End {
             spec,
             mtu,
             slot,
-            gid_index: place.gid_index,
+            gid_index: place.gid_index.unwrap_or_else(|| port.first_gid()),
             remote: Remote::default(),
             ah: None,
             peers: Vec::new(),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use crate::stop;
+use crate::{backend, stop};
 
 pub(crate) use args::Args;
 use end::Place;
@@ -62,10 +62,18 @@ fn both(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<Vec<Row>> {
         [here, there] => (here, there),
         _ => anyhow::bail!("--both needs two addresses: --address A,B"),
     };
-    ensure!(args.device.is_none(), "--both: say --address A,B instead of -d");
     let table = Table { json, mode: spec.mode };
     let (mut near, mut far) = Side::pair();
-    let (from, to) = (Place::at(here)?, Place::at(there)?);
+    let (from, to) = if args.address.is_empty() && backend::is_kernels()? {
+        let place = match &args.device {
+            Some(name) => Place::named(name, args.gid_index)?,
+            None => Place::first(args.gid_index)?,
+        };
+        (place.clone(), place)
+    } else {
+        ensure!(args.device.is_none(), "--both: say --address A,B instead of -d");
+        (Place::at(here)?, Place::at(there)?)
+    };
     let rows = std::thread::scope(|scope| {
         let server = std::thread::Builder::new()
             .name("perf-server".to_owned())

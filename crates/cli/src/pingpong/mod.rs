@@ -22,6 +22,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::backend;
+
 use args::{Kind, Plan, Request};
 pub(crate) use args::{RcArgs, SrqArgs, UcArgs, UdArgs};
 use exchange::{Address, Channel};
@@ -134,7 +136,7 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
 
 fn places_for_both(request: &Request) -> anyhow::Result<(Place, Place)> {
     let choice = &request.choice;
-    if choice.names_device() {
+    if choice.names_device() || backend::is_kernels()? {
         let server = Place::chosen(choice)?;
         let client = match request.second {
             Some(address) => Place::chosen(&Choice { address: Some(address), ..choice.clone() })?,

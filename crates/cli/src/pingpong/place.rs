@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use anyhow::{Context as _, bail, ensure};
 use feroce::{Context, Device, Error, Gid};
 
+use crate::backend::is_kernels;
+
 /// What the user said about it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
@@ -40,7 +42,7 @@ impl Place {
             (None, Some(address)) => (device_of(address)?, Some(address)),
             (None, None) => {
                 let first = Device::list()?.into_iter().next();
-                (first.context("this machine has no interface with an address")?, None)
+                (first.context("there is no device")?, None)
             }
         };
         Self::open(&device, choice.gid_index, wanted.map(gid_of))
@@ -48,6 +50,9 @@ impl Place {
 
     /// For a server that names no device: the one that the client reached.
     pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
+        if own.is_loopback() && is_kernels()? {
+            return Self::chosen(choice);
+        }
         // IPv6 has one loopback address; two ends need two.
         let own = if own == Ipv6Addr::LOCALHOST { Ipv4Addr::LOCALHOST.into() } else { own };
         Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)))
@@ -56,6 +61,9 @@ impl Place {
     /// For a client that names no device: the one that leads to the server. If the server is on
     /// this machine, a loopback address of our own, because the server has the other one.
     pub(super) fn of_client(choice: &Choice, own: IpAddr, peer: IpAddr) -> anyhow::Result<Self> {
+        if own.is_loopback() && is_kernels()? {
+            return Self::chosen(choice);
+        }
         if !(peer.is_loopback() || own == peer) {
             return Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)));
         }
@@ -83,13 +91,14 @@ impl Place {
     /// Chooses the address: the index given, else the address wanted, else the first, which is
     /// IPv4 where there is one.
     fn of(context: Context, gid_index: Option<u16>, wanted: Option<Gid>) -> anyhow::Result<Self> {
-        let gids = context.port().gids;
+        let port = context.port();
+        let gids = &port.gids;
         let index = match (gid_index, wanted) {
             (Some(index), _) => usize::from(index),
             (None, Some(wanted)) => gids.iter().position(|g| *g == wanted).with_context(|| {
                 format!("{} does not have the address {wanted}", context.device().name())
             })?,
-            (None, None) => gids.iter().position(|g| !g.is_zero()).unwrap_or(0),
+            (None, None) => usize::from(port.first_gid()),
         };
         let gid = gids.get(index).copied().filter(|g| !g.is_zero()).with_context(|| {
             let name = context.device().name();

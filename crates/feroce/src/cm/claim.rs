@@ -30,7 +30,9 @@ impl Claim {
         accepts: Accepts,
     ) -> Result<Vec<Self>, Error> {
         // A device that has its addresses to itself need not ask.
-        let Some(member) = context.member() else { return Ok(Vec::new()) };
+        let Some(member) = context.soft().ok().and_then(|soft| soft.member.as_ref()) else {
+            return Ok(Vec::new());
+        };
         let own = context.port().gids;
         let addresses = own.into_iter().filter(|gid| !gid.is_zero() && accepts.takes(*gid));
         let claim = |address| match member.claim_service(address, service.0) {

@@ -14,7 +14,7 @@ use super::error::CmError;
 use super::id::CmId;
 use super::shared::{IdQp, Inner, Stage};
 use crate::driver::State;
-use crate::{Error, Qp, sys};
+use crate::{Context, Error, Qp, sys};
 
 /// Connecting and disconnecting.
 impl CmId {
@@ -51,8 +51,8 @@ impl CmId {
     #[doc(alias = "rdma_destroy_qp")]
     pub fn release_qp(&self) {
         let Some(qp) = self.shared().lock().qp.take() else { return };
-        if let Some(context) = self.context() {
-            context.driver().control(|s, _| {
+        if let Some(Ok(driver)) = self.context().map(Context::driver) {
+            driver.control(|s, _| {
                 if let Some(cm) = &mut s.cm {
                     cm.forget_qp(qp.qpn);
                 }

@@ -319,11 +319,11 @@ impl CmId {
             inner.claims.extend(claims.into_iter().flatten());
         }
         for context in contexts {
-            let listener = context.driver().control(|s, now| match &mut s.cm {
+            let listener = context.driver()?.control(|s, now| match &mut s.cm {
                 Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
                 None => Err(CmError::DeviceGone),
             })?;
-            id.lock().listens.push((Arc::downgrade(&context.inner), listener));
+            id.lock().listens.push((Arc::downgrade(context.soft()?), listener));
         }
         Ok(())
     }
@@ -391,7 +391,7 @@ impl CmId {
         f: impl FnOnce(&mut State, Instant, &Arc<Shared>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let context = self.context().ok_or(CmError::WrongState)?;
-        context.driver().control(|s, now| f(s, now, self.shared()))
+        context.driver()?.control(|s, now| f(s, now, self.shared()))
     }
 
     /// Runs under the lock of the device, on the connection.

@@ -247,7 +247,8 @@ impl ManagerInner {
         channel: &Arc<ChannelOwner>,
     ) -> Option<Arc<Owner>> {
         let device = id.device.upgrade()?;
-        let context = self.contexts().iter().find(|c| Arc::ptr_eq(&c.inner, &device)).cloned()?;
+        let is_on = |c: &&Context| c.soft().is_ok_and(|soft| Arc::ptr_eq(soft, &device));
+        let context = self.contexts().iter().find(is_on).cloned()?;
         let owner = Owner::new(Arc::clone(id), Arc::clone(self), Arc::clone(channel));
         // It was just made.
         let _ = owner.context.set(context);
@@ -272,12 +273,13 @@ impl ManagerInner {
 
 /// Sees to it that a device has queue pair 1 and a connection manager.
 fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
+    let soft = context.soft()?;
     let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
     let config = Config {
         seed,
         ca_guid: context.device().guid(),
         // Other processes at these addresses have other prefixes.
-        id_prefix: context.member().map(|member| member.prefix()),
+        id_prefix: soft.member.as_ref().map(|member| member.prefix()),
         response_timeout: timing.response_timeout,
         packet_life_time: timing.packet_life_time,
         max_retries: timing.max_retries,
@@ -285,8 +287,8 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         ..Config::default()
     };
     let scope = context.device().interface_index().unwrap_or(0);
-    let device = Arc::downgrade(&context.inner);
-    context.driver().control(|s, now| {
+    let device = Arc::downgrade(soft);
+    context.driver()?.control(|s, now| {
         if s.cm.is_none() {
             let psn = Psn::new(psn as u32);
             let service = Service::new(&mut s.engine, now, psn, config, (device, scope))?;

@@ -21,14 +21,14 @@ use super::gsi::Gsi;
 use super::manager::next_number;
 use super::shared::{Shared, Stage};
 use crate::Error;
-use crate::context::ContextInner;
+use crate::context::Soft;
 
 /// The manager of a device and who its events are for.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(super) manager: Manager,
     gsi: Gsi,
-    device: Weak<ContextInner>,
+    device: Weak<Soft>,
     /// Interface of link-local addresses.
     scope: u32,
     /// The device has lost its addresses, and its ids know.
@@ -44,7 +44,7 @@ impl Service {
         now: Instant,
         psn: Psn,
         config: Config,
-        (device, scope): (Weak<ContextInner>, u32),
+        (device, scope): (Weak<Soft>, u32),
     ) -> Result<Self, Error> {
         let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);

@@ -15,7 +15,7 @@ use feroce_wire::{Gid, Qpn};
 use super::channel::{ChannelOwner, Queue};
 use super::claim::Claim;
 use super::manager::ManagerInner;
-use crate::context::{Context, ContextInner};
+use crate::context::{Context, Soft};
 
 /// How far an id has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +64,7 @@ pub(super) struct Inner {
     pub(super) qp: Option<IdQp>,
     pub(super) options: Options,
     pub(super) binding: Option<Binding>,
-    pub(super) listens: Vec<(Weak<ContextInner>, ListenId)>,
+    pub(super) listens: Vec<(Weak<Soft>, ListenId)>,
     /// Held while it listens.
     pub(super) claims: Vec<Claim>,
     /// What a peer that asked offers, turned round: the default of an answer.
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(super) number: u64,
     pub(super) space: PortSpace,
     /// The device of a request, until it has an owner.
-    pub(super) device: Weak<ContextInner>,
+    pub(super) device: Weak<Soft>,
     inner: Mutex<Inner>,
     owner: Mutex<Weak<Owner>>,
 }
@@ -89,7 +89,7 @@ impl Shared {
         number: u64,
         space: PortSpace,
         queue: Arc<Queue>,
-        device: Weak<ContextInner>,
+        device: Weak<Soft>,
     ) -> Arc<Self> {
         let inner = Inner {
             stage: Stage::Idle,
@@ -160,8 +160,8 @@ impl Drop for Owner {
                 });
             }
         }
-        if let Some(context) = self.context.get() {
-            context.driver().control(|s, now| {
+        if let Some(Ok(driver)) = self.context.get().map(Context::driver) {
+            driver.control(|s, now| {
                 if let (Some(cm), Some(conn)) = (&mut s.cm, conn) {
                     cm.destroy(now, conn);
                 }

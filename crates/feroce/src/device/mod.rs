@@ -8,8 +8,9 @@ use feroce_wire::{Gid, Pmtu};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
+use crate::attr::{PortAttr, PortState};
 use crate::context::Context;
-use crate::{Error, Settings, sys};
+use crate::{Backend, Error, Settings, rdma_core, sys};
 
 /// What a device stands on.
 ///
@@ -29,6 +30,8 @@ pub enum DeviceKind {
     Loopback,
     /// Addresses chosen by hand.
     Addresses,
+    /// A driver of the kernel, by way of rdma-core.
+    Kernel,
 }
 
 /// A device that can be opened.
@@ -49,14 +52,24 @@ pub struct Device {
     mtu: u32,
     speed_mbit: Option<u32>,
     is_up: bool,
+    /// The number that names it, if it has one that is not made from its addresses.
+    guid: Option<u64>,
 }
 
 impl Device {
     /// Every interface that is up and has an address, as `feroce0`, `feroce1` and so on; loopback
-    /// comes last. The user's settings may ask for other names, and for devices on addresses.
+    /// comes last. The user's settings may ask for other names, and for devices on addresses; or
+    /// for another backend, which has devices of its own.
     #[doc(alias = "ibv_get_device_list")]
     pub fn list() -> Result<Vec<Self>, Error> {
-        let settings = Settings::load()?;
+        Self::list_with(&Settings::load()?)
+    }
+
+    /// The same with these settings.
+    pub fn list_with(settings: &Settings) -> Result<Vec<Self>, Error> {
+        if settings.backend == Backend::RdmaCore {
+            return rdma_core::list(settings);
+        }
         let mut devices = match settings.addresses.as_slice() {
             [] => Self::of_interfaces()?,
             chosen => chosen.iter().map(|addresses| Self::at(addresses.iter().copied())).collect(),
@@ -104,7 +117,30 @@ impl Device {
             mtu: sys::interface_mtu(name)?,
             speed_mbit: sys::interface_speed_mbit(name),
             is_up: flags.contains(InterfaceFlags::IFF_RUNNING),
+            guid: None,
         })
+    }
+
+    /// A device of one of the kernel's drivers.
+    pub(crate) fn of_kernel(
+        name: &str,
+        guid: u64,
+        interface: Option<(String, u32)>,
+        port: &PortAttr,
+    ) -> Self {
+        let on = interface.as_ref().map(|(name, _)| name.as_str());
+        // One that stands on no interface has the MTU of its packets.
+        let mtu = on.and_then(|name| sys::interface_mtu(name).ok());
+        Self {
+            name: name.to_owned(),
+            kind: DeviceKind::Kernel,
+            gids: port.gids.clone(),
+            mtu: mtu.unwrap_or_else(|| port.active_mtu.bytes() as u32),
+            speed_mbit: on.and_then(sys::interface_speed_mbit),
+            is_up: port.state == PortState::Active,
+            guid: Some(guid),
+            interface,
+        }
     }
 
     /// A device on addresses of this machine, whatever interface they are on: two of them on
@@ -115,7 +151,8 @@ impl Device {
         // Loopback carries the largest packets there are; others are bounded by path discovery.
         let mtu = if gids.iter().all(|g| is_loopback(*g)) { 65536 } else { 1500 };
         let kind = DeviceKind::Addresses;
-        Self { name, kind, interface: None, gids, mtu, speed_mbit: None, is_up: true }
+        let (interface, speed_mbit, guid) = (None, None, None);
+        Self { name, kind, interface, gids, mtu, speed_mbit, is_up: true, guid }
     }
 
     /// The device with this name, as [`Device::list`] gives it, or of the interface with it.
@@ -152,7 +189,8 @@ impl Device {
         self.kind
     }
 
-    /// Its addresses: IPv4 first, then IPv6, link-local last.
+    /// Its addresses: IPv4 first, then IPv6, link-local last. Those of one of the kernel's drivers
+    /// are in the order of the driver, and one that is zero is a hole.
     #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[Gid] {
         &self.gids
@@ -181,6 +219,9 @@ impl Device {
     /// A number that names the device for ever: made from its first address.
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
+        if let Some(guid) = self.guid {
+            return guid;
+        }
         let gid = self.gids.first().copied().unwrap_or_default().0;
         let fold = gid.chunks(8).fold(0xfe_0ce0_u64, |all, part| {
             let part = part.iter().fold(0, |n, &b| n << 8 | u64::from(b));
@@ -196,9 +237,18 @@ impl Device {
         self.open_with(Settings::load()?)
     }
 
-    /// Opens it.
+    /// Opens it. If the settings ask for another backend than that of the device, the device of
+    /// that backend which has its addresses is opened.
     pub fn open_with(&self, settings: Settings) -> Result<Context, Error> {
-        Context::open(self.clone(), settings)
+        let device = match (self.kind, settings.backend) {
+            (DeviceKind::Kernel, _) | (_, Backend::Feroce) => self.clone(),
+            (_, Backend::RdmaCore) => {
+                let has_all = |device: &Self| self.gids.iter().all(|g| device.gids.contains(g));
+                let found = rdma_core::list(&settings)?.into_iter().find(has_all);
+                found.ok_or_else(|| Error::NoDevice(self.name.clone()))?
+            }
+        };
+        Context::open(device, settings)
     }
 }
 

@@ -1,10 +1,13 @@
 //! The consumer's ends of the two queues of a queue pair.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
 
 use super::QpHandle;
+use crate::driver::Driver;
+use crate::rdma_core;
 
 /// From so many unanswered sends on, further ones may wait for each other.
 const GATHER_FROM: usize = 2;
@@ -28,44 +31,104 @@ const GATHER_MOST: usize = 64;
 /// ```
 #[derive(Debug)]
 pub struct Sender {
+    side: SendSide,
+    /// Keeps the queue pair.
+    _handle: QpHandle,
+}
+
+#[derive(Debug)]
+enum SendSide {
+    Soft(SoftSender),
+    Hard(rdma_core::SendEnd),
+}
+
+/// The end of a queue of our engine.
+#[derive(Debug)]
+struct SoftSender {
     queue: SendQueue,
     /// Sends that were posted since the adapter was last driven for one.
     gathered: usize,
-    handle: QpHandle,
+    driver: Arc<Driver>,
 }
 
 impl Sender {
-    pub(super) fn new(queue: SendQueue, handle: QpHandle) -> Self {
-        Self { queue, gathered: 0, handle }
+    pub(super) fn soft(queue: SendQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
+        let side = SendSide::Soft(SoftSender { queue, gathered: 0, driver });
+        Self { side, _handle: handle }
+    }
+
+    pub(super) fn hard(qp: &Arc<rdma_core::Qp>, handle: QpHandle) -> Self {
+        Self { side: SendSide::Hard(rdma_core::SendEnd::new(qp)), _handle: handle }
     }
 
     /// State of the queue pair.
     #[inline]
     pub fn state(&self) -> QpState {
-        self.queue.state()
+        match &self.side {
+            SendSide::Soft(soft) => soft.queue.state(),
+            SendSide::Hard(hard) => hard.state(),
+        }
     }
 
     /// Posts requests, in order, until one is refused; those before it are sent.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
-        let posted = wrs.into_iter().try_for_each(|wr| self.queue.stage(wr));
-        self.submit();
-        posted
+        let mut wrs = wrs.into_iter();
+        match &mut self.side {
+            SendSide::Soft(soft) => {
+                let posted = wrs.try_for_each(|wr| soft.queue.stage(wr));
+                soft.submit();
+                posted
+            }
+            SendSide::Hard(hard) => {
+                let staged = wrs.try_for_each(|wr| hard.stage(wr));
+                hard.submit().and(staged)
+            }
+        }
     }
 
     /// Puts one request into the queue; nothing happens until [`Sender::submit`].
     #[inline]
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
-        self.queue.stage(wr)
+        match &mut self.side {
+            SendSide::Soft(soft) => soft.queue.stage(wr),
+            SendSide::Hard(hard) => hard.stage(wr),
+        }
     }
 
     /// Sends everything staged. Where answers to earlier requests are due, it may wait for a
     /// moment, until the consumer polls or an answer comes, so that short messages leave many at
     /// a time.
+    ///
+    /// On a device of the kernel's drivers, the driver looks at requests only now. What it refuses
+    /// is not sent, and is told to nobody but the log; [`Sender::post`] tells it.
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn submit(&mut self) {
+        match &mut self.side {
+            SendSide::Soft(soft) => soft.submit(),
+            SendSide::Hard(hard) => {
+                if let Err(e) = hard.submit() {
+                    tracing::warn!("a send that was staged is lost: {e}");
+                }
+            }
+        }
+    }
+
+    /// Forgets everything staged.
+    #[doc(alias = "ibv_wr_abort")]
+    pub fn abort(&mut self) {
+        match &mut self.side {
+            SendSide::Soft(soft) => soft.queue.abort(),
+            SendSide::Hard(hard) => hard.abort(),
+        }
+    }
+}
+
+impl SoftSender {
+    #[inline]
+    fn submit(&mut self) {
         self.gathered += self.queue.staged();
         self.queue.ring();
         // The bell was rung before we look: whoever takes the last answer sees the one or we see
@@ -74,14 +137,8 @@ impl Sender {
         let unanswered = self.queue.outstanding().saturating_sub(self.gathered);
         if self.gathered >= GATHER_MOST || unanswered < GATHER_FROM {
             self.gathered = 0;
-            self.handle.driver().kick();
+            self.driver.kick();
         }
-    }
-
-    /// Forgets everything staged.
-    #[doc(alias = "ibv_wr_abort")]
-    pub fn abort(&mut self) {
-        self.queue.abort();
     }
 }
 
@@ -99,23 +156,39 @@ impl Sender {
 /// ```
 #[derive(Debug)]
 pub struct Receiver {
-    queue: RecvQueue,
-    handle: QpHandle,
+    side: RecvSide,
+    /// Keeps the queue pair.
+    _handle: QpHandle,
+}
+
+#[derive(Debug)]
+enum RecvSide {
+    Soft(RecvQueue, Arc<Driver>),
+    Hard(rdma_core::RecvEnd),
 }
 
 impl Receiver {
-    pub(super) fn new(queue: RecvQueue, handle: QpHandle) -> Self {
-        Self { queue, handle }
+    pub(super) fn soft(queue: RecvQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
+        Self { side: RecvSide::Soft(queue, driver), _handle: handle }
+    }
+
+    pub(super) fn hard(qp: &Arc<rdma_core::Qp>, handle: QpHandle) -> Self {
+        Self { side: RecvSide::Hard(rdma_core::RecvEnd::new(qp)), _handle: handle }
     }
 
     /// Posts requests, in order, until one is refused.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        let posted = wrs.into_iter().try_for_each(|wr| self.queue.stage(wr));
-        if self.queue.publish() {
-            self.handle.driver().kick();
+        match &mut self.side {
+            RecvSide::Soft(queue, driver) => {
+                let posted = wrs.into_iter().try_for_each(|wr| queue.stage(wr));
+                if queue.publish() {
+                    driver.kick();
+                }
+                posted
+            }
+            RecvSide::Hard(hard) => hard.post(wrs),
         }
-        posted
     }
 }

@@ -7,13 +7,13 @@ use feroce_mem::Access;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
 
 use super::Endpoint;
-use crate::Error;
 use crate::cq::Cq;
 use crate::driver::{Driver, Object};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
+use crate::{Error, rdma_core};
 
 /// The control side of a queue pair. Cheap to clone; the queue pair is destroyed when the last
 /// handle and both ends of its queues are gone.
@@ -40,9 +40,16 @@ struct QpInner {
     qpn: Qpn,
     psn: Psn,
     qp_type: QpType,
+    side: Side,
     pd: Pd,
     uses: Uses,
     life: Life,
+}
+
+#[derive(Debug)]
+pub(super) enum Side {
+    Soft(Arc<Driver>),
+    Hard(Arc<rdma_core::Qp>),
 }
 
 /// What a queue pair uses, held so that it outlives it.
@@ -57,12 +64,17 @@ pub(super) struct Uses {
 impl QpInner {
     fn destroy(&self) -> Result<(), Error> {
         let qpn = self.qpn;
-        self.life.end(|| {
-            self.pd.context().driver().control(|s, _| {
+        self.life.end(|| match &self.side {
+            Side::Soft(driver) => driver.control(|s, _| {
                 s.engine.destroy_qp(qpn)?;
                 s.dispatch.disown(Object::Qp(qpn));
                 Ok::<_, Error>(())
-            })
+            }),
+            Side::Hard(hard) => {
+                hard.destroy()?;
+                self.pd.context().disown(Object::Qp(qpn));
+                Ok(())
+            }
         })
     }
 }
@@ -75,13 +87,15 @@ impl Drop for QpInner {
 }
 
 impl QpHandle {
-    pub(super) fn new(qpn: Qpn, psn: Psn, qp_type: QpType, pd: Pd, uses: Uses) -> Self {
+    pub(super) fn new(
+        qpn: Qpn,
+        psn: Psn,
+        qp_type: QpType,
+        (side, pd): (Side, Pd),
+        uses: Uses,
+    ) -> Self {
         let life = Life::new();
-        Self { inner: Arc::new(QpInner { qpn, psn, qp_type, pd, uses, life }) }
-    }
-
-    pub(super) fn driver(&self) -> &Driver {
-        self.inner.pd.context().driver()
+        Self { inner: Arc::new(QpInner { qpn, psn, qp_type, side, pd, uses, life }) }
     }
 
     /// Its number.
@@ -119,9 +133,9 @@ impl QpHandle {
         self.inner.uses.xrcd.as_ref()
     }
 
-    /// What a peer must know to connect, at the first address of the port.
+    /// What a peer must know to connect, at the first address of the port: IPv4, where it has one.
     pub fn endpoint(&self) -> Result<Endpoint, Error> {
-        self.endpoint_at(0)
+        self.endpoint_at(self.inner.pd.context().port().first_gid())
     }
 
     /// What a peer must know to connect, at the address with this index.
@@ -137,24 +151,33 @@ impl QpHandle {
     /// by one.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), Error> {
         let port = self.inner.pd.context().port();
-        let same_family = |gid: &Gid| gid.as_ipv4().is_some() == peer.gid.as_ipv4().is_some();
+        let same_family =
+            |gid: &Gid| !gid.is_zero() && gid.as_ipv4().is_some() == peer.gid.as_ipv4().is_some();
         let sgid_index = port.gids.iter().position(same_family).unwrap_or(0) as u16;
         let av = AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() };
         let mtu = peer.mtu.min(port.active_mtu);
-        let access = Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::FLUSH_GLOBAL
-            | Access::FLUSH_PERSISTENT;
+        let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        if let Side::Soft(_) = self.inner.side {
+            // Most drivers do not know these, and refuse what they do not know.
+            access |= Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+        }
         self.modify(&QpAttr::init(access))?;
-        let (full, short) =
-            (QpAttr::rtr(av, peer.qpn, peer.psn, mtu), QpAttr::rtr_uc(av, peer.qpn, peer.psn, mtu));
+        let most = |attr: QpAttr| {
+            let limit = self.inner.pd.context().attr().limits.max_rd_atomic;
+            let within = |n: Option<u8>| n.map(|n| n.min(limit));
+            let (theirs, ours) = (within(attr.max_dest_rd_atomic), within(attr.max_rd_atomic));
+            QpAttr { max_dest_rd_atomic: theirs, max_rd_atomic: ours, ..attr }
+        };
         let psn = self.inner.psn;
+        let (full, short) = (
+            most(QpAttr::rtr(av, peer.qpn, peer.psn, mtu)),
+            QpAttr::rtr_uc(av, peer.qpn, peer.psn, mtu),
+        );
         let (rtr, rts) = match self.inner.qp_type {
             QpType::Uc => (short, QpAttr::rts_unreliable(psn)),
-            QpType::XrcIni => (short, QpAttr::rts(psn)),
+            QpType::XrcIni => (short, most(QpAttr::rts(psn))),
             QpType::XrcTgt => (full, QpAttr { timeout: Some(14), ..QpAttr::rts_unreliable(psn) }),
-            QpType::Rc | QpType::Ud => (full, QpAttr::rts(psn)),
+            QpType::Rc | QpType::Ud => (full, most(QpAttr::rts(psn))),
         };
         self.modify(&rtr)?;
         self.modify(&rts)?;
@@ -174,7 +197,10 @@ impl QpHandle {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let qpn = self.inner.qpn;
-        self.driver().control(|s, now| s.engine.modify_qp(now, qpn, attr))?;
+        match &self.inner.side {
+            Side::Soft(driver) => driver.control(|s, now| s.engine.modify_qp(now, qpn, attr))?,
+            Side::Hard(hard) => hard.modify(attr)?,
+        }
         if attr.state == Some(QpState::Reset) {
             self.send_cq().forget(qpn);
             self.recv_cq().forget(qpn);
@@ -191,31 +217,40 @@ impl QpHandle {
     /// Shows its attributes and how it was made.
     pub fn query_all(&self) -> Option<(QpAttr, QpInitAttr)> {
         let qpn = self.inner.qpn;
-        self.driver().control(|s, _| s.engine.query_qp(qpn))
+        match &self.inner.side {
+            Side::Soft(driver) => driver.control(|s, _| s.engine.query_qp(qpn)),
+            Side::Hard(hard) => hard.query(),
+        }
     }
 
     /// Attaches a datagram queue pair to a multicast group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
         let qpn = self.inner.qpn;
-        self.driver().control(|s, _| {
-            if s.engine.attach_mcast(qpn, group)? {
-                s.link.join(group)?;
-            }
-            Ok(())
-        })
+        match &self.inner.side {
+            Side::Soft(driver) => driver.control(|s, _| {
+                if s.engine.attach_mcast(qpn, group)? {
+                    s.link.join(group)?;
+                }
+                Ok(())
+            }),
+            Side::Hard(hard) => hard.attach_mcast(group),
+        }
     }
 
     /// Detaches from a multicast group.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
         let qpn = self.inner.qpn;
-        self.driver().control(|s, _| {
-            if s.engine.detach_mcast(qpn, group)? {
-                s.link.leave(group)?;
-            }
-            Ok(())
-        })
+        match &self.inner.side {
+            Side::Soft(driver) => driver.control(|s, _| {
+                if s.engine.detach_mcast(qpn, group)? {
+                    s.link.leave(group)?;
+                }
+                Ok(())
+            }),
+            Side::Hard(hard) => hard.detach_mcast(group),
+        }
     }
 
     /// Destroys it now, or says that a multicast group still has it. What was posted is forgotten,

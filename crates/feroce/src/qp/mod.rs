@@ -3,22 +3,25 @@
 mod ends;
 mod handle;
 
+use std::sync::Arc;
+
 use feroce_engine::{
-    CreatedQp, LossPolicy, ModifyQpError, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RecvWr, SendWr,
+    CreateError, CreatedQp, LossPolicy, ModifyQpError, PostError, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, RecvWr, SendWr,
 };
 use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
 
+use crate::context::Adapter;
 use crate::cq::Cq;
 use crate::driver::Object;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, sys};
+use crate::{Error, rdma_core, sys};
 
 pub use ends::{Receiver, Sender};
 pub use handle::QpHandle;
-use handle::Uses;
+use handle::{Side, Uses};
 
 /// What a peer must know to connect to a queue pair. Exchange it by any means.
 ///
@@ -123,16 +126,42 @@ impl QpBuilder {
 
     /// Makes the queue pair, in RESET.
     pub fn create(self) -> Result<Qp, Error> {
+        match self.pd.context().adapter() {
+            Adapter::Soft(_) => self.create_soft(),
+            Adapter::Hard(_) => self.create_hard(),
+        }
+    }
+
+    fn create_soft(self) -> Result<Qp, Error> {
         let (init, context) = (self.init, self.pd.context());
-        let CreatedQp { qpn, sq, rq } = context.driver().control(|s, _| {
+        let driver = Arc::clone(context.driver()?);
+        let CreatedQp { qpn, sq, rq } = driver.control(|s, _| {
             let created = s.engine.create_qp(init)?;
             s.dispatch.own(Object::Qp(created.qpn), context.events());
             Ok::<_, Error>(created)
         })?;
         let psn = Psn::new(sys::random_u64()? as u32);
-        let handle = QpHandle::new(qpn, psn, init.qp_type, self.pd, self.uses);
-        let sender = Sender::new(sq, handle.clone());
-        let receiver = rq.map(|rq| Receiver::new(rq, handle.clone()));
+        let side = Side::Soft(Arc::clone(&driver));
+        let handle = QpHandle::new(qpn, psn, init.qp_type, (side, self.pd), self.uses);
+        let sender = Sender::soft(sq, Arc::clone(&driver), handle.clone());
+        let receiver = rq.map(|rq| Receiver::soft(rq, driver, handle.clone()));
+        Ok(Qp { handle, sender, receiver })
+    }
+
+    fn create_hard(self) -> Result<Qp, Error> {
+        let Uses { send_cq, recv_cq, srq, .. } = &self.uses;
+        let mixed = || Error::from(CreateError::Invalid("the queues are of another backend"));
+        let pd = self.pd.hard().ok_or_else(mixed)?;
+        let cqs = send_cq.hard().zip(recv_cq.hard()).ok_or_else(mixed)?;
+        let shared = srq.as_ref().map(|srq| srq.hard().ok_or_else(mixed)).transpose()?;
+        let psn = Psn::new(sys::random_u64()? as u32);
+        let (qp, qpn) = rdma_core::Qp::create(pd, cqs, shared, self.init)?;
+        let (qp, has_srq) = (Arc::new(qp), srq.is_some());
+        self.pd.context().own(Object::Qp(qpn));
+        let side = Side::Hard(Arc::clone(&qp));
+        let handle = QpHandle::new(qpn, psn, self.init.qp_type, (side, self.pd), self.uses);
+        let sender = Sender::hard(&qp, handle.clone());
+        let receiver = (!has_srq).then(|| Receiver::hard(&qp, handle.clone()));
         Ok(Qp { handle, sender, receiver })
     }
 }

@@ -1,8 +1,9 @@
-//! Two devices on the loopback interface.
+//! Two devices on the loopback interface; or twice the one that `FEROCE_TEST_DEVICE` names, for
+//! another backend.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use feroce::{Access, Context, Cq, Cqe, Device, Mr, Pd, Qp, QpCap};
+use feroce::{Access, Context, Cq, Cqe, Device, DeviceKind, Mr, Pd, Qp, QpCap};
 
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -24,11 +25,17 @@ pub const LEN: usize = 1 << 20;
 impl Host {
     /// A host at `127.net.0.number`; tests that run at the same time use different nets.
     pub fn new(net: u8, number: u8) -> Self {
-        let device = Device::at([std::net::Ipv4Addr::new(127, net, 0, number).into()]);
+        let device = match std::env::var("FEROCE_TEST_DEVICE") {
+            Ok(name) => Device::named(&name).unwrap(),
+            Err(_) => Device::at([std::net::Ipv4Addr::new(127, net, 0, number).into()]),
+        };
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4096).unwrap();
-        let mr = pd.alloc_mr(LEN, ALL).unwrap();
+        // Drivers refuse what they do not know.
+        let foreign = device.kind() == DeviceKind::Kernel;
+        let access = if foreign { ALL - Access::FLUSH_GLOBAL } else { ALL };
+        let mr = pd.alloc_mr(LEN, access).unwrap();
         Self { context, pd, cq, mr }
     }
 

@@ -1,0 +1,251 @@
+//! Requests as C takes them: lists that are linked by pointers.
+//!
+//! The memory of a list is used again for the next one. Its pointers lead only into the list
+//! itself, and only until the call that takes it returns.
+
+use std::fmt;
+use std::ptr;
+use std::sync::PoisonError;
+
+use feroce_abi::*;
+use feroce_engine::{Data, Dest, PostError, QpCap, QpType, RecvWr, SendOp, SendWr};
+use feroce_mem::MwType;
+
+use super::describe::Plain;
+use super::memory::window_index;
+use super::queues::Qp;
+use super::work;
+
+/// Sends on their way to a queue pair.
+pub(super) struct SendChain {
+    qp_type: QpType,
+    cap: QpCap,
+    requests: Vec<SendWr>,
+    sges: Vec<ibv_sge>,
+    wrs: Vec<ibv_send_wr>,
+}
+
+// SAFETY: the pointers in it are looked at only by the call that the list is made for.
+unsafe impl Send for SendChain {}
+
+// SAFETY: as above.
+unsafe impl Sync for SendChain {}
+
+impl fmt::Debug for SendChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendChain").field("requests", &self.requests).finish_non_exhaustive()
+    }
+}
+
+impl SendChain {
+    pub(super) fn new(qp_type: QpType, cap: QpCap) -> Self {
+        Self { qp_type, cap, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
+    }
+
+    /// Appends a request, if it is one that the queue pair can take.
+    #[inline]
+    pub(super) fn push(&mut self, wr: SendWr) -> Result<(), PostError> {
+        match &wr.data {
+            Data::Sges(sges) if sges.as_slice().len() > self.cap.max_send_sge as usize => {
+                return Err(PostError::TooManySges);
+            }
+            Data::Inline(_) if wr.op.is_fetch() || wr.op.is_local() => {
+                return Err(PostError::InlineNotAllowed);
+            }
+            Data::Inline(bytes) if bytes.len() > self.cap.max_inline as usize => {
+                return Err(PostError::InlineTooLong);
+            }
+            _ => {}
+        }
+        match (self.qp_type, wr.dest) {
+            (QpType::Ud, Dest::Ud { .. }) | (QpType::Rc | QpType::Uc, Dest::Connected) => {}
+            _ => return Err(PostError::BadDestination),
+        }
+        if matches!(wr.op, SendOp::Flush { .. } | SendOp::Reg { .. }) {
+            return Err(PostError::OpNotSupported);
+        }
+        self.requests.push(wr);
+        Ok(())
+    }
+
+    /// Forgets what was appended.
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+    }
+
+    /// Posts what was appended, in order, until one is refused; all of it is forgotten.
+    #[inline]
+    pub(super) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
+        let mut requests = std::mem::take(&mut self.requests);
+        let is_bind = |wr: &SendWr| matches!(wr.op, SendOp::BindMw { .. });
+        // Windows are bound one at a time, since that needs more than the request.
+        let mut groups = requests.chunk_by(|a, b| !is_bind(a) && !is_bind(b));
+        let done = groups.try_for_each(|group| match group {
+            [wr] if is_bind(wr) => bind(wr, qp),
+            group => self.post_group(group, qp),
+        });
+        requests.clear();
+        self.requests = requests;
+        done
+    }
+
+    fn post_group(&mut self, group: &[SendWr], qp: &Qp) -> Result<(), PostError> {
+        let post = qp.adapter.open.ops().post_send.ok_or(PostError::OpNotSupported)?;
+        // Held until the call returns, so that no address handle goes meanwhile.
+        let ahs = (self.qp_type == QpType::Ud)
+            .then(|| qp.adapter.ahs.read().unwrap_or_else(PoisonError::into_inner));
+        self.sges.clear();
+        self.wrs.clear();
+        // From here on the elements do not move.
+        let pieces = |wr: &SendWr| match &wr.data {
+            Data::Sges(sges) => sges.as_slice().len(),
+            Data::Inline(_) => 1,
+        };
+        self.sges.reserve(group.iter().map(pieces).sum());
+        for wr in group {
+            let mut out = work::send_wr(wr).ok_or(PostError::OpNotSupported)?;
+            if let (Dest::Ud { ah, .. }, Some(ahs)) = (wr.dest, &ahs) {
+                let known = ahs.get(&ah).ok_or(PostError::BadDestination)?;
+                out.wr.ud.ah = known.as_ptr();
+            }
+            out.num_sge = pieces(wr) as i32;
+            out.sg_list = self.sges.as_mut_ptr().wrapping_add(self.sges.len());
+            match &wr.data {
+                Data::Sges(sges) => self.sges.extend(sges.as_slice().iter().map(work::sge)),
+                Data::Inline(bytes) => {
+                    let bytes = bytes.as_slice();
+                    let addr = bytes.as_ptr().expose_provenance() as u64;
+                    self.sges.push(ibv_sge { addr, length: bytes.len() as u32, lkey: 0 });
+                }
+            }
+            self.wrs.push(out);
+        }
+        let first: *mut ibv_send_wr = self.wrs.as_mut_ptr();
+        for i in 1..self.wrs.len() {
+            let (one, next) = (first.wrapping_add(i - 1), first.wrapping_add(i));
+            // SAFETY: both are requests of the list.
+            unsafe { (*one).next = next };
+        }
+        if self.wrs.is_empty() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: a queue pair that lives, and a chain whose elements, inline bytes and address
+        // handles are there until the call returns.
+        qp.post(|qp| unsafe { post(qp, first, &raw mut bad) })
+    }
+}
+
+/// Binds a window, or unbinds it.
+fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
+    let SendOp::BindMw { mw, new_rkey, binding } = wr.op else {
+        return Err(PostError::OpNotSupported);
+    };
+    let adapter = &qp.adapter;
+    let window = adapter.windows().get(&window_index(mw)).cloned();
+    let Some((window, kind)) = window.and_then(|w| Some((w.handle.upgrade()?, w.kind))) else {
+        return Err(PostError::Refused { errno: libc::EINVAL });
+    };
+    let region = adapter.regions().get(&binding.mr.0).and_then(std::sync::Weak::upgrade);
+    let post = |mw: *mut ibv_mw, mr: *mut ibv_mr| {
+        let info = work::bind_info(&binding, mr);
+        if kind == MwType::One {
+            let Some(bind) = adapter.open.ops().bind_mw else {
+                return Err(PostError::OpNotSupported);
+            };
+            let send_flags = work::send_flags(wr);
+            let mut request = ibv_mw_bind { wr_id: wr.wr_id, send_flags, bind_info: info };
+            // SAFETY: a queue pair, a window and a region that live, and a request of ours.
+            return qp.post(|qp| unsafe { bind(qp, mw, &raw mut request) });
+        }
+        let Some(post) = adapter.open.ops().post_send else {
+            return Err(PostError::OpNotSupported);
+        };
+        let mut request = ibv_send_wr {
+            wr_id: wr.wr_id,
+            opcode: IBV_WR_BIND_MW,
+            send_flags: work::send_flags(wr),
+            ..ibv_send_wr::zeroed()
+        };
+        let rkey = new_rkey.0;
+        request.op = ibv_send_wr__anon_op {
+            bind_mw: ibv_send_wr__anon_op__bind_mw { mw, rkey, bind_info: info },
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: as above.
+        qp.post(|qp| unsafe { post(qp, &raw mut request, &raw mut bad) })
+    };
+    let bound = window.with(|mw| match region {
+        Some(region) => region.with(|mr| post(mw, mr)),
+        // Without a region there is nothing to bind to: a length of zero unbinds.
+        None => Some(post(mw, ptr::null_mut())),
+    });
+    bound.flatten().unwrap_or(Err(PostError::Refused { errno: libc::EINVAL }))
+}
+
+/// Receives on their way to a queue.
+pub(super) struct RecvChain {
+    max_sge: u32,
+    requests: Vec<RecvWr>,
+    sges: Vec<ibv_sge>,
+    wrs: Vec<ibv_recv_wr>,
+}
+
+// SAFETY: the pointers in it are looked at only by the call that the list is made for.
+unsafe impl Send for RecvChain {}
+
+// SAFETY: as above.
+unsafe impl Sync for RecvChain {}
+
+impl fmt::Debug for RecvChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvChain").field("requests", &self.requests).finish_non_exhaustive()
+    }
+}
+
+impl RecvChain {
+    pub(super) fn new(max_sge: u32) -> Self {
+        Self { max_sge, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
+    }
+
+    /// Gives requests to `post`, in order, until one is refused.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        wrs: impl IntoIterator<Item = RecvWr>,
+        post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let mut fits = Ok(());
+        self.requests.clear();
+        for wr in wrs {
+            if wr.sges.as_slice().len() > self.max_sge as usize {
+                fits = Err(PostError::TooManySges);
+                break;
+            }
+            self.requests.push(wr);
+        }
+        self.sges.clear();
+        self.wrs.clear();
+        // From here on the elements do not move.
+        self.sges.reserve(self.requests.iter().map(|wr| wr.sges.as_slice().len()).sum());
+        for wr in &self.requests {
+            let mut out = ibv_recv_wr::zeroed();
+            out.wr_id = wr.wr_id;
+            out.num_sge = wr.sges.as_slice().len() as i32;
+            out.sg_list = self.sges.as_mut_ptr().wrapping_add(self.sges.len());
+            self.sges.extend(wr.sges.as_slice().iter().map(work::sge));
+            self.wrs.push(out);
+        }
+        let first: *mut ibv_recv_wr = self.wrs.as_mut_ptr();
+        for i in 1..self.wrs.len() {
+            let (one, next) = (first.wrapping_add(i - 1), first.wrapping_add(i));
+            // SAFETY: both are requests of the list.
+            unsafe { (*one).next = next };
+        }
+        if !self.wrs.is_empty() {
+            let mut bad = ptr::null_mut();
+            post(first, &raw mut bad)?;
+        }
+        fits
+    }
+}

@@ -1,0 +1,304 @@
+//! What the library tells unasked, and who waits for it.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::thread::JoinHandle;
+
+use feroce_abi::*;
+use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
+use feroce_wire::{Gid, Qpn};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::adapter::{Adapter, Open};
+use super::describe::{self, Plain};
+use super::handle::Handle;
+use crate::Error;
+use crate::driver::Dispatch;
+
+/// Makes calls of the library that read from a descriptor of its own return at once.
+fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Where completion queues report that they have something.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    handle: Handle<ibv_comp_channel>,
+    fd: RawFd,
+    adapter: Arc<Adapter>,
+}
+
+impl Channel {
+    pub(crate) fn create(adapter: &Arc<Adapter>) -> Result<Self, Error> {
+        let verbs = adapter.open.verbs;
+        // SAFETY: an open context.
+        let channel = unsafe { (verbs.ibv_create_comp_channel)(adapter.open.as_ptr()) };
+        // SAFETY: just made, and nobody else's.
+        let handle = unsafe { Handle::new("ibv_create_comp_channel", channel) }?;
+        // SAFETY: it is not NULL, or there would be no handle.
+        let fd = unsafe { (*channel).fd };
+        let channel = Self { handle, fd, adapter: Arc::clone(adapter) };
+        do_not_block(channel.fd())?;
+        Ok(channel)
+    }
+
+    /// The next report, if there is one.
+    pub(crate) fn try_event(&self) -> Option<CqId> {
+        let verbs = self.adapter.open.verbs;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
+        let taken = self.handle.with(|channel| {
+            // SAFETY: a channel that lives, and places for the answers.
+            unsafe { (verbs.ibv_get_cq_event)(channel, &raw mut cq, &raw mut context) }
+        });
+        if taken != Some(0) {
+            return None;
+        }
+        // SAFETY: whoever destroys the queue waits until its event is acknowledged.
+        unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
+        Some(CqId(number_in(context)))
+    }
+
+    /// Waits for the next report, at most `timeout_ms`; for ever if `None`.
+    pub(crate) fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
+        loop {
+            if let Some(cq) = self.try_event() {
+                return Ok(Some(cq));
+            }
+            let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
+            let timeout = timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from);
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Ok(None),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// The next report, or the waker is called when there is one.
+    pub(crate) fn event_or_register(&self, waker: &Waker) -> Option<CqId> {
+        let found = self.try_event();
+        if found.is_none() {
+            // The thread looks at the descriptor, so that it does not matter what came meanwhile.
+            self.adapter.watcher.wake_when_readable(self.fd, waker);
+        }
+        found
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the library keeps it open as long as the channel, which ends with this.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// What C calls it, for whoever makes a queue that reports here.
+    pub(super) fn with<R>(&self, f: impl FnOnce(*mut ibv_comp_channel) -> R) -> Option<R> {
+        self.handle.with(f)
+    }
+
+    /// Whether it is a channel of this device.
+    pub(super) fn is_of(&self, adapter: &Arc<Adapter>) -> bool {
+        Arc::ptr_eq(&self.adapter, adapter)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let verbs = self.adapter.open.verbs;
+        // Queues that report here hold it, so nothing uses it any more.
+        let _ = self.handle.end("ibv_destroy_comp_channel", |channel| {
+            // SAFETY: a channel that lives, and that nobody is in a call on.
+            unsafe { (verbs.ibv_destroy_comp_channel)(channel) }
+        });
+    }
+}
+
+/// The number of one of our objects, as it stands in the `context` that C keeps for it.
+pub(super) fn context_of(number: u32) -> *mut c_void {
+    ptr::without_provenance_mut(number as usize)
+}
+
+fn number_in(context: *mut c_void) -> u32 {
+    context.addr() as u32
+}
+
+/// A thread that takes asynchronous events, and that wakes tasks which wait for a descriptor.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    wake: EventFd,
+    /// Who waits for which descriptor.
+    waiting: Mutex<Vec<(RawFd, Waker)>>,
+}
+
+impl Watcher {
+    pub(super) fn start(
+        open: &Arc<Open>,
+        name: &str,
+        dispatch: &Arc<Mutex<Dispatch>>,
+        gids: Vec<Gid>,
+    ) -> Result<Self, Error> {
+        // SAFETY: the context is open.
+        let fd = unsafe { (*open.as_ptr()).async_fd };
+        // SAFETY: the library keeps it open as long as the context.
+        do_not_block(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            waiting: Mutex::default(),
+        });
+        let (open, dispatch) = (Arc::clone(open), Arc::clone(dispatch));
+        let listener = Listener { open, fd, dispatch, gids };
+        let watched = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(format!("watch {name}"))
+            .spawn(move || watched.run(listener))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    fn wake_when_readable(&self, fd: RawFd, waker: &Waker) {
+        let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push((fd, waker.clone()));
+        drop(waiting);
+        let _ = self.shared.wake.write(1);
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.shared.wake.write(1);
+        // A task that it woke may have held the device.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread has been printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, mut listener: Listener) {
+        while !self.stop.load(Ordering::Acquire) {
+            let waiting: Vec<RawFd> = {
+                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.iter().map(|(fd, _)| *fd).collect()
+            };
+            let pollfd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let own = [std::os::fd::AsRawFd::as_raw_fd(&self.wake.as_fd()), listener.fd];
+            let mut fds: Vec<libc::pollfd> = own.into_iter().chain(waiting).map(pollfd).collect();
+            // SAFETY: as many entries as it says. A descriptor that was closed meanwhile is
+            // reported as invalid, and whoever waited for it looks for itself.
+            unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
+            let _ = self.wake.read();
+            if fds[1].revents != 0 {
+                listener.take_all();
+            }
+            let ready: Vec<RawFd> =
+                fds[2..].iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
+            self.wake(&ready);
+        }
+    }
+
+    /// Wakes whoever waits for one of these.
+    fn wake(&self, ready: &[RawFd]) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (woken, rest) =
+            std::mem::take(&mut *waiting).into_iter().partition(|(fd, _)| ready.contains(fd));
+        *waiting = rest;
+        drop(waiting);
+        let woken: Vec<(RawFd, Waker)> = woken;
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// Takes asynchronous events, and passes them on.
+#[derive(Debug)]
+struct Listener {
+    open: Arc<Open>,
+    fd: RawFd,
+    dispatch: Arc<Mutex<Dispatch>>,
+    /// Addresses of the port, as far as anybody was told.
+    gids: Vec<Gid>,
+}
+
+impl Listener {
+    fn take_all(&mut self) {
+        let verbs = self.open.verbs;
+        loop {
+            let mut event = ibv_async_event::zeroed();
+            // SAFETY: an open context, and a place for the event.
+            let code: c_int =
+                unsafe { (verbs.ibv_get_async_event)(self.open.as_ptr(), &raw mut event) };
+            if code != 0 {
+                return;
+            }
+            let told = self.translate(&event);
+            // SAFETY: an event that was taken, and that is not looked at any more.
+            unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
+            let dispatch = self.dispatch.lock().unwrap_or_else(PoisonError::into_inner);
+            told.into_iter().for_each(|event| dispatch.deliver(Event::Async(event)));
+        }
+    }
+
+    /// The event in our words: none if we have no word for it.
+    fn translate(&mut self, event: &ibv_async_event) -> Vec<AsyncEvent> {
+        // SAFETY: whichever member it is, it is a pointer or as good as one.
+        let object = unsafe { event.element.cq };
+        // SAFETY: called if the kind says that it is this, and an object waits for its event to be
+        // acknowledged before it goes.
+        let cq = || CqId(number_in(unsafe { (*object).cq_context }));
+        // SAFETY: as above.
+        let qp = || Qpn::new(unsafe { (*object.cast::<ibv_qp>()).qp_num });
+        // SAFETY: as above.
+        let srq = || SrqId(number_in(unsafe { (*object.cast::<ibv_srq>()).srq_context }));
+        vec![match event.event_type {
+            IBV_EVENT_CQ_ERR => AsyncEvent::CqError(cq()),
+            IBV_EVENT_QP_FATAL => AsyncEvent::QpFatal(qp()),
+            IBV_EVENT_QP_REQ_ERR => AsyncEvent::QpRequestError(qp()),
+            IBV_EVENT_QP_ACCESS_ERR => AsyncEvent::QpAccessError(qp()),
+            IBV_EVENT_COMM_EST => AsyncEvent::CommEstablished(qp()),
+            IBV_EVENT_SQ_DRAINED => AsyncEvent::SqDrained(qp()),
+            IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(qp()),
+            IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(srq()),
+            IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError(srq()),
+            IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive,
+            IBV_EVENT_PORT_ERR => AsyncEvent::PortError,
+            IBV_EVENT_PKEY_CHANGE => AsyncEvent::PkeyChange,
+            IBV_EVENT_GID_CHANGE => return self.changed_gids(),
+            other => {
+                tracing::warn!("asynchronous event {other}, which verbs of ours do not have");
+                return Vec::new();
+            }
+        }]
+    }
+
+    /// The library says that the table has changed, not where.
+    fn changed_gids(&mut self) -> Vec<AsyncEvent> {
+        let Ok(port) = describe::port_attr(&self.open) else { return Vec::new() };
+        let before = std::mem::replace(&mut self.gids, port.gids);
+        let at = |gids: &[Gid], i: usize| gids.get(i).copied().unwrap_or_default();
+        let len = before.len().max(self.gids.len());
+        let changed = (0..len).filter(|&i| at(&before, i) != at(&self.gids, i));
+        let told = changed.map(|i| AsyncEvent::GidChange {
+            index: u16::try_from(i).unwrap_or(u16::MAX),
+            gid: at(&self.gids, i),
+        });
+        told.collect()
+    }
+}

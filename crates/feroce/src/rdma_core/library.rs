@@ -1,0 +1,117 @@
+//! The libraries of the system, opened at run time.
+
+use std::error::Error as _;
+use std::ffi::{c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use feroce_abi::*;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::Error;
+
+/// Declares the functions of a library that are used, and how to find them.
+macro_rules! functions {
+    ($(#[$doc:meta])* $name:ident {
+        $($function:ident: fn($($argument:ty),*) $(-> $result:ty)?,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(super) struct $name {
+            $(pub(super) $function: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl $name {
+            fn find(library: &Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the types are those of the functions with these names.
+                Ok(Self { $($function: *unsafe { library.get(stringify!($function)) }?,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    /// Functions of libibverbs. Those that are inline in its header are called through the tables
+    /// of an open device instead.
+    Verbs {
+        ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device,
+        ibv_free_device_list: fn(*mut *mut ibv_device),
+        ibv_get_device_guid: fn(*mut ibv_device) -> be64,
+        ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context,
+        ibv_close_device: fn(*mut ibv_context) -> c_int,
+        ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
+        ibv_query_port: fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int,
+        ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut be16) -> c_int,
+        _ibv_query_gid_table:
+            fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
+        ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
+        ibv_ack_async_event: fn(*mut ibv_async_event),
+        ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd,
+        ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int,
+        ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr,
+        ibv_rereg_mr: fn(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int,
+        ibv_dereg_mr: fn(*mut ibv_mr) -> c_int,
+        ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
+        ibv_destroy_ah: fn(*mut ibv_ah) -> c_int,
+        ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel,
+        ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int,
+        ibv_get_cq_event:
+            fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
+        ibv_ack_cq_events: fn(*mut ibv_cq, c_uint),
+        ibv_create_cq: fn(
+            *mut ibv_context,
+            c_int,
+            *mut c_void,
+            *mut ibv_comp_channel,
+            c_int
+        ) -> *mut ibv_cq,
+        ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int,
+        ibv_destroy_cq: fn(*mut ibv_cq) -> c_int,
+        ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq,
+        ibv_modify_srq: fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int,
+        ibv_query_srq: fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int,
+        ibv_destroy_srq: fn(*mut ibv_srq) -> c_int,
+        ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+        ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+        ibv_query_qp:
+            fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
+        ibv_destroy_qp: fn(*mut ibv_qp) -> c_int,
+        ibv_attach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+        ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+    }
+}
+
+/// libibverbs. It stays once it is there: its providers have threads and tables of their own. So
+/// the first who asks says in which directory it is, if not where the system looks.
+pub(super) fn verbs(directory: Option<&Path>) -> Result<&'static Verbs, Error> {
+    static VERBS: OnceLock<Verbs> = OnceLock::new();
+    load(&VERBS, directory, "libibverbs.so.1", Verbs::find)
+}
+
+/// What the dynamic linker says.
+fn reason(e: &libloading::Error) -> String {
+    e.source().map_or_else(|| e.to_string(), ToString::to_string)
+}
+
+fn load<T>(
+    once: &'static OnceLock<T>,
+    directory: Option<&Path>,
+    file: &str,
+    find: fn(&Library) -> Result<T, libloading::Error>,
+) -> Result<&'static T, Error> {
+    if let Some(known) = once.get() {
+        return Ok(known);
+    }
+    let path = directory.map_or_else(|| file.into(), |directory| directory.join(file));
+    // SAFETY: what a library does when it is loaded is the same as for every program that is linked
+    // with it, and it is never unloaded.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|e| {
+        let why = reason(&e);
+        Error::Library(format!("install rdma-core (Debian: libibverbs1, librdmacm1): {why}"))
+    })?;
+    let found = find(&library)
+        .map_err(|e| Error::Library(format!("install rdma-core 32 or later: {}", reason(&e))))?;
+    std::mem::forget(library);
+    Ok(once.get_or_init(|| found))
+}

@@ -1,0 +1,416 @@
+//! Completion queues, queue pairs and shared receive queues.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use feroce_abi::*;
+use feroce_engine::{
+    CqId, Cqe, ModifyQpError, Notify, PostError, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
+    SrqAttr, SrqId,
+};
+use feroce_wire::{Gid, Qpn};
+
+use super::adapter::Adapter;
+use super::chain::{RecvChain, SendChain};
+use super::describe::Plain;
+use super::events::{Channel, context_of};
+use super::handle::Handle;
+use super::memory::Pd;
+use super::{errno, work};
+use crate::Error;
+
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    handle: Handle<ibv_cq>,
+    adapter: Arc<Adapter>,
+    /// Held so that it outlives the queue.
+    _channel: Arc<Channel>,
+}
+
+impl Cq {
+    pub(crate) fn create(
+        adapter: &Arc<Adapter>,
+        depth: u32,
+        channel: &Arc<Channel>,
+    ) -> Result<(Self, CqId), Error> {
+        if !channel.is_of(adapter) {
+            return Err(Error::Unsupported("a completion channel of another device"));
+        }
+        let id = CqId(adapter.number());
+        let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
+        let (verbs, open) = (adapter.open.verbs, adapter.open.as_ptr());
+        let cq = channel.with(|channel| {
+            // SAFETY: an open context and a channel of it.
+            unsafe { (verbs.ibv_create_cq)(open, depth, context_of(id.0), channel, 0) }
+        });
+        // SAFETY: just made, and nobody else's.
+        let handle = unsafe { Handle::new("ibv_create_cq", cq.unwrap_or(ptr::null_mut())) }?;
+        let cq = Self { handle, adapter: Arc::clone(adapter), _channel: Arc::clone(channel) };
+        Ok((cq, id))
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn poll_one(&self) -> Option<Cqe> {
+        let mut taken = None;
+        self.poll_each(1, |cqe| taken = Some(cqe));
+        taken
+    }
+
+    /// Gives completions to `take`, at most `most` of them; returns how many.
+    #[inline]
+    pub(crate) fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
+        let Some(poll) = self.adapter.open.ops().poll_cq else { return 0 };
+        let mut taken = 0;
+        while taken < most {
+            let wanted = (most - taken).min(BATCH);
+            let mut wcs = [ibv_wc::zeroed(); BATCH];
+            let found = self.handle.with(|cq| {
+                // SAFETY: a queue that lives, and room for as many as it says.
+                unsafe { poll(cq, wanted as c_int, wcs.as_mut_ptr()) }
+            });
+            let found = usize::try_from(found.unwrap_or(0)).unwrap_or(0);
+            if found > 0 {
+                let now = self.adapter.clock().now();
+                wcs[..found].iter().for_each(|wc| take(work::cqe(wc, now)));
+            }
+            taken += found;
+            if found < wanted {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Asks for an event at the next completion.
+    pub(crate) fn notify(&self, notify: Notify) {
+        let Some(request) = self.adapter.open.ops().req_notify_cq else { return };
+        let solicited_only = c_int::from(notify == Notify::Solicited);
+        let asked = self.handle.with(|cq| {
+            // SAFETY: a queue that lives.
+            unsafe { request(cq, solicited_only) }
+        });
+        if asked != Some(0) {
+            tracing::warn!("ibv_req_notify_cq: {asked:?}");
+        }
+    }
+
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.call("ibv_resize_cq", |cq| {
+            // SAFETY: a queue that lives.
+            unsafe { (verbs.ibv_resize_cq)(cq, c_int::try_from(depth).unwrap_or(c_int::MAX)) }
+        })
+    }
+
+    /// Most completions that can wait.
+    pub(crate) fn depth(&self) -> usize {
+        // SAFETY: a queue that lives.
+        let depth = self.handle.with(|cq| unsafe { (*cq).cqe });
+        depth.and_then(|depth| usize::try_from(depth).ok()).unwrap_or(0)
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.end("ibv_destroy_cq", |cq| {
+            // SAFETY: a queue that lives, and that nobody is in a call on.
+            unsafe { (verbs.ibv_destroy_cq)(cq) }
+        })
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    handle: Handle<ibv_srq>,
+    chain: Mutex<RecvChain>,
+    adapter: Arc<Adapter>,
+}
+
+impl Srq {
+    pub(crate) fn create(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<(Self, SrqId), Error> {
+        let id = SrqId(pd.adapter.number());
+        let mut init = ibv_srq_init_attr {
+            srq_context: context_of(id.0),
+            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+        };
+        let verbs = pd.adapter.open.verbs;
+        let handle = pd.make("ibv_create_srq", |pd| {
+            // SAFETY: a domain that lives, and attributes of ours.
+            unsafe { (verbs.ibv_create_srq)(pd, &raw mut init) }
+        })?;
+        let chain = Mutex::new(RecvChain::new(init.attr.max_sge.max(max_sge)));
+        Ok((Self { handle, chain, adapter: Arc::clone(&pd.adapter) }, id))
+    }
+
+    /// Posts receives, in order, until one is refused.
+    pub(crate) fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
+        let post = self.adapter.open.ops().post_srq_recv.ok_or(PostError::OpNotSupported)?;
+        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        chain.post(wrs, |first, bad| {
+            let posted = self.handle.with(|srq| {
+                // SAFETY: a queue that lives, and a chain of requests.
+                unsafe { post(srq, first, bad) }
+            });
+            refusal(posted, None)
+        })
+    }
+
+    pub(crate) fn set_limit(&self, srq_limit: u32) -> Result<(), Error> {
+        self.modify(ibv_srq_attr { srq_limit, ..ibv_srq_attr::zeroed() }, IBV_SRQ_LIMIT)
+    }
+
+    pub(crate) fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        self.modify(ibv_srq_attr { max_wr, ..ibv_srq_attr::zeroed() }, IBV_SRQ_MAX_WR)
+    }
+
+    fn modify(&self, mut attr: ibv_srq_attr, mask: u32) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.call("ibv_modify_srq", |srq| {
+            // SAFETY: a queue that lives, and attributes of ours.
+            unsafe { (verbs.ibv_modify_srq)(srq, &raw mut attr, mask.cast_signed()) }
+        })
+    }
+
+    pub(crate) fn query(&self) -> Option<SrqAttr> {
+        let mut attr = ibv_srq_attr::zeroed();
+        let verbs = self.adapter.open.verbs;
+        let asked = self.handle.call("ibv_query_srq", |srq| {
+            // SAFETY: a queue that lives, and a place for the answer.
+            unsafe { (verbs.ibv_query_srq)(srq, &raw mut attr) }
+        });
+        let ibv_srq_attr { max_wr, max_sge, srq_limit: limit } = attr;
+        asked.ok().map(|()| SrqAttr { max_wr, max_sge, limit })
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.end("ibv_destroy_srq", |srq| {
+            // SAFETY: a queue that lives, and that nobody is in a call on.
+            unsafe { (verbs.ibv_destroy_srq)(srq) }
+        })
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    handle: Handle<ibv_qp>,
+    /// How it was made, with the sizes that the driver gave it.
+    made: QpInitAttr,
+    pub(super) adapter: Arc<Adapter>,
+}
+
+impl Qp {
+    pub(crate) fn create(
+        pd: &Pd,
+        (send_cq, recv_cq): (&Cq, &Cq),
+        srq: Option<&Srq>,
+        mut made: QpInitAttr,
+    ) -> Result<(Self, Qpn), Error> {
+        let mut init = ibv_qp_init_attr {
+            cap: work::cap(&made.cap),
+            qp_type: match made.qp_type {
+                QpType::Rc => IBV_QPT_RC,
+                QpType::Uc => IBV_QPT_UC,
+                QpType::Ud => IBV_QPT_UD,
+                QpType::XrcIni | QpType::XrcTgt => {
+                    return Err(Error::Unsupported(super::XRC));
+                }
+            },
+            sq_sig_all: made.sq_sig_all.into(),
+            ..ibv_qp_init_attr::zeroed()
+        };
+        if !made.hears_itself {
+            return Err(Error::Unsupported("keeping own multicasts from a queue pair"));
+        }
+        let verbs = pd.adapter.open.verbs;
+        let mut qpn = 0;
+        let mut create = |pd, send, recv, srq| {
+            (init.send_cq, init.recv_cq, init.srq) = (send, recv, srq);
+            // SAFETY: a domain and queues that live, and attributes of ours.
+            let qp = unsafe { (verbs.ibv_create_qp)(pd, &raw mut init) };
+            if !qp.is_null() {
+                // SAFETY: just made.
+                qpn = unsafe { (*qp).qp_num };
+            }
+            qp
+        };
+        let handle = pd.make("ibv_create_qp", |pd| {
+            let mut with_srq = |send, recv| match srq {
+                None => Some(create(pd, send, recv, ptr::null_mut())),
+                Some(srq) => srq.handle.with(|srq| create(pd, send, recv, srq)),
+            };
+            let made = send_cq.handle.with(|send| {
+                // The lock of one queue is not taken twice.
+                if ptr::eq(send_cq, recv_cq) {
+                    return with_srq(send, send);
+                }
+                recv_cq.handle.with(|recv| with_srq(send, recv)).flatten()
+            });
+            made.flatten().unwrap_or(ptr::null_mut())
+        })?;
+        made.cap = work::granted(&init.cap);
+        Ok((Self { handle, made, adapter: Arc::clone(&pd.adapter) }, Qpn::new(qpn)))
+    }
+
+    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let (mut attr, mask) = work::qp_attr(attr);
+        let verbs = self.adapter.open.verbs;
+        let done = self.handle.with(|qp| {
+            // SAFETY: a queue pair that lives, and attributes of ours.
+            unsafe { (verbs.ibv_modify_qp)(qp, &raw mut attr, mask) }
+        });
+        match done {
+            Some(0) => Ok(()),
+            Some(code) => Err(ModifyQpError::Refused { errno: errno(code) }),
+            None => Err(ModifyQpError::Unknown),
+        }
+    }
+
+    /// Its attributes and how it was made.
+    pub(crate) fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
+        // What drivers answer for all of these.
+        const MASK: u32 = IBV_QP_STATE
+            | IBV_QP_CUR_STATE
+            | IBV_QP_ACCESS_FLAGS
+            | IBV_QP_PKEY_INDEX
+            | IBV_QP_PORT
+            | IBV_QP_QKEY
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_CAP
+            | IBV_QP_DEST_QPN;
+        let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
+        let verbs = self.adapter.open.verbs;
+        let asked = self.handle.with(|qp| {
+            let mask = MASK.cast_signed();
+            // SAFETY: a queue pair that lives, and places for the answers.
+            unsafe { (verbs.ibv_query_qp)(qp, &raw mut attr, mask, &raw mut init) }
+        });
+        (asked == Some(0)).then(|| (work::shown(&attr), self.made))
+    }
+
+    /// Its state, as the driver says now.
+    pub(crate) fn state(&self) -> QpState {
+        self.query().and_then(|(attr, _)| attr.state).unwrap_or(QpState::Err)
+    }
+
+    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
+        let (group, verbs) = (ibv_gid { raw: group.0 }, self.adapter.open.verbs);
+        self.handle.call("ibv_attach_mcast", |qp| {
+            // SAFETY: a queue pair that lives, and an address of ours.
+            unsafe { (verbs.ibv_attach_mcast)(qp, &raw const group, 0) }
+        })
+    }
+
+    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
+        let (group, verbs) = (ibv_gid { raw: group.0 }, self.adapter.open.verbs);
+        self.handle.call("ibv_detach_mcast", |qp| {
+            // SAFETY: a queue pair that lives, and an address of ours.
+            unsafe { (verbs.ibv_detach_mcast)(qp, &raw const group, 0) }
+        })
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.end("ibv_destroy_qp", |qp| {
+            // SAFETY: a queue pair that lives, and that nobody is in a call on.
+            unsafe { (verbs.ibv_destroy_qp)(qp) }
+        })
+    }
+
+    /// Runs a call that posts, and says in our words why it was refused.
+    pub(super) fn post(&self, f: impl FnOnce(*mut ibv_qp) -> c_int) -> Result<(), PostError> {
+        let mut state = None;
+        let posted = self.handle.with(|qp| {
+            // SAFETY: a queue pair that lives. The library keeps its state up to date.
+            state = Some(unsafe { (*qp).state });
+            f(qp)
+        });
+        let state = state.map(|code| QpState::from_u8(u8::try_from(code).unwrap_or(u8::MAX)));
+        refusal(posted, state)
+    }
+}
+
+/// Why a request was refused by a queue in this state, if it was.
+fn refusal(posted: Option<c_int>, state: Option<QpState>) -> Result<(), PostError> {
+    match (posted, state) {
+        (Some(0), _) => Ok(()),
+        (None, _) => Err(PostError::BadState(QpState::Reset)),
+        (Some(code), state) => match (errno(code), state) {
+            (libc::ENOMEM, _) => Err(PostError::QueueFull),
+            (_, Some(state @ (QpState::Reset | QpState::Init | QpState::Rtr))) => {
+                Err(PostError::BadState(state))
+            }
+            (errno, _) => Err(PostError::Refused { errno }),
+        },
+    }
+}
+
+/// The end of a queue pair where sends are posted.
+#[derive(Debug)]
+pub(crate) struct SendEnd {
+    qp: Arc<Qp>,
+    chain: SendChain,
+}
+
+impl SendEnd {
+    pub(crate) fn new(qp: &Arc<Qp>) -> Self {
+        let chain = SendChain::new(qp.made.qp_type, qp.made.cap);
+        Self { qp: Arc::clone(qp), chain }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    /// Puts one request behind those that wait for [`SendEnd::submit`].
+    pub(crate) fn stage(&mut self, wr: feroce_engine::SendWr) -> Result<(), PostError> {
+        self.chain.push(wr)
+    }
+
+    /// Posts everything that was staged, in order, until one is refused.
+    pub(crate) fn submit(&mut self) -> Result<(), PostError> {
+        self.chain.post(&self.qp)
+    }
+
+    /// Forgets everything that was staged.
+    pub(crate) fn abort(&mut self) {
+        self.chain.clear();
+    }
+}
+
+/// The end of a queue pair where receives are posted.
+#[derive(Debug)]
+pub(crate) struct RecvEnd {
+    qp: Arc<Qp>,
+    chain: RecvChain,
+}
+
+impl RecvEnd {
+    pub(crate) fn new(qp: &Arc<Qp>) -> Self {
+        Self { qp: Arc::clone(qp), chain: RecvChain::new(qp.made.cap.max_recv_sge) }
+    }
+
+    /// Posts receives, in order, until one is refused.
+    pub(crate) fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
+        let post = self.qp.adapter.open.ops().post_recv.ok_or(PostError::OpNotSupported)?;
+        let qp = &self.qp;
+        // SAFETY: a queue pair that lives, and a chain of requests.
+        self.chain.post(wrs, |first, bad| qp.post(|qp| unsafe { post(qp, first, bad) }))
+    }
+}
