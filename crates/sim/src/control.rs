@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::oracle::Violation;
 use crate::plan::Reach;
 use crate::trace::Happening;
-use crate::world::World;
+use crate::world::{Doing, World};
 
 impl World {
     /// Queues may be resized at any time, and nothing in them is lost.
@@ -114,6 +114,13 @@ impl World {
         let node = self.ends[end].node;
         self.poll(node)?;
         let left = self.ends[end].sends.outstanding();
+        if left > 0
+            && let Some(at) = self.nodes[node].pump_at
+        {
+            // While its link is busy, an engine hears of nothing that was posted.
+            self.agenda.push(at.plus_nanos(1), Doing::Recover(end));
+            return Ok(());
+        }
         if left > 0 {
             let what = format!("end {end} is in SQE, and {left} sends are not flushed");
             return Err(Violation::new("completions", what));

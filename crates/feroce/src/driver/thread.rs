@@ -76,10 +76,12 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
 /// Drives until nothing has happened for a while: where packets come one after the other, to go to
 /// sleep between them, and to be woken by their sender, costs both more than the packets do.
 fn linger(driver: &Driver) {
-    let mut last = driver.now();
-    let mut now = last;
+    let mut now = driver.now();
+    let mut last = now;
+    // Whatever woke us must not be left to whoever has the lock.
+    let mut state = Some(driver.lock());
     loop {
-        if driver.finish(driver.lock(), now, Turn::Receive) {
+        if state.is_some_and(|state| driver.finish(state, now, Turn::Receive)) {
             last = now;
         }
         now = driver.now();
@@ -90,6 +92,7 @@ fn linger(driver: &Driver) {
             return;
         }
         std::thread::yield_now();
+        state = driver.try_lock();
     }
 }
 
