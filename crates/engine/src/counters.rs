@@ -163,6 +163,8 @@ drops! {
     AccessDenied => drop_access_denied,
     /// A multicast group without members here.
     NoMember => drop_no_member,
+    /// Its payload was with its sender, and could not be fetched.
+    LenderGone => drop_lender_gone,
     /// Answers held back by the rate limit.
     RateLimited => drop_rate_limited,
 }

@@ -4,10 +4,11 @@
 //! table of queue pairs on one side, this on the other.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use feroce_mem::{MrLimits, MrTable};
-use feroce_train::{Path, Train};
+use feroce_train::{Lender, Path, Train};
 use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Psn, Qpn, Service};
 use slab::Slab;
 
@@ -67,6 +68,8 @@ pub(crate) struct Core {
     /// Completion queues that overran and whose queue pairs must be stopped.
     pub(crate) dead_cqs: Vec<CqId>,
     pub(crate) rng: fastrand::Rng,
+    /// Whoever lets peers fetch payload.
+    pub(crate) lender: Option<Arc<dyn Lender>>,
 }
 
 impl Core {
@@ -96,6 +99,7 @@ impl Core {
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
             rng,
+            lender: None,
             config,
         }
     }
@@ -104,6 +108,13 @@ impl Core {
     #[inline]
     pub(crate) fn drop(&mut self, reason: Drop) {
         self.drops.count(reason);
+    }
+
+    /// A right to memory has ended: what was lent by it in answers must not be fetched any more.
+    pub(crate) fn revoke_answers(&self) {
+        if let Some(lender) = &self.lender {
+            lender.revoke_answers();
+        }
     }
 
     /// Reports an asynchronous event.
@@ -284,5 +295,6 @@ pub(crate) fn cnp(path: Path, dest: Qpn, pkey: Pkey) -> Train {
         body: feroce_train::Ext::NONE,
         tail: feroce_train::Ext::NONE,
         payload: feroce_train::Payload::Empty,
+        lease: None,
     }
 }

@@ -323,7 +323,7 @@ fn trains_of_any_stride() {
         let bytes: Vec<u8> = (0..rng.usize(..300)).map(|_| rng.u8(..)).collect();
         let (stride, trailer) = (rng.usize(..100), rng.usize(..20));
         let meta = meta(&v, &mut rng);
-        let train = RxTrain { meta, bytes: &bytes, stride, trailer };
+        let train = RxTrain { meta, bytes: &bytes, stride, trailer, lent: None };
         v.host.engine.handle_rx(v.now, &train);
     }
     v.check_memory();

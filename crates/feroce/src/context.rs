@@ -150,6 +150,9 @@ impl Context {
             lease(&mut config, member);
         }
         let mut engine = Engine::new(config);
+        if let Some(member) = &member {
+            engine.set_lender(Arc::<Member>::clone(member));
+        }
         let udp = UdpConfig {
             interface: device.interface().cloned(),
             gso: settings.gso,

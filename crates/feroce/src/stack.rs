@@ -25,7 +25,9 @@ pub(crate) fn carrier(
 ) -> io::Result<Box<dyn Link>> {
     let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
-    Ok(Box::new(HostLink::new(config, Arc::clone(member), icrc)?))
+    let link = HostLink::new(config, Arc::clone(member), icrc)?;
+    let is_seen = is_layered(settings) || settings.tap.is_some();
+    Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }
 
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.

@@ -196,7 +196,7 @@ impl Link for MemoryLink {
             let Some(Item { meta, stride, bytes }) = self.wire.pop(self.side)? else {
                 return Ok(taken);
             };
-            sink(&RxTrain { meta, bytes: &bytes, stride, trailer: 0 });
+            sink(&RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None });
             self.counters.rx_trains += 1;
             self.wire.done_with(self.side, bytes)?;
         }

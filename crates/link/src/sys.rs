@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use feroce_mem::Landing;
+
 /// Sets a socket option that takes an integer.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let (fd, len) = (socket.as_fd().as_raw_fd(), size_of::<i32>() as libc::socklen_t);
@@ -21,4 +23,47 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both are open. The number stays open and its owner's, who closes it as before.
     let rc = unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A piece of the memory of another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Extent {
+    pub(crate) at: u64,
+    pub(crate) len: usize,
+}
+
+/// Most pieces that are read at once.
+const MAX_READ: usize = 16;
+
+/// Copies pieces of the memory of a process, first to fill `landing`, then `rest`. False: they could
+/// not all be read.
+pub(crate) fn read_process(
+    pid: u32,
+    extents: &[Extent],
+    landing: Option<&mut Landing<'_>>,
+    rest: &mut [u8],
+) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_READ];
+    if extents.len() > MAX_READ {
+        return false;
+    }
+    for (iov, extent) in remote.iter_mut().zip(extents) {
+        let Ok(at) = usize::try_from(extent.at) else { return false };
+        // An address of another process: nothing here is ever reached through it.
+        iov.iov_base = std::ptr::without_provenance_mut(at);
+        iov.iov_len = extent.len;
+    }
+    let [head, tail] = landing.map_or([(std::ptr::null_mut(), 0); 2], Landing::pieces);
+    let own = [head, tail, (rest.as_mut_ptr(), rest.len())];
+    let local = own.map(|(at, len)| libc::iovec { iov_base: at.cast(), iov_len: len });
+    let wanted: usize = own.iter().map(|(_, len)| len).sum();
+    let (local_len, remote_len) = (local.len() as libc::c_ulong, extents.len() as libc::c_ulong);
+    // SAFETY: the kernel writes to the local pieces only. The first two are those of the landing,
+    // which is borrowed until then and allows it; the third is `rest`. What it reads is memory of
+    // the other process, or the call fails.
+    let read = unsafe {
+        libc::process_vm_readv(pid, local.as_ptr(), local_len, remote.as_ptr(), remote_len, 0)
+    };
+    usize::try_from(read) == Ok(wanted)
 }

@@ -215,6 +215,7 @@ mod tests {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload: Payload::Empty,
+            lease: None,
         }
     }
 

@@ -112,7 +112,7 @@ impl Link for Fixed {
         _: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> std::io::Result<usize> {
-        sink(&RxTrain { meta: self.0, stride: self.1, bytes: &self.2, trailer: 0 });
+        sink(&RxTrain { meta: self.0, stride: self.1, bytes: &self.2, trailer: 0, lent: None });
         Ok(1)
     }
 

@@ -11,6 +11,16 @@ pub struct OutOfMemory;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfBounds;
 
+/// Why bytes did not come from a source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The range leaves the memory it was asked of.
+    OutOfBounds,
+    /// The source does not have them, or not any more.
+    Gone,
+}
+
 /// The access flags contradict each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidAccess;
@@ -137,6 +147,11 @@ messages! {
     InvalidAccess: "remote write and remote atomic access need local write access";
 }
 
+messages! { FetchError {
+    OutOfBounds => "the range leaves the memory it was asked of",
+    Gone => "the bytes are not to be had any more",
+} }
+
 messages! { AccessError {
     BadKey => "no memory has this key",
     WrongPd => "the key belongs to another protection domain",
@@ -176,6 +191,12 @@ messages! { BindError {
     IovaOverflow => "the addresses of the range would pass the end of the 64-bit space",
     WindowsBound => "memory windows are bound to the memory region",
 } }
+
+impl From<OutOfBounds> for FetchError {
+    fn from(_: OutOfBounds) -> Self {
+        Self::OutOfBounds
+    }
+}
 
 impl From<OutOfBounds> for AccessError {
     fn from(_: OutOfBounds) -> Self {

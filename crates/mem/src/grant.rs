@@ -6,7 +6,9 @@ use core::marker::PhantomData;
 use core::mem;
 use core::sync::atomic::{Ordering, fence};
 
-use crate::{AccessError, Atomic, Bytewise, OutOfBounds, Read, Region, Right, Write};
+use crate::{
+    AccessError, Atomic, Bytewise, FetchError, OutOfBounds, Read, Region, Right, Source, Write,
+};
 
 /// One registration of a region. The table holds it while the key lives and every grant holds it
 /// while it lives, so its reference count says who may still touch the memory on its behalf.
@@ -116,6 +118,13 @@ impl<R: Bytewise> Grant<R> {
 }
 
 impl Grant<Read> {
+    /// Where its bytes are in this process: address and length. `None` if they are nowhere. For
+    /// whoever lets another process read them, and sees to it that it stops when the right ends.
+    pub fn place(&self) -> Option<(u64, usize)> {
+        let region = self.registration.as_deref()?.region();
+        Some((region.place()?.checked_add(self.start as u64)?, self.len))
+    }
+
     /// Fills `out` from the bytes at `offset`. Two, four or eight bytes at a multiple of their
     /// length are read in one load.
     #[inline]
@@ -258,6 +267,18 @@ impl Loan<'_, Write> {
         }
         match self.registration {
             Some(registration) => registration.region().write_at(self.start, data),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies `len` bytes from `from` of a source to the start; see [`Region::write_from`].
+    #[inline]
+    pub fn fetch(&self, source: &dyn Source, from: usize, len: usize) -> Result<(), FetchError> {
+        if len > self.len {
+            return Err(FetchError::OutOfBounds);
+        }
+        match self.registration {
+            Some(registration) => registration.region().write_from(self.start, len, source, from),
             None => Ok(()),
         }
     }

@@ -7,6 +7,7 @@
 //!   asks the table for one ([`MrTable::grant_local`], [`MrTable::grant_remote`]) and copies
 //!   through it. `Grant<Read>` cannot write and `Grant<Write>` cannot read.
 //! * [`Loan`] is the same right for use at once, before the table can change.
+//! * [`Source`] is memory of somebody else, from which bytes come in one copy.
 //! * [`Dereg`] is what deregistration leaves: proof, once it is quiet, that no grant is left.
 //!
 //! All `unsafe` code is in `region.rs`, behind a safe interface; the memory model it relies on is
@@ -56,10 +57,11 @@ mod window;
 
 pub use access::{Access, Atomic, Bytewise, PdId, Read, Right, Write};
 pub use error::{
-    AccessError, BindError, DeregError, InvalidAccess, OutOfBounds, OutOfMemory, RegError,
+    AccessError, BindError, DeregError, FetchError, InvalidAccess, OutOfBounds, OutOfMemory,
+    RegError,
 };
 pub use grant::{Dereg, Grant, Loan};
-pub use region::Region;
+pub use region::{Landing, Region, Source};
 pub use slots::Key;
 pub use table::{Iova, MrInfo, MrKind, MrLimits, MrTable, Rereg};
 pub use window::{Bind, MwType};

@@ -8,7 +8,7 @@ use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::{AccessError, OutOfBounds, OutOfMemory};
+use crate::{AccessError, FetchError, OutOfBounds, OutOfMemory};
 
 /// Alignment of memory that a region allocates.
 const PAGE: usize = 4096;
@@ -134,6 +134,11 @@ impl Region {
         self.base as u64
     }
 
+    /// Where its bytes are in this process; a null region has none.
+    pub(crate) fn place(&self) -> Option<u64> {
+        (!matches!(self.kind, Kind::Null)).then(|| self.addr())
+    }
+
     /// Whether the byte at `offset` starts an aligned 64-bit word.
     #[inline]
     pub(crate) fn is_aligned(&self, offset: usize) -> bool {
@@ -158,6 +163,29 @@ impl Region {
             // SAFETY: `pointer` gave `data.len()` bytes of this region; its invariant holds.
             unsafe { copy_in(dst, data) };
         }
+        Ok(())
+    }
+
+    /// Fills `len` bytes at `offset` from the bytes at `from` of a source. The last byte is stored
+    /// last, as by [`Region::write_at`], and only if the source had all of them.
+    pub fn write_from(
+        &self,
+        offset: usize,
+        len: usize,
+        source: &dyn Source,
+        from: usize,
+    ) -> Result<(), FetchError> {
+        let Some(dst) = self.pointer(offset, len)? else { return Ok(()) };
+        let (mut word, last) = ([0; 8], last_word(dst.addr(), len));
+        let tail = &mut word[..last];
+        // The landing writes to these bytes alone: they are of this region, whose invariant holds.
+        let mut landing = Landing { head: dst, head_len: len - last, tail, filled: 0 };
+        if !source.fetch(from, &mut landing) {
+            return Err(FetchError::Gone);
+        }
+        // SAFETY: `last_word` made the place of the last word a multiple of its length, and it is
+        // the end of the bytes that `pointer` gave.
+        unsafe { store(dst.wrapping_add(len - last), &word[..last]) };
         Ok(())
     }
 
@@ -239,6 +267,63 @@ impl fmt::Debug for Region {
             Kind::Null => "null",
         };
         write!(f, "Region({kind}, {:#x} + {:#x})", self.base, self.len)
+    }
+}
+
+/// Bytes that are elsewhere, say in another process, and can be copied to a region in one go.
+pub trait Source: fmt::Debug {
+    /// Fills all of `landing` with the bytes from `offset` on. False: they cannot be had, or were
+    /// no longer the source's to give while they were copied.
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool;
+}
+
+/// Where the bytes of a [`Source`] go: a part of a region, but for its last word, which comes later.
+///
+/// Invariant: `head` leads to `head_len` bytes of a region that is borrowed meanwhile.
+pub struct Landing<'a> {
+    head: *mut u8,
+    head_len: usize,
+    tail: &'a mut [u8],
+    /// Bytes that [`Landing::put`] wrote.
+    filled: usize,
+}
+
+impl Landing<'_> {
+    /// How many bytes it takes.
+    pub fn len(&self) -> usize {
+        self.head_len + self.tail.len()
+    }
+
+    /// Whether it takes none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends bytes, as many as there is room for.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let in_head = self.head_len.saturating_sub(self.filled).min(bytes.len());
+        let (head, rest) = bytes.split_at(in_head);
+        if !head.is_empty() {
+            // SAFETY: `filled` and `head` together are at most `head_len`, by the invariant.
+            unsafe { ptr::copy(head.as_ptr(), self.head.wrapping_add(self.filled), head.len()) };
+        }
+        let in_tail = (self.filled + head.len()).saturating_sub(self.head_len);
+        for (place, byte) in self.tail.iter_mut().skip(in_tail).zip(rest) {
+            *place = *byte;
+        }
+        self.filled = (self.filled + bytes.len()).min(self.len());
+    }
+
+    /// The two pieces, as addresses and lengths, for whoever can write to both at once: that may
+    /// write to these bytes as long as the landing is borrowed, and to no others.
+    pub fn pieces(&mut self) -> [(*mut u8, usize); 2] {
+        [(self.head, self.head_len), (self.tail.as_mut_ptr(), self.tail.len())]
+    }
+}
+
+impl fmt::Debug for Landing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Landing({} bytes)", self.len())
     }
 }
 

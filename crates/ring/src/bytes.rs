@@ -114,6 +114,11 @@ impl<M: RingMemory> ByteProducer<M> {
         Self { memory, capacity, tail: 0, published: 0, head: 0 }
     }
 
+    /// Its memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
     /// The longest record that is sure to find room one day.
     pub fn max_record(&self) -> usize {
         self.capacity / 2 - HEADER
@@ -205,6 +210,11 @@ impl<M: RingMemory> ByteConsumer<M> {
     /// There is no other consumer on this memory.
     pub unsafe fn new(memory: M) -> Self {
         Self { capacity: memory.capacity(), memory, head: 0, tail: 0 }
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
     }
 
     /// Whether there is nothing to take out.

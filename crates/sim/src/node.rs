@@ -247,7 +247,7 @@ impl Node {
                     break;
                 }
             }
-            let train = RxTrain { meta: batch.meta, bytes: &bytes, stride, trailer: 0 };
+            let train = RxTrain { meta: batch.meta, bytes: &bytes, stride, trailer: 0, lent: None };
             self.engine.handle_rx(now, &train);
         }
     }

@@ -16,12 +16,14 @@ extern crate alloc;
 
 mod path;
 mod payload;
+mod run;
 mod rx;
 mod time;
 mod tx;
 
 pub use path::{Ecn, Framing, LinkCaps, Path};
 pub use payload::{InlineBytes, Payload};
-pub use rx::{RxMeta, RxTrain};
+pub use run::Run;
+pub use rx::{Lent, RxMeta, RxTrain};
 pub use time::Instant;
-pub use tx::{Ext, Train, TrainOps};
+pub use tx::{Ext, Lease, Lender, Train, TrainOps};

@@ -97,6 +97,12 @@ pub enum Payload {
 }
 
 impl Payload {
+    /// Whether it is in registered memory.
+    #[inline]
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::One(_) | Self::Gather(_))
+    }
+
     /// Copies `out.len()` bytes from `offset` on.
     ///
     /// Returns false, with `out` partly written, if the payload ends before that.

@@ -1,5 +1,6 @@
 //! Trains that a link received.
 
+use feroce_mem::Source;
 use feroce_wire::Gid;
 
 use crate::{Ecn, Framing, Path};
@@ -50,13 +51,43 @@ pub struct RxTrain<'a> {
     pub stride: usize,
     /// Bytes at the end of each packet that are not the engine's: 4 where the ICRC is still there.
     pub trailer: usize,
+    /// The payload, if it is not in `bytes`: those are the headers of one packet then, which stands
+    /// for a run of them.
+    pub lent: Option<Lent<'a>>,
+}
+
+/// The payload of a run of packets that is still where its sender has it.
+///
+/// All packets of the run but the last have as many bytes of it as the path MTU says. Their headers
+/// are those of one packet with the opcode that [`Op::through`](feroce_wire::Op::through) gives,
+/// the PSN of the first, `solicited` and `ack_req` of the last, and no padding.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    /// Where the bytes come from.
+    pub source: &'a dyn Source,
+    /// The first byte in the source.
+    pub offset: usize,
+    /// How many there are.
+    pub len: usize,
+    /// How many packets it is the payload of; at least 1.
+    pub packets: u32,
+}
+
+impl<'a> Lent<'a> {
+    /// What is left without the first `packets` packets of `len` bytes each; `None` if nothing is.
+    pub fn without(self, packets: u32, len: usize) -> Option<Self> {
+        let left = self.packets.checked_sub(packets).filter(|left| *left > 0)?;
+        let skipped = (packets as usize).checked_mul(len)?;
+        let len = self.len.checked_sub(skipped)?;
+        Some(Self { offset: self.offset + skipped, len, packets: left, ..self })
+    }
 }
 
 impl<'a> RxTrain<'a> {
     /// One packet, from the BTH to the end of the padding.
     #[inline]
     pub fn single(meta: RxMeta, bytes: &'a [u8]) -> Self {
-        Self { meta, bytes, stride: bytes.len(), trailer: 0 }
+        Self { meta, bytes, stride: bytes.len(), trailer: 0, lent: None }
     }
 
     /// The packets, each from the BTH to the end of the padding.

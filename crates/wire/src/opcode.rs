@@ -286,6 +286,47 @@ impl Op {
         )
     }
 
+    /// The operation of a run of packets of one message as if it were one packet: this is that of
+    /// the first packet, `last` that of the last. `None` if they are not of one message.
+    #[inline]
+    pub const fn through(self, last: Self) -> Option<Self> {
+        Some(match (self, last) {
+            (Self::SendFirst, Self::SendMiddle) => Self::SendFirst,
+            (Self::SendFirst, Self::SendLast) => Self::SendOnly,
+            (Self::SendFirst, Self::SendLastImm) => Self::SendOnlyImm,
+            (Self::SendFirst, Self::SendLastInv) => Self::SendOnlyInv,
+            (Self::WriteFirst, Self::WriteMiddle) => Self::WriteFirst,
+            (Self::WriteFirst, Self::WriteLast) => Self::WriteOnly,
+            (Self::WriteFirst, Self::WriteLastImm) => Self::WriteOnlyImm,
+            (Self::ReadResponseFirst, Self::ReadResponseMiddle) => Self::ReadResponseFirst,
+            (Self::ReadResponseFirst, Self::ReadResponseLast) => Self::ReadResponseOnly,
+            (Self::SendMiddle, Self::SendMiddle | Self::SendLast)
+            | (Self::SendMiddle, Self::SendLastImm | Self::SendLastInv)
+            | (Self::WriteMiddle, Self::WriteMiddle | Self::WriteLast | Self::WriteLastImm)
+            | (Self::ReadResponseMiddle, Self::ReadResponseMiddle | Self::ReadResponseLast) => last,
+            _ => return None,
+        })
+    }
+
+    /// The operation of what is left of a run of packets without its first: the inverse of
+    /// [`Op::through`], in a way. `None` for what is always one packet.
+    #[inline]
+    pub const fn continued(self) -> Option<Self> {
+        Some(match self {
+            Self::SendFirst => Self::SendMiddle,
+            Self::SendOnly => Self::SendLast,
+            Self::SendOnlyImm => Self::SendLastImm,
+            Self::SendOnlyInv => Self::SendLastInv,
+            Self::WriteFirst => Self::WriteMiddle,
+            Self::WriteOnly => Self::WriteLast,
+            Self::WriteOnlyImm => Self::WriteLastImm,
+            Self::ReadResponseFirst => Self::ReadResponseMiddle,
+            Self::ReadResponseOnly => Self::ReadResponseLast,
+            _ if self.is_middle() || self.is_last() => self,
+            _ => return None,
+        })
+    }
+
     /// Whether `service` has this operation (IBTA vol1 9.2.1 and annexes A14, A17, A19).
     const fn allowed_on(self, service: Service) -> bool {
         match service {
@@ -302,6 +343,9 @@ impl Op {
 pub struct Opcode(pub u8);
 
 impl Opcode {
+    /// The bits that say what a packet does; the others name the service.
+    pub const OP_BITS: u8 = 0x1f;
+
     /// Congestion notification packet.
     pub const CNP: Self = Self::new(Service::Cnp, Op::Cnp);
 

@@ -163,12 +163,14 @@ impl Engine {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
         change.pd.map_or(Ok(()), |pd| self.check_owner(pd))?;
+        self.core.revoke_answers();
         self.core.mrs.rereg(key, change)
     }
 
     /// Ends a registration. The memory may be freed when the result is quiet.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg_mr(&mut self, key: Lkey) -> Result<Dereg, DeregError> {
+        self.core.revoke_answers();
         self.core.mrs.dereg(key)
     }
 
@@ -199,6 +201,7 @@ impl Engine {
     /// Destroys a memory window.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, rkey: Rkey) -> Result<(), DeregError> {
+        self.core.revoke_answers();
         self.core.mrs.dealloc_mw(rkey)
     }
 }

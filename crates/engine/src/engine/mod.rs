@@ -60,6 +60,11 @@ impl Engine {
         }
     }
 
+    /// Says who lets peers fetch payload, and so has to hear when memory must be left alone.
+    pub fn set_lender(&mut self, lender: alloc::sync::Arc<dyn feroce_train::Lender>) {
+        self.core.lender = Some(lender);
+    }
+
     /// What the adapter was made with.
     pub fn config(&self) -> &Config {
         &self.core.config

@@ -1,12 +1,12 @@
 //! Packets in.
 
-use feroce_train::{Instant, RxMeta, RxTrain};
+use feroce_train::{Instant, Lent, RxMeta, RxTrain};
 use feroce_wire::{Bth, Deth, Op, Qpn, Service};
 
 use super::Engine;
 use crate::counters::Drop;
 use crate::grh::header_area;
-use crate::qp::QpType;
+use crate::qp::{QpType, Rest};
 
 impl Engine {
     /// Takes in a train of packets whose ICRC the link has verified.
@@ -18,10 +18,20 @@ impl Engine {
 
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, train: &RxTrain<'_>) {
+        if let Some(lent) = train.lent {
+            // Every packet of the run has a BTH; the first may have more.
+            let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
+            self.core.counters.rcvd_pkts += u64::from(lent.packets);
+            self.core.counters.rcvd_bytes += (headers + lent.len) as u64;
+            if let Err(reason) = self.handle_packet(now, &train.meta, train.bytes, Some(lent)) {
+                self.core.drop(reason);
+            }
+            return;
+        }
         for packet in train.packets() {
             self.core.counters.rcvd_pkts += 1;
             self.core.counters.rcvd_bytes += packet.len() as u64;
-            if let Err(reason) = self.handle_packet(now, &train.meta, packet) {
+            if let Err(reason) = self.handle_packet(now, &train.meta, packet, None) {
                 self.core.drop(reason);
             }
         }
@@ -29,7 +39,13 @@ impl Engine {
 
     /// Checks that come before any queue pair is asked (IBTA vol1 9.6.1), then the queue pair.
     #[inline]
-    fn handle_packet(&mut self, now: Instant, meta: &RxMeta, packet: &[u8]) -> Result<(), Drop> {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        meta: &RxMeta,
+        packet: &[u8],
+        lent: Option<Lent<'_>>,
+    ) -> Result<(), Drop> {
         let (bth, rest) = Bth::parse(packet).map_err(|_| Drop::Truncated)?;
         let (service, op) = bth.opcode.decode().ok_or(Drop::BadOpcode)?;
         if bth.tver != 0 {
@@ -39,6 +55,9 @@ impl Engine {
             return Err(Drop::BadPadding);
         }
         let rest = &rest[..rest.len() - usize::from(bth.pad)];
+        if lent.is_some() && (service != Service::Rc || bth.pad != 0) {
+            return Err(Drop::BadOpcode);
+        }
         if bth.dest_qp == Qpn::MULTICAST {
             return self.handle_multicast(now, meta, &bth, (service, op), (packet, rest));
         }
@@ -53,6 +72,7 @@ impl Engine {
             let grh = header_area(meta, packet.len());
             qp.accept_datagram(&mut self.core, now, &bth, (service, op), rest, (&grh, meta))?;
         } else {
+            let rest = Rest { bytes: rest, lent };
             qp.accept(&mut self.core, now, meta, &bth, (service, op), rest)?;
         }
         if !qp.queued && qp.may_have_more() {

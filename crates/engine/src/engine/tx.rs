@@ -200,7 +200,7 @@ impl Engine {
             let Some((meta, stride, bytes)) = self.loopback.queue.pop_front() else {
                 break;
             };
-            let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0 };
+            let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None };
             self.core.counters.loopback_pkts += train.packets().count() as u64;
             self.receive(now, &train);
             self.loopback.spare.push(bytes);

@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use feroce_mem::{Grant, Loan, MrTable, PdId, Read, Write};
+use feroce_mem::{FetchError, Grant, Loan, MrTable, PdId, Read, Write};
 use feroce_train::Payload;
 
+use super::body::Body;
 use crate::cq::WcStatus;
 use crate::wr::{Data, Sge};
 
@@ -74,6 +75,17 @@ pub(super) enum ScatterError {
     TooLong,
     /// A key, range or right is wrong.
     Protection,
+    /// The bytes are not to be had from where they are.
+    Gone,
+}
+
+impl From<FetchError> for ScatterError {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::Gone => Self::Gone,
+            _ => Self::Protection,
+        }
+    }
 }
 
 /// Writes `data` to the buffers of a work request, from `offset` of the message on. All rights
@@ -84,9 +96,9 @@ pub(super) fn scatter(
     pd: PdId,
     sges: &[Sge],
     offset: u64,
-    data: &[u8],
+    data: Body<'_>,
 ) -> Result<(), ScatterError> {
-    if data.is_empty() {
+    if data.len() == 0 {
         return Ok(());
     }
     let lend = |piece: &Piece<'_>| -> Result<Loan<'_, Write>, ScatterError> {
@@ -94,13 +106,10 @@ pub(super) fn scatter(
         mrs.lend_local::<Write>(pd, piece.sge.lkey, addr, piece.len)
             .map_err(|_| ScatterError::Protection)
     };
-    let place = |loan: Loan<'_, Write>, bytes: &[u8]| {
-        loan.copy_in(bytes).map_err(|_| ScatterError::Protection)
-    };
     let pieces = || Pieces::new(sges, offset, data.len());
     let first = pieces().next().ok_or(ScatterError::TooLong)?;
     if first.len as usize == data.len() {
-        return place(lend(&first)?, data);
+        return Ok(data.copy(0, data.len(), &lend(&first)?)?);
     }
     let mut room = 0;
     for piece in pieces() {
@@ -110,11 +119,10 @@ pub(super) fn scatter(
     if room < data.len() {
         return Err(ScatterError::TooLong);
     }
-    let mut rest = data;
+    let mut done = 0;
     for piece in pieces() {
-        let (now, later) = rest.split_at(piece.len as usize);
-        place(lend(&piece)?, now)?;
-        rest = later;
+        data.copy(done, piece.len as usize, &lend(&piece)?)?;
+        done += piece.len as usize;
     }
     Ok(())
 }

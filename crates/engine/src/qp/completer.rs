@@ -3,6 +3,7 @@
 use feroce_train::Instant;
 use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Syndrome};
 
+use super::body::{Body, Rest};
 use super::buffers::{ScatterError, scatter};
 use super::window::Kind;
 use super::{LossPolicy, Qp, QpState, QpType};
@@ -21,20 +22,34 @@ impl Qp {
         now: Instant,
         psn: Psn,
         op: Op,
-        rest: &[u8],
+        rest: Rest<'_>,
     ) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return core.drop(Drop::BadState);
         }
+        let (mut psn, mut op, mut lent) = (psn, op, rest.lent);
         let (aeth, rest) = if op.has_aeth() {
-            match Aeth::parse(rest) {
+            match Aeth::parse(rest.bytes) {
                 Ok((aeth, rest)) => (Some(aeth), rest),
                 Err(_) => return core.drop(Drop::Truncated),
             }
         } else {
-            (None, rest)
+            (None, rest.bytes)
         };
         let window = &self.req.window;
+        if let Some(run) = lent {
+            // What is there of a run already is not fetched again.
+            let known = window.una.diff(psn).max(0).cast_unsigned();
+            let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
+            let continued = if known == 0 { Some(op) } else { op.continued() };
+            let (Some(unseen), Some(continued)) = (unseen, continued) else {
+                return core.drop(Drop::GhostResponse);
+            };
+            (psn, op, lent) = (psn.wrapping_add(known), continued, Some(unseen));
+            if !psn.wrapping_add(unseen.packets - 1).is_before(window.high) {
+                return core.drop(Drop::GhostResponse);
+            }
+        }
         // Only what was sent and not yet answered can be answered; the PSN before `una` is an
         // acknowledgement said again, which may bring credits.
         if !psn.is_before(window.high) || psn.next().is_before(window.una) {
@@ -48,11 +63,15 @@ impl Qp {
             (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),
             (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
                 Ok((eth, _)) => {
-                    self.handle_fetched(core, now, psn, op, &eth.original.to_ne_bytes());
+                    let original = eth.original.to_ne_bytes();
+                    self.handle_fetched(core, now, psn, op, Body::Here(&original));
                 }
                 Err(_) => core.drop(Drop::Truncated),
             },
-            _ => self.handle_fetched(core, now, psn, op, rest),
+            _ => match Rest::body(lent, rest) {
+                Some(data) => self.handle_fetched(core, now, psn, op, data),
+                None => core.drop(Drop::GhostResponse),
+            },
         }
         self.retire(core, now);
     }
@@ -160,7 +179,7 @@ impl Qp {
 
     /// A read response or an atomic acknowledgement.
     #[inline]
-    fn handle_fetched(&mut self, core: &mut Core, now: Instant, psn: Psn, op: Op, data: &[u8]) {
+    fn handle_fetched(&mut self, core: &mut Core, now: Instant, psn: Psn, op: Op, data: Body<'_>) {
         let Some((index, expected)) = self.req.window.missing_fetch(psn) else {
             return core.drop(Drop::GhostResponse);
         };
@@ -175,6 +194,7 @@ impl Qp {
         self.req.response_gap = false;
         let flight = self.req.window.flights[index];
         let packet = psn.since(flight.first);
+        let (packets, end) = (data.packets(), psn.wrapping_add(data.packets()));
         let Some(wr) = self.sq.peek(index) else {
             return;
         };
@@ -182,15 +202,17 @@ impl Qp {
         let fits = match (wr.op, op) {
             (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Op::AtomicAcknowledge) => true,
             (SendOp::Read(_), op) if op.is_read_response() => {
-                let is_last = packet + 1 == flight.packets;
-                let may_end = is_last || self.req.window.is_piece_end(psn.next());
+                let is_last = packet + packets == flight.packets;
+                let may_end = is_last || self.req.window.is_piece_end(end);
+                let most = u64::from(packets) * self.pmtu as u64;
                 (packet != 0 || op.starts())
+                    && packets <= flight.packets - packet
                     && if op.ends() { may_end } else { !is_last }
-                    && data.len() as u64 == (u64::from(flight.len) - offset).min(self.pmtu as u64)
+                    && data.len() as u64 == (u64::from(flight.len) - offset).min(most)
             }
             // Annex A19: answered like a read of nothing.
             (SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Op::ReadResponseOnly) => {
-                data.is_empty()
+                data.len() == 0
             }
             _ => false,
         };
@@ -203,7 +225,8 @@ impl Qp {
             Data::Inline(_) => &[],
         };
         match scatter(&core.mrs, self.init.pd, sges, offset, data) {
-            Ok(()) => self.acknowledge(core, now, psn.next()),
+            Ok(()) => self.acknowledge(core, now, end),
+            Err(ScatterError::Gone) => core.drop(Drop::LenderGone),
             Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
             Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
         }
@@ -357,6 +380,7 @@ impl Qp {
 
     /// The oldest request failed: its completion says why, and the queue pair stops.
     pub(super) fn fail_oldest(&mut self, core: &mut Core, now: Instant, status: WcStatus) {
+        self.revoke(core);
         if let Some(wr) = self.sq.pop() {
             self.req.window.retire();
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);

@@ -2,8 +2,8 @@
 
 use alloc::boxed::Box;
 
-use feroce_train::Instant;
-use feroce_wire::{Pkey, Psn, RnrTimer};
+use feroce_train::{Instant, Lease};
+use feroce_wire::{Pkey, Psn, RnrTimer, Service};
 
 use super::completer::opcode_of;
 use super::requester::Requester;
@@ -152,6 +152,7 @@ impl Qp {
         self.set_state(QpState::Reset);
         self.leave_peer(core);
         core.mrs.unbind_qp(self.qpn);
+        core.revoke_answers();
         while self.sq.pop().is_some() {}
         self.discard_receives();
         self.req = Requester::default();
@@ -206,6 +207,7 @@ impl Qp {
 
     /// Forgets everything in flight.
     fn stop_requester(&mut self, core: &mut Core) {
+        self.revoke(core);
         if let Some(id) = self.peer {
             self.stop_waiting(core, id);
             core.peers.get(id).release(self.req.window.cost);
@@ -214,8 +216,23 @@ impl Qp {
         self.req = Requester { window: Window::new(self.req.window.next), ..Requester::default() };
     }
 
+    /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do
+    /// it as well, but each of its packets has a header that runs would have to repeat.
+    #[inline]
+    pub(super) fn lease(&self, core: &Core) -> Option<Lease> {
+        core.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())
+    }
+
+    /// The peer must not fetch what is in flight any more: its memory is about to be given back.
+    pub(super) fn revoke(&self, core: &Core) {
+        if let Some(lender) = &core.lender {
+            lender.revoke_from(self.dest_qpn());
+        }
+    }
+
     /// The queue pair no longer talks to its destination.
     pub(crate) fn leave_peer(&mut self, core: &mut Core) {
+        self.revoke(core);
         if let Some(id) = self.peer.take() {
             self.stop_waiting(core, id);
             core.peers.get(id).release(self.req.window.cost);

@@ -7,6 +7,7 @@ use feroce_wire::{
 };
 
 use super::Qp;
+use super::body::Body;
 use super::buffers::ScatterError;
 use super::receive::{NoReceive, Receive};
 use super::replay::{Memory, Remembered};
@@ -45,15 +46,18 @@ impl Qp {
         }
     }
 
-    /// Whether the payload of one packet of a message has a length that it may have.
+    /// Whether the payload of one packet of a message, or of a run of them, has a length that it
+    /// may have.
     #[inline]
-    fn check_length(&self, op: Op, len: usize) -> Result<(), Refusal> {
-        let fits = if op.is_only() {
-            len <= self.pmtu
-        } else if op.is_last() {
-            (1..=self.pmtu).contains(&len)
+    fn check_length(&self, op: Op, body: &Body<'_>) -> Result<(), Refusal> {
+        let (len, packets) = (body.len(), body.packets() as usize);
+        let most = packets.saturating_mul(self.pmtu);
+        let fits = if op.is_only() && packets == 1 {
+            len <= most
+        } else if op.ends() {
+            len <= most && len > most - self.pmtu
         } else {
-            len == self.pmtu
+            len == most
         };
         if fits { Ok(()) } else { Err(Refusal::Invalid) }
     }
@@ -71,7 +75,8 @@ impl Qp {
         } else {
             (None, body)
         };
-        self.check_length(op, data.len())?;
+        let data = request.payload(data)?;
+        self.check_length(op, &data)?;
         if op.starts() && self.rsp.receive.is_none() {
             self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
         }
@@ -81,17 +86,19 @@ impl Qp {
         receive.fill(core, data).map_err(|e| match e {
             ScatterError::TooLong => Refusal::TooLong,
             ScatterError::Protection => Refusal::Protection,
+            ScatterError::Gone => Refusal::Gone,
         })?;
         self.rsp.inbound = Some(Inbound::Send);
         if op.ends() {
             if let Some(rkey) = inv {
                 core.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
+                core.revoke_answers();
             }
             self.rsp.inbound = None;
             self.finish_receive(core, now, WcOpcode::Recv, request.solicited, imm, inv);
             self.finish_message(core);
         }
-        Ok(1)
+        Ok(data.packets())
     }
 
     /// A receive for a request that needs one now.
@@ -126,7 +133,8 @@ impl Qp {
         };
         let (va, rkey, left, len) = target;
         let (imm, data) = take_imm(op, body)?;
-        self.check_length(op, data.len())?;
+        let data = request.payload(data)?;
+        self.check_length(op, &data)?;
         let piece = data.len() as u32;
         if piece > left || (op.ends() && piece != left) || (!op.ends() && piece == left) {
             return Err(Refusal::Invalid);
@@ -137,7 +145,7 @@ impl Qp {
             self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
         }
         let loan = core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
-        loan.copy_in(data).map_err(|_| Refusal::Access)?;
+        data.copy(0, data.len(), &loan)?;
         if op.ends() {
             self.rsp.inbound = None;
             if imm.is_some() {
@@ -148,7 +156,7 @@ impl Qp {
             let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);
             self.rsp.inbound = Some(Inbound::Write { va, rkey, left, len });
         }
-        Ok(1)
+        Ok(data.packets())
     }
 
     fn execute_read(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {

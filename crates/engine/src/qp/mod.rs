@@ -6,6 +6,7 @@
 //! responder remembers to answer duplicates. `control` is modify, query and the ways into error.
 
 mod attr;
+mod body;
 mod buffers;
 mod completer;
 mod control;
@@ -39,6 +40,7 @@ use crate::wr::{RecvWr, SendWr};
 use crate::{SrqId, XrcdId};
 
 pub use attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
+pub(crate) use body::Rest;
 pub use state::{QpState, QpType};
 
 use requester::Requester;
@@ -291,7 +293,7 @@ impl Qp {
         meta: &RxMeta,
         bth: &Bth,
         what: (Service, Op),
-        rest: &[u8],
+        rest: Rest<'_>,
     ) -> Result<(), Drop> {
         let (service, op) = what;
         self.check_header(bth, service)?;
@@ -307,9 +309,9 @@ impl Qp {
                 self.note_established(core);
                 self.handle_request(core, now, bth, op, rest);
             }
-            (QpType::Uc, true) => {
+            (QpType::Uc, true) if rest.lent.is_none() => {
                 self.note_established(core);
-                self.handle_unreliable(core, now, bth, op, rest);
+                self.handle_unreliable(core, now, bth, op, rest.bytes);
             }
             _ => return Err(Drop::BadOpcode),
         }

@@ -4,6 +4,7 @@ use feroce_mem::PdId;
 use feroce_train::Instant;
 use feroce_wire::{Qpn, Srqn};
 
+use super::body::Body;
 use super::buffers::{ScatterError, scatter};
 use super::{Qp, RecvSource};
 use crate::cq::{Cqe, WcOpcode, WcStatus};
@@ -28,7 +29,7 @@ pub(super) struct Receive {
 impl Receive {
     /// Appends `data`.
     #[inline]
-    pub(super) fn fill(&mut self, core: &Core, data: &[u8]) -> Result<(), ScatterError> {
+    pub(super) fn fill(&mut self, core: &Core, data: Body<'_>) -> Result<(), ScatterError> {
         scatter(&core.mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
         self.filled += data.len() as u64;
         Ok(())

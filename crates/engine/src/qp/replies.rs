@@ -216,6 +216,7 @@ impl Qp {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload: Payload::Empty,
+            lease: None,
         }
     }
 
@@ -268,6 +269,7 @@ impl Qp {
             body: Ext::NONE,
             tail: if ends { with_aeth } else { Ext::NONE },
             payload: if len == 0 { Payload::Empty } else { Payload::One(grant) },
+            lease: if len == 0 { None } else { self.lease(core) },
         };
         match self.rsp.replies.queue.front_mut() {
             Some(Reply::Read(front)) if !ends => front.sent += count,

@@ -217,6 +217,8 @@ impl Qp {
             }
             _ => return Err(WcStatus::LocalQpOperation),
         };
+        // Memory may be named otherwise from now on, or not at all.
+        core.revoke_answers();
         if done { Ok(()) } else { Err(WcStatus::MwBind) }
     }
 
@@ -337,6 +339,7 @@ impl Qp {
             head: shape.head,
             body: shape.body,
             tail: shape.tail,
+            lease: if payload.is_memory() { self.lease(core) } else { None },
             payload,
         });
         Ok(shape.psns)

@@ -1,9 +1,10 @@
 //! The responder of a reliable service: requests of the peer (IBTA vol1 9.7.4, 9.7.5).
 
-use feroce_mem::{AccessError, PdId};
-use feroce_train::Instant;
+use feroce_mem::{AccessError, FetchError, PdId};
+use feroce_train::{Instant, Lent};
 use feroce_wire::{Bth, Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
+use super::body::{Body, Rest};
 use super::receive::Receive;
 use super::replay::{Memory, Remembered, Replay};
 use super::replies::{Replies, Reply};
@@ -12,6 +13,7 @@ use crate::counters::Drop;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::AsyncEvent;
 use crate::hca::Core;
+use crate::wr::MAX_MESSAGE;
 
 /// A message of several packets that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +72,17 @@ pub(super) enum Refusal {
     NotReady,
     /// The packet is cut short: dropped.
     Truncated,
+    /// Its payload could not be fetched: it counts as lost.
+    Gone,
+}
+
+impl From<FetchError> for Refusal {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::Gone => Self::Gone,
+            _ => Self::Access,
+        }
+    }
 }
 
 impl From<AccessError> for Refusal {
@@ -87,7 +100,7 @@ impl From<feroce_wire::Truncated> for Refusal {
     }
 }
 
-/// A request packet, taken apart.
+/// A request packet, or one that stands for a run of them, taken apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) op: Op,
@@ -99,6 +112,24 @@ pub(super) struct Request<'a> {
     pub(super) pd: PdId,
     /// What follows the headers that every packet of the service has.
     pub(super) body: &'a [u8],
+    /// The payload, if it is not in `body`.
+    pub(super) lent: Option<Lent<'a>>,
+}
+
+impl<'a> Request<'a> {
+    /// The payload, where `bytes` is what follows all headers.
+    #[inline]
+    pub(super) fn payload(&self, bytes: &'a [u8]) -> Result<Body<'a>, Refusal> {
+        Rest::body(self.lent, bytes).ok_or(Refusal::Invalid)
+    }
+
+    /// What is left of a run without its first `packets`, which were executed before.
+    fn without(&self, packets: u32, pmtu: usize) -> Option<Self> {
+        let lent = self.lent?.without(packets, pmtu)?;
+        let body = if self.op.has_reth() { self.body.get(Reth::LEN..)? } else { self.body };
+        let (op, psn) = (self.op.continued()?, self.psn.wrapping_add(packets));
+        Some(Self { op, psn, body, lent: Some(lent), ..*self })
+    }
 }
 
 /// How many PSNs a request took.
@@ -113,26 +144,30 @@ impl Qp {
         now: Instant,
         bth: &Bth,
         op: Op,
-        rest: &[u8],
+        rest: Rest<'_>,
     ) {
         let ahead = bth.psn.diff(self.rsp.expected);
         if ahead > 0 {
             return self.handle_gap(core, now);
         }
-        let request = match self.take_apart(core, bth, op, rest) {
+        let mut request = match self.take_apart(core, bth, op, rest) {
             Ok(request) => request,
             Err(refusal) if ahead == 0 => return self.refuse(core, now, refusal),
             Err(_) => return core.drop(Drop::Truncated),
         };
         if ahead < 0 {
-            return self.handle_duplicate(core, &request);
+            self.handle_duplicate(core, &request);
+            match request.without(ahead.unsigned_abs(), self.pmtu) {
+                Some(unseen) => request = unseen,
+                None => return,
+            }
         }
         self.rsp.nak_sent = false;
         match self.execute(core, now, &request) {
             Ok(taken) => {
                 self.rsp.expected = self.rsp.expected.wrapping_add(taken);
                 if bth.ack_req && !has_own_reply(op) {
-                    let reply = Reply::Ack { psn: bth.psn, msn: self.rsp.msn };
+                    let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
                     core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
                 }
             }
@@ -147,18 +182,22 @@ impl Qp {
         core: &Core,
         bth: &Bth,
         op: Op,
-        rest: &'a [u8],
+        rest: Rest<'a>,
     ) -> Result<Request<'a>, Refusal> {
+        let Rest { bytes, lent } = rest;
+        if lent.is_some_and(|lent| !may_be_lent(op, &lent)) {
+            return Err(Refusal::Invalid);
+        }
         let (srqn, pd, body) = match self.rq {
             RecvSource::Xrc(_) => {
-                let (eth, body) = XrcEth::parse(rest)?;
+                let (eth, body) = XrcEth::parse(bytes)?;
                 // Annex A14: the shared receive queue brings the protection domain.
                 let (_, pd, _) = self.xrc_srq(core, Some(eth.srqn)).ok_or(Refusal::Invalid)?;
                 (Some(eth.srqn), pd, body)
             }
-            _ => (None, self.init.pd, rest),
+            _ => (None, self.init.pd, bytes),
         };
-        Ok(Request { op, psn: bth.psn, solicited: bth.solicited, srqn, pd, body })
+        Ok(Request { op, psn: bth.psn, solicited: bth.solicited, srqn, pd, body, lent })
     }
 
     /// A packet came before one that is expected: say so, once per gap.
@@ -252,6 +291,7 @@ impl Qp {
     fn refuse(&mut self, core: &mut Core, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
             Refusal::Truncated => return core.drop(Drop::Truncated),
+            Refusal::Gone => return core.drop(Drop::LenderGone),
             Refusal::NotReady => {
                 core.counters.out_of_buffer += 1;
                 core.counters.send_rnr_err += 1;
@@ -300,6 +340,11 @@ impl Qp {
             core.event(AsyncEvent::CommEstablished(self.qpn));
         }
     }
+}
+
+/// Whether payload of this kind and length may be fetched.
+fn may_be_lent(op: Op, lent: &Lent<'_>) -> bool {
+    (op.is_send() || op.is_write()) && lent.packets > 0 && lent.len as u64 <= MAX_MESSAGE
 }
 
 /// Whether the answer to a request is more than an acknowledgement.

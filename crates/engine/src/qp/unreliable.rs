@@ -6,6 +6,7 @@
 use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
 
+use super::body::{Body, Rest};
 use super::buffers::gather;
 use super::execute::take_imm;
 use super::responder::Refusal;
@@ -148,6 +149,7 @@ impl Qp {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload,
+            lease: None,
         }))
     }
 
@@ -168,7 +170,7 @@ impl Qp {
         if !op.starts() && self.rsp.inbound.is_none() {
             return core.drop(Drop::BadSequence);
         }
-        let result = match self.take_apart(core, bth, op, rest) {
+        let result = match self.take_apart(core, bth, op, Rest::new(rest)) {
             Ok(request) => self.execute(core, now, &request),
             Err(refusal) => Err(refusal),
         };
@@ -183,6 +185,7 @@ impl Qp {
                 Refusal::Access | Refusal::Protection => Drop::AccessDenied,
                 Refusal::TooLong => Drop::TooLong,
                 Refusal::NotReady => Drop::NoReceive,
+                Refusal::Gone => Drop::LenderGone,
             });
         }
     }
@@ -237,6 +240,7 @@ impl Qp {
             self.rsp.receive = Some(receive);
             return Err(Drop::TooLong);
         }
+        let (grh, data) = (Body::Here(grh), Body::Here(data));
         if receive.fill(core, grh).and_then(|()| receive.fill(core, data)).is_err() {
             self.rsp.receive = Some(receive);
             self.fail_receive(core, now);

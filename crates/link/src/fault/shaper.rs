@@ -32,13 +32,13 @@ struct Kept {
 
 impl Kept {
     fn new(train: &RxTrain<'_>, is_late: bool, due: Instant) -> Self {
-        let RxTrain { meta, bytes, stride, trailer } = *train;
+        let RxTrain { meta, bytes, stride, trailer, lent: _ } = *train;
         Self { meta, stride, trailer, bytes: bytes.to_vec(), is_late, due }
     }
 
     fn as_train(&self) -> RxTrain<'_> {
         let Self { meta, stride, trailer, ref bytes, .. } = *self;
-        RxTrain { meta, bytes, stride, trailer }
+        RxTrain { meta, bytes, stride, trailer, lent: None }
     }
 }
 

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use feroce_wire::Gid;
 
+use super::loan::LEASES;
 use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -65,6 +66,13 @@ pub(super) struct Slot {
     pub(super) wants_icrc: AtomicU32,
     pub(super) address_count: AtomicU32,
     pub(super) service_count: AtomicU32,
+    /// The process of the member.
+    pub(super) pid: AtomicU32,
+    /// Where the process has its witness, and what that says.
+    pub(super) witness: [AtomicU64; 2],
+    /// Change when loans are revoked: to some queue pairs, and in answers.
+    pub(super) leases: [AtomicU32; LEASES],
+    pub(super) answers: AtomicU32,
     pub(super) addresses: [SharedAddress; MAX_ADDRESSES],
     pub(super) services: [SharedService; MAX_SERVICES],
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_ring::RingMemory;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -74,6 +74,8 @@ struct Control {
     head: AtomicU32,
     _apart: [AtomicU32; 31],
     tail: AtomicU32,
+    /// The consumer can fetch from the memory of the producer.
+    may_lend: AtomicU32,
 }
 
 // SAFETY: atomic words, in `repr(C)`.
@@ -102,6 +104,16 @@ impl RingMap {
         let len = NonZeroUsize::new(Self::file_len(capacity)).filter(|_| is_good);
         let mapping = Mapping::new(file, len.ok_or(io::ErrorKind::InvalidInput)?)?;
         Ok(Self { mapping, capacity })
+    }
+
+    /// Whether the consumer can fetch from the memory of the producer, as it says.
+    pub(super) fn may_lend(&self) -> bool {
+        self.control().may_lend.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says whether the consumer can fetch from the memory of the producer.
+    pub(super) fn set_may_lend(&self, may: bool) {
+        self.control().may_lend.store(may.into(), Ordering::Relaxed);
     }
 
     fn control(&self) -> &Control {

@@ -15,6 +15,7 @@
 mod demux;
 mod directory;
 mod layout;
+mod loan;
 mod lock;
 mod map;
 mod member;
@@ -26,15 +27,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 
 use crate::icrc::{Checker, Sealer};
 use crate::{IcrcPolicy, Link, LinkCounters, Sent, UdpConfig, UdpLink};
+use loan::Loan;
 pub use member::Member;
 use peers::{Peers, Pushed, Route};
 use places::Places;
+use record::Content;
 
 /// While something comes through the rings, the wire is asked once in so many calls.
 const WIRE_EVERY: u32 = 8;
@@ -56,6 +60,8 @@ struct Counters {
     tx_trains: u64,
     /// Trains to queue pairs that nobody has.
     tx_nobody: u64,
+    /// Trains whose payload was lent.
+    lent: u64,
     rx_trains: u64,
     forwarded: u64,
     forward_lost: u64,
@@ -114,6 +120,14 @@ impl HostLink {
         })
     }
 
+    /// Others of this host may send trains whose payload is [lent](feroce_train::Lent): nothing
+    /// stands between this link and an engine that would have to see it.
+    #[must_use]
+    pub fn fetching(mut self) -> Self {
+        self.peers.fetch();
+        self
+    }
+
     /// What a receiver on this host sees of packets on a path.
     fn meta_of(&self, path: &Path) -> RxMeta {
         RxMeta::from(&self.udp.actual_path(path))
@@ -130,6 +144,29 @@ impl HostLink {
             Pushed::Lost => {}
         }
         Sent::Done
+    }
+
+    /// Lends the payload of the first trains of several to a member, if that can be done and is
+    /// worth it. Returns how many trains the link took, if it dealt with them.
+    fn lend_to_slot(&mut self, now: Instant, slot: u8, trains: &[Train]) -> Option<usize> {
+        let first = trains.first()?;
+        if first.lease != Some(self.member.lease()) || !self.peers.may_lend(slot) {
+            return None;
+        }
+        let (loan, taken) = Loan::new(trains)?;
+        let meta = self.meta_of(&first.path);
+        let (leases, answers) = self.member.words_of(self.member.slot());
+        let terms = [&leases[loan.word()], answers].map(|word| word.load(Ordering::Relaxed));
+        let write = |out: &mut [u8]| loan.write(meta, terms.into(), out);
+        match self.peers.push(now, slot, loan.record_len(), write) {
+            Pushed::Full => return Some(0),
+            Pushed::Done => {
+                self.counters.tx_trains += taken as u64;
+                self.counters.lent += taken as u64;
+            }
+            Pushed::Lost => {}
+        }
+        Some(taken)
     }
 
     /// Sends a train back to this member.
@@ -171,7 +208,10 @@ impl HostLink {
                 let together = 1 + others.count();
                 return self.udp.send_all(now, &trains[..together]);
             }
-            Route::Slot(slot) => self.send_to_slot(now, slot, first),
+            Route::Slot(slot) => match self.lend_to_slot(now, slot, trains) {
+                Some(taken) => return Ok(taken),
+                None => self.send_to_slot(now, slot, first),
+            },
             Route::Management => self.send_management(now, first),
             Route::Own => {
                 let record = self.record_of(first);
@@ -308,7 +348,7 @@ impl Link for HostLink {
         while taken < budget
             && let Some(record) = self.local.pop_front()
         {
-            if let Some((train, has_icrc)) = record::read(&record) {
+            if let Some(Content::Packets(train, has_icrc)) = record::read(&record) {
                 pass(&train, has_icrc);
             }
             taken += 1;
@@ -379,10 +419,12 @@ impl Link for HostLink {
         counters.extend(self.checker.iter().flat_map(Checker::counters));
         counters.extend([
             ("shm_tx_trains", c.tx_trains),
+            ("shm_tx_lent", c.lent),
             ("shm_tx_full", p.full),
             ("shm_tx_lost", p.lost),
             ("shm_tx_nobody", c.tx_nobody),
             ("shm_rx_trains", c.rx_trains),
+            ("shm_rx_fetched", p.fetched),
             ("shm_rx_malformed", p.malformed),
             ("shm_forwarded", c.forwarded),
             ("shm_forward_lost", c.forward_lost),

@@ -12,9 +12,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::demux::{self, Target};
 use super::layout::SLOTS;
+use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
 use super::member::{Contact, Member};
-use super::record::{self, MAX_RECORD};
+use super::record::{self, Content, MAX_RECORD};
 
 /// How long a member that takes nothing from its full ring holds up the others. After that its
 /// packets are lost, as those to a full receive buffer are, until it takes something.
@@ -99,6 +100,8 @@ struct Incoming {
     ring: ByteConsumer<RingMap>,
     /// Nobody will put anything into it any more.
     is_last: bool,
+    /// Whose memory its loans are in.
+    lender: LenderProcess,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +109,7 @@ pub(super) struct PeerCounters {
     pub(super) full: u64,
     pub(super) lost: u64,
     pub(super) malformed: u64,
+    pub(super) fetched: u64,
     pub(super) buried: u64,
 }
 
@@ -131,6 +135,8 @@ pub(super) struct Peers {
     suspects: Vec<u8>,
     epoll: Epoll,
     record: Vec<u8>,
+    /// Others may lend payload to this member.
+    fetches: bool,
     pub(super) counters: PeerCounters,
 }
 
@@ -153,10 +159,16 @@ impl Peers {
             suspects: Vec::new(),
             epoll,
             record: vec![0; MAX_RECORD],
+            fetches: false,
             counters: PeerCounters::default(),
         };
         peers.look();
         Ok(peers)
+    }
+
+    /// Others may lend payload to this member.
+    pub(super) fn fetch(&mut self) {
+        self.fetches = true;
     }
 
     pub(super) fn own_slot(&self) -> u8 {
@@ -295,6 +307,13 @@ impl Peers {
         self.peer(slot).is_none_or(|peer| peer.wants_icrc)
     }
 
+    /// Whether payload may be lent to a member.
+    #[inline]
+    pub(super) fn may_lend(&self, slot: u8) -> bool {
+        let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
+        ring.is_some_and(|ring| ring.memory().may_lend())
+    }
+
     /// Gets in contact with a member. False: there is no way to it.
     fn contact(&mut self, slot: u8) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
@@ -417,7 +436,20 @@ impl Peers {
             while taken < most {
                 match incoming.ring.pop(&mut self.record) {
                     Ok(Some(len)) => match record::read(&self.record[..len]) {
-                        Some((train, has_icrc)) => sink(&train, has_icrc),
+                        Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
+                        Some(Content::Lent(meta, bytes)) => {
+                            let words = self.member.words_of(incoming.from);
+                            match Received::read(incoming.lender, words, bytes) {
+                                Some(loan) => {
+                                    sink(&loan.train(meta), false);
+                                    self.counters.fetched += 1;
+                                    if !loan.is_good() {
+                                        incoming.ring.memory().set_may_lend(false);
+                                    }
+                                }
+                                None => self.counters.malformed += 1,
+                            }
+                        }
                         None => self.counters.malformed += 1,
                     },
                     Ok(None) => {
@@ -446,7 +478,9 @@ impl Peers {
         for from in self.member.new_senders() {
             for (generation, ring) in self.member.rings_from(from) {
                 let is_last = self.member.generation_of(from) != Some(generation);
-                self.incoming.push(Incoming { from, generation, ring, is_last });
+                let lender = self.member.lender(from);
+                ring.memory().set_may_lend(self.fetches && !is_last && lender.is_readable());
+                self.incoming.push(Incoming { from, generation, ring, is_last, lender });
             }
         }
     }

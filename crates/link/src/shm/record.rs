@@ -17,8 +17,20 @@ struct RecordMeta {
     meta: RxMeta,
     /// Length of every packet but the last.
     stride: u32,
-    /// Each packet ends with its ICRC.
-    has_icrc: bool,
+    /// What the packets are like.
+    kind: Kind,
+}
+
+/// What is in a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    /// Packets without ICRC.
+    Bare,
+    /// Packets, each of which ends with its ICRC.
+    Sealed,
+    /// The headers of a run of packets whose payload is elsewhere.
+    Lent,
 }
 
 impl RecordMeta {
@@ -31,7 +43,7 @@ impl RecordMeta {
         out[32..36].copy_from_slice(&self.stride.to_ne_bytes());
         out[36..38].copy_from_slice(&udp_sport.to_ne_bytes());
         out[38..42].copy_from_slice(&[traffic_class, hop_limit, ecn as u8, framing as u8]);
-        out[42] = self.has_icrc.into();
+        out[42] = self.kind as u8;
     }
 
     #[inline]
@@ -51,7 +63,10 @@ impl RecordMeta {
                 .find(|framing| *framing as u8 == bytes[41])?,
         };
         let stride = u32::from_ne_bytes(*bytes[32..].first_chunk()?);
-        Some(Self { meta, stride, has_icrc: bytes[42] != 0 })
+        let kind = [Kind::Bare, Kind::Sealed, Kind::Lent]
+            .into_iter()
+            .find(|kind| *kind as u8 == bytes[42])?;
+        Some(Self { meta, stride, kind })
     }
 }
 
@@ -72,9 +87,9 @@ pub(super) fn write_train(
     out: &mut [u8],
 ) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
-    let has_icrc = sealer.is_some();
-    let stride = (train.packet_len(0) + if has_icrc { ICRC_LEN } else { 0 }) as u32;
-    RecordMeta { meta, stride, has_icrc }.write(head);
+    let (kind, trailer) = if sealer.is_some() { (Kind::Sealed, ICRC_LEN) } else { (Kind::Bare, 0) };
+    let stride = (train.packet_len(0) + trailer) as u32;
+    RecordMeta { meta, stride, kind }.write(head);
     match sealer {
         Some(sealer) => {
             sealer.emit_all(train, meta.udp_sport, packets);
@@ -92,19 +107,35 @@ pub(super) fn write_train(
 pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
     let stride = u32::try_from(train.stride).unwrap_or(u32::MAX);
-    RecordMeta { meta: train.meta, stride, has_icrc: true }.write(head);
+    RecordMeta { meta: train.meta, stride, kind: Kind::Sealed }.write(head);
     packets.copy_from_slice(train.bytes);
 }
 
-/// Reads a record, and whether its packets have an ICRC that nobody has looked at; `None` if it is
-/// no record.
+/// Writes the beginning of the record of a loan.
+pub(super) fn write_lent_meta(meta: RxMeta, header_len: usize, out: &mut [u8; META]) {
+    RecordMeta { meta, stride: header_len as u32, kind: Kind::Lent }.write(out);
+}
+
+/// What a record holds.
+#[derive(Debug)]
+pub(super) enum Content<'a> {
+    /// Packets, and whether they have an ICRC that nobody has looked at.
+    Packets(RxTrain<'a>, bool),
+    /// A loan, from its terms on.
+    Lent(RxMeta, &'a [u8]),
+}
+
+/// Reads a record; `None` if it is none.
 #[inline]
-pub(super) fn read(record: &[u8]) -> Option<(RxTrain<'_>, bool)> {
+pub(super) fn read(record: &[u8]) -> Option<Content<'_>> {
     let (head, bytes) = record.split_first_chunk()?;
-    let RecordMeta { meta, stride, has_icrc } = RecordMeta::read(head)?;
+    let RecordMeta { meta, stride, kind } = RecordMeta::read(head)?;
+    if kind == Kind::Lent {
+        return Some(Content::Lent(meta, bytes));
+    }
     let stride = usize::try_from(stride).ok().filter(|&stride| stride > ICRC_LEN)?;
-    let train = RxTrain { meta, bytes, stride, trailer: 0 };
-    (!bytes.is_empty()).then_some((train, has_icrc))
+    let train = RxTrain { meta, bytes, stride, trailer: 0, lent: None };
+    (!bytes.is_empty()).then_some(Content::Packets(train, kind == Kind::Sealed))
 }
 
 #[cfg(test)]
@@ -122,11 +153,10 @@ mod tests {
             ecn: Ecn::Congested,
             framing: Framing::RoceV2,
         };
-        let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0 };
+        let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0, lent: None };
         let mut record = [0; META + 100];
         write_received(&train, &mut record);
-        let (got, has_icrc) = read(&record).expect("a record");
-        assert!(has_icrc);
+        let Some(Content::Packets(got, true)) = read(&record) else { panic!("sealed packets") };
         assert_eq!((got.meta, got.bytes, got.stride, got.trailer), (meta, train.bytes, 40, 0));
     }
 

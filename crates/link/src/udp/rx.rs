@@ -120,7 +120,7 @@ impl UdpLink {
             };
             let bytes = &self.rx_buf[..datagram.len];
             let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
-            sink(&RxTrain { meta, bytes, stride, trailer: 0 });
+            sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
         }
         Ok(budget)
     }

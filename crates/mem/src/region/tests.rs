@@ -212,3 +212,44 @@ fn an_aligned_word_is_never_torn() {
         }
     });
 }
+
+/// Bytes, or not.
+#[derive(Debug)]
+struct Bytes(Vec<u8>, bool);
+
+impl Source for Bytes {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let wanted = &self.0[offset..offset + landing.len()];
+        // In two parts, and more than there is room for.
+        let (one, two) = wanted.split_at(wanted.len() / 2);
+        landing.put(one);
+        landing.put(&[two, &[CANARY; 9]].concat());
+        self.1
+    }
+}
+
+#[test]
+fn a_source_fills_what_it_should_and_nothing_else() {
+    for len in 0..=40 {
+        for align in 0..8 {
+            let region = Region::alloc(96).unwrap();
+            region.write_at(0, &[CANARY; 96]).unwrap();
+            let source = Bytes(pattern(len + 3), true);
+            let at = 16 + align;
+            region.write_from(at, len, &source, 3).unwrap();
+            let all = contents(&region);
+            assert_eq!(all[at..at + len], source.0[3..], "length {len} at {align}");
+            assert!(all[..at].iter().chain(&all[at + len..]).all(|&b| b == CANARY));
+        }
+    }
+    let (region, source) = (Region::alloc(8).unwrap(), Bytes(pattern(64), true));
+    assert_eq!(region.write_from(1, 8, &source, 0), Err(FetchError::OutOfBounds));
+}
+
+#[test]
+fn the_last_word_does_not_come_from_a_source_that_is_gone() {
+    let region = Region::alloc(64).unwrap();
+    let source = Bytes(pattern(64), false);
+    assert_eq!(region.write_from(0, 64, &source, 0), Err(FetchError::Gone));
+    assert_eq!(region.load_u64(56).unwrap(), 0, "who waits for it waits on");
+}

@@ -113,3 +113,22 @@ fn pairs_that_do_not_exist_do_not_decode() {
         assert_ne!(Opcode::new(service, op).decode(), Some((service, op)));
     }
 }
+
+#[test]
+fn a_run_of_packets_is_like_one_that_starts_and_ends_as_it_does() {
+    for first in Op::ALL {
+        for last in Op::ALL {
+            let Some(run) = first.through(last) else { continue };
+            assert!(!first.ends() && !last.starts(), "{first:?} {last:?} are of one message");
+            assert_eq!((run.starts(), run.ends()), (first.starts(), last.ends()), "{run:?}");
+            assert_eq!((run.has_imm(), run.has_ieth()), (last.has_imm(), last.has_ieth()));
+            assert_eq!((run.is_send(), run.is_write()), (first.is_send(), first.is_write()));
+            let rest = run.continued().expect("something is left");
+            assert_eq!((rest.starts(), rest.ends()), (false, run.ends()), "{run:?} {rest:?}");
+            assert_eq!(rest.continued(), Some(rest));
+        }
+    }
+    assert_eq!(Op::WriteFirst.through(Op::WriteLastImm), Some(Op::WriteOnlyImm));
+    assert_eq!(Op::WriteFirst.through(Op::SendLast), None);
+    assert_eq!(Op::ReadRequest.continued(), None);
+}

@@ -1,0 +1,71 @@
+//! Payload that arrived: at hand, or still where its sender has it.
+
+use feroce_mem::{FetchError, Loan, Write};
+use feroce_train::Lent;
+
+/// What follows the BTH of a packet, without padding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest<'a> {
+    /// Headers, and payload if it is at hand.
+    pub(crate) bytes: &'a [u8],
+    /// Payload that is not. The packet stands for a run of them then.
+    pub(crate) lent: Option<Lent<'a>>,
+}
+
+impl<'a> Rest<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, lent: None }
+    }
+
+    /// The payload, where `bytes` is what follows all headers; `None` if it is in both places.
+    #[inline]
+    pub(super) fn body(lent: Option<Lent<'a>>, bytes: &'a [u8]) -> Option<Body<'a>> {
+        match lent {
+            None => Some(Body::Here(bytes)),
+            Some(lent) => bytes.is_empty().then_some(Body::Lent(lent)),
+        }
+    }
+}
+
+/// Payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body<'a> {
+    Here(&'a [u8]),
+    Lent(Lent<'a>),
+}
+
+impl Body<'_> {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::Lent(lent) => lent.len,
+        }
+    }
+
+    /// How many packets it is the payload of.
+    #[inline]
+    pub(super) fn packets(&self) -> u32 {
+        match self {
+            Self::Here(_) => 1,
+            Self::Lent(lent) => lent.packets,
+        }
+    }
+
+    /// Copies `len` bytes from `from` on to the start of `to`.
+    #[inline]
+    pub(super) fn copy(
+        &self,
+        from: usize,
+        len: usize,
+        to: &Loan<'_, Write>,
+    ) -> Result<(), FetchError> {
+        match self {
+            Self::Here(bytes) => {
+                let bytes = from.checked_add(len).and_then(|end| bytes.get(from..end));
+                Ok(to.copy_in(bytes.ok_or(FetchError::OutOfBounds)?)?)
+            }
+            Self::Lent(lent) => to.fetch(lent.source, lent.offset + from, len),
+        }
+    }
+}

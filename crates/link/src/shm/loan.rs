@@ -1,0 +1,311 @@
+//! Payload that is not in a record: its sender lends it, and the receiver fetches it from there,
+//! in one copy.
+//!
+//! A record then has the headers of one packet, which stands for a run of them, and says where in
+//! the memory of the sender the payload is. The sender keeps it there until the peer has answered.
+//! If it cannot, it *revokes* the loan: it changes a word in its area of the registry that is also
+//! in the record. Whoever has fetched something looks at the word, and treats what was revoked
+//! meanwhile as lost.
+//!
+//! The kernel lets processes of one user read each other's memory unless something forbids it, so
+//! the receiver tries once, when it takes the ring, and says in the ring whether the sender may
+//! lend. A word that only the sender knows the place of (its *witness*) is read with every payload:
+//! should the process have gone and another have its number, the word is not there.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use feroce_mem::{Landing, Source};
+use feroce_train::{Lent, Payload, Run, RxMeta, RxTrain, Train};
+use feroce_wire::{Bth, Qpn};
+
+use super::record::{self, META};
+use crate::sys::{self, Extent};
+
+/// Shorter payload is copied into the ring: to fetch it would take longer.
+pub(super) const LEND_FROM: usize = 8 << 10;
+
+/// Most bytes that are fetched in one go.
+const LEND_MOST: usize = 1 << 20;
+
+/// Most pieces of memory that one record names.
+const MAX_EXTENTS: usize = 8;
+
+/// Words in an area that revoke loans; the queue pair that a loan is to says which one.
+pub(super) const LEASES: usize = 64;
+
+/// Bytes between what every record has and the extents.
+const TERMS: usize = 24;
+const EXTENT: usize = 16;
+
+/// A run of packets, and where its payload is.
+#[derive(Debug)]
+pub(super) struct Loan<'a> {
+    run: Run<'a>,
+    peer: Qpn,
+    extents: Extents,
+}
+
+/// The pieces of memory that a payload is in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extents {
+    all: [Extent; MAX_EXTENTS],
+    count: usize,
+}
+
+impl Extents {
+    fn as_slice(&self) -> &[Extent] {
+        &self.all[..self.count]
+    }
+
+    /// Appends a piece. False: there are too many.
+    fn push(&mut self, at: u64, len: usize) -> bool {
+        if let Some(last) = self.all[..self.count].last_mut()
+            && last.at.checked_add(last.len as u64) == Some(at)
+        {
+            last.len += len;
+            return true;
+        }
+        let Some(place) = self.all.get_mut(self.count) else { return false };
+        *place = Extent { at, len };
+        self.count += 1;
+        true
+    }
+
+    fn push_payload(&mut self, payload: &Payload) -> bool {
+        let grants = match payload {
+            Payload::One(grant) => std::slice::from_ref(grant),
+            Payload::Gather(grants) => grants,
+            _ => return false,
+        };
+        grants.iter().filter(|grant| !grant.is_empty()).all(|grant| match grant.place() {
+            Some((at, len)) => self.push(at, len),
+            None => false,
+        })
+    }
+}
+
+impl<'a> Loan<'a> {
+    /// The run that trains begin with, and how many trains that are; `None` if it is not worth
+    /// lending or cannot be lent.
+    pub(super) fn new(trains: &'a [Train]) -> Option<(Self, usize)> {
+        let (first, others) = trains.split_first()?;
+        let mut run = first.lease.and_then(|_| Run::new(first))?;
+        let mut extents = Extents::default();
+        if !extents.push_payload(&first.payload) {
+            return None;
+        }
+        let mut taken = 1;
+        for next in others {
+            let (longer, mut more) = (run.and(next), extents);
+            match longer.filter(|run| run.payload_len() <= LEND_MOST) {
+                Some(longer) if more.push_payload(&next.payload) => (run, extents) = (longer, more),
+                _ => break,
+            }
+            taken += 1;
+        }
+        let peer = first.bth.dest_qp;
+        (run.payload_len() >= LEND_FROM).then_some((Self { run, peer, extents }, taken))
+    }
+
+    /// Which word of an area revokes it.
+    pub(super) fn word(&self) -> usize {
+        word_of(self.peer)
+    }
+
+    /// Length of its record.
+    pub(super) fn record_len(&self) -> usize {
+        META + TERMS + self.extents.count * EXTENT + self.run.header_len()
+    }
+
+    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `lease` and
+    /// `answers` are the words that revoke it, as they are now.
+    pub(super) fn write(&self, meta: RxMeta, (lease, answers): (u32, u32), out: &mut [u8]) {
+        let Some((start, rest)) = out.split_first_chunk_mut() else { return };
+        record::write_lent_meta(meta, self.run.header_len(), start);
+        let (terms, rest) = rest.split_at_mut(TERMS);
+        terms[..4].copy_from_slice(&self.run.packets().to_ne_bytes());
+        terms[4..8].copy_from_slice(&(self.run.payload_len() as u32).to_ne_bytes());
+        terms[8..12].copy_from_slice(&lease.to_ne_bytes());
+        terms[12..16].copy_from_slice(&answers.to_ne_bytes());
+        terms[16..].copy_from_slice(&(self.extents.count as u64).to_ne_bytes());
+        let (places, headers) = rest.split_at_mut(self.extents.count * EXTENT);
+        for (place, extent) in places.chunks_exact_mut(EXTENT).zip(self.extents.as_slice()) {
+            place[..8].copy_from_slice(&extent.at.to_ne_bytes());
+            place[8..].copy_from_slice(&(extent.len as u64).to_ne_bytes());
+        }
+        self.run.emit(headers);
+    }
+}
+
+/// Which word of an area revokes loans to a queue pair.
+pub(super) fn word_of(peer: Qpn) -> usize {
+    peer.get() as usize % LEASES
+}
+
+/// A process that lends, as its peer knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LenderProcess {
+    pub(super) pid: u32,
+    /// Where its witness is, and what it says.
+    pub(super) witness: (u64, u64),
+}
+
+impl LenderProcess {
+    /// Whether its memory can be read, and it is who it should be.
+    pub(super) fn is_readable(&self) -> bool {
+        let witness = Extent { at: self.witness.0, len: 8 };
+        let mut word = [0; 8];
+        let read = sys::read_process(self.pid, &[witness], None, &mut word);
+        read && u64::from_ne_bytes(word) == self.witness.1
+    }
+}
+
+/// A loan that was received.
+#[derive(Debug)]
+pub(super) struct Received<'a> {
+    lender: LenderProcess,
+    extents: Extents,
+    packets: u32,
+    len: usize,
+    headers: &'a [u8],
+    /// What the words must be that revoke it.
+    lease: (&'a AtomicU32, u32),
+    answers: Option<(&'a AtomicU32, u32)>,
+    /// It was to be had, as far as anybody tried.
+    is_good: Cell<bool>,
+}
+
+/// The words of an area that revoke loans: by queue pair, and of all answers.
+pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
+
+impl<'a> Received<'a> {
+    /// Reads what follows the meta data of the record of a loan; `None` if it is none.
+    pub(super) fn read(lender: LenderProcess, words: Words<'a>, bytes: &'a [u8]) -> Option<Self> {
+        let (terms, rest) = bytes.split_at_checked(TERMS)?;
+        let word = |at: usize| Some(u32::from_ne_bytes(*terms.get(at..)?.first_chunk()?));
+        let (packets, len) = (word(0)?, word(4)? as usize);
+        let count = usize::try_from(word(16)?).ok().filter(|count| *count <= MAX_EXTENTS)?;
+        let (places, headers) = rest.split_at_checked(count * EXTENT)?;
+        let mut extents = Extents { count, ..Extents::default() };
+        let mut total = 0_usize;
+        for (extent, place) in extents.all.iter_mut().zip(places.chunks_exact(EXTENT)) {
+            let number = |at: usize| Some(u64::from_ne_bytes(*place.get(at..)?.first_chunk()?));
+            *extent = Extent { at: number(0)?, len: usize::try_from(number(8)?).ok()? };
+            total = total.checked_add(extent.len)?;
+        }
+        let (bth, _) = Bth::parse(headers).ok()?;
+        let (_, op) = bth.opcode.decode()?;
+        (total == len && packets > 0).then_some(Self {
+            lender,
+            extents,
+            packets,
+            len,
+            headers,
+            lease: (&words.0[word_of(bth.dest_qp)], word(8)?),
+            answers: if op.is_response() { Some((words.1, word(12)?)) } else { None },
+            is_good: Cell::new(true),
+        })
+    }
+
+    /// The train that it stands for.
+    pub(super) fn train(&self, meta: RxMeta) -> RxTrain<'_> {
+        let lent = Lent { source: self, offset: 0, len: self.len, packets: self.packets };
+        let (bytes, stride) = (self.headers, self.headers.len());
+        RxTrain { meta, bytes, stride, trailer: 0, lent: Some(lent) }
+    }
+
+    /// Whether it could be fetched, if anybody wanted it.
+    pub(super) fn is_good(&self) -> bool {
+        self.is_good.get()
+    }
+
+    fn is_revoked(&self) -> bool {
+        // What was copied was loaded before the words are.
+        fence(Ordering::Acquire);
+        let changed = |(word, was): (&AtomicU32, u32)| word.load(Ordering::Acquire) != was;
+        changed(self.lease) || self.answers.is_some_and(changed)
+    }
+
+    /// The extents of `len` bytes from `from` on.
+    fn part(&self, from: usize, len: usize) -> Extents {
+        let (mut part, mut skip, mut left) = (Extents::default(), from, len);
+        for extent in self.extents.as_slice() {
+            let skipped = skip.min(extent.len);
+            let taken = (extent.len - skipped).min(left);
+            (skip, left) = (skip - skipped, left - taken);
+            if taken > 0 {
+                part.push(extent.at.wrapping_add(skipped as u64), taken);
+            }
+        }
+        part
+    }
+}
+
+impl Source for Received<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let part = self.part(offset, landing.len());
+        if self.is_revoked() {
+            return false;
+        }
+        let witness = Extent { at: self.lender.witness.0, len: 8 };
+        let mut word = [0; 8];
+        let mut extents = [Extent::default(); MAX_EXTENTS + 1];
+        extents[..part.count].copy_from_slice(part.as_slice());
+        extents[part.count] = witness;
+        let extents = &extents[..=part.count];
+        let is_read = sys::read_process(self.lender.pid, extents, Some(landing), &mut word)
+            && u64::from_ne_bytes(word) == self.lender.witness.1;
+        self.is_good.set(self.is_good.get() && is_read);
+        is_read && !self.is_revoked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words() -> ([AtomicU32; LEASES], AtomicU32) {
+        (std::array::from_fn(|_| AtomicU32::new(0)), AtomicU32::new(0))
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_loan_or_none(
+            counts in any::<[u32; 2]>(),
+            extents in proptest::collection::vec((any::<u64>(), 0_u64..5000), 0..12),
+            tail in proptest::collection::vec(any::<u8>(), 0..80),
+            from in 0_usize..10_000,
+        ) {
+            let mut bytes = vec![0; TERMS];
+            bytes[..4].copy_from_slice(&counts[0].to_ne_bytes());
+            let total: u64 = extents.iter().map(|(_, len)| len).sum();
+            let len = if counts[1] % 2 == 0 { total as u32 } else { counts[1] };
+            bytes[4..8].copy_from_slice(&len.to_ne_bytes());
+            bytes[16..24].copy_from_slice(&(extents.len() as u64).to_ne_bytes());
+            for (at, len) in &extents {
+                bytes.extend(at.to_ne_bytes());
+                bytes.extend(len.to_ne_bytes());
+            }
+            bytes.extend(&tail);
+            let (words, lender) = (words(), LenderProcess { pid: 0, witness: (0, 0) });
+            if let Some(loan) = Received::read(lender, (&words.0, &words.1), &bytes) {
+                let part = loan.part(from, 3000);
+                let len: usize = part.as_slice().iter().map(|extent| extent.len).sum();
+                prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));
+            }
+        }
+    }
+
+    #[test]
+    fn this_process_can_be_read_and_only_where_it_is_known() {
+        let witness = Box::new(0x1234_5678_u64);
+        let at = std::ptr::from_ref(&*witness).addr() as u64;
+        let lender = |at, says| LenderProcess { pid: std::process::id(), witness: (at, says) };
+        assert!(lender(at, *witness).is_readable());
+        assert!(!lender(at, 1).is_readable(), "another process");
+        assert!(!lender(8, *witness).is_readable(), "nothing is there");
+    }
+}

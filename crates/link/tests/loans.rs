@@ -1,0 +1,156 @@
+//! Payload that members of one host lend each other.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::{counter, loopback, path};
+use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig};
+use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
+use feroce_train::{Ext, Instant, Lender, Payload, RxTrain, Train, TrainOps};
+use feroce_wire::{Bth, Gid, Lkey, Op, Opcode, Psn, Qpn, Service};
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+const PD: PdId = PdId(1);
+const MTU: usize = 1024;
+
+/// A member with its link, and memory to lend.
+struct Host {
+    link: HostLink,
+    member: Arc<Member>,
+    mrs: MrTable,
+    region: Arc<Region>,
+    key: Lkey,
+}
+
+impl Host {
+    fn new(root: &PathBuf, address: Gid, fetches: bool) -> Self {
+        std::fs::create_dir_all(root).expect("a directory");
+        let member = Arc::new(Member::join(root, 3).expect("a member"));
+        let icrc = Some(IcrcPolicy::Strict);
+        let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
+        let mut link = if fetches { link.fetching() } else { link };
+        link.set_addresses(&[address]).expect("an address");
+        let mut mrs = MrTable::new(7, MrLimits::default());
+        let region = Region::alloc(1 << 17).expect("memory");
+        let bytes: Vec<u8> = (0..region.len()).map(|i| (i * 7 + i / 251) as u8).collect();
+        region.write_at(0, &bytes).expect("in bounds");
+        let all = region.len();
+        let access = Access::LOCAL_WRITE;
+        let key = mrs.reg(PD, Arc::clone(&region), 0, all, Iova::Natural, access).expect("a key");
+        Self { link, member, mrs, region, key }
+    }
+
+    fn qpn(&self) -> Qpn {
+        Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
+    }
+
+    /// A part of a message to another member: packets `from..from + count` of `total`.
+    fn train(&self, address: Gid, to: Qpn, from: u32, count: u32, total: u32) -> Train {
+        let (start, len) = (from as usize * MTU, count as usize * MTU);
+        let at = self.region.addr() + start as u64;
+        let grant = self.mrs.grant_local::<Read>(PD, self.key, at, len as u32).expect("a grant");
+        let op = |op| Opcode::new(Service::Rc, op);
+        let (is_first, is_last) = (from == 0, from + count == total);
+        let first = if is_first { Op::SendFirst } else { Op::SendMiddle };
+        let last = if is_last { Op::SendLast } else { Op::SendMiddle };
+        Train {
+            path: path(address, address),
+            bth: Bth::new(op(first), to, Psn::new(100 + from)),
+            ops: TrainOps { first: op(first), middle: op(Op::SendMiddle), last: op(last) },
+            count,
+            stride: MTU,
+            payload_len: len,
+            head: Ext::NONE,
+            body: Ext::NONE,
+            tail: Ext::NONE,
+            payload: Payload::One(grant),
+            lease: Some(self.member.lease()),
+        }
+    }
+}
+
+/// What arrived: the headers, how many packets, and what could be fetched of a lent payload.
+type Seen = (Vec<u8>, usize, Option<Vec<u8>>);
+
+fn receive(host: &mut Host, mut before_fetch: impl FnMut()) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let mut see = |train: &RxTrain<'_>| {
+        let Some(lent) = train.lent else {
+            return seen.push((train.bytes.to_vec(), train.packets().count(), None));
+        };
+        before_fetch();
+        let target = Region::alloc(lent.len).expect("memory");
+        let fetched = target.write_from(0, lent.len, lent.source, lent.offset);
+        let mut bytes = vec![0; lent.len];
+        target.read_at(0, &mut bytes).expect("in bounds");
+        let bytes = fetched.is_ok().then_some(bytes);
+        seen.push((train.bytes.to_vec(), lent.packets as usize, bytes));
+    };
+    while host.link.receive(NOW, 16, &mut see).expect("received") > 0 {}
+    seen
+}
+
+fn registry(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("feroce-loans-{name}-{}", std::process::id()))
+}
+
+/// Both ways of a pair that have met: the first packets are never lent.
+fn met(root: &PathBuf, address: Gid, fetches: bool) -> (Host, Host) {
+    let (mut a, mut b) = (Host::new(root, address, true), Host::new(root, address, fetches));
+    let hello = a.train(address, b.qpn(), 0, 10, 10);
+    assert_eq!(a.link.send(NOW, &hello).expect("sent"), Sent::Done);
+    assert_eq!(receive(&mut b, || ()).len(), 1);
+    (a, b)
+}
+
+#[test]
+fn trains_that_go_on_are_lent_together() {
+    let (root, address) = (registry("together"), loopback(31));
+    let (mut a, mut b) = met(&root, address, true);
+    let to = b.qpn();
+    let trains = [a.train(address, to, 0, 1, 40), a.train(address, to, 1, 39, 40)];
+    assert_eq!(a.link.send_all(NOW, &trains).expect("sent"), 2);
+    let seen = receive(&mut b, || ());
+    let mut expected = vec![0; 40 * MTU];
+    a.region.read_at(0, &mut expected).expect("in bounds");
+    let [(headers, 40, Some(bytes))] = &seen[..] else { panic!("{seen:?}") };
+    assert!(*bytes == expected, "the payload is whole");
+    let (bth, _) = Bth::parse(headers).expect("a BTH");
+    assert_eq!((bth.opcode, bth.psn), (Opcode::new(Service::Rc, Op::SendOnly), Psn::new(100)));
+    assert_eq!((counter(&a.link, "shm_tx_lent"), counter(&b.link, "shm_rx_fetched")), (2, 1));
+    drop((a, b));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
+fn what_was_revoked_is_not_to_be_had() {
+    let (root, address) = (registry("revoked"), loopback(32));
+    let (mut a, mut b) = met(&root, address, true);
+    let train = a.train(address, b.qpn(), 0, 30, 40);
+    a.link.send(NOW, &train).expect("sent");
+    let (lender, to) = (Arc::clone(&a.member), b.qpn());
+    let seen = receive(&mut b, || lender.revoke_from(to));
+    assert!(matches!(&seen[..], [(_, 30, None)]), "revoked while it is looked at: {seen:?}");
+
+    // A train that was made before something was revoked is not lent any more.
+    a.link.send(NOW, &train).expect("sent");
+    assert_eq!(counter(&a.link, "shm_tx_lent"), 1);
+    assert!(matches!(&receive(&mut b, || ())[..], [(_, 30, None)]), "packets, as they are");
+    drop((a, b));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
+fn who_wants_packets_gets_packets() {
+    let (root, address) = (registry("packets"), loopback(33));
+    let (mut a, mut b) = met(&root, address, false);
+    let train = a.train(address, b.qpn(), 0, 30, 40);
+    a.link.send(NOW, &train).expect("sent");
+    let seen = receive(&mut b, || panic!("nothing is lent"));
+    assert_eq!((seen.len(), seen[0].1), (1, 30));
+    assert_eq!(counter(&a.link, "shm_tx_lent"), 0);
+    drop((a, b));
+    std::fs::remove_dir_all(&root).expect("removed");
+}

@@ -1,0 +1,103 @@
+//! Runs: trains that go on where the one before ends, as if they were one packet.
+
+use feroce_wire::{Bth, Op, Opcode};
+
+use crate::Train;
+
+/// Packets of one message that follow each other, with headers as if they were one packet, however
+/// long. That is how a link describes packets whose payload it does not carry: see
+/// [`Lent`](crate::Lent).
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    first: &'a Train,
+    last: &'a Train,
+    op: Op,
+    packets: u32,
+    len: usize,
+}
+
+impl<'a> Run<'a> {
+    /// The packets of one train; `None` if its opcodes are not those of one message, or if headers
+    /// are in all of its packets, as on XRC.
+    pub fn new(train: &'a Train) -> Option<Self> {
+        let start = op_of(train.ops.first)?;
+        let op = if train.count == 1 { start } else { start.through(end_of(train)?)? };
+        let is_plain = train.body.as_slice().is_empty();
+        let (packets, len) = (train.count, train.payload_len);
+        is_plain.then_some(Self { first: train, last: train, op, packets, len })
+    }
+
+    /// The same with the packets of `next`; `None` if they are not what comes next.
+    #[must_use]
+    pub fn and(self, next: &'a Train) -> Option<Self> {
+        let goes_on = next.lease == self.first.lease
+            && next.bth.dest_qp == self.first.bth.dest_qp
+            && next.bth.psn == self.first.bth.psn.wrapping_add(self.packets)
+            && next.stride == self.first.stride
+            && next.path == self.first.path
+            && next.body.as_slice().is_empty()
+            && self.len == self.packets as usize * self.first.stride
+            && !self.op.ends()
+            && !op_of(next.ops.first)?.starts();
+        let op = op_of(self.first.ops.first)?.through(end_of(next)?)?;
+        let (packets, len) = (self.packets + next.count, self.len + next.payload_len);
+        goes_on.then_some(Self { last: next, op, packets, len, ..self })
+    }
+
+    /// How many packets there are.
+    #[inline]
+    pub fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Bytes of payload.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.len
+    }
+
+    /// Extension headers: what the first packet brings, and what the last does.
+    fn extensions(&self) -> [&'a [u8]; 2] {
+        let head = self.first.head.as_slice();
+        if self.packets == 1 {
+            return [head, &[]];
+        }
+        let tail = self.last.ext(self.last.count - 1).as_slice();
+        match self.op {
+            // First and last have the same header, which is the one of an only packet.
+            Op::ReadResponseOnly => [&[], tail],
+            op => [if op.starts() { head } else { &[] }, if op.ends() { tail } else { &[] }],
+        }
+    }
+
+    /// Length of its headers.
+    pub fn header_len(&self) -> usize {
+        let [head, tail] = self.extensions();
+        Bth::LEN + head.len() + tail.len()
+    }
+
+    /// Writes its headers.
+    ///
+    /// # Panics
+    /// If `out` is not as long as [`Run::header_len`] says.
+    pub fn emit(&self, out: &mut [u8]) {
+        let [head, tail] = self.extensions();
+        let (bth_out, rest) = out.split_first_chunk_mut().expect("room for a BTH");
+        let service = self.first.ops.first.0 & !Opcode::OP_BITS;
+        let opcode = Opcode(service | self.op as u8);
+        let last = self.last.bth(self.last.count - 1);
+        Bth { opcode, psn: self.first.bth.psn, pad: 0, ..last }.emit(bth_out);
+        let (head_out, tail_out) = rest.split_at_mut(head.len());
+        head_out.copy_from_slice(head);
+        tail_out.copy_from_slice(tail);
+    }
+}
+
+fn op_of(opcode: Opcode) -> Option<Op> {
+    opcode.decode().map(|(_, op)| op)
+}
+
+/// The operation of the last packet of a train.
+fn end_of(train: &Train) -> Option<Op> {
+    op_of(train.bth(train.count - 1).opcode)
+}
