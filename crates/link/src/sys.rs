@@ -35,8 +35,8 @@ pub(crate) struct Extent {
 /// Most pieces that are read at once.
 const MAX_READ: usize = 16;
 
-/// Copies pieces of the memory of a process, first to fill `landing`, then `rest`. False: they could
-/// not all be read.
+/// Copies pieces of the memory of a process, first to fill `landing`, then `rest`. False: they
+/// could not all be read.
 pub(crate) fn read_process(
     pid: u32,
     extents: &[Extent],

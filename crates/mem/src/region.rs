@@ -277,7 +277,8 @@ pub trait Source: fmt::Debug {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool;
 }
 
-/// Where the bytes of a [`Source`] go: a part of a region, but for its last word, which comes later.
+/// Where the bytes of a [`Source`] go: a part of a region, but for its last word, which comes
+/// later.
 ///
 /// Invariant: `head` leads to `head_len` bytes of a region that is borrowed meanwhile.
 pub struct Landing<'a> {

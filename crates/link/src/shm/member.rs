@@ -11,17 +11,18 @@
 //! the member says that it sleeps. The other is never written to: those who watch the member have
 //! its reading end, and hear from the kernel when the member has gone.
 
+mod lending;
+
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use feroce_ring::{ByteConsumer, ByteProducer};
-use feroce_train::{Lease, Lender};
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::Gid;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::fstat;
@@ -31,7 +32,6 @@ use super::layout::{
     FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
     slot_start,
 };
-use super::loan::{LenderProcess, Words, word_of};
 use super::lock;
 use super::map::{Mapping, RingMap};
 use crate::sys;
@@ -156,7 +156,7 @@ impl Member {
         // No other process had this number, this slot and this generation.
         let known_by = u64::from(std::process::id()) << 32 | u64::from(generation);
         let witness = Box::new(fastrand::Rng::with_seed(seed ^ known_by).u64(..));
-        show_witness(map.view(slot_start(slot)), &witness);
+        lending::show_witness(map.view(slot_start(slot)), &witness);
         header.states[usize::from(slot)].store(generation << 1 | 1, Ordering::Release);
         header.epoch.fetch_add(1, Ordering::AcqRel);
         lock::release(&file, SETUP);
@@ -418,43 +418,6 @@ impl Member {
     }
 }
 
-/// What others need who fetch from the memory of a member.
-impl Member {
-    /// The process of the member in a slot.
-    pub(super) fn lender(&self, slot: u8) -> LenderProcess {
-        let area = self.area(slot);
-        let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
-        LenderProcess { pid: area.pid.load(Ordering::Relaxed), witness: (at, says) }
-    }
-
-    /// The words by which the member in a slot revokes loans.
-    pub(super) fn words_of(&self, slot: u8) -> Words<'_> {
-        let area = self.area(slot);
-        (&area.leases, &area.answers)
-    }
-
-    fn revoke(&self, word: &AtomicU32) {
-        self.revoked.fetch_add(1, Ordering::Relaxed);
-        word.fetch_add(1, Ordering::Release);
-        // Whatever is written to the memory afterwards is seen after this.
-        fence(Ordering::SeqCst);
-    }
-}
-
-impl Lender for Member {
-    fn lease(&self) -> Lease {
-        Lease(self.revoked.load(Ordering::Relaxed))
-    }
-
-    fn revoke_from(&self, peer: Qpn) {
-        self.revoke(&self.area(self.slot).leases[word_of(peer)]);
-    }
-
-    fn revoke_answers(&self) {
-        self.revoke(&self.area(self.slot).answers);
-    }
-}
-
 /// For the copy that a child has when its process forks.
 impl Member {
     /// Lets go of everything without giving up the slot, which is the parent's: its locks last as
@@ -545,13 +508,6 @@ fn empty(area: &Slot) {
     for word in &area.inbox {
         word.store(0, Ordering::Relaxed);
     }
-}
-
-/// Shows where the witness of this process is, and what it says.
-fn show_witness(area: &Slot, witness: &u64) {
-    area.pid.store(std::process::id(), Ordering::Relaxed);
-    area.witness[0].store(std::ptr::from_ref(witness).addr() as u64, Ordering::Relaxed);
-    area.witness[1].store(*witness, Ordering::Relaxed);
 }
 
 /// Makes sure that there is memory behind a part of a file: a mapping without it would end the

@@ -1,0 +1,54 @@
+//! What a member has to do with loans: as lender, and for those who fetch from others.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use feroce_train::{Lease, Lender};
+use feroce_wire::Qpn;
+
+use super::Member;
+use crate::shm::layout::Slot;
+use crate::shm::loan::{LenderProcess, Words, word_of};
+
+/// What others need who fetch from the memory of a member.
+impl Member {
+    /// The process of the member in a slot.
+    pub(in crate::shm) fn lender(&self, slot: u8) -> LenderProcess {
+        let area = self.area(slot);
+        let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
+        LenderProcess { pid: area.pid.load(Ordering::Relaxed), witness: (at, says) }
+    }
+
+    /// The words by which the member in a slot revokes loans.
+    pub(in crate::shm) fn words_of(&self, slot: u8) -> Words<'_> {
+        let area = self.area(slot);
+        (&area.leases, &area.answers)
+    }
+
+    fn revoke(&self, word: &AtomicU32) {
+        self.revoked.fetch_add(1, Ordering::Relaxed);
+        word.fetch_add(1, Ordering::Release);
+        // Whatever is written to the memory afterwards is seen after this.
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Lender for Member {
+    fn lease(&self) -> Lease {
+        Lease(self.revoked.load(Ordering::Relaxed))
+    }
+
+    fn revoke_from(&self, peer: Qpn) {
+        self.revoke(&self.area(self.slot).leases[word_of(peer)]);
+    }
+
+    fn revoke_answers(&self) {
+        self.revoke(&self.area(self.slot).answers);
+    }
+}
+
+/// Shows where the witness of this process is, and what it says.
+pub(super) fn show_witness(area: &Slot, witness: &u64) {
+    area.pid.store(std::process::id(), Ordering::Relaxed);
+    area.witness[0].store(std::ptr::from_ref(witness).addr() as u64, Ordering::Relaxed);
+    area.witness[1].store(*witness, Ordering::Relaxed);
+}
