@@ -140,12 +140,13 @@ fn a_read_that_goes_back_with_a_smaller_window_keeps_to_its_pieces() {
     };
     assert_eq!(lens(&script.post(wr(1, SendOp::Read(REMOTE), data))), [(0, 4), (4, 4)]);
     // Everything is lost three times; each takes a quarter of the window: 6, 4 and 3 packets. Until
-    // something is answered, one piece is asked for at a time.
-    for expected in [(0, 4), (0, 4), (0, 3)] {
-        assert_eq!(lens(&script.wait(4096 << 14)), [expected]);
+    // something is answered, one piece is asked for at a time, and whole: who remembers only what
+    // was asked for last would not answer for its beginning once its end was asked for alone.
+    for _ in 0..3 {
+        assert_eq!(lens(&script.wait(4096 << 14)), [(0, 4)]);
     }
     // The window opens again by answers: the rest of the first piece, then the second.
-    let mut asked = vec![(0, 3)];
+    let mut asked = vec![(0, 4)];
     let mut answered = 0;
     while let Some(&(at, len)) = asked.get(answered) {
         assert_eq!(at / 4, (at + len - 1) / 4, "{at}+{len} spans two pieces");

@@ -252,8 +252,14 @@ impl Qp {
             if self.req.window.resources.len() >= limit {
                 return Err(Blocked::NoWork);
             }
-            room = room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32);
-            room = room.min(self.req.window.until_piece_end(flight.first.wrapping_add(from)));
+            let psn = flight.first.wrapping_add(from);
+            room = match self.req.window.until_piece_end(psn) {
+                // In one request again, even if the window has shrunk since: a responder may
+                // remember only the part of it that was asked for last, and then would not answer
+                // for what comes before that. (Soft-RoCE does so.)
+                Some(rest) => rest.min(flight.packets - from),
+                None => room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32),
+            };
         }
         let psns = match self.build_train(core, room, caps, out) {
             Ok(psns) => psns,

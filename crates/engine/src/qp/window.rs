@@ -133,11 +133,10 @@ impl Window {
         }
     }
 
-    /// How many PSNs from `psn` on may be asked for at once: up to where an earlier request for
-    /// them ended.
-    pub(crate) fn until_piece_end(&self, psn: Psn) -> u32 {
+    /// How many PSNs from `psn` on were asked for at once earlier, if they were.
+    pub(crate) fn until_piece_end(&self, psn: Psn) -> Option<u32> {
         let end = self.pieces.iter().find(|end| end.is_after(psn));
-        end.map_or(u32::MAX, |end| end.since(psn))
+        end.map(|end| end.since(psn))
     }
 
     /// Remembers that what was asked for in one request ends at `end`.
