@@ -66,6 +66,12 @@ const PACKAGES: &[Package] = &[
         without: "the programs of librdmacm are not run",
     },
     Package {
+        name: "iperf3",
+        program: "iperf3",
+        reason: "a program of TCP, to run on rsockets",
+        without: "no program of TCP is run on rsockets",
+    },
+    Package {
         name: "perftest",
         program: "ib_write_bw",
         reason: "programs that measure, to run as they are",

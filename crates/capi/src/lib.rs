@@ -12,6 +12,7 @@ mod exports;
 mod files;
 mod lint;
 mod rdmacm;
+mod rsocket;
 mod stub;
 mod verbs;
 

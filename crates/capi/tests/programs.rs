@@ -7,6 +7,8 @@ mod measuring;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+#[path = "programs/sockets.rs"]
+mod sockets;
 #[path = "programs/tables.rs"]
 mod tables;
 
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use measuring::{LIBFABRIC, PERFTEST, PERFTEST_CM, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD};
 use netns::{Cable, ip, with_cable};
+use sockets::{IPERF, PRELOADED, RSOCKETS};
 use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
 
 /// How to make the linker take our library, as `feroce run` does.
@@ -122,6 +125,7 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
                 Ready::Member => is_member(),
                 Ready::Port(port) => is_listened_on(port),
                 Ready::Soon => is_device_open() && is_idle(pid),
+                Ready::Busy => is_device_open(),
             };
             if !wait_until(&mut server, cable, is_ready) {
                 return vec![end(server)];
@@ -210,6 +214,44 @@ fn the_programs_of_rdmacm_utils_run() {
     if is_installed(&RDMACM_UTILS) {
         with_cable(1500, |cable| try_package(&RDMACM_UTILS, cable));
     }
+}
+
+#[test]
+fn the_programs_of_rsockets_run() {
+    if is_installed(&RSOCKETS) {
+        with_cable(1500, |cable| try_package(&RSOCKETS, cable));
+    }
+}
+
+#[test]
+fn programs_of_tcp_run_on_rsockets() {
+    if is_installed(&PRELOADED) && is_installed(&IPERF) {
+        with_cable(1500, |cable| {
+            try_package(&PRELOADED, cable);
+            try_package(&IPERF, cable);
+        });
+    }
+}
+
+/// `rcopy` says nothing of what it wrote.
+#[test]
+fn rcopy_copies_a_file() {
+    if !is_installed(&RSOCKETS) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("rcopy", &[]);
+        let bytes: Vec<u8> = (0..3_000_003_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        fs::write(library.folder.join("original"), &bytes).expect("written");
+        let (server, client) = ("rcopy", "rcopy original 10.9.0.1:copy");
+        let sides = Sides::Roles { server, client, ready: Ready::Soon, ends: false };
+        let program = Program { name: "rcopy", sides, options: &[], says: "" };
+        let outputs = run(&library, cable, &program, "");
+        let errors = String::from_utf8_lossy(&outputs[0].stderr);
+        assert!(outputs[0].status.success(), "{}: {errors}", outputs[0].status);
+        let copy = fs::read(library.folder.join("copy")).expect("a copy");
+        assert!(copy == bytes, "{} bytes, and not the same", copy.len());
+    });
 }
 
 #[test]
@@ -314,6 +356,9 @@ fn ibv_asyncwatch_sees_the_cable_being_pulled() {
 const PACKAGES: &[Package] = &[
     IBVERBS_UTILS,
     RDMACM_UTILS,
+    RSOCKETS,
+    PRELOADED,
+    IPERF,
     PERFTEST,
     PERFTEST_CM,
     LIBFABRIC,
@@ -343,6 +388,8 @@ fn table() -> String {
                 .expect("written");
         }
     }
+    let Package { name, version, .. } = RSOCKETS;
+    writeln!(table, "| {name} | {version} | `rcopy` | a file of 3 MB |").expect("written");
     let watch = "`ibv_asyncwatch` | a cable that is pulled and put back";
     let Package { name, version, .. } = IBVERBS_UTILS;
     table + &format!("| {name} | {version} | {watch} |\n")

@@ -37,6 +37,8 @@ pub(crate) enum Ready {
     /// Only its connection manager knows. Its device is open and it waits for something, so most
     /// likely it listens. A client that comes too early is refused, and starts again.
     Soon,
+    /// Its device is open. It never waits, so that nothing else can be seen.
+    Busy,
     /// It listens on this TCP port.
     Port(u16),
     /// It is a member of the multicast group 239.1.1.1.

@@ -1,0 +1,187 @@
+//! Calls that make, connect and end sockets.
+
+use core::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::settings::Settings;
+use super::stream::Stream;
+use super::{service, table};
+use crate::rdmacm::address;
+use crate::verbs::fault::{Fault, status};
+
+/// For calls that return a descriptor, or -1.
+fn descriptor(made: Result<c_int, Fault>) -> c_int {
+    made.unwrap_or_else(|fault| {
+        crate::errno::set(fault.0);
+        -1
+    })
+}
+
+pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    descriptor(make(domain, kind, protocol))
+}
+
+fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Fault> {
+    let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    let is_known = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & !flags == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if !is_known {
+        return Err(Fault::UNSUPPORTED);
+    }
+    let mut settings = Settings::new();
+    settings.is_v6 = domain == libc::AF_INET6;
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        settings.status_flags |= libc::O_NONBLOCK;
+    }
+    if flags & libc::SOCK_CLOEXEC != 0 {
+        settings.descriptor_flags |= libc::FD_CLOEXEC;
+    }
+    table::insert(Arc::new(Stream::new(settings)?))
+}
+
+/// An address of the program.
+///
+/// # Safety
+/// `addr` is NULL or leads to `len` bytes.
+unsafe fn read(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<SocketAddr, Fault> {
+    if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: it is long enough to say what it is.
+    let family = unsafe { (*addr).sa_family };
+    let least = match c_int::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return Err(Fault(libc::EAFNOSUPPORT)),
+    };
+    if (len as usize) < least {
+        return Err(Fault::INVALID);
+    }
+    // SAFETY: it is as long as its family says.
+    unsafe { address::read(addr) }
+}
+
+/// Gives the program an address, as much of it as there is room for, and says how long it is.
+///
+/// # Safety
+/// `len` says how many bytes `addr` has room for.
+pub(crate) unsafe fn fill_address(
+    from: SocketAddr,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) {
+    let storage = address::storage(from);
+    let whole = match from {
+        SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
+    };
+    // SAFETY: as the caller says.
+    let room = unsafe { *len } as usize;
+    if !addr.is_null() {
+        let bytes = (&raw const storage).cast::<u8>();
+        // SAFETY: not more than there is, nor more than there is room for.
+        unsafe { core::ptr::copy_nonoverlapping(bytes, addr.cast(), room.min(whole)) };
+    }
+    // SAFETY: as the caller says.
+    unsafe { *len = whole as libc::socklen_t };
+}
+
+pub(crate) unsafe extern "C" fn rbind(
+    fd: c_int,
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> c_int {
+    // SAFETY: the program gives an address of this length.
+    let addr = unsafe { read(addr, len) };
+    status(table::get(fd).and_then(|stream| stream.bind(addr?)))
+}
+
+pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    let backlog = u32::try_from(backlog).unwrap_or(0);
+    status(table::get(fd).and_then(|stream| stream.listen(backlog)))
+}
+
+pub(crate) unsafe extern "C" fn raccept(
+    fd: c_int,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    let accepted = table::get(fd).and_then(|listener| listener.accept());
+    descriptor(accepted.and_then(|stream| {
+        if let Some(peer) = stream.lock().id.peer_addr().filter(|_| !len.is_null()) {
+            // SAFETY: the program gives room for an address, and says how much.
+            unsafe { fill_address(peer, addr, len) };
+        }
+        table::insert(stream)
+    }))
+}
+
+pub(crate) unsafe extern "C" fn rconnect(
+    fd: c_int,
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> c_int {
+    // SAFETY: the program gives an address of this length.
+    let addr = unsafe { read(addr, len) };
+    status(table::get(fd).and_then(|stream| stream.connect(addr?)))
+}
+
+pub(crate) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    status(table::get(fd).and_then(|stream| stream.shut_down(how)))
+}
+
+pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
+    let closed = table::remove(fd);
+    status(closed.map(|stream| {
+        stream.close();
+        drop(stream);
+        service::wake();
+    }))
+}
+
+/// Answers with an address of a socket.
+///
+/// # Safety
+/// `len` says how many bytes `addr` has room for.
+unsafe fn name(
+    found: Result<SocketAddr, Fault>,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    if len.is_null() {
+        return status(Err(Fault(libc::EFAULT)));
+    }
+    status(found.map(|found| {
+        // SAFETY: as the caller says.
+        unsafe { fill_address(found, addr, len) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn rgetpeername(
+    fd: c_int,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    let found =
+        table::get(fd).and_then(|stream| stream.lock().id.peer_addr().ok_or(Fault(libc::ENOTCONN)));
+    // SAFETY: the program gives room for an address, and says how much.
+    unsafe { name(found, addr, len) }
+}
+
+pub(crate) unsafe extern "C" fn rgetsockname(
+    fd: c_int,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    let found = table::get(fd).map(|stream| {
+        let core = stream.lock();
+        core.id.local_addr().unwrap_or_else(|| match core.settings.is_v6 {
+            true => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            false => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        })
+    });
+    // SAFETY: the program gives room for an address, and says how much.
+    unsafe { name(found, addr, len) }
+}

@@ -1,0 +1,22 @@
+//! rsockets: the calls of sockets on queue pairs.
+//!
+//! [`protocol`] is what goes over the wire, [`endpoint`] a queue pair with its memory, [`stream`] a
+//! socket; [`table`] leads from descriptors to sockets. The calls themselves are in [`calls`],
+//! [`transfer`], [`poll`], [`option`] and [`iomap`].
+//!
+//! Whoever calls drives its own socket. Threads that sleep on the same socket are told by their
+//! [`bell`] what another has found; [`service`] is a thread for what nobody calls for: listeners,
+//! and probes of idle peers.
+
+mod bell;
+pub(crate) mod calls;
+mod endpoint;
+pub(crate) mod iomap;
+pub(crate) mod option;
+pub(crate) mod poll;
+mod protocol;
+mod service;
+mod settings;
+mod stream;
+mod table;
+pub(crate) mod transfer;

@@ -1,0 +1,304 @@
+//! Calls that move data.
+
+use core::ffi::{c_int, c_void};
+
+use super::calls::fill_address;
+use super::endpoint::{End, Endpoint, Source};
+use super::stream::{Core, Stream};
+use super::table;
+use crate::verbs::fault::Fault;
+
+/// The first piece of a long message is short, so that it leaves soon; then they grow.
+const FIRST: usize = 1 << 13;
+const MOST: usize = 1 << 16;
+
+/// Bytes of a program.
+///
+/// # Safety
+/// `buf` leads to `len` bytes, or `len` is 0.
+pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
+    if buf.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::slice::from_raw_parts(buf.cast(), len) }
+}
+
+/// Room of a program.
+///
+/// # Safety
+/// `buf` leads to `len` bytes that nobody else uses, or `len` is 0.
+unsafe fn room<'a>(buf: *mut c_void, len: usize) -> &'a mut [u8] {
+    if buf.is_null() || len == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::slice::from_raw_parts_mut(buf.cast(), len) }
+}
+
+/// The elements of a list of the program.
+///
+/// # Safety
+/// `iov` leads to `count` elements, or `count` is not positive.
+unsafe fn elements<'a>(iov: *const libc::iovec, count: usize) -> &'a [libc::iovec] {
+    if iov.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { core::slice::from_raw_parts(iov, count) }
+}
+
+/// What calls that move data return.
+fn count(moved: Result<usize, Fault>) -> isize {
+    moved.map_or_else(
+        |fault| {
+            crate::errno::set(fault.0);
+            -1
+        },
+        // Nobody can give more than half of the memory there is.
+        usize::cast_signed,
+    )
+}
+
+fn blocks(core: &Core, flags: c_int) -> bool {
+    !core.settings.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
+}
+
+/// Why nothing can be sent any more.
+fn refusal(endpoint: &Endpoint) -> Option<Fault> {
+    match endpoint.end {
+        End::Broken(errno) => Some(Fault(errno)),
+        _ if !endpoint.is_writable => Some(Fault(libc::ECONNRESET)),
+        _ => None,
+    }
+}
+
+/// Sends everything with `send`, which says how much it sent; nothing, if it never will send the
+/// rest. Says how much was sent, if it was anything.
+pub(crate) fn send_all(
+    stream: &Stream,
+    source: &mut Source<'_>,
+    flags: c_int,
+    mut send: impl FnMut(&mut Endpoint, &mut Source<'_>) -> Option<usize>,
+) -> Result<usize, Fault> {
+    let all = source.left();
+    let blocks = blocks(&stream.lock(), flags);
+    let sent = stream.until(blocks, |core| {
+        let mut mappings = std::mem::take(&mut core.mappings);
+        let result = match core.connection() {
+            Err(fault) => Some(Err(fault)),
+            Ok(None) => None,
+            Ok(Some(endpoint)) => match refusal(endpoint) {
+                Some(fault) => Some(Err(fault)),
+                None if mappings.wait() && !mappings.tell(endpoint) => None,
+                None => loop {
+                    if source.left() == 0 {
+                        break Some(Ok(()));
+                    }
+                    match send(endpoint, source) {
+                        Some(0) => break None,
+                        Some(_) => {}
+                        None => break Some(Ok(())),
+                    }
+                },
+            },
+        };
+        core.mappings = mappings;
+        result
+    });
+    match (sent, all - source.left()) {
+        (Err(fault), 0) => Err(fault),
+        (_, sent) => Ok(sent),
+    }
+}
+
+fn send_parts(fd: c_int, parts: &[&[u8]], flags: c_int) -> Result<usize, Fault> {
+    let stream = table::get(fd)?;
+    let mut most = FIRST;
+    send_all(&stream, &mut Source::new(parts), flags, |endpoint, source| {
+        let sent = endpoint.send(source, most);
+        most = (most * 2).min(MOST);
+        Some(sent)
+    })
+}
+
+fn receive_parts(fd: c_int, parts: &mut [&mut [u8]], flags: c_int) -> Result<usize, Fault> {
+    let stream = table::get(fd)?;
+    let all: usize = parts.iter().map(|part| part.len()).sum();
+    let stays = flags & libc::MSG_PEEK != 0;
+    let wants_all = flags & libc::MSG_WAITALL != 0 && !stays;
+    let blocks = blocks(&stream.lock(), flags);
+    let mut taken = 0;
+    let received = stream.until(blocks, |core| {
+        let endpoint = match core.connection() {
+            Ok(endpoint) => endpoint?,
+            Err(fault) => return Some(Err(fault)),
+        };
+        if endpoint.receiving.has_data() {
+            let mut rest = Rest::new(parts, taken);
+            taken += endpoint.receive(rest.as_mut(), stays);
+        }
+        if taken == all || (taken > 0 && !wants_all) {
+            return Some(Ok(()));
+        }
+        match endpoint.end {
+            End::Broken(errno) => Some(Err(Fault(errno))),
+            _ if !endpoint.is_readable => Some(Ok(())),
+            _ => None,
+        }
+    });
+    match (received, taken) {
+        (Err(fault), 0) => Err(fault),
+        (_, taken) => Ok(taken),
+    }
+}
+
+/// The parts of a list behind its first bytes.
+struct Rest<'a>(Vec<&'a mut [u8]>);
+
+impl<'a> Rest<'a> {
+    fn new(parts: &'a mut [&mut [u8]], mut skip: usize) -> Self {
+        let rest = parts.iter_mut().filter_map(|part| {
+            let gone = skip.min(part.len());
+            skip -= gone;
+            let rest = &mut part[gone..];
+            (!rest.is_empty()).then_some(rest)
+        });
+        Self(rest.collect())
+    }
+
+    fn as_mut(&mut self) -> &mut [&'a mut [u8]] {
+        &mut self.0
+    }
+}
+
+pub(crate) unsafe extern "C" fn rsend(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program gives so many bytes.
+    let bytes = unsafe { bytes(buf, len) };
+    count(send_parts(fd, &[bytes], flags))
+}
+
+pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    // SAFETY: the program gives so many bytes.
+    unsafe { rsend(fd, buf, len, 0) }
+}
+
+/// A stream goes to its peer and nowhere else.
+pub(crate) unsafe extern "C" fn rsendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const libc::sockaddr,
+    addr_len: libc::socklen_t,
+) -> isize {
+    if !addr.is_null() || addr_len != 0 {
+        return count(table::get(fd).and(Err(Fault(libc::EISCONN))));
+    }
+    // SAFETY: the program gives so many bytes.
+    unsafe { rsend(fd, buf, len, flags) }
+}
+
+pub(crate) unsafe extern "C" fn rwritev(
+    fd: c_int,
+    iov: *const libc::iovec,
+    iov_count: c_int,
+) -> isize {
+    // SAFETY: the program gives so many elements.
+    let elements = unsafe { elements(iov, usize::try_from(iov_count).unwrap_or(0)) };
+    // SAFETY: each of them leads to so many bytes.
+    let part = |element: &libc::iovec| unsafe { bytes(element.iov_base, element.iov_len) };
+    let parts: Vec<&[u8]> = elements.iter().map(part).filter(|part| !part.is_empty()).collect();
+    count(send_parts(fd, &parts, 0))
+}
+
+pub(crate) unsafe extern "C" fn rsendmsg(
+    fd: c_int,
+    msg: *const libc::msghdr,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program gives a message.
+    let msg = unsafe { msg.read() };
+    if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
+        return count(Err(Fault::UNSUPPORTED));
+    }
+    // SAFETY: it has so many elements.
+    let elements = unsafe { elements(msg.msg_iov, msg.msg_iovlen) };
+    // SAFETY: each of them leads to so many bytes.
+    let part = |element: &libc::iovec| unsafe { bytes(element.iov_base, element.iov_len) };
+    let parts: Vec<&[u8]> = elements.iter().map(part).filter(|part| !part.is_empty()).collect();
+    count(send_parts(fd, &parts, flags))
+}
+
+pub(crate) unsafe extern "C" fn rrecv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program gives room for so many bytes.
+    let room = unsafe { room(buf, len) };
+    count(receive_parts(fd, &mut [room], flags))
+}
+
+pub(crate) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: usize) -> isize {
+    // SAFETY: the program gives room for so many bytes.
+    unsafe { rrecv(fd, buf, len, 0) }
+}
+
+pub(crate) unsafe extern "C" fn rrecvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut libc::sockaddr,
+    addr_len: *mut libc::socklen_t,
+) -> isize {
+    // SAFETY: the program gives room for so many bytes.
+    let received = unsafe { rrecv(fd, buf, len, flags) };
+    if received > 0 && !addr.is_null() && !addr_len.is_null() {
+        let peer = table::get(fd).ok().and_then(|stream| stream.lock().id.peer_addr());
+        if let Some(peer) = peer {
+            // SAFETY: the program gives room for an address, and says how much.
+            unsafe { fill_address(peer, addr, addr_len) };
+        }
+    }
+    received
+}
+
+pub(crate) unsafe extern "C" fn rreadv(
+    fd: c_int,
+    iov: *const libc::iovec,
+    iov_count: c_int,
+) -> isize {
+    // SAFETY: the program gives so many elements.
+    let elements = unsafe { elements(iov, usize::try_from(iov_count).unwrap_or(0)) };
+    // SAFETY: each of them leads to room for so many bytes.
+    let part = |element: &libc::iovec| unsafe { room(element.iov_base, element.iov_len) };
+    let mut parts: Vec<&mut [u8]> = elements.iter().map(part).collect();
+    count(receive_parts(fd, &mut parts, 0))
+}
+
+pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize {
+    // SAFETY: the program gives a message.
+    let given = unsafe { msg.read() };
+    if !given.msg_control.is_null() && given.msg_controllen != 0 {
+        return count(Err(Fault::UNSUPPORTED));
+    }
+    // SAFETY: it has so many elements.
+    let elements = unsafe { elements(given.msg_iov, given.msg_iovlen) };
+    // SAFETY: each of them leads to room for so many bytes.
+    let part = |element: &libc::iovec| unsafe { room(element.iov_base, element.iov_len) };
+    let mut parts: Vec<&mut [u8]> = elements.iter().map(part).collect();
+    let received = receive_parts(fd, &mut parts, flags);
+    if received.is_ok() {
+        // SAFETY: the program learns that nothing is special about it.
+        unsafe { (*msg).msg_flags = 0 };
+    }
+    count(received)
+}
