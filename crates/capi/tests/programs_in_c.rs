@@ -50,6 +50,11 @@ fn signals_are_for_the_program_and_the_library_stays() {
 }
 
 #[test]
+fn signals_end_waits_as_their_handlers_say() {
+    run("interrupted", "127.122.0.8");
+}
+
+#[test]
 fn a_process_connects_with_itself() {
     run("connections", "127.122.0.7");
 }

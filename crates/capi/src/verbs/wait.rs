@@ -1,31 +1,32 @@
-//! Sleeping until a descriptor is readable.
+//! Sleeping until there is an event.
 //!
 //! Programs end threads that wait for events with `pthread_cancel`, which unwinds their stack. So
 //! the wait is a call that may unwind, and no value that needs dropping may be alive across it.
+//!
+//! Others let a timer interrupt the wait. Whether a signal does that is up to its handler
+//! (`SA_RESTART`), and of all the ways to wait only reading asks it: it is what libibverbs does.
 
-use core::ffi::{c_int, c_short, c_ulong};
+use core::ffi::{c_int, c_void};
 
+use crate::errno;
 use crate::verbs::fault::Fault;
 
 unsafe extern "C-unwind" {
-    fn poll(fds: *mut libc::pollfd, count: c_ulong, timeout_ms: c_int) -> c_int;
+    fn read(fd: c_int, bytes: *mut c_void, len: usize) -> isize;
 }
 
-/// Waits until `fd` is readable. A descriptor that was made non-blocking does not wait but fails
-/// with `EAGAIN`.
+/// Waits until the descriptor of a queue of events is readable, and leaves it so; the next look at
+/// the queue makes it right again. Fails with `EAGAIN` if the program has made the descriptor
+/// non-blocking, and with `EINTR` if a signal came that ends the wait.
 pub(crate) fn until_readable(fd: c_int) -> Result<(), Fault> {
-    // SAFETY: F_GETFL takes nothing; a descriptor that is not open is an error.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags < 0 {
-        return Err(Fault(libc::EBADF));
+    let mut count = 0_u64;
+    let place = (&raw mut count).cast::<c_void>();
+    // SAFETY: there is room for the eight bytes of a counter, which is what the descriptor is.
+    if unsafe { read(fd, place, size_of::<u64>()) } < 0 {
+        return Err(Fault(errno::get()));
     }
-    if flags & libc::O_NONBLOCK != 0 {
-        return Err(Fault(libc::EAGAIN));
-    }
-    let events: c_short = libc::POLLIN;
-    let mut waiting = libc::pollfd { fd, events, revents: 0 };
-    // An interrupted wait is a short one: reading would have been restarted, mostly.
-    // SAFETY: one descriptor, which lives on this frame.
-    unsafe { poll(&raw mut waiting, 1, -1) };
+    // Not the function of that name, at which a thread could be cancelled, too.
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_write, fd, place, size_of::<u64>()) };
     Ok(())
 }

@@ -52,9 +52,10 @@ impl<T> EventQueue<T> {
     /// Takes the oldest event.
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = inner.queue.pop_front()?;
+        let event = inner.queue.pop_front();
+        // Also if there was none: somebody may have waited by reading, and put back what he read.
         self.settle(&inner);
-        Some(event)
+        event
     }
 
     /// Forgets events of something that goes away.
