@@ -90,6 +90,30 @@ const PACKAGES: &[Package] = &[
         without: "the programs of libfabric are not run",
     },
     Package {
+        name: "qperf",
+        program: "qperf",
+        reason: "a program that measures, to run as it is",
+        without: "qperf is not run",
+    },
+    Package {
+        name: "fio",
+        program: "fio",
+        reason: "a program that reads and writes over RDMA, to run as it is",
+        without: "fio is not run",
+    },
+    Package {
+        name: "netpipe-openmpi",
+        program: "NPopenmpi",
+        reason: "a program of Open MPI, to run as it is",
+        without: "programs of Open MPI are not run",
+    },
+    Package {
+        name: "netpipe-mpich2",
+        program: "NPmpich2",
+        reason: "a program of MPICH, to run as it is",
+        without: "programs of MPICH are not run",
+    },
+    Package {
         name: "rdma-core",
         program: "",
         reason: "its test-suite for Python, to run as it is",

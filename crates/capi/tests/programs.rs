@@ -1,6 +1,8 @@
 //! Programs of the distribution, as they are, between two machines: two network namespaces with a
 //! cable between them. What is run is a table, which the README shows.
 
+#[path = "programs/applications.rs"]
+mod applications;
 mod common;
 #[path = "programs/measuring.rs"]
 mod measuring;
@@ -20,6 +22,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, park_timeout};
 use std::time::Duration;
 
+use applications::{FIO, MPICH, OPEN_MPI, QPERF};
 use measuring::{LIBFABRIC, PERFTEST, PERFTEST_CM, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD};
 use netns::{Cable, ip, with_cable};
 use sockets::{IPERF, PRELOADED, RSOCKETS};
@@ -118,8 +121,9 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
             let client = cable.in_b(|| library.start(program.name, &format!("{options} 10.9.0.1")));
             [client, server].map(end).into()
         }
-        Sides::Roles { server, client, ready, ends } => {
-            let mut server = cable.in_a(|| library.start(server, options));
+        Sides::Roles { server, client, ready, ends, alike } => {
+            let of_server = if alike { options } else { "" };
+            let mut server = cable.in_a(|| library.start(server, of_server));
             let pid = server.id();
             let is_ready = || match ready {
                 Ready::Member => is_member(),
@@ -166,12 +170,13 @@ fn try_package(package: &Package, cable: &Cable) {
             let says = program.says.replace("%b", value(options, "-s").unwrap_or_default());
             let says = says.replace("%n", value(options, "-n").unwrap_or_default());
             for (side, output) in run(&library, cable, program, options).iter().enumerate() {
-                let text = String::from_utf8_lossy(&output.stdout);
+                // Some have their results there.
+                let both = [&output.stdout[..], &output.stderr].concat();
+                let text = String::from_utf8_lossy(&both);
                 let words = text.split_whitespace().collect::<Vec<_>>().join(" ") + " ";
                 if !output.status.success() || (side == 0 && !words.contains(&says)) {
-                    let errors = String::from_utf8_lossy(&output.stderr);
                     let Program { name, .. } = program;
-                    writeln!(failures, "{name} {options}: {}\n{text}{errors}", output.status)
+                    writeln!(failures, "{name} {options}: {}\n{text}", output.status)
                         .expect("written");
                 }
             }
@@ -244,7 +249,7 @@ fn rcopy_copies_a_file() {
         let bytes: Vec<u8> = (0..3_000_003_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
         fs::write(library.folder.join("original"), &bytes).expect("written");
         let (server, client) = ("rcopy", "rcopy original 10.9.0.1:copy");
-        let sides = Sides::Roles { server, client, ready: Ready::Soon, ends: false };
+        let sides = Sides::Roles { server, client, ready: Ready::Soon, ends: false, alike: true };
         let program = Program { name: "rcopy", sides, options: &[], says: "" };
         let outputs = run(&library, cable, &program, "");
         let errors = String::from_utf8_lossy(&outputs[0].stderr);
@@ -270,6 +275,24 @@ fn ucx_takes_the_devices() {
             }
         });
     }
+}
+
+#[test]
+fn ranks_of_open_mpi_and_mpich_meet() {
+    with_cable(1500, |cable| {
+        for package in [OPEN_MPI, MPICH].iter().filter(|package| is_installed(package)) {
+            try_package(package, cable);
+        }
+    });
+}
+
+#[test]
+fn qperf_and_fio_run() {
+    with_cable(9000, |cable| {
+        for package in [QPERF, FIO].iter().filter(|package| is_installed(package)) {
+            try_package(package, cable);
+        }
+    });
 }
 
 #[test]
@@ -366,6 +389,10 @@ const PACKAGES: &[Package] = &[
     UCX_UD,
     UCX_IPV6,
     UCX_TRANSPORTS,
+    OPEN_MPI,
+    MPICH,
+    QPERF,
+    FIO,
 ];
 
 /// The table of the README.

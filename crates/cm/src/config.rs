@@ -19,6 +19,9 @@ pub struct Config {
     pub packet_life_time: u8,
     /// How often a message is repeated before the peer counts as unreachable.
     pub max_retries: u8,
+    /// After which time a message is repeated for the first time, without that counting; never
+    /// before its time, as with Linux, if it is zero.
+    pub probe_ns: u64,
     /// How much time a consumer that thinks is given, as a code.
     pub mra_timeout: u8,
     /// Requests of peers that are not established yet; more are ignored until there is room.
@@ -46,6 +49,7 @@ impl Default for Config {
             response_timeout: 20,
             packet_life_time: 18,
             max_retries: 15,
+            probe_ns: 0,
             mra_timeout: 24,
             max_half_open: 8192,
             max_remembered: 16_384,

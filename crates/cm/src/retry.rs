@@ -31,6 +31,9 @@ pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
 pub(crate) struct Retry {
     pub(crate) bytes: Box<[u8; MAD_LEN]>,
     pub(crate) deadline: Instant,
+    /// When the next repetition is due that counts; those before are probes.
+    counts_at: Instant,
+    probe_ns: u64,
     interval_ns: u64,
     left: u8,
 }
@@ -39,12 +42,30 @@ impl Retry {
     /// A message that was just sent.
     pub(crate) fn new(now: Instant, bytes: [u8; MAD_LEN], interval_ns: u64, retries: u8) -> Self {
         let deadline = now.plus_nanos(interval_ns);
-        Self { bytes: Box::new(bytes), deadline, interval_ns, left: retries }
+        let (bytes, counts_at, probe_ns) = (Box::new(bytes), deadline, 0);
+        Self { bytes, deadline, counts_at, probe_ns, interval_ns, left: retries }
+    }
+
+    /// The same, but the message is also repeated after this time, after four times as long, and
+    /// so on, until the first repetition that counts. Times that are given as codes are made for
+    /// the slowest of peers; what is most often the matter is that one packet was lost.
+    pub(crate) fn probing(mut self, now: Instant, probe_ns: u64) -> Self {
+        if probe_ns > 0 {
+            self.probe_ns = probe_ns;
+            self.deadline = self.deadline.min(now.plus_nanos(probe_ns));
+        }
+        self
     }
 
     /// The time has come: true if the message goes out once more, false if that was often enough.
     pub(crate) fn again(&mut self, now: Instant) -> bool {
-        self.deadline = now.plus_nanos(self.interval_ns);
+        if now < self.counts_at {
+            self.probe_ns = self.probe_ns.saturating_mul(4);
+            self.deadline = self.counts_at.min(now.plus_nanos(self.probe_ns));
+            return true;
+        }
+        self.counts_at = now.plus_nanos(self.interval_ns);
+        self.deadline = self.counts_at;
         let left = self.left.checked_sub(1);
         self.left = left.unwrap_or(0);
         left.is_some()
@@ -53,7 +74,8 @@ impl Retry {
     /// The peer asks for more time, with the code of an MRA.
     pub(crate) fn extend(&mut self, now: Instant, service_timeout: u8) {
         let ns = code_ns(if service_timeout > MAX_MRA { MAX_MRA } else { service_timeout });
-        self.deadline = self.deadline.max(now.plus_nanos(ns + self.interval_ns));
+        self.counts_at = self.counts_at.max(now.plus_nanos(ns + self.interval_ns));
+        self.deadline = self.counts_at;
     }
 }
 
@@ -78,6 +100,26 @@ mod tests {
         assert!(retry.again(Instant::from_nanos(20)));
         assert!(!retry.again(Instant::from_nanos(30)));
         assert!(!retry.again(Instant::from_nanos(40)));
+    }
+
+    #[test]
+    fn probes_do_not_count() {
+        let at = Instant::from_nanos;
+        let mut retry = Retry::new(at(0), [0; MAD_LEN], 100, 1).probing(at(0), 10);
+        for due in [10, 50, 100] {
+            assert_eq!(retry.deadline, at(due));
+            assert!(retry.again(at(due)));
+        }
+        assert_eq!(retry.deadline, at(200));
+        assert!(!retry.again(at(200)));
+    }
+
+    #[test]
+    fn who_asks_for_time_is_not_probed() {
+        let at = Instant::from_nanos;
+        let mut retry = Retry::new(at(0), [0; MAD_LEN], 100, 1).probing(at(0), 10);
+        retry.extend(at(5), 0);
+        assert_eq!(retry.deadline, at(5 + 4096 + 100));
     }
 
     #[test]

@@ -403,6 +403,22 @@ fn messages_of_somebody_else_are_ignored() {
 }
 
 #[test]
+fn what_was_lost_is_repeated_long_before_it_counts() {
+    let config = Config { seed: 7, probe_ns: 200_000_000, max_retries: 1, ..Config::default() };
+    let mut side = Side::with(A, config);
+    let sent_at = side.now;
+    let (conn, first) = side.connect();
+    side.tick();
+    assert_eq!(side.now, sent_at.plus_nanos(200_000_000));
+    assert_eq!(side.sent(), [CmMessage::Req(first)]);
+    // A peer that never answers is still given all the time that it was given before.
+    let (events, _) = side.until_told();
+    assert_eq!(events, [Event::Unreachable { conn }]);
+    let interval_ns = 2 * code_ns(18) + code_ns(20);
+    assert_eq!(side.now, sent_at.plus_nanos(2 * interval_ns));
+}
+
+#[test]
 fn alternate_paths_are_not_supported() {
     let (mut side, _, local, remote) = active();
     let lap = Lap { local_id: remote, remote_id: local, remote_qpn: 0x31, rest: [0; 217] };

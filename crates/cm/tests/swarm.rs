@@ -51,7 +51,12 @@ struct Node {
 impl Node {
     fn new(gid: Gid, seed: u64, lives: u64) -> Self {
         let seed = seed ^ u64::from(gid.0[15]) << 32 ^ lives << 48;
-        let mut manager = Manager::new(Config { seed, ..Config::default() });
+        let mut manager = Manager::new(Config {
+            seed,
+            probe_ns: 200_000_000,
+            patience_ns: 100_000_000,
+            ..Config::default()
+        });
         manager.listen(Instant::from_nanos(0), SERVICE, Accepts::Any, 64).unwrap();
         let qpn = 0x100 + 0x1000 * lives as u32;
         Self { gid, manager, stories: BTreeMap::new(), qpn, lives }

@@ -28,6 +28,8 @@ pub(crate) enum Sides {
         ready: Ready,
         /// Whether the server ends by itself.
         ends: bool,
+        /// Whether the server needs the options of the client.
+        alike: bool,
     },
 }
 
@@ -78,7 +80,20 @@ pub(crate) const fn roles(
     options: &'static [&'static str],
     says: &'static str,
 ) -> Program {
-    Program { name, sides: Sides::Roles { server, client, ready, ends: true }, options, says }
+    Program {
+        name,
+        sides: Sides::Roles { server, client, ready, ends: true, alike: true },
+        options,
+        says,
+    }
+}
+
+/// The same for a server that is not told what the client is.
+pub(crate) const fn unlike(mut program: Program) -> Program {
+    if let Sides::Roles { alike, .. } = &mut program.sides {
+        *alike = false;
+    }
+    program
 }
 
 /// The same for a server that goes on for ever.

@@ -292,6 +292,8 @@ pub(crate) struct Times {
     /// How long an answer is remembered for duplicates of its request.
     pub(crate) remember_ns: u64,
     pub(crate) retries: u8,
+    /// Before the first repetition that does not count; zero for never.
+    pub(crate) probe_ns: u64,
     /// What we ask for in an MRA.
     pub(crate) mra_timeout: u8,
 }

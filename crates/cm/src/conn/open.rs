@@ -33,7 +33,8 @@ impl Established {
             private_data: [0; 220],
         });
         let bytes = out.send(self.ends.peer, self.ends.own_transaction, &dreq);
-        let retry = Retry::new(now, bytes, times.request_ns, times.retries);
+        let retry =
+            Retry::new(now, bytes, times.request_ns, times.retries).probing(now, times.probe_ns);
         DreqSent { ends: self.ends, retry }
     }
 

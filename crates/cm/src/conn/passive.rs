@@ -56,7 +56,8 @@ impl ReqRcvd {
             private_data: accept.private_data,
         });
         let bytes = out.send(ends.peer, ends.transaction, &rep);
-        let retry = Retry::new(now, bytes, self.response_ns, times.retries);
+        let retry =
+            Retry::new(now, bytes, self.response_ns, times.retries).probing(now, times.probe_ns);
         RepSent { ends, retry }
     }
 

@@ -67,7 +67,8 @@ impl Manager {
         let transaction = self.transaction(id);
         let bytes = self.out.send(connect.peer, transaction, &CmMessage::Req(req));
         let interval_ns = 2 * code_ns(life_time) + self.times.response_ns;
-        let retry = Retry::new(now, bytes, interval_ns, self.config.max_retries);
+        let retry = Retry::new(now, bytes, interval_ns, self.config.max_retries)
+            .probing(now, self.config.probe_ns);
         let ends = Ends {
             id,
             remote_id: CommId(0),
@@ -203,7 +204,8 @@ impl Manager {
             private_data: ask.private_data,
         };
         let bytes = self.out.send(ask.peer, self.transaction(id), &CmMessage::SidrReq(req));
-        let retry = Retry::new(now, bytes, self.times.response_ns, self.config.max_retries);
+        let retry = Retry::new(now, bytes, self.times.response_ns, self.config.max_retries)
+            .probing(now, self.config.probe_ns);
         self.put(Conn::SidrSent(SidrSent { id, peer: ask.peer, retry }));
         ConnId(id)
     }

@@ -70,6 +70,7 @@ impl Manager {
             // As long as a peer like us may go on repeating itself.
             remember_ns: request_ns * (u64::from(config.max_retries) + 1),
             retries: config.max_retries,
+            probe_ns: config.probe_ns,
             mra_timeout: config.mra_timeout & 31,
         };
         let out = Out {

@@ -29,6 +29,10 @@ pub(super) fn next_number() -> u64 {
 /// core of a busy machine, too short for anybody who is refused to mind.
 const PATIENCE_NS: u64 = 100_000_000;
 
+/// When a message is first repeated. Later than somebody may listen late, so that who is refused is
+/// so once, and much sooner than after the six seconds of Linux.
+const PROBE_NS: u64 = 2 * PATIENCE_NS;
+
 /// How long a peer that does not answer is waited for. The defaults are those of Linux, which adds
 /// up to more than a minute and a half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -283,6 +287,7 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         response_timeout: timing.response_timeout,
         packet_life_time: timing.packet_life_time,
         max_retries: timing.max_retries,
+        probe_ns: PROBE_NS,
         patience_ns: PATIENCE_NS,
         ..Config::default()
     };
