@@ -63,3 +63,8 @@ fn a_process_connects_with_itself() {
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }
+
+#[test]
+fn rsockets_are_like_sockets() {
+    run("sockets", "127.122.0.8");
+}

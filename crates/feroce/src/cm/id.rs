@@ -165,9 +165,9 @@ impl CmId {
         if self.shared().lock().stage != Stage::Idle {
             return Err(CmError::WrongState.into());
         }
-        if !addr.ip().is_unspecified() {
-            self.choose(self.owner.manager.context_for(addr.ip())?);
-        }
+        let is_anywhere = addr.ip().is_unspecified();
+        let context =
+            (!is_anywhere).then(|| self.owner.manager.context_for(addr.ip())).transpose()?;
         let random = sys::random_u64()? as u32;
         let mut inner = self.shared().lock();
         let how = (inner.options.reuse_addr, inner.options.af_only);
@@ -175,6 +175,8 @@ impl CmId {
         let mut ports = self.owner.manager.ports();
         let binding =
             ports.bind(space, addr.ip(), addr.port(), how, random).map_err(CmError::from)?;
+        // Only now: who cannot have the address may still take another.
+        context.into_iter().for_each(|context| self.choose(context));
         let mut local = addr;
         local.set_port(binding.port());
         inner.binding = Some(binding);
