@@ -225,6 +225,23 @@ fn two_processes() {
     assert!(ends(&mut server.0));
 }
 
+/// Two processes at one address, which move long messages in one copy, from memory of either kind.
+#[test]
+fn two_processes_at_one_address() {
+    for memory in ["ordinary", "shareable"] {
+        for op in ["write", "read", "send"] {
+            let ((a, _), port) = (addresses(), port(23000));
+            let mut server = server(&[op, "bw", "-p", &port, "--address", &a]);
+            let long = ["-s", "1M", "-n", "50", "--memory", memory];
+            let out = output(&[&[op, "bw", "-p", &port, "--json", &a][..], &long].concat());
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            let rows = rows(&String::from_utf8(out.stdout).expect("text"));
+            assert_eq!(rows[0]["iterations"], 50, "{op}, {memory}");
+            assert!(ends(&mut server.0));
+        }
+    }
+}
+
 #[test]
 fn the_wrong_server_says_so() {
     let ((a, b), port) = (addresses(), port(26000));

@@ -16,6 +16,9 @@ use crate::srq::Srq;
 use crate::xrc::Xrcd;
 use crate::{Error, rdma_core};
 
+/// From this length on, memory is worth a descriptor, so that peers can map it.
+const SHAREABLE: usize = 64 << 10;
+
 /// A protection domain: what belongs to it works together and with nothing else.
 ///
 /// ```
@@ -98,10 +101,19 @@ impl Pd {
         &self.inner.context
     }
 
-    /// Allocates and registers `len` bytes of zeros.
+    /// Allocates and registers `len` bytes of zeros. Where that is of use and can be done, other
+    /// processes of the host copy from them without the kernel; a child of a fork then has them in
+    /// common with its parent.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
-        Mr::register(self, Region::alloc(len)?, 0..len, Iova::Natural, access)
+        let shareable = match self.context().adapter() {
+            Adapter::Soft(soft) if len >= SHAREABLE => {
+                soft.member.as_ref().and_then(|member| member.alloc(len).ok())
+            }
+            _ => None,
+        };
+        let region = shareable.map_or_else(|| Region::alloc(len), Ok)?;
+        Mr::register(self, region, 0..len, Iova::Natural, access)
     }
 
     /// Registers a region, which other registrations may share.

@@ -30,6 +30,18 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) struct Extent {
     pub(crate) at: u64,
     pub(crate) len: usize,
+    /// Where it is in a file of the process, if it is in one that others may map.
+    pub(crate) file: Option<FilePlace>,
+}
+
+/// Where in a file of its process some memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FilePlace {
+    /// The number of the descriptor.
+    pub(crate) fd: u32,
+    /// The number of the file. No other has it as long as anybody has this one open or mapped.
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
 }
 
 /// Most pieces that are read at once.

@@ -26,6 +26,15 @@ struct Host {
 
 impl Host {
     fn new(root: &PathBuf, address: Gid, fetches: bool) -> Self {
+        Self::with(root, address, fetches, |_, len| Region::alloc(len).expect("memory"))
+    }
+
+    fn with(
+        root: &PathBuf,
+        address: Gid,
+        fetches: bool,
+        alloc: impl FnOnce(&Member, usize) -> Arc<Region>,
+    ) -> Self {
         std::fs::create_dir_all(root).expect("a directory");
         let member = Arc::new(Member::join(root, 3).expect("a member"));
         let icrc = Some(IcrcPolicy::Strict);
@@ -33,7 +42,7 @@ impl Host {
         let mut link = if fetches { link.fetching() } else { link };
         link.set_addresses(&[address]).expect("an address");
         let mut mrs = MrTable::new(7, MrLimits::default());
-        let region = Region::alloc(1 << 17).expect("memory");
+        let region = alloc(&member, 1 << 17);
         let bytes: Vec<u8> = (0..region.len()).map(|i| (i * 7 + i / 251) as u8).collect();
         region.write_at(0, &bytes).expect("in bounds");
         let all = region.len();
@@ -151,6 +160,30 @@ fn who_wants_packets_gets_packets() {
     let seen = receive(&mut b, || panic!("nothing is lent"));
     assert_eq!((seen.len(), seen[0].1), (1, 30));
     assert_eq!(counter(&a.link, "shm_tx_lent"), 0);
+    drop((a, b));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+/// Memory that can be mapped is, and what is there now is fetched, not what was there once.
+#[test]
+fn memory_in_files_is_mapped() {
+    let (root, address) = (registry("mapped"), loopback(34));
+    let shareable = |member: &Member, len| member.alloc(len).expect("memory");
+    let mut a = Host::with(&root, address, true, shareable);
+    let mut b = Host::new(&root, address, true);
+    let to = b.qpn();
+    a.link.send(NOW, &a.train(address, to, 0, 10, 10)).expect("sent");
+    assert_eq!(receive(&mut b, || ()).len(), 1, "they have met");
+    for round in 0..3 {
+        a.region.write_at(5 * MTU + 7, &[round; 100]).expect("in bounds");
+        a.link.send(NOW, &a.train(address, to, 5, 40, 60)).expect("sent");
+        let mut expected = vec![0; 40 * MTU];
+        a.region.read_at(5 * MTU, &mut expected).expect("in bounds");
+        let seen = receive(&mut b, || ());
+        let [(_, 40, Some(bytes))] = &seen[..] else { panic!("{}", seen.len()) };
+        assert!(*bytes == expected, "round {round}");
+    }
+    assert_eq!(counter(&b.link, "shm_rx_mapped"), 3);
     drop((a, b));
     std::fs::remove_dir_all(&root).expect("removed");
 }

@@ -302,17 +302,27 @@ impl Landing<'_> {
 
     /// Appends bytes, as many as there is room for.
     pub fn put(&mut self, bytes: &[u8]) {
-        let in_head = self.head_len.saturating_sub(self.filled).min(bytes.len());
-        let (head, rest) = bytes.split_at(in_head);
-        if !head.is_empty() {
-            // SAFETY: `filled` and `head` together are at most `head_len`, by the invariant.
-            unsafe { ptr::copy(head.as_ptr(), self.head.wrapping_add(self.filled), head.len()) };
-        }
-        let in_tail = (self.filled + head.len()).saturating_sub(self.head_len);
-        for (place, byte) in self.tail.iter_mut().skip(in_tail).zip(rest) {
-            *place = *byte;
-        }
-        self.filled = (self.filled + bytes.len()).min(self.len());
+        // SAFETY: a slice is as many readable bytes as it has.
+        unsafe { self.put_raw(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Appends `len` bytes from `from` on, or as many as there is room for.
+    ///
+    /// # Safety
+    ///
+    /// They are readable. Others may change them meanwhile; see the memory model of [`Region`].
+    pub unsafe fn put_raw(&mut self, from: *const u8, len: usize) {
+        let len = len.min(self.len() - self.filled);
+        let in_head = self.head_len.saturating_sub(self.filled).min(len);
+        // SAFETY: the caller says that they are readable; `filled` and `in_head` together are at
+        // most `head_len`, by the invariant.
+        unsafe { ptr::copy(from, self.head.wrapping_add(self.filled), in_head) };
+        self.filled += in_head;
+        let in_tail = len - in_head;
+        let place = &mut self.tail[self.filled - self.head_len.min(self.filled)..][..in_tail];
+        // SAFETY: as above; the slice has room for them.
+        unsafe { ptr::copy(from.wrapping_add(in_head), place.as_mut_ptr(), in_tail) };
+        self.filled += in_tail;
     }
 
     /// The two pieces, as addresses and lengths, for whoever can write to both at once: that may

@@ -14,6 +14,8 @@ pub struct Run<'a> {
     op: Op,
     packets: u32,
     len: usize,
+    /// One of the packets asks for an acknowledgement: the last answers for all.
+    ack_req: bool,
 }
 
 impl<'a> Run<'a> {
@@ -23,8 +25,8 @@ impl<'a> Run<'a> {
         let start = op_of(train.ops.first)?;
         let op = if train.count == 1 { start } else { start.through(end_of(train)?)? };
         let is_plain = train.body.as_slice().is_empty();
-        let (packets, len) = (train.count, train.payload_len);
-        is_plain.then_some(Self { first: train, last: train, op, packets, len })
+        let (packets, len, ack_req) = (train.count, train.payload_len, train.bth.ack_req);
+        is_plain.then_some(Self { first: train, last: train, op, packets, len, ack_req })
     }
 
     /// The same with the packets of `next`; `None` if they are not what comes next.
@@ -41,7 +43,8 @@ impl<'a> Run<'a> {
             && !op_of(next.ops.first)?.starts();
         let op = op_of(self.first.ops.first)?.through(end_of(next)?)?;
         let (packets, len) = (self.packets + next.count, self.len + next.payload_len);
-        goes_on.then_some(Self { last: next, op, packets, len, ..self })
+        let ack_req = self.ack_req || next.bth.ack_req;
+        goes_on.then_some(Self { last: next, op, packets, len, ack_req, ..self })
     }
 
     /// How many packets there are.
@@ -86,7 +89,8 @@ impl<'a> Run<'a> {
         let service = self.first.ops.first.0 & !Opcode::OP_BITS;
         let opcode = Opcode(service | self.op as u8);
         let last = self.last.bth(self.last.count - 1);
-        Bth { opcode, psn: self.first.bth.psn, pad: 0, ..last }.emit(bth_out);
+        let (psn, ack_req) = (self.first.bth.psn, self.ack_req);
+        Bth { opcode, psn, ack_req, pad: 0, ..last }.emit(bth_out);
         let (head_out, tail_out) = rest.split_at_mut(head.len());
         head_out.copy_from_slice(head);
         tail_out.copy_from_slice(tail);

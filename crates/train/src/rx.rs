@@ -60,7 +60,7 @@ pub struct RxTrain<'a> {
 ///
 /// All packets of the run but the last have as many bytes of it as the path MTU says. Their headers
 /// are those of one packet with the opcode that [`Op::through`](feroce_wire::Op::through) gives,
-/// the PSN of the first, `solicited` and `ack_req` of the last, and no padding.
+/// the PSN of the first, `solicited` of the last, `ack_req` if one of them has it, and no padding.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
     /// Where the bytes come from.

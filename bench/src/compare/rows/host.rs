@@ -1,7 +1,8 @@
 //! Two processes of one host, on one address.
 //!
-//! UCX has two kinds of memory here: tags move messages between ordinary buffers (`cma`), puts go
-//! to memory that the two processes share (`posix`).
+//! There are two kinds of memory: *ordinary*, what programs allocate and register, and *shareable*,
+//! what the adapter allocates. UCX has both: tags move messages between ordinary buffers (`cma`),
+//! puts go to memory that the two processes share (`posix`).
 
 use super::{Claim, Row, Table, Unit, Wanted, by, claim};
 use crate::cable::Place;
@@ -20,17 +21,20 @@ const KIB_64: u32 = 64 << 10;
 const UCX_PUT_LAT: &str = "host: UCX put 8 B latency";
 const UCX_TAG_LAT: &str = "host: UCX tag 8 B latency";
 const LIBFABRIC_LAT: &str = "host: libfabric shm 8 B latency";
-const WRITE_LAT: &str = "host: feroce WRITE 8 B latency";
+const WRITE_LAT: &str = "host: feroce WRITE 8 B latency, ordinary";
+const WRITE_LAT_SHARED: &str = "host: feroce WRITE 8 B latency, shareable";
 const SEND_LAT: &str = "host: feroce SEND 8 B latency";
 const UCX_PUT_BW: &str = "host: UCX put 1 MiB";
 const UCX_TAG_BW: &str = "host: UCX tag 1 MiB";
 const LIBFABRIC_BW: &str = "host: libfabric shm 1 MiB ping-pong";
-const WRITE_BW: &str = "host: feroce WRITE 1 MiB";
-const READ_BW: &str = "host: feroce READ 1 MiB";
+const WRITE_BW: &str = "host: feroce WRITE 1 MiB, ordinary";
+const WRITE_BW_SHARED: &str = "host: feroce WRITE 1 MiB, shareable";
+const READ_BW: &str = "host: feroce READ 1 MiB, ordinary";
 const UCX_PUT_BW_64K: &str = "host: UCX put 64 KiB";
 const UCX_TAG_BW_64K: &str = "host: UCX tag 64 KiB";
 const LIBFABRIC_BW_64K: &str = "host: libfabric shm 64 KiB ping-pong";
-const WRITE_BW_64K: &str = "host: feroce WRITE 64 KiB";
+const WRITE_BW_64K: &str = "host: feroce WRITE 64 KiB, ordinary";
+const WRITE_BW_64K_SHARED: &str = "host: feroce WRITE 64 KiB, shareable";
 const UCX_RATE: &str = "host: UCX put 8 B rate";
 const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
 
@@ -57,9 +61,15 @@ const ROWS: &[Row] = &[
     },
     Row {
         server: "perf write lat",
-        client: "perf write lat -s 8 -D {seconds} --json {server}",
+        client: "perf write lat -s 8 -D {seconds} --memory ordinary --json {server}",
         read: read::feroce_latency,
         ..by(Tool::Feroce, WRITE_LAT, Unit::Microseconds)
+    },
+    Row {
+        server: "perf write lat",
+        client: "perf write lat -s 8 -D {seconds} --memory shareable --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, WRITE_LAT_SHARED, Unit::Microseconds)
     },
     Row {
         server: "perf send lat",
@@ -84,12 +94,17 @@ const ROWS: &[Row] = &[
     },
     Row {
         server: "perf write bw",
-        client: "perf write bw -s 1M -D {seconds} --json {server}",
+        client: "perf write bw -s 1M -D {seconds} --memory ordinary --json {server}",
         ..by(Tool::Feroce, WRITE_BW, Unit::GbitPerSecond)
     },
     Row {
+        server: "perf write bw",
+        client: "perf write bw -s 1M -D {seconds} --memory shareable --json {server}",
+        ..by(Tool::Feroce, WRITE_BW_SHARED, Unit::GbitPerSecond)
+    },
+    Row {
         server: "perf read bw",
-        client: "perf read bw -s 1M -D {seconds} --json {server}",
+        client: "perf read bw -s 1M -D {seconds} --memory ordinary --json {server}",
         ..by(Tool::Feroce, READ_BW, Unit::GbitPerSecond)
     },
     Row {
@@ -111,8 +126,13 @@ const ROWS: &[Row] = &[
     },
     Row {
         server: "perf write bw",
-        client: "perf write bw -s 64K -D {seconds} --json {server}",
+        client: "perf write bw -s 64K -D {seconds} --memory ordinary --json {server}",
         ..by(Tool::Feroce, WRITE_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 64K -D {seconds} --memory shareable --json {server}",
+        ..by(Tool::Feroce, WRITE_BW_64K_SHARED, Unit::GbitPerSecond)
     },
     Row {
         env: UCX_ENV,
@@ -130,14 +150,15 @@ const ROWS: &[Row] = &[
 
 const CLAIMS: &[Claim] = &[
     claim(WRITE_LAT, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
+    claim(WRITE_LAT_SHARED, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
     claim(SEND_LAT, UCX_TAG_LAT, Some(Wanted::AtMost(1.5))),
     claim(SEND_LAT, LIBFABRIC_LAT, None),
     claim(WRITE_BW, UCX_TAG_BW, Some(Wanted::AtLeast(0.8))),
-    claim(WRITE_BW, UCX_PUT_BW, None),
+    claim(WRITE_BW_SHARED, UCX_PUT_BW, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW, LIBFABRIC_BW, None),
     claim(READ_BW, WRITE_BW, None),
     claim(WRITE_BW_64K, UCX_TAG_BW_64K, Some(Wanted::AtLeast(0.8))),
-    claim(WRITE_BW_64K, UCX_PUT_BW_64K, None),
+    claim(WRITE_BW_64K_SHARED, UCX_PUT_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW_64K, LIBFABRIC_BW_64K, None),
     claim(WRITE_RATE, UCX_RATE, None),
 ];

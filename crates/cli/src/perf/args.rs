@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::spec::{Amount, AtomicKind, Mode, Op, Service, Sizes, Spec};
+use super::spec::{Amount, AtomicKind, Memory, Mode, Op, Service, Sizes, Spec};
 
 /// Options, named as those of perftest where perftest has them.
 #[derive(Debug, clap::Args)]
@@ -71,6 +71,9 @@ pub(crate) struct Args {
     /// Both sides send.
     #[arg(short, long)]
     bidirectional: bool,
+    /// Memory of both ends.
+    #[arg(long, value_enum, default_value = "shareable")]
+    memory: Memory,
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: what both ports take].
     #[arg(short, long)]
     mtu: Option<u32>,
@@ -127,6 +130,7 @@ impl Args {
             inline: self.inline,
             events: self.events,
             bidirectional: self.bidirectional,
+            memory: self.memory,
         };
         spec.check()?;
         Ok(spec)

@@ -7,13 +7,13 @@ use std::net::{IpAddr, UdpSocket};
 
 use anyhow::{Context as _, bail, ensure};
 use feroce::{
-    Access, AddrVec, Ah, CompChannel, Context, Cq, Cqe, Data, Dest, Device, Gid, InlineBytes, Mr,
-    Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Remote, Rkey, SendFlags, SendOp, SendWr,
-    WcStatus,
+    Access, AddrVec, Ah, CompChannel, Context, Cq, Cqe, Data, Dest, Device, Gid, InlineBytes, Iova,
+    Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region, Remote, Rkey, SendFlags,
+    SendOp, SendWr, WcStatus,
 };
 
 use super::side::{Ends, Peer};
-use super::spec::{AtomicKind, Op, Service, Spec};
+use super::spec::{AtomicKind, Memory, Op, Service, Spec};
 
 /// Header area in front of a received datagram.
 const GRH: usize = 40;
@@ -112,7 +112,11 @@ impl End {
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
-        let mr = pd.alloc_mr(2 * slot * spec.qps as usize, access)?;
+        let len = 2 * slot * spec.qps as usize;
+        let mr = match spec.memory {
+            Memory::Shareable => pd.alloc_mr(len, access)?,
+            Memory::Ordinary => pd.register(Region::alloc(len)?, Iova::Natural, access)?,
+        };
         let cap = QpCap {
             max_send_sge: 1,
             max_recv_sge: 1,

@@ -78,6 +78,17 @@ pub(crate) enum AtomicKind {
     CmpSwap,
 }
 
+/// What kind of memory messages are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Memory {
+    /// What the adapter allocates; other processes of the host can map it.
+    #[default]
+    Shareable,
+    /// What programs allocate and register.
+    Ordinary,
+}
+
 /// How much is measured at each size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -109,6 +120,7 @@ pub(crate) struct Spec {
     pub(crate) inline: u32,
     pub(crate) events: bool,
     pub(crate) bidirectional: bool,
+    pub(crate) memory: Memory,
 }
 
 /// Whether the user chose sizes, and which.

@@ -12,7 +12,7 @@
 //! lend. A word that only the sender knows the place of (its *witness*) is read with every payload:
 //! should the process have gone and another have its number, the word is not there.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use feroce_mem::{Landing, Source};
@@ -20,7 +20,8 @@ use feroce_train::{Lent, Payload, Run, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Qpn};
 
 use super::record::{self, META};
-use crate::sys::{self, Extent};
+use super::shared::{Files, Maps};
+use crate::sys::{self, Extent, FilePlace};
 
 /// Shorter payload is copied into the ring: to fetch it would take longer.
 pub(super) const LEND_FROM: usize = 8 << 10;
@@ -36,7 +37,7 @@ pub(super) const LEASES: usize = 64;
 
 /// Bytes between what every record has and the extents.
 const TERMS: usize = 24;
-const EXTENT: usize = 16;
+const EXTENT: usize = 40;
 
 /// A run of packets, and where its payload is.
 #[derive(Debug)]
@@ -59,27 +60,28 @@ impl Extents {
     }
 
     /// Appends a piece. False: there are too many.
-    fn push(&mut self, at: u64, len: usize) -> bool {
+    fn push(&mut self, extent: Extent) -> bool {
         if let Some(last) = self.all[..self.count].last_mut()
-            && last.at.checked_add(last.len as u64) == Some(at)
+            && last.at.checked_add(last.len as u64) == Some(extent.at)
+            && last.file.map(|file| file.inode) == extent.file.map(|file| file.inode)
         {
-            last.len += len;
+            last.len += extent.len;
             return true;
         }
         let Some(place) = self.all.get_mut(self.count) else { return false };
-        *place = Extent { at, len };
+        *place = extent;
         self.count += 1;
         true
     }
 
-    fn push_payload(&mut self, payload: &Payload) -> bool {
+    fn push_payload(&mut self, payload: &Payload, files: &Files) -> bool {
         let grants = match payload {
             Payload::One(grant) => std::slice::from_ref(grant),
             Payload::Gather(grants) => grants,
             _ => return false,
         };
         grants.iter().filter(|grant| !grant.is_empty()).all(|grant| match grant.place() {
-            Some((at, len)) => self.push(at, len),
+            Some((at, len)) => self.push(Extent { at, len, file: files.place(at, len) }),
             None => false,
         })
     }
@@ -88,18 +90,20 @@ impl Extents {
 impl<'a> Loan<'a> {
     /// The run that trains begin with, and how many trains that are; `None` if it is not worth
     /// lending or cannot be lent.
-    pub(super) fn new(trains: &'a [Train]) -> Option<(Self, usize)> {
+    pub(super) fn new(trains: &'a [Train], files: &Files) -> Option<(Self, usize)> {
         let (first, others) = trains.split_first()?;
         let mut run = first.lease.and_then(|_| Run::new(first))?;
         let mut extents = Extents::default();
-        if !extents.push_payload(&first.payload) {
+        if !extents.push_payload(&first.payload, files) {
             return None;
         }
         let mut taken = 1;
         for next in others {
             let (longer, mut more) = (run.and(next), extents);
             match longer.filter(|run| run.payload_len() <= LEND_MOST) {
-                Some(longer) if more.push_payload(&next.payload) => (run, extents) = (longer, more),
+                Some(longer) if more.push_payload(&next.payload, files) => {
+                    (run, extents) = (longer, more);
+                }
                 _ => break,
             }
             taken += 1;
@@ -131,8 +135,12 @@ impl<'a> Loan<'a> {
         terms[16..].copy_from_slice(&(self.extents.count as u64).to_ne_bytes());
         let (places, headers) = rest.split_at_mut(self.extents.count * EXTENT);
         for (place, extent) in places.chunks_exact_mut(EXTENT).zip(self.extents.as_slice()) {
-            place[..8].copy_from_slice(&extent.at.to_ne_bytes());
-            place[8..].copy_from_slice(&(extent.len as u64).to_ne_bytes());
+            let file = extent.file.unwrap_or_default();
+            let numbers =
+                [extent.at, extent.len as u64, file.inode, file.offset, u64::from(file.fd)];
+            for (out, number) in place.chunks_exact_mut(8).zip(numbers) {
+                out.copy_from_slice(&number.to_ne_bytes());
+            }
         }
         self.run.emit(headers);
     }
@@ -154,7 +162,7 @@ pub(super) struct LenderProcess {
 impl LenderProcess {
     /// Whether its memory can be read, and it is who it should be.
     pub(super) fn is_readable(&self) -> bool {
-        let witness = Extent { at: self.witness.0, len: 8 };
+        let witness = Extent { at: self.witness.0, len: 8, file: None };
         let mut word = [0; 8];
         let read = sys::read_process(self.pid, &[witness], None, &mut word);
         read && u64::from_ne_bytes(word) == self.witness.1
@@ -172,8 +180,12 @@ pub(super) struct Received<'a> {
     /// What the words must be that revoke it.
     lease: (&'a AtomicU32, u32),
     answers: Option<(&'a AtomicU32, u32)>,
+    /// Files of the lender that are mapped here.
+    maps: &'a RefCell<Maps>,
     /// It was to be had, as far as anybody tried.
     is_good: Cell<bool>,
+    /// It came from a file that is mapped here.
+    is_mapped: Cell<bool>,
 }
 
 /// The words of an area that revoke loans: by queue pair, and of all answers.
@@ -181,7 +193,12 @@ pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
 
 impl<'a> Received<'a> {
     /// Reads what follows the meta data of the record of a loan; `None` if it is none.
-    pub(super) fn read(lender: LenderProcess, words: Words<'a>, bytes: &'a [u8]) -> Option<Self> {
+    pub(super) fn read(
+        lender: LenderProcess,
+        maps: &'a RefCell<Maps>,
+        words: Words<'a>,
+        bytes: &'a [u8],
+    ) -> Option<Self> {
         let (terms, rest) = bytes.split_at_checked(TERMS)?;
         let word = |at: usize| Some(u32::from_ne_bytes(*terms.get(at..)?.first_chunk()?));
         let (packets, len) = (word(0)?, word(4)? as usize);
@@ -191,7 +208,16 @@ impl<'a> Received<'a> {
         let mut total = 0_usize;
         for (extent, place) in extents.all.iter_mut().zip(places.chunks_exact(EXTENT)) {
             let number = |at: usize| Some(u64::from_ne_bytes(*place.get(at..)?.first_chunk()?));
-            *extent = Extent { at: number(0)?, len: usize::try_from(number(8)?).ok()? };
+            let file = FilePlace {
+                inode: number(16)?,
+                offset: number(24)?,
+                fd: u32::try_from(number(32)?).ok()?,
+            };
+            *extent = Extent {
+                at: number(0)?,
+                len: usize::try_from(number(8)?).ok()?,
+                file: (file.inode != 0).then_some(file),
+            };
             total = total.checked_add(extent.len)?;
         }
         let (bth, _) = Bth::parse(headers).ok()?;
@@ -204,7 +230,9 @@ impl<'a> Received<'a> {
             headers,
             lease: (&words.0[word_of(bth.dest_qp)], word(8)?),
             answers: if op.is_response() { Some((words.1, word(12)?)) } else { None },
+            maps,
             is_good: Cell::new(true),
+            is_mapped: Cell::new(false),
         })
     }
 
@@ -218,6 +246,11 @@ impl<'a> Received<'a> {
     /// Whether it could be fetched, if anybody wanted it.
     pub(super) fn is_good(&self) -> bool {
         self.is_good.get()
+    }
+
+    /// Whether it came from a file that is mapped here.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.is_mapped.get()
     }
 
     fn is_revoked(&self) -> bool {
@@ -235,7 +268,12 @@ impl<'a> Received<'a> {
             let taken = (extent.len - skipped).min(left);
             (skip, left) = (skip - skipped, left - taken);
             if taken > 0 {
-                part.push(extent.at.wrapping_add(skipped as u64), taken);
+                let at = extent.at.wrapping_add(skipped as u64);
+                let file = extent.file.map(|file| {
+                    let offset = file.offset.wrapping_add(skipped as u64);
+                    FilePlace { offset, ..file }
+                });
+                part.push(Extent { at, len: taken, file });
             }
         }
         part
@@ -248,7 +286,11 @@ impl Source for Received<'_> {
         if self.is_revoked() {
             return false;
         }
-        let witness = Extent { at: self.lender.witness.0, len: 8 };
+        if self.maps.borrow_mut().fetch(&self.lender, part.as_slice(), landing) {
+            self.is_mapped.set(true);
+            return !self.is_revoked();
+        }
+        let witness = Extent { at: self.lender.witness.0, len: 8, file: None };
         let mut word = [0; 8];
         let mut extents = [Extent::default(); MAX_EXTENTS + 1];
         extents[..part.count].copy_from_slice(part.as_slice());
@@ -275,23 +317,24 @@ mod tests {
         #[test]
         fn any_bytes_are_a_loan_or_none(
             counts in any::<[u32; 2]>(),
-            extents in proptest::collection::vec((any::<u64>(), 0_u64..5000), 0..12),
+            extents in proptest::collection::vec((any::<u64>(), 0_u64..5000, 0_u64..3), 0..12),
             tail in proptest::collection::vec(any::<u8>(), 0..80),
             from in 0_usize..10_000,
         ) {
             let mut bytes = vec![0; TERMS];
             bytes[..4].copy_from_slice(&counts[0].to_ne_bytes());
-            let total: u64 = extents.iter().map(|(_, len)| len).sum();
+            let total: u64 = extents.iter().map(|(_, len, _)| len).sum();
             let len = if counts[1] % 2 == 0 { total as u32 } else { counts[1] };
             bytes[4..8].copy_from_slice(&len.to_ne_bytes());
             bytes[16..24].copy_from_slice(&(extents.len() as u64).to_ne_bytes());
-            for (at, len) in &extents {
-                bytes.extend(at.to_ne_bytes());
-                bytes.extend(len.to_ne_bytes());
+            for (at, len, file) in &extents {
+                let numbers = [*at, *len, *file, *at, *file];
+                bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
             }
             bytes.extend(&tail);
             let (words, lender) = (words(), LenderProcess { pid: 0, witness: (0, 0) });
-            if let Some(loan) = Received::read(lender, (&words.0, &words.1), &bytes) {
+            let (maps, words) = (RefCell::default(), (&words.0, &words.1));
+            if let Some(loan) = Received::read(lender, &maps, words, &bytes) {
                 let part = loan.part(from, 3000);
                 let len: usize = part.as_slice().iter().map(|extent| extent.len).sum();
                 prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));

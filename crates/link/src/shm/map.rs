@@ -8,8 +8,10 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use feroce_mem::{Landing, Region};
 use feroce_ring::RingMemory;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -57,6 +59,64 @@ impl Mapping {
         // SAFETY: the mapping is page-aligned, so `at` is aligned for `T`; it has room for one; any
         // bytes are a `T`, and its words are atomic, so others may change them.
         unsafe { at.cast().as_ref() }
+    }
+}
+
+/// For memory that others may map.
+impl Mapping {
+    /// Where it is in this process.
+    pub(super) fn address(&self) -> u64 {
+        self.base.addr().get() as u64
+    }
+
+    /// All of it as a region; `keep` is dropped with that.
+    pub(super) fn into_region(self, keep: impl Send + Sync + 'static) -> Arc<Region> {
+        let (base, len) = (self.base.as_ptr(), self.len);
+        // SAFETY: it stays mapped, readable and writable as long as `self` lives, which the region
+        // keeps, and nothing here makes a reference to it.
+        unsafe { Region::from_raw(base, len, Some(Box::new((self, keep)))) }
+    }
+}
+
+/// A file of another process, mapped to be read.
+///
+/// Invariant: `base` leads to `len` bytes that stay mapped and readable while this lives: nobody
+/// can make the file shorter.
+#[derive(Debug)]
+pub(super) struct ReadMap {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: memory that other processes write at any time may as well be read by any thread.
+unsafe impl Send for ReadMap {}
+
+impl ReadMap {
+    /// Maps the first `len` bytes of a file, which has as many and will.
+    pub(super) fn new(file: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
+        // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+        let base = unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0) }?;
+        Ok(Self { base: base.cast(), len: len.get() })
+    }
+
+    /// Appends `len` bytes at `offset` to a landing. False: there are not as many.
+    pub(super) fn append(&self, offset: u64, len: usize, landing: &mut Landing<'_>) -> bool {
+        let Ok(offset) = usize::try_from(offset) else { return false };
+        if len > self.len || offset > self.len - len {
+            return false;
+        }
+        // SAFETY: `offset` lies in the mapping.
+        let from = unsafe { self.base.add(offset) };
+        // SAFETY: the bytes are mapped. Their owner may change them meanwhile, which is allowed.
+        unsafe { landing.put_raw(from.as_ptr(), len) };
+        true
+    }
+}
+
+impl Drop for ReadMap {
+    fn drop(&mut self) {
+        // SAFETY: it is our mapping, and nothing is borrowed from it.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
 

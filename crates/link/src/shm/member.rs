@@ -34,6 +34,7 @@ use super::layout::{
 };
 use super::lock;
 use super::map::{Mapping, RingMap};
+use super::shared::Files;
 use crate::sys;
 
 /// The file that all members map.
@@ -95,6 +96,8 @@ pub struct Member {
     _witness: Box<u64>,
     /// How often a loan was revoked.
     revoked: AtomicU32,
+    /// Memory of this process that others can map.
+    files: Files,
 }
 
 /// Another member, as somebody sees it who has to do with it.
@@ -173,6 +176,7 @@ impl Member {
             left: AtomicBool::new(false),
             _witness: witness,
             revoked: AtomicU32::new(0),
+            files: Files::default(),
         }))
     }
 

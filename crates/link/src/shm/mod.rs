@@ -22,6 +22,7 @@ mod member;
 mod peers;
 mod places;
 mod record;
+mod shared;
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,8 +41,9 @@ use peers::{Peers, Pushed, Route};
 use places::Places;
 use record::Content;
 
-/// While something comes through the rings, the wire is asked once in so many calls.
-const WIRE_EVERY: u32 = 8;
+/// While something comes through the rings, the wire is asked no more often than this: to ask
+/// takes a system call, which is as long as a message inside the host is on its way.
+const WIRE_NS: u64 = 5_000;
 /// The wire is asked each time again when so many calls in a row found nothing in the rings.
 const QUIET: u32 = 64;
 
@@ -81,8 +83,8 @@ pub struct HostLink {
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
     quiet: u32,
-    /// How many calls ago the wire was asked.
-    since_wire: u32,
+    /// When the wire is asked again, whatever comes through the rings.
+    next_wire: Instant,
     next_look: Instant,
     next_burial: Instant,
     in_hurry: bool,
@@ -112,7 +114,7 @@ impl HostLink {
             checker: icrc.map(Checker::new),
             local: VecDeque::new(),
             quiet: QUIET,
-            since_wire: 0,
+            next_wire: Instant::ZERO,
             next_look: Instant::ZERO,
             next_burial: Instant::ZERO,
             in_hurry: false,
@@ -153,7 +155,7 @@ impl HostLink {
         if first.lease != Some(self.member.lease()) || !self.peers.may_lend(slot) {
             return None;
         }
-        let (loan, taken) = Loan::new(trains)?;
+        let (loan, taken) = Loan::new(trains, self.member.files())?;
         let meta = self.meta_of(&first.path);
         let (leases, answers) = self.member.words_of(self.member.slot());
         let terms = [&leases[loan.word()], answers].map(|word| word.load(Ordering::Relaxed));
@@ -248,12 +250,11 @@ impl HostLink {
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
-    /// Whether to ask the wire this time. It takes a system call, which would be felt in the rings.
-    fn is_turn_of_wire(&mut self) -> bool {
-        self.since_wire += 1;
-        let is_turn = self.quiet >= QUIET || self.since_wire >= WIRE_EVERY;
+    /// Whether to ask the wire this time.
+    fn is_turn_of_wire(&mut self, now: Instant) -> bool {
+        let is_turn = self.quiet >= QUIET || now >= self.next_wire;
         if is_turn {
-            self.since_wire = 0;
+            self.next_wire = now.plus_nanos(WIRE_NS);
         }
         is_turn && self.udp.is_watching()
     }
@@ -335,7 +336,7 @@ impl Link for HostLink {
         if now >= self.next_look {
             self.look(now);
         }
-        let is_turn_of_wire = self.is_turn_of_wire();
+        let is_turn_of_wire = self.is_turn_of_wire(now);
         let checker = &mut self.checker;
         let mut pass = |train: &RxTrain<'_>, has_icrc: bool| match checker {
             Some(checker) if has_icrc => checker.pass(train, sink),
@@ -425,6 +426,7 @@ impl Link for HostLink {
             ("shm_tx_nobody", c.tx_nobody),
             ("shm_rx_trains", c.rx_trains),
             ("shm_rx_fetched", p.fetched),
+            ("shm_rx_mapped", p.mapped),
             ("shm_rx_malformed", p.malformed),
             ("shm_forwarded", c.forwarded),
             ("shm_forward_lost", c.forward_lost),

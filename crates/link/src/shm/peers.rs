@@ -1,5 +1,6 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
 use super::member::{Contact, Member};
 use super::record::{self, Content, MAX_RECORD};
+use super::shared::Maps;
 
 /// How long a member that takes nothing from its full ring holds up the others. After that its
 /// packets are lost, as those to a full receive buffer are, until it takes something.
@@ -100,8 +102,9 @@ struct Incoming {
     ring: ByteConsumer<RingMap>,
     /// Nobody will put anything into it any more.
     is_last: bool,
-    /// Whose memory its loans are in.
+    /// Whose memory its loans are in, and what is mapped of it.
     lender: LenderProcess,
+    maps: RefCell<Maps>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +113,7 @@ pub(super) struct PeerCounters {
     pub(super) lost: u64,
     pub(super) malformed: u64,
     pub(super) fetched: u64,
+    pub(super) mapped: u64,
     pub(super) buried: u64,
 }
 
@@ -439,10 +443,11 @@ impl Peers {
                         Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
                         Some(Content::Lent(meta, bytes)) => {
                             let words = self.member.words_of(incoming.from);
-                            match Received::read(incoming.lender, words, bytes) {
+                            match Received::read(incoming.lender, &incoming.maps, words, bytes) {
                                 Some(loan) => {
                                     sink(&loan.train(meta), false);
                                     self.counters.fetched += 1;
+                                    self.counters.mapped += u64::from(loan.is_mapped());
                                     if !loan.is_good() {
                                         incoming.ring.memory().set_may_lend(false);
                                     }
@@ -480,7 +485,8 @@ impl Peers {
                 let is_last = self.member.generation_of(from) != Some(generation);
                 let lender = self.member.lender(from);
                 ring.memory().set_may_lend(self.fetches && !is_last && lender.is_readable());
-                self.incoming.push(Incoming { from, generation, ring, is_last, lender });
+                let maps = RefCell::default();
+                self.incoming.push(Incoming { from, generation, ring, is_last, lender, maps });
             }
         }
     }

@@ -1,13 +1,17 @@
 //! What a member has to do with loans: as lender, and for those who fetch from others.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use feroce_mem::Region;
 use feroce_train::{Lease, Lender};
 use feroce_wire::Qpn;
 
 use super::Member;
 use crate::shm::layout::Slot;
 use crate::shm::loan::{LenderProcess, Words, word_of};
+use crate::shm::shared::Files;
 
 /// What others need who fetch from the memory of a member.
 impl Member {
@@ -22,6 +26,17 @@ impl Member {
     pub(in crate::shm) fn words_of(&self, slot: u8) -> Words<'_> {
         let area = self.area(slot);
         (&area.leases, &area.answers)
+    }
+
+    /// Memory of this process that others can map.
+    pub(in crate::shm) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Allocates `len` bytes of zeros that other members can map, so that what is lent from there
+    /// is copied without the kernel.
+    pub fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
+        self.files.alloc(len)
     }
 
     fn revoke(&self, word: &AtomicU32) {

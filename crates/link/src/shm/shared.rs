@@ -1,0 +1,197 @@
+//! Memory that other processes of the host can map.
+//!
+//! To read the memory of another process through the kernel costs more than to copy it. Memory that
+//! a member allocates is a file without a name, so its peers can map it and copy from there. They
+//! find it through the process that has it, whose descriptors they may open as they may read its
+//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use feroce_mem::{Landing, Region};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::fstat;
+
+use super::loan::LenderProcess;
+use super::map::{Mapping, ReadMap};
+use crate::sys::{Extent, FilePlace};
+
+/// Most files of one peer that stay mapped.
+const MAX_MAPS: usize = 64;
+
+/// What nobody can take back: that the file has as many bytes as it has.
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+/// The files that a member has allocated memory in.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Files(Arc<RwLock<Vec<Listed>>>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Listed {
+    base: u64,
+    len: usize,
+    fd: u32,
+    inode: u64,
+}
+
+impl Files {
+    /// Allocates `len` bytes of zeros.
+    pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"feroce", flags)?);
+        let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        file.set_len(len.get() as u64)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
+        let mapping = Mapping::new(&file, len)?;
+        let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
+        let (base, inode) = (mapping.address(), fstat(&file)?.st_ino);
+        let listed = Listed { base, len: len.get(), fd, inode };
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(listed);
+        Ok(mapping.into_region(Kept { file, listed, files: self.clone() }))
+    }
+
+    /// Where memory is, if it is all in one of the files.
+    pub(super) fn place(&self, at: u64, len: usize) -> Option<FilePlace> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find_map(|&Listed { base, len: all, fd, inode }| {
+            let offset = at.checked_sub(base)?;
+            let end = usize::try_from(offset).ok()?.checked_add(len)?;
+            (end <= all).then_some(FilePlace { fd, inode, offset })
+        })
+    }
+}
+
+/// What is dropped with the memory.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    listed: Listed,
+    files: Files,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut all = self.files.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|listed| *listed != self.listed);
+        drop(all);
+        // Whoever has it mapped keeps the file, but not the memory.
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let _ = fallocate(&self.file, flags, 0, self.listed.len as libc::off_t);
+    }
+}
+
+/// The files of a peer that are mapped here.
+#[derive(Debug, Default)]
+pub(super) struct Maps {
+    /// By number; `None` for those that could not be.
+    all: Vec<(u64, Option<ReadMap>)>,
+}
+
+impl Maps {
+    /// Fills `landing` from memory in files of a process. False: some of it is not to be had that
+    /// way.
+    pub(super) fn fetch(
+        &mut self,
+        process: &LenderProcess,
+        parts: &[Extent],
+        landing: &mut Landing<'_>,
+    ) -> bool {
+        parts.iter().all(|part| self.open(process, part))
+            && parts.iter().all(|part| {
+                let map = self.find(part);
+                map.is_some_and(|(map, offset)| map.append(offset, part.len, landing))
+            })
+    }
+
+    /// Maps what some memory is in, unless it is. False: it cannot be.
+    fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
+        let Some(place) = part.file else { return false };
+        if self.all.iter().all(|(inode, _)| *inode != place.inode) {
+            if self.all.len() == MAX_MAPS {
+                self.all.remove(0);
+            }
+            self.all.push((place.inode, map(process, place)));
+        }
+        self.find(part).is_some()
+    }
+
+    fn find(&self, part: &Extent) -> Option<(&ReadMap, u64)> {
+        let place = part.file?;
+        let (_, map) = self.all.iter().find(|(inode, _)| *inode == place.inode)?;
+        Some((map.as_ref()?, place.offset))
+    }
+}
+
+/// Maps a file of a process.
+fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
+    let file = File::open(format!("/proc/{}/fd/{}", process.pid, place.fd)).ok()?;
+    let stat = fstat(&file).ok()?;
+    let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS).ok()?);
+    // The process may have closed it, or have gone, and others have the numbers.
+    if stat.st_ino != place.inode || !seals.contains(SEALS) || !process.is_readable() {
+        return None;
+    }
+    let len = usize::try_from(stat.st_size).ok().and_then(NonZeroUsize::new)?;
+    ReadMap::new(&file, len).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_found_in_its_file_as_long_as_it_lives() {
+        let files = Files::default();
+        let (one, two) = (files.alloc(10_000).unwrap(), files.alloc(5000).unwrap());
+        let place = files.place(one.addr() + 100, 9900).expect("all of it is there");
+        assert_eq!(place.offset, 100);
+        assert_ne!(Some(place.inode), files.place(two.addr(), 5000).map(|place| place.inode));
+        assert_eq!(files.place(one.addr() + 100, 9901), None, "beyond its end");
+        assert_eq!(files.place(8, 8), None);
+        let at = one.addr();
+        drop(one);
+        assert_eq!(files.place(at, 1), None);
+        assert!(files.alloc(0).is_err());
+    }
+
+    #[test]
+    fn only_the_file_that_is_meant_is_mapped() {
+        let files = Files::default();
+        let region = files.alloc(10_000).unwrap();
+        region.write_at(5000, b"here").unwrap();
+        let witness = Box::new(77_u64);
+        let at = std::ptr::from_ref(&*witness).addr() as u64;
+        let process = LenderProcess { pid: std::process::id(), witness: (at, 77) };
+        let place = files.place(region.addr() + 5000, 4).unwrap();
+        let extent = Extent { at: 0, len: 4, file: Some(place) };
+        let fetch = |process: LenderProcess, extent| {
+            let (target, parts) = (Region::alloc(4).unwrap(), [extent]);
+            let source = Once(process, parts);
+            let mut bytes = [0; 4];
+            let fetched = target.write_from(0, 4, &source, 0).is_ok();
+            target.read_at(0, &mut bytes).unwrap();
+            fetched.then_some(bytes)
+        };
+        assert_eq!(fetch(process, extent), Some(*b"here"));
+        let other = FilePlace { inode: place.inode + 1, ..place };
+        assert_eq!(fetch(process, Extent { file: Some(other), ..extent }), None);
+        let beyond = FilePlace { offset: 9999, ..place };
+        assert_eq!(fetch(process, Extent { file: Some(beyond), ..extent }), None);
+        let stranger = LenderProcess { witness: (at, 78), ..process };
+        assert_eq!(fetch(stranger, extent), None);
+    }
+
+    /// A source that maps what it needs each time.
+    #[derive(Debug)]
+    struct Once(LenderProcess, [Extent; 1]);
+
+    impl feroce_mem::Source for Once {
+        fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
+            Maps::default().fetch(&self.0, &self.1, landing)
+        }
+    }
+}
