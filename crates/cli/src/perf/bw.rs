@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use feroce::{Cqe, SendWr};
+use feroce::{Cqe, SendFlags, SendWr};
 
 use super::clock::{self, nanos};
 use super::end::{End, Idle, succeeded};
@@ -20,17 +20,24 @@ const BATCH: usize = 64;
 const STRAGGLERS: Duration = Duration::from_millis(30);
 
 /// How one queue pair stands.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Flow {
+    /// What it sends, again and again.
+    request: SendWr,
     posted: u64,
     completed: u64,
     /// Messages that will report, and when they were posted.
     reporting: VecDeque<(u64, Instant)>,
 }
 
+impl Flow {
+    fn new(request: SendWr) -> Self {
+        Self { request, posted: 0, completed: 0, reporting: VecDeque::new() }
+    }
+}
+
 /// The sending side.
 struct Pump {
-    size: usize,
     every: u64,
     /// Messages per queue pair.
     target: u64,
@@ -38,7 +45,6 @@ struct Pump {
     flows: Vec<Flow>,
     started: Instant,
     ended: Option<Instant>,
-    wrs: Vec<SendWr>,
     cqes: Vec<Cqe>,
 }
 
@@ -50,14 +56,12 @@ impl Pump {
             Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
         };
         Self {
-            size,
             every: end.spec.signal_every(size),
             target,
             until,
-            flows: end.qps.iter().map(|_| Flow::default()).collect(),
+            flows: (0..end.qps.len()).map(|i| Flow::new(end.request(i, 0, size, false))).collect(),
             started,
             ended: None,
-            wrs: Vec::new(),
             cqes: Vec::with_capacity(BATCH),
         }
     }
@@ -114,11 +118,15 @@ impl Pump {
         }
         let (every, target) = (self.every, self.target);
         let reports = |seq: u64| closing || seq + 1 == target || (seq + 1).is_multiple_of(every);
-        let wr = |seq: u64| end.request(i, (i as u64) << 48 | seq, self.size, reports(seq));
-        self.wrs.extend((first..first + n).map(wr));
+        let request = &flow.request;
+        let wr = |seq: u64| SendWr {
+            wr_id: (i as u64) << 48 | seq,
+            flags: if reports(seq) { SendFlags::SIGNALED } else { SendFlags::empty() },
+            ..request.clone()
+        };
+        end.qps[i].post_send((first..first + n).map(wr)).context("cannot post")?;
         flow.reporting.extend((first..first + n).filter(|&seq| reports(seq)).map(|s| (s, now)));
         flow.posted += n;
-        end.qps[i].post_send(self.wrs.drain(..)).context("cannot post")?;
         Ok(true)
     }
 
