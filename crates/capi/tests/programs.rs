@@ -67,12 +67,18 @@ fn is_listened_on(port: u16) -> bool {
     })
 }
 
-/// Whether a device is open in the namespace of this thread: it has the UDP port of RoCEv2.
-fn is_device_open() -> bool {
+/// Whether somebody in the namespace of this thread has a UDP port.
+fn has_udp(port: u16) -> bool {
+    let local = format!(":{port:04X} ");
     ["udp", "udp6"].iter().any(|family| {
         let table = fs::read_to_string(format!("/proc/thread-self/net/{family}"));
-        table.is_ok_and(|table| table.contains(":12B7 "))
+        table.is_ok_and(|table| table.contains(&local))
     })
+}
+
+/// Whether a device is open in the namespace of this thread: it has the UDP port of RoCEv2.
+fn is_device_open() -> bool {
+    has_udp(4791)
 }
 
 /// Whether every thread of a program waits for something. `timeout` is the parent of it.
@@ -130,6 +136,7 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
                 Ready::Port(port) => is_listened_on(port),
                 Ready::Soon => is_device_open() && is_idle(pid),
                 Ready::Busy => is_device_open(),
+                Ready::Udp(port) => has_udp(port),
             };
             if !wait_until(&mut server, cable, is_ready) {
                 return vec![end(server)];

@@ -13,7 +13,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use feroce::CompChannel;
+
 use crate::verbs::fault::Fault;
+
+/// How often a socket is looked at before a thread that waits goes to sleep.
+const SPINS: u32 = 50;
+
+/// After this time without news, a thread that waits for its peer looks whether it still lives.
+pub(crate) const PROBE_AFTER: Duration = Duration::from_secs(2);
 
 /// Wakes a thread that polls its descriptor.
 #[derive(Debug)]
@@ -100,6 +108,81 @@ impl Waiters {
         }
         let own = BELL.try_with(|bell| bell.get().map(Arc::as_ptr)).ok().flatten();
         self.lock().iter().filter(|bell| Some(Arc::as_ptr(bell)) != own).for_each(|b| b.ring());
+    }
+}
+
+/// What a thread that sleeps at a socket must hold on to.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    fds: Vec<c_int>,
+    /// So that their descriptors stay.
+    _channels: Vec<CompChannel>,
+}
+
+impl Watch {
+    /// Sleeps on a descriptor, or none if it is negative, and on channels of completion queues.
+    pub(crate) fn at(fd: c_int, channels: impl Iterator<Item = CompChannel>) -> Self {
+        let _channels: Vec<_> = channels.collect();
+        let fds = [fd].into_iter().chain(_channels.iter().map(|channel| channel.as_raw_fd()));
+        Self { fds: fds.filter(|fd| *fd >= 0).collect(), _channels }
+    }
+
+    /// Descriptors that are readable when there are news.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = libc::pollfd> {
+        self.fds.iter().copied().map(readable)
+    }
+}
+
+/// A socket that a thread can sleep at.
+pub(crate) trait Waitable {
+    /// From now on the bell rings, or a descriptor is readable, when there are news.
+    fn watch(&self, bell: &Arc<Bell>) -> Watch;
+
+    /// The bell need not ring any more.
+    fn unwatch(&self, bell: &Arc<Bell>);
+
+    /// Looks whether an idle peer still lives.
+    fn probe(&self);
+}
+
+/// Looks until there is a result; only once, if it does not block.
+pub(crate) fn until<R>(
+    socket: &impl Waitable,
+    blocks: bool,
+    deadline: Option<Instant>,
+    mut look: impl FnMut() -> Option<Result<R, Fault>>,
+) -> Result<R, Fault> {
+    for _ in 0..if blocks { SPINS } else { 1 } {
+        if let Some(result) = look() {
+            return result;
+        }
+    }
+    if !blocks {
+        return Err(Fault(libc::EAGAIN));
+    }
+    let bell = mine()?;
+    loop {
+        let watch = socket.watch(&bell);
+        let looked = look();
+        let woken = match &looked {
+            Some(_) => Ok(1),
+            None => {
+                let mut fds: Vec<_> =
+                    [readable(bell.fd())].into_iter().chain(watch.fds()).collect();
+                let left = deadline.map(|at| at.saturating_duration_since(now()));
+                sleep(&mut fds, Some(left.unwrap_or(PROBE_AFTER).min(PROBE_AFTER)))
+            }
+        };
+        socket.unwatch(&bell);
+        if let Some(result) = looked {
+            return result;
+        }
+        if deadline.is_some_and(|at| at <= now()) {
+            return Err(Fault(libc::ETIMEDOUT));
+        }
+        if woken? == 0 {
+            socket.probe();
+        }
     }
 }
 

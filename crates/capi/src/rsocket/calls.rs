@@ -4,9 +4,11 @@ use core::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use super::datagram::Datagram;
+use super::service;
 use super::settings::Settings;
 use super::stream::Stream;
-use super::{service, table};
+use super::table::{self, Socket};
 use crate::rdmacm::address;
 use crate::verbs::fault::{Fault, status};
 
@@ -24,10 +26,14 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
 
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Fault> {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    let is_known = matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && kind & !flags == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if !is_known {
+    let is_stream = match (kind & !flags, protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
+        // Sockets with flags are left to the kernel, as librdmacm did when it had them not: so
+        // those of the adapter itself do not come back to us when librspreload is there.
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if flags == 0 => false,
+        _ => return Err(Fault::UNSUPPORTED),
+    };
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return Err(Fault::UNSUPPORTED);
     }
     let mut settings = Settings::new();
@@ -38,14 +44,20 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Fault> {
     if flags & libc::SOCK_CLOEXEC != 0 {
         settings.descriptor_flags |= libc::FD_CLOEXEC;
     }
-    table::insert(Arc::new(Stream::new(settings)?))
+    table::insert(match is_stream {
+        true => Socket::Stream(Arc::new(Stream::new(settings)?)),
+        false => Socket::Datagram(Arc::new(Datagram::new(settings)?)),
+    })
 }
 
 /// An address of the program.
 ///
 /// # Safety
 /// `addr` is NULL or leads to `len` bytes.
-unsafe fn read(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<SocketAddr, Fault> {
+pub(super) unsafe fn read(
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<SocketAddr, Fault> {
     if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
         return Err(Fault::INVALID);
     }
@@ -94,13 +106,23 @@ pub(crate) unsafe extern "C" fn rbind(
     len: libc::socklen_t,
 ) -> c_int {
     // SAFETY: the program gives an address of this length.
-    let addr = unsafe { read(addr, len) };
-    status(table::get(fd).and_then(|stream| stream.bind(addr?)))
+    let read = unsafe { read(addr, len) };
+    status(table::get(fd).and_then(|socket| match socket {
+        Socket::Stream(stream) => stream.bind(read?),
+        Socket::Datagram(datagram) => {
+            read?;
+            // SAFETY: an address of this length.
+            if unsafe { libc::bind(datagram.number(), addr, len) } != 0 {
+                return Err(Fault(crate::errno::get()));
+            }
+            datagram.start()
+        }
+    }))
 }
 
 pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    status(table::get(fd).and_then(|stream| stream.listen(backlog)))
+    status(table::stream(fd).and_then(|stream| stream.listen(backlog)))
 }
 
 pub(crate) unsafe extern "C" fn raccept(
@@ -108,13 +130,13 @@ pub(crate) unsafe extern "C" fn raccept(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let accepted = table::get(fd).and_then(|listener| listener.accept());
+    let accepted = table::stream(fd).and_then(|listener| listener.accept());
     descriptor(accepted.and_then(|stream| {
         if let Some(peer) = stream.lock().id.peer_addr().filter(|_| !len.is_null()) {
             // SAFETY: the program gives room for an address, and says how much.
             unsafe { fill_address(peer, addr, len) };
         }
-        table::insert(stream)
+        table::insert(Socket::Stream(stream))
     }))
 }
 
@@ -125,18 +147,24 @@ pub(crate) unsafe extern "C" fn rconnect(
 ) -> c_int {
     // SAFETY: the program gives an address of this length.
     let addr = unsafe { read(addr, len) };
-    status(table::get(fd).and_then(|stream| stream.connect(addr?)))
+    status(table::get(fd).and_then(|socket| match socket {
+        Socket::Stream(stream) => stream.connect(addr?),
+        Socket::Datagram(datagram) => datagram.connect(addr?),
+    }))
 }
 
 pub(crate) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
-    status(table::get(fd).and_then(|stream| stream.shut_down(how)))
+    status(table::stream(fd).and_then(|stream| stream.shut_down(how)))
 }
 
 pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
     let closed = table::remove(fd);
-    status(closed.map(|stream| {
-        stream.close();
-        drop(stream);
+    status(closed.map(|socket| {
+        match &socket {
+            Socket::Stream(stream) => stream.close(),
+            Socket::Datagram(datagram) => datagram.close(),
+        }
+        drop(socket);
         service::wake();
     }))
 }
@@ -164,8 +192,13 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let found =
-        table::get(fd).and_then(|stream| stream.lock().id.peer_addr().ok_or(Fault(libc::ENOTCONN)));
+    let found = table::get(fd).and_then(|socket| {
+        let peer = match socket {
+            Socket::Stream(stream) => stream.lock().id.peer_addr(),
+            Socket::Datagram(datagram) => datagram.peer(),
+        };
+        peer.ok_or(Fault(libc::ENOTCONN))
+    });
     // SAFETY: the program gives room for an address, and says how much.
     unsafe { name(found, addr, len) }
 }
@@ -175,9 +208,12 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let found = table::get(fd).map(|stream| {
-        let core = stream.lock();
-        core.id.local_addr().unwrap_or_else(|| match core.settings.is_v6 {
+    let found = table::get(fd).map(|socket| {
+        let local = match &socket {
+            Socket::Stream(stream) => stream.lock().id.local_addr(),
+            Socket::Datagram(datagram) => datagram.local(),
+        };
+        local.unwrap_or_else(|| match socket.settings(|settings| settings.is_v6) {
             true => (Ipv6Addr::UNSPECIFIED, 0).into(),
             false => (Ipv4Addr::UNSPECIFIED, 0).into(),
         })

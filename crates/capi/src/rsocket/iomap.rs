@@ -81,7 +81,7 @@ unsafe fn map(
     prot: c_int,
     offset: libc::off_t,
 ) -> Result<libc::off_t, Fault> {
-    let stream = table::get(fd)?;
+    let stream = table::stream(fd)?;
     if prot & !libc::PROT_WRITE != 0 {
         return Err(Fault::INVALID);
     }
@@ -105,7 +105,7 @@ unsafe fn map(
 }
 
 pub(crate) unsafe extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: usize) -> c_int {
-    let unmapped = table::get(fd).and_then(|stream| {
+    let unmapped = table::stream(fd).and_then(|stream| {
         stream.look(|core| {
             let start = buf as u64;
             let is_it = |mapping: &Mapping| mapping.mr.addr() == start && mapping.mr.len() == len;
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn riowrite(
 ) -> usize {
     // SAFETY: the program gives so many bytes.
     let bytes = unsafe { transfer::bytes(buf, count) };
-    let written = table::get(fd).and_then(|stream| {
+    let written = table::stream(fd).and_then(|stream| {
         let mut source = Source::new(core::slice::from_ref(&bytes));
         let mut at = offset.cast_unsigned();
         transfer::send_all(&stream, &mut source, flags, |endpoint, source| {

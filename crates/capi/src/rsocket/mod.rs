@@ -1,15 +1,16 @@
 //! rsockets: the calls of sockets on queue pairs.
 //!
-//! [`protocol`] is what goes over the wire, [`endpoint`] a queue pair with its memory, [`stream`] a
-//! socket; [`table`] leads from descriptors to sockets. The calls themselves are in [`calls`],
-//! [`transfer`], [`poll`], [`option`] and [`iomap`].
+//! [`protocol`] is what goes over the wire, [`endpoint`] a queue pair with its memory, [`stream`]
+//! and [`datagram`] the two kinds of socket; [`table`] leads from descriptors to sockets. The calls
+//! themselves are in [`calls`], [`transfer`], [`poll`], [`option`] and [`iomap`].
 //!
 //! Whoever calls drives its own socket. Threads that sleep on the same socket are told by their
 //! [`bell`] what another has found; [`service`] is a thread for what nobody calls for: listeners,
-//! and probes of idle peers.
+//! probes of idle peers, datagrams that come through the kernel.
 
 mod bell;
 pub(crate) mod calls;
+mod datagram;
 mod endpoint;
 pub(crate) mod iomap;
 pub(crate) mod option;
@@ -20,3 +21,4 @@ mod settings;
 mod stream;
 mod table;
 pub(crate) mod transfer;
+mod way;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use feroce::cm::IdOption;
 
+use super::service;
+use super::settings::Settings;
 use super::stream::{Phase, Stream};
-use super::{service, table};
+use super::table::{self, Socket};
 use crate::abi::*;
 use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::zeroed;
@@ -39,7 +41,28 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 ) -> c_int {
     // SAFETY: the program gives a value of this length.
     let number = unsafe { number(value, len) };
-    status(table::get(fd).and_then(|stream| set(&stream, level, name, number?)))
+    status(table::get(fd).and_then(|socket| match socket {
+        Socket::Stream(stream) => set(&stream, level, name, number?),
+        Socket::Datagram(datagram) if level == SOL_RDMA => {
+            set_rdma(&mut datagram.lock().settings, name, number?)
+        }
+        Socket::Datagram(datagram) => {
+            match (level, name) {
+                (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
+                    datagram.lock().settings.set_recv_bytes(number?.cast_unsigned());
+                }
+                (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+                    datagram.lock().settings.set_send_bytes(number?.cast_unsigned());
+                }
+                _ => {}
+            }
+            // SAFETY: the program gives a value of this length.
+            match unsafe { libc::setsockopt(datagram.number(), level, name, value, len) } {
+                0 => Ok(()),
+                _ => Err(Fault(crate::errno::get())),
+            }
+        }
+    }))
 }
 
 fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<(), Fault> {
@@ -86,15 +109,21 @@ fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<
             core.id.set_option(IdOption::AfOnly(is_on))?;
         }
         (SOL_RDMA, _) if !is_fresh => return Err(Fault::INVALID),
-        (SOL_RDMA, _) => match name.cast_unsigned() {
-            RDMA_SQSIZE => settings.set_send_depth(size),
-            RDMA_RQSIZE => settings.set_recv_depth(size),
-            RDMA_INLINE => settings.set_inline(size),
-            RDMA_IOMAPSIZE => settings.set_iomaps(size),
-            // On Ethernet there is one way, and the kernel knows it.
-            RDMA_ROUTE => {}
-            _ => return Err(Fault::UNSUPPORTED),
-        },
+        (SOL_RDMA, _) => return set_rdma(settings, name, value),
+        _ => return Err(Fault::UNSUPPORTED),
+    }
+    Ok(())
+}
+
+fn set_rdma(settings: &mut Settings, name: c_int, value: c_int) -> Result<(), Fault> {
+    let size = value.cast_unsigned();
+    match name.cast_unsigned() {
+        RDMA_SQSIZE => settings.set_send_depth(size),
+        RDMA_RQSIZE => settings.set_recv_depth(size),
+        RDMA_INLINE => settings.set_inline(size),
+        RDMA_IOMAPSIZE => settings.set_iomaps(size),
+        // On Ethernet there is one way, and the kernel knows it.
+        RDMA_ROUTE => {}
         _ => return Err(Fault::UNSUPPORTED),
     }
     Ok(())
@@ -106,6 +135,8 @@ enum Answer {
     Linger(libc::linger),
     Info(Box<libc::tcp_info>),
     Nothing,
+    /// The kernel has answered.
+    Given,
 }
 
 pub(crate) unsafe extern "C" fn rgetsockopt(
@@ -118,7 +149,19 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     if value.is_null() || len.is_null() {
         return status(Err(Fault(libc::EFAULT)));
     }
-    let answer = table::get(fd).and_then(|stream| get(&stream, level, name));
+    let answer = table::get(fd).and_then(|socket| match socket {
+        Socket::Stream(stream) => get(&stream, level, name),
+        Socket::Datagram(datagram) if level == SOL_RDMA => {
+            get_rdma(&datagram.lock().settings, name)
+        }
+        Socket::Datagram(datagram) => {
+            // SAFETY: the program gives room, and says how much.
+            match unsafe { libc::getsockopt(datagram.number(), level, name, value, len) } {
+                0 => Ok(Answer::Given),
+                _ => Err(Fault(crate::errno::get())),
+            }
+        }
+    });
     status(answer.map(|answer| {
         let (from, size) = match &answer {
             Answer::Number(number) => (core::ptr::from_ref(number).cast::<u8>(), 4),
@@ -129,6 +172,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
                 (core::ptr::from_ref(info.as_ref()).cast(), size_of::<libc::tcp_info>())
             }
             Answer::Nothing => (core::ptr::null(), 0),
+            Answer::Given => return,
         };
         // SAFETY: the program says how much room there is.
         let size = unsafe { *len as usize }.min(size);
@@ -178,25 +222,28 @@ fn get(stream: &Stream, level: c_int, name: c_int) -> Result<Answer, Fault> {
             // There is none, and the name of that is empty.
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(Answer::Nothing),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => settings.v6_only.into(),
-            (SOL_RDMA, _) => match name.cast_unsigned() {
-                RDMA_SQSIZE => settings.send_depth.into(),
-                RDMA_RQSIZE => settings.recv_depth.into(),
-                RDMA_INLINE => size(settings.inline),
-                RDMA_IOMAPSIZE => settings.iomaps.into(),
-                RDMA_ROUTE => return Ok(Answer::Nothing),
-                _ => return Err(Fault::UNSUPPORTED),
-            },
+            (SOL_RDMA, _) => return get_rdma(settings, name),
             _ => return Err(Fault::UNSUPPORTED),
         }))
     })
 }
 
+fn get_rdma(settings: &Settings, name: c_int) -> Result<Answer, Fault> {
+    Ok(Answer::Number(match name.cast_unsigned() {
+        RDMA_SQSIZE => settings.send_depth.into(),
+        RDMA_RQSIZE => settings.recv_depth.into(),
+        RDMA_INLINE => c_int::try_from(settings.inline).unwrap_or(c_int::MAX),
+        RDMA_IOMAPSIZE => settings.iomaps.into(),
+        RDMA_ROUTE => return Ok(Answer::Nothing),
+        _ => return Err(Fault::UNSUPPORTED),
+    }))
+}
+
 /// The third argument is there for the two commands that need it; the calling convention lets it
 /// be missing.
 pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_int {
-    let done = table::get(fd).and_then(|stream| {
-        let settings = &mut stream.lock().settings;
-        match command {
+    let done = table::get(fd).and_then(|socket| {
+        socket.settings(|settings| match command {
             libc::F_GETFL => Ok(libc::O_RDWR | settings.status_flags),
             libc::F_SETFL => {
                 settings.status_flags = value & (libc::O_NONBLOCK | libc::O_ASYNC);
@@ -208,7 +255,7 @@ pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_in
                 Ok(0)
             }
             _ => Err(Fault::UNSUPPORTED),
-        }
+        })
     });
     done.unwrap_or_else(|fault| {
         crate::errno::set(fault.0);

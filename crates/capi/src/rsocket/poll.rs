@@ -4,15 +4,12 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::{self, Bell, readable};
+use super::bell::{self, Bell, PROBE_AFTER, Waitable as _, readable};
 use super::table::{self, Socket};
 use crate::verbs::fault::Fault;
 
 /// How often everything is looked at before the thread goes to sleep.
 const SPINS: u32 = 20;
-
-/// After this time without news, those who are waited for are probed.
-const PROBE_AFTER: Duration = Duration::from_secs(2);
 
 /// What is waited at.
 struct Set<'a> {
@@ -58,7 +55,7 @@ impl<'a> Set<'a> {
         let found = self.look();
         let slept = match found {
             Ok(0) => {
-                let ours = watches.iter().flat_map(|watch| watch.fds()).map(readable);
+                let ours = watches.iter().flat_map(|watch| watch.fds());
                 let theirs = self.others.iter().map(|(_, entry)| *entry);
                 let mut fds: Vec<_> =
                     [readable(bell.fd())].into_iter().chain(ours).chain(theirs).collect();

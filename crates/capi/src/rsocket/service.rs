@@ -1,11 +1,12 @@
-//! A thread for what nobody calls for: those who ask a listener are accepted, and idle peers are
-//! probed where a program wants that. It starts with the first socket that needs it, and sleeps
-//! when there is nothing to do.
+//! A thread for what nobody calls for: those who ask a listener are accepted, datagrams that come
+//! through the kernel are taken, and idle peers are probed where a program wants that. It starts
+//! with the first socket that needs it, and sleeps when there is nothing to do.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::bell::{self, Bell, readable};
+use super::bell::{self, Bell, Waitable as _, readable};
+use super::datagram::Datagram;
 use super::stream::Stream;
 use crate::verbs::fault::Fault;
 
@@ -13,6 +14,7 @@ use crate::verbs::fault::Fault;
 #[derive(Debug, Default)]
 struct Work {
     listeners: Vec<Weak<Stream>>,
+    datagrams: Vec<Weak<Datagram>>,
     /// Idle peers, and when they are probed next.
     probes: Vec<(Weak<Stream>, Instant)>,
 }
@@ -80,6 +82,14 @@ pub(crate) fn serve_listener(stream: &Arc<Stream>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// From now on datagrams that come through the kernel for this socket are taken.
+pub(crate) fn serve_datagrams(socket: &Arc<Datagram>) -> Result<(), Fault> {
+    let service = service()?;
+    service.lock().datagrams.push(Arc::downgrade(socket));
+    service.bell.ring();
+    Ok(())
+}
+
 /// From now on the peer of this socket is probed, as its settings say.
 pub(crate) fn keep_alive(stream: &Arc<Stream>) -> Result<(), Fault> {
     let service = service()?;
@@ -116,6 +126,11 @@ impl Service {
                 if listener.welcome() {
                     fds.push(readable(listener.fd()));
                 }
+            }
+            let datagrams = live(&mut self.lock().datagrams);
+            for socket in datagrams {
+                socket.serve();
+                fds.push(readable(socket.number()));
             }
             let due = self.probe(bell::now());
             let wait = due.map(|at| at.saturating_duration_since(bell::now()));

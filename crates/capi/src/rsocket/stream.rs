@@ -7,10 +7,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use feroce::CompChannel;
 use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, PortSpace};
 
-use super::bell::{self, Bell, Waiters, readable};
+use super::bell::{self, Bell, Waitable, Waiters, Watch};
 use super::endpoint::{End, Endpoint};
 use super::iomap::Mappings;
 use super::protocol::{Hello, Message};
@@ -18,12 +17,6 @@ use super::service;
 use super::settings::Settings;
 use crate::rdmacm::devices;
 use crate::verbs::fault::Fault;
-
-/// How often a socket is looked at before a thread that waits goes to sleep.
-const SPINS: u32 = 50;
-
-/// After this time without news, a thread that waits for its peer looks whether it still lives.
-const PROBE_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a socket that is closed waits until all that was sent has arrived.
 const LINGER: Duration = Duration::from_secs(10);
@@ -203,19 +196,6 @@ pub(crate) struct Stream {
     waiters: Waiters,
 }
 
-/// What a thread that sleeps at a socket must hold on to.
-pub(crate) struct Watch {
-    fds: [c_int; 2],
-    _channel: Option<CompChannel>,
-}
-
-impl Watch {
-    /// Descriptors that are readable when there are news; -1 for none.
-    pub(crate) fn fds(&self) -> [c_int; 2] {
-        self.fds
-    }
-}
-
 impl Stream {
     /// A new socket.
     pub(crate) fn new(settings: Settings) -> Result<Self, Fault> {
@@ -279,65 +259,7 @@ impl Stream {
         deadline: Option<Instant>,
         mut f: impl FnMut(&mut Core) -> Option<Result<R, Fault>>,
     ) -> Result<R, Fault> {
-        for _ in 0..if blocks { SPINS } else { 1 } {
-            if let Some(result) = self.look(&mut f) {
-                return result;
-            }
-        }
-        if !blocks {
-            return Err(Fault(libc::EAGAIN));
-        }
-        let bell = bell::mine()?;
-        loop {
-            let watch = self.watch(&bell);
-            let looked = self.look(&mut f);
-            let woken = match &looked {
-                Some(_) => Ok(1),
-                None => {
-                    let [channel, completions] = watch.fds();
-                    let mut fds = [readable(bell.fd()), readable(channel), readable(completions)];
-                    let left = deadline.map(|at| at.saturating_duration_since(bell::now()));
-                    bell::sleep(&mut fds, Some(left.unwrap_or(PROBE_AFTER).min(PROBE_AFTER)))
-                }
-            };
-            self.unwatch(&bell);
-            if let Some(result) = looked {
-                return result;
-            }
-            if deadline.is_some_and(|at| at <= bell::now()) {
-                return Err(Fault(libc::ETIMEDOUT));
-            }
-            if woken? == 0 {
-                self.probe();
-            }
-        }
-    }
-
-    /// From now on the bell rings, or a descriptor is readable, when there are news.
-    pub(crate) fn watch(&self, bell: &Arc<Bell>) -> Watch {
-        bell.silence();
-        self.waiters.add(bell);
-        let mut core = self.lock();
-        let is_listening = matches!(core.phase, Phase::Listening(..));
-        let completions = core.endpoint().map(|endpoint| {
-            endpoint.arm();
-            endpoint.channel().clone()
-        });
-        drop(core);
-        let channel = if is_listening { -1 } else { self.fd() };
-        let fds = [channel, completions.as_ref().map_or(-1, |channel| channel.as_raw_fd())];
-        Watch { fds, _channel: completions }
-    }
-
-    pub(crate) fn unwatch(&self, bell: &Arc<Bell>) {
-        self.waiters.remove(bell);
-    }
-
-    /// Looks whether an idle peer still lives.
-    pub(crate) fn probe(&self) {
-        if let Ok(Some(endpoint)) = self.lock().connection() {
-            endpoint.probe();
-        }
+        bell::until(self, blocks, deadline, || self.look(&mut f))
     }
 
     /// What `poll` says of it.
@@ -493,6 +415,30 @@ impl Stream {
         let _ = core.id.disconnect();
         drop(core);
         self.waiters.tell_others();
+    }
+}
+
+impl Waitable for Stream {
+    fn watch(&self, bell: &Arc<Bell>) -> Watch {
+        bell.silence();
+        self.waiters.add(bell);
+        let mut core = self.lock();
+        let is_listening = matches!(core.phase, Phase::Listening(..));
+        let completions = core.endpoint().map(|endpoint| {
+            endpoint.arm();
+            endpoint.channel().clone()
+        });
+        Watch::at(if is_listening { -1 } else { self.fd() }, completions.into_iter())
+    }
+
+    fn unwatch(&self, bell: &Arc<Bell>) {
+        self.waiters.remove(bell);
+    }
+
+    fn probe(&self) {
+        if let Ok(Some(endpoint)) = self.lock().connection() {
+            endpoint.probe();
+        }
     }
 }
 

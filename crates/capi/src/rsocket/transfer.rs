@@ -1,11 +1,12 @@
 //! Calls that move data.
 
 use core::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 
-use super::calls::fill_address;
+use super::calls::{fill_address, read};
 use super::endpoint::{End, Endpoint, Source};
 use super::stream::{Core, Stream};
-use super::table;
+use super::table::{self, Socket};
 use crate::verbs::fault::Fault;
 
 /// The first piece of a long message is short, so that it leaves soon; then they grow.
@@ -112,8 +113,18 @@ pub(crate) fn send_all(
     }
 }
 
-fn send_parts(fd: c_int, parts: &[&[u8]], flags: c_int) -> Result<usize, Fault> {
-    let stream = table::get(fd)?;
+fn send_parts(
+    fd: c_int,
+    parts: &[&[u8]],
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<usize, Fault> {
+    let stream = match table::get(fd)? {
+        Socket::Datagram(datagram) => return datagram.send(parts, to, flags),
+        // A stream goes to its peer and nowhere else.
+        Socket::Stream(_) if to.is_some() => return Err(Fault(libc::EISCONN)),
+        Socket::Stream(stream) => stream,
+    };
     let mut most = FIRST;
     send_all(&stream, &mut Source::new(parts), flags, |endpoint, source| {
         let sent = endpoint.send(source, most);
@@ -122,8 +133,24 @@ fn send_parts(fd: c_int, parts: &[&[u8]], flags: c_int) -> Result<usize, Fault> 
     })
 }
 
-fn receive_parts(fd: c_int, parts: &mut [&mut [u8]], flags: c_int) -> Result<usize, Fault> {
-    let stream = table::get(fd)?;
+/// Fills the parts; says with how many bytes, and who sent them.
+fn receive_parts(
+    fd: c_int,
+    parts: &mut [&mut [u8]],
+    flags: c_int,
+) -> Result<(usize, Option<SocketAddr>), Fault> {
+    match table::get(fd)? {
+        Socket::Datagram(datagram) => {
+            datagram.receive(parts, flags).map(|(len, from)| (len, Some(from)))
+        }
+        Socket::Stream(stream) => {
+            let received = receive_stream(&stream, parts, flags)?;
+            Ok((received, stream.lock().id.peer_addr()))
+        }
+    }
+}
+
+fn receive_stream(stream: &Stream, parts: &mut [&mut [u8]], flags: c_int) -> Result<usize, Fault> {
     let all: usize = parts.iter().map(|part| part.len()).sum();
     let stays = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !stays;
@@ -180,7 +207,7 @@ pub(crate) unsafe extern "C" fn rsend(
 ) -> isize {
     // SAFETY: the program gives so many bytes.
     let bytes = unsafe { bytes(buf, len) };
-    count(send_parts(fd, &[bytes], flags))
+    count(send_parts(fd, &[bytes], flags, None))
 }
 
 pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: usize) -> isize {
@@ -188,7 +215,21 @@ pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: usize
     unsafe { rsend(fd, buf, len, 0) }
 }
 
-/// A stream goes to its peer and nowhere else.
+/// The address that a program gives, if it gives one.
+///
+/// # Safety
+/// `addr` is NULL or leads to `len` bytes.
+unsafe fn target(
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<Option<SocketAddr>, Fault> {
+    if addr.is_null() && len == 0 {
+        return Ok(None);
+    }
+    // SAFETY: as the caller says.
+    unsafe { read(addr, len) }.map(Some)
+}
+
 pub(crate) unsafe extern "C" fn rsendto(
     fd: c_int,
     buf: *const c_void,
@@ -197,11 +238,11 @@ pub(crate) unsafe extern "C" fn rsendto(
     addr: *const libc::sockaddr,
     addr_len: libc::socklen_t,
 ) -> isize {
-    if !addr.is_null() || addr_len != 0 {
-        return count(table::get(fd).and(Err(Fault(libc::EISCONN))));
-    }
+    // SAFETY: the program gives an address of this length, or none.
+    let to = unsafe { target(addr, addr_len) };
     // SAFETY: the program gives so many bytes.
-    unsafe { rsend(fd, buf, len, flags) }
+    let bytes = unsafe { bytes(buf, len) };
+    count(to.and_then(|to| send_parts(fd, &[bytes], flags, to)))
 }
 
 pub(crate) unsafe extern "C" fn rwritev(
@@ -214,7 +255,7 @@ pub(crate) unsafe extern "C" fn rwritev(
     // SAFETY: each of them leads to so many bytes.
     let part = |element: &libc::iovec| unsafe { bytes(element.iov_base, element.iov_len) };
     let parts: Vec<&[u8]> = elements.iter().map(part).filter(|part| !part.is_empty()).collect();
-    count(send_parts(fd, &parts, 0))
+    count(send_parts(fd, &parts, 0, None))
 }
 
 pub(crate) unsafe extern "C" fn rsendmsg(
@@ -232,7 +273,9 @@ pub(crate) unsafe extern "C" fn rsendmsg(
     // SAFETY: each of them leads to so many bytes.
     let part = |element: &libc::iovec| unsafe { bytes(element.iov_base, element.iov_len) };
     let parts: Vec<&[u8]> = elements.iter().map(part).filter(|part| !part.is_empty()).collect();
-    count(send_parts(fd, &parts, flags))
+    // SAFETY: the program gives an address of this length, or none.
+    let to = unsafe { target(msg.msg_name.cast(), msg.msg_namelen) };
+    count(to.and_then(|to| send_parts(fd, &parts, flags, to)))
 }
 
 pub(crate) unsafe extern "C" fn rrecv(
@@ -243,7 +286,7 @@ pub(crate) unsafe extern "C" fn rrecv(
 ) -> isize {
     // SAFETY: the program gives room for so many bytes.
     let room = unsafe { room(buf, len) };
-    count(receive_parts(fd, &mut [room], flags))
+    count(receive_parts(fd, &mut [room], flags).map(|(len, _)| len))
 }
 
 pub(crate) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: usize) -> isize {
@@ -260,15 +303,15 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     addr_len: *mut libc::socklen_t,
 ) -> isize {
     // SAFETY: the program gives room for so many bytes.
-    let received = unsafe { rrecv(fd, buf, len, flags) };
-    if received > 0 && !addr.is_null() && !addr_len.is_null() {
-        let peer = table::get(fd).ok().and_then(|stream| stream.lock().id.peer_addr());
-        if let Some(peer) = peer {
-            // SAFETY: the program gives room for an address, and says how much.
-            unsafe { fill_address(peer, addr, addr_len) };
-        }
+    let room = unsafe { room(buf, len) };
+    let received = receive_parts(fd, &mut [room], flags);
+    if let Ok((_, Some(from))) = received
+        && !addr_len.is_null()
+    {
+        // SAFETY: the program gives room for an address, and says how much.
+        unsafe { fill_address(from, addr, addr_len) };
     }
-    received
+    count(received.map(|(len, _)| len))
 }
 
 pub(crate) unsafe extern "C" fn rreadv(
@@ -281,7 +324,7 @@ pub(crate) unsafe extern "C" fn rreadv(
     // SAFETY: each of them leads to room for so many bytes.
     let part = |element: &libc::iovec| unsafe { room(element.iov_base, element.iov_len) };
     let mut parts: Vec<&mut [u8]> = elements.iter().map(part).collect();
-    count(receive_parts(fd, &mut parts, 0))
+    count(receive_parts(fd, &mut parts, 0).map(|(len, _)| len))
 }
 
 pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize {
@@ -296,9 +339,15 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flag
     let part = |element: &libc::iovec| unsafe { room(element.iov_base, element.iov_len) };
     let mut parts: Vec<&mut [u8]> = elements.iter().map(part).collect();
     let received = receive_parts(fd, &mut parts, flags);
-    if received.is_ok() {
+    if let Ok((_, from)) = received {
         // SAFETY: the program learns that nothing is special about it.
         unsafe { (*msg).msg_flags = 0 };
+        if let Some(from) = from.filter(|_| !given.msg_name.is_null()) {
+            // SAFETY: a field of the message.
+            let len = unsafe { &raw mut (*msg).msg_namelen };
+            // SAFETY: the program gives room for an address, and says how much.
+            unsafe { fill_address(from, given.msg_name.cast(), len) };
+        }
     }
-    count(received)
+    count(received.map(|(len, _)| len))
 }

@@ -39,9 +39,10 @@ static int listener(int *port)
 /* Connects. Nobody needs to accept for that. */
 static int connected(int port)
 {
-    struct sockaddr_in sin = address(port);
+    struct sockaddr_in sin = address(port), own = address(0);
     int fd = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
-    CHECK(fd >= 0 && !rconnect(fd, (struct sockaddr *)&sin, sizeof sin));
+    CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)&own, sizeof own));
+    CHECK(!rconnect(fd, (struct sockaddr *)&sin, sizeof sin));
     return fd;
 }
 
@@ -92,6 +93,8 @@ static void refused(void)
     FAILS(rbind(fd, (struct sockaddr *)&sin, sizeof sin), EADDRINUSE);
     CHECK(!rclose(listening));
     FAILS(rclose(listening), EBADF);
+    struct sockaddr_in own = address(0);
+    CHECK(!rbind(fd, (struct sockaddr *)&own, sizeof own));
     FAILS(rconnect(fd, (struct sockaddr *)&sin, sizeof sin), ECONNREFUSED);
     FAILS(rconnect(fd, (struct sockaddr *)&sin, sizeof sin), ENOTCONN);
     CHECK(!rclose(fd));
@@ -264,10 +267,11 @@ static void mapping(void)
 {
     static unsigned char target[100000], source[100000];
     int port, maps = 1, listening = listener(&port);
-    struct sockaddr_in sin = address(port);
+    struct sockaddr_in sin = address(port), own = address(0);
     char byte = 1;
     int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     CHECK(!rsetsockopt(fd, SOL_RDMA, RDMA_IOMAPSIZE, &maps, sizeof maps));
+    CHECK(!rbind(fd, (struct sockaddr *)&own, sizeof own));
     CHECK(!rconnect(fd, (struct sockaddr *)&sin, sizeof sin));
     int peer = raccept(listening, NULL, NULL);
     CHECK(riomap(peer, target, sizeof target, PROT_WRITE, 0, 4096) == 4096);
@@ -289,6 +293,55 @@ static void mapping(void)
     CHECK(riowrite(fd, source, 1, 4096, 0) == 1);
     CHECK(rread(fd, &byte, 1) == -1 && (errno == EIO || errno == ECONNRESET));
     CHECK(!rclose(fd) && !rclose(peer) && !rclose(listening));
+}
+
+static int datagram_socket(struct sockaddr_in *own)
+{
+    socklen_t len = sizeof *own;
+    int fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+    *own = address(0);
+    CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)own, len));
+    CHECK(!rgetsockname(fd, (struct sockaddr *)own, &len) && own->sin_port);
+    return fd;
+}
+
+/* The first goes through the kernel, the others from queue pair to queue pair; nobody can tell. */
+static void datagrams(void)
+{
+    struct sockaddr_in a, b, from;
+    socklen_t len = sizeof from;
+    char bytes[3000] = "datagram";
+    int fd = datagram_socket(&a), peer = datagram_socket(&b);
+    struct pollfd fds = { peer, POLLIN | POLLOUT, 0 };
+    FAILS(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), EOPNOTSUPP);
+    FAILS(rsend(fd, bytes, 4, 0), EDESTADDRREQ);
+    FAILS(rrecv(fd, bytes, 4, MSG_DONTWAIT), EAGAIN);
+    FAILS(rlisten(fd, 1), EOPNOTSUPP);
+    FAILS(rshutdown(fd, SHUT_RDWR), EOPNOTSUPP);
+    FAILS(riomap(fd, bytes, 4, PROT_WRITE, 0, 0), EOPNOTSUPP);
+    FAILS(rgetpeername(fd, (struct sockaddr *)&from, &len), ENOTCONN);
+    FAILS(rsendto(fd, bytes, 3000, 0, (struct sockaddr *)&b, sizeof b), EMSGSIZE);
+    CHECK(!rconnect(fd, (struct sockaddr *)&b, sizeof b));
+    CHECK(!rgetpeername(fd, (struct sockaddr *)&from, &len) && from.sin_port == b.sin_port);
+    CHECK(rpoll(&fds, 1, 0) == 1 && fds.revents == POLLOUT);
+    for (int i = 0; i < 100; i++) {
+        bytes[0] = i;
+        CHECK(rsend(fd, bytes, 1 + i, 0) == 1 + i);
+        fds.events = POLLIN;
+        CHECK(rpoll(&fds, 1, -1) == 1 && fds.revents == POLLIN);
+        bytes[0] = -1;
+        CHECK(rrecv(peer, bytes, 1, MSG_PEEK) == 1 && bytes[0] == i);
+        len = sizeof from;
+        CHECK(rrecvfrom(peer, bytes, 3000, 0, (struct sockaddr *)&from, &len) == 1 + i);
+        CHECK(bytes[0] == i && len == sizeof from && from.sin_port == a.sin_port);
+        CHECK(from.sin_addr.s_addr == a.sin_addr.s_addr);
+        CHECK(rsendto(peer, bytes, 2, 0, (struct sockaddr *)&from, len) == 2);
+        /* What does not fit is lost. */
+        CHECK(rrecv(fd, bytes, 1, 0) == 1 && bytes[0] == i);
+        FAILS(rrecv(fd, bytes, 1, MSG_DONTWAIT), EAGAIN);
+    }
+    CHECK(rsend(fd, bytes, 0, 0) == 0 && rrecv(peer, bytes, 1, 0) == 0);
+    CHECK(!rclose(fd) && !rclose(peer));
 }
 
 /* A peer that is killed in the middle of a conversation. */
@@ -328,6 +381,7 @@ int main(void)
     both_ways();
     shutting_down();
     mapping();
+    datagrams();
     int listening = listener(&port);
     lost_peer(child, ports[1], port, listening);
     return 0;

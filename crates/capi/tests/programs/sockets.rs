@@ -1,6 +1,6 @@
 //! Programs of rsockets, and programs of TCP that librspreload brings to them.
 
-use super::tables::{Package, Ready, roles};
+use super::tables::{Package, Ready, endless, roles};
 
 pub(crate) const RSOCKETS: Package = Package {
     name: "rdmacm-utils",
@@ -46,6 +46,13 @@ pub(crate) const RSOCKETS: Package = Package {
             &["-T b -T v -S 1000000 -C 5"],
             "custom",
         ),
+        endless(roles(
+            "udpong",
+            ["udpong -b 10.9.0.1", "udpong -s 10.9.0.1"],
+            Ready::Udp(7174),
+            &["-S 1000 -C 100", "-T b -T e -S 100 -C 50", "-T a -S 1000 -C 100"],
+            "custom",
+        )),
     ],
 };
 

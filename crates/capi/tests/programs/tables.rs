@@ -43,6 +43,8 @@ pub(crate) enum Ready {
     Busy,
     /// It listens on this TCP port.
     Port(u16),
+    /// It has this UDP port.
+    Udp(u16),
     /// It is a member of the multicast group 239.1.1.1.
     Member,
 }

@@ -9,11 +9,13 @@
 //!
 //! Whatever the peer says is checked here: [`Violation`] ends the connection.
 
+mod datagram;
 mod hello;
 mod message;
 mod receiving;
 mod sending;
 
+pub(crate) use datagram::{Header, Operation, UdpHeader};
 pub(crate) use hello::{Buffer, Hello, Iomap, Order, scale, unscale};
 pub(crate) use message::{Message, Posted};
 pub(crate) use receiving::{Grant, Receiving};
