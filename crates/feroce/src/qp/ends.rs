@@ -130,7 +130,11 @@ impl SoftSender {
     #[inline]
     fn submit(&mut self) {
         self.gathered += self.queue.staged();
-        self.queue.ring();
+        let is_first = self.queue.ring();
+        if !is_first && self.gathered < GATHER_MOST {
+            // Whoever comes for those that wait already takes these, too.
+            return;
+        }
         // The bell was rung before we look: whoever takes the last answer sees the one or we see
         // the other.
         fence(Ordering::SeqCst);
