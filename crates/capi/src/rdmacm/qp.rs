@@ -82,11 +82,15 @@ pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Re
 pub(crate) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: as the caller says.
     let seen = unsafe { Id::of(id) }.seen();
-    for cq in [seen.recv_cq, seen.send_cq].into_iter().filter(|cq| !cq.is_null()) {
+    // A program may have given it one of each for both.
+    let send_cq = if seen.send_cq == seen.recv_cq { ptr::null_mut() } else { seen.send_cq };
+    for cq in [seen.recv_cq, send_cq].into_iter().filter(|cq| !cq.is_null()) {
         // SAFETY: the id made it, and nothing uses it.
         unsafe { ibv_destroy_cq(cq) };
     }
-    let channels = [seen.recv_cq_channel, seen.send_cq_channel];
+    let is_one = seen.send_cq_channel == seen.recv_cq_channel;
+    let send_channel = if is_one { ptr::null_mut() } else { seen.send_cq_channel };
+    let channels = [seen.recv_cq_channel, send_channel];
     for channel in channels.into_iter().filter(|channel| !channel.is_null()) {
         // SAFETY: the id made it, and its queue is gone.
         unsafe { ibv_destroy_comp_channel(channel) };

@@ -155,6 +155,22 @@ static void rejected(struct rdma_cm_id *listening, struct rdma_event_channel *ch
     rdma_destroy_ep(here);
 }
 
+/* Queues that a program gives to an id are the id's, also if there is one of each for both. */
+static void given_queues(struct rdma_event_channel *channel)
+{
+    struct rdma_cm_id *id;
+    struct sockaddr_in sin = address(0);
+    struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+    CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    CHECK(!rdma_bind_addr(id, (struct sockaddr *)&sin));
+    CHECK((id->send_cq_channel = id->recv_cq_channel = ibv_create_comp_channel(id->verbs)));
+    id->send_cq = id->recv_cq = ibv_create_cq(id->verbs, 2, id, id->recv_cq_channel, 0);
+    CHECK(id->send_cq && !rdma_create_qp(id, NULL, &init) && id->qp->send_cq == id->send_cq);
+    rdma_destroy_qp(id);
+    CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->send_cq_channel);
+    CHECK(!rdma_destroy_id(id));
+}
+
 static void names(void)
 {
     struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *found;
@@ -183,6 +199,7 @@ int main(void)
     not_waiting(ours);
     connected(listening, ours);
     rejected(listening, ours);
+    given_queues(ours);
     names();
     CHECK(!rdma_destroy_id(listening));
     rdma_destroy_event_channel(ours);
