@@ -68,6 +68,12 @@ pub trait Link: Send {
         Ok(trains.len())
     }
 
+    /// Whether it costs next to nothing to send a train by itself, so that it should not wait until
+    /// others can go with it.
+    fn is_near(&self, _train: &Train) -> bool {
+        false
+    }
+
     /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
     fn receive(
         &mut self,
@@ -128,6 +134,10 @@ macro_rules! forward_to_inner {
             self.inner.caps()
         }
 
+        fn is_near(&self, train: &feroce_train::Train) -> bool {
+            self.inner.is_near(train)
+        }
+
         fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
             self.inner.wait_fd()
         }
@@ -175,6 +185,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         (**self).send_all(now, trains)
+    }
+
+    fn is_near(&self, train: &Train) -> bool {
+        (**self).is_near(train)
     }
 
     fn receive(

@@ -150,9 +150,10 @@ impl State {
         let mut busy = false;
         loop {
             // Packets that are alone in their trains may leave together; to gather long trains
-            // would only delay the first.
+            // would only delay the first, and to gather what does not go far as well.
+            let link = &self.link;
             while self.waiting.len() < TX_BATCH
-                && self.waiting.last().is_none_or(|train| train.count == 1)
+                && self.waiting.last().is_none_or(|train| train.count == 1 && !link.is_near(train))
                 && let Some(train) = self.engine.poll_transmit(now, &caps)
             {
                 self.waiting.push(train);

@@ -137,10 +137,14 @@ impl HostLink {
 
     fn send_to_slot(&mut self, now: Instant, slot: u8, train: &Train) -> Sent {
         let meta = self.meta_of(&train.path);
-        let has_icrc = self.peers.wants_icrc(slot);
-        let sealer = has_icrc.then_some(&mut self.sealer);
-        let write = |out: &mut [u8]| record::write_train(train, meta, sealer, out);
-        match self.peers.push(now, slot, record::len_of(train, has_icrc), write) {
+        let pushed = if self.peers.wants_icrc(slot) {
+            let sealer = Some(&mut self.sealer);
+            let write = |out: &mut [u8]| record::write_train(train, meta, sealer, out);
+            self.peers.push(now, slot, record::len_of(train, true), write)
+        } else {
+            self.peers.push_bare(now, slot, train, meta)
+        };
+        match pushed {
             Pushed::Full => return Sent::Full,
             Pushed::Done => self.counters.tx_trains += 1,
             Pushed::Lost => {}
@@ -326,6 +330,14 @@ impl Link for HostLink {
         outcome
     }
 
+    #[inline]
+    fn is_near(&self, train: &Train) -> bool {
+        // A whole packet may be the first of many, which are lent together.
+        let is_short = train.payload_len < train.stride || train.payload_len == 0;
+        let route = || self.peers.route(train.path.dst, train.bth.dest_qp);
+        is_short && matches!(route(), Route::Slot(_))
+    }
+
     fn receive(
         &mut self,
         now: Instant,
@@ -349,7 +361,7 @@ impl Link for HostLink {
         while taken < budget
             && let Some(record) = self.local.pop_front()
         {
-            if let Some(Content::Packets(train, has_icrc)) = record::read(&record) {
+            if let Some(Content::Packets(train, has_icrc)) = record::read(&record, &mut None) {
                 pass(&train, has_icrc);
             }
             taken += 1;

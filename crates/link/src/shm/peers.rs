@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
-use feroce_train::{Instant, RxTrain};
+use feroce_train::{Instant, RxMeta, RxTrain, Train};
 use feroce_wire::{Gid, Qpn};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
@@ -67,6 +67,8 @@ struct Peer {
     wants_icrc: bool,
     contact: Option<Contact>,
     out: Option<ByteProducer<RingMap>>,
+    /// What is known of packets without ICRC that were last put into its ring.
+    last: Option<RxMeta>,
     /// There was no way to it when last tried; not tried again before something changes.
     refused: bool,
     /// Since when its ring is full, and how much it had taken then.
@@ -83,6 +85,7 @@ impl Peer {
             wants_icrc: false,
             contact: None,
             out: None,
+            last: None,
             refused: false,
             stuck: None,
             touched: false,
@@ -105,6 +108,8 @@ struct Incoming {
     /// Whose memory its loans are in, and what is mapped of it.
     lender: LenderProcess,
     maps: RefCell<Maps>,
+    /// What is known of packets without ICRC that last came.
+    last: Option<RxMeta>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -356,9 +361,32 @@ impl Peers {
             tracing::warn!("no ring to member {slot}: packets to it are lost (is /dev/shm full?)");
         }
         if let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() {
-            (peer.out, peer.refused) = (made, !is_made);
+            (peer.out, peer.last, peer.refused) = (made, None, !is_made);
         }
         is_made
+    }
+
+    /// Puts the record of a train without ICRC into the ring to a member.
+    #[inline]
+    pub(super) fn push_bare(
+        &mut self,
+        now: Instant,
+        slot: u8,
+        train: &Train,
+        meta: RxMeta,
+    ) -> Pushed {
+        if self.peer(slot).is_some_and(|peer| peer.last == Some(meta)) {
+            let write = |out: &mut [u8]| record::write_brief(train, out);
+            return self.push(now, slot, record::brief_len_of(train), write);
+        }
+        let write = |out: &mut [u8]| record::write_train(train, meta, None, out);
+        let pushed = self.push(now, slot, record::len_of(train, false), write);
+        if pushed == Pushed::Done
+            && let Some(peer) = self.slots[usize::from(slot)].as_deref_mut()
+        {
+            peer.last = Some(meta);
+        }
+        pushed
     }
 
     /// Puts a record of `len` bytes into the ring to a member.
@@ -439,7 +467,7 @@ impl Peers {
             let most = (taken + quota).min(budget);
             while taken < most {
                 match incoming.ring.pop(&mut self.record) {
-                    Ok(Some(len)) => match record::read(&self.record[..len]) {
+                    Ok(Some(len)) => match record::read(&self.record[..len], &mut incoming.last) {
                         Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
                         Some(Content::Lent(meta, bytes)) => {
                             let words = self.member.words_of(incoming.from);
@@ -485,8 +513,16 @@ impl Peers {
                 let is_last = self.member.generation_of(from) != Some(generation);
                 let lender = self.member.lender(from);
                 ring.memory().set_may_lend(self.fetches && !is_last && lender.is_readable());
-                let maps = RefCell::default();
-                self.incoming.push(Incoming { from, generation, ring, is_last, lender, maps });
+                let (maps, last) = (RefCell::default(), None);
+                self.incoming.push(Incoming {
+                    from,
+                    generation,
+                    ring,
+                    is_last,
+                    lender,
+                    maps,
+                    last,
+                });
             }
         }
     }

@@ -8,6 +8,9 @@ use crate::icrc::{ICRC_LEN, Sealer};
 /// Bytes in front of the packets.
 pub(super) const META: usize = 48;
 
+/// Bytes in front of packets of which the same is known as of those in the record before.
+const BRIEF: usize = 8;
+
 /// The longest record: packets of a whole UDP datagram.
 pub(super) const MAX_RECORD: usize = META + 66_000;
 
@@ -31,42 +34,47 @@ enum Kind {
     Sealed,
     /// The headers of a run of packets whose payload is elsewhere.
     Lent,
+    /// Packets without ICRC, like those of the last record that had such.
+    Again,
+}
+
+impl Kind {
+    fn read(byte: u8) -> Option<Self> {
+        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again];
+        all.into_iter().find(|kind| *kind as u8 == byte)
+    }
 }
 
 impl RecordMeta {
     #[inline]
     fn write(&self, out: &mut [u8; META]) {
         let RxMeta { src, dst, udp_sport, traffic_class, hop_limit, ecn, framing } = self.meta;
-        *out = [0; META];
-        out[..16].copy_from_slice(&src.0);
-        out[16..32].copy_from_slice(&dst.0);
-        out[32..36].copy_from_slice(&self.stride.to_ne_bytes());
-        out[36..38].copy_from_slice(&udp_sport.to_ne_bytes());
-        out[38..42].copy_from_slice(&[traffic_class, hop_limit, ecn as u8, framing as u8]);
-        out[42] = self.kind as u8;
+        let [a, b] = udp_sport.to_ne_bytes();
+        out[..4].copy_from_slice(&[self.kind as u8, ecn as u8, framing as u8, hop_limit]);
+        out[4..8].copy_from_slice(&self.stride.to_ne_bytes());
+        out[8..16].copy_from_slice(&[traffic_class, 0, a, b, 0, 0, 0, 0]);
+        out[16..32].copy_from_slice(&src.0);
+        out[32..].copy_from_slice(&dst.0);
     }
 
     #[inline]
     fn read(bytes: &[u8; META]) -> Option<Self> {
         let gid = |at: usize| Some(Gid(*bytes[at..].first_chunk()?));
         let meta = RxMeta {
-            src: gid(0)?,
-            dst: gid(16)?,
-            udp_sport: u16::from_ne_bytes([bytes[36], bytes[37]]),
-            traffic_class: bytes[38],
-            hop_limit: bytes[39],
+            src: gid(16)?,
+            dst: gid(32)?,
+            udp_sport: u16::from_ne_bytes([bytes[10], bytes[11]]),
+            traffic_class: bytes[8],
+            hop_limit: bytes[3],
             ecn: [Ecn::NotCapable, Ecn::Capable, Ecn::Congested]
                 .into_iter()
-                .find(|ecn| *ecn as u8 == bytes[40])?,
+                .find(|ecn| *ecn as u8 == bytes[1])?,
             framing: [Framing::RoceV2, Framing::RoceV1, Framing::InfiniBand]
                 .into_iter()
-                .find(|framing| *framing as u8 == bytes[41])?,
+                .find(|framing| *framing as u8 == bytes[2])?,
         };
-        let stride = u32::from_ne_bytes(*bytes[32..].first_chunk()?);
-        let kind = [Kind::Bare, Kind::Sealed, Kind::Lent]
-            .into_iter()
-            .find(|kind| *kind as u8 == bytes[42])?;
-        Some(Self { meta, stride, kind })
+        let stride = u32::from_ne_bytes(*bytes[4..].first_chunk()?);
+        Some(Self { meta, stride, kind: Kind::read(bytes[0])? })
     }
 }
 
@@ -94,12 +102,33 @@ pub(super) fn write_train(
         Some(sealer) => {
             sealer.emit_all(train, meta.udp_sport, packets);
         }
-        None => {
-            let mut at = 0;
-            for i in 0..train.count {
-                at += train.emit(i, &mut packets[at..]);
-            }
-        }
+        None => emit_all(train, packets),
+    }
+}
+
+/// Length of the record of a train that is like the one before.
+#[inline]
+pub(super) fn brief_len_of(train: &Train) -> usize {
+    BRIEF + train.total_len()
+}
+
+/// Writes the record of a train, without ICRCs, of which the same is known as of the last that had
+/// none; `out` has the length that [`brief_len_of`] says.
+#[inline]
+pub(super) fn write_brief(train: &Train, out: &mut [u8]) {
+    let Some((head, packets)) = out.split_first_chunk_mut::<BRIEF>() else { return };
+    *head = [0; BRIEF];
+    head[0] = Kind::Again as u8;
+    head[4..].copy_from_slice(&(train.packet_len(0) as u32).to_ne_bytes());
+    emit_all(train, packets);
+}
+
+/// Writes the packets of a train, without ICRCs.
+#[inline]
+fn emit_all(train: &Train, mut out: &mut [u8]) {
+    for i in 0..train.count {
+        let len = train.emit(i, out);
+        out = &mut out[len..];
     }
 }
 
@@ -125,13 +154,22 @@ pub(super) enum Content<'a> {
     Lent(RxMeta, &'a [u8]),
 }
 
-/// Reads a record; `None` if it is none.
+/// Reads a record; `None` if it is none. `last` is what is known of packets that are like others.
 #[inline]
-pub(super) fn read(record: &[u8]) -> Option<Content<'_>> {
-    let (head, bytes) = record.split_first_chunk()?;
-    let RecordMeta { meta, stride, kind } = RecordMeta::read(head)?;
-    if kind == Kind::Lent {
-        return Some(Content::Lent(meta, bytes));
+pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Content<'a>> {
+    let (brief, packets) = record.split_first_chunk::<BRIEF>()?;
+    let (meta, stride, kind, bytes) = if brief[0] == Kind::Again as u8 {
+        let stride = u32::from_ne_bytes(*brief[4..].first_chunk()?);
+        ((*last)?, stride, Kind::Again, packets)
+    } else {
+        let (head, bytes) = record.split_first_chunk()?;
+        let RecordMeta { meta, stride, kind } = RecordMeta::read(head)?;
+        (meta, stride, kind, bytes)
+    };
+    match kind {
+        Kind::Lent => return Some(Content::Lent(meta, bytes)),
+        Kind::Bare => *last = Some(meta),
+        Kind::Sealed | Kind::Again => {}
     }
     let stride = usize::try_from(stride).ok().filter(|&stride| stride > ICRC_LEN)?;
     let train = RxTrain { meta, bytes, stride, trailer: 0, lent: None };
@@ -156,21 +194,41 @@ mod tests {
         let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0, lent: None };
         let mut record = [0; META + 100];
         write_received(&train, &mut record);
-        let Some(Content::Packets(got, true)) = read(&record) else { panic!("sealed packets") };
+        let Some(Content::Packets(got, true)) = read(&record, &mut None) else {
+            panic!("sealed packets")
+        };
         assert_eq!((got.meta, got.bytes, got.stride, got.trailer), (meta, train.bytes, 40, 0));
     }
 
     #[test]
     fn what_is_no_record_is_none() {
-        assert!(read(&[]).is_none());
-        assert!(read(&[0; META]).is_none());
+        let is_one = |record: &[u8]| read(record, &mut None).is_some();
+        assert!(!is_one(&[]));
+        assert!(!is_one(&[0; META]));
         let mut record = [0; META + 20];
-        assert!(read(&record).is_none(), "no stride");
-        record[32] = 20;
-        assert!(read(&record).is_some());
-        record[40] = 3;
-        assert!(read(&record).is_none(), "no such code point");
-        (record[40], record[41]) = (0, 9);
-        assert!(read(&record).is_none(), "no such framing");
+        assert!(!is_one(&record), "no stride");
+        record[4] = 20;
+        assert!(is_one(&record));
+        record[1] = 3;
+        assert!(!is_one(&record), "no such code point");
+        (record[1], record[2]) = (0, 9);
+        assert!(!is_one(&record), "no such framing");
+        (record[2], record[0]) = (0, 4);
+        assert!(!is_one(&record), "no such kind");
+    }
+
+    #[test]
+    fn what_is_like_the_last_needs_a_last() {
+        let meta = RxMeta { udp_sport: 7, hop_limit: 3, ..RxMeta::default() };
+        let mut first = [0; META + 16];
+        RecordMeta { meta, stride: 16, kind: Kind::Bare }.write(first.first_chunk_mut().unwrap());
+        let mut again = [0; BRIEF + 16];
+        (again[0], again[4]) = (Kind::Again as u8, 16);
+        let mut last = None;
+        assert!(read(&again, &mut last).is_none());
+        assert!(read(&first, &mut last).is_some());
+        let Some(Content::Packets(train, false)) = read(&again, &mut last) else { panic!("again") };
+        assert_eq!((train.meta, train.bytes.len(), train.stride), (meta, 16, 16));
+        assert!(read(&again[..BRIEF], &mut last).is_none(), "no packets");
     }
 }
