@@ -189,6 +189,52 @@ fn eight_processes_on_one_address() {
     });
 }
 
+/// Everybody talks to everybody, and when one has had enough nobody is far behind. How far is up to
+/// the scheduler as well, but a process or a pair that starves would be behind by more than this.
+#[test]
+fn eight_processes_among_each_other() {
+    const ALL: usize = 8;
+    with_cable(1500, |cable| {
+        let start = || cable.in_a(|| Process::start(Cable::A4));
+        let mut all: Vec<Process> = (0..ALL).map(|_| start()).collect();
+        let mut ends: Vec<Vec<String>> = Vec::new();
+        for process in &mut all {
+            process.tell(&format!("mesh {}", ALL - 1));
+            let said = (1..ALL).map(|_| process.hear());
+            ends.push(said.map(|s| s.replace("endpoint ", "")).collect());
+        }
+        // The end of `i` for `j` is number `j`, or one less behind its own number.
+        let index = |i: usize, j: usize| if j > i { j - 1 } else { j };
+        for (i, process) in all.iter_mut().enumerate() {
+            for j in (0..ALL).filter(|&j| j != i) {
+                process.tell(&format!("reach {} {}", index(i, j), ends[j][index(j, i)]));
+                assert_eq!(process.hear(), "reached");
+            }
+        }
+        all.iter_mut().for_each(|process| process.tell("run 4000"));
+        // Whoever it is, the others are heard of afterwards.
+        assert_eq!(all[0].result(), "enough");
+        all.iter_mut().for_each(|process| process.tell("counter shm_rx_trains"));
+        let counts: Vec<Vec<u64>> = all
+            .iter_mut()
+            .map(|process| {
+                let said = std::iter::repeat_with(|| process.result()).find(|s| s != "enough");
+                assert!(process.result().starts_with("counter "));
+                let said = said.expect("it goes on until it is heard");
+                said.split(' ').skip(1).map(|n| n.parse().expect("a number")).collect()
+            })
+            .collect();
+        let totals: Vec<u64> = counts.iter().map(|counts| counts.iter().sum()).collect();
+        let mean = totals.iter().sum::<u64>() / ALL as u64;
+        eprintln!("{totals:?}");
+        assert!(totals.iter().all(|total| *total >= mean / 4), "{totals:?}");
+        let pairs = || counts.iter().flatten();
+        assert!(pairs().all(|n| *n >= mean / ALL as u64 / 10), "{counts:?}");
+        all.into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
 /// The process that receives for all dies in the middle; a connection of another one to another
 /// host goes on.
 #[test]

@@ -3,10 +3,12 @@
 
 use std::io::BufRead;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use feroce::cm::{ConnParam, Connector, Listener, Manager};
-use feroce::{Context, Cq, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
+use feroce::{Context, Cq, Cqe, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
 use feroce::{Remote, Rkey, SendOp, SendWr, WcStatus};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::ALL;
 
@@ -36,6 +38,7 @@ pub(crate) fn run(address: &str) {
     };
     say("open");
     let (mut end, mut listener) = (None, None);
+    let mut mesh: Vec<End> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
@@ -47,6 +50,14 @@ pub(crate) fn run(address: &str) {
                 let status = end.exchange(rounds.parse().expect("a number"));
                 say(&format!("{} {}", if status { "done" } else { "lost" }, end.received));
             }
+            ["mesh", count] => {
+                mesh = (0..count.parse().expect("a number")).map(|_| End::new(&context)).collect();
+            }
+            ["reach", i, ref peer @ ..] => {
+                mesh[i.parse::<usize>().expect("a number")].connect(peer);
+                say("reached");
+            }
+            ["run", rounds] => run_mesh(&mut mesh, rounds.parse().expect("a number")),
             ["counter", name] => {
                 let counters = context.link_counters();
                 let value = counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
@@ -71,6 +82,26 @@ pub(crate) fn run(address: &str) {
             _ => panic!("what is {line:?}?"),
         }
     }
+}
+
+/// Exchanges messages with everybody until there is more input, says once that it has completed
+/// `rounds`, and in the end how many it has with each.
+fn run_mesh(mesh: &mut [End], rounds: u64) {
+    let mut is_said = false;
+    loop {
+        mesh.iter_mut().for_each(End::step);
+        if !is_said && mesh.iter().map(|end| end.completed).sum::<u64>() >= rounds {
+            is_said = true;
+            say("enough");
+        }
+        let stdin = std::io::stdin();
+        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::ZERO) == Ok(1) {
+            break;
+        }
+    }
+    let counts: Vec<String> = mesh.iter().map(|end| end.completed.to_string()).collect();
+    say(&format!("counts {}", counts.join(" ")));
 }
 
 fn manager(context: &Context) -> Manager {
@@ -161,16 +192,34 @@ impl End {
                 self.post();
             }
             let done = self.cq.wait().expect("a completion");
-            match done.status {
-                WcStatus::Success => {}
-                WcStatus::RetryExceeded | WcStatus::Flushed => return false,
-                other => panic!("{other:?}"),
+            if !self.on_completion(&done) {
+                return false;
             }
-            if done.wr_id >= SENDS {
-                self.on_sent(done.wr_id - SENDS);
-            } else {
-                self.on_received(done.wr_id, done.byte_len as usize);
-            }
+        }
+        true
+    }
+
+    /// Sends what it may and takes what has come, without waiting.
+    fn step(&mut self) {
+        while self.sent - self.completed < WINDOW {
+            self.post();
+        }
+        while let Some(done) = self.cq.poll_one() {
+            assert!(self.on_completion(&done), "{done:?}");
+        }
+    }
+
+    /// False: the peer is lost.
+    fn on_completion(&mut self, done: &Cqe) -> bool {
+        match done.status {
+            WcStatus::Success => {}
+            WcStatus::RetryExceeded | WcStatus::Flushed => return false,
+            other => panic!("{other:?}"),
+        }
+        if done.wr_id >= SENDS {
+            self.on_sent(done.wr_id - SENDS);
+        } else {
+            self.on_received(done.wr_id, done.byte_len as usize);
         }
         true
     }
