@@ -68,3 +68,8 @@ fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() 
 fn rsockets_are_like_sockets() {
     run("sockets", "127.122.0.8");
 }
+
+#[test]
+fn a_lost_peer_is_noticed() {
+    run("lostpeer", "127.122.0.9");
+}

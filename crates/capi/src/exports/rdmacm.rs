@@ -85,8 +85,8 @@ exports! {
         rdma_write_cm_event => stub::minus_one,
     }
     "RDMACM_1.5" {
-        repoll_create => stub::minus_one,
-        repoll_ctl => stub::minus_one,
-        repoll_wait => stub::minus_one,
+        repoll_create => rsocket::epoll::repoll_create,
+        repoll_ctl => rsocket::epoll::repoll_ctl,
+        repoll_wait => rsocket::epoll::repoll_wait,
     }
 }

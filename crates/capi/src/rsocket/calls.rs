@@ -5,10 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::datagram::Datagram;
-use super::service;
 use super::settings::Settings;
 use super::stream::Stream;
 use super::table::{self, Socket};
+use super::{epoll, service};
 use crate::rdmacm::address;
 use crate::verbs::fault::{Fault, status};
 
@@ -158,6 +158,9 @@ pub(crate) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
+    if epoll::close(fd) {
+        return 0;
+    }
     let closed = table::remove(fd);
     status(closed.map(|socket| {
         match &socket {

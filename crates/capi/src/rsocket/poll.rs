@@ -94,7 +94,7 @@ impl<'a> Set<'a> {
 }
 
 /// What `poll` does, with sockets of ours among the descriptors.
-fn poll(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Fault> {
+pub(super) fn poll(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Fault> {
     let mut set = Set::new(fds);
     if set.sockets.is_empty() {
         return bell::sleep(fds, most);

@@ -1,50 +1,15 @@
-/* rsockets of a process with itself and with a child: what calls answer, and what is refused. */
+/* rsockets of a process with itself: what calls answer, and what is refused. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <rdma/rsocket.h>
-#include <signal.h>
+#include <sys/epoll.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "common.h"
+#define ADDRESS "127.122.0.8"
+#include "sockets.h"
 
 #define FAILS(call, error) CHECK((call) == -1 && errno == (error))
-
-static struct sockaddr_in address(int port)
-{
-    struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
-    CHECK(inet_pton(AF_INET, "127.122.0.8", &sin.sin_addr) == 1);
-    return sin;
-}
-
-/* Listens at a port that is free; says which. */
-static int listener(int *port)
-{
-    struct sockaddr_in sin = address(0);
-    socklen_t len = sizeof sin;
-    int on = 1, fd = rsocket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
-    CHECK(!rsetsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
-    CHECK(!rbind(fd, (struct sockaddr *)&sin, len) && !rlisten(fd, 4) && !rlisten(fd, 4));
-    CHECK(!rgetsockname(fd, (struct sockaddr *)&sin, &len) && len == sizeof sin);
-    CHECK((*port = ntohs(sin.sin_port)));
-    return fd;
-}
-
-/* Connects. Nobody needs to accept for that. */
-static int connected(int port)
-{
-    struct sockaddr_in sin = address(port), own = address(0);
-    int fd = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
-    CHECK(fd >= 0 && !rbind(fd, (struct sockaddr *)&own, sizeof own));
-    CHECK(!rconnect(fd, (struct sockaddr *)&sin, sizeof sin));
-    return fd;
-}
 
 static void pair(int ends[2])
 {
@@ -295,6 +260,54 @@ static void mapping(void)
     CHECK(!rclose(fd) && !rclose(peer) && !rclose(listening));
 }
 
+/* Of rdma-core 65. */
+int repoll_create(int flags);
+int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+int repoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
+
+static void *adds(void *args)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.u32 = 3 };
+    CHECK(!repoll_ctl(((int *)args)[0], EPOLL_CTL_ADD, ((int *)args)[1], &event));
+    return NULL;
+}
+
+static void epolling(void)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.u32 = 1 }, found[4];
+    int ends[2], pipes[2], set = repoll_create(0);
+    char byte;
+    pair(ends);
+    CHECK(set >= 0 && !pipe(pipes));
+    FAILS(repoll_ctl(ends[0], EPOLL_CTL_ADD, ends[1], &event), EBADF);
+    FAILS(repoll_ctl(set, EPOLL_CTL_ADD, set, &event), EINVAL);
+    FAILS(repoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event), ENOENT);
+    FAILS(repoll_ctl(set, 99, ends[0], &event), EINVAL);
+    FAILS(repoll_wait(set, found, 0, 0), EINVAL);
+    CHECK(!repoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event));
+    FAILS(repoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event), EEXIST);
+    event = (struct epoll_event){ .events = EPOLLIN | EPOLLONESHOT, .data.u32 = 2 };
+    CHECK(!repoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event));
+    CHECK(repoll_wait(set, found, 4, 0) == 0 && repoll_wait(set, found, 4, 5) == 0);
+    CHECK(write(pipes[1], "", 1) == 1 && repoll_wait(set, found, 4, -1) == 1);
+    CHECK(found[0].events == EPOLLIN && found[0].data.u32 == 2);
+    CHECK(repoll_wait(set, found, 4, 0) == 0);
+    CHECK(!repoll_ctl(set, EPOLL_CTL_MOD, pipes[0], &event) && rwrite(ends[1], "", 1) == 1);
+    struct pollfd fds = { ends[0], POLLIN, 0 };
+    CHECK(rpoll(&fds, 1, -1) == 1 && repoll_wait(set, found, 4, -1) == 2);
+    CHECK(found[0].data.u32 + found[1].data.u32 == 3 && rread(ends[0], &byte, 1) == 1);
+    CHECK(!repoll_ctl(set, EPOLL_CTL_DEL, pipes[0], NULL));
+    /* Who waits sees what comes later. */
+    CHECK(rwrite(ends[0], "", 1) == 1);
+    pthread_t thread;
+    int args[] = { set, ends[1] };
+    CHECK(!pthread_create(&thread, NULL, adds, args));
+    CHECK(repoll_wait(set, found, 4, -1) == 1 && found[0].data.u32 == 3);
+    CHECK(!pthread_join(thread, NULL) && !rclose(set));
+    FAILS(repoll_wait(set, found, 4, 0), EBADF);
+    CHECK(!rclose(ends[0]) && !rclose(ends[1]) && !close(pipes[0]) && !close(pipes[1]));
+}
+
 static int datagram_socket(struct sockaddr_in *own)
 {
     socklen_t len = sizeof *own;
@@ -344,36 +357,8 @@ static void datagrams(void)
     CHECK(!rclose(fd) && !rclose(peer));
 }
 
-/* A peer that is killed in the middle of a conversation. */
-static void lost_peer(pid_t child, int ports, int port, int listening)
-{
-    char byte;
-    CHECK(write(ports, &port, sizeof port) == sizeof port);
-    int fd = raccept(listening, NULL, NULL);
-    CHECK(fd >= 0 && rread(fd, &byte, 1) == 1);
-    kill(child, SIGKILL);
-    CHECK(waitpid(child, NULL, 0) == child);
-    CHECK(rread(fd, &byte, 1) == -1 && (errno == ETIMEDOUT || errno == ECONNRESET));
-    struct pollfd fds = { fd, POLLIN, 0 };
-    CHECK(rpoll(&fds, 1, -1) == 1 && fds.revents == (POLLIN | POLLERR));
-    CHECK(!rclose(fd) && !rclose(listening));
-}
-
-static void converse(int ports)
-{
-    int port;
-    CHECK(read(ports, &port, sizeof port) == sizeof port);
-    CHECK(rwrite(connected(port), "", 1) == 1);
-    pause();
-}
-
 int main(void)
 {
-    int ports[2], port;
-    CHECK(!pipe(ports));
-    pid_t child = fork();
-    if (!child)
-        converse(ports[0]);
     refused();
     options();
     reading();
@@ -382,7 +367,6 @@ int main(void)
     shutting_down();
     mapping();
     datagrams();
-    int listening = listener(&port);
-    lost_peer(child, ports[1], port, listening);
+    epolling();
     return 0;
 }
