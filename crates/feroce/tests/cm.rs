@@ -10,10 +10,15 @@ use feroce::cm::{
 };
 use feroce::{Access, Device, Error, Qp, QpCap, QpState, SendOp, SendWr, WcStatus};
 
-/// A manager with one device at `127.net.0.number`.
+/// A manager with one device at `127.net.0.number`; or with the one that `FEROCE_TEST_DEVICE`
+/// names, for another backend.
 fn host(net: u8, number: u8) -> (Manager, Ipv4Addr) {
-    let ip = Ipv4Addr::new(127, net, 0, number);
-    (Manager::with([Device::at([ip.into()]).open().unwrap()]).unwrap(), ip)
+    let device = match std::env::var("FEROCE_TEST_DEVICE") {
+        Ok(name) => Device::named(&name).unwrap(),
+        Err(_) => Device::at([Ipv4Addr::new(127, net, 0, number).into()]),
+    };
+    let ip = device.gids().iter().find_map(|gid| gid.as_ipv4()).expect("an address of IPv4");
+    (Manager::with([device.open().unwrap()]).unwrap(), ip.into())
 }
 
 /// The next event, which must be of this kind.
@@ -71,14 +76,14 @@ fn exchange(from: &mut Connection, to: &mut Connection) {
 
 #[test]
 fn connections_carry_data_and_private_data_both_ways() {
-    let ((server, ip), (client, _)) = (host(130, 1), host(130, 2));
+    let ((server, ip), (client, from)) = (host(130, 1), host(130, 2));
     let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
     let to = listener.local_addr();
     let asking =
         std::thread::spawn(move || Connector::new(&client).private_data(b"ask").connect(to));
     let request = listener.accept().unwrap();
     assert_eq!(&request.private_data()[..4], b"ask\0");
-    assert_eq!(request.peer_addr().unwrap().ip(), Ipv4Addr::new(127, 130, 0, 2));
+    assert_eq!(request.peer_addr().unwrap().ip(), from);
     let param = ConnParam { private_data: b"welcome".to_vec(), ..ConnParam::default() };
     let mut there = request.param(param).accept().unwrap();
     let mut here = asking.join().unwrap().unwrap();

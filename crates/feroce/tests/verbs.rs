@@ -68,8 +68,9 @@ fn datagrams_and_multicast() {
     let mut qb = b.pd.ud_qp(&b.cq, &b.cq, cap).create().unwrap();
     qa.activate(qkey).unwrap();
     qb.activate(qkey).unwrap();
-    let dgid = b.context.port().gids[0];
-    let ah = a.pd.create_ah(AddrVec { dgid, ..AddrVec::default() }).unwrap();
+    let sgid_index = a.context.port().first_gid();
+    let dgid = b.context.port().gids[usize::from(sgid_index)];
+    let ah = a.pd.create_ah(AddrVec { dgid, sgid_index, ..AddrVec::default() }).unwrap();
     qb.post_recv([b.mr.recv(1, 0..4096), b.mr.recv(2, 4096..8192)]).unwrap();
     let inline = Data::Inline(InlineBytes::new(b"datagram"));
     let dest = ah.dest(qb.qpn(), qkey);
@@ -82,7 +83,7 @@ fn datagrams_and_multicast() {
 
     let group = Gid::from_ipv4([239, 103, 1, 1]);
     qb.attach_mcast(group).unwrap();
-    let ah = a.pd.create_ah(AddrVec { dgid: group, ..AddrVec::default() }).unwrap();
+    let ah = a.pd.create_ah(AddrVec { dgid: group, sgid_index, ..AddrVec::default() }).unwrap();
     let dest = ah.dest(Qpn::MULTICAST, qkey);
     assert!(matches!(dest, Dest::Ud { .. }));
     qa.post_send([SendWr { dest, ..SendWr::new(4, SendOp::Send, inline) }]).unwrap();

@@ -6,6 +6,8 @@ use anyhow::{Context as _, bail};
 use feroce::cm::{CmId, Manager, PortSpace};
 use feroce::{Context, Device, Error};
 
+use crate::backend;
+
 /// Options of commands that can run both ends.
 #[derive(Debug, clap::Args)]
 pub(super) struct BothArgs {
@@ -27,6 +29,10 @@ impl BothArgs {
     /// Their devices.
     pub(super) fn locals(&self) -> anyhow::Result<(Local, Local)> {
         let (server, client) = match *self.address {
+            [] if backend::is_kernels()? => {
+                let ip = backend::first_address()?;
+                (ip, ip)
+            }
             [] => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into()),
             [server, client] => (server, client),
             _ => bail!("--address: two addresses, as in --address 127.0.0.1,127.0.0.2"),

@@ -3,69 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::task::Poll;
 
-use feroce_cm::rdma::{EventKind, PortSpace};
+use feroce_cm::rdma::PortSpace;
 
-use super::event::{Event, Queued};
+use super::event::Event;
 use super::id::CmId;
-use super::manager::{Manager, ManagerInner};
-use super::shared::{Owner, Shared, Stage};
+use super::soft::SoftChannel;
 use crate::Error;
-use crate::driver::EventQueue;
-
-/// Events that nobody has taken yet.
-#[derive(Debug)]
-pub(super) struct Queue(EventQueue<Queued>);
-
-impl Queue {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(EventQueue::new()?))
-    }
-
-    pub(super) fn push(&self, event: Queued) {
-        self.0.push(event);
-    }
-
-    /// An id is gone: nobody will take its events. Requests that came through it are refused.
-    pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
-        for event in self.0.extract(|event| event.concerns(id)) {
-            manager.refuse(&event);
-        }
-    }
-
-    /// Moves the events of an id to another queue, and the ids of requests that came through it.
-    pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Arc<Self>) {
-        for event in self.0.extract(|event| event.concerns(id)) {
-            if event.listener.is_some() {
-                event.id.lock().queue = Arc::clone(to);
-                let request = Arc::clone(&event.id);
-                to.push(event);
-                // What happened to the connection since then comes after the request.
-                for later in self.0.extract(|event| event.concerns(&request)) {
-                    to.push(later);
-                }
-            } else {
-                to.push(event);
-            }
-        }
-    }
-}
-
-/// Keeps a channel open; when the last is gone, requests that nobody took are refused.
-#[derive(Debug)]
-pub(super) struct ChannelOwner {
-    pub(super) queue: Arc<Queue>,
-    pub(super) manager: Arc<ManagerInner>,
-}
-
-impl Drop for ChannelOwner {
-    fn drop(&mut self) {
-        for event in self.queue.0.extract(|_| true) {
-            self.manager.refuse(&event);
-        }
-    }
-}
+use crate::rdma_core::cm as hard;
 
 /// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
 /// any event loop. Cheap to clone; all clones are the same channel.
@@ -84,101 +29,74 @@ impl Drop for ChannelOwner {
 #[doc(alias = "rdma_event_channel")]
 #[derive(Clone, Debug)]
 pub struct EventChannel {
-    pub(super) owner: Arc<ChannelOwner>,
+    pub(super) side: Side,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Side {
+    Soft(SoftChannel),
+    Hard(Arc<hard::Channel>),
+}
+
+impl From<SoftChannel> for EventChannel {
+    fn from(channel: SoftChannel) -> Self {
+        Self { side: Side::Soft(channel) }
+    }
+}
+
+impl From<Arc<hard::Channel>> for EventChannel {
+    fn from(channel: Arc<hard::Channel>) -> Self {
+        Self { side: Side::Hard(channel) }
+    }
 }
 
 impl EventChannel {
-    pub(super) fn new(manager: &Manager) -> Result<Self, Error> {
-        let queue = Arc::new(Queue::new()?);
-        let manager = Arc::clone(&manager.inner);
-        Ok(Self { owner: Arc::new(ChannelOwner { queue, manager }) })
-    }
-
     /// Makes an id whose events come out here.
     #[doc(alias = "rdma_create_id")]
     pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
-        let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
-        let shared = Shared::new(super::manager::next_number(), space, queue, Default::default());
-        let channel = Arc::clone(&self.owner);
-        Ok(CmId { owner: Owner::new(shared, Arc::clone(manager), channel) })
+        Ok(match &self.side {
+            Side::Soft(channel) => channel.create_id(space)?.into(),
+            Side::Hard(channel) => channel.create_id(space)?.into(),
+        })
     }
 
     /// The next event, if there is one.
     pub fn try_event(&self) -> Option<Event> {
-        loop {
-            let event = self.complete(self.owner.queue.0.try_pop()?);
-            if event.is_some() {
-                return event;
-            }
+        match &self.side {
+            Side::Soft(channel) => channel.try_event(),
+            Side::Hard(channel) => channel.try_event(),
         }
     }
 
     /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
-        loop {
-            let Some(queued) = self.owner.queue.0.pop_wait(timeout_ms)? else { return Ok(None) };
-            let event = self.complete(queued);
-            if event.is_some() {
-                return Ok(event);
-            }
+        match &self.side {
+            Side::Soft(channel) => channel.wait_event(timeout_ms),
+            Side::Hard(channel) => channel.wait_event(timeout_ms),
         }
     }
 
-    /// Resolves with the next event. Runtime-agnostic: the driver thread wakes the task.
+    /// Resolves with the next event. Runtime-agnostic: a thread of ours wakes the task.
     pub async fn event(&self) -> Event {
-        std::future::poll_fn(|cx| {
-            loop {
-                let Some(queued) = self.owner.queue.0.pop_or_register(cx.waker()) else {
-                    return Poll::Pending;
-                };
-                if let Some(event) = self.complete(queued) {
-                    return Poll::Ready(event);
-                }
-            }
-        })
-        .await
-    }
-
-    /// Gives an event the ids that it is about; none if they are gone.
-    fn complete(&self, queued: Queued) -> Option<Event> {
-        let manager = &self.owner.manager;
-        let mut listener = None;
-        let owner = match &queued.listener {
-            None => queued.id.owner(),
-            Some((asked, listen_id)) => {
-                manager.taken(&queued.id, *listen_id);
-                listener = asked.owner().map(|owner| CmId { owner });
-                listener.as_ref().and_then(|_| manager.adopt(&queued.id, &self.owner))
-            }
-        };
-        let Some(owner) = owner else {
-            manager.refuse(&queued);
-            return None;
-        };
-        if queued.kind == EventKind::DeviceRemoval {
-            owner.shared.lock().stage = Stage::Over;
+        match &self.side {
+            Side::Soft(channel) => channel.event().await,
+            Side::Hard(channel) => channel.event().await,
         }
-        Some(Event {
-            kind: queued.kind,
-            id: CmId { owner },
-            listener,
-            status: queued.status,
-            conn: queued.conn,
-            ud: queued.ud,
-            private_data: queued.private_data,
-        })
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.owner.queue.0.fd()
+        match &self.side {
+            Side::Soft(channel) => channel.fd(),
+            Side::Hard(channel) => channel.fd(),
+        }
     }
 }
 
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.owner.queue.0.fd().as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }

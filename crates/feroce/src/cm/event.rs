@@ -1,14 +1,10 @@
 //! What happened to an id.
 
-use std::sync::Arc;
-
-use feroce_cm::ListenId;
 use feroce_cm::rdma::{ConnParam, EventKind};
 use feroce_engine::AddrVec;
 use feroce_wire::{Qkey, Qpn};
 
 use super::id::CmId;
-use super::shared::Shared;
 
 /// How to reach a datagram service or a multicast group.
 #[doc(alias = "rdma_ud_param")]
@@ -40,36 +36,4 @@ pub struct Event {
     pub ud: Option<UdParam>,
     /// What the peer's consumer says, with the zeros that fill it up.
     pub private_data: Vec<u8>,
-}
-
-/// An event that nobody has taken yet. It keeps no id and no device alive.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) kind: EventKind,
-    pub(super) id: Arc<Shared>,
-    pub(super) listener: Option<(Arc<Shared>, ListenId)>,
-    pub(super) status: i32,
-    pub(super) conn: Option<ConnParam>,
-    pub(super) ud: Option<UdParam>,
-    pub(super) private_data: Vec<u8>,
-}
-
-impl Queued {
-    pub(super) fn new(kind: EventKind, id: &Arc<Shared>, status: i32) -> Self {
-        Self {
-            kind,
-            id: Arc::clone(id),
-            listener: None,
-            status,
-            conn: None,
-            ud: None,
-            private_data: Vec::new(),
-        }
-    }
-
-    /// Whether it is about an id, or came through it.
-    pub(super) fn concerns(&self, id: &Arc<Shared>) -> bool {
-        let asked = self.listener.as_ref().map(|(listener, _)| listener);
-        Arc::ptr_eq(&self.id, id) || asked.is_some_and(|asked| Arc::ptr_eq(asked, id))
-    }
 }

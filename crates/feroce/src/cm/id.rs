@@ -1,29 +1,18 @@
 //! Ids: one end of a connection, from address to disconnection.
 
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use feroce_cm::rdma::{self, EventKind, PortSpace, UDP_QKEY, gid_of};
-use feroce_cm::{Accepts, ConnId};
-use feroce_engine::{QpAttr, QpState};
-use feroce_train::Instant;
-use feroce_wire::Psn;
-use feroce_wire::cm::ServiceId;
+use feroce_cm::rdma::{ConnParam, PortSpace};
+use feroce_engine::{QpAttr, QpState, QpType};
+use feroce_wire::Qpn;
 
-use super::channel::EventChannel;
-use super::claim::Claim;
-use super::error::CmError;
-use super::event::{Queued, UdParam};
-use super::service::{Service, tell};
-use super::shared::{Owner, Shared, Stage};
-use super::{attr, mcast};
+use super::channel::{self, EventChannel};
+use super::soft::SoftId;
 use crate::context::Context;
-use crate::driver::State;
-use crate::{Error, sys};
-
-/// Requests that wait for a listener that does not say how many may.
-const DEFAULT_BACKLOG: u32 = 1024;
+use crate::rdma_core::cm as hard;
+use crate::{Error, Qp};
 
 /// A setting of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +47,25 @@ pub enum IdOption {
 #[doc(alias = "rdma_cm_id")]
 #[derive(Clone, Debug)]
 pub struct CmId {
-    pub(super) owner: Arc<Owner>,
+    side: Side,
+}
+
+#[derive(Clone, Debug)]
+enum Side {
+    Soft(SoftId),
+    Hard(Arc<hard::Id>),
+}
+
+impl From<SoftId> for CmId {
+    fn from(id: SoftId) -> Self {
+        Self { side: Side::Soft(id) }
+    }
+}
+
+impl From<Arc<hard::Id>> for CmId {
+    fn from(id: Arc<hard::Id>) -> Self {
+        Self { side: Side::Hard(id) }
+    }
 }
 
 impl PartialEq for CmId {
@@ -75,336 +82,184 @@ impl Hash for CmId {
     }
 }
 
+/// The same call on either side.
+macro_rules! either {
+    ($this:expr, $id:ident => $call:expr) => {
+        match &$this.side {
+            Side::Soft($id) => $call,
+            Side::Hard($id) => $call,
+        }
+    };
+}
+
 /// What is known.
 impl CmId {
     /// A number that no other id of the process has.
     pub fn number(&self) -> u64 {
-        self.owner.shared.number
+        either!(self, id => id.number())
     }
 
     /// Its port space.
     pub fn port_space(&self) -> PortSpace {
-        self.owner.shared.space
+        either!(self, id => id.port_space())
     }
 
     /// Where its events come out.
     pub fn channel(&self) -> EventChannel {
-        let channel = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        EventChannel { owner: Arc::clone(&channel) }
+        either!(self, id => id.channel().into())
     }
 
     /// Our address, once it is bound.
     #[doc(alias = "rdma_get_local_addr")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.shared().lock().local
+        either!(self, id => id.local_addr())
     }
 
     /// The peer's address, once it is known.
     #[doc(alias = "rdma_get_peer_addr")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.shared().lock().peer
+        either!(self, id => id.peer_addr())
     }
 
     /// The device, once an address has chosen one.
     pub fn context(&self) -> Option<&Context> {
-        self.owner.context.get()
+        either!(self, id => id.context())
     }
 
     /// The attributes that a queue pair of this connection needs to get into a state.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
-        let (conn, is_datagrams) = {
-            let inner = self.shared().lock();
-            (inner.conn, self.is_datagrams())
-        };
-        let known = self.with_service(|s, _, _| {
-            let most = s.engine.config().limits.max_rd_atomic;
-            let plan = conn.and_then(|conn| s.cm.as_ref()?.manager.plan(conn).copied());
-            Ok(match (is_datagrams, state, plan) {
-                (true, QpState::Init, _) => Some(QpAttr::init_ud(UDP_QKEY)),
-                (true, QpState::Rtr, _) => Some(QpAttr::to(QpState::Rtr)),
-                (true, QpState::Rts, _) => Some(QpAttr::rts_unreliable(Psn::new(0))),
-                (false, QpState::Init, None) => Some(QpAttr::init(Default::default())),
-                (false, _, Some(plan)) => attr::connected(&plan, s.engine.gids(), most, state),
-                _ => None,
-            })
-        })?;
-        known.ok_or_else(|| CmError::WrongState.into())
+        either!(self, id => id.qp_attr(state))
+    }
+
+    /// The parameters with which a request is granted exactly as asked.
+    pub fn offered(&self) -> Option<ConnParam> {
+        either!(self, id => id.offered())
     }
 }
 
 /// What is to be done.
 impl CmId {
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.owner.shared
-    }
-
-    pub(super) fn is_datagrams(&self) -> bool {
-        self.owner.shared.space == PortSpace::Udp
-    }
-
     /// Changes a setting; only before it is used.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
-        let mut inner = self.shared().lock();
-        match option {
-            IdOption::Tos(tos) => inner.options.tos = tos,
-            IdOption::AckTimeout(code) => inner.options.ack_timeout = Some(code & 31),
-            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) if inner.stage != Stage::Idle => {
-                return Err(CmError::WrongState.into());
-            }
-            IdOption::ReuseAddr(on) => inner.options.reuse_addr = on,
-            IdOption::AfOnly(on) => inner.options.af_only = on,
-        }
-        Ok(())
+        either!(self, id => id.set_option(option))
     }
 
     /// Takes an address; port 0 is any, and the unspecified address all.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        if self.shared().lock().stage != Stage::Idle {
-            return Err(CmError::WrongState.into());
-        }
-        let is_anywhere = addr.ip().is_unspecified();
-        let context =
-            (!is_anywhere).then(|| self.owner.manager.context_for(addr.ip())).transpose()?;
-        let random = sys::random_u64()? as u32;
-        let mut inner = self.shared().lock();
-        let how = (inner.options.reuse_addr, inner.options.af_only);
-        let space = self.port_space();
-        let mut ports = self.owner.manager.ports();
-        let binding =
-            ports.bind(space, addr.ip(), addr.port(), how, random).map_err(CmError::from)?;
-        // Only now: who cannot have the address may still take another.
-        context.into_iter().for_each(|context| self.choose(context));
-        let mut local = addr;
-        local.set_port(binding.port());
-        inner.binding = Some(binding);
-        inner.local = Some(local);
-        inner.stage = Stage::Bound;
-        Ok(())
+        either!(self, id => id.bind(addr))
     }
 
-    /// The device is decided, unless it was before.
-    fn choose(&self, context: Context) {
-        let _ = self.owner.context.set(context);
-    }
-
-    /// Finds the device that leads to a peer. Event: address resolved, or address error. The
-    /// kernel knows at once, so that the time limit is never reached.
+    /// Finds the device that leads to a peer. Event: address resolved, or address error. Our own
+    /// adapter knows at once, so that the time limit is never reached.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
         dst: SocketAddr,
-        _timeout_ms: u32,
+        timeout_ms: u32,
     ) -> Result<(), Error> {
-        let (stage, local) = {
-            let inner = self.shared().lock();
-            (inner.stage, inner.local)
-        };
-        if !matches!(stage, Stage::Idle | Stage::Bound) {
-            return Err(CmError::WrongState.into());
-        }
-        let src = local.or(src).filter(|src| !src.ip().is_unspecified() || src.port() != 0);
-        let fixed = src.filter(|src| !src.ip().is_unspecified());
-        match self.find_way(stage, src, fixed, dst) {
-            Ok(()) => {
-                tell(Queued::new(EventKind::AddrResolved, self.shared(), 0));
-                Ok(())
-            }
-            Err(Error::Cm(CmError::Route(e))) => {
-                let errno = e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
-                tell(Queued::new(EventKind::AddrError, self.shared(), -errno));
-                Ok(())
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    fn find_way(
-        &self,
-        stage: Stage,
-        src: Option<SocketAddr>,
-        fixed: Option<SocketAddr>,
-        dst: SocketAddr,
-    ) -> Result<(), Error> {
-        // Groups have no port that the kernel could be asked for; an address that is bound will do.
-        let ip = match fixed {
-            Some(fixed) if dst.ip().is_multicast() => fixed.ip(),
-            _ => self.owner.manager.source_for(fixed, dst)?,
-        };
-        let mut local = SocketAddr::new(ip, src.map_or(0, |src| src.port()));
-        if let (SocketAddr::V6(local), SocketAddr::V6(dst)) = (&mut local, dst)
-            && local.ip().is_unicast_link_local()
-        {
-            local.set_scope_id(dst.scope_id());
-        }
-        if stage == Stage::Idle {
-            self.bind(local)?;
-        } else {
-            self.choose(self.owner.manager.context_for(ip)?);
-        }
-        let mut inner = self.shared().lock();
-        let port = inner.binding.map_or(0, |binding| binding.port());
-        local.set_port(port);
-        inner.local = Some(local);
-        inner.peer = Some(dst);
-        inner.stage = Stage::AddrResolved;
-        Ok(())
+        either!(self, id => id.resolve_addr(src, dst, timeout_ms))
     }
 
     /// Finds the route; on Ethernet there is nothing to find. Event: route resolved.
     #[doc(alias = "rdma_resolve_route")]
-    pub fn resolve_route(&self, _timeout_ms: u32) -> Result<(), Error> {
-        let mut inner = self.shared().lock();
-        if inner.stage != Stage::AddrResolved {
-            return Err(CmError::WrongState.into());
-        }
-        inner.stage = Stage::RouteResolved;
-        drop(inner);
-        tell(Queued::new(EventKind::RouteResolved, self.shared(), 0));
-        Ok(())
+    pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
+        either!(self, id => id.resolve_route(timeout_ms))
     }
 
     /// Listens; at most `backlog` requests wait to be taken from the channel, or very many if it is
     /// zero. Events: connect requests.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        if self.shared().lock().stage == Stage::Idle {
-            self.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
-        }
-        let (local, binding, af_only) = {
-            let inner = self.shared().lock();
-            let (Stage::Bound, Some(local), Some(binding)) =
-                (inner.stage, inner.local, inner.binding)
-            else {
-                return Err(CmError::WrongState.into());
-            };
-            (local, binding, inner.options.af_only)
-        };
-        self.owner.manager.ports().listen(binding).map_err(CmError::from)?;
-        let (accepts, fixed) = match (local.ip(), self.context()) {
-            (ip, Some(context)) => (Accepts::Only(gid_of(ip)), Some(context)),
-            (IpAddr::V4(_), None) => (Accepts::Ipv4, None),
-            (IpAddr::V6(_), None) if af_only => (Accepts::Ipv6, None),
-            (IpAddr::V6(_), None) => (Accepts::Any, None),
-        };
-        let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
-        let service = ServiceId::ip(self.port_space(), local.port());
-        let listen = |contexts: &[Context]| self.listen_on(contexts, service, accepts, backlog);
-        if let Some(context) = fixed {
-            return listen(std::slice::from_ref(context));
-        }
-        // First where a peer may already be on its way: to look for devices takes its time.
-        let open = self.owner.manager.open();
-        listen(&open)?;
-        let mut others = self.owner.manager.all()?;
-        others.retain(|other| !open.iter().any(|known| Arc::ptr_eq(&known.inner, &other.inner)));
-        listen(&others)
-    }
-
-    /// Listens on these devices.
-    fn listen_on(
-        &self,
-        contexts: &[Context],
-        service: ServiceId,
-        accepts: Accepts,
-        backlog: u32,
-    ) -> Result<(), Error> {
-        let id = self.shared();
-        let claims = contexts.iter().map(|context| Claim::all(context, service, accepts));
-        let claims: Vec<Vec<Claim>> = claims.collect::<Result<_, _>>()?;
-        {
-            let mut inner = id.lock();
-            inner.stage = Stage::Listening;
-            inner.claims.extend(claims.into_iter().flatten());
-        }
-        for context in contexts {
-            let listener = context.driver()?.control(|s, now| match &mut s.cm {
-                Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
-                None => Err(CmError::DeviceGone),
-            })?;
-            id.lock().listens.push((Arc::downgrade(context.soft()?), listener));
-        }
-        Ok(())
+        either!(self, id => id.listen(backlog))
     }
 
     /// Lets events come out of another channel from now on, those that wait included.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
-        let to = Arc::clone(&channel.owner.queue);
-        let from = std::mem::replace(&mut self.shared().lock().queue, Arc::clone(&to));
-        if !Arc::ptr_eq(&from, &to) {
-            from.migrate(self.shared(), &to);
+        match (&self.side, &channel.side) {
+            (Side::Soft(id), channel::Side::Soft(channel)) => id.migrate(channel),
+            (Side::Hard(id), channel::Side::Hard(channel)) => id.migrate(channel),
+            _ => Err(Error::Unsupported("event channels of the other backend")),
         }
-        let mut owner = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *owner, Arc::clone(&channel.owner));
-        drop(owner);
-        drop(old);
-        Ok(())
+    }
+
+    /// Gives it an event channel of its own.
+    pub(super) fn move_out(&self) -> Result<(), Error> {
+        either!(self, id => id.migrate(&id.another_channel()?))
+    }
+
+    /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
+    /// INIT now, a datagram one to RTS. Whoever drops the queue pair before the id calls
+    /// [`CmId::release_qp`] first.
+    #[doc(alias = "rdma_create_qp")]
+    pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
+        either!(self, id => id.use_qp(qp))
+    }
+
+    /// The same for a queue pair of which only the number is at hand; our own adapter knows it.
+    pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
+        match &self.side {
+            Side::Soft(id) => id.use_qpn(qpn, qp_type, srq),
+            Side::Hard(_) => Err(Error::Unsupported("queue pairs known by number")),
+        }
+    }
+
+    /// The id has no queue pair any more; it goes where its owner takes it.
+    #[doc(alias = "rdma_destroy_qp")]
+    pub fn release_qp(&self) {
+        either!(self, id => id.release_qp());
+    }
+
+    /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
+    /// response if the id has no queue pair; rejected, unreachable, connect error.
+    ///
+    /// With the kernel's drivers, the connection is there when the event is taken and not before:
+    /// the queue pair is brought up then.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
+        either!(self, id => id.connect(param))
+    }
+
+    /// Accepts a request. Event: established, on connections; a datagram service needs none.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+        either!(self, id => id.accept(param))
+    }
+
+    /// Refuses a request, or an answer.
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        either!(self, id => id.reject(private_data))
+    }
+
+    /// Completes a connection on an id without queue pair, after a connect response; or says that
+    /// data came before the peer's word that it is ready.
+    #[doc(alias = "rdma_establish")]
+    #[doc(alias = "rdma_notify")]
+    pub fn establish(&self) -> Result<(), Error> {
+        either!(self, id => id.establish())
+    }
+
+    /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<(), Error> {
+        either!(self, id => id.disconnect())
     }
 
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
-        let not_a_group = CmError::Address("not a multicast address");
-        let mgid = rdma::mgid(group).ok_or(not_a_group)?;
-        let ud = self.with_service(|s, _, id| {
-            let (qp, local, tos) = {
-                let inner = id.lock();
-                (inner.qp, inner.local, inner.options.tos)
-            };
-            let local = local.ok_or(CmError::WrongState)?;
-            if !send_only {
-                mcast::join(s, qp, mgid)?;
-            }
-            id.lock().groups.push((mgid, !send_only));
-            let av = attr::datagram_path(s.engine.gids(), gid_of(local.ip()), mgid, tos);
-            Ok(UdParam { av, qpn: rdma::MULTICAST_QPN, qkey: UDP_QKEY })
-        })?;
-        let event = Queued::new(EventKind::MulticastJoin, self.shared(), 0);
-        tell(Queued { ud: Some(ud), ..event });
-        Ok(())
+        either!(self, id => id.join_multicast(group, send_only))
     }
 
     /// Leaves a multicast group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
-        let not_a_group = CmError::Address("not a multicast address");
-        let mgid = rdma::mgid(group).ok_or(not_a_group)?;
-        self.with_service(|s, _, id| {
-            let mut inner = id.lock();
-            let at = inner.groups.iter().position(|(gid, _)| *gid == mgid);
-            let (_, receives) = inner.groups.remove(at.ok_or(CmError::WrongState)?);
-            let qp = inner.qp;
-            drop(inner);
-            if receives {
-                mcast::leave(s, qp, mgid);
-            }
-            Ok(())
-        })
-    }
-
-    /// Runs under the lock of the device.
-    pub(super) fn with_service<R>(
-        &self,
-        f: impl FnOnce(&mut State, Instant, &Arc<Shared>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let context = self.context().ok_or(CmError::WrongState)?;
-        context.driver()?.control(|s, now| f(s, now, self.shared()))
-    }
-
-    /// Runs under the lock of the device, on the connection.
-    pub(super) fn with_conn<R>(
-        &self,
-        f: impl FnOnce(&mut Service, Instant, ConnId, &Arc<Shared>) -> Result<R, CmError>,
-    ) -> Result<R, Error> {
-        self.with_service(|s, now, id| {
-            let conn = id.lock().conn.ok_or(CmError::WrongState)?;
-            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
-            Ok(f(cm, now, conn, id)?)
-        })
+        either!(self, id => id.leave_multicast(group))
     }
 }

@@ -22,19 +22,13 @@
 //! Below them is what programs know from `librdmacm`, call by call: an [`EventChannel`] of a
 //! [`Manager`] makes [`CmId`]s, and tells what happens to them as [`Event`]s.
 
-mod attr;
 mod channel;
-mod claim;
-mod connect;
 mod error;
 mod event;
-mod gsi;
 mod id;
 mod manager;
-mod mcast;
 mod people;
-mod service;
-mod shared;
+mod soft;
 
 pub use channel::EventChannel;
 pub use error::CmError;
@@ -42,6 +36,7 @@ pub use event::{Event, UdParam};
 pub use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
 pub use feroce_wire::cm::RejReason;
 pub use id::{CmId, IdOption};
+pub(crate) use manager::Opener;
 pub use manager::{Manager, Timing};
 pub use people::{Connection, Connector, Listener, Request};
-pub(crate) use service::Service;
+pub(crate) use soft::{Service, next_number};

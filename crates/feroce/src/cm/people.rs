@@ -139,6 +139,8 @@ impl Connector {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, 0)?;
         wait_for(&id, EventKind::AddrResolved)?;
+        id.resolve_route(0)?;
+        wait_for(&id, EventKind::RouteResolved)?;
         let (qp, pd) = self.ask(&id)?;
         let private_data = wait_for(&id, EventKind::Established)?.private_data;
         Ok(Connection { id, qp, pd, private_data })
@@ -149,16 +151,15 @@ impl Connector {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, 0)?;
         event_of(&id, EventKind::AddrResolved).await?;
+        id.resolve_route(0)?;
+        event_of(&id, EventKind::RouteResolved).await?;
         let (qp, pd) = self.ask(&id)?;
         let private_data = event_of(&id, EventKind::Established).await?.private_data;
         Ok(Connection { id, qp, pd, private_data })
     }
 
-    /// Sends the request on an id whose address is resolved.
+    /// Sends the request on an id that knows the way.
     fn ask(&self, id: &CmId) -> Result<(Qp, Pd), Error> {
-        id.resolve_route(0)?;
-        // The route is known at once.
-        id.channel().try_event();
         let made = Connection::prepare(id, self.cap)?;
         id.connect(&self.param)?;
         Ok(made)
@@ -234,7 +235,7 @@ impl Request {
         }
         let Event { id, private_data, .. } = event;
         // From now on its events concern only the connection.
-        id.migrate(&EventChannel::new(&Manager { inner: id.owner.manager.clone() })?)?;
+        id.move_out()?;
         let cap = QpCap::new(DEPTH, DEPTH);
         Ok(Some(Self { id, private_data, param: None, cap }))
     }

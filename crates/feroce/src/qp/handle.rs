@@ -98,6 +98,14 @@ impl QpHandle {
         Self { inner: Arc::new(QpInner { qpn, psn, qp_type, side, pd, uses, life }) }
     }
 
+    /// The queue pair, if it is one of the kernel's drivers.
+    pub(crate) fn hard(&self) -> Option<&Arc<rdma_core::Qp>> {
+        match &self.inner.side {
+            Side::Soft(_) => None,
+            Side::Hard(hard) => Some(hard),
+        }
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.inner.qpn

@@ -135,7 +135,7 @@ impl Drop for Open {
 #[derive(Debug)]
 pub(crate) struct Adapter {
     // First, so that its thread is gone before the device is closed.
-    pub(super) watcher: Watcher,
+    _watcher: Watcher,
     pub(super) open: Arc<Open>,
     name: String,
     attr: DeviceAttr,
@@ -171,7 +171,7 @@ impl Adapter {
         let dispatch = Arc::new(Mutex::new(Dispatch::default()));
         let watcher = Watcher::start(&open, name, &dispatch, port.gids.clone())?;
         Ok(Arc::new(Self {
-            watcher,
+            _watcher: watcher,
             open,
             name: name.to_owned(),
             attr,

@@ -99,7 +99,7 @@ impl SendChain {
         // From here on the elements do not move.
         let pieces = |wr: &SendWr| match &wr.data {
             Data::Sges(sges) => sges.as_slice().len(),
-            Data::Inline(_) => 1,
+            Data::Inline(bytes) => usize::from(!bytes.as_slice().is_empty()),
         };
         self.sges.reserve(group.iter().map(pieces).sum());
         for wr in group {
@@ -113,9 +113,12 @@ impl SendChain {
             match &wr.data {
                 Data::Sges(sges) => self.sges.extend(sges.as_slice().iter().map(work::sge)),
                 Data::Inline(bytes) => {
-                    let bytes = bytes.as_slice();
-                    let addr = bytes.as_ptr().expose_provenance() as u64;
-                    self.sges.push(ibv_sge { addr, length: bytes.len() as u32, lkey: 0 });
+                    let bytes = Some(bytes.as_slice()).filter(|bytes| !bytes.is_empty());
+                    self.sges.extend(bytes.map(|bytes| ibv_sge {
+                        addr: bytes.as_ptr().expose_provenance() as u64,
+                        length: bytes.len() as u32,
+                        lkey: 0,
+                    }));
                 }
             }
             self.wrs.push(out);

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +20,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::adapter::{Adapter, Open};
 use super::describe::{self, Plain};
 use super::handle::Handle;
+use super::reactor::{readable, wake_when_readable};
 use crate::Error;
 use crate::driver::Dispatch;
 
 /// Makes calls of the library that read from a descriptor of its own return at once.
-fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
@@ -88,8 +89,7 @@ impl Channel {
     pub(crate) fn event_or_register(&self, waker: &Waker) -> Option<CqId> {
         let found = self.try_event();
         if found.is_none() {
-            // The thread looks at the descriptor, so that it does not matter what came meanwhile.
-            self.adapter.watcher.wake_when_readable(self.fd, waker);
+            wake_when_readable(self.fd, waker);
         }
         found
     }
@@ -130,7 +130,7 @@ fn number_in(context: *mut c_void) -> u32 {
     context.addr() as u32
 }
 
-/// A thread that takes asynchronous events, and that wakes tasks which wait for a descriptor.
+/// A thread that takes asynchronous events.
 #[derive(Debug)]
 pub(super) struct Watcher {
     shared: Arc<Shared>,
@@ -141,8 +141,6 @@ pub(super) struct Watcher {
 struct Shared {
     stop: AtomicBool,
     wake: EventFd,
-    /// Who waits for which descriptor.
-    waiting: Mutex<Vec<(RawFd, Waker)>>,
 }
 
 impl Watcher {
@@ -159,7 +157,6 @@ impl Watcher {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            waiting: Mutex::default(),
         });
         let (open, dispatch) = (Arc::clone(open), Arc::clone(dispatch));
         let listener = Listener { open, fd, dispatch, gids };
@@ -169,23 +166,13 @@ impl Watcher {
             .spawn(move || watched.run(listener))?;
         Ok(Self { shared, thread: Some(thread) })
     }
-
-    fn wake_when_readable(&self, fd: RawFd, waker: &Waker) {
-        let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push((fd, waker.clone()));
-        drop(waiting);
-        let _ = self.shared.wake.write(1);
-    }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         let _ = self.shared.wake.write(1);
-        // A task that it woke may have held the device.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed already.
             let _ = thread.join();
         }
@@ -194,36 +181,12 @@ impl Drop for Watcher {
 
 impl Shared {
     fn run(&self, mut listener: Listener) {
+        let own = self.wake.as_fd().as_raw_fd();
         while !self.stop.load(Ordering::Acquire) {
-            let waiting: Vec<RawFd> = {
-                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                waiting.iter().map(|(fd, _)| *fd).collect()
-            };
-            let pollfd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let own = [std::os::fd::AsRawFd::as_raw_fd(&self.wake.as_fd()), listener.fd];
-            let mut fds: Vec<libc::pollfd> = own.into_iter().chain(waiting).map(pollfd).collect();
-            // SAFETY: as many entries as it says. A descriptor that was closed meanwhile is
-            // reported as invalid, and whoever waited for it looks for itself.
-            unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
-            let _ = self.wake.read();
-            if fds[1].revents != 0 {
+            if readable(&[own, listener.fd]).contains(&listener.fd) {
                 listener.take_all();
             }
-            let ready: Vec<RawFd> =
-                fds[2..].iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
-            self.wake(&ready);
         }
-    }
-
-    /// Wakes whoever waits for one of these.
-    fn wake(&self, ready: &[RawFd]) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (woken, rest) =
-            std::mem::take(&mut *waiting).into_iter().partition(|(fd, _)| ready.contains(fd));
-        *waiting = rest;
-        drop(waiting);
-        let woken: Vec<(RawFd, Waker)> = woken;
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 

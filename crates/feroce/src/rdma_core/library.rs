@@ -81,6 +81,46 @@ functions! {
     }
 }
 
+functions! {
+    /// Functions of librdmacm.
+    Rdmacm {
+        rdma_create_event_channel: fn() -> *mut rdma_event_channel,
+        rdma_destroy_event_channel: fn(*mut rdma_event_channel),
+        rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int,
+        rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int,
+        rdma_create_id: fn(
+            *mut rdma_event_channel,
+            *mut *mut rdma_cm_id,
+            *mut c_void,
+            rdma_port_space
+        ) -> c_int,
+        rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int,
+        rdma_migrate_id: fn(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int,
+        rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int,
+        rdma_bind_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int,
+        rdma_resolve_addr:
+            fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int,
+        rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int,
+        rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int,
+        rdma_init_qp_attr: fn(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int,
+        rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int,
+        rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int,
+        rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int,
+        rdma_establish: fn(*mut rdma_cm_id) -> c_int,
+        rdma_notify: fn(*mut rdma_cm_id, ibv_event_type) -> c_int,
+        rdma_disconnect: fn(*mut rdma_cm_id) -> c_int,
+        rdma_join_multicast_ex:
+            fn(*mut rdma_cm_id, *mut rdma_cm_join_mc_attr_ex, *mut c_void) -> c_int,
+        rdma_leave_multicast: fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int,
+    }
+}
+
+/// librdmacm, as [`verbs`].
+pub(super) fn rdmacm(directory: Option<&Path>) -> Result<&'static Rdmacm, Error> {
+    static RDMACM: OnceLock<Rdmacm> = OnceLock::new();
+    load(&RDMACM, directory, "librdmacm.so.1", Rdmacm::find)
+}
+
 /// libibverbs. It stays once it is there: its providers have threads and tables of their own. So
 /// the first who asks says in which directory it is, if not where the system looks.
 pub(super) fn verbs(directory: Option<&Path>) -> Result<&'static Verbs, Error> {

@@ -4,11 +4,12 @@
 //! depends on them. What is here are objects of C with a safe face: each public type of the crate
 //! holds either one of ours or one of these, and calls it.
 //!
-//! - [`library`] opens `libibverbs.so.1` and knows its functions.
+//! - [`library`] opens the libraries and knows their functions.
 //! - [`handle`] is an object of C that may be used by many and destroyed by one.
 //! - [`adapter`] is an open device, [`describe`] says what it is like.
 //! - [`memory`], [`queues`] and [`events`] are what is made from it, [`work`] turns requests and
 //!   completions into those of C and back.
+//! - [`cm`] are connections, by way of `librdmacm.so.1`.
 //!
 //! All `unsafe` code of the backend rests on three promises. Functions have the signatures of their
 //! manual pages. The library is safe to call from any thread, as rdma-core says of itself. And an
@@ -17,12 +18,14 @@
 
 mod adapter;
 mod chain;
+pub(crate) mod cm;
 mod describe;
 mod events;
 mod handle;
 mod library;
 mod memory;
 mod queues;
+mod reactor;
 mod work;
 
 pub(crate) use adapter::{Adapter, list};

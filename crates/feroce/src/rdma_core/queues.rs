@@ -273,6 +273,15 @@ impl Qp {
         }
     }
 
+    /// Changes attributes that come from the library itself.
+    pub(super) fn modify_as_told(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<(), Error> {
+        let verbs = self.adapter.open.verbs;
+        self.handle.call("ibv_modify_qp", |qp| {
+            // SAFETY: a queue pair that lives, and attributes of ours.
+            unsafe { (verbs.ibv_modify_qp)(qp, attr, mask) }
+        })
+    }
+
     /// Its attributes and how it was made.
     pub(crate) fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
         // What drivers answer for all of these.

@@ -181,7 +181,7 @@ pub(super) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
     }
 }
 
-fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
+pub(super) fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
     let grh = &attr.grh;
     AddrVec {
         // SAFETY: every bit pattern is an address.
@@ -243,6 +243,38 @@ pub(super) fn shown(attr: &ibv_qp_attr) -> QpAttr {
         sq_psn: Some(Psn::new(attr.sq_psn)),
         dest_qpn: Some(Qpn::new(attr.dest_qp_num)),
         alt_path: None,
+    }
+}
+
+/// Attributes of which only those count that the mask names.
+pub(super) fn masked(attr: &ibv_qp_attr, mask: c_int) -> QpAttr {
+    let mask = mask.cast_unsigned();
+    let all = shown(attr);
+    macro_rules! given {
+        ($($member:ident: $bit:ident,)*) => {
+            QpAttr {
+                $($member: all.$member.filter(|_| mask & $bit != 0),)*
+                ..QpAttr::default()
+            }
+        };
+    }
+    given! {
+        state: IBV_QP_STATE,
+        access: IBV_QP_ACCESS_FLAGS,
+        pkey_index: IBV_QP_PKEY_INDEX,
+        port: IBV_QP_PORT,
+        qkey: IBV_QP_QKEY,
+        av: IBV_QP_AV,
+        path_mtu: IBV_QP_PATH_MTU,
+        timeout: IBV_QP_TIMEOUT,
+        retry_cnt: IBV_QP_RETRY_CNT,
+        rnr_retry: IBV_QP_RNR_RETRY,
+        rq_psn: IBV_QP_RQ_PSN,
+        max_rd_atomic: IBV_QP_MAX_QP_RD_ATOMIC,
+        max_dest_rd_atomic: IBV_QP_MAX_DEST_RD_ATOMIC,
+        min_rnr_timer: IBV_QP_MIN_RNR_TIMER,
+        sq_psn: IBV_QP_SQ_PSN,
+        dest_qpn: IBV_QP_DEST_QPN,
     }
 }
 

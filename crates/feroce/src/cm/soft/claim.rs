@@ -9,8 +9,8 @@ use feroce_link::Member;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
 
-use super::error::CmError;
 use crate::Error;
+use crate::cm::CmError;
 use crate::context::Context;
 
 /// While it lives, requests for a service at an address come to this process and to no other.

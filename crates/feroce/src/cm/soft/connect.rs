@@ -10,24 +10,23 @@ use feroce_wire::cm::{RejReason, ServiceId};
 use feroce_wire::{Psn, Qpn};
 
 use super::attr;
-use super::error::CmError;
-use super::id::CmId;
+use super::id::SoftId;
 use super::shared::{IdQp, Inner, Stage};
+use crate::cm::CmError;
 use crate::driver::State;
 use crate::{Context, Error, Qp, sys};
 
 /// Connecting and disconnecting.
-impl CmId {
+impl SoftId {
     /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
     /// INIT now, a datagram one to RTS. Whoever drops the queue pair before the id calls
-    /// [`CmId::release_qp`] first.
-    #[doc(alias = "rdma_create_qp")]
-    pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
+    /// [`SoftId::release_qp`] first.
+    pub(crate) fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
         self.use_qpn(qp.qpn(), qp.qp_type(), qp.handle().srq().is_some())
     }
 
     /// The same for a queue pair of which only the number is at hand.
-    pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
+    pub(crate) fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
         if (qp_type == QpType::Ud) != self.is_datagrams() {
             return Err(CmError::NoQp.into());
         }
@@ -48,8 +47,7 @@ impl CmId {
     }
 
     /// The id has no queue pair any more; it goes where its owner takes it.
-    #[doc(alias = "rdma_destroy_qp")]
-    pub fn release_qp(&self) {
+    pub(crate) fn release_qp(&self) {
         let Some(qp) = self.shared().lock().qp.take() else { return };
         if let Some(Ok(driver)) = self.context().map(Context::driver) {
             driver.control(|s, _| {
@@ -62,8 +60,7 @@ impl CmId {
 
     /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
     /// response if the id has no queue pair; rejected, unreachable, connect error.
-    #[doc(alias = "rdma_connect")]
-    pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
+    pub(crate) fn connect(&self, param: &ConnParam) -> Result<(), Error> {
         let (src, dst) = {
             let inner = self.shared().lock();
             match (inner.stage, inner.local, inner.peer) {
@@ -134,8 +131,7 @@ impl CmId {
     }
 
     /// Accepts a request. Event: established, on connections; a datagram service needs none.
-    #[doc(alias = "rdma_accept")]
-    pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+    pub(crate) fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         self.with_service(|s, now, id| {
             let (conn, qp) = {
                 let inner = id.lock();
@@ -171,14 +167,13 @@ impl CmId {
     }
 
     /// The parameters with which a request is granted exactly as asked.
-    pub fn offered(&self) -> Option<ConnParam> {
+    pub(crate) fn offered(&self) -> Option<ConnParam> {
         let offer = self.shared().lock().offer.clone()?;
         Some(ConnParam { private_data: Vec::new(), qpn: Qpn::default(), srq: false, ..offer })
     }
 
     /// Refuses a request, or an answer.
-    #[doc(alias = "rdma_reject")]
-    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let private_data = fill(private_data).map_err(CmError::from)?;
         self.with_conn(|cm, now, conn, id| {
             cm.manager.reject(now, conn, RejReason::CONSUMER, &private_data)?;
@@ -189,9 +184,7 @@ impl CmId {
 
     /// Completes a connection on an id without queue pair, after a connect response; or says that
     /// data came before the peer's word that it is ready.
-    #[doc(alias = "rdma_establish")]
-    #[doc(alias = "rdma_notify")]
-    pub fn establish(&self) -> Result<(), Error> {
+    pub(crate) fn establish(&self) -> Result<(), Error> {
         self.with_conn(|cm, _, conn, id| {
             if id.lock().stage == Stage::Responded {
                 cm.manager.ready(conn)?;
@@ -203,8 +196,7 @@ impl CmId {
     }
 
     /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
-    #[doc(alias = "rdma_disconnect")]
-    pub fn disconnect(&self) -> Result<(), Error> {
+    pub(crate) fn disconnect(&self) -> Result<(), Error> {
         self.with_service(|s, now, id| {
             let (conn, qp) = {
                 let inner = id.lock();

@@ -16,11 +16,12 @@ use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, 
 use feroce_wire::{Gid, Psn, Qpn};
 
 use super::attr;
-use super::event::{Queued, UdParam};
 use super::gsi::Gsi;
 use super::manager::next_number;
+use super::queued::Queued;
 use super::shared::{Shared, Stage};
 use crate::Error;
+use crate::cm::UdParam;
 use crate::context::Soft;
 
 /// The manager of a device and who its events are for.

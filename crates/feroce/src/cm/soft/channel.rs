@@ -1,0 +1,162 @@
+//! Event channels.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::Poll;
+
+use feroce_cm::rdma::{EventKind, PortSpace};
+
+use super::id::SoftId;
+use super::manager::{ManagerInner, SoftManager};
+use super::queued::Queued;
+use super::shared::{Owner, Shared, Stage};
+use crate::Error;
+use crate::cm::Event;
+use crate::driver::EventQueue;
+
+/// Events that nobody has taken yet.
+#[derive(Debug)]
+pub(super) struct Queue(EventQueue<Queued>);
+
+impl Queue {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(EventQueue::new()?))
+    }
+
+    pub(super) fn push(&self, event: Queued) {
+        self.0.push(event);
+    }
+
+    /// An id is gone: nobody will take its events. Requests that came through it are refused.
+    pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
+        for event in self.0.extract(|event| event.concerns(id)) {
+            manager.refuse(&event);
+        }
+    }
+
+    /// Moves the events of an id to another queue, and the ids of requests that came through it.
+    pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Arc<Self>) {
+        for event in self.0.extract(|event| event.concerns(id)) {
+            if event.listener.is_some() {
+                event.id.lock().queue = Arc::clone(to);
+                let request = Arc::clone(&event.id);
+                to.push(event);
+                // What happened to the connection since then comes after the request.
+                for later in self.0.extract(|event| event.concerns(&request)) {
+                    to.push(later);
+                }
+            } else {
+                to.push(event);
+            }
+        }
+    }
+}
+
+/// Keeps a channel open; when the last is gone, requests that nobody took are refused.
+#[derive(Debug)]
+pub(super) struct ChannelOwner {
+    pub(super) queue: Arc<Queue>,
+    pub(super) manager: Arc<ManagerInner>,
+}
+
+impl Drop for ChannelOwner {
+    fn drop(&mut self) {
+        for event in self.queue.0.extract(|_| true) {
+            self.manager.refuse(&event);
+        }
+    }
+}
+
+/// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
+/// any event loop. Cheap to clone; all clones are the same channel.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftChannel {
+    pub(super) owner: Arc<ChannelOwner>,
+}
+
+impl SoftChannel {
+    pub(crate) fn new(manager: &SoftManager) -> Result<Self, Error> {
+        let queue = Arc::new(Queue::new()?);
+        let manager = Arc::clone(&manager.inner);
+        Ok(Self { owner: Arc::new(ChannelOwner { queue, manager }) })
+    }
+
+    /// Makes an id whose events come out here.
+    pub(crate) fn create_id(&self, space: PortSpace) -> Result<SoftId, Error> {
+        let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
+        let shared = Shared::new(super::manager::next_number(), space, queue, Default::default());
+        let channel = Arc::clone(&self.owner);
+        Ok(SoftId { owner: Owner::new(shared, Arc::clone(manager), channel) })
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn try_event(&self) -> Option<Event> {
+        loop {
+            let event = self.complete(self.owner.queue.0.try_pop()?);
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
+    pub(crate) fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
+        loop {
+            let Some(queued) = self.owner.queue.0.pop_wait(timeout_ms)? else { return Ok(None) };
+            let event = self.complete(queued);
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Resolves with the next event. Runtime-agnostic: the driver thread wakes the task.
+    pub(crate) async fn event(&self) -> Event {
+        std::future::poll_fn(|cx| {
+            loop {
+                let Some(queued) = self.owner.queue.0.pop_or_register(cx.waker()) else {
+                    return Poll::Pending;
+                };
+                if let Some(event) = self.complete(queued) {
+                    return Poll::Ready(event);
+                }
+            }
+        })
+        .await
+    }
+
+    /// Gives an event the ids that it is about; none if they are gone.
+    fn complete(&self, queued: Queued) -> Option<Event> {
+        let manager = &self.owner.manager;
+        let mut listener = None;
+        let owner = match &queued.listener {
+            None => queued.id.owner(),
+            Some((asked, listen_id)) => {
+                manager.taken(&queued.id, *listen_id);
+                listener = asked.owner().map(|owner| SoftId { owner });
+                listener.as_ref().and_then(|_| manager.adopt(&queued.id, &self.owner))
+            }
+        };
+        let Some(owner) = owner else {
+            manager.refuse(&queued);
+            return None;
+        };
+        if queued.kind == EventKind::DeviceRemoval {
+            owner.shared.lock().stage = Stage::Over;
+        }
+        Some(Event {
+            kind: queued.kind,
+            id: SoftId { owner }.into(),
+            listener: listener.map(Into::into),
+            status: queued.status,
+            conn: queued.conn,
+            ud: queued.ud,
+            private_data: queued.private_data,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.owner.queue.0.fd()
+    }
+}

@@ -1,0 +1,251 @@
+//! Which devices there are for connections, and who has which port.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use feroce_cm::rdma::{PortTable, gid_of, ip_of};
+use feroce_cm::{Config, ListenId};
+use feroce_wire::Psn;
+
+use super::channel::{ChannelOwner, SoftChannel};
+use super::queued::Queued;
+use super::service::Service;
+use super::shared::{Owner, Shared};
+use crate::cm::{CmError, Opener, Timing};
+use crate::context::Context;
+use crate::device::Device;
+use crate::{Error, sys};
+
+/// Every id of the process has a number.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn next_number() -> u64 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How long a request may come before its listener: long enough for a process that must wait for a
+/// core of a busy machine, too short for anybody who is refused to mind.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// When a message is first repeated. Later than somebody may listen late, so that who is refused is
+/// so once, and much sooner than after the six seconds of Linux.
+const PROBE_NS: u64 = 2 * PATIENCE_NS;
+
+/// Finds devices for addresses, and keeps them open. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftManager {
+    pub(super) inner: Arc<ManagerInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct ManagerInner {
+    contexts: Mutex<Vec<Context>>,
+    ports: Mutex<PortTable>,
+    /// How devices are opened when an address needs them; they are not, if `None`.
+    opener: Option<Opener>,
+    timing: Timing,
+}
+
+impl SoftManager {
+    /// Opens devices as addresses need them, in a way of one's own: programs that keep a table of
+    /// open devices find them there.
+    pub(crate) fn opening(open: Opener) -> Self {
+        Self::make(Vec::new(), Some(open), Timing::default())
+    }
+
+    /// Uses these devices and no others, and waits for peers as long as is said. If several
+    /// managers share a device, the first decides.
+    pub(crate) fn with_timing(
+        contexts: impl IntoIterator<Item = Context>,
+        timing: Timing,
+    ) -> Result<Self, Error> {
+        let contexts: Vec<Context> = contexts.into_iter().collect();
+        contexts.iter().try_for_each(|context| serve(context, timing))?;
+        Ok(Self::make(contexts, None, timing))
+    }
+
+    fn make(contexts: Vec<Context>, opener: Option<Opener>, timing: Timing) -> Self {
+        let (contexts, ports) = (Mutex::new(contexts), Mutex::new(PortTable::default()));
+        Self { inner: Arc::new(ManagerInner { contexts, ports, opener, timing }) }
+    }
+
+    /// Makes an event channel.
+    pub(crate) fn event_channel(&self) -> Result<SoftChannel, Error> {
+        SoftChannel::new(self)
+    }
+
+    /// The device with this address, opened if need be.
+    pub(crate) fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
+        self.inner.context_for(ip)
+    }
+
+    /// The devices that are open.
+    pub(crate) fn contexts(&self) -> Vec<Context> {
+        self.inner.open()
+    }
+}
+
+impl ManagerInner {
+    fn contexts(&self) -> MutexGuard<'_, Vec<Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn ports(&self) -> MutexGuard<'_, PortTable> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
+        let gid = gid_of(ip);
+        // Held while a device is opened, so that nobody opens it twice.
+        let mut contexts = self.contexts();
+        let has = |context: &&Context| context.port().gids.contains(&gid);
+        if let Some(context) = contexts.iter().find(has) {
+            return Ok(context.clone());
+        }
+        let Some(open) = self.opener else {
+            return Err(CmError::Address("no device of this manager has the address").into());
+        };
+        let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
+        let context = open(&listed.unwrap_or_else(|| Device::at([ip])))?;
+        serve(&context, self.timing)?;
+        contexts.push(context.clone());
+        Ok(context)
+    }
+
+    /// The devices that are open.
+    pub(super) fn open(&self) -> Vec<Context> {
+        self.contexts().clone()
+    }
+
+    /// Every device, for whoever listens at all addresses.
+    pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
+        if self.opener.is_some() {
+            let mut failure = None;
+            for device in Device::list()? {
+                let Some(&gid) = device.gids().first() else { continue };
+                if let Err(e) = self.context_for(ip_of(gid)) {
+                    tracing::warn!("{}: {e}", device.name());
+                    failure = Some(e);
+                }
+            }
+            if let (Some(e), true) = (failure, self.contexts().is_empty()) {
+                return Err(e);
+            }
+        }
+        Ok(self.contexts().clone())
+    }
+
+    /// Our address on the way to a peer. If the one that the kernel would take is not on a device
+    /// that may be used, another may lead there as well.
+    pub(super) fn source_for(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+    ) -> Result<IpAddr, Error> {
+        let ip = Self::route(src, dst)?;
+        if self.opener.is_some() || src.is_some() || self.context_for(ip).is_ok() {
+            return Ok(ip);
+        }
+        let contexts = self.contexts().clone();
+        let own = contexts.iter().flat_map(|context| context.port().gids);
+        let mut same_family = own.map(ip_of).filter(|ip| ip.is_ipv4() == dst.is_ipv4());
+        let leads_there = |ip: &IpAddr| Self::route(Some((*ip, 0).into()), dst).is_ok();
+        let none = || CmError::Route(std::io::ErrorKind::NetworkUnreachable.into()).into();
+        same_family.find(leads_there).ok_or_else(none)
+    }
+
+    /// Our address on the way to a peer, as the kernel would take it.
+    fn route(src: Option<SocketAddr>, dst: SocketAddr) -> Result<IpAddr, Error> {
+        let any: IpAddr = match dst {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let mut from = src.unwrap_or_else(|| (any, 0).into());
+        from.set_port(0);
+        if let (SocketAddr::V6(from), SocketAddr::V6(dst)) = (&mut from, dst)
+            && from.scope_id() == 0
+            && from.ip().is_unicast_link_local()
+        {
+            from.set_scope_id(dst.scope_id());
+        }
+        let ask = || -> std::io::Result<IpAddr> {
+            let socket = std::net::UdpSocket::bind(from)?;
+            // Nothing is sent; a port must be named all the same.
+            let mut to = dst;
+            to.set_port(dst.port().max(1));
+            socket.connect(to)?;
+            Ok(socket.local_addr()?.ip())
+        };
+        ask().map_err(|e| CmError::Route(e).into())
+    }
+
+    /// A request was looked at: another may take its place.
+    pub(super) fn taken(&self, id: &Shared, listener: ListenId) {
+        if let Some(device) = id.device.upgrade() {
+            device.driver.control(|s, _| {
+                if let Some(cm) = &mut s.cm {
+                    cm.taken(listener);
+                }
+            });
+        }
+    }
+
+    /// Gives the id of a request to a consumer.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        id: &Arc<Shared>,
+        channel: &Arc<ChannelOwner>,
+    ) -> Option<Arc<Owner>> {
+        let device = id.device.upgrade()?;
+        let is_on = |c: &&Context| c.soft().is_ok_and(|soft| Arc::ptr_eq(soft, &device));
+        let context = self.contexts().iter().find(is_on).cloned()?;
+        let owner = Owner::new(Arc::clone(id), Arc::clone(self), Arc::clone(channel));
+        // It was just made.
+        let _ = owner.context.set(context);
+        Some(owner)
+    }
+
+    /// Nobody will take an event. If it is a request, the peer should not wait for an answer.
+    pub(super) fn refuse(&self, event: &Queued) {
+        if event.listener.is_none() || event.id.owner().is_some() {
+            return;
+        }
+        let conn = event.id.lock().conn.take();
+        if let (Some(device), Some(conn)) = (event.id.device.upgrade(), conn) {
+            device.driver.control(|s, now| {
+                if let Some(cm) = &mut s.cm {
+                    cm.destroy(now, conn);
+                }
+            });
+        }
+    }
+}
+
+/// Sees to it that a device has queue pair 1 and a connection manager.
+fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
+    let soft = context.soft()?;
+    let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
+    let config = Config {
+        seed,
+        ca_guid: context.device().guid(),
+        // Other processes at these addresses have other prefixes.
+        id_prefix: soft.member.as_ref().map(|member| member.prefix()),
+        response_timeout: timing.response_timeout,
+        packet_life_time: timing.packet_life_time,
+        max_retries: timing.max_retries,
+        probe_ns: PROBE_NS,
+        patience_ns: PATIENCE_NS,
+        ..Config::default()
+    };
+    let scope = context.device().interface_index().unwrap_or(0);
+    let device = Arc::downgrade(soft);
+    context.driver()?.control(|s, now| {
+        if s.cm.is_none() {
+            let psn = Psn::new(psn as u32);
+            let service = Service::new(&mut s.engine, now, psn, config, (device, scope))?;
+            s.cm = Some(Box::new(service));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,19 @@
+//! Connections of our own adapters.
+
+mod attr;
+mod channel;
+mod claim;
+mod connect;
+mod gsi;
+mod id;
+mod manager;
+mod mcast;
+mod queued;
+mod service;
+mod shared;
+
+pub(super) use channel::SoftChannel;
+pub(super) use id::SoftId;
+pub(super) use manager::SoftManager;
+pub(crate) use manager::next_number;
+pub(crate) use service::Service;

@@ -1,0 +1,70 @@
+//! Addresses and parameters, in our words and in those of C.
+
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ptr;
+
+use feroce_abi::*;
+use feroce_cm::rdma::ConnParam;
+use feroce_wire::{Qkey, Qpn};
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+
+use super::super::work;
+use crate::cm::UdParam;
+
+/// An address as C takes it.
+pub(super) struct Address(SockaddrStorage);
+
+impl Address {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self(address.into())
+    }
+
+    /// C does not write to it, though it does not say so.
+    pub(super) fn as_ptr(&self) -> *mut libc::sockaddr {
+        self.0.as_ptr().cast_mut()
+    }
+}
+
+/// An address of an id, if it has one.
+pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let start = ptr::from_ref(storage).cast();
+    // SAFETY: the storage has room for every address that its family may say.
+    let found = unsafe { SockaddrStorage::from_raw(start, None) }?;
+    let v4 = found.as_sockaddr_in().map(|a| SocketAddrV4::from(*a).into());
+    v4.or_else(|| found.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into()))
+}
+
+/// What is said of a connection. The private data must outlive it.
+pub(super) fn conn_param(param: &ConnParam, most: u8) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: param.private_data.as_ptr().cast(),
+        private_data_len: u8::try_from(param.private_data.len()).unwrap_or(u8::MAX),
+        responder_resources: param.responder_resources.min(most),
+        initiator_depth: param.initiator_depth.min(most),
+        flow_control: param.flow_control.into(),
+        retry_count: param.retry_count.min(7),
+        rnr_retry_count: param.rnr_retry_count.min(7),
+        srq: param.srq.into(),
+        qp_num: param.qpn.get(),
+    }
+}
+
+/// What the peer says of a connection.
+pub(super) fn offer(param: &rdma_conn_param) -> ConnParam {
+    ConnParam {
+        private_data: Vec::new(),
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flow_control != 0,
+        retry_count: param.retry_count,
+        rnr_retry_count: param.rnr_retry_count,
+        srq: param.srq != 0,
+        qpn: Qpn::new(param.qp_num),
+    }
+}
+
+/// How to reach the peer with datagrams.
+pub(super) fn datagrams(param: &rdma_ud_param) -> UdParam {
+    let (qpn, qkey) = (Qpn::new(param.qp_num), Qkey(param.qkey));
+    UdParam { av: work::addr_vec(&param.ah_attr), qpn, qkey }
+}
