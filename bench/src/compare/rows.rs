@@ -116,6 +116,7 @@ const WRITE_BW: &str = "feroce WRITE 1 MiB";
 const WRITE_BW_LOSS_RARE: &str = "feroce WRITE 1 MiB, 0.01 % loss";
 const WRITE_BW_LOSS: &str = "feroce WRITE 1 MiB, 1 % loss";
 const UDP_POLLING: &str = "UDP 8 B ping-pong, polling";
+const UDP_TRAIN: &str = "UDP 40 + 20 B ping-pong, one call, polling";
 const UDP_BLOCKING: &str = "UDP 8 B ping-pong, blocking";
 const UCX_PUT_LAT: &str = "UCX tcp put 8 B latency";
 const UCX_TAG_LAT: &str = "UCX tcp tag 8 B latency";
@@ -193,6 +194,12 @@ const CABLE: &[Row] = &[
         ..by(Tool::Itself, UDP_POLLING, Unit::Microseconds)
     },
     Row {
+        server: "udp echo train",
+        client: "udp ping {server} {seconds} 60 train",
+        read: read::udp_latency,
+        ..by(Tool::Itself, UDP_TRAIN, Unit::Microseconds)
+    },
+    Row {
         server: "udp echo blocking",
         client: "udp ping {server} {seconds} 8 blocking",
         read: read::udp_latency,
@@ -268,6 +275,7 @@ const CABLE_CLAIMS: &[Claim] = &[
     claim(WRITE_BW_LOSS, WRITE_BW, Some(Wanted::AtLeast(0.3))),
     claim(WRITE_LAT, UDP_POLLING, Some(Wanted::AtMost(1.3))),
     claim(SEND_LAT, UDP_POLLING, Some(Wanted::AtMost(1.3))),
+    claim(WRITE_LAT, UDP_TRAIN, None),
     claim(WRITE_LAT, UDP_BLOCKING, None),
     claim(WRITE_LAT, UCX_PUT_LAT, None),
     claim(SEND_LAT, UCX_TAG_LAT, None),
