@@ -63,4 +63,12 @@ state=/host/sys/class/infiniband/rxe0/ports/1/state
 until $busybox grep -q ACTIVE $state && [ -e /host/dev/infiniband/uverbs0 ]; do
     $busybox usleep 100000
 done
+
+# The driver does not count wrong ICRCs, so whoever wants to know looks at what its check returns.
+trace=/host/sys/kernel/tracing
+$busybox mount -t tracefs trace $trace || give_up "no tracing"
+echo 'r:icrc rdma_rxe:rxe_icrc_check result=$retval:s32' > $trace/kprobe_events
+echo 'result != 0' > $trace/events/kprobes/icrc/filter
+echo 1 > $trace/events/kprobes/icrc/enable || give_up "no sight of ICRCs"
+
 exec $busybox chroot /host "/run/host$agent" interop --agent

@@ -7,154 +7,11 @@
  * Without SERVER it is the server. Both ends take turns over TCP. Whoever sees something that the
  * specification does not say ends with status 1 and tells what.
  */
-#include <arpa/inet.h>
-#include <infiniband/verbs.h>
-#include <inttypes.h>
+#include "end.h"
+
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-enum { LONGEST = 8 << 20, GUARD = 64, GUARD_BYTE = 0xa5, SHORT_TIMEOUT = 14, TIMEOUT = 18 };
-
-/* What the other end must know. */
-struct address {
-    union ibv_gid gid;
-    uint64_t memory;
-    uint32_t qpn, psn, rkey;
-};
-
-struct end {
-    int is_client, tcp;
-    unsigned gid_index, mtu;
-    struct ibv_context *context;
-    struct ibv_pd *pd;
-    struct ibv_cq *cq;
-    struct ibv_qp *qp;
-    struct ibv_mr *mr;
-    uint8_t *memory;
-    struct address here, there;
-};
-
-static void fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    printf("\n");
-    exit(1);
-}
-
-static void must(int is_true, const char *what)
-{
-    if (!is_true)
-        fail("%s failed", what);
-}
-
-/* ---- the two ends, over TCP ---- */
-
-static int meet(const char *server, int port)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
-    int one = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
-    if (server) {
-        must(inet_pton(AF_INET, server, &address.sin_addr) == 1, "inet_pton");
-        must(!connect(tcp, (void *)&address, sizeof address), "connect");
-        return tcp;
-    }
-    setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    must(!bind(tcp, (void *)&address, sizeof address), "bind");
-    must(!listen(tcp, 1), "listen");
-    return accept(tcp, NULL, NULL);
-}
-
-static void swap(struct end *end, const void *out, void *in, size_t len)
-{
-    must(write(end->tcp, out, len) == (ssize_t)len, "write");
-    must(recv(end->tcp, in, len, MSG_WAITALL) == (ssize_t)len, "recv");
-}
-
-/* Both ends have come so far. */
-static void together(struct end *end)
-{
-    char in, out = 0;
-    swap(end, &out, &in, 1);
-}
-
-/* ---- verbs ---- */
-
-static void open_device(struct end *end, const char *name)
-{
-    int count = 0;
-    struct ibv_device **list = ibv_get_device_list(&count);
-    for (int i = 0; i < count; i++)
-        if (!strcmp(ibv_get_device_name(list[i]), name))
-            end->context = ibv_open_device(list[i]);
-    must(end->context != NULL, "opening the device");
-    end->pd = ibv_alloc_pd(end->context);
-    end->cq = ibv_create_cq(end->context, 16, NULL, NULL, 0);
-    must(end->pd && end->cq, "a domain and a queue");
-    /* Ours to send from, then a guard, then what is received, then a guard. */
-    size_t len = 2 * (LONGEST + GUARD);
-    end->memory = aligned_alloc(4096, (len + 4095) / 4096 * 4096);
-    must(end->memory != NULL, "memory");
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                 IBV_ACCESS_REMOTE_ATOMIC;
-    end->mr = ibv_reg_mr(end->pd, end->memory, len, access);
-    must(end->mr != NULL, "ibv_reg_mr");
-    struct ibv_qp_init_attr init = {
-        .send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-        .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-    };
-    end->qp = ibv_create_qp(end->pd, &init);
-    must(end->qp != NULL, "ibv_create_qp");
-}
-
-static void connect_qp(struct end *end, int timeout)
-{
-    end->here = (struct address) { .memory = (uintptr_t)(end->memory + LONGEST + GUARD),
-        .qpn = end->qp->qp_num, .psn = getpid() & 0xffffff, .rkey = end->mr->rkey };
-    must(!ibv_query_gid(end->context, 1, end->gid_index, &end->here.gid), "ibv_query_gid");
-    swap(end, &end->here, &end->there, sizeof end->here);
-    struct ibv_qp_attr init = {
-        .qp_state = IBV_QPS_INIT, .port_num = 1,
-        .qp_access_flags =
-            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-    };
-    must(!ibv_modify_qp(end->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                        IBV_QP_ACCESS_FLAGS), "INIT");
-    struct ibv_qp_attr rtr = {
-        .qp_state = IBV_QPS_RTR, .dest_qp_num = end->there.qpn, .rq_psn = end->there.psn,
-        .path_mtu = end->mtu == 4096 ? IBV_MTU_4096 : IBV_MTU_1024,
-        .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-        .ah_attr = { .is_global = 1, .port_num = 1,
-            .grh = { .dgid = end->there.gid, .sgid_index = end->gid_index, .hop_limit = 64 } },
-    };
-    must(!ibv_modify_qp(end->qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-                        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                        IBV_QP_MIN_RNR_TIMER), "RTR");
-    struct ibv_qp_attr rts = {
-        .qp_state = IBV_QPS_RTS, .sq_psn = end->here.psn, .timeout = timeout, .retry_cnt = 7,
-        .rnr_retry = 3, .max_rd_atomic = 1,
-    };
-    must(!ibv_modify_qp(end->qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
-                        IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
-    together(end);
-}
-
-static struct ibv_wc complete(struct end *end)
-{
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(end->cq, 1, &wc)) == 0)
-        ;
-    must(n == 1, "ibv_poll_cq");
-    return wc;
-}
+enum { LONGEST = 8 << 20, GUARD = 64, GUARD_BYTE = 0xa5, SHORT_TIMEOUT = 14 };
 
 static struct ibv_wc expect(struct end *end, enum ibv_wc_status status)
 {
@@ -351,28 +208,14 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    struct end end = { 0 };
-    const char *device = "";
-    int option, port = 0;
-    while ((option = getopt(argc, argv, "d:g:p:m:")) != -1) {
-        switch (option) {
-        case 'd': device = optarg; break;
-        case 'g': end.gid_index = atoi(optarg); break;
-        case 'p': port = atoi(optarg); break;
-        case 'm': end.mtu = atoi(optarg); break;
-        default: return 2;
-        }
-    }
-    if (optind >= argc)
-        return 2;
-    const char *scenario = argv[optind], *server = argv[optind + 1];
-    end.is_client = server != NULL;
-    open_device(&end, device);
-    end.tcp = meet(server, port);
+    const char *scenario;
+    /* Ours to send from, then a guard, then what is received, then a guard. */
+    struct end end = begin(argc, argv, 2 * (LONGEST + GUARD), &scenario);
     for (size_t i = 0; i < sizeof SCENARIOS / sizeof *SCENARIOS; i++) {
         if (strcmp(SCENARIOS[i].name, scenario))
             continue;
-        connect_qp(&end, SCENARIOS[i].timeout);
+        make_qp(&end);
+        connect_qp(&end, end.memory + LONGEST + GUARD, SCENARIOS[i].timeout);
         SCENARIOS[i].run(&end);
         printf("%s: as it should be\n", scenario);
         return 0;

@@ -3,21 +3,26 @@
 //!
 //! - [`image`] has the kernel that a guest boots, [`lab`] the guest and the cable, and [`agent`]
 //!   what runs commands in the guest: this program again, which sees the files of the host.
-//! - [`cells`] is the matrix, as data; [`cell`] runs one; [`counters`] says which of the driver's
-//!   counters must not move; [`table`] writes `docs/INTEROP.md`.
+//! - [`rows`] and [`cells`] are the matrix, as data; [`cell`] runs one cell; [`ready`] says when a
+//!   server can be called, [`counters`] which of the driver's counters must not move, [`forged`]
+//!   that they can, [`observed`] what cells must agree on; [`table`] writes `docs/INTEROP.md`.
 
 mod agent;
 mod cell;
 mod cells;
 mod counters;
 mod cpio;
+mod forged;
 mod image;
 mod lab;
-mod listening;
+mod observed;
+mod ready;
+mod rows;
 mod table;
 
 use core::fmt;
 use core::time::Duration;
+use std::env;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -26,30 +31,37 @@ use std::time::Instant;
 
 use crate::args::Args;
 use crate::packages::{self, Package};
-use crate::shell::{cargo, root, run};
+use crate::shell::{cargo, limited, root, run, run_keeping};
 use crate::{Failure, Outcome};
 use cells::Cell;
 use image::Image;
 use lab::Lab;
+use observed::Observed;
 
 pub(crate) const HELP: &str = "\
 Boots a small machine with the Linux kernel's own driver, Soft-RoCE, and lets the programs of the
 distribution there talk to feroce here, as client and as server. Writes docs/INTEROP.md when
 everything ran. Needs QEMU, but neither KVM nor hardware; root only to install packages.
 
-Usage: cargo xtask interop [--only PATTERN] [--list] [--keep]
+Usage: cargo xtask interop [--only PATTERN] [--list] [--check] [--keep] [--guest COMMAND]
 
 Options:
-  --only PATTERN   Run the cells whose name contains this
+  --only PATTERN   Run the cells whose name contains this, or one of several: 'rping|mckey'
   --list           Say which cells there are
-  --keep           Leave the guest running at the end, until interrupted
+  --check          Write nothing: docs/INTEROP.md must have these cells already
+  --keep           Leave the guest running at the end, until interrupted; says how to get in
+  --guest COMMAND  Run no cells but this line of shell, in the guest, which has the files of this
+                   machine: programs that were built here run there, from /run/host
 ";
 
 /// Between two looks at something that has not happened yet.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The whole matrix is to stay below this on two cores.
-const BUDGET: Duration = Duration::from_mins(12);
+const BUDGET: Duration = Duration::from_mins(9);
+
+/// And this is too long anywhere.
+const LIMIT: Duration = Duration::from_mins(25);
 
 #[rustfmt::skip] // a table
 const PACKAGES: &[Package] = &[
@@ -59,9 +71,11 @@ const PACKAGES: &[Package] = &[
     packages::program("iproute2", "rdma", "the network, and Soft-RoCE in the guest"),
     packages::library("ibverbs-providers", "the driver of libibverbs in the guest"),
     packages::program("ibverbs-utils", "ibv_rc_pingpong", "programs to talk to"),
+    packages::program("rdmacm-utils", "rping", "programs to talk to"),
     packages::program("perftest", "ib_write_bw", "programs to talk to"),
-    packages::program("gcc", "gcc", "compiles a program of our own that checks more"),
-    packages::library("libibverbs-dev", "what that program is made of"),
+    packages::program("gcc", "gcc", "compiles programs of our own that check more"),
+    packages::library("libibverbs-dev", "what those programs are made of"),
+    packages::library("librdmacm-dev", "what those programs are made of"),
 ];
 
 pub(crate) fn main(mut args: Args) -> Outcome {
@@ -69,12 +83,14 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         args.finish()?;
         return agent::serve();
     }
-    let (list, keep, is_inside) = (args.flag("--list"), args.flag("--keep"), args.flag("--inside"));
-    let only: Option<String> = args.value("--only")?;
+    let (list, is_inside) = (args.flag("--list"), args.flag("--inside"));
+    let (check, keep) = (args.flag("--check"), args.flag("--keep"));
+    let (only, guest): (Option<String>, Option<String>) =
+        (args.value("--only")?, args.value("--guest")?);
     args.finish()?;
     let pattern = only.as_deref().unwrap_or_default();
-    let chosen: Vec<Cell> =
-        cells::all().into_iter().filter(|cell| cell.name().contains(pattern)).collect();
+    let is_chosen = |cell: &Cell| pattern.split('|').any(|part| cell.name().contains(part));
+    let chosen: Vec<Cell> = cells::all().into_iter().filter(is_chosen).collect();
     if chosen.is_empty() {
         return Err(Failure::Usage(format!("no cell `{pattern}`; try --list")));
     }
@@ -83,39 +99,70 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         return Ok(());
     }
     if is_inside {
-        return run_cells(&chosen, only.is_none(), keep);
+        return match guest {
+            Some(command) => run_in_guest(&command),
+            None => {
+                let versions = run_cells(&chosen, keep)?;
+                if only.is_none() && !check { table::write(&versions) } else { Ok(()) }
+            }
+        };
+    }
+    if check {
+        table::check()?;
     }
     packages::require(PACKAGES)?;
-    run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
-    build_probe()?;
+    if guest.is_none() {
+        run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
+        build_own_programs()?;
+    }
     Image::prepare()?;
     let mut again = lab::inside(packages::is_root())?;
-    again.arg("--inside").args(keep.then_some("--keep"));
+    again.arg("--inside").args(keep.then_some("--keep")).args(check.then_some("--check"));
     again.args(only.map(|only| format!("--only={only}")));
+    again.args(guest.map(|command| format!("--guest={command}")));
     run(&mut again)
 }
 
-/// Compiles our own program, which runs at both ends.
-fn build_probe() -> Outcome {
-    let path = cells::probe_path();
-    let folder = path.parent().unwrap_or(&path);
-    fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-Wall", "-Wextra", "-Werror", "-O1", "interop/probe.c", "-libverbs", "-o"]);
-    run(gcc.arg(path).current_dir(root()))
+/// Runs one command in the guest: in the one that `--keep` has left here, or in one of its own.
+fn run_in_guest(command: &str) -> Outcome {
+    let _lab = match Lab::is_up() {
+        true => None,
+        false => Some(Lab::boot(&Image::prepare()?)?),
+    };
+    let end = lab::run_in_guest(&["sh", "-c", command].map(str::to_owned))?;
+    print!("{}", end.output);
+    match end.is_success() {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("in the guest: {}", end.status))),
+    }
 }
 
-/// Runs the cells, in namespaces that were made for that.
-fn run_cells(chosen: &[Cell], is_all: bool, keep: bool) -> Outcome {
+/// Compiles our own programs, which run at both ends.
+fn build_own_programs() -> Outcome {
+    for (program, libraries) in cells::OWN {
+        let path = cells::own_path(program);
+        let folder = path.parent().unwrap_or(&path);
+        fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-Wall", "-Wextra", "-Werror", "-O1", &format!("interop/{program}.c"), "-o"]);
+        run(gcc.arg(path).args(libraries).current_dir(root()))?;
+    }
+    Ok(())
+}
+
+/// Runs the cells, in namespaces that were made for that. Gives back what they ran with.
+fn run_cells(chosen: &[Cell], keep: bool) -> Outcome<String> {
     let started = now();
     let image = Image::prepare()?;
     println!("interop: booting Linux {}", image.version);
     let lab = Lab::boot(&image)?;
     println!("interop: the guest is ready after {:.0} s", started.elapsed().as_secs_f64());
-    let mut failures = Vec::new();
+    forged::is_noticed(&lab)?;
+    let (mut failures, mut observed) = (Vec::new(), Observed::default());
     for (index, cell) in chosen.iter().enumerate() {
         let begun = now();
         let result = cell::run(&lab, cell, index);
+        let result = result.and_then(|text| observed.compare(cell, text));
         let took = begun.elapsed().as_secs_f64();
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
         println!("[{}/{}] {}: {verdict} ({took:.1} s)", index + 1, chosen.len(), cell.name());
@@ -127,10 +174,9 @@ fn run_cells(chosen: &[Cell], is_all: bool, keep: bool) -> Outcome {
         }
     }
     let took = started.elapsed();
-    let (ran, failed) = (chosen.len(), failures.len());
-    println!("interop: {ran} cells ran, {failed} failed, {:.0} s", took.as_secs_f64());
+    println!("{}, {:.0} s", summary(chosen.len(), failures.len()), took.as_secs_f64());
     if keep {
-        println!("interop: the guest stays; nsenter --net --pid --target {}", std::process::id());
+        println!("{}", lab.how_to_get_in());
         loop {
             std::thread::park();
         }
@@ -141,7 +187,28 @@ fn run_cells(chosen: &[Cell], is_all: bool, keep: bool) -> Outcome {
     if took > BUDGET {
         println!("WARNING: this should take {} minutes at most", BUDGET.as_secs() / 60);
     }
-    if is_all { table::write(&lab.versions(&image)?) } else { Ok(()) }
+    lab.versions(&image)
+}
+
+/// How it ended, in one line.
+fn summary(ran: usize, failed: usize) -> String {
+    format!("interop: {ran} cells ran, {failed} failed")
+}
+
+/// Runs the whole matrix for `cargo xtask ci`; gives back the lines in which it sums up.
+pub(crate) fn run_whole() -> Outcome<Vec<String>> {
+    let own = env::current_exe().map_err(|e| failed("this program", e))?;
+    let mut whole = Command::new(own);
+    whole.args(["interop", "--check"]).current_dir(root());
+    let (outcome, lines) = run_keeping(&mut limited(whole, LIMIT), |line| {
+        line.contains(" cells ran, ") || line.starts_with("WARNING:") || line.contains(": FAILED (")
+    });
+    outcome?;
+    let wanted = summary(cells::all().len(), 0);
+    match lines.iter().any(|line| line.starts_with(&wanted)) {
+        true => Ok(lines),
+        false => Err(Failure::Failed(format!("nobody says `{wanted}`"))),
+    }
 }
 
 fn failed(what: impl AsRef<Path>, error: impl fmt::Display) -> Failure {

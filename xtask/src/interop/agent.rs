@@ -14,7 +14,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::listening::is_listened_on;
+use super::lab::Side;
+use super::ready::Ready;
 use super::{PAUSE, failed};
 use crate::Outcome;
 
@@ -26,9 +27,14 @@ const GREETING: &str = "ready\n";
 /// Where the kernel's driver counts.
 const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
+/// Where the kernel writes down what `interop/init.sh` has asked it to watch: how often ICRCs were
+/// checked, and every one that was found wrong.
+const CHECKS: &str = "/sys/kernel/tracing/kprobe_profile";
+const FINDINGS: &str = "/sys/kernel/tracing/trace";
+
 /// Something for the agent to do by itself, which is much faster than a program in an emulated
 /// machine.
-const AWAIT_PORT: &str = "agent:await-port";
+const WAIT_FOR: &str = "agent:wait-for";
 const COUNT: &str = "agent:count";
 
 /// A command in the guest.
@@ -51,6 +57,14 @@ impl Remote {
         Ok(Some(Self { stream }))
     }
 
+    /// Whether the command has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut seen = [0; 1 << 16];
+        let looked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut seen));
+        self.stream.set_nonblocking(false).is_err()
+            || looked.is_ok_and(|len| len == 0 || seen[..len].contains(&0))
+    }
+
     /// Waits for the end of the command: what it wrote and how it ended, or `None` if that takes
     /// longer than `limit`; then it is ended.
     pub(super) fn finish(self, limit: Duration) -> io::Result<Option<(String, String)>> {
@@ -67,9 +81,9 @@ impl Remote {
     }
 }
 
-/// Waits until a TCP port is listened on in the guest.
-pub(super) fn await_port(port: u16) -> Vec<String> {
-    vec![AWAIT_PORT.to_owned(), port.to_string()]
+/// Waits until a server is ready in the guest.
+pub(super) fn wait_for(ready: Ready, port: u16) -> Vec<String> {
+    vec![WAIT_FOR.to_owned(), ready.name().to_owned(), port.to_string()]
 }
 
 /// Reads every counter of the driver and of UDP.
@@ -100,9 +114,10 @@ fn serve_one(stream: &TcpStream) -> io::Result<()> {
     BufReader::new(stream).read_line(&mut line)?;
     let words: Vec<&str> = line.trim_end_matches('\n').split('\0').collect();
     let status = match *words {
-        [AWAIT_PORT, port] => {
+        [WAIT_FOR, ready, port] => {
             let port = port.parse().map_err(io::Error::other)?;
-            while !is_listened_on(port) {
+            let ready = Ready::named(ready).ok_or_else(|| io::Error::other("no such thing"))?;
+            while !ready.is_reached(Side::Kernel, port) {
                 thread::park_timeout(PAUSE);
             }
             "exit status: 0".to_owned()
@@ -151,8 +166,22 @@ fn counters() -> io::Result<String> {
         let value = fs::read_to_string(file.path())?;
         text += &format!("{} {}\n", name.to_string_lossy(), value.trim());
     }
+    let (checked, missed, wrong) = icrcs()?;
     let received = udp_received()?;
-    Ok(format!("{text}udp_received {received}\n"))
+    text += &format!("udp_received {received}\n");
+    text += &format!("icrc_checked {checked}\nicrc_missed {missed}\nicrc_wrong {wrong}\n");
+    Ok(text)
+}
+
+/// How many ICRCs were checked before our eyes, how many unseen, and how many were wrong.
+fn icrcs() -> io::Result<(String, String, usize)> {
+    let profile = fs::read_to_string(CHECKS)?;
+    // One probe, one line: its name, and how often it was hit and missed.
+    let mut words = profile.split_whitespace().skip(1).map(str::to_owned);
+    let (checked, missed) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let findings = fs::read_to_string(FINDINGS)?;
+    let wrong = findings.lines().filter(|line| !line.starts_with('#')).count();
+    Ok((checked, missed, wrong))
 }
 
 /// Datagrams that UDP has handed to whoever they were for; the driver is the only one here.

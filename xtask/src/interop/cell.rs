@@ -1,13 +1,16 @@
 //! Running one cell and judging it.
 
 use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use super::cells::{Cell, Counters};
+use super::cells::{Cell, Ending};
 use super::counters;
-use super::lab::{End, Lab, Side};
+use super::lab::{End, Lab};
+use super::observed;
 use crate::{Failure, Outcome};
 
-/// Each cell has a TCP port of its own, for the one before may linger.
+/// Each cell has a port of its own, for the one before may linger.
 const FIRST_PORT: u16 = 18515;
 
 /// How much longer than its client a server may take.
@@ -19,46 +22,60 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// What a program says that saw other bytes than were sent.
 const WRONG_BYTES: &str = "invalid data";
 
-/// Runs both ends; fails unless both are content and so is the driver.
-pub(super) fn run(lab: &Lab, cell: &Cell, index: usize) -> Outcome {
-    let port = FIRST_PORT + u16::try_from(index).unwrap_or_default();
-    let client_side = match cell.server {
-        Side::Kernel => Side::Ours,
-        Side::Ours => Side::Kernel,
-    };
+/// Runs both ends; fails unless both are content and so is the driver. Gives back what the client
+/// observed, then the server.
+pub(super) fn run(lab: &Lab, cell: &Cell, index: usize) -> Outcome<String> {
+    let own = FIRST_PORT + u16::try_from(index).unwrap_or_default();
     let before = lab.counters()?;
-    let fault = cell.row.fault;
-    let mut server = lab.start(cell.server, &cell.command(cell.server, port), fault)?;
+    let (client, server) = run_ends(lab, cell, cell.row.family.port.unwrap_or(own))?;
+    let mut complaints = counters::complaints(cell.row.counters, &before, &lab.counters()?);
+    complaints.extend(judge(cell, &client, &server));
+    match complaints.is_empty() {
+        true => Ok(observed::lines(&client.output) + &observed::lines(&server.output)),
+        false => {
+            let mut why = complaints.join("\n");
+            if !cell.row.fault.is_empty() {
+                why += &format!("\ncaptured: {}", kept(&lab.capture(), index).display());
+            }
+            Err(Failure::Failed(format!("{why}\nclient: {client}\nserver: {server}")))
+        }
+    }
+}
+
+/// A name for a capture that the next cell does not take.
+fn kept(capture: &Path, index: usize) -> PathBuf {
+    let name = capture.with_file_name(format!("cell-{}.pcapng", index + 1));
+    match fs::rename(capture, &name) {
+        Ok(()) => name,
+        Err(_) => capture.to_owned(),
+    }
+}
+
+/// Runs client and server to their ends.
+fn run_ends(lab: &Lab, cell: &Cell, port: u16) -> Outcome<(End, End)> {
+    let (row, client_side) = (cell.row, cell.server.other());
+    let mut server = lab.start(cell.server, &cell.command(cell.server, port), row.fault)?;
     if let Err(Failure::Failed(why) | Failure::Usage(why)) =
-        lab.await_port(cell.server, port, &mut server)
+        lab.await_server(cell.server, row.family.ready, port, &mut server)
     {
         let server = server.finish(Duration::from_secs(1))?;
         return Err(Failure::Failed(format!("{why}\nserver: {server}")));
     }
-    let client = lab.start(client_side, &cell.command(client_side, port), fault)?.finish(LIMIT)?;
-    let server = server.finish(GRACE)?;
-    let after = lab.counters()?;
-    let mut complaints = match cell.row.counters {
-        Counters::AtRest => counters::complaints(&before, &after),
-        Counters::Lossy => counters::refused(&before, &after).into_iter().collect(),
-        Counters::Free => Vec::new(),
+    let client = lab.start(client_side, &cell.command(client_side, port), row.fault)?;
+    let client = client.finish(LIMIT)?;
+    let server = match row.ending {
+        Ending::Never => server.stop()?,
+        Ending::Well | Ending::Killed => server.finish(GRACE)?,
     };
-    complaints.extend(judge(cell, &client, &server));
-    match complaints.is_empty() {
-        true => Ok(()),
-        false => {
-            let why = complaints.join("\n");
-            Err(Failure::Failed(format!("{why}\nclient: {client}\nserver: {server}")))
-        }
-    }
+    Ok((client, server))
 }
 
 /// What is wrong with how the two ended.
 fn judge(cell: &Cell, client: &End, server: &End) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, end) in [("client", client), ("server", server)] {
-        let is_killed = name == "server" && cell.row.kills_server();
-        if end.is_success() == is_killed {
+        let is_stopped = name == "server" && cell.row.ending != Ending::Well;
+        if end.is_success() == is_stopped {
             complaints.push(format!("the {name}: {}", end.status));
         }
         if end.output.contains(WRONG_BYTES) {

@@ -5,7 +5,14 @@ use core::fmt;
 use std::path::PathBuf;
 
 use super::lab::{Side, in_guest};
+use super::ready::GROUP;
+use super::rows::tool;
+pub(super) use super::rows::{Ending, ROWS, Row};
 use crate::shell::target_dir;
+
+/// Our own programs, which are compiled from `interop/`, and what each is linked with.
+pub(super) const OWN: [(&str, &[&str]); 3] =
+    [("probe", &["-libverbs"]), ("random", &["-libverbs"]), ("caller", &["-lrdmacm", "-libverbs"])];
 
 /// What is at our end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,130 +47,6 @@ impl fmt::Display for Network {
     }
 }
 
-/// How the options of a program are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Family {
-    /// Programs of libibverbs.
-    Verbs,
-    /// perftest.
-    Perf,
-    /// Our own, `interop/probe.c`, which takes the options of the first.
-    Probe,
-}
-
-/// What is expected of the counters of the kernel's driver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counters {
-    /// None of those that count errors moves.
-    AtRest,
-    /// Packets are lost on our side, but none is refused.
-    Lossy,
-    /// The errors are the point.
-    Free,
-}
-
-/// One line of the table.
-#[derive(Debug)]
-pub(super) struct Row {
-    family: Family,
-    /// As the distribution calls it.
-    pub(super) program: &'static str,
-    /// Our command for it, if there is one.
-    tool: Option<&'static str>,
-    /// The same at both ends.
-    pub(super) options: &'static str,
-    /// What our link does to what it receives, in the words of `FEROCE_FAULT`.
-    pub(super) fault: &'static str,
-    pub(super) counters: Counters,
-    networks: &'static [Network],
-}
-
-impl Row {
-    /// Whether our end may be of this form.
-    fn has(&self, form: Form) -> bool {
-        form == Form::DropIn || self.tool.is_some()
-    }
-
-    /// What a client says when all went well, white space aside.
-    pub(super) fn says(&self) -> String {
-        let iterations = value(self.options, "-n");
-        match self.family {
-            Family::Verbs => format!("{iterations} iters in"),
-            Family::Perf if self.program.starts_with("ib_atomic") => format!(" 8 {iterations} "),
-            Family::Perf => format!(" {} {iterations} ", value(self.options, "-s")),
-            Family::Probe => "as it should be".to_owned(),
-        }
-    }
-
-    /// Whether the server does not live to say that it is content.
-    pub(super) fn kills_server(&self) -> bool {
-        self.options.ends_with("killed")
-    }
-}
-
-/// The value of an option, as in `-n 100`.
-fn value<'a>(options: &'a str, name: &str) -> &'a str {
-    let mut words = options.split_whitespace().skip_while(|word| *word != name);
-    words.nth(1).unwrap_or_default()
-}
-
-const BOTH: &[Network] = &[Network::V4, Network::V6];
-const ONLY_V4: &[Network] = &[Network::V4];
-
-const fn pingpong(program: &'static str, tool: &'static str, options: &'static str) -> Row {
-    Row { tool: Some(tool), ..row(Family::Verbs, program, options) }
-}
-
-const fn perf(program: &'static str, options: &'static str) -> Row {
-    row(Family::Perf, program, options)
-}
-
-const fn probe(options: &'static str, counters: Counters) -> Row {
-    Row { counters, ..row(Family::Probe, "probe", options) }
-}
-
-const fn row(family: Family, program: &'static str, options: &'static str) -> Row {
-    let (counters, networks) = (Counters::AtRest, BOTH);
-    Row { family, program, tool: None, options, fault: "", counters, networks }
-}
-
-/// With one packet in a hundred lost on its way to us.
-const fn lossy(row: Row) -> Row {
-    Row { fault: "loss=1%,seed=7", counters: Counters::Lossy, networks: ONLY_V4, ..row }
-}
-
-#[rustfmt::skip] // a table: one row, one line
-pub(super) const ROWS: &[Row] = &[
-    pingpong("ibv_rc_pingpong", "rc-pingpong", "-c -n 20 -m 1024 -s 1025"),
-    pingpong("ibv_rc_pingpong", "rc-pingpong", "-c -n 10 -m 4096 -s 65539"),
-    pingpong("ibv_uc_pingpong", "uc-pingpong", "-c -n 20 -m 1024 -s 1025"),
-    pingpong("ibv_uc_pingpong", "uc-pingpong", "-c -n 20 -m 4096 -s 8193"),
-    pingpong("ibv_ud_pingpong", "ud-pingpong", "-c -n 20 -s 1024"),
-    pingpong("ibv_ud_pingpong", "ud-pingpong", "-c -n 20 -s 4096"),
-    pingpong("ibv_srq_pingpong", "srq-pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"),
-    pingpong("ibv_srq_pingpong", "srq-pingpong", "-c -n 20 -m 4096 -s 65539 -q 4"),
-    lossy(pingpong("ibv_rc_pingpong", "rc-pingpong", "-c -n 100 -m 1024 -s 4097")),
-    perf("ib_send_bw", "-F -u 18 -m 1024 -n 10 -s 65539"),
-    perf("ib_send_bw", "-F -u 18 -m 4096 -n 10 -s 65539"),
-    perf("ib_send_bw", "-F -u 18 -c UD -n 10 -s 1023"),
-    perf("ib_send_lat", "-F -u 18 -n 10 -s 1"),
-    perf("ib_write_bw", "-F -u 18 -m 1024 -n 10 -s 65539"),
-    perf("ib_write_bw", "-F -u 18 -m 4096 -n 5 -s 8388608"),
-    perf("ib_write_lat", "-F -u 18 -n 10 -s 1025"),
-    perf("ib_read_bw", "-F -u 18 -m 1024 -n 10 -s 65539"),
-    perf("ib_read_bw", "-F -u 18 -m 4096 -n 5 -s 8388608"),
-    perf("ib_read_lat", "-F -u 18 -n 10 -s 4097"),
-    perf("ib_atomic_bw", "-F -u 18 -n 10 -A FETCH_AND_ADD"),
-    perf("ib_atomic_bw", "-F -u 18 -n 10 -A CMP_AND_SWAP"),
-    lossy(perf("ib_write_bw", "-F -u 18 -m 1024 -n 20 -s 65539")),
-    probe("-m 1024 lengths", Counters::AtRest),
-    probe("-m 4096 lengths", Counters::AtRest),
-    probe("-m 1024 atomics", Counters::AtRest),
-    probe("-m 1024 bad-rkey", Counters::Free),
-    probe("-m 1024 no-receive", Counters::Free),
-    probe("-m 1024 killed", Counters::Free),
-];
-
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
@@ -192,51 +75,66 @@ impl Cell {
         row: &'static Row,
         (form, network, server): (Form, Network, Side),
     ) -> Option<Self> {
-        // Left out, as the page says: a client in the guest had not ended when its time was up.
-        let ends = server == Side::Kernel || !row.kills_server();
-        let is_there = ends && row.has(form) && row.networks.contains(&network);
+        let is_there = row.forms.contains(&form)
+            && row.networks.contains(&network)
+            && row.servers.contains(&server);
         is_there.then_some(Self { row, form, network, server })
     }
 
     /// Says which one it is; `--only` looks for a part of it.
     pub(super) fn name(&self) -> String {
-        let Row { program, options, fault, .. } = self.row;
+        let Row { options, fault, .. } = self.row;
         let fault = if fault.is_empty() { String::new() } else { format!(", {fault}") };
         let server = match self.server {
             Side::Kernel => "kernel serves",
             Side::Ours => "kernel calls",
         };
-        format!("{program} {options}{fault}, {}, {}, {server}", self.form, self.network)
+        let name = self.row.name();
+        format!("{name} {options}{fault}, {}, {}, {server}", self.form, self.network)
     }
 
     /// What to run at a side.
     pub(super) fn command(&self, side: Side, port: u16) -> Vec<String> {
-        let Row { family, program, tool, options, .. } = self.row;
-        let feroce = target_dir().join("release/feroce").display().to_string();
-        let program = match (family, side) {
-            (Family::Probe, Side::Kernel) => in_guest(&probe_path()),
-            (Family::Probe, Side::Ours) => probe_path().display().to_string(),
-            _ => (*program).to_owned(),
+        let Row { family, programs, options, .. } = self.row;
+        let role = usize::from(side != self.server);
+        let program = match OWN.iter().any(|(own, _)| *own == programs[role]) {
+            true => own_path(programs[role]),
+            false => programs[role].into(),
         };
-        let (start, device) = match (side, self.form, tool) {
-            (Side::Kernel, ..) => (program, "rxe0"),
-            (Side::Ours, Form::Tool, Some(tool)) => {
-                (format!("{feroce} {tool} --timeout 60"), "feroce0")
+        let feroce = target_dir().join("release/feroce");
+        let start = match (side, self.form) {
+            (Side::Kernel, _) if self.row.is_ours_there => {
+                let there = format!("{} --backend rdma-core", in_guest(&feroce));
+                format!("{there} {} {}", tool(programs[role]), family.tool)
             }
-            (Side::Ours, ..) => (format!("{feroce} run -- {program}"), "feroce0"),
+            (Side::Kernel, _) if program.is_absolute() => in_guest(&program),
+            (Side::Kernel, _) => program.display().to_string(),
+            (Side::Ours, Form::Tool) => {
+                format!("{} {} {}", feroce.display(), tool(programs[role]), family.tool)
+            }
+            (Side::Ours, Form::DropIn) => {
+                format!("{} run -- {}", feroce.display(), program.display())
+            }
         };
-        let gid = match family {
-            Family::Verbs | Family::Probe => "-g",
-            Family::Perf => "-x",
-        };
-        let index = self.gid_index(side);
-        let host = match (side == self.server, side) {
-            (true, _) => "",
-            (false, Side::Kernel) => Side::Ours.address(),
-            (false, Side::Ours) => Side::Kernel.address(),
-        };
-        let line = format!("{start} -d {device} {gid} {index} -p {port} {options} {host}");
+        let words = format!("{} {options} {}", family.both, family.roles[role]);
+        let line = format!("{start} {}", self.filled_in(&words, side, port));
         line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// The words of a family, with what they stand for.
+    fn filled_in(&self, words: &str, side: Side, port: u16) -> String {
+        let device = match side {
+            Side::Kernel => "rxe0",
+            Side::Ours => "feroce0",
+        };
+        words
+            .replace("%s", self.server.address(self.network))
+            .replace("%c", self.server.other().address(self.network))
+            .replace("%m", self.server.address(Network::V4))
+            .replace("%p", &port.to_string())
+            .replace("%d", device)
+            .replace("%g", &self.gid_index(side).to_string())
+            .replace("%G", GROUP)
     }
 
     /// Where the address is in the table of the device. That of the kernel begins with an address
@@ -250,9 +148,9 @@ impl Cell {
     }
 }
 
-/// Where our own program is built.
-pub(super) fn probe_path() -> PathBuf {
-    target_dir().join("interop/probe")
+/// Where a program of our own is built.
+pub(super) fn own_path(program: &str) -> PathBuf {
+    target_dir().join("interop").join(program)
 }
 
 /// Every cell, row by row.
@@ -284,5 +182,22 @@ mod tests {
         let rest = "feroce run -- ibv_rc_pingpong -d feroce0 -g 1 -p 5 -c -n 20 -m 1024 -s 1025";
         assert!(ours.ends_with(rest), "{ours}");
         assert_eq!(cell.row.says(), "20 iters in");
+    }
+
+    #[test]
+    fn nothing_is_left_to_be_filled_in() {
+        for cell in all() {
+            for side in [Side::Kernel, Side::Ours] {
+                let line = cell.command(side, 5).join(" ");
+                assert!(!line.contains('%'), "{line}");
+            }
+            assert!(!cell.row.says().contains('%'));
+        }
+    }
+
+    #[test]
+    fn commands_of_ours_are_called_after_their_models() {
+        let pairs = [("ibv_rc_pingpong", "rc-pingpong"), ("rdma_client", "client")];
+        assert!(pairs.iter().all(|(theirs, ours)| tool(theirs) == *ours));
     }
 }

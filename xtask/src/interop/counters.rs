@@ -1,5 +1,16 @@
 //! The kernel driver's own opinion of what it got.
 
+/// What is expected of the counters over a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counters {
+    /// None of those that count errors moves.
+    AtRest,
+    /// Packets are lost on our side, but none is refused.
+    Lossy,
+    /// The errors are the point.
+    Free,
+}
+
 /// Counters that a network without faults leaves alone, and what it would mean if they moved.
 ///
 /// Those of things that were sent twice (`duplicate_request`, `completer_retry_err`) are not among
@@ -15,13 +26,19 @@ const AT_REST: &[(&str, &str)] = &[
     ("link_downed", "the link went down"),
 ];
 
-/// Datagrams that came, and those that the driver took: the difference was refused, for a wrong
-/// ICRC among others, of which it has no counter.
+/// Never excused: what a packet with a wrong ICRC costs is the same as if it had been lost.
+const ICRC: &[(&str, &str)] = &[
+    ("icrc_wrong", "the driver found the ICRC of a packet of ours wrong"),
+    ("icrc_missed", "the driver checked ICRCs that nobody saw"),
+];
+
+/// Datagrams that came, and those that the driver took: the difference was for queue pairs that are
+/// not there, once all ICRCs are right.
 const CAME: &str = "udp_received";
 const TAKEN: &str = "rcvd_pkts";
 
-/// One in so many may be refused: a program at the kernel's end that has all it wants takes its
-/// queue pair away, and what we send again because its last answer is late finds none.
+/// One in so many may be refused: `ibv_srq_pingpong` has several queue pairs and ends when it has
+/// all it wants, while messages are under way to those that it destroys.
 const LATE: u64 = 10;
 
 /// A reading of all counters.
@@ -31,25 +48,22 @@ fn value(reading: &Reading, name: &str) -> u64 {
     reading.iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| *value)
 }
 
-/// What should not have happened between two readings, on a network without faults.
-pub(super) fn complaints(before: &Reading, after: &Reading) -> Vec<String> {
+/// What should not have happened between two readings.
+pub(super) fn complaints(expected: Counters, before: &Reading, after: &Reading) -> Vec<String> {
     let moved = |name: &str| value(after, name).saturating_sub(value(before, name));
-    let mut complaints: Vec<String> = AT_REST
-        .iter()
-        .filter(|(name, _)| moved(name) > 0)
-        .map(|(name, meaning)| format!("{name} went up by {}: {meaning}", moved(name)))
-        .collect();
-    complaints.extend(refused(before, after));
-    complaints
-}
-
-/// Whether the driver refused more packets between two readings than may come too late. Loss on
-/// our side is no excuse.
-pub(super) fn refused(before: &Reading, after: &Reading) -> Option<String> {
-    let moved = |name: &str| value(after, name).saturating_sub(value(before, name));
+    let mut complaints = Vec::new();
+    let at_rest: &[_] = if expected == Counters::AtRest { AT_REST } else { &[] };
+    for (name, meaning) in ICRC.iter().chain(at_rest).filter(|(name, _)| moved(name) > 0) {
+        complaints.push(format!("{name} went up by {}: {meaning}", moved(name)));
+    }
     let refused = moved(CAME).saturating_sub(moved(TAKEN));
-    (refused > moved(CAME) / LATE)
-        .then(|| format!("the driver refused {refused} of {} packets", moved(CAME)))
+    if moved("icrc_checked") < moved(TAKEN) {
+        complaints.push("the driver took packets whose ICRC it did not check".into());
+    }
+    if expected != Counters::Free && refused > moved(CAME) / LATE {
+        complaints.push(format!("the driver refused {refused} of {} packets", moved(CAME)));
+    }
+    complaints
 }
 
 #[cfg(test)]
@@ -60,23 +74,32 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
     }
 
+    fn after(pairs: &[(&str, u64)]) -> Vec<String> {
+        let before = reading(&[("rcvd_pkts", 5), ("udp_received", 7), ("send_err", 1)]);
+        complaints(Counters::AtRest, &before, &reading(pairs))
+    }
+
     #[test]
     fn only_faults_are_complained_of() {
-        let before = reading(&[("rcvd_pkts", 5), ("udp_received", 7), ("send_err", 1)]);
-        let fine = reading(&[
-            ("rcvd_pkts", 14),
-            ("udp_received", 17),
-            ("send_err", 1),
-            ("duplicate_request", 3),
-        ]);
-        assert_eq!(complaints(&before, &fine), Vec::<String>::new());
-        let bad = reading(&[("rcvd_pkts", 13), ("udp_received", 17), ("send_err", 2)]);
-        assert_eq!(
-            complaints(&before, &bad),
-            [
-                "send_err went up by 1: the driver could not send",
-                "the driver refused 2 of 10 packets"
-            ]
-        );
+        let fine = [("rcvd_pkts", 14), ("udp_received", 17), ("send_err", 1), ("icrc_checked", 9)];
+        assert_eq!(after(&fine), Vec::<String>::new());
+        let late = [("duplicate_request", 3)];
+        assert_eq!(after(&[&fine[..], &late].concat()), Vec::<String>::new());
+        let bad = [("rcvd_pkts", 13), ("udp_received", 17), ("send_err", 2), ("icrc_checked", 8)];
+        let wanted = [
+            "send_err went up by 1: the driver could not send",
+            "the driver refused 2 of 10 packets",
+        ];
+        assert_eq!(after(&bad), wanted);
+    }
+
+    #[test]
+    fn a_wrong_icrc_is_never_excused() {
+        let wrong = reading(&[("icrc_wrong", 1)]);
+        for expected in [Counters::AtRest, Counters::Lossy, Counters::Free] {
+            assert_eq!(complaints(expected, &Vec::new(), &wrong).len(), 1);
+        }
+        let unseen = [("rcvd_pkts", 6), ("udp_received", 8), ("send_err", 1)];
+        assert_eq!(after(&unseen), ["the driver took packets whose ICRC it did not check"]);
     }
 }

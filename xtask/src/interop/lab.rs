@@ -13,15 +13,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::park_timeout;
 
 use super::agent::{self, Remote};
+use super::cells::Network;
 use super::image::Image;
-use super::listening::is_listened_on;
+use super::ready::Ready;
 use super::{PAUSE, deadline, failed, is_past};
 use crate::shell::{run, target_dir};
 use crate::{Failure, Outcome};
 
 /// Addresses on the cable: ours and the guest's.
-pub(super) const OURS: &str = "10.91.0.1";
-pub(super) const GUEST: &str = "10.91.0.2";
+const OURS: &str = "10.91.0.1";
+const GUEST: &str = "10.91.0.2";
 const OURS6: &str = "fd91::1";
 const GUEST6: &str = "fd91::2";
 
@@ -51,7 +52,7 @@ const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=o
 pub(super) fn inside(is_root: bool) -> Outcome<Command> {
     let own = env::current_exe().map_err(|e| failed("this program", e))?;
     let mut command = Command::new("unshare");
-    command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["--net", "--pid", "--mount", "--fork", "--kill-child"]);
     if !is_root {
         command.args(["--user", "--map-root-user"]);
     }
@@ -65,6 +66,8 @@ pub(super) struct Lab {
     qemu: Child,
     /// For what the ends write.
     folder: PathBuf,
+    /// Our number for those who are not in our namespaces.
+    pid: String,
 }
 
 impl Drop for Lab {
@@ -80,6 +83,9 @@ impl Lab {
     pub(super) fn boot(image: &Image) -> Outcome<Self> {
         let folder = target_dir().join("interop");
         fs::create_dir_all(&folder).map_err(|e| failed(&folder, e))?;
+        let own = fs::read_link("/proc/self").map_err(|e| failed("/proc/self", e))?;
+        let pid = own.display().to_string();
+        run(Command::new("mount").args(["-t", "proc", "proc", "/proc"]))?;
         for line in [
             "link set lo up",
             &format!("tuntap add dev {CABLE} mode tap"),
@@ -93,9 +99,9 @@ impl Lab {
         let log = File::create(folder.join("qemu.log")).map_err(|e| failed(&folder, e))?;
         let mut qemu = qemu(image, &console)?;
         let qemu = qemu.stdin(Stdio::null()).stderr(log).spawn();
-        let mut lab = Self { qemu: qemu.map_err(|e| failed("qemu", e))?, folder };
+        let mut lab = Self { qemu: qemu.map_err(|e| failed("qemu", e))?, folder, pid };
         let limit = deadline(BOOT_LIMIT);
-        while lab.ask_guest(&["true"]).is_err() {
+        while !Self::is_up() {
             let ended = lab.qemu.try_wait().map_err(|e| failed("qemu", e))?;
             if ended.is_some() || is_past(limit) {
                 let said = fs::read_to_string(&console).unwrap_or_default();
@@ -106,7 +112,24 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Runs a command in the guest to its end.
+    /// Whether there is a guest that answers in our namespace.
+    pub(super) fn is_up() -> bool {
+        start_in_guest(&agent::count()).is_ok()
+    }
+
+    /// What to type to have a look.
+    pub(super) fn how_to_get_in(&self) -> String {
+        let own = env::current_exe().unwrap_or_else(|_| "xtask".into());
+        let enter = format!("nsenter --net --pid --mount --target {}", self.pid);
+        [
+            "interop: the guest stays, until this is interrupted".to_owned(),
+            format!("  our end:   {enter}"),
+            format!("  the guest: {enter} {} interop --inside --guest COMMAND", own.display()),
+        ]
+        .join("\n")
+    }
+
+    /// Runs a command in the guest to its end, which must be good.
     pub(super) fn ask_guest(&self, words: &[&str]) -> Outcome<String> {
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
         self.finish_in_guest(&words)
@@ -134,7 +157,7 @@ impl Lab {
     }
 
     fn finish_in_guest(&self, words: &[String]) -> Outcome<String> {
-        let end = Running::Guest(start_in_guest(words)?).finish(COMMAND_LIMIT)?;
+        let end = run_in_guest(words)?;
         match end.is_success() {
             true => Ok(end.output),
             false => Err(Failure::Failed(format!("in the guest, `{}`: {end}", words.join(" ")))),
@@ -154,24 +177,38 @@ impl Lab {
         let errors = output.try_clone().map_err(|e| failed(&path, e))?;
         let mut child = Command::new(&words[0]);
         child.args(&words[1..]).env("FEROCE_FAULT", fault).current_dir(&self.folder);
+        if !fault.is_empty() {
+            child.env("FEROCE_PCAP", self.capture());
+        }
         child.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = child.spawn().map_err(|e| failed(&words[0], e))?;
         Ok(Running::Here { child, output: path })
     }
 
-    /// Waits until a port is listened on at a side, or until whoever should do that has ended.
-    pub(super) fn await_port(&self, side: Side, port: u16, server: &mut Running) -> Outcome {
-        if side == Side::Kernel {
-            let limit = Duration::from_secs(COMMAND_SECONDS);
-            let waited = Running::Guest(start_in_guest(&agent::await_port(port))?).finish(limit)?;
-            return match waited.is_success() {
-                true => Ok(()),
-                false => Err(Failure::Failed(format!("nobody listens on port {port}"))),
-            };
-        }
-        while !is_listened_on(port) {
+    /// What our end sent and received in the last cell with faults, in packets.
+    pub(super) fn capture(&self) -> PathBuf {
+        self.folder.join("ours.pcapng")
+    }
+
+    /// Waits until a server is ready at a side, or until it has ended.
+    pub(super) fn await_server(
+        &self,
+        side: Side,
+        ready: Ready,
+        port: u16,
+        server: &mut Running,
+    ) -> Outcome {
+        let there = match side {
+            Side::Kernel => Some(start_in_guest(&agent::wait_for(ready, port))?),
+            Side::Ours => None,
+        };
+        let is_ready = || match &there {
+            Some(wait) => wait.has_ended(),
+            None => ready.is_reached(Side::Ours, port),
+        };
+        while !is_ready() {
             if server.has_ended() {
-                return Err(Failure::Failed("the server ends before it listens".into()));
+                return Err(Failure::Failed("the server ends before it is ready".into()));
             }
             park_timeout(PAUSE);
         }
@@ -182,6 +219,11 @@ impl Lab {
 /// A file of ours as the guest sees it, wherever it is.
 pub(super) fn in_guest(path: &Path) -> String {
     format!("/run/host{}", path.display())
+}
+
+/// Runs a command in the guest to its end.
+pub(super) fn run_in_guest(words: &[String]) -> Outcome<End> {
+    Running::Guest(start_in_guest(words)?).finish(COMMAND_LIMIT)
 }
 
 fn start_in_guest(words: &[String]) -> Outcome<Remote> {
@@ -199,8 +241,10 @@ fn qemu(image: &Image, console: &Path) -> Outcome<Command> {
     qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
+    // The cycles of the processor go on while the guest waits for others on a busy machine. A guest
+    // that measured them then would have a clock, and so timeouts, many times too fast.
     qemu.arg("-append").arg(format!(
-        "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off nokaslr tsc=reliable \
+        "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off nokaslr tsc=unstable \
          agent={own} manage={MANAGED}/24 address={GUEST}/24 address6={GUEST6}/64 mtu={MTU}"
     ));
     qemu.args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]);
@@ -224,10 +268,19 @@ pub(super) enum Side {
 }
 
 impl Side {
-    pub(super) fn address(self) -> &'static str {
+    pub(super) fn address(self, network: Network) -> &'static str {
+        match (self, network) {
+            (Self::Kernel, Network::V4) => GUEST,
+            (Self::Kernel, Network::V6) => GUEST6,
+            (Self::Ours, Network::V4) => OURS,
+            (Self::Ours, Network::V6) => OURS6,
+        }
+    }
+
+    pub(super) fn other(self) -> Self {
         match self {
-            Self::Kernel => GUEST,
-            Self::Ours => OURS,
+            Self::Kernel => Self::Ours,
+            Self::Ours => Self::Kernel,
         }
     }
 }
@@ -261,9 +314,14 @@ impl fmt::Display for End {
 impl Running {
     fn has_ended(&mut self) -> bool {
         match self {
-            Self::Guest(_) => false,
+            Self::Guest(remote) => remote.has_ended(),
             Self::Here { child, .. } => child.try_wait().is_ok_and(|status| status.is_some()),
         }
+    }
+
+    /// Ends a command that would not do so by itself.
+    pub(super) fn stop(self) -> Outcome<End> {
+        self.finish(PAUSE)
     }
 
     /// Waits for the end, but no longer than `limit`; then the command is ended.

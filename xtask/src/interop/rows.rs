@@ -1,0 +1,264 @@
+//! The rows of the matrix: programs, how they are run, and what they must say.
+
+use super::cells::{Form, Network};
+use super::counters::Counters;
+use super::lab::Side;
+use super::ready::Ready;
+
+/// How the programs of a family are called. In these words, `%s` and `%c` stand for the addresses
+/// of server and client, `%m` for the one at which they meet over TCP, `%p` for a port, `%d` for
+/// the device and `%g` for the index of the address there, `%G` for a multicast group.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// What both ends are told.
+    pub(super) both: &'static str,
+    /// What only the server is told, and only the client.
+    pub(super) roles: [&'static str; 2],
+    /// What a command of ours is told besides.
+    pub(super) tool: &'static str,
+    /// What shows that the server is ready.
+    pub(super) ready: Ready,
+    /// The port that the programs use, if they cannot be told one.
+    pub(super) port: Option<u16>,
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// By itself, and content.
+    Well,
+    /// It is killed in the middle of things, which is the point.
+    Killed,
+    /// Not before it is told to.
+    Never,
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) family: &'static Family,
+    /// What server and client are called; mostly the same.
+    pub(super) programs: [&'static str; 2],
+    /// The same at both ends.
+    pub(super) options: &'static str,
+    /// What a client says when all went well, white space aside; `%n` and `%b` stand for the
+    /// values of `-n` and `-s`.
+    says: &'static str,
+    pub(super) ending: Ending,
+    /// What our link does to what it receives, in the words of `FEROCE_FAULT`.
+    pub(super) fault: &'static str,
+    pub(super) counters: Counters,
+    /// Whether the kernel's end is our command, too, on the kernel's driver.
+    pub(super) is_ours_there: bool,
+    /// Whether what the ends say must be the same in all cells of the row, whoever is which.
+    pub(super) is_compared: bool,
+    pub(super) forms: &'static [Form],
+    pub(super) networks: &'static [Network],
+    pub(super) servers: &'static [Side],
+}
+
+impl Row {
+    /// What a client says when all went well, white space aside.
+    pub(super) fn says(&self) -> String {
+        let bytes = value(self.options, "-s");
+        self.says.replace("%n", value(self.options, "-n")).replace("%b", bytes)
+    }
+
+    /// Both names of a pair of programs, or the one of both ends.
+    pub(super) fn name(&self) -> String {
+        match self.programs {
+            [program, _] if self.is_ours_there => format!("feroce {}", tool(program)),
+            [server, client] if server == client => server.to_owned(),
+            [server, client] => format!("{server}, {client}"),
+        }
+    }
+}
+
+/// What a program of the distribution is called among our commands.
+pub(super) fn tool(program: &str) -> String {
+    let bare = ["ibv_", "rdma_"].iter().find_map(|prefix| program.strip_prefix(prefix));
+    bare.unwrap_or(program).replace('_', "-")
+}
+
+/// The value of an option, as in `-n 100`.
+fn value<'a>(options: &'a str, name: &str) -> &'a str {
+    let mut words = options.split_whitespace().skip_while(|word| *word != name);
+    words.nth(1).unwrap_or_default()
+}
+
+const BOTH: &[Network] = &[Network::V4, Network::V6];
+const ONLY_V4: &[Network] = &[Network::V4];
+const ALL: &[Form] = &[Form::Tool, Form::DropIn];
+const ONLY_TOOL: &[Form] = &[Form::Tool];
+const ONLY_DROP_IN: &[Form] = &[Form::DropIn];
+
+/// Programs of libibverbs.
+const VERBS: Family = Family {
+    both: "-d %d -g %g -p %p",
+    roles: ["", "%m"],
+    tool: "--timeout 60",
+    ready: Ready::Port,
+    port: None,
+};
+
+/// perftest. An emulated machine answers late, hence `-u`.
+const PERF: Family = Family { both: "-F -u 18 -d %d -x %g -p %p", tool: "", ..VERBS };
+
+/// The same, connected by address.
+const PERF_CM: Family =
+    Family { both: "-F -d %d -x %g -p %p", roles: ["", "%s"], ready: Ready::Listener, ..PERF };
+
+/// Our own, which stand in `interop`.
+const PROBE: Family = Family { tool: "", ..VERBS };
+const CALLER: Family = by_address("-a %s -p %p", ["", "-c"]);
+
+/// Programs of librdmacm.
+const RPING: Family = by_address("-a %s -p %p", ["-s", "-c"]);
+const GREETING: Family = by_address("-s %s -p %p", ["", ""]);
+const CMATOSE: Family = by_address("-p %p", ["-b %s", "-s %s"]);
+const UDADDY: Family = Family { port: Some(7174), ..by_address("", ["-b %s", "-s %s"]) };
+const MCKEY: Family = Family { ready: Ready::Member, ..by_address("-m %G", ["-b %s", "-b %c -s"]) };
+
+const fn by_address(both: &'static str, roles: [&'static str; 2]) -> Family {
+    Family { both, roles, tool: "", ready: Ready::Listener, port: None }
+}
+
+const fn pingpong(program: &'static str, options: &'static str) -> Row {
+    Row { forms: ALL, ..row(&VERBS, [program; 2], options, "%n iters in") }
+}
+
+/// Our command at both ends, on the kernel's driver at the other.
+const fn backend(program: &'static str, options: &'static str) -> Row {
+    Row { is_ours_there: true, forms: ONLY_TOOL, ..pingpong(program, options) }
+}
+
+const fn perf(program: &'static str, options: &'static str) -> Row {
+    row(&PERF, [program; 2], options, " %b %n ")
+}
+
+/// By address, these programs know IPv4 only. Their server listens a second time, after the first
+/// call; in the guest that is later than our client calls again, and the kernel refuses it.
+const fn perf_cm(program: &'static str, options: &'static str) -> Row {
+    let row = row(&PERF_CM, [program; 2], options, " %b %n ");
+    Row { networks: ONLY_V4, servers: &[Side::Ours], ..row }
+}
+
+const fn atomic(options: &'static str) -> Row {
+    row(&PERF, ["ib_atomic_bw"; 2], options, " 8 %n ")
+}
+
+const fn probe(options: &'static str) -> Row {
+    row(&PROBE, ["probe"; 2], options, CONTENT)
+}
+
+const fn random(options: &'static str) -> Row {
+    Row { is_compared: true, ..wrong(row(&PROBE, ["random"; 2], options, CONTENT)) }
+}
+
+/// What our own programs say.
+const CONTENT: &str = "as it should be";
+
+const fn caller(options: &'static str) -> Row {
+    row(&CALLER, ["caller"; 2], options, CONTENT)
+}
+
+const fn cm(family: &'static Family, program: &'static str, options: &'static str) -> Row {
+    Row { forms: ALL, ..row(family, [program; 2], options, "return status 0") }
+}
+
+const fn row(
+    family: &'static Family,
+    programs: [&'static str; 2],
+    options: &'static str,
+    says: &'static str,
+) -> Row {
+    let (ending, counters) = (Ending::Well, Counters::AtRest);
+    let (forms, networks) = (ONLY_DROP_IN, BOTH);
+    let (fault, is_ours_there, is_compared) = ("", false, false);
+    Row {
+        family,
+        programs,
+        options,
+        says,
+        ending,
+        fault,
+        counters,
+        is_ours_there,
+        is_compared,
+        forms,
+        networks,
+        servers: &[Side::Kernel, Side::Ours],
+    }
+}
+
+/// With one packet in a hundred lost on its way to us.
+const fn lossy(row: Row) -> Row {
+    Row { fault: "loss=1%,seed=7", counters: Counters::Lossy, ..row }
+}
+
+/// Errors are the point.
+const fn wrong(row: Row) -> Row {
+    Row { counters: Counters::Free, ..row }
+}
+
+/// The server is killed.
+const fn killed(row: Row) -> Row {
+    Row { ending: Ending::Killed, ..wrong(row) }
+}
+
+#[rustfmt::skip] // a table: one row, one line
+pub(super) const ROWS: &[Row] = &[
+    pingpong("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025"),
+    pingpong("ibv_rc_pingpong", "-c -n 10 -m 4096 -s 65539"),
+    pingpong("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025"),
+    pingpong("ibv_uc_pingpong", "-c -n 20 -m 4096 -s 8193"),
+    pingpong("ibv_ud_pingpong", "-c -n 20 -s 1024"),
+    pingpong("ibv_ud_pingpong", "-c -n 20 -s 4096"),
+    pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"),
+    pingpong("ibv_srq_pingpong", "-c -n 20 -m 4096 -s 65539 -q 4"),
+    lossy(pingpong("ibv_rc_pingpong", "-c -n 100 -m 1024 -s 4097")),
+    backend("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025"),
+    backend("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025"),
+    backend("ibv_ud_pingpong", "-c -n 20 -s 1024"),
+    backend("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"),
+    perf("ib_send_bw", "-m 1024 -n 10 -s 65539"),
+    perf("ib_send_bw", "-m 4096 -n 10 -s 65539"),
+    perf("ib_send_bw", "-c UD -n 10 -s 1023"),
+    perf("ib_send_lat", "-n 10 -s 1"),
+    perf("ib_write_bw", "-m 1024 -n 10 -s 65539"),
+    perf("ib_write_bw", "-m 4096 -n 5 -s 8388608"),
+    perf("ib_write_lat", "-n 10 -s 1025"),
+    perf("ib_read_bw", "-m 1024 -n 10 -s 65539"),
+    perf("ib_read_bw", "-m 4096 -n 5 -s 8388608"),
+    perf("ib_read_lat", "-n 10 -s 4097"),
+    atomic("-n 10 -A FETCH_AND_ADD"),
+    atomic("-n 10 -A CMP_AND_SWAP"),
+    lossy(perf("ib_write_bw", "-m 1024 -n 20 -s 65539")),
+    lossy(perf("ib_read_bw", "-m 1024 -n 20 -s 65539")),
+    lossy(perf("ib_send_bw", "-m 1024 -n 20 -s 65539")),
+    probe("-m 1024 lengths"),
+    probe("-m 4096 lengths"),
+    probe("-m 1024 atomics"),
+    wrong(probe("-m 1024 bad-rkey")),
+    wrong(probe("-m 1024 no-receive")),
+    killed(probe("-m 1024 killed")),
+    random("-m 1024 1"),
+    random("-m 1024 2"),
+    random("-m 4096 3"),
+    random("-m 4096 4"),
+    Row { says: "ping data: rdma-ping-4:", ..cm(&RPING, "rping", "-v -V -C 5 -S 1000") },
+    Row { programs: ["rdma_server", "rdma_client"], says: "end 0", ..cm(&GREETING, "", "") },
+    cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000"),
+    cm(&UDADDY, "udaddy", "-c 5 -C 5 -S 1000"),
+    // The kernel joins no groups of IPv6 over RoCEv2.
+    Row { networks: ONLY_V4, ..cm(&MCKEY, "mckey", "-C 5 -S 1000") },
+    Row { ending: Ending::Never, says: "disconnect :", ..cm(&CMATOSE, "cmtime", "-c 20") },
+    perf_cm("ib_send_bw", "-R -n 10 -s 65539"),
+    perf_cm("ib_write_bw", "-R -n 10 -s 65539"),
+    perf_cm("ib_write_lat", "-R -n 10 -s 1025"),
+    perf_cm("ib_read_bw", "-R -n 10 -s 65539"),
+    caller("private-data"),
+    caller("refused"),
+    caller("nobody"),
+    killed(caller("killed")),
+];
