@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Done;
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, dist, fuzz, packages, swarm, tidy};
+use crate::{Outcome, dist, fuzz, interop, packages, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -62,6 +62,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("dist", "what is given to others, tried out", || has("crates/capi/Cargo.toml"), run_dist),
     step("docs", "the documentation, warnings as errors", always, docs),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
+    step("interop", "the Linux kernel's own driver at the other end", always, run_interop),
 ];
 
 fn always() -> bool {
@@ -214,4 +215,12 @@ fn bench() -> Outcome<Done> {
     let mut compare = cargo(["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
     run(compare.args(["--bin", "compare", "--", "--quick", "--no-install", "--only", "UDP"]))?;
     Ok(quietly())
+}
+
+/// Needs packages that the tests do not, and network interfaces of its own.
+fn run_interop() -> Outcome<Done> {
+    if !packages::is_root() {
+        return Ok(Done::Skipped("not root; `cargo xtask interop` may work all the same".into()));
+    }
+    interop::run_whole().map(Done::Ran)
 }
