@@ -260,6 +260,33 @@ fn connections_to_other_hosts_survive_the_receiver() {
     });
 }
 
+/// The process that receives for all is stopped, and others receive in its stead until it goes on.
+#[test]
+fn connections_to_other_hosts_survive_a_stopped_receiver() {
+    with_cable(1500, |cable| {
+        let here = || cable.in_a(|| Process::start(Cable::A4));
+        let (mut receiver, mut a) = (here(), here());
+        let mut b = cable.in_b(|| Process::start(Cable::B4));
+        pair(&mut a, &mut b, 3000);
+        assert_eq!(a.hear(), "progress 499");
+        receiver.signal(Signal::SIGSTOP);
+        assert_eq!((a.result(), b.result()), (done(3000), done(3000)));
+        receiver.signal(Signal::SIGCONT);
+        pair(&mut receiver, &mut b, 300);
+        assert_eq!((receiver.result(), b.result()), (done(300), done(300)));
+        // Stopped once more, and killed: one of the others has the port then, and not its socket.
+        receiver.signal(Signal::SIGSTOP);
+        pair(&mut a, &mut b, 3000);
+        assert_eq!((a.result(), b.result()), (done(3000), done(3000)));
+        receiver.signal(Signal::SIGKILL);
+        drop(receiver);
+        pair(&mut a, &mut b, 500);
+        assert_eq!((a.result(), b.result()), (done(500), done(500)));
+        [a, b].into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
 /// Two processes listen at one address, for different ports; others connect to the one they mean,
 /// from the same address and from another host.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use feroce_mem::Landing;
 
@@ -23,6 +23,25 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both are open. The number stays open and its owner's, who closes it as before.
     let rc = unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A descriptor of another process, as one of our own: both lead to the same.
+pub(crate) fn descriptor_of(pid: u32, fd: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers, and gives a new descriptor or an error.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let process = owned(process)?;
+    // SAFETY: as above; the descriptor of the process is open.
+    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
+    owned(copy)
+}
+
+/// The descriptor that a system call gave, if it did.
+fn owned(returned: libc::c_long) -> io::Result<OwnedFd> {
+    match RawFd::try_from(returned) {
+        // SAFETY: the kernel has just made it, and nobody else knows of it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A piece of the memory of another process.

@@ -13,7 +13,7 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -85,19 +85,21 @@ unsafe impl Atomics for Slot {}
 #[derive(Debug)]
 pub(super) struct SharedAddress {
     gid: SharedGid,
-    /// The member receives for everybody at this address.
+    /// If the member receives for everybody at this address: one more than the number of the socket
+    /// it does that with.
     receives: AtomicU64,
 }
 
 impl SharedAddress {
-    pub(super) fn store(&self, gid: Gid, receives: bool) {
+    pub(super) fn store(&self, gid: Gid, socket: Option<u32>) {
         self.gid.store(gid);
-        self.receives.store(receives.into(), Ordering::Release);
+        self.receives.store(socket.map_or(0, |fd| u64::from(fd) + 1), Ordering::Release);
     }
 
-    pub(super) fn load(&self) -> (Gid, bool) {
-        let receives = self.receives.load(Ordering::Acquire) != 0;
-        (self.gid.load(), receives)
+    pub(super) fn load(&self) -> (Gid, Option<u32>) {
+        let receives = self.receives.load(Ordering::Acquire);
+        let socket = receives.checked_sub(1).and_then(|fd| u32::try_from(fd).ok());
+        (self.gid.load(), socket)
     }
 }
 

@@ -160,6 +160,14 @@ pub(super) struct LenderProcess {
 }
 
 impl LenderProcess {
+    /// Whether somebody has stopped it: a debugger, or a signal.
+    pub(super) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // Its state follows its name, which may have anything in it.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        matches!(state, Some('T' | 't'))
+    }
+
     /// Whether its memory can be read, and it is who it should be.
     pub(super) fn is_readable(&self) -> bool {
         let witness = Extent { at: self.witness.0, len: 8, file: None };

@@ -259,22 +259,22 @@ impl Member {
         self.map.view(slot_start(slot))
     }
 
-    /// The addresses of a member, and whether it receives for everybody there.
-    pub(super) fn addresses_of(&self, slot: u8) -> Vec<(Gid, bool)> {
+    /// The addresses of a member, and the socket with which it receives for everybody there.
+    pub(super) fn addresses_of(&self, slot: u8) -> Vec<(Gid, Option<u32>)> {
         let area = self.area(slot);
         let count = area.address_count.load(Ordering::Acquire) as usize;
         area.addresses.iter().take(count).map(|place| place.load()).collect()
     }
 
     /// Shows the addresses of this member to the others.
-    pub(super) fn show_addresses(&self, addresses: &[(Gid, bool)]) -> io::Result<()> {
+    pub(super) fn show_addresses(&self, addresses: &[(Gid, Option<u32>)]) -> io::Result<()> {
         if addresses.len() > MAX_ADDRESSES {
             let why = format!("more than {MAX_ADDRESSES} addresses of one device");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
         }
         let area = self.area(self.slot);
-        for (place, &(gid, receives)) in area.addresses.iter().zip(addresses) {
-            place.store(gid, receives);
+        for (place, &(gid, socket)) in area.addresses.iter().zip(addresses) {
+            place.store(gid, socket);
         }
         area.address_count.store(addresses.len() as u32, Ordering::Release);
         self.changed();

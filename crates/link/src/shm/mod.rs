@@ -248,6 +248,7 @@ impl HostLink {
         if now >= self.next_burial {
             self.next_burial = now.plus_nanos(BURY_NS);
             self.peers.bury_all_dead();
+            self.places.stand_in(&mut self.udp, &self.peers);
         }
         let all_taken = self.places.take(&mut self.udp, &self.member, &mut self.peers);
         self.in_hurry = self.peers.bury_suspects() || !all_taken;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +18,7 @@ use super::map::RingMap;
 use super::member::{Contact, Member};
 use super::record::{self, Content, MAX_RECORD};
 use super::shared::Maps;
+use crate::sys;
 
 /// How long a member that takes nothing from its full ring holds up the others. After that its
 /// packets are lost, as those to a full receive buffer are, until it takes something.
@@ -61,8 +62,8 @@ pub(super) enum Pushed {
 #[derive(Debug)]
 struct Peer {
     generation: u32,
-    /// Its addresses, and whether it receives for everybody there.
-    addresses: Vec<(Gid, bool)>,
+    /// Its addresses, and the socket with which it receives for everybody there.
+    addresses: Vec<(Gid, Option<u32>)>,
     /// It wants packets with their ICRC.
     wants_icrc: bool,
     contact: Option<Contact>,
@@ -300,8 +301,28 @@ impl Peers {
 
     /// The other member that receives for everybody at an address.
     fn receiver_at(&self, address: Gid) -> Option<u8> {
-        let mut used = self.used.iter().copied();
-        used.find(|slot| self.peer(*slot).is_some_and(|p| p.addresses.contains(&(address, true))))
+        self.socket_at(address).map(|(slot, _)| slot)
+    }
+
+    /// The other member that receives for everybody at an address, and its socket.
+    fn socket_at(&self, address: Gid) -> Option<(u8, u32)> {
+        self.used.iter().find_map(|&slot| {
+            let mut addresses = self.peer(slot)?.addresses.iter();
+            let is_there =
+                |(gid, socket): &(Gid, Option<u32>)| (*gid == address).then_some(*socket);
+            Some((slot, addresses.find_map(is_there)??))
+        })
+    }
+
+    /// The socket of the other member that receives for everybody at an address, if that is stopped
+    /// and cannot.
+    pub(super) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
+        let (slot, socket) = self.socket_at(address)?;
+        let process = self.member.lender(slot);
+        if !process.is_stopped() || !process.is_readable() {
+            return None;
+        }
+        sys::descriptor_of(process.pid, socket).ok()
     }
 
     /// Sees to it that we hear when the member has gone that receives at an address. False: there

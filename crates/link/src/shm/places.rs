@@ -1,6 +1,7 @@
 //! Who receives what other hosts send: for each address one member, and who waits for its place.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use feroce_wire::Gid;
 use nix::poll::{PollTimeout, poll};
@@ -31,6 +32,8 @@ struct Place {
     receives: bool,
     /// That we cannot has been said.
     complained: bool,
+    /// Who should receive here is stopped, and we do in its stead, with its socket.
+    stands_in: bool,
 }
 
 impl Places {
@@ -59,7 +62,7 @@ impl Places {
             let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
             udp.set_addresses(&taken)?;
         }
-        self.show(member, peers)?;
+        self.show(udp, member, peers)?;
         outcome
     }
 
@@ -78,7 +81,13 @@ impl Places {
                 member.stop_receiving_at(address);
                 return Err(e);
             }
-            self.all.push(Place { address, is_ours, receives: is_ours, complained: false });
+            self.all.push(Place {
+                address,
+                is_ours,
+                receives: is_ours,
+                complained: false,
+                stands_in: false,
+            });
         }
         Ok(())
     }
@@ -92,6 +101,8 @@ impl Places {
                 all_taken &= peers.watch_receiver(place.address);
                 continue;
             }
+            // Whose socket it was has gone, or it would not be our place.
+            place.stands_in = false;
             match udp.listen(place.address) {
                 Ok(()) => {
                     tracing::debug!("receiving at {} for everybody from now on", place.address);
@@ -108,14 +119,38 @@ impl Places {
                 }
             }
         }
-        if changed && let Err(e) = self.show(member, peers) {
+        if changed && let Err(e) = self.show(udp, member, peers) {
             tracing::warn!("{e}");
         }
         all_taken
     }
 
-    fn show(&self, member: &Member, peers: &mut Peers) -> io::Result<()> {
-        let shown: Vec<_> = self.all.iter().map(|place| (place.address, place.receives)).collect();
+    /// Receives in the stead of those that are stopped, with their sockets, as long as they are.
+    pub(super) fn stand_in(&mut self, udp: &mut UdpLink, peers: &Peers) {
+        for place in self.all.iter_mut().filter(|place| !place.receives) {
+            let stopped = peers.stopped_receiver_at(place.address);
+            match (stopped, place.stands_in) {
+                (Some(socket), false) => {
+                    place.stands_in = udp.borrow_receiver(place.address, socket);
+                    if place.stands_in {
+                        tracing::debug!("who receives at {} is stopped", place.address);
+                    }
+                }
+                (None, true) => {
+                    place.stands_in = false;
+                    udp.stop_listening(place.address);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn show(&self, udp: &UdpLink, member: &Member, peers: &mut Peers) -> io::Result<()> {
+        let socket = |place: &Place| {
+            let socket = udp.receiver(place.address).filter(|_| place.receives)?;
+            u32::try_from(socket.as_raw_fd()).ok()
+        };
+        let shown: Vec<_> = self.all.iter().map(|place| (place.address, socket(place))).collect();
         peers.set_own(shown.iter().map(|(address, _)| *address));
         member.show_addresses(&shown)
     }

@@ -12,10 +12,10 @@ mod tx;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
-use feroce_wire::Gid;
+use feroce_wire::{Gid, ROCE_UDP_PORT};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
@@ -172,6 +172,36 @@ impl UdpLink {
             self.hot = None;
         }
         Ok(())
+    }
+
+    /// The socket that receives at an address.
+    pub(crate) fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>> {
+        let port = self.ports.iter().find(|p| p.addr == addr)?;
+        port.rx.as_ref().map(|rx| rx.as_fd())
+    }
+
+    /// Receives at an address of the port with a socket that somebody else has made, and has still.
+    /// False: it is none that receives there.
+    pub(crate) fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
+        let (socket, scope) = (Socket::from(socket), self.interface_index());
+        let expected = socket_addr(addr, ROCE_UDP_PORT, scope);
+        let is_meant = socket.local_addr().is_ok_and(|a| a.as_socket() == Some(expected));
+        let port = self.ports.iter().position(|p| p.addr == addr && p.rx.is_none());
+        let Some(port) = port.filter(|_| is_meant && self.watch(&socket).is_ok()) else {
+            return false;
+        };
+        self.ports[port].rx = Some(socket);
+        self.hot = None;
+        true
+    }
+
+    /// No longer receives at an address.
+    pub(crate) fn stop_listening(&mut self, addr: Gid) {
+        let port = self.ports.iter_mut().find(|p| p.addr == addr);
+        if let Some(rx) = port.and_then(|port| port.rx.take()) {
+            forget(&self.epoll, [&rx]);
+        }
+        self.hot = None;
     }
 
     /// Whether anything can arrive, or somebody waits for room.

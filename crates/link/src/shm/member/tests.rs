@@ -72,7 +72,7 @@ fn the_dead_are_noticed_and_their_place_can_be_had() {
     let root = Root::new("dead");
     let (a, b) = (root.join(), root.join());
     let (slot, generation) = (b.slot(), b.generation);
-    b.show_addresses(&[(gid(1), true)]).unwrap();
+    b.show_addresses(&[(gid(1), Some(3))]).unwrap();
     assert!(b.try_receive_at(gid(1)).unwrap());
     assert!(!a.try_receive_at(gid(1)).unwrap());
     let watched = a.contact(slot).unwrap();
