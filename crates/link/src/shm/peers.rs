@@ -1,24 +1,25 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
+mod whereabouts;
+
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
 use feroce_train::{Instant, RxMeta, RxTrain, Train};
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::demux::{self, Target};
 use super::layout::SLOTS;
 use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
 use super::member::{Contact, Member};
 use super::record::{self, Content, MAX_RECORD};
 use super::shared::Maps;
-use crate::sys;
+pub(super) use whereabouts::Route;
 
 /// How long a member that takes nothing from its full ring holds up the others. After that its
 /// packets are lost, as those to a full receive buffer are, until it takes something.
@@ -31,21 +32,6 @@ const TURN: usize = 4;
 const WAKE: u64 = SLOTS as u64;
 /// What the epoll instance says of the wire.
 const WIRE: u64 = WAKE + 1;
-
-/// Where packets go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Route {
-    /// To another host, or to all members of a group.
-    Wire,
-    /// To another member.
-    Slot(u8),
-    /// Back.
-    Own,
-    /// To queue pair 1 of somebody on this host: what is in them decides.
-    Management,
-    /// To an address of this host, where nobody has that queue pair.
-    Nobody,
-}
 
 /// What became of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,77 +238,6 @@ impl Peers {
 
     fn peer(&self, slot: u8) -> Option<&Peer> {
         self.slots.get(usize::from(slot))?.as_deref()
-    }
-
-    /// Where packets to a queue pair at an address go.
-    #[inline]
-    pub(super) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
-        let (is_own, is_known) = (self.own.contains(&dst), self.shares(dst));
-        if !is_own && !is_known {
-            return Route::Wire;
-        }
-        if qpn == Qpn::QP1 {
-            return Route::Management;
-        }
-        match demux::of_qpn(qpn) {
-            Target::Slot(slot) if slot == self.member.slot() && is_own => Route::Own,
-            Target::Slot(slot) if self.peer(slot).is_some_and(|p| p.has(dst)) => Route::Slot(slot),
-            _ => Route::Nobody,
-        }
-    }
-
-    /// The slot of whom a packet to an address of this host is for, if it names anybody.
-    pub(super) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
-        let me = self.member.slot();
-        let is_at = |slot: u8| match slot == me {
-            true => self.own.contains(&dst),
-            false => self.peer(slot).is_some_and(|p| p.has(dst)),
-        };
-        match demux::of_packet(packet) {
-            Target::Slot(slot) => Some(slot).filter(|slot| is_at(*slot)),
-            Target::Service(id) => {
-                let mut all = self.used.iter().copied().chain([me]);
-                all.find(|slot| is_at(*slot) && self.member.serves(*slot, dst, id))
-            }
-            Target::Any => None,
-        }
-    }
-
-    /// Who should answer at an address of this host if nobody is named: this member if it can.
-    pub(super) fn anybody_at(&self, dst: Gid) -> Option<u8> {
-        if self.own.contains(&dst) {
-            return Some(self.member.slot());
-        }
-        self.receiver_at(dst).or_else(|| {
-            let mut used = self.used.iter().copied();
-            used.find(|slot| self.peer(*slot).is_some_and(|p| p.has(dst)))
-        })
-    }
-
-    /// The other member that receives for everybody at an address.
-    fn receiver_at(&self, address: Gid) -> Option<u8> {
-        self.socket_at(address).map(|(slot, _)| slot)
-    }
-
-    /// The other member that receives for everybody at an address, and its socket.
-    fn socket_at(&self, address: Gid) -> Option<(u8, u32)> {
-        self.used.iter().find_map(|&slot| {
-            let mut addresses = self.peer(slot)?.addresses.iter();
-            let is_there =
-                |(gid, socket): &(Gid, Option<u32>)| (*gid == address).then_some(*socket);
-            Some((slot, addresses.find_map(is_there)??))
-        })
-    }
-
-    /// The socket of the other member that receives for everybody at an address, if that is stopped
-    /// and cannot.
-    pub(super) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
-        let (slot, socket) = self.socket_at(address)?;
-        let process = self.member.lender(slot);
-        if !process.is_stopped() || !process.is_readable() {
-            return None;
-        }
-        sys::descriptor_of(process.pid, socket).ok()
     }
 
     /// Sees to it that we hear when the member has gone that receives at an address. False: there

@@ -1,0 +1,97 @@
+//! Who among the members is meant: by packets, and at addresses.
+
+use std::os::fd::OwnedFd;
+
+use feroce_wire::{Gid, Qpn};
+
+use super::Peers;
+use crate::shm::demux::{self, Target};
+use crate::sys;
+
+/// Where packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::shm) enum Route {
+    /// To another host, or to all members of a group.
+    Wire,
+    /// To another member.
+    Slot(u8),
+    /// Back.
+    Own,
+    /// To queue pair 1 of somebody on this host: what is in them decides.
+    Management,
+    /// To an address of this host, where nobody has that queue pair.
+    Nobody,
+}
+
+impl Peers {
+    /// Where packets to a queue pair at an address go.
+    #[inline]
+    pub(in crate::shm) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
+        let (is_own, is_known) = (self.own.contains(&dst), self.shares(dst));
+        if !is_own && !is_known {
+            return Route::Wire;
+        }
+        if qpn == Qpn::QP1 {
+            return Route::Management;
+        }
+        match demux::of_qpn(qpn) {
+            Target::Slot(slot) if slot == self.member.slot() && is_own => Route::Own,
+            Target::Slot(slot) if self.peer(slot).is_some_and(|p| p.has(dst)) => Route::Slot(slot),
+            _ => Route::Nobody,
+        }
+    }
+
+    /// The slot of whom a packet to an address of this host is for, if it names anybody.
+    pub(in crate::shm) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
+        let me = self.member.slot();
+        let is_at = |slot: u8| match slot == me {
+            true => self.own.contains(&dst),
+            false => self.peer(slot).is_some_and(|p| p.has(dst)),
+        };
+        match demux::of_packet(packet) {
+            Target::Slot(slot) => Some(slot).filter(|slot| is_at(*slot)),
+            Target::Service(id) => {
+                let mut all = self.used.iter().copied().chain([me]);
+                all.find(|slot| is_at(*slot) && self.member.serves(*slot, dst, id))
+            }
+            Target::Any => None,
+        }
+    }
+
+    /// Who should answer at an address of this host if nobody is named: this member if it can.
+    pub(in crate::shm) fn anybody_at(&self, dst: Gid) -> Option<u8> {
+        if self.own.contains(&dst) {
+            return Some(self.member.slot());
+        }
+        self.receiver_at(dst).or_else(|| {
+            let mut used = self.used.iter().copied();
+            used.find(|slot| self.peer(*slot).is_some_and(|p| p.has(dst)))
+        })
+    }
+
+    /// The other member that receives for everybody at an address.
+    pub(super) fn receiver_at(&self, address: Gid) -> Option<u8> {
+        self.socket_at(address).map(|(slot, _)| slot)
+    }
+
+    /// The other member that receives for everybody at an address, and its socket.
+    fn socket_at(&self, address: Gid) -> Option<(u8, u32)> {
+        self.used.iter().find_map(|&slot| {
+            let mut addresses = self.peer(slot)?.addresses.iter();
+            let is_there =
+                |(gid, socket): &(Gid, Option<u32>)| (*gid == address).then_some(*socket);
+            Some((slot, addresses.find_map(is_there)??))
+        })
+    }
+
+    /// The socket of the other member that receives for everybody at an address, if that is stopped
+    /// and cannot.
+    pub(in crate::shm) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
+        let (slot, socket) = self.socket_at(address)?;
+        let process = self.member.lender(slot);
+        if !process.is_stopped() || !process.is_readable() {
+            return None;
+        }
+        sys::descriptor_of(process.pid, socket).ok()
+    }
+}
