@@ -71,7 +71,13 @@ const MISTAKES: &[(&str, &[&str])] = &[
              memory region, and check its rkey and range",
         ],
     ),
+    (
+        "shared_depth",
+        &["CQ 0x has a depth of 8, but 9 requests are posted that complete there: make it \
+             deeper, or completions may be lost (IBV_EVENT_CQ_ERR)"],
+    ),
     ("pulled", &[PULLED]),
+    ("shared", &[PULLED]),
     (
         "many",
         &[
@@ -98,6 +104,8 @@ const MISTAKES: &[(&str, &[&str])] = &[
             "at exit, 1 completion channel was not destroyed: call ibv_destroy_comp_channel",
             "at exit, 1 completion queue was not destroyed: call ibv_destroy_cq",
             "at exit, 1 queue pair was not destroyed: call ibv_destroy_qp",
+            "at exit, 1 protection domain was not freed: call ibv_dealloc_pd",
+            "at exit, 1 device was not closed: call ibv_close_device",
         ],
     ),
 ];

@@ -4,6 +4,8 @@
 //! them. How deep the queues are says little, since many programs never fill them; so this is about
 //! requests that are posted and will be heard of.
 
+use std::collections::BTreeSet;
+
 use super::ledger::{CqFacts, Ledger, Posts};
 use super::report::Rule;
 
@@ -11,11 +13,13 @@ use super::report::Rule;
 pub(super) fn check(ledger: &mut Ledger, cq: CqFacts) {
     let CqFacts { addr, depth } = cq;
     // Most completion queues are deep enough for whatever may come.
-    if sum(ledger, cq, |qp| qp.queues.max_send.into(), |qp| qp.queues.max_recv.into()) <= depth {
+    let shared = shared(ledger, cq);
+    let most = sum(ledger, cq, |qp| qp.queues.max_send.into(), |qp| qp.queues.max_recv.into());
+    if most + shared <= depth {
         return;
     }
     let signalled = |qp: &Posts| qp.sends.iter().filter(|r| r.signalled).count() as u64;
-    let total = sum(ledger, cq, signalled, |qp| qp.receives.len() as u64);
+    let total = sum(ledger, cq, signalled, |qp| qp.receives.len() as u64) + shared;
     if total <= depth {
         return;
     }
@@ -40,4 +44,12 @@ fn sum(
         sends + if is_it(qp.queues.recv_cq) { of_receives(qp) } else { 0 }
     };
     ledger.qps.values().map(of_qp).sum()
+}
+
+/// Receives in shared queues that may complete there: any queue pair may take all of them.
+fn shared(ledger: &Ledger, cq: CqFacts) -> u64 {
+    let is_it = |qp: &&Posts| qp.queues.recv_cq.is_some_and(|other| other.addr == cq.addr);
+    let srqs = ledger.qps.values().filter(is_it).filter_map(|qp| qp.queues.srq);
+    let once: BTreeSet<usize> = srqs.collect();
+    once.iter().filter_map(|srq| ledger.srqs.get(srq)).map(|posted| posted.len() as u64).sum()
 }

@@ -1,7 +1,7 @@
 //! Objects that are left when the process ends.
 //!
-//! Devices and protection domains are not among them: librdmacm keeps some that a program has not
-//! made and cannot free.
+//! librdmacm keeps devices and protection domains that a program has not made and cannot free;
+//! those are not counted ([`kept`]).
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::process;
@@ -21,10 +21,12 @@ pub(crate) enum Kind {
     Qp,
     Ah,
     Xrcd,
+    Pd,
+    Device,
 }
 
 /// What one is called, what many are, and how they go.
-const WORDS: [(&str, &str, &str); 10] = [
+const WORDS: [(&str, &str, &str); 12] = [
     ("thread domain was", "thread domains were", "freed: call ibv_dealloc_td"),
     ("memory region was", "memory regions were", "deregistered: call ibv_dereg_mr"),
     ("memory window was", "memory windows were", "freed: call ibv_dealloc_mw"),
@@ -39,6 +41,8 @@ const WORDS: [(&str, &str, &str); 10] = [
     ("queue pair was", "queue pairs were", "destroyed: call ibv_destroy_qp"),
     ("address handle was", "address handles were", "destroyed: call ibv_destroy_ah"),
     ("XRC domain was", "XRC domains were", "closed: call ibv_close_xrcd"),
+    ("protection domain was", "protection domains were", "freed: call ibv_dealloc_pd"),
+    ("device was", "devices were", "closed: call ibv_close_device"),
 ];
 
 /// How many there are of each kind.
@@ -55,6 +59,11 @@ pub(crate) fn made(kind: Kind) {
 /// The program has freed one.
 pub(crate) fn freed(kind: Kind) {
     ALIVE[kind as usize].fetch_sub(1, Ordering::Relaxed);
+}
+
+/// One that was just made is kept by the library, and not by the program.
+pub(crate) fn kept(kind: Kind) {
+    freed(kind);
 }
 
 /// This process is the one that is looked at.

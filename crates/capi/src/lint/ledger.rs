@@ -46,8 +46,8 @@ pub(crate) struct Queues {
     pub(crate) recv_cq: Option<CqFacts>,
     pub(crate) max_send: u32,
     pub(crate) max_recv: u32,
-    /// Whether it takes receives from a shared queue.
-    pub(crate) has_srq: bool,
+    /// The address of the shared queue that it takes receives from.
+    pub(crate) srq: Option<usize>,
     /// Whether every send is signalled.
     pub(crate) signal_all: bool,
 }
@@ -138,20 +138,36 @@ impl Posts {
 pub(super) struct Ledger {
     pub(super) said: Said,
     pub(super) qps: BTreeMap<Name, Posts>,
+    /// Receives in shared queues, by the addresses of those.
+    pub(super) srqs: BTreeMap<usize, VecDeque<Request>>,
     /// Registrations by context and key.
     pub(super) mrs: BTreeMap<(usize, u32), Memory>,
 }
 
 impl Ledger {
     const fn new() -> Self {
-        Self { said: Said::new(), qps: BTreeMap::new(), mrs: BTreeMap::new() }
+        Self {
+            said: Said::new(),
+            qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+        }
     }
 
     pub(super) fn forget_posts(&mut self, name: Name) {
-        if let Some(qp) = self.qps.get_mut(&name) {
-            qp.sends.clear();
-            qp.receives.clear();
+        let Some(qp) = self.qps.get_mut(&name) else { return };
+        qp.sends.clear();
+        qp.receives.clear();
+        let srq = qp.queues.srq;
+        // It may have taken some that nobody will hear of. Those after them are followed again.
+        if let Some(shared) = srq.and_then(|srq| self.srqs.get_mut(&srq)) {
+            shared.clear();
         }
+    }
+
+    pub(super) fn forget_qp(&mut self, name: Name) {
+        self.forget_posts(name);
+        self.qps.remove(&name);
     }
 
     pub(super) fn set_access(&mut self, name: Name, access: Access) {
@@ -190,6 +206,20 @@ impl Ledger {
         qp.queues.recv_cq
     }
 
+    /// Says where they may complete.
+    pub(super) fn post_shared(&mut self, srq: usize, requests: Vec<Request>) -> Vec<CqFacts> {
+        let Some(shared) = self.srqs.get_mut(&srq) else { return Vec::new() };
+        shared.extend(requests);
+        let takers = self.qps.values().filter(|qp| qp.queues.srq == Some(srq));
+        takers.filter_map(|qp| qp.queues.recv_cq).collect()
+    }
+
+    pub(super) fn take_back_shared(&mut self, srq: usize, count: usize) {
+        if let Some(shared) = self.srqs.get_mut(&srq) {
+            shared.truncate(shared.len().saturating_sub(count));
+        }
+    }
+
     pub(super) fn take_back_receives(&mut self, name: Name, count: usize) {
         if let Some(qp) = self.qps.get_mut(&name) {
             qp.receives.truncate(qp.receives.len().saturating_sub(count));
@@ -201,8 +231,11 @@ impl Ledger {
     pub(super) fn complete(&mut self, name: Name, cqe: &Cqe) -> Option<Request> {
         let qp = self.qps.get_mut(&name)?;
         if matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm) {
-            // Which of a shared queue it was, nobody wrote down.
-            return if qp.queues.has_srq { None } else { qp.receives.pop_front() };
+            let Some(srq) = qp.queues.srq else { return qp.receives.pop_front() };
+            // Of a shared queue, they complete in any order.
+            let shared = self.srqs.get_mut(&srq)?;
+            let at = shared.iter().position(|request| request.wr_id == cqe.wr_id)?;
+            return shared.remove(at);
         }
         let is_it = |request: &Request| match cqe.status {
             WcStatus::Success => request.signalled,

@@ -28,7 +28,7 @@ use std::sync::{Once, PoisonError};
 
 use feroce::{Cqe, Settings, WcStatus};
 
-pub(crate) use leaks::{Kind, freed, made};
+pub(crate) use leaks::{Kind, freed, kept, made};
 pub(crate) use ledger::{CqFacts, Memory, Name, Queues, Request};
 pub(crate) use pulled::pulled;
 pub(crate) use refused::access_refused_here;
@@ -65,7 +65,7 @@ pub(crate) fn qp_made(name: Name, queues: Queues) {
 
 /// A queue pair was destroyed.
 pub(crate) fn qp_gone(name: Name) {
-    with(|ledger| ledger.qps.remove(&name));
+    with(|ledger| ledger.forget_qp(name));
 }
 
 /// A queue pair was reset: what was posted is forgotten.
@@ -137,6 +137,29 @@ pub(crate) fn receives_posted(name: Name, requests: Vec<Request>) {
 /// So many of the receives that were posted last were not taken.
 pub(crate) fn receives_taken_back(name: Name, count: usize) {
     with(|ledger| ledger.take_back_receives(name, count));
+}
+
+/// A queue was made that queue pairs share.
+pub(crate) fn srq_made(srq: usize) {
+    with(|ledger| ledger.srqs.insert(srq, std::collections::VecDeque::new()));
+}
+
+/// Receives are about to be posted to a shared queue.
+pub(crate) fn shared_posted(srq: usize, requests: Vec<Request>) {
+    with(|ledger| {
+        let cqs = ledger.post_shared(srq, requests);
+        cqs.into_iter().for_each(|cq| depth::check(ledger, cq));
+    });
+}
+
+/// So many of the receives that were posted last to a shared queue were not taken.
+pub(crate) fn shared_taken_back(srq: usize, count: usize) {
+    with(|ledger| ledger.take_back_shared(srq, count));
+}
+
+/// A shared queue was destroyed.
+pub(crate) fn srq_gone(srq: usize) {
+    with(|ledger| ledger.srqs.remove(&srq));
 }
 
 /// The program sees a completion.

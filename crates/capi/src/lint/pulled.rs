@@ -14,7 +14,9 @@ pub(crate) fn pulled(context: usize, lkey: u32, alive: impl Fn(Name) -> bool) {
         let here = ledger.qps.iter().filter(|(name, _)| name.context == context);
         let suspects: Vec<(Name, usize)> = here
             .map(|(name, qp)| {
-                let posted = qp.sends.iter().filter(|r| r.signalled).chain(&qp.receives);
+                let shared = qp.queues.srq.and_then(|srq| ledger.srqs.get(&srq));
+                let receives = qp.receives.iter().chain(shared.into_iter().flatten());
+                let posted = qp.sends.iter().filter(|r| r.signalled).chain(receives);
                 (*name, posted.filter(|r| r.lkeys.contains(&Lkey(lkey))).count())
             })
             .filter(|(_, count)| *count > 0)

@@ -11,6 +11,7 @@ use feroce::cm::Manager;
 use feroce::wire::Gid;
 
 use crate::abi::*;
+use crate::lint::{self, Kind};
 use crate::verbs::adapter;
 use crate::verbs::context::ibv_open_device;
 use crate::verbs::device::Device;
@@ -75,11 +76,13 @@ fn open(device: &'static Device) -> Result<Opened, Fault> {
     if verbs.is_null() {
         return Err(Fault(crate::errno::get()));
     }
+    lint::kept(Kind::Device);
     // SAFETY: it is open, and stays so.
     let pd = unsafe { ibv_alloc_pd(verbs) };
     if pd.is_null() {
         return Err(Fault(crate::errno::get()));
     }
+    lint::kept(Kind::Pd);
     let made = Opened { device, verbs, pd };
     if let Some(process) = slot.as_mut() {
         process.opened.push(made);

@@ -16,7 +16,7 @@ use super::object::{Object, zeroed};
 use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::abi::*;
-use crate::lint;
+use crate::lint::{self, Kind};
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]
@@ -35,6 +35,8 @@ pub(crate) struct Context {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Context {
     type C = verbs_context;
+
+    const KIND: Option<Kind> = Some(Kind::Device);
 }
 
 // SAFETY: the public part is written before anybody else sees it, and by the program; the rest may

@@ -65,6 +65,8 @@ impl Pd {
 // SAFETY: `repr(C)`, and the first field is the public part.
 unsafe impl Object for Pd {
     type C = ibv_pd;
+
+    const KIND: Option<Kind> = Some(Kind::Pd);
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {

@@ -251,16 +251,34 @@ impl Receives {
         // SAFETY: the public part of an object that lives.
         let context = unsafe { (*qp.as_ptr()).context }.addr();
         let name = Name { context, qpn: qp.handle.qpn().get() };
-        // The same chain, from what was not looked at yet.
-        let mut all = Self { at: self.next, next: self.next, fault: None };
-        let requests = (&mut all).map(|wr| Request::receive(&wr)).collect();
-        lint::receives_posted(name, requests);
+        lint::receives_posted(name, self.requests());
         let posted = receiver.post(&mut *self);
         if posted.is_err() {
-            let mut refused = Self { at: self.at, next: self.at, fault: None };
-            lint::receives_taken_back(name, (&mut refused).count());
+            lint::receives_taken_back(name, self.refused());
         }
         posted
+    }
+
+    /// The same for a shared queue, which is at `addr`.
+    pub(crate) fn post_shared(&mut self, srq: &feroce::Srq, addr: usize) -> Result<(), PostError> {
+        lint::shared_posted(addr, self.requests());
+        let posted = srq.post_recv(&mut *self);
+        if posted.is_err() {
+            lint::shared_taken_back(addr, self.refused());
+        }
+        posted
+    }
+
+    /// What lint wants to know of those that were not looked at yet.
+    fn requests(&self) -> Vec<Request> {
+        let mut all = Self { at: self.next, next: self.next, fault: None };
+        (&mut all).map(|wr| Request::receive(&wr)).collect()
+    }
+
+    /// How many there are from the one on that was looked at last.
+    fn refused(&self) -> usize {
+        let mut refused = Self { at: self.at, next: self.at, fault: None };
+        (&mut refused).count()
     }
 
     /// What posting them answers.

@@ -234,7 +234,7 @@ unsafe fn queues(made: &ibv_qp_init_attr) -> Queues {
         recv_cq: if made.qp_type == IBV_QPT_XRC_SEND { None } else { facts(made.recv_cq) },
         max_send: made.cap.max_send_wr,
         max_recv: made.cap.max_recv_wr,
-        has_srq: !made.srq.is_null(),
+        srq: (!made.srq.is_null()).then(|| made.srq.addr()),
         signal_all: made.sq_sig_all != 0,
     }
 }

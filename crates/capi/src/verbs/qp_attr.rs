@@ -112,7 +112,8 @@ fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Fault> {
         rq_psn: given!(IBV_QP_RQ_PSN, Psn::new(attr.rq_psn)),
         max_rd_atomic: given!(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
         max_dest_rd_atomic: given!(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
-        min_rnr_timer: given!(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer),
+        // Adapters take the five bits that there are, and programs give more.
+        min_rnr_timer: given!(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer & 31),
         sq_psn: given!(IBV_QP_SQ_PSN, Psn::new(attr.sq_psn)),
         dest_qpn: given!(IBV_QP_DEST_QPN, Qpn::new(attr.dest_qp_num)),
         alt_path: given!(IBV_QP_ALT_PATH, addr_vec(&attr.alt_ah_attr)).transpose()?,

@@ -11,7 +11,7 @@ use super::pd::Pd;
 use super::post;
 use super::registry::Listed;
 use crate::abi::*;
-use crate::lint::Kind;
+use crate::lint::{self, Kind};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -55,6 +55,14 @@ impl Srq {
     }
 }
 
+/// Tells lint of a queue that queue pairs share. (What XRC takes from one, it does not follow.)
+pub(crate) fn noted(made: *mut ibv_srq) -> *mut ibv_srq {
+    if lint::is_on() {
+        lint::srq_made(made.addr());
+    }
+    made
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
@@ -70,7 +78,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
             .pd
             .create_srq(attr.max_wr, attr.max_sge)
             .map_err(Fault::from)
-            .map(|srq| Srq::publish(srq, pd, srq_context, context)),
+            .map(|srq| noted(Srq::publish(srq, pd, srq_context, context))),
     )
 }
 
@@ -119,6 +127,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(public: *mut ibv_srq) -> c_int {
         }
         return code(Err(e.into()));
     }
+    if lint::is_on() {
+        lint::srq_gone(public.addr());
+    }
     srq.acks.settle();
     // SAFETY: nothing uses it, and the program uses it no more.
     drop(unsafe { Srq::take(public) });
@@ -134,7 +145,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let srq = unsafe { Srq::of(public) };
     // SAFETY: the program gives a chain of requests.
     let mut chain = unsafe { post::Receives::new(wr) };
-    let posted = srq.srq.post_recv(&mut chain);
+    let posted = if lint::is_on() {
+        chain.post_shared(&srq.srq, public.addr())
+    } else {
+        srq.srq.post_recv(&mut chain)
+    };
     // SAFETY: the program gives a place for the request that is refused.
     unsafe { chain.report(posted, bad_wr) }
 }

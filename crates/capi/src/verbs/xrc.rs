@@ -11,7 +11,7 @@ use super::identity::FileId;
 use super::object::Object;
 use super::pd::Pd;
 use super::qp::{self, Plan, Qp};
-use super::srq::Srq;
+use super::srq::{self, Srq};
 use crate::abi::*;
 use crate::lint::Kind;
 
@@ -149,7 +149,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         let cq = unsafe { Cq::behind(init.cq) };
         pd.create_xrc_srq(&xrcd.xrcd, &cq.cq, max_wr, max_sge)
     };
-    let publish = |srq| Srq::publish(srq, init.pd, init.srq_context, context);
+    let publish = |srq| {
+        let made = Srq::publish(srq, init.pd, init.srq_context, context);
+        if srq_type == IBV_SRQT_BASIC { srq::noted(made) } else { made }
+    };
     pointer(made.map(publish).map_err(Fault::from))
 }
 

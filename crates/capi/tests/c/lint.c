@@ -99,6 +99,57 @@ static void pulled(struct end *end)
     CHECK(!ibv_dereg_mr(mr));
 }
 
+/* The same with receives that queue pairs share. */
+static void shared(struct end *end)
+{
+    struct ibv_srq_init_attr attr = { .attr = { .max_wr = 8, .max_sge = 1 } };
+    struct ibv_srq *srq = ibv_create_srq(end->pd, &attr);
+    struct ibv_mr *mr = ibv_reg_mr(end->pd, end->buffer, 64, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_qp_init_attr init = {
+        .send_cq = end->cq,
+        .recv_cq = end->cq,
+        .srq = srq,
+        .qp_type = IBV_QPT_RC,
+        .cap = { 8, 0, 2, 0, 64 },
+    };
+    CHECK(srq && mr && !ibv_destroy_qp(end->qp));
+    CHECK((end->qp = ibv_create_qp(end->pd, &init)));
+    connect_self(end);
+    for (int i = 1; i <= 3; i++) {
+        struct ibv_sge sge = { (uintptr_t)end->buffer, 64, mr->lkey };
+        struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 }, *bad;
+        CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
+    }
+    CHECK(!post_text(end, 4, "takes the first"));
+    CHECK(complete(end).status == IBV_WC_SUCCESS && complete(end).status == IBV_WC_SUCCESS);
+    CHECK(!ibv_dereg_mr(mr));
+    CHECK(!ibv_destroy_qp(end->qp) && !ibv_destroy_srq(srq));
+    init.srq = NULL;
+    CHECK((end->qp = ibv_create_qp(end->pd, &init)));
+}
+
+/* More of them than fit into the completion queue of those who share them. */
+static void shared_depth(struct end *end)
+{
+    struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+    struct ibv_srq *srq = ibv_create_srq(end->pd, &attr);
+    struct ibv_qp_init_attr init = {
+        .send_cq = end->cq,
+        .recv_cq = end->cq,
+        .srq = srq,
+        .qp_type = IBV_QPT_RC,
+        .cap = { 1, 0, 1, 0, 0 },
+    };
+    struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+    CHECK(srq && !ibv_resize_cq(end->cq, 8) && !ibv_destroy_qp(end->qp));
+    CHECK((end->qp = ibv_create_qp(end->pd, &init)));
+    for (int i = 0; i < 9; i++)
+        CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
+    CHECK(!ibv_destroy_qp(end->qp) && !ibv_destroy_srq(srq));
+    init.srq = NULL;
+    CHECK((end->qp = ibv_create_qp(end->pd, &init)));
+}
+
 /* The same mistake on ten objects. */
 static void many(struct end *end)
 {
@@ -136,6 +187,7 @@ int main(int argc, char **argv)
         { "nothing", nothing }, { "depth", depth },     { "starved", starved },
         { "unknown_key", unknown_key }, { "read_only", read_only }, { "refused", refused },
         { "pulled", pulled },   { "many", many }, { "unsignalled", unsignalled }, { "leaks", leaks },
+        { "shared", shared },   { "shared_depth", shared_depth },
     };
     CHECK(argc == 2);
     struct ibv_context *context = open_nth(0);
