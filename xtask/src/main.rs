@@ -6,6 +6,7 @@
 
 mod args;
 mod ci;
+mod clients;
 mod dist;
 mod fuzz;
 mod interop;
@@ -31,6 +32,7 @@ Commands:
   swarm    Run seeded simulations of the whole stack, or replay one seed
   fuzz     Run the fuzz targets for a while
   dist     Build a directory and a Debian package for others
+  clients  Run clients of RDMA from package registries, as their users would
   interop  Let the Linux kernel's own driver talk to feroce
 
 `cargo xtask <COMMAND> --help` says more. Exit status: 0 fine, 1 failed, 2 wrong usage.
@@ -56,6 +58,7 @@ const TASKS: &[Task] = &[
     ("swarm", swarm::HELP, swarm::main),
     ("fuzz", fuzz::HELP, fuzz::main),
     ("dist", dist::HELP, dist::main),
+    ("clients", clients::HELP, clients::main),
     ("interop", interop::HELP, interop::main),
 ];
 

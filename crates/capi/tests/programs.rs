@@ -23,7 +23,9 @@ use std::thread::{self, park_timeout};
 use std::time::Duration;
 
 use applications::{FIO, MPICH, OPEN_MPI, QPERF};
-use measuring::{LIBFABRIC, PERFTEST, PERFTEST_CM, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD};
+use measuring::{
+    LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
+};
 use netns::{Cable, ip, with_cable};
 use sockets::{IPERF, PRELOADED, RSOCKETS};
 use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
@@ -210,7 +212,10 @@ fn the_programs_of_ibverbs_utils_run() {
 #[test]
 fn the_programs_of_perftest_run() {
     if is_installed(&PERFTEST) {
-        with_cable(9000, |cable| try_package(&PERFTEST, cable));
+        with_cable(9000, |cable| {
+            try_package(&PERFTEST, cable);
+            try_package(&PERFTEST_NAMED, cable);
+        });
     }
 }
 
@@ -359,6 +364,26 @@ fn lint_has_nothing_to_say_about_good_programs() {
     });
 }
 
+/// Some programs take the first address of IPv4 that they see, and some the second entry, whatever
+/// it is; both carry traffic (`-g 0` and `-g 1` in the tables).
+#[test]
+fn an_address_is_one_gid_and_ipv4_comes_first() {
+    if !is_installed(&IBVERBS_UTILS) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("gids", &[]);
+        let show = cable.in_a(|| library.start("ibv_devinfo", "-v -d feroce0"));
+        let output = show.wait_with_output().expect("it ran");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let gids: Vec<&str> = text.lines().filter(|line| line.contains("GID[")).collect();
+        let has = |address: &str| gids.iter().filter(|line| line.contains(address)).count();
+        assert!(gids[0].contains("::ffff:10.9.0.1, RoCE v2"), "{gids:#?}");
+        assert!(gids[1].contains("fd09::1, RoCE v2"), "{gids:#?}");
+        assert_eq!((has("::ffff:"), has("fd09::1"), gids.len()), (1, 1, 3), "{gids:#?}");
+    });
+}
+
 #[test]
 fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     if !is_installed(&IBVERBS_UTILS) {
@@ -390,6 +415,7 @@ const PACKAGES: &[Package] = &[
     PRELOADED,
     IPERF,
     PERFTEST,
+    PERFTEST_NAMED,
     PERFTEST_CM,
     LIBFABRIC,
     UCX_RC,
@@ -424,6 +450,12 @@ fn table() -> String {
     }
     let Package { name, version, .. } = RSOCKETS;
     writeln!(table, "| {name} | {version} | `rcopy` | a file of 3 MB |").expect("written");
+    for row in [
+        "PyPI: dlslime | 0.1.23 | a program of two ends | `cargo xtask clients`",
+        "crates.io: sideway | 0.4.3 | its own tests | `cargo xtask clients`",
+    ] {
+        writeln!(table, "| {row} |").expect("written");
+    }
     let watch = "`ibv_asyncwatch` | a cable that is pulled and put back";
     let Package { name, version, .. } = IBVERBS_UTILS;
     table + &format!("| {name} | {version} | {watch} |\n")

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Done;
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, dist, fuzz, interop, packages, swarm, tidy};
+use crate::{Outcome, clients, dist, fuzz, interop, packages, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -60,6 +60,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("soak", "random operations over sockets for a minute", always, soak),
     step("fuzz", "a short run of every fuzz target", || has("fuzz/Cargo.toml"), run_fuzz),
     step("dist", "what is given to others, tried out", || has("crates/capi/Cargo.toml"), run_dist),
+    step("clients", "clients of RDMA from package registries", always, run_clients),
     step("docs", "the documentation, warnings as errors", always, docs),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
     step("interop", "the Linux kernel's own driver at the other end", always, run_interop),
@@ -199,6 +200,10 @@ fn run_dist() -> Outcome<Done> {
         dist::try_out(&dist::unpacked(&package, &out.join("unpacked"))?)?;
     }
     Ok(quietly())
+}
+
+fn run_clients() -> Outcome<Done> {
+    clients::run_all().map(Done::Ran)
 }
 
 fn docs() -> Outcome<Done> {

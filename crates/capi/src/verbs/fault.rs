@@ -75,7 +75,9 @@ impl From<CmError> for Fault {
     fn from(error: CmError) -> Self {
         match error {
             CmError::Port(BindError::InUse) => Self(libc::EADDRINUSE),
-            CmError::Port(BindError::Exhausted) | CmError::Address(_) => Self(libc::EADDRNOTAVAIL),
+            CmError::Port(BindError::Exhausted | BindError::Overlaps) | CmError::Address(_) => {
+                Self(libc::EADDRNOTAVAIL)
+            }
             CmError::Route(e) => Self(e.raw_os_error().unwrap_or(libc::ENETUNREACH)),
             CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
             CmError::Unreachable => Self(libc::ETIMEDOUT),

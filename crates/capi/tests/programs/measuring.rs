@@ -45,6 +45,17 @@ pub(crate) const PERFTEST: Package = Package {
     ],
 };
 
+/// What `feroce run --device-name mlx5_0` passes on, for those who insist on a name.
+pub(crate) const PERFTEST_NAMED: Package = Package {
+    name: "perftest",
+    version: "4.5+0.17",
+    environment: &[("FEROCE_DEVICE_NAME", "mlx5_0")],
+    programs: &[
+        pair("ib_write_bw", &["-d mlx5_0 -F -n 100 -s 65536"], "%b %n "),
+        pair("ib_send_lat", &["-d mlx5_0 -x 1 -F -n 100 -s 64"], "%b %n "),
+    ],
+};
+
 /// Runs of perftest that use librdmacm for everything.
 const fn by_address(
     name: &'static str,

@@ -28,8 +28,11 @@ impl Binding {
 /// Why a port cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// Somebody has it, at an overlapping address.
+    /// Somebody has it at this address.
     InUse,
+    /// Somebody has it, and one of the two wants it at all addresses. Linux has another error for
+    /// that, and programs know it.
+    Overlaps,
     /// All of them are in use.
     Exhausted,
 }
@@ -38,6 +41,7 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InUse => "the port is in use at that address",
+            Self::Overlaps => "the port is in use at some address, and wanted at all",
             Self::Exhausted => "every port is in use",
         })
     }
@@ -88,8 +92,7 @@ impl PortTable {
         let holder = Holder { number, ip, af_only, reuse, listens: false };
         let port = match port {
             0 => self.any_port(space, random)?,
-            port if self.is_free(space, port, &holder) => port,
-            _ => return Err(BindError::InUse),
+            port => self.check(space, port, &holder).map(|()| port)?,
         };
         self.next += 1;
         self.holders.entry((space, port)).or_default().push(holder);
@@ -124,10 +127,17 @@ impl PortTable {
         }
     }
 
-    fn is_free(&self, space: PortSpace, port: u16, holder: &Holder) -> bool {
-        let Some(holders) = self.holders.get(&(space, port)) else { return true };
+    /// Whether somebody can have a port as well.
+    fn check(&self, space: PortSpace, port: u16, holder: &Holder) -> Result<(), BindError> {
+        let Some(holders) = self.holders.get(&(space, port)) else { return Ok(()) };
         let shares = |h: &Holder| h.reuse && holder.reuse && !h.listens;
-        holders.iter().all(|h| !h.overlaps(holder) || shares(h))
+        match holders.iter().find(|h| h.overlaps(holder) && !shares(h)) {
+            None => Ok(()),
+            Some(h) if h.ip.is_unspecified() || holder.ip.is_unspecified() => {
+                Err(BindError::Overlaps)
+            }
+            Some(_) => Err(BindError::InUse),
+        }
     }
 
     /// A port that nobody has at any address.
@@ -159,8 +169,8 @@ mod tests {
         let mut bind = |ip, how| table.bind(PortSpace::Tcp, ip, 7471, how, 0).map(Binding::port);
         assert_eq!(bind(V4, PLAIN), Ok(7471));
         assert_eq!(bind(V4, PLAIN), Err(BindError::InUse));
-        assert_eq!(bind(ANY4, PLAIN), Err(BindError::InUse));
-        assert_eq!(bind(ANY6, PLAIN), Err(BindError::InUse));
+        assert_eq!(bind(ANY4, PLAIN), Err(BindError::Overlaps));
+        assert_eq!(bind(ANY6, PLAIN), Err(BindError::Overlaps));
         assert_eq!(bind(ANY6, V6_ONLY), Ok(7471));
         assert_eq!(bind(OTHER, PLAIN), Ok(7471));
         assert_eq!(bind(OTHER, REUSE), Err(BindError::InUse));

@@ -4,6 +4,7 @@ import ctypes
 import json
 import socket
 import sys
+import time
 
 import dlslime
 
@@ -24,10 +25,15 @@ def exchange(stream, value):
 
 
 def meet(address):
-    if address:
-        return socket.create_connection((address, PORT))
-    with socket.create_server(("", PORT)) as server:
-        return server.accept()[0]
+    """Finds the other end, which may not be there yet."""
+    if address is None:
+        with socket.create_server(("", PORT)) as server:
+            return server.accept()[0]
+    while True:
+        try:
+            return socket.create_connection((address, PORT))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
 
 
 def main():
