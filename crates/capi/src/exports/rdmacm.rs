@@ -1,6 +1,6 @@
 //! librdmacm, rsockets included.
 
-use crate::{rdmacm, rsocket, stub};
+use crate::{rdmacm, rsocket};
 
 exports! {
     "RDMACM_1.0" {
@@ -80,9 +80,9 @@ exports! {
         rdma_set_local_ece => rdmacm::ece::rdma_set_local_ece,
     }
     "RDMACM_1.4" {
-        rdma_query_addrinfo => stub::minus_one,
-        rdma_resolve_addrinfo => stub::minus_one,
-        rdma_write_cm_event => stub::minus_one,
+        rdma_query_addrinfo => rdmacm::resolved::rdma_query_addrinfo,
+        rdma_resolve_addrinfo => rdmacm::resolved::rdma_resolve_addrinfo,
+        rdma_write_cm_event => rdmacm::resolved::rdma_write_cm_event,
     }
     "RDMACM_1.5" {
         repoll_create => rsocket::epoll::repoll_create,

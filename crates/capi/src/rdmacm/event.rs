@@ -67,7 +67,10 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
         id: asked.public(),
         group: group.as_ref().map(|(_, acks)| Arc::clone(acks)),
     };
-    let param = if id.seen().qp_type == IBV_QPT_UD {
+    let param = if event.kind == EventKind::User {
+        let arg = made.private_data.first_chunk().map_or(0, |arg| u64::from_ne_bytes(*arg));
+        rdma_cm_event__param { arg }
+    } else if id.seen().qp_type == IBV_QPT_UD {
         let context = group.map(|(context, _)| context);
         rdma_cm_event__param { ud: ud_param(event.ud, &made.private_data, context) }
     } else {

@@ -11,6 +11,7 @@ use feroce::cm::{CmId, PortSpace};
 
 use super::channel::Channel;
 use super::multicast::Group;
+use super::resolved::Resolved;
 use super::table::Ids;
 use super::{address, devices, event, qp, table};
 use crate::abi::*;
@@ -55,6 +56,8 @@ pub(crate) struct Private {
     pub(crate) prefix: Vec<u8>,
     /// Groups that were joined.
     pub(crate) groups: Vec<Group>,
+    /// What a name stands for that was looked up.
+    pub(crate) resolved: Option<Resolved>,
 }
 
 // SAFETY: `repr(C)`, and the first field is the public part.

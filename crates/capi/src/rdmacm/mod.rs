@@ -24,5 +24,6 @@ pub(crate) mod option;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod resolve;
+pub(crate) mod resolved;
 pub(crate) mod srq;
 pub(crate) mod table;

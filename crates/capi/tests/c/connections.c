@@ -171,6 +171,34 @@ static void given_queues(struct rdma_event_channel *channel)
     CHECK(!rdma_destroy_id(id));
 }
 
+/* Of rdma-core 65. */
+enum { ADDRINFO_RESOLVED = 16, USER = 18 };
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+                        uint64_t arg);
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+                          const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+
+static void own_events(struct rdma_event_channel *channel)
+{
+    struct rdma_cm_id *id;
+    struct rdma_addrinfo *found;
+    CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    CHECK(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0) == -1 && errno == EINVAL);
+    CHECK(!rdma_write_cm_event(id, USER, -7, 0x123456789abcdef));
+    struct rdma_cm_event *event = take(channel, USER);
+    CHECK(event->id == id && event->status == -7);
+    /* The number is where the parameters are. */
+    CHECK(*(uint64_t *)&event->param == 0x123456789abcdef && !rdma_ack_cm_event(event));
+    CHECK(rdma_query_addrinfo(id, &found) == -1 && errno == ENOENT);
+    CHECK(!rdma_resolve_addrinfo(id, "127.122.0.7", "7471", NULL));
+    CHECK(rdma_resolve_addrinfo(id, "127.122.0.7", "7471", NULL) == -1 && errno == EBUSY);
+    expect(channel, ADDRINFO_RESOLVED);
+    CHECK(!rdma_query_addrinfo(id, &found) && found->ai_dst_len);
+    rdma_freeaddrinfo(found);
+    CHECK(!rdma_resolve_addrinfo(id, "127.122.0.7", "7471", NULL) && !rdma_destroy_id(id));
+}
+
 static void names(void)
 {
     struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *found;
@@ -200,6 +228,7 @@ int main(void)
     connected(listening, ours);
     rejected(listening, ours);
     given_queues(ours);
+    own_events(ours);
     names();
     CHECK(!rdma_destroy_id(listening));
     rdma_destroy_event_channel(ours);

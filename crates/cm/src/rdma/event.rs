@@ -53,6 +53,12 @@ pub enum EventKind {
     /// The queue pair of a connection that is over may be used again.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit = 15,
+    /// A name was looked up.
+    #[doc(alias = "RDMA_CM_EVENT_ADDRINFO_RESOLVED")]
+    AddrInfoResolved = 16,
+    /// A consumer says something to whoever takes its events.
+    #[doc(alias = "RDMA_CM_EVENT_USER")]
+    User = 18,
 }
 
 impl EventKind {
@@ -76,6 +82,8 @@ impl EventKind {
             Self::MulticastError => "RDMA_CM_EVENT_MULTICAST_ERROR",
             Self::AddrChange => "RDMA_CM_EVENT_ADDR_CHANGE",
             Self::TimewaitExit => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+            Self::AddrInfoResolved => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+            Self::User => "RDMA_CM_EVENT_USER",
         }
     }
 }

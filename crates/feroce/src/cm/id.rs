@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use feroce_cm::rdma::{ConnParam, PortSpace};
+use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_wire::Qpn;
 
@@ -248,6 +248,18 @@ impl CmId {
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), Error> {
         either!(self, id => id.disconnect())
+    }
+
+    /// Puts an event of one's own into the channel, behind those that wait.
+    #[doc(alias = "rdma_write_cm_event")]
+    pub fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) -> Result<(), Error> {
+        match &self.side {
+            Side::Soft(id) => {
+                id.write_event(kind, status, data);
+                Ok(())
+            }
+            Side::Hard(_) => Err(Error::Unsupported("events of one's own")),
+        }
     }
 
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.

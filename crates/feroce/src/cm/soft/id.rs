@@ -285,6 +285,12 @@ impl SoftId {
         Ok(())
     }
 
+    /// Puts an event of one's own into the channel, behind those that wait.
+    pub(crate) fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) {
+        let private_data = data.to_vec();
+        tell(Queued { private_data, ..Queued::new(kind, self.shared(), status) });
+    }
+
     /// Lets events come out of another channel from now on, those that wait included.
     pub(crate) fn migrate(&self, channel: &SoftChannel) -> Result<(), Error> {
         let to = Arc::clone(&channel.owner.queue);

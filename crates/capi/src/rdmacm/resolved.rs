@@ -1,0 +1,99 @@
+//! Events that a program puts into a channel itself, and names that are looked up with one.
+
+use core::ffi::{c_char, c_int};
+use core::ptr;
+
+use feroce::cm::EventKind;
+
+use super::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
+use super::endpoint::finish;
+use super::id::Id;
+use crate::abi::*;
+use crate::verbs::fault::{Fault, status};
+use crate::verbs::object::Object;
+
+pub(crate) unsafe extern "C" fn rdma_write_cm_event(
+    public: *mut rdma_cm_id,
+    event: rdma_cm_event_type,
+    code: c_int,
+    arg: u64,
+) -> c_int {
+    if public.is_null() || event != RDMA_CM_EVENT_USER {
+        return status(Err(Fault::INVALID));
+    }
+    // SAFETY: an id of the program.
+    let id = unsafe { Id::of(public) };
+    let written = id.id.write_event(EventKind::User, code, &arg.to_ne_bytes());
+    status(written.map_err(Fault::from))
+}
+
+/// What a name stands for, until the program asks.
+#[derive(Debug)]
+pub(crate) struct Resolved(*mut rdma_addrinfo);
+
+// SAFETY: nobody else has it.
+unsafe impl Send for Resolved {}
+
+impl Drop for Resolved {
+    fn drop(&mut self) {
+        // SAFETY: `rdma_getaddrinfo` made it, and nobody has asked for it.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+/// The resolver of the C library knows at once, or waits; the event comes when it knows.
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
+    public: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    if public.is_null() {
+        return status(Err(Fault::INVALID));
+    }
+    // SAFETY: an id and names of the program.
+    let started = unsafe { resolve(public, node, service, hints) };
+    // SAFETY: an id of the program.
+    unsafe { finish(public, started) }
+}
+
+/// # Safety
+/// An id and names of the program.
+unsafe fn resolve(
+    public: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<(), Fault> {
+    // SAFETY: as the caller says.
+    let id = unsafe { Id::of(public) };
+    if id.private().resolved.is_some() {
+        return Err(Fault::BUSY);
+    }
+    let mut info = ptr::null_mut();
+    // SAFETY: as the caller says, and there is a place for what is found.
+    match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut info) } {
+        0 => {}
+        -1 => return Err(Fault(crate::errno::get())),
+        // Not an error number, but one of the resolver's own kind.
+        _ => return Err(Fault(libc::ENODATA)),
+    }
+    id.private().resolved = Some(Resolved(info));
+    Ok(id.id.write_event(EventKind::AddrInfoResolved, 0, &[])?)
+}
+
+pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
+    public: *mut rdma_cm_id,
+    place: *mut *mut rdma_addrinfo,
+) -> c_int {
+    if public.is_null() || place.is_null() {
+        return status(Err(Fault::INVALID));
+    }
+    // SAFETY: an id of the program.
+    let resolved = unsafe { Id::of(public) }.private().resolved.take();
+    status(resolved.ok_or(Fault(libc::ENOENT)).map(|resolved| {
+        // SAFETY: the program gives a place, and frees what it gets.
+        unsafe { *place = resolved.0 };
+        core::mem::forget(resolved);
+    }))
+}
