@@ -2,8 +2,7 @@
 //!
 //! [`protocol`] is what goes over the wire, [`endpoint`] a queue pair with its memory, [`stream`]
 //! and [`datagram`] the two kinds of socket; [`table`] leads from descriptors to sockets. The calls
-//! themselves are in [`calls`], [`transfer`], [`poll`], [`epoll`], [`option`] and
-//! [`iomap`].
+//! themselves are in [`calls`], [`transfer`], [`poll`], [`epoll`], [`option`] and [`iomap`].
 //!
 //! Whoever calls drives its own socket. Threads that sleep on the same socket are told by their
 //! [`bell`] what another has found; [`service`] is a thread for what nobody calls for: listeners,

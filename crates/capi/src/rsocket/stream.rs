@@ -112,6 +112,8 @@ impl Core {
                 if !endpoint.has_met() {
                     let Ok(hello) = Hello::parse(&event.private_data) else {
                         self.phase = Phase::Opening(endpoint);
+                        // It is over anyway if this cannot be done.
+                        let _ = self.id.disconnect();
                         return self.fail(libc::EPROTO);
                     };
                     endpoint.meet(hello);
@@ -132,21 +134,12 @@ impl Core {
         }
     }
 
-    /// Takes the answer to a question that is answered at once.
-    fn answer(&mut self, channel: &EventChannel, kind: EventKind) -> Result<(), Fault> {
-        match channel.try_event() {
-            Some(event) if event.kind == kind => Ok(()),
-            Some(Event { status, .. }) if status != 0 => Err(Fault(status.saturating_abs())),
-            _ => Err(Fault(libc::EHOSTUNREACH)),
-        }
-    }
-
     /// Asks a peer for a connection.
     fn ask(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Fault> {
         self.id.resolve_addr(None, peer, 0)?;
-        self.answer(channel, EventKind::AddrResolved)?;
+        answer(channel, EventKind::AddrResolved)?;
         self.id.resolve_route(0)?;
-        self.answer(channel, EventKind::RouteResolved)?;
+        answer(channel, EventKind::RouteResolved)?;
         let endpoint = Endpoint::new(&self.id, &self.settings)?;
         let param = ConnParam {
             private_data: endpoint.hello().emit().to_vec(),
@@ -408,6 +401,9 @@ impl Stream {
         let _ = self.shut_down(libc::SHUT_RDWR);
         let mut core = self.lock();
         core.fail(libc::EBADF);
+        if let Phase::Listening(..) = core.phase {
+            core.phase = Phase::Failed;
+        }
         if let Some(endpoint) = core.endpoint() {
             endpoint.break_off(libc::EBADF);
         }
@@ -439,6 +435,15 @@ impl Waitable for Stream {
         if let Ok(Some(endpoint)) = self.lock().connection() {
             endpoint.probe();
         }
+    }
+}
+
+/// Takes the answer to a question that is answered at once.
+fn answer(channel: &EventChannel, kind: EventKind) -> Result<(), Fault> {
+    match channel.try_event() {
+        Some(event) if event.kind == kind => Ok(()),
+        Some(Event { status, .. }) if status != 0 => Err(Fault(status.saturating_abs())),
+        _ => Err(Fault(libc::EHOSTUNREACH)),
     }
 }
 

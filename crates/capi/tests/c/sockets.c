@@ -308,6 +308,33 @@ static void epolling(void)
     CHECK(!rclose(ends[0]) && !rclose(ends[1]) && !close(pipes[0]) && !close(pipes[1]));
 }
 
+static void *accepts(void *fd)
+{
+    int accepted = raccept(*(int *)fd, NULL, NULL);
+    CHECK(accepted == -1 && (errno == EINVAL || errno == EBADF));
+    return NULL;
+}
+
+static void *takes(void *fd)
+{
+    char byte;
+    CHECK(rread(*(int *)fd, &byte, 1) <= 0);
+    return NULL;
+}
+
+/* Threads that wait at a socket when another closes it do not wait for ever. */
+static void closing(void)
+{
+    int ends[2], port, listening = listener(&port);
+    pthread_t accepting, taking;
+    pair(ends);
+    CHECK(!pthread_create(&accepting, NULL, accepts, &listening));
+    CHECK(!pthread_create(&taking, NULL, takes, &ends[0]));
+    usleep(10000);
+    CHECK(!rclose(listening) && !pthread_join(accepting, NULL));
+    CHECK(!rclose(ends[0]) && !pthread_join(taking, NULL) && !rclose(ends[1]));
+}
+
 static int datagram_socket(struct sockaddr_in *own)
 {
     socklen_t len = sizeof *own;
@@ -366,6 +393,7 @@ int main(void)
     both_ways();
     shutting_down();
     mapping();
+    closing();
     datagrams();
     epolling();
     return 0;
