@@ -8,6 +8,7 @@ use core::fmt;
 use core::time::Duration;
 use std::env;
 use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::park_timeout;
@@ -23,11 +24,15 @@ use crate::{Failure, Outcome};
 /// Addresses on the cable: ours and the guest's.
 const OURS: &str = "10.91.0.1";
 const GUEST: &str = "10.91.0.2";
+const GUEST_IP: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 2);
 const OURS6: &str = "fd91::1";
 const GUEST6: &str = "fd91::2";
 
 /// Has room for a path MTU of 4096.
 const MTU: &str = "4500";
+
+/// Packets that may wait for the guest, which is slow: the cable shall lose none.
+const QUEUE: u32 = 20_000;
 
 /// Our end of the cable.
 const CABLE: &str = "cable";
@@ -35,6 +40,12 @@ const CABLE: &str = "cable";
 /// The guest on the network of QEMU, over which it is told what to do: faults of the cable do not
 /// matter there.
 const MANAGED: &str = "192.168.231.15";
+
+/// What the guest says of itself, in the folder of the laboratory.
+const CONSOLE: &str = "console.log";
+
+/// How long the guest may take to answer over the cable.
+const CABLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// An emulated machine on a busy one takes its time.
 const BOOT_LIMIT: Duration = Duration::from_mins(5);
@@ -72,9 +83,7 @@ pub(super) struct Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.stop();
     }
 }
 
@@ -89,27 +98,47 @@ impl Lab {
         for line in [
             "link set lo up",
             &format!("tuntap add dev {CABLE} mode tap"),
-            &format!("link set {CABLE} mtu {MTU} up"),
+            &format!("link set {CABLE} mtu {MTU} txqueuelen {QUEUE} up"),
             &format!("address add {OURS}/24 dev {CABLE}"),
             &format!("address add {OURS6}/64 dev {CABLE} nodad"),
         ] {
             run(Command::new("ip").args(line.split_whitespace()))?;
         }
-        let console = folder.join("console.log");
-        let log = File::create(folder.join("qemu.log")).map_err(|e| failed(&folder, e))?;
-        let mut qemu = qemu(image, &console)?;
-        let qemu = qemu.stdin(Stdio::null()).stderr(log).spawn();
-        let mut lab = Self { qemu: qemu.map_err(|e| failed("qemu", e))?, folder, pid };
+        let mut lab = Self { qemu: start_qemu(image, &folder)?, folder, pid };
+        lab.await_guest()?;
+        Ok(lab)
+    }
+
+    /// Puts a new guest in the place of the old one.
+    pub(super) fn reboot(&mut self, image: &Image) -> Outcome {
+        self.stop();
+        self.qemu = start_qemu(image, &self.folder)?;
+        self.await_guest()
+    }
+
+    fn stop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+
+    fn await_guest(&mut self) -> Outcome {
         let limit = deadline(BOOT_LIMIT);
         while !Self::is_up() {
-            let ended = lab.qemu.try_wait().map_err(|e| failed("qemu", e))?;
+            let ended = self.qemu.try_wait().map_err(|e| failed("qemu", e))?;
             if ended.is_some() || is_past(limit) {
-                let said = fs::read_to_string(&console).unwrap_or_default();
+                let said = fs::read_to_string(self.folder.join(CONSOLE)).unwrap_or_default();
                 return Err(Failure::Failed(format!("the guest does not come up:\n{said}")));
             }
             park_timeout(PAUSE);
         }
-        Ok(lab)
+        Ok(())
+    }
+
+    /// Whether the cable carries anything: the agent can be reached there as well.
+    pub(super) fn has_cable(&self) -> bool {
+        let agent = SocketAddr::new(IpAddr::V4(GUEST_IP), agent::PORT);
+        TcpStream::connect_timeout(&agent, CABLE_LIMIT).is_ok()
     }
 
     /// Whether there is a guest that answers in our namespace.
@@ -229,6 +258,12 @@ pub(super) fn run_in_guest(words: &[String]) -> Outcome<End> {
 fn start_in_guest(words: &[String]) -> Outcome<Remote> {
     let remote = Remote::start(words).map_err(|e| failed("the guest", e))?;
     remote.ok_or_else(|| Failure::Failed("the guest does not answer".into()))
+}
+
+fn start_qemu(image: &Image, folder: &Path) -> Outcome<Child> {
+    let log = File::create(folder.join("qemu.log")).map_err(|e| failed(folder, e))?;
+    let mut qemu = qemu(image, &folder.join(CONSOLE))?;
+    qemu.stdin(Stdio::null()).stderr(log).spawn().map_err(|e| failed("qemu", e))
 }
 
 fn qemu(image: &Image, console: &Path) -> Outcome<Command> {
