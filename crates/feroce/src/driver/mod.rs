@@ -49,6 +49,12 @@ const ARMED_NS: u64 = 20_000_000;
 /// How often a process that ends asks for the lock before it leaves without a word.
 const LEAVE_TRIES: u32 = 10_000;
 
+/// A consumer that polled within this time is likely to be about.
+const ABOUT_NS: u64 = 2_000_000;
+
+/// How long acknowledgements wait for the answer of a consumer.
+const ANSWER_NS: u64 = 3_000;
+
 /// No wake-up is planned.
 const NEVER: u64 = u64::MAX;
 
@@ -59,6 +65,9 @@ enum Turn {
     Send,
     /// Something may have arrived.
     Receive,
+    /// Something may have arrived, for a consumer that looks at its memory between polls. It may
+    /// answer in a moment, so that acknowledgements may wait for that.
+    Serve,
     /// Something may have arrived, for a consumer that polls all the time. It will answer or poll
     /// again in a moment, so that acknowledgements may wait for that.
     Poll,
@@ -75,6 +84,8 @@ pub(crate) struct State {
     pub(crate) is_up: bool,
     /// Trains that go to the link together, or that it was too full for.
     waiting: Vec<Train>,
+    /// Since when acknowledgements wait.
+    acks_wait_since: Option<Instant>,
 }
 
 impl std::fmt::Debug for State {
@@ -91,8 +102,9 @@ impl State {
         let (budget, may_wait) = match turn {
             Turn::Send => (0, false),
             Turn::Receive => (RX_BUDGET, false),
+            Turn::Serve => (RX_BUDGET, self.may_acks_wait(now)),
             // Not to look whether there is a second train saves a system call.
-            Turn::Poll => (1, !self.engine.has_waiting_acks()),
+            Turn::Poll => (1, self.may_acks_wait(now)),
         };
         self.engine.let_acks_wait(may_wait);
         if budget > 0 {
@@ -111,9 +123,17 @@ impl State {
             let told = self.tell();
             // What the link is too full for waits, and so does what would come after it.
             if !told && (!more || !self.waiting.is_empty()) {
+                let waits = self.engine.has_waiting_acks();
+                self.acks_wait_since = waits.then(|| self.acks_wait_since.unwrap_or(now));
                 return Ok(Some(busy));
             }
         }
+    }
+
+    /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
+    #[inline]
+    fn may_acks_wait(&self, now: Instant) -> bool {
+        self.acks_wait_since.is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
     }
 
     /// Whether it is time for connection management to do something by itself.
@@ -200,7 +220,7 @@ pub(crate) struct Driver {
     polled_at: AtomicU64,
     /// When a consumer last asked for an event.
     armed_at: AtomicU64,
-    /// The driver thread leaves the link to a consumer that polls.
+    /// The driver thread is awake, or will be soon: it leaves the link to a consumer that polls.
     stands_by: AtomicBool,
     patience: Patience,
     stop: AtomicBool,
@@ -222,7 +242,8 @@ impl Driver {
         let is_up = device.is_up();
         let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, waiting) = (Dispatch::default(), Vec::new());
-        let state = State { engine, link, dispatch, cm: None, is_up, waiting };
+        let acks_wait_since = None;
+        let state = State { engine, link, dispatch, cm: None, is_up, waiting, acks_wait_since };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             doorbells,
@@ -290,11 +311,13 @@ impl Driver {
     pub(crate) fn progress(&self) {
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        // Should the consumer do neither, the thread that stands by sends what waits.
-        let stands_by = self.stands_by.load(Ordering::Relaxed);
-        let turn = if stands_by { Turn::Poll } else { Turn::Receive };
         let busy = match self.try_lock() {
-            Some(state) => self.finish(state, now, turn),
+            Some(state) => {
+                // Should the consumer do neither, the thread that stands by sends what waits. It
+                // says under the lock that it no longer does.
+                let stands_by = self.stands_by.load(Ordering::Relaxed);
+                self.finish(state, now, if stands_by { Turn::Poll } else { Turn::Receive })
+            }
             None => false,
         };
         if busy {
@@ -330,6 +353,12 @@ impl Driver {
         };
         let idle_ns = since(&self.polled_at);
         (idle_ns < STAND_BY_NS && since(&self.armed_at) > ARMED_NS).then(|| STAND_BY_NS - idle_ns)
+    }
+
+    /// Whether a consumer polled not long ago.
+    fn is_consumer_about(&self, now: Instant) -> bool {
+        let polled_at = self.polled_at.load(Ordering::Relaxed);
+        polled_at != 0 && now.as_nanos().saturating_sub(polled_at) < ABOUT_NS
     }
 
     /// Drives, unlocks, and looks whether more was posted in between. Says whether there was

@@ -60,15 +60,19 @@ impl Patience {
 
     #[cold]
     fn give_way(&self, clock: &Clock, arm: impl FnOnce() -> bool) {
-        let now = clock.now();
-        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
-            if !arm() {
-                return;
-            }
+        if !self.offer(clock) && arm() {
             let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
             // An interrupted nap is a short one.
             let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);
-            return;
+        }
+    }
+
+    /// Offers the processor to others. False: they were seen to take it for long, so that it is
+    /// not offered, and whoever waits should sleep.
+    pub(super) fn offer(&self, clock: &Clock) -> bool {
+        let now = clock.now();
+        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
+            return false;
         }
         std::thread::yield_now();
         let after = clock.now();
@@ -76,5 +80,6 @@ impl Patience {
             let until = after.plus_nanos(REMEMBER_NS);
             self.crowded_until.store(until.as_nanos(), Ordering::Relaxed);
         }
+        true
     }
 }

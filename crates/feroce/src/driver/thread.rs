@@ -46,6 +46,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             {
                 follow(driver, watch);
             }
+            let _state = driver.lock();
             driver.stands_by.store(false, Ordering::Relaxed);
             continue;
         }
@@ -75,24 +76,35 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
 
 /// Drives until nothing has happened for a while: where packets come one after the other, to go to
 /// sleep between them, and to be woken by their sender, costs both more than the packets do.
+///
+/// A consumer may wait for them by looking at its memory. If it answers, the acknowledgement goes
+/// with the answer, for a peer that polls: one that had it before would look at its own memory
+/// next, where only its driver thread could show it anything.
 fn linger(driver: &Driver) {
     let mut now = driver.now();
     let mut last = now;
+    driver.stands_by.store(true, Ordering::Relaxed);
     // Whatever woke us must not be left to whoever has the lock.
     let mut state = Some(driver.lock());
     loop {
-        if state.is_some_and(|state| driver.finish(state, now, Turn::Receive)) {
+        let turn = if driver.is_consumer_about(now) { Turn::Serve } else { Turn::Receive };
+        if state.is_some_and(|state| driver.finish(state, now, turn)) {
             last = now;
         }
         now = driver.now();
         if now.nanos_since(last) >= LINGER_NS
             || driver.stop.load(Ordering::Relaxed)
             || driver.stand_by_ns(now).is_some()
+            || !driver.patience.offer(&driver.clock)
         {
-            return;
+            break;
         }
-        std::thread::yield_now();
         state = driver.try_lock();
+    }
+    let state = driver.lock();
+    driver.stands_by.store(false, Ordering::Relaxed);
+    if state.engine.has_waiting_acks() {
+        driver.finish(state, now, Turn::Receive);
     }
 }
 
