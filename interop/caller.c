@@ -10,11 +10,12 @@
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "must.h"
 
 enum { RESOLVE_MS = 5000, MESSAGE = 64, ACK_TIMEOUT = 17 };
 
@@ -27,22 +28,6 @@ enum { INVALID_SERVICE_ID = 8, CONSUMER_DEFINED = 28 };
 static const char REQUEST[] = "may I?", ANSWER[] = "you may", REFUSAL[] = "not today";
 
 static struct rdma_event_channel *channel;
-
-static void fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    printf("\n");
-    exit(1);
-}
-
-static void must(int is_true, const char *what)
-{
-    if (!is_true)
-        fail("%s failed", what);
-}
 
 /* ---- events ---- */
 

@@ -8,12 +8,13 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "must.h"
 
 /* An emulated machine answers late: about a second. */
 enum { TIMEOUT = 18 };
@@ -40,22 +41,6 @@ struct end {
     uint8_t *memory;
     struct address here, there;
 };
-
-static void fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    printf("\n");
-    exit(1);
-}
-
-static void must(int is_true, const char *what)
-{
-    if (!is_true)
-        fail("%s failed", what);
-}
 
 /* ---- the two ends, over TCP ---- */
 

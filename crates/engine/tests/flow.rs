@@ -367,6 +367,7 @@ fn an_acknowledgement_that_may_wait_leaves_behind_what_the_consumer_sends() {
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);
     assert!(script.host.engine.has_waiting_acks());
+    assert_eq!(script.host.engine.acks_wait_since(), Some(script.now));
     let sent = script.post(wr(1, SendOp::Send, Data::EMPTY));
     assert_eq!(seen(&sent), [(Op::SendOnly, OUR_PSN), (Op::Acknowledge, PEER_PSN)]);
     // Nothing is said twice when waiting ends.

@@ -1,12 +1,34 @@
 //! System calls that no crate of ours wraps.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 mod ioctl {
     nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
+}
+
+/// Gives what `take` gives as soon as there is something, looking whenever `fd` is readable; `None`
+/// if it is not for `timeout_ms`. Without a time, it waits for ever.
+pub(crate) fn wait_for<T>(
+    fd: BorrowedFd<'_>,
+    timeout_ms: Option<u16>,
+    mut take: impl FnMut() -> Option<T>,
+) -> io::Result<Option<T>> {
+    loop {
+        if let Some(taken) = take() {
+            return Ok(Some(taken));
+        }
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        match poll(&mut fds, timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from)) {
+            Ok(0) => return Ok(None),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// The MTU of an interface.

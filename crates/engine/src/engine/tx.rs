@@ -41,6 +41,8 @@ impl Loopback {
 #[derive(Debug, Default)]
 pub(super) struct HeldAcks {
     may_wait: bool,
+    /// Since when the first of them waits.
+    since: Instant,
     slots: Vec<u32>,
 }
 
@@ -66,6 +68,12 @@ impl Engine {
     #[inline]
     pub fn has_waiting_acks(&self) -> bool {
         !self.acks.slots.is_empty()
+    }
+
+    /// Since when they do.
+    #[inline]
+    pub fn acks_wait_since(&self) -> Option<Instant> {
+        self.has_waiting_acks().then_some(self.acks.since)
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -120,6 +128,9 @@ impl Engine {
             };
             qp.queued = false;
             if self.acks.may_wait && qp.only_acknowledges() {
+                if self.acks.slots.is_empty() {
+                    self.acks.since = now;
+                }
                 self.acks.slots.push(slot);
                 continue;
             }

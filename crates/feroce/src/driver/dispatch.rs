@@ -8,7 +8,6 @@ use std::task::Waker;
 
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
 use feroce_wire::Qpn;
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -106,18 +105,7 @@ impl<T> EventQueue<T> {
 
     /// Waits for an event, at most `timeout_ms`; for ever if `None`.
     pub(crate) fn pop_wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<T>> {
-        loop {
-            if let Some(event) = self.try_pop() {
-                return Ok(Some(event));
-            }
-            let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-            let timeout = timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from);
-            match poll(&mut fds, timeout) {
-                Ok(0) => return Ok(None),
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        crate::sys::wait_for(self.fd.as_fd(), timeout_ms, || self.try_pop())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -84,8 +84,6 @@ pub(crate) struct State {
     pub(crate) is_up: bool,
     /// Trains that go to the link together, or that it was too full for.
     waiting: Vec<Train>,
-    /// Since when acknowledgements wait.
-    acks_wait_since: Option<Instant>,
 }
 
 impl std::fmt::Debug for State {
@@ -123,8 +121,6 @@ impl State {
             let told = self.tell();
             // What the link is too full for waits, and so does what would come after it.
             if !told && (!more || !self.waiting.is_empty()) {
-                let waits = self.engine.has_waiting_acks();
-                self.acks_wait_since = waits.then(|| self.acks_wait_since.unwrap_or(now));
                 return Ok(Some(busy));
             }
         }
@@ -133,7 +129,7 @@ impl State {
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
     #[inline]
     fn may_acks_wait(&self, now: Instant) -> bool {
-        self.acks_wait_since.is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
+        self.engine.acks_wait_since().is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
     }
 
     /// Whether it is time for connection management to do something by itself.
@@ -242,8 +238,7 @@ impl Driver {
         let is_up = device.is_up();
         let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, waiting) = (Dispatch::default(), Vec::new());
-        let acks_wait_since = None;
-        let state = State { engine, link, dispatch, cm: None, is_up, waiting, acks_wait_since };
+        let state = State { engine, link, dispatch, cm: None, is_up, waiting };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             doorbells,

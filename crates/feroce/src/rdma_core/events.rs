@@ -12,9 +12,7 @@ use std::thread::JoinHandle;
 use feroce_abi::*;
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
 use feroce_wire::{Gid, Qpn};
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::adapter::{Adapter, Open};
@@ -71,18 +69,7 @@ impl Channel {
 
     /// Waits for the next report, at most `timeout_ms`; for ever if `None`.
     pub(crate) fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
-        loop {
-            if let Some(cq) = self.try_event() {
-                return Ok(Some(cq));
-            }
-            let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
-            let timeout = timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from);
-            match poll(&mut fds, timeout) {
-                Ok(0) => return Ok(None),
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        crate::sys::wait_for(self.fd(), timeout_ms, || self.try_event())
     }
 
     /// The next report, or the waker is called when there is one.

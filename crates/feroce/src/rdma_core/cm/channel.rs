@@ -11,8 +11,6 @@ use std::task::Poll;
 
 use feroce_abi::*;
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::events::do_not_block;
 use super::super::failed;
@@ -151,18 +149,7 @@ impl Channel {
         self: &Arc<Self>,
         timeout_ms: Option<u16>,
     ) -> io::Result<Option<Event>> {
-        loop {
-            if let Some(event) = self.try_event() {
-                return Ok(Some(event));
-            }
-            let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
-            let timeout = timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from);
-            match poll(&mut fds, timeout) {
-                Ok(0) => return Ok(None),
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        crate::sys::wait_for(self.fd(), timeout_ms, || self.try_event())
     }
 
     /// Resolves with the next event.
