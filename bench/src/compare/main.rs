@@ -8,6 +8,7 @@
 mod cable;
 mod clock;
 mod load;
+mod neighbour;
 mod read;
 mod report;
 mod rows;
@@ -31,13 +32,14 @@ use load::Machine;
 use report::{Report, Series};
 use rows::{Row, TABLES};
 use run::Runner;
-use tools::{Tool, Tools};
+use tools::Tools;
 
-/// Measures feroce against iperf3, plain UDP, UCX and libfabric in the same run.
+/// Measures feroce against iperf3, plain UDP, UCX and libfabric in the same run, and what programs of
+/// libibverbs get of it.
 #[derive(Debug, clap::Parser)]
 #[command(after_help = "\
 Exits with 0 if every ratio is as wanted, 1 if one is not or something failed, 2 if it cannot run.
-As root on Debian it installs iperf3, ucx-utils and libfabric-bin if they are missing.
+As root on Debian it installs iperf3, ucx-utils, libfabric-bin and perftest if they are missing.
 
 Examples:
   compare                      everything, best of 5
@@ -80,12 +82,16 @@ enum Part {
     /// Plain UDP.
     #[command(subcommand, hide = true)]
     Udp(udp::Role),
+    /// Keeps a processor busy.
+    #[command(hide = true)]
+    Spin,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.part {
         Some(Part::Udp(role)) => role.play().map(|()| true),
+        Some(Part::Spin) => neighbour::spin(),
         None => compare(&args),
     };
     match result {
@@ -106,7 +112,7 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     ensure!(!args.realtime || may_be_realtime(), "--realtime: not permitted, run this as root");
     let is_wanted = |row: &Row| is_chosen(row.name, &args.only);
     let mut wanted = TABLES.iter().flat_map(|table| table.rows).filter(|row| is_wanted(row));
-    let tools = if wanted.any(|row| row.tool == Tool::Feroce) {
+    let tools = if wanted.any(|row| row.tool.needs_feroce()) {
         Tools::with_feroce(args.feroce.as_deref())?
     } else {
         Tools::default()

@@ -70,6 +70,24 @@ pub(crate) fn feroce_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(number(&serde_json::from_str(&said.client)?, "p50_us")?))
 }
 
+/// A round trip of two messages after the other, all the time that it took: medians hide how long
+/// whoever is not running lets others wait.
+pub(crate) fn feroce_mean_latency(said: &Said) -> anyhow::Result<Figure> {
+    let row = serde_json::from_str(&said.client)?;
+    Ok(plain(number(&row, "elapsed_s")? * 1e6 / number(&row, "iterations")? / 2.0))
+}
+
+/// `--report_gbits` says what it is in.
+pub(crate) fn perftest_bandwidth(said: &Said) -> anyhow::Result<Figure> {
+    let (bytes, count) = (perftest(said, "#bytes")?, perftest(said, "#iterations")?);
+    Ok(moved(perftest(said, "average[Gb/sec]")?, bytes * count))
+}
+
+/// What it calls typical is the median.
+pub(crate) fn perftest_latency(said: &Said) -> anyhow::Result<Figure> {
+    Ok(plain(perftest(said, "t_typical[usec]")?))
+}
+
 /// Its megabytes are of 2^20 bytes. How long messages are, it does not say: `SIZE` bytes each.
 pub(crate) fn ucx_bandwidth<const SIZE: u32>(said: &Said) -> anyhow::Result<Figure> {
     let gbit_per_s = ucx(said, "overall_bw")? * MIB * 8.0 / 1e9;
@@ -82,6 +100,10 @@ pub(crate) fn ucx_rate(said: &Said) -> anyhow::Result<Figure> {
 
 pub(crate) fn ucx_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(ucx(said, "50.0_percentile_lat")?))
+}
+
+pub(crate) fn ucx_mean_latency(said: &Said) -> anyhow::Result<Figure> {
+    Ok(plain(ucx(said, "overall_lat")?))
 }
 
 /// It tells no percentiles: this is a mean.
@@ -113,6 +135,17 @@ fn libfabric(said: &Said, column: &str) -> anyhow::Result<f64> {
     let heads = lines.find(|line| line.contains("usec/xfer"));
     let values = lines.next();
     cell(heads.map(str::split_whitespace), values.map(str::split_whitespace), column)
+        .with_context(|| format!("no `{column}` in {:?}", said.client))
+}
+
+/// A column of what perftest prints for one size.
+fn perftest(said: &Said, column: &str) -> anyhow::Result<f64> {
+    // Some heads have a space in them.
+    let words = |line: &str| line.replace("BW ", "").replace("% ", "%");
+    let mut lines = said.client.lines();
+    let heads = lines.find(|line| line.contains("#bytes")).map(words);
+    let heads = heads.as_deref().map(str::split_whitespace);
+    cell(heads, lines.next().map(str::split_whitespace), column)
         .with_context(|| format!("no `{column}` in {:?}", said.client))
 }
 
@@ -177,6 +210,27 @@ mod tests {
         assert_eq!(libfabric_latency(&said).unwrap().value, 5.65);
         assert!((libfabric_bandwidth(&said).unwrap().value - 0.01136).abs() < 1e-9);
         assert!(libfabric_latency(&client("fi_getinfo(): -61")).is_err());
+    }
+
+    #[test]
+    fn perftest_columns_go_by_their_heads() {
+        let said = client(
+            " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
+             65536      40000            0.00               82.48  \t\t   0.157315\n",
+        );
+        assert_eq!(perftest_bandwidth(&said).unwrap(), moved(82.48, 65536.0 * 40000.0));
+        let said = client(
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
+             8       100000          1.23           240074.02      1.80     \t       57.14\n",
+        );
+        assert_eq!(perftest_latency(&said).unwrap().value, 1.80);
+        assert!(perftest_latency(&client("Couldn't connect\n")).is_err());
+    }
+
+    #[test]
+    fn means_count_all_the_time() {
+        let said = client(r#"{"iterations": 50000, "elapsed_s": 2.0, "p50_us": 1.0}"#);
+        assert_eq!(feroce_mean_latency(&said).unwrap().value, 20.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is measured, as data: who runs, how both ends are started, how the figure is read.
 
 mod host;
+mod neighbours;
 
 use crate::cable::Place;
 use crate::read::{self, Reader};
@@ -30,6 +31,9 @@ pub(crate) struct Row {
     /// What shows that the server is ready.
     pub(crate) door: Door,
     pub(crate) read: Reader,
+    /// How many processes do nothing but keep a processor busy meanwhile. With these, both ends
+    /// have the priority that everybody has. `None`: the row is not about that.
+    pub(crate) neighbours: Option<u8>,
 }
 
 /// What a server opens when it is ready.
@@ -105,6 +109,7 @@ pub(crate) const TABLES: &[Table] = &[
         claims: CABLE_CLAIMS,
     },
     host::TABLE,
+    neighbours::TABLE,
 ];
 
 const IPERF3: &str = "iperf3 TCP";
@@ -137,9 +142,10 @@ const fn by(tool: Tool, name: &'static str, unit: Unit) -> Row {
         Tool::Ucx => (Door::Tcp(13337), read::ucx_bandwidth::<MIB>),
         Tool::Libfabric => (Door::Tcp(47592), read::libfabric_bandwidth),
         Tool::Feroce => (Door::Tcp(18515), read::feroce_bandwidth),
+        Tool::DropIn => (Door::Tcp(18515), read::perftest_bandwidth),
         Tool::Itself => (Door::Udp(crate::udp::PORT), read::udp_bandwidth),
     };
-    Row { name, unit, tool, env: &[], server: "", client: "", door, read }
+    Row { name, unit, tool, env: &[], server: "", client: "", door, read, neighbours: None }
 }
 
 const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "wire")];

@@ -54,6 +54,7 @@ impl Runner<'_> {
         row: &Row,
         path: &PathBuf,
     ) -> anyhow::Result<Measured> {
+        let _neighbours = self.neighbours(row)?;
         let start = |end| self.start(row, path, (place, end));
         let mut server = start(End::Server)?;
         self.wait_for_door(&mut server, row.door)?;
@@ -82,17 +83,25 @@ impl Runner<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
+    /// Starts who keeps the processors busy. They end when nobody wants them any more.
+    fn neighbours(&self, row: &Row) -> anyhow::Result<Vec<Process>> {
+        let one = |_| {
+            let mut command = with_us();
+            command.arg(std::env::current_exe()?).arg("spin").stdin(Stdio::null());
+            Process::start(&mut command)
+        };
+        (0..row.neighbours.unwrap_or(0)).map(one).collect()
+    }
+
     fn start(
         &self,
         row: &Row,
         path: &PathBuf,
         (place, end): (Place, End),
     ) -> anyhow::Result<Process> {
-        // However this process ends, the kernel ends the other then.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]);
+        let mut command = with_us();
         command.args(["unshare", "--mount", "--", "sh", "-c", WITH_OWN_SYSFS, "sh"]);
-        if self.realtime {
+        if self.realtime && row.neighbours.is_none() {
             command.args(["chrt", "-f", "50"]);
         }
         let args = match end {
@@ -130,6 +139,13 @@ impl Runner<'_> {
         ensure!(status.success(), "{status}: {why}");
         Ok(Ended { said, cpu_s })
     }
+}
+
+/// Runs what is added to it. However this process ends, the kernel ends the other then.
+fn with_us() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command
 }
 
 /// A process that ended well.

@@ -14,6 +14,8 @@ pub(crate) enum Tool {
     Ucx,
     Libfabric,
     Feroce,
+    /// perftest, which talks to libibverbs, with our library in its place.
+    DropIn,
     /// This program: plain UDP.
     Itself,
 }
@@ -32,15 +34,21 @@ const NEEDED: &[Program] = &[
     Program { name: "chrt", package: "util-linux" },
 ];
 
-const PEERS: &[Tool] = &[Tool::Iperf3, Tool::Ucx, Tool::Libfabric];
+const PEERS: &[Tool] = &[Tool::Iperf3, Tool::Ucx, Tool::Libfabric, Tool::DropIn];
 
 impl Tool {
-    /// The program of the system, for those that are none of ours.
+    /// Whether it takes our command to run it.
+    pub(crate) fn needs_feroce(self) -> bool {
+        matches!(self, Self::Feroce | Self::DropIn)
+    }
+
+    /// The program of the system, for those that are not ours alone.
     fn program(self) -> Option<Program> {
         match self {
             Self::Iperf3 => Some(Program { name: "iperf3", package: "iperf3" }),
             Self::Ucx => Some(Program { name: "ucx_perftest", package: "ucx-utils" }),
             Self::Libfabric => Some(Program { name: "fi_pingpong", package: "libfabric-bin" }),
+            Self::DropIn => Some(Program { name: "ib_write_bw", package: "perftest" }),
             Self::Feroce | Self::Itself => None,
         }
     }
@@ -66,13 +74,16 @@ impl Tools {
 
     /// The program to start.
     pub(crate) fn path(&self, tool: Tool) -> anyhow::Result<PathBuf> {
-        match (tool, tool.program()) {
-            (Tool::Feroce, _) => self.feroce.clone().context("feroce was not built"),
-            (_, Some(Program { name, package })) => {
-                on_path(name).with_context(|| format!("no `{name}`: install {package}"))
+        let program = match tool.program() {
+            Some(Program { name, package }) => {
+                on_path(name).with_context(|| format!("no `{name}`: install {package}"))?
             }
-            (_, None) => Ok(std::env::current_exe()?),
+            None => std::env::current_exe()?,
+        };
+        if tool.needs_feroce() {
+            return self.feroce.clone().context("feroce was not built");
         }
+        Ok(program)
     }
 }
 
@@ -104,12 +115,14 @@ pub(crate) fn install() -> anyhow::Result<()> {
     apt_get(&[&install[..], &packages].concat())
 }
 
-/// Builds the command as its users do, and asks cargo where it went.
+/// Builds the command and the library as their users do, and asks cargo where the command went. It
+/// finds the library beside itself.
 fn build_feroce() -> anyhow::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--release", "--package", "feroce-cli", "--message-format", "json"])
+        .args(["build", "--release", "--package", "feroce-cli", "--package", "feroce-capi"])
+        .args(["--message-format", "json"])
         .arg("--manifest-path")
         .arg(manifest)
         .stderr(Stdio::inherit())

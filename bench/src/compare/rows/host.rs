@@ -37,8 +37,10 @@ const WRITE_BW_64K: &str = "host: feroce WRITE 64 KiB, ordinary";
 const WRITE_BW_64K_SHARED: &str = "host: feroce WRITE 64 KiB, shareable";
 const UCX_RATE: &str = "host: UCX put 8 B rate";
 const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
+const DROP_IN_LAT: &str = "host: ib_write_lat 8 B, drop-in";
+const DROP_IN_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in";
 
-const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "posix,cma")];
+pub(super) const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "posix,cma")];
 
 const ROWS: &[Row] = &[
     Row {
@@ -76,6 +78,12 @@ const ROWS: &[Row] = &[
         client: "perf send lat -s 8 -D {seconds} --json {server}",
         read: read::feroce_latency,
         ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
+    },
+    Row {
+        server: "run -- ib_write_lat -F -s 8 -n {20000/s}",
+        client: "run -- ib_write_lat -F -s 8 -n {20000/s} {server}",
+        read: read::perftest_latency,
+        ..by(Tool::DropIn, DROP_IN_LAT, Unit::Microseconds)
     },
     Row {
         env: UCX_ENV,
@@ -134,6 +142,12 @@ const ROWS: &[Row] = &[
         client: "perf write bw -s 64K -D {seconds} --memory shareable --json {server}",
         ..by(Tool::Feroce, WRITE_BW_64K_SHARED, Unit::GbitPerSecond)
     },
+    // As many at once as `feroce perf` has by itself.
+    Row {
+        server: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s}",
+        client: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --report_gbits {server}",
+        ..by(Tool::DropIn, DROP_IN_BW_64K, Unit::GbitPerSecond)
+    },
     Row {
         env: UCX_ENV,
         client: "{server} -t ucp_put_bw -s 8 -n {5000000/s} -w 1000 -f -v",
@@ -161,4 +175,6 @@ const CLAIMS: &[Claim] = &[
     claim(WRITE_BW_64K_SHARED, UCX_PUT_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW_64K, LIBFABRIC_BW_64K, None),
     claim(WRITE_RATE, UCX_RATE, None),
+    claim(DROP_IN_LAT, WRITE_LAT, Some(Wanted::AtMost(1.2))),
+    claim(DROP_IN_BW_64K, WRITE_BW_64K, Some(Wanted::AtLeast(0.8))),
 ];
