@@ -34,8 +34,8 @@ use rows::{Row, TABLES};
 use run::Runner;
 use tools::Tools;
 
-/// Measures feroce against iperf3, plain UDP, UCX and libfabric in the same run, and what programs of
-/// libibverbs get of it.
+/// Measures feroce against iperf3, plain UDP, UCX and libfabric in the same run, and what programs
+/// of libibverbs get of it.
 #[derive(Debug, clap::Parser)]
 #[command(after_help = "\
 Exits with 0 if every ratio is as wanted, 1 if one is not or something failed, 2 if it cannot run.

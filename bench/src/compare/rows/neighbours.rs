@@ -1,8 +1,8 @@
 //! Two processes of one host while others keep its processors busy.
 //!
 //! Whoever only spins is fast as long as both ends run, and waits for a time slice of somebody else
-//! when one does not. So these are means: a median would not show it. Each run has its luck with the
-//! scheduler; best and worst are both worth a look.
+//! when one does not. So these are means: a median would not show it. Each run has its luck with
+//! the scheduler; best and worst are both worth a look.
 
 use super::{Claim, Row, Table, Unit, by, claim};
 use crate::cable::Place;
