@@ -92,6 +92,8 @@ counters! {
         rp_cnp_ignored,
         /// Retransmissions started early, from the measured round trip time.
         tail_probes,
+        /// Packets sent twice to ask for acknowledgements that nothing had asked for.
+        late_questions,
         /// Packets that the engine delivered to itself.
         loopback_pkts,
     }

@@ -9,7 +9,7 @@ use common::script::{ACK, aeth, nak, reth, rnr};
 use common::{Host, PEER_PSN, Pair, QKEY, Scripted, wr};
 use feroce_engine::{
     AddrVec, Config, Counters, Data, DcqcnConfig, Dest, DropCounters, QpAttr, QpInitAttr, QpState,
-    QpType, Remote, SendOp, SendWr,
+    QpType, Remote, SendFlags, SendOp, SendWr,
 };
 use feroce_mem::Access;
 use feroce_train::Ecn;
@@ -60,7 +60,7 @@ fn iteration_covers_every_field() {
 
 #[test]
 fn every_counter_counts_its_event() {
-    let scripts: [fn() -> Counted; 17] = [
+    let scripts: [fn() -> Counted; 18] = [
         exchange,
         sent_to_itself,
         acknowledged_together,
@@ -78,6 +78,7 @@ fn every_counter_counts_its_event() {
         queue_overrun,
         congested,
         overdue,
+        unasked,
     ];
     let mut covered: BTreeSet<_> = ["link_downed"].into();
     for script in scripts {
@@ -298,4 +299,12 @@ fn overdue() -> Counted {
     send(&mut s, 2);
     assert_eq!(s.wait(3_000_000).len(), 1);
     (all(s.host.engine.counters()), &[("tail_probes", 1), ("local_ack_timeout_err", 0)])
+}
+
+fn unasked() -> Counted {
+    let mut s = Scripted::rc();
+    let quiet = SendWr { flags: SendFlags::empty(), ..wr(1, SendOp::Send, Data::EMPTY) };
+    s.post(quiet);
+    assert_eq!(s.wait(3_000_000).len(), 1);
+    (all(s.host.engine.counters()), &[("late_questions", 1), ("tail_probes", 0)])
 }

@@ -41,7 +41,7 @@ fn trains(script: &mut Scripted, wrs: impl IntoIterator<Item = SendWr>) -> Vec<T
 fn packets(train: &Train) -> Vec<(Op, u32, usize)> {
     let packet = |i| {
         let bth = train.bth(i);
-        assert!(bth.ack_req, "the end of a message asks");
+        assert!(bth.ack_req, "who wants a completion asks");
         (bth.opcode.decode().expect("known").1, bth.psn.get(), train.packet_len(i))
     };
     (0..train.count).map(packet).collect()
@@ -53,11 +53,12 @@ fn messages_of_one_length_are_one_train() {
     let sent = script.host.fill(0, 8, 3);
     let ours = script.host.data(0, 8);
     let write = SendOp::Write(REMOTE);
+    let signaled = SendFlags::SIGNALED;
     let trains = trains(
         &mut script,
         [
             wr(1, write, ours),
-            SendWr { flags: SendFlags::SOLICITED, ..wr(2, write, inline(7, 8)) },
+            SendWr { flags: signaled | SendFlags::SOLICITED, ..wr(2, write, inline(7, 8)) },
             // As long on the wire, with another opcode and padding.
             wr(3, SendOp::WriteImm(REMOTE, Imm(0x0102_0304)), inline(8, 3)),
             // Longer.

@@ -76,6 +76,14 @@ impl Engine {
         self.has_waiting_acks().then_some(self.acks.since)
     }
 
+    /// Acknowledges everything that was executed, asked for or not: the engine is about to end, and
+    /// afterwards nobody would answer a peer that asks.
+    pub fn take_leave(&mut self) {
+        for qp in self.qps.iter_mut() {
+            qp.take_leave(&mut self.core);
+        }
+    }
+
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
     pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
         self.now = now;

@@ -276,7 +276,7 @@ impl Qp {
     }
 
     /// Tells the destination that packets were lost.
-    fn congested(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn congested(&mut self, core: &mut Core, now: Instant) {
         let window = core.config.window;
         if let Some(id) = self.peer {
             core.peers.get(id).lost(now, &window);
@@ -284,7 +284,7 @@ impl Qp {
     }
 
     /// Moves the cursor back to `psn`.
-    fn go_back(&mut self, core: &mut Core, psn: Psn) {
+    pub(super) fn go_back(&mut self, core: &mut Core, psn: Psn) {
         let freed = self.req.window.go_back(psn, self.pmtu);
         // A round trip that includes a retransmission says nothing.
         self.req.timed = None;
@@ -316,14 +316,7 @@ impl Qp {
             self.retry(core, now, una);
             self.retire(core, now);
         } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
-            core.counters.tail_probes += 1;
-            // Answers to what was asked before may still be on their way, from a peer that is
-            // only slow: they are not about the probe, and must not cost a retry each.
-            self.req.probes += 1;
-            self.req.unanswered = true;
-            self.congested(core, now);
-            self.go_back(core, una);
-            self.req.probe_deadline = None;
+            self.probe(core, now);
         }
     }
 

@@ -10,7 +10,6 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::state::transition;
 use super::unreliable::entropy;
-use super::window::Window;
 use super::{AttrMask, Qp, QpAttr, QpState, QpType, RecvSource};
 use crate::cc::Dcqcn;
 use crate::cq::{Cqe, WcStatus};
@@ -130,10 +129,9 @@ impl Qp {
     fn start_sending(&mut self, core: &Core) {
         let psn = self.attr.sq_psn.unwrap_or_default();
         self.req = Requester {
-            window: Window::new(psn),
             retries_left: self.attr.retry_cnt.unwrap_or(0),
             rnr_left: self.attr.rnr_retry.unwrap_or(0),
-            ..Requester::default()
+            ..Requester::new(psn)
         };
         self.cc = match core.config.dcqcn {
             Some(config) if self.init.congestion_control => Some(Box::new(Dcqcn::new(config))),
@@ -149,6 +147,7 @@ impl Qp {
 
     /// Back to RESET: everything posted is forgotten without completions.
     pub(crate) fn reset(&mut self, core: &mut Core) {
+        self.take_leave(core);
         self.set_state(QpState::Reset);
         self.leave_peer(core);
         core.mrs.unbind_qp(self.qpn);
@@ -167,6 +166,7 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, core: &mut Core, now: Instant) {
         let was = self.state;
         if was != QpState::Err {
+            self.take_leave(core);
             self.set_state(QpState::Err);
             self.stop_requester(core);
             self.rsp.replies.clear();
@@ -213,7 +213,7 @@ impl Qp {
             core.peers.get(id).release(self.req.window.cost);
             core.wake_next(id);
         }
-        self.req = Requester { window: Window::new(self.req.window.next), ..Requester::default() };
+        self.req = Requester::new(self.req.window.next);
     }
 
     /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do

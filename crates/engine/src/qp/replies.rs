@@ -146,6 +146,7 @@ impl Qp {
                 Reply::Read(read) => read,
                 other => {
                     self.rsp.replies.queue.pop_front();
+                    self.rsp.owes_ack &= other.psn().next() != self.rsp.expected;
                     *out = Some(self.short_reply(core, other));
                     return;
                 }
@@ -174,6 +175,17 @@ impl Qp {
         core.event(AsyncEvent::QpAccessError(self.qpn));
         self.enter_error(core, now);
         nak
+    }
+
+    /// Acknowledges what was executed, before the queue pair goes: afterwards nobody would answer
+    /// a peer that asks.
+    pub(crate) fn take_leave(&mut self, core: &mut Core) {
+        let replies = &self.rsp.replies;
+        if self.rsp.owes_ack && (replies.is_empty() || replies.is_bare_ack()) {
+            let ack = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
+            core.post_out(self.short_reply(core, ack));
+        }
+        self.rsp.owes_ack = false;
     }
 
     /// An answer of one packet.

@@ -4,6 +4,7 @@ use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
 use feroce_wire::{Bth, Msn, Opcode, Psn};
 
+use super::asking::Asking;
 use super::buffers::gather;
 use super::shape::{Piece, Shape};
 use super::window::{Flight, Kind, Window};
@@ -45,8 +46,7 @@ pub(crate) struct Requester {
     pub(crate) unanswered: bool,
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
-    /// Bytes sent since an acknowledgement was last asked for.
-    pub(super) unasked: u64,
+    pub(super) asking: Asking,
     /// The answers after a gap are being ignored until the missing one comes.
     pub(crate) response_gap: bool,
     /// A request cannot be executed: nothing after it is started.
@@ -59,6 +59,11 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
+    /// Starts with `psn`.
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { window: Window::new(psn), asking: Asking::new(psn), ..Self::default() }
+    }
+
     /// Whether there may be something to send, now that `posted` requests are in the queue.
     #[inline]
     pub(crate) fn may_send(&self, posted: usize) -> bool {
@@ -87,6 +92,12 @@ impl Requester {
             (Some(old), Some(new)) if old.diff(new) > 0 => Some(old),
             (_, limit) => limit,
         };
+    }
+
+    /// Whether the peer is known to have no more than `few` receives for further requests.
+    #[inline]
+    pub(super) fn has_few_credits(&self, few: i32) -> bool {
+        self.credit_limit.is_some_and(|limit| limit.diff(self.ssn) <= few)
     }
 
     /// When the requester wants to be called.
@@ -119,7 +130,7 @@ impl Qp {
                         self.retire(core, now);
                         continue;
                     }
-                    Err(_) => return,
+                    Err(_) => return self.ask_if_waiting(now),
                 }
             }
             return match self.send_from_cursor(core, now, caps, out) {
@@ -165,7 +176,7 @@ impl Qp {
                 Ok(()) => Kind::Local,
                 Err(status) => self.halt(status),
             };
-            self.req.window.start(kind, 0, 0);
+            self.req.window.start_local(kind);
             self.req.window.cursor += 1;
             return Ok(());
         }
@@ -175,7 +186,7 @@ impl Qp {
         };
         if let Some(status) = failure {
             let kind = self.halt(status);
-            self.req.window.start(kind, 0, 0);
+            self.req.window.start_local(kind);
             return Ok(());
         }
         let window = &self.req.window;
@@ -195,7 +206,8 @@ impl Qp {
         }
         self.req.count_request(op.consumes_receive());
         let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
-        self.req.window.start(kind, packets, len as u32);
+        let asks = self.asks_at_end(core, &op, flags);
+        self.req.window.start(kind, packets, len as u32, asks);
         core.counters.rdma_sends += 1;
         Ok(())
     }
@@ -272,21 +284,19 @@ impl Qp {
         };
         let psn = flight.first.wrapping_add(from);
         let cost = flight.cost(from, from + psns, self.pmtu);
-        self.req.unasked += cost;
-        let mut asks = from + psns == flight.packets || takes_resource || self.req.unanswered;
+        let ends = from + psns == flight.packets;
+        let mut asks = (ends && flight.asks) || takes_resource || self.req.unanswered;
         if let Some(id) = self.peer {
             let peer = core.peers.get(id);
             peer.sent(cost);
             // Whoever fills the window asks, too: others may have to wait for that answer.
             let is_full = peer.room() < self.pmtu as u64 + PACKET_COST;
-            asks |= is_full || self.req.unasked >= peer.window() / 4;
+            asks |= is_full || self.req.asking.unasked + cost >= peer.window() / 4;
         }
-        if asks {
-            self.req.unasked = 0;
-            if let Some(train) = out {
-                train.bth.ack_req = true;
-            }
+        if asks && let Some(train) = out {
+            train.bth.ack_req = true;
         }
+        self.req.count_asked(asks, cost, psn.wrapping_add(psns));
         let is_new = !psn.is_before(self.req.window.high);
         if takes_resource {
             self.req.window.resources.push_back(psn.wrapping_add(psns));
@@ -298,7 +308,7 @@ impl Qp {
                 self.req.count_request(false);
             }
         }
-        if self.req.timed.is_none() && is_new {
+        if self.req.timed.is_none() && is_new && asks {
             self.req.timed = Some((psn.wrapping_add(psns), now));
         }
         self.req.window.sent(psns, cost);
@@ -371,12 +381,12 @@ impl Qp {
         match fits {
             // One packet more, if nobody was asked to acknowledge what fills the window: it may
             // have shrunk since that was sent.
-            0 if peer.is_idle() || self.req.unasked > 0 => Ok(1),
+            0 if peer.is_idle() || self.req.asking.unasked > 0 => Ok(1),
             0 => Err(Blocked::Window),
             n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
             _ if self.req.unanswered => Ok(1),
             n => {
-                let unasked = (peer.window() / 4).saturating_sub(self.req.unasked);
+                let unasked = (peer.window() / 4).saturating_sub(self.req.asking.unasked);
                 Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
             }
         }
@@ -386,41 +396,6 @@ impl Qp {
     #[inline]
     fn max_rd_atomic(&self) -> usize {
         usize::from(self.attr.max_rd_atomic.unwrap_or(0))
-    }
-
-    /// Starts the timers that watch for an answer, if they do not run already.
-    #[inline]
-    fn after_send(&mut self, core: &mut Core, now: Instant) {
-        if self.req.ack_deadline.is_none() {
-            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
-        }
-        if self.req.probe_deadline.is_none() {
-            self.arm_probe(core, now);
-        }
-    }
-
-    /// Transport timer (IBTA vol1 9.7.6.1.3); `None`: for ever.
-    pub(super) fn ack_timeout_ns(&self) -> Option<u64> {
-        match self.attr.timeout.unwrap_or(0) {
-            0 => None,
-            t => Some(4096 << t.min(31)),
-        }
-    }
-
-    /// Sets the time at which an answer is overdue by the measured round trip time.
-    pub(super) fn arm_probe(&mut self, core: &mut Core, now: Instant) {
-        self.req.probe_deadline = None;
-        if !core.config.tail_probe || self.init.loss == super::LossPolicy::Fatal {
-            return;
-        }
-        let Some(peer) = self.peer else { return };
-        let Some(overdue) = core.peers.get(peer).overdue_ns() else {
-            return;
-        };
-        let wait = overdue.max(core.config.min_probe_ns) << self.req.probes.min(10);
-        if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
-            self.req.probe_deadline = Some(now.plus_nanos(wait));
-        }
     }
 }
 

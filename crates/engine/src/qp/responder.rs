@@ -36,6 +36,8 @@ pub(crate) struct Responder {
     pub(super) receive: Option<Receive>,
     /// A gap or an unready receive has been reported; packets after it are dropped silently.
     pub(super) nak_sent: bool,
+    /// Something was executed whose acknowledgement has not been sent.
+    pub(super) owes_ack: bool,
     /// The first packet has been seen.
     pub(super) established: bool,
     pub(super) replies: Replies,
@@ -166,7 +168,10 @@ impl Qp {
         match self.execute(core, now, &request) {
             Ok(taken) => {
                 self.rsp.expected = self.rsp.expected.wrapping_add(taken);
-                if bth.ack_req && !has_own_reply(op) {
+                self.rsp.owes_ack = !has_own_reply(op);
+                // What is not asked for may still go with what is.
+                let asked = bth.ack_req || self.rsp.replies.is_bare_ack();
+                if asked && self.rsp.owes_ack {
                     let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
                     core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
                 }
@@ -329,6 +334,7 @@ impl Qp {
     /// Goes to the error state, but still sends the answers that are due: the peer must learn why.
     fn stop_after_replies(&mut self, core: &mut Core, now: Instant) {
         let replies = core::mem::take(&mut self.rsp.replies);
+        self.rsp.owes_ack = false;
         self.enter_error(core, now);
         self.rsp.replies = replies;
     }

@@ -41,7 +41,6 @@ impl Qp {
             && self.cc.is_none()
             && !self.req.unanswered
             && train.count == 1
-            && train.bth.ack_req
             && caps.max_packets > 1
         {
             let len = train.packet_len(0);
@@ -91,7 +90,7 @@ impl Qp {
                 psn: flight.first,
                 solicited: wr.flags.contains(SendFlags::SOLICITED),
                 pad: (padded - payload) as u8,
-                ack_req: true,
+                ack_req: flight.asks,
                 ..train.bth
             };
             let (head, rest) = bytes[start..].split_at_mut(Bth::LEN);
@@ -107,7 +106,8 @@ impl Qp {
             }
             count += 1;
             core.peers.get(peer).sent(cost);
-            if self.req.timed.is_none() {
+            self.req.count_asked(flight.asks, cost, flight.end());
+            if self.req.timed.is_none() && flight.asks {
                 self.req.timed = Some((flight.end(), now));
             }
             self.req.window.sent(1, cost);

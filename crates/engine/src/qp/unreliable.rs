@@ -69,7 +69,7 @@ impl Qp {
         let (op, len) = (wr.op, wr.data.len());
         if op.is_local() {
             let kind = self.execute_local(core, &op).map_or_else(Kind::Failed, |()| Kind::Local);
-            self.req.window.start(kind, 0, 0);
+            self.req.window.start_local(kind);
             return Ok(());
         }
         let longest = match self.init.qp_type {
@@ -77,11 +77,11 @@ impl Qp {
             _ => crate::wr::MAX_MESSAGE,
         };
         if len > longest {
-            self.req.window.start(Kind::Failed(WcStatus::LocalLength), 0, 0);
+            self.req.window.start_local(Kind::Failed(WcStatus::LocalLength));
             return Ok(());
         }
         let packets = len.div_ceil(self.pmtu as u64).max(1) as u32;
-        self.req.window.start(Kind::Acked, packets, len as u32);
+        self.req.window.start(Kind::Acked, packets, len as u32, false);
         core.counters.rdma_sends += 1;
         Ok(())
     }

@@ -35,6 +35,8 @@ pub(crate) struct Flight {
     pub(crate) packets: u32,
     /// Bytes of the message.
     pub(crate) len: u32,
+    /// Its end asks for an acknowledgement.
+    pub(crate) asks: bool,
 }
 
 impl Flight {
@@ -98,9 +100,14 @@ impl Window {
 
     /// Remembers a request that is being started and gives it its PSNs.
     #[inline]
-    pub(crate) fn start(&mut self, kind: Kind, packets: u32, len: u32) {
-        self.flights.push_back(Flight { kind, first: self.next, packets, len });
+    pub(crate) fn start(&mut self, kind: Kind, packets: u32, len: u32, asks: bool) {
+        self.flights.push_back(Flight { kind, first: self.next, packets, len, asks });
         self.next = self.next.wrapping_add(packets);
+    }
+
+    /// Remembers a request that sends nothing.
+    pub(crate) fn start_local(&mut self, kind: Kind) {
+        self.start(kind, 0, 0, false);
     }
 
     /// The PSN that would be sent next.
@@ -251,7 +258,7 @@ mod tests {
     fn window() -> Window {
         let mut w = Window::new(psn(0xff_fffe));
         for (packets, len) in [(2, 20), (1, 5), (3, 30)] {
-            w.start(Kind::Acked, packets, len);
+            w.start(Kind::Acked, packets, len, true);
             let cost = w.flights[w.cursor].cost(0, packets, 10);
             w.sent(packets, cost);
         }
@@ -277,7 +284,7 @@ mod tests {
     #[test]
     fn the_longest_message_is_not_done_before_it_began() {
         let mut w = Window::new(psn(5));
-        w.start(Kind::Acked, 1 << 23, 1 << 31);
+        w.start(Kind::Acked, 1 << 23, 1 << 31, true);
         assert!(w.flights[0].reaches(w.una));
         assert!(!w.has_psns(1));
         let cost = w.flights[0].cost(0, 10, 256);

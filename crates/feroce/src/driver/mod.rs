@@ -279,12 +279,6 @@ impl Driver {
     pub(crate) fn control<R>(&self, f: impl FnOnce(&mut State, Instant) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
-        if state.engine.has_waiting_acks()
-            && let Err(e) = state.drive(now, Turn::Send)
-        {
-            // What the operation takes away may owe one to its peer.
-            tracing::warn!("link: {e}");
-        }
         let result = f(&mut state, now);
         self.finish(state, now, Turn::Send);
         result
@@ -433,6 +427,7 @@ impl Driver {
         if let Some(cm) = &mut state.cm {
             cm.leave(now);
         }
+        state.engine.take_leave();
         if let Err(e) = state.drive(now, Turn::Send) {
             tracing::warn!("link: {e}");
         }
