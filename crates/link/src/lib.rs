@@ -96,6 +96,17 @@ pub trait Link: Send {
         true
     }
 
+    /// Whoever polls waits longer than it should for an answer. A carrier that sees that somebody
+    /// has not even taken what was sent says so to them, at their [`Link::nudge_fd`].
+    fn nudge(&mut self) {}
+
+    /// Readable when somebody waits for us to call [`Link::receive`] and does not know of anybody
+    /// who sleeps on [`Link::wait_fd`]: whoever polled may be about no more. Whoever is told so
+    /// reads what is there. It never blocks.
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// When [`Link::receive`] should be called even if nothing arrives: a layer holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
@@ -144,6 +155,14 @@ macro_rules! forward_to_inner {
 
         fn arm(&mut self, now: feroce_train::Instant) -> bool {
             self.inner.arm(now)
+        }
+
+        fn nudge(&mut self) {
+            self.inner.nudge();
+        }
+
+        fn nudge_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.inner.nudge_fd()
         }
 
         fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
@@ -206,6 +225,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn arm(&mut self, now: Instant) -> bool {
         (**self).arm(now)
+    }
+
+    fn nudge(&mut self) {
+        (**self).nudge();
+    }
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).nudge_fd()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -88,6 +88,28 @@ fn members_reach_each_other_at_one_address() {
     assert_eq!(counter(&a.link, "udp_tx_trains") + counter(&b.link, "udp_tx_trains"), 0);
 }
 
+/// Only what was not taken is worth a word, to whoever has not taken it.
+#[test]
+fn who_takes_nothing_is_nudged() {
+    let registry = Registry::new("nudge");
+    let address = loopback(23);
+    let [mut a, mut b, c] = [0; 3].map(|_| registry.link(address));
+    let is_nudged = |host: &Host| {
+        let nudges = host.link.nudge_fd().expect("members are nudged");
+        nix::unistd::read(nudges, &mut [0; 64]).is_ok_and(|len| len > 0)
+    };
+    a.link.nudge();
+    assert!(!is_nudged(&b), "nothing was sent");
+    a.link.send(NOW, &train_to(address, address, b.qpn(), 1)).expect("sent");
+    assert!(!is_nudged(&b));
+    a.link.nudge();
+    assert_eq!([&a, &b, &c].map(is_nudged), [false, true, false]);
+    assert_eq!(receive(&mut b.link, NOW).len(), 1);
+    a.link.nudge();
+    assert!(!is_nudged(&b), "it has taken everything");
+    assert_eq!(counter(&a.link, "shm_nudged"), 1);
+}
+
 /// Who checks the ICRC itself gets packets of this host without, and of others checked.
 #[test]
 fn only_who_wants_the_icrc_gets_it() {

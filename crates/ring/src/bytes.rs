@@ -166,6 +166,11 @@ impl<M: RingMemory> ByteProducer<M> {
         self.memory.head().load(Ordering::Relaxed)
     }
 
+    /// Whether the consumer has removed everything that it was shown.
+    pub fn is_empty(&self) -> bool {
+        self.removed() == self.published
+    }
+
     /// Whether `bytes` more fit.
     #[inline]
     fn has_room(&mut self, bytes: usize) -> Result<bool, Corrupt> {

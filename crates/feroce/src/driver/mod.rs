@@ -214,6 +214,8 @@ pub(crate) struct Driver {
     planned: AtomicU64,
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
+    /// When a peer last waited for what a consumer that polls would have done at once.
+    nudged_at: AtomicU64,
     /// When a consumer last asked for an event.
     armed_at: AtomicU64,
     /// The driver thread is awake, or will be soon: it leaves the link to a consumer that polls.
@@ -246,6 +248,7 @@ impl Driver {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             planned: AtomicU64::new(NEVER),
             polled_at: AtomicU64::new(0),
+            nudged_at: AtomicU64::new(0),
             armed_at: AtomicU64::new(0),
             stands_by: AtomicBool::new(false),
             patience,
@@ -290,7 +293,10 @@ impl Driver {
         fence(Ordering::SeqCst);
         if let Some(state) = self.try_lock() {
             let now = self.now();
-            self.finish(state, now, Turn::Send);
+            if self.finish(state, now, Turn::Send) {
+                // What was sent may be answered at once.
+                self.patience.reset();
+            }
         }
     }
 
@@ -312,10 +318,14 @@ impl Driver {
         if busy {
             self.patience.reset();
         } else {
-            self.patience.lose(&self.clock, || {
-                // Whoever has the link looks at it.
-                self.try_lock().is_none_or(|mut state| state.link.arm(now))
-            });
+            let nudge = || {
+                if let Some(mut state) = self.try_lock() {
+                    state.link.nudge();
+                }
+            };
+            // Whoever has the link looks at it.
+            let arm = || self.try_lock().is_none_or(|mut state| state.link.arm(now));
+            self.patience.lose(&self.clock, nudge, arm);
         }
     }
 
@@ -341,7 +351,8 @@ impl Driver {
             at => now.as_nanos().saturating_sub(at),
         };
         let idle_ns = since(&self.polled_at);
-        (idle_ns < STAND_BY_NS && since(&self.armed_at) > ARMED_NS).then(|| STAND_BY_NS - idle_ns)
+        let polls = idle_ns < STAND_BY_NS.min(since(&self.nudged_at));
+        (polls && since(&self.armed_at) > ARMED_NS).then(|| STAND_BY_NS - idle_ns)
     }
 
     /// Whether a consumer polled not long ago.
@@ -452,14 +463,14 @@ impl Driver {
     fn sleep(
         &self,
         watch: Option<BorrowedFd<'_>>,
-        link: Option<&OwnedFd>,
+        other: Option<&OwnedFd>,
         timeout_ns: u64,
     ) -> bool {
         let timeout = (timeout_ns != NEVER)
             .then(|| TimeSpec::from(std::time::Duration::from_nanos(timeout_ns)));
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         fds.extend(watch.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        fds.extend(link.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        fds.extend(other.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
         // An interrupted wait is a short one.
         let _ = ppoll(&mut fds, timeout, None);
         let _ = self.wake.read();

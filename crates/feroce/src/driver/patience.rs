@@ -17,6 +17,9 @@ use super::Clock;
 /// Polls in vain before the processor is offered to others.
 const SPINS: u32 = 32;
 
+/// Polls in vain before whoever does not take what was sent to it is nudged.
+const NUDGE_AT: u32 = SPINS + 16;
+
 /// Whoever offers the processor and gets it back later than this has competition.
 const CROWDED_NS: u64 = 30_000;
 
@@ -46,21 +49,36 @@ impl Patience {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 
-    /// Polling led to nothing. `arm` is asked before a sleep whether the link is quiet.
+    /// Polling led to nothing. `nudge` is called once, when that has been so for a while; `arm` is
+    /// asked before a sleep whether the link is quiet.
     #[inline]
-    pub(super) fn lose(&self, clock: &Clock, arm: impl FnOnce() -> bool) {
+    pub(super) fn lose(&self, clock: &Clock, nudge: impl FnOnce(), arm: impl FnOnce() -> bool) {
         // A count that two threads spoil for each other is still a count.
         let in_vain = self.in_vain.load(Ordering::Relaxed);
         if in_vain < SPINS {
             self.in_vain.store(in_vain + 1, Ordering::Relaxed);
         } else {
-            self.give_way(clock, arm);
+            self.give_way(in_vain, clock, nudge, arm);
         }
     }
 
     #[cold]
-    fn give_way(&self, clock: &Clock, arm: impl FnOnce() -> bool) {
-        if !self.offer(clock) && arm() {
+    fn give_way(
+        &self,
+        in_vain: u32,
+        clock: &Clock,
+        nudge: impl FnOnce(),
+        arm: impl FnOnce() -> bool,
+    ) {
+        let is_offered = self.offer(clock);
+        // Whoever was woken on a crowded machine may take as long as a nap.
+        if in_vain == NUDGE_AT || (!is_offered && (SPINS + 1..NUDGE_AT).contains(&in_vain)) {
+            nudge();
+            self.in_vain.store(NUDGE_AT + 1, Ordering::Relaxed);
+        } else if in_vain < NUDGE_AT {
+            self.in_vain.store(in_vain + 1, Ordering::Relaxed);
+        }
+        if !is_offered && arm() {
             let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
             // An interrupted nap is a short one.
             let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);

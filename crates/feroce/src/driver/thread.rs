@@ -1,6 +1,7 @@
 //! The thread that steps in when nobody else drives.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
@@ -32,6 +33,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let watch_fd = watch.map(Watch::fd);
     // One descriptor for the life of the thread: the link keeps its epoll instance.
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
+    let nudge = driver.lock().link.nudge_fd().map(|fd| fd.try_clone_to_owned());
+    let nudge = nudge.and_then(Result::ok);
     // What changed after the device was listed and before anybody listened was not announced.
     follow(driver, watch);
     while !driver.stop.load(Ordering::Relaxed) {
@@ -42,9 +45,13 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             // It may have asked for an event just now, and gone to sleep.
             fence(Ordering::SeqCst);
             if let Some(wait_ns) = driver.stand_by_ns(now)
-                && driver.sleep(watch_fd, None, wait_ns)
+                && driver.sleep(watch_fd, nudge.as_ref(), wait_ns)
             {
                 follow(driver, watch);
+            }
+            if nudge.as_ref().is_some_and(is_nudged) {
+                // It does not poll any more: it may look at its memory, or do something else.
+                driver.nudged_at.store(driver.now().as_nanos(), Ordering::Relaxed);
             }
             let _state = driver.lock();
             driver.stands_by.store(false, Ordering::Relaxed);
@@ -106,6 +113,12 @@ fn linger(driver: &Driver) {
     if state.engine.has_waiting_acks() {
         driver.finish(state, now, Turn::Receive);
     }
+}
+
+/// Whether somebody has nudged us since this was last asked.
+fn is_nudged(nudge: &OwnedFd) -> bool {
+    let mut ignored = [0; 64];
+    nix::unistd::read(nudge, &mut ignored).is_ok_and(|len| len > 0)
 }
 
 /// The interface may have changed.

@@ -87,6 +87,8 @@ pub struct Member {
     generation: u32,
     /// Both ends of the pipe that others wake this member with.
     wake: OwnedFd,
+    /// Both ends of the pipe that others nudge this member with.
+    nudge: OwnedFd,
     /// Both ends of the pipe that tells others that this member lives.
     _life: OwnedFd,
     services: Mutex<Vec<(Gid, u64)>>,
@@ -104,6 +106,7 @@ pub struct Member {
 #[derive(Debug)]
 pub(super) struct Contact {
     wake: OwnedFd,
+    nudge: OwnedFd,
     life: OwnedFd,
 }
 
@@ -117,6 +120,12 @@ impl Contact {
     pub(super) fn wake(&self) {
         // A full pipe wakes just as well.
         let _ = nix::unistd::write(&self.wake, &[1]);
+    }
+
+    /// Tells whoever stands by there that nobody else seems to be about.
+    pub(super) fn nudge(&self) {
+        // As above.
+        let _ = nix::unistd::write(&self.nudge, &[1]);
     }
 }
 
@@ -153,6 +162,7 @@ impl Member {
         reserve(&file, slot_start(slot), SLOT_LEN)?;
         empty(map.view(slot_start(slot)));
         let wake = directory.new_pipe(&wake_name(slot))?;
+        let nudge = directory.new_pipe(&nudge_name(slot))?;
         let life = directory.new_pipe(&life_name(slot))?;
         let header = map.view::<Header>(0);
         let generation = (header.states[usize::from(slot)].load(Ordering::Acquire) >> 1) + 1;
@@ -171,6 +181,7 @@ impl Member {
             slot,
             generation,
             wake,
+            nudge,
             _life: life,
             services: Mutex::default(),
             left: AtomicBool::new(false),
@@ -321,15 +332,21 @@ impl Member {
         self.wake.as_fd()
     }
 
+    /// The pipe that this member is nudged with.
+    pub(super) fn nudge_fd(&self) -> BorrowedFd<'_> {
+        self.nudge.as_fd()
+    }
+
     /// Gets in contact with another member, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
         let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
+        let nudge = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
         // Of a death before the pipe was opened the kernel says nothing.
         if !self.lives(slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Contact { wake, life })
+        Ok(Contact { wake, nudge, life })
     }
 
     /// Makes a ring to another member and announces it; it will be taken when the other looks.
@@ -432,8 +449,8 @@ impl Member {
             services.clear();
         }
         self.left.store(true, Ordering::Relaxed);
-        let shared = [self.file.as_fd(), self.wake.as_fd(), self._life.as_fd()];
-        for fd in shared.into_iter().chain([self.directory.as_fd()]) {
+        let pipes = [self.wake.as_fd(), self.nudge.as_fd(), self._life.as_fd()];
+        for fd in [self.file.as_fd()].into_iter().chain(pipes).chain([self.directory.as_fd()]) {
             // If there are no descriptors left, the child keeps this one a while longer.
             let _ = sys::let_go(fd);
         }
@@ -498,6 +515,7 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
     state.fetch_and(!1, Ordering::AcqRel);
     header.epoch.fetch_add(1, Ordering::AcqRel);
     directory.remove(&wake_name(slot));
+    directory.remove(&nudge_name(slot));
     directory.remove(&life_name(slot));
     // What it sent last may still be read; what was sent to it will not.
     directory.remove_all(|name| parse_ring_name(name).is_some_and(|(_, _, to)| to == slot));
@@ -548,6 +566,10 @@ fn mix(address: Gid, id: u64) -> i64 {
 
 fn wake_name(slot: u8) -> String {
     format!("wake-{slot}")
+}
+
+fn nudge_name(slot: u8) -> String {
+    format!("nudge-{slot}")
 }
 
 fn life_name(slot: u8) -> String {

@@ -400,6 +400,14 @@ impl Link for HostLink {
         self.peers.arm() && self.local.is_empty()
     }
 
+    fn nudge(&mut self) {
+        self.peers.nudge();
+    }
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.member.nudge_fd())
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         if !self.local.is_empty() {
             return Some(Instant::ZERO);
@@ -445,6 +453,7 @@ impl Link for HostLink {
             ("shm_forward_lost", c.forward_lost),
             ("shm_taken_over", self.places.taken_over()),
             ("shm_buried", p.buried),
+            ("shm_nudged", p.nudged),
         ]);
         counters
     }

@@ -107,6 +107,7 @@ pub(super) struct PeerCounters {
     pub(super) fetched: u64,
     pub(super) mapped: u64,
     pub(super) buried: u64,
+    pub(super) nudged: u64,
 }
 
 /// The other members.
@@ -381,6 +382,20 @@ impl Peers {
                 && must_wake(&self.member.area(slot).sleeping)
             {
                 contact.wake();
+            }
+        }
+    }
+
+    /// Nudges the members that have not taken what was put into their rings, though they are awake.
+    #[cold]
+    pub(super) fn nudge(&mut self) {
+        for &slot in &self.used {
+            let Some(peer) = self.slots[usize::from(slot)].as_deref() else { continue };
+            if let (Some(contact), Some(ring)) = (&peer.contact, &peer.out)
+                && !ring.is_empty()
+            {
+                contact.nudge();
+                self.counters.nudged += 1;
             }
         }
     }

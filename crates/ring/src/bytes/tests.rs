@@ -102,6 +102,7 @@ fn a_full_ring_takes_nothing_until_something_is_removed() {
     }
     assert_eq!(push(&mut producer, &[]), Ok(false));
     assert_eq!(producer.removed(), 0);
+    assert!(!producer.is_empty());
     assert_eq!(pop(&mut consumer), Ok(Some([0; 8].to_vec())));
     assert_eq!(producer.removed(), 16);
     assert_eq!(push(&mut producer, &[4; 8]), Ok(true));
