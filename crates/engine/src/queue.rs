@@ -4,7 +4,7 @@
 //! engine which queue pair has work. What can be refused without the engine is refused here.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 
 use feroce_ring::{Doorbell, Producer};
 
@@ -109,12 +109,20 @@ impl QpCap {
 #[derive(Debug)]
 pub(crate) struct QpShared {
     state: AtomicU8,
+    /// The peer was asked for an answer that has not come.
+    awaits_answer: AtomicBool,
     bell: Arc<Doorbell>,
 }
 
 impl QpShared {
     pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
-        Self { state: AtomicU8::new(QpState::Reset as u8), bell }
+        let (state, awaits_answer) = (QpState::Reset as u8, AtomicBool::new(false));
+        Self { state: AtomicU8::new(state), awaits_answer, bell }
+    }
+
+    #[inline]
+    pub(crate) fn set_awaits_answer(&self, awaits: bool) {
+        self.awaits_answer.store(awaits, Ordering::Relaxed);
     }
 
     pub(crate) fn set_state(&self, state: QpState) {
@@ -198,6 +206,13 @@ impl SendQueue {
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.ring.len()
+    }
+
+    /// Whether the peer was asked for an answer that has not come: the engine will be driven when
+    /// it does.
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.shared.awaits_answer.load(Ordering::Relaxed)
     }
 
     /// State of the queue pair as the engine last published it.

@@ -43,26 +43,27 @@ impl Requester {
     pub(super) fn is_asked(&self) -> bool {
         self.asking.until.is_after(self.window.una)
     }
-
-    /// Counts what is sent: up to `end`, and whether that asks for an acknowledgement.
-    #[inline]
-    pub(super) fn count_asked(&mut self, asks: bool, cost: u64, end: Psn) {
-        if asks {
-            if !self.is_asked() {
-                // What watches for an answer has nothing to watch for before this.
-                self.probe_deadline = None;
-            }
-            self.asking.unasked = 0;
-            if end.is_after(self.asking.until) {
-                self.asking.until = end;
-            }
-        } else {
-            self.asking.unasked += cost;
-        }
-    }
 }
 
 impl Qp {
+    /// Counts what is sent: up to `end`, and whether that asks for an acknowledgement.
+    #[inline]
+    pub(super) fn count_asked(&mut self, asks: bool, cost: u64, end: Psn) {
+        if !asks {
+            self.req.asking.unasked += cost;
+            return;
+        }
+        if !self.req.is_asked() {
+            // What watches for an answer has had nothing to watch for before this.
+            self.req.probe_deadline = None;
+            self.shared.set_awaits_answer(true);
+        }
+        self.req.asking.unasked = 0;
+        if end.is_after(self.req.asking.until) {
+            self.req.asking.until = end;
+        }
+    }
+
     /// Whether the message that is being started asks at its end.
     #[inline]
     pub(super) fn asks_at_end(&mut self, core: &Core, op: &SendOp, flags: SendFlags) -> bool {

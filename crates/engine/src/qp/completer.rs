@@ -239,6 +239,9 @@ impl Qp {
             return;
         }
         let freed = self.req.window.acknowledge(psn, self.pmtu);
+        if !self.req.is_asked() {
+            self.shared.set_awaits_answer(false);
+        }
         if let Some(id) = self.peer {
             let window = core.config.window;
             let peer = core.peers.get(id);

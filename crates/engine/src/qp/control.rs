@@ -155,6 +155,7 @@ impl Qp {
         while self.sq.pop().is_some() {}
         self.discard_receives();
         self.req = Requester::default();
+        self.shared.set_awaits_answer(false);
         self.rsp = Responder::default();
         self.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
         self.cc = None;
@@ -214,6 +215,7 @@ impl Qp {
             core.wake_next(id);
         }
         self.req = Requester::new(self.req.window.next);
+        self.shared.set_awaits_answer(false);
     }
 
     /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do

@@ -296,7 +296,7 @@ impl Qp {
         if asks && let Some(train) = out {
             train.bth.ack_req = true;
         }
-        self.req.count_asked(asks, cost, psn.wrapping_add(psns));
+        self.count_asked(asks, cost, psn.wrapping_add(psns));
         let is_new = !psn.is_before(self.req.window.high);
         if takes_resource {
             self.req.window.resources.push_back(psn.wrapping_add(psns));

@@ -106,7 +106,7 @@ impl Qp {
             }
             count += 1;
             core.peers.get(peer).sent(cost);
-            self.req.count_asked(flight.asks, cost, flight.end());
+            self.count_asked(flight.asks, cost, flight.end());
             if self.req.timed.is_none() && flight.asks {
                 self.req.timed = Some((flight.end(), now));
             }

@@ -139,7 +139,8 @@ impl SoftSender {
         // the other.
         fence(Ordering::SeqCst);
         let unanswered = self.queue.outstanding().saturating_sub(self.gathered);
-        if self.gathered >= GATHER_MOST || unanswered < GATHER_FROM {
+        let may_wait = unanswered >= GATHER_FROM && self.queue.awaits_answer();
+        if self.gathered >= GATHER_MOST || !may_wait {
             self.gathered = 0;
             self.driver.kick();
         }
