@@ -23,6 +23,7 @@ const UCX_TAG_LAT: &str = "host: UCX tag 8 B latency";
 const LIBFABRIC_LAT: &str = "host: libfabric shm 8 B latency";
 const WRITE_LAT: &str = "host: feroce WRITE 8 B latency, ordinary";
 const WRITE_LAT_SHARED: &str = "host: feroce WRITE 8 B latency, shareable";
+const WRITE_LAT_COMPLETED: &str = "host: feroce WRITE 8 B latency, each completed";
 const SEND_LAT: &str = "host: feroce SEND 8 B latency";
 const UCX_PUT_BW: &str = "host: UCX put 1 MiB";
 const UCX_TAG_BW: &str = "host: UCX tag 1 MiB";
@@ -79,9 +80,17 @@ const ROWS: &[Row] = &[
         read: read::feroce_latency,
         ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
     },
+    // What `ib_write_lat` does: the completion of each write comes first, then the answer.
     Row {
-        server: "run -- ib_write_lat -F -s 8 -n {20000/s}",
-        client: "run -- ib_write_lat -F -s 8 -n {20000/s} {server}",
+        server: "perf write lat",
+        client: "perf write lat -s 8 -Q 1 -D {seconds} --memory ordinary --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, WRITE_LAT_COMPLETED, Unit::Microseconds)
+    },
+    // It has time to wait: at real-time priority, whoever looks at memory lets nobody else run.
+    Row {
+        server: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s}",
+        client: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s} {server}",
         read: read::perftest_latency,
         ..by(Tool::DropIn, DROP_IN_LAT, Unit::Microseconds)
     },
@@ -175,6 +184,6 @@ const CLAIMS: &[Claim] = &[
     claim(WRITE_BW_64K_SHARED, UCX_PUT_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW_64K, LIBFABRIC_BW_64K, None),
     claim(WRITE_RATE, UCX_RATE, None),
-    claim(DROP_IN_LAT, WRITE_LAT, Some(Wanted::AtMost(1.2))),
+    claim(DROP_IN_LAT, WRITE_LAT_COMPLETED, Some(Wanted::AtMost(1.2))),
     claim(DROP_IN_BW_64K, WRITE_BW_64K, Some(Wanted::AtLeast(0.8))),
 ];

@@ -15,14 +15,16 @@ use super::stop;
 
 /// How long an answer may take before it counts as lost.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// One in so many sends of a ping-pong reports.
-const SIGNAL_EVERY: u64 = 16;
+/// One in so many sends of a ping-pong reports, if nobody says otherwise.
+const SIGNAL_EVERY: u32 = 16;
 
 /// One side of the exchange.
 struct Player<'a> {
     end: &'a mut End,
     side: &'a mut Side,
     size: usize,
+    /// One in so many sends reports.
+    every: u64,
     posted: u64,
     /// Sends that are not known to be complete.
     outstanding: u64,
@@ -38,20 +40,31 @@ enum Heard {
     End,
 }
 
-impl Player<'_> {
-    /// Sends one message.
+impl<'a> Player<'a> {
+    fn new(end: &'a mut End, side: &'a mut Side, size: usize) -> Self {
+        let every = match end.spec.cq_mod {
+            _ if !end.spec.is_ping_pong() => 1,
+            0 => SIGNAL_EVERY,
+            n => n,
+        };
+        let every = u64::from(every.min(end.spec.tx_depth));
+        let idle = Idle::default();
+        Self { end, side, size, every, posted: 0, outstanding: 0, mark: 0, idle }
+    }
+
+    /// Sends one message. Where every one reports, its completion is waited for before anything
+    /// else, as perftest does.
     fn send(&mut self) -> anyhow::Result<()> {
         if self.end.spec.op == Op::Write {
             let last = self.end.out_at(0) + self.size - 1;
             self.end.mr.write_at(last, &[self.mark])?;
         }
-        let ping_pong = self.end.spec.is_ping_pong();
-        let signaled = !ping_pong || (self.posted + 1).is_multiple_of(SIGNAL_EVERY);
+        let signaled = (self.posted + 1).is_multiple_of(self.every);
         let wr = self.end.request(0, 0, self.size, signaled);
         self.end.qps[0].post_send([wr]).context("cannot post")?;
         self.posted += 1;
         self.outstanding += 1;
-        Ok(())
+        if self.every == 1 && self.end.spec.is_ping_pong() { self.settle() } else { Ok(()) }
     }
 
     /// Takes completions of sends, and drives the adapter.
@@ -116,10 +129,13 @@ impl Player<'_> {
 
     /// Keeps the send queue from filling up with sends that do not report.
     fn tidy(&mut self) -> anyhow::Result<()> {
-        if self.end.spec.op == Op::Send {
-            while self.outstanding >= SIGNAL_EVERY && !self.reap()? {
-                self.idle.pause(self.end)?;
-            }
+        if self.end.spec.op == Op::Send { self.settle() } else { Ok(()) }
+    }
+
+    /// Waits for the completion of the last send that reports, if that is due.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        while self.outstanding >= self.every && !self.reap()? {
+            self.idle.pause(self.end)?;
         }
         Ok(())
     }
@@ -135,8 +151,7 @@ pub(crate) fn lead(
 ) -> anyhow::Result<(Tally, Sample)> {
     let mut sample = Sample::new();
     let halves = if end.spec.is_ping_pong() { 2 } else { 1 };
-    let (mark, idle) = (0, Idle::default());
-    let mut player = Player { end, side, size, posted: 0, outstanding: 0, mark, idle };
+    let mut player = Player::new(end, side, size);
     let started = clock::now();
     let (target, until) = match amount {
         Amount::Messages(n) => (n, None),
@@ -170,8 +185,7 @@ pub(crate) fn follow(end: &mut End, side: &mut Side, size: usize) -> anyhow::Res
             other => Err(unexpected(&other)),
         };
     }
-    let (mark, idle) = (0, Idle::default());
-    let mut player = Player { end, side, size, posted: 0, outstanding: 0, mark, idle };
+    let mut player = Player::new(end, side, size);
     loop {
         player.mark = player.mark.wrapping_add(1).max(1);
         if let Heard::End = player.wait(true)? {
