@@ -13,6 +13,7 @@ mod interop;
 mod manifest;
 mod packages;
 mod shell;
+mod soak;
 mod source;
 mod swarm;
 mod tidy;
@@ -30,6 +31,7 @@ Commands:
   ci       Install what the tests need, then run every check of the project
   tidy     Check the rules of the house: crate graph, unsafe policy, layout of files
   swarm    Run seeded simulations of the whole stack, or replay one seed
+  soak     Run random operations, and processes that are killed, for a while
   fuzz     Run the fuzz targets for a while
   dist     Build a directory and a Debian package for others
   clients  Run clients of RDMA from package registries, as their users would
@@ -56,6 +58,7 @@ const TASKS: &[Task] = &[
     ("ci", ci::HELP, ci::main),
     ("tidy", tidy::HELP, tidy::main),
     ("swarm", swarm::HELP, swarm::main),
+    ("soak", soak::HELP, soak::main),
     ("fuzz", fuzz::HELP, fuzz::main),
     ("dist", dist::HELP, dist::main),
     ("clients", clients::HELP, clients::main),
@@ -114,6 +117,7 @@ mod tests {
         assert!(usage_error(&["ci", "--only", "tidy,dance"]));
         assert!(usage_error(&["swarm", "--seed", "many"]));
         assert!(usage_error(&["swarm", "--count"]));
+        assert!(usage_error(&["soak", "--kills", "many"]));
         assert!(usage_error(&["fuzz", "--seconds", "0"]));
         assert!(usage_error(&["interop", "--only", "no such cell"]));
     }

@@ -96,6 +96,14 @@ impl Process {
         }
     }
 
+    /// How many descriptors it has, and how many files mapped that have no name any more.
+    fn holds(&self) -> [usize; 2] {
+        let of = |what| format!("/proc/{}/{what}", self.child.id());
+        let descriptors = std::fs::read_dir(of("fd")).expect("our child").count();
+        let maps = std::fs::read_to_string(of("maps")).expect("our child");
+        [descriptors, maps.lines().filter(|line| line.ends_with("(deleted)")).count()]
+    }
+
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
     }
@@ -349,45 +357,58 @@ fn a_stopped_process_stops_nobody() {
 }
 
 /// Processes die at any time; who talked to them notices, and nobody else does. For longer, set
-/// `FEROCE_TEST_SECONDS`.
+/// `FEROCE_KILL_SECONDS`.
 #[test]
 fn processes_may_die_at_any_time() {
     with_cable(1500, |cable| {
-        let seconds = std::env::var("FEROCE_TEST_SECONDS").ok().and_then(|s| s.parse().ok());
-        let end = std::time::Duration::from_secs(seconds.unwrap_or(4));
-        let start = || cable.in_a(|| Process::start(Cable::A4));
-        let mut pairs: Vec<[Process; 2]> = (0..3).map(|_| [start(), start()]).collect();
-        for [a, b] in &mut pairs {
-            pair(a, b, FOR_EVER);
-        }
+        let seconds = std::env::var("FEROCE_KILL_SECONDS").ok().and_then(|s| s.parse().ok());
+        let seconds = std::time::Duration::from_secs(seconds.unwrap_or(4));
         #[expect(clippy::disallowed_methods, reason = "how long it runs is up to the clock")]
-        let began = std::time::Instant::now();
-        let (mut kills, mut dice) = (0, u64::from(std::process::id()) | 1);
-        while began.elapsed() < end || kills < 3 {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let pause = std::time::Duration::from_millis(dice >> 33 & 0x3f);
-            let _ = nix::poll::poll(&mut [], nix::poll::PollTimeout::try_from(pause).unwrap());
-            let [a, b] = &mut pairs[(dice >> 40) as usize % 3];
-            let (killed, left) = if dice >> 50 & 1 == 0 { (a, b) } else { (b, a) };
-            killed.signal(Signal::SIGKILL);
-            let said = left.result();
-            assert!(said.starts_with("lost "), "{said}");
-            *killed = start();
-            pair(killed, left, FOR_EVER);
-            kills += 1;
-        }
-        // Those that were left alone are still at it: nothing but "progress" was said.
-        for [a, b] in &mut pairs {
-            a.signal(Signal::SIGKILL);
-            assert!(b.result().starts_with("lost "));
-        }
-        for [a, b] in pairs {
-            drop(a);
-            b.finish();
-        }
+        let end = std::time::Instant::now() + seconds;
+        let kills: u32 = std::thread::scope(|scope| {
+            let pairs: Vec<_> =
+                (0..4).map(|i| scope.spawn(move || outlive(cable, end, i))).collect();
+            pairs.into_iter().map(|pair| pair.join().expect("a pair that is content")).sum()
+        });
         eprintln!("{kills} processes were killed");
         nothing_is_left(cable);
     });
+}
+
+/// Two processes of which one is killed, again and again until `end`. The first one of the first
+/// pair outlives everybody, and must not hold more and more of those that are gone.
+fn outlive(cable: &Cable, end: std::time::Instant, number: u64) -> u32 {
+    let start = || cable.in_a(|| Process::start(Cable::A4));
+    let [mut a, mut b] = [start(), start()];
+    pair(&mut a, &mut b, FOR_EVER);
+    let mut dice = (u64::from(std::process::id()) << 8 | number) | 1;
+    let (mut kills, mut held) = (0, None);
+    loop {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let pause_ms = (dice >> 33) as u8 & 0x3f;
+        let _ = nix::poll::poll(&mut [], nix::poll::PollTimeout::from(pause_ms));
+        if number > 0 && dice >> 50 & 1 == 0 {
+            std::mem::swap(&mut a, &mut b);
+        }
+        // Until now it was at it: nothing but "progress" was said.
+        b.signal(Signal::SIGKILL);
+        let said = a.result();
+        assert!(said.starts_with("lost "), "{said}");
+        kills += 1;
+        let [descriptors, maps] = a.holds();
+        let [first_descriptors, first_maps] = *held.get_or_insert([descriptors, maps]);
+        if number == 0 {
+            assert!(descriptors <= first_descriptors + 8, "{descriptors} descriptors");
+            assert!(maps <= first_maps + 8, "{maps} mappings of files that are gone");
+        }
+        #[expect(clippy::disallowed_methods, reason = "how long it runs is up to the clock")]
+        if std::time::Instant::now() >= end {
+            a.finish();
+            return kills;
+        }
+        b = start();
+        pair(&mut a, &mut b, FOR_EVER);
+    }
 }
 
 /// Who comes second to an address of another user hears so, and finds no way to the files of the

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Done;
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, clients, dist, fuzz, interop, packages, swarm, tidy};
+use crate::{Outcome, clients, dist, fuzz, interop, packages, soak, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -22,6 +22,9 @@ const SOAK_SECONDS: u64 = 60;
 
 /// The same on a bad one.
 const BAD_SOAK_SECONDS: u64 = 30;
+
+/// Seconds in which processes are killed.
+const KILL_SECONDS: u64 = 20;
 
 /// What the bad network does.
 const SOAK_FAULTS: &str = "loss=0.5%,dup=0.2%,reorder=0.5%:3,corrupt=0.1%";
@@ -60,7 +63,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("test", "unit, integration and documentation tests", always, test),
     step("loom", "every interleaving of the lock-free parts", || !loom_crates().is_empty(), loom),
     step("swarm", "seeded simulations of the whole stack", swarm::exists, run_swarm),
-    step("soak", "random operations over sockets for a minute", always, soak),
+    step("soak", "random operations for a minute, processes that are killed", always, run_soak),
     step("fuzz", "a short run of every fuzz target", || has("fuzz/Cargo.toml"), run_fuzz),
     step("dist", "what is given to others, tried out", || has("crates/capi/Cargo.toml"), run_dist),
     step("clients", "clients of RDMA from package registries", always, run_clients),
@@ -177,14 +180,10 @@ fn run_swarm() -> Outcome<Done> {
 }
 
 /// A step of its own, so that nothing runs beside it.
-fn soak() -> Outcome<Done> {
-    let mut lines = Vec::new();
-    for (faults, seconds) in [("", SOAK_SECONDS), (SOAK_FAULTS, BAD_SOAK_SECONDS)] {
-        let mut soak = cargo(["test", "--package=feroce", "--test=soak", "--profile=swarm"]);
-        soak.args(["--", "--nocapture"]);
-        soak.env("FEROCE_SOAK_SECONDS", seconds.to_string()).env("FEROCE_FAULT", faults);
-        lines.extend(run_tests(soak)?);
-    }
+fn run_soak() -> Outcome<Done> {
+    let mut lines = run_tests(soak::operations(SOAK_SECONDS, ""))?;
+    lines.extend(run_tests(soak::operations(BAD_SOAK_SECONDS, SOAK_FAULTS))?);
+    lines.extend(run_tests(soak::kills(KILL_SECONDS))?);
     Ok(Done::Ran(lines))
 }
 
