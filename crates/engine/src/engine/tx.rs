@@ -86,13 +86,33 @@ impl Engine {
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
     pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
+        let mut next = None;
+        self.poll_next(now, caps, &mut next);
+        next
+    }
+
+    /// Appends the next train to send, as [`Engine::poll_transmit`] gives it, to those in `out`.
+    /// False: there is none.
+    #[inline]
+    pub fn transmit_into(&mut self, now: Instant, caps: &LinkCaps, out: &mut Vec<Train>) -> bool {
+        let mut next = None;
+        self.poll_next(now, caps, &mut next);
+        // Nothing is moved if there is none.
+        let is_some = next.is_some();
+        if let Some(train) = next {
+            out.push(train);
+        }
+        is_some
+    }
+
+    /// Puts the next train into `next`, which is empty: a train is large, so it is made where it
+    /// stays.
+    fn poll_next(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         self.now = now;
         let mut to_self = 0;
-        // A train is large, so it is made where it stays.
-        let mut next = None;
         loop {
-            self.next_train(now, caps, &mut next);
-            let Some(train) = &next else {
+            self.next_train(now, caps, next);
+            let Some(train) = next else {
                 if self.loopback.is_empty() {
                     break;
                 }
@@ -103,7 +123,7 @@ impl Engine {
             if !self.divert(train) {
                 break;
             }
-            next = None;
+            *next = None;
             to_self += 1;
             if to_self >= LOOPBACK_BURST {
                 self.deliver_loopback(now);
@@ -111,7 +131,6 @@ impl Engine {
                 break;
             }
         }
-        next
     }
 
     /// Says that the bytes of every train given out so far have been read. Only then do sends of

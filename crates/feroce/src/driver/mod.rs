@@ -170,10 +170,8 @@ impl State {
             let link = &self.link;
             while self.waiting.len() < TX_BATCH
                 && self.waiting.last().is_none_or(|train| train.count == 1 && !link.is_near(train))
-                && let Some(train) = self.engine.poll_transmit(now, &caps)
-            {
-                self.waiting.push(train);
-            }
+                && self.engine.transmit_into(now, &caps, &mut self.waiting)
+            {}
             if self.waiting.is_empty() {
                 self.engine.trains_read();
                 return Ok(busy);
@@ -198,7 +196,12 @@ impl State {
         // A full link drains within microseconds; there is no event for it.
         let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
         let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
-        [self.engine.poll_timeout(), self.link.poll_timeout(), cm, full].into_iter().flatten().min()
+        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let timers = earlier(self.engine.poll_timeout(), self.link.poll_timeout());
+        earlier(timers, earlier(cm, full))
     }
 }
 

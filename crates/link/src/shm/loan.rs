@@ -92,6 +92,10 @@ impl<'a> Loan<'a> {
     /// lending or cannot be lent.
     pub(super) fn new(trains: &'a [Train], files: &Files) -> Option<(Self, usize)> {
         let (first, others) = trains.split_first()?;
+        if first.payload_len < first.stride.min(LEND_FROM) {
+            // Short and alone.
+            return None;
+        }
         let mut run = first.lease.and_then(|_| Run::new(first))?;
         let mut extents = Extents::default();
         if !extents.push_payload(&first.payload, files) {
