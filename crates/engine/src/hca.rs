@@ -257,6 +257,15 @@ impl Core {
         self.outbox.pop_front()
     }
 
+    /// Whether anybody here may have something to send.
+    #[inline]
+    pub(crate) fn may_have_work(&self) -> bool {
+        !self.ready.is_empty()
+            || !self.kicked.is_empty()
+            || !self.woken.is_empty()
+            || !self.outbox.is_empty()
+    }
+
     /// Whether such a train waits.
     pub(crate) fn has_out(&self) -> bool {
         !self.outbox.is_empty()

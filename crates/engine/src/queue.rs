@@ -111,13 +111,20 @@ pub(crate) struct QpShared {
     state: AtomicU8,
     /// The peer was asked for an answer that has not come.
     awaits_answer: AtomicBool,
+    /// The consumer posts one request after the other.
+    is_streaming: AtomicBool,
     bell: Arc<Doorbell>,
 }
 
 impl QpShared {
     pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
-        let (state, awaits_answer) = (QpState::Reset as u8, AtomicBool::new(false));
-        Self { state: AtomicU8::new(state), awaits_answer, bell }
+        let (state, no) = (QpState::Reset as u8, || AtomicBool::new(false));
+        Self { state: AtomicU8::new(state), awaits_answer: no(), is_streaming: no(), bell }
+    }
+
+    #[inline]
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.is_streaming.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -206,6 +213,13 @@ impl SendQueue {
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.ring.len()
+    }
+
+    /// Whether the consumer posts one request after the other, without waiting in between. Then
+    /// requests ask for answers, so that there is always one to come.
+    #[inline]
+    pub fn set_streaming(&self, is_streaming: bool) {
+        self.shared.is_streaming.store(is_streaming, Ordering::Relaxed);
     }
 
     /// Whether the peer was asked for an answer that has not come: the engine will be driven when

@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use feroce_mem::Landing;
+use nix::errno::Errno;
+use socket2::{SockAddr, SockAddrStorage};
 
 /// Sets a socket option that takes an integer.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -14,6 +17,73 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     // live as long.
     let rc = unsafe { libc::setsockopt(fd, level, name, value.cast(), len) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A datagram that was received.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Its length.
+    pub(crate) len: usize,
+    /// Whom it came from.
+    pub(crate) from: Option<SocketAddr>,
+}
+
+const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
+
+/// What a datagram is received into.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) bytes: Vec<u8>,
+    /// For control messages, aligned as they are.
+    control: [u64; 16],
+}
+
+impl Inbox {
+    /// For datagrams of at most `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        Self { bytes: vec![0; len], control: [0; 16] }
+    }
+
+    /// Receives a datagram, if there is one, and tells `hear` what control messages say: level,
+    /// type and number. Whoever polls calls this all the time, mostly in vain, so that it does
+    /// nothing else.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        fd: RawFd,
+        mut hear: impl FnMut(i32, i32, i32),
+    ) -> Result<Arrival, Errno> {
+        let (bytes, control) = (&mut self.bytes, &mut self.control);
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut from = SockAddrStorage::zeroed();
+        // SAFETY: a message header of zeros is a valid one.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = (&raw mut from).cast();
+        header.msg_namelen = from.size_of();
+        header.msg_iov = &raw mut iov;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(control) as _;
+        // SAFETY: every pointer in the header leads to as many bytes as the header says, which
+        // nobody else uses until the call returns.
+        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) };
+        let len = usize::try_from(len).map_err(|_| Errno::last())?;
+        let used = (header.msg_controllen / size_of::<u64>()).min(control.len());
+        let mut rest = &control[..used];
+        // Each is its length, level and type, then what it says, rounded up to whole words.
+        while let [len, what, said, ..] = *rest {
+            let (what, said) = (what.to_ne_bytes(), said.to_ne_bytes());
+            let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
+            // The kernel says the smallest numbers in a byte.
+            let short = (len as usize) < size_of::<libc::cmsghdr>() + size_of::<i32>();
+            let value = if short { i32::from(said[0]) } else { number(&said) };
+            hear(number(&what), number(&what[4..]), value);
+            rest = rest.get((len as usize).div_ceil(size_of::<u64>()).max(1)..).unwrap_or(&[]);
+        }
+        // SAFETY: the kernel says how long the address is that it has written, if it has.
+        let from = unsafe { SockAddr::new(from, header.msg_namelen) };
+        Ok(Arrival { len, from: from.as_socket() })
+    }
 }
 
 /// Lets go of what a descriptor leads to: from now on it leads to `/dev/null`. For descriptors that

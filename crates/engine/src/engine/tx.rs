@@ -107,8 +107,18 @@ impl Engine {
 
     /// Puts the next train into `next`, which is empty: a train is large, so it is made where it
     /// stays.
+    #[inline]
     fn poll_next(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         self.now = now;
+        // Whoever asks mostly finds this.
+        if !self.core.may_have_work() && !self.bells.is_rung() && self.loopback.is_empty() {
+            self.finish();
+            return;
+        }
+        self.poll_busy(now, caps, next);
+    }
+
+    fn poll_busy(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         let mut to_self = 0;
         loop {
             self.next_train(now, caps, next);

@@ -70,6 +70,7 @@ impl Qp {
         let most = (self.sq.capacity() / 4).min(UNASKED_MOST);
         let asks = flags.contains(SendFlags::SIGNALED)
             || self.init.sq_sig_all
+            || self.shared.is_streaming()
             || self.req.asking.messages >= most
             || (op.consumes_receive() && self.req.has_few_credits(FEW_CREDITS))
             || !self.may_ask_later(core);

@@ -275,6 +275,12 @@ impl Driver {
         &self.clock
     }
 
+    /// When a consumer last found nothing and drove reception.
+    #[inline]
+    pub(crate) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
     /// The time as the engine sees it.
     #[inline]
     pub(crate) fn now(&self) -> Instant {

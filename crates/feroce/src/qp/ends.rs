@@ -48,12 +48,14 @@ struct SoftSender {
     queue: SendQueue,
     /// Sends that were posted since the adapter was last driven for one.
     gathered: usize,
+    /// When the consumer had last polled in vain by then.
+    polled_at: u64,
     driver: Arc<Driver>,
 }
 
 impl Sender {
     pub(super) fn soft(queue: SendQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
-        let side = SendSide::Soft(SoftSender { queue, gathered: 0, driver });
+        let side = SendSide::Soft(SoftSender { queue, gathered: 0, polled_at: 0, driver });
         Self { side, _handle: handle }
     }
 
@@ -142,6 +144,9 @@ impl SoftSender {
         let may_wait = unanswered >= GATHER_FROM && self.queue.awaits_answer();
         if self.gathered >= GATHER_MOST || !may_wait {
             self.gathered = 0;
+            let polled_at = self.driver.polled_at();
+            self.queue.set_streaming(self.polled_at == polled_at);
+            self.polled_at = polled_at;
             self.driver.kick();
         }
     }

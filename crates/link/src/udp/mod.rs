@@ -20,6 +20,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
+use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
@@ -127,8 +128,7 @@ pub struct UdpLink {
     turn: usize,
     sealer: Sealer,
     tx_buf: Vec<u8>,
-    rx_buf: Vec<u8>,
-    cmsg_buf: Vec<u8>,
+    inbox: Inbox,
     gso: bool,
     warned_size: bool,
     counters: Counters,
@@ -149,8 +149,7 @@ impl UdpLink {
             turn: 0,
             sealer: Sealer::default(),
             tx_buf: vec![0; 66_000],
-            rx_buf: vec![0; 66_000],
-            cmsg_buf: rx::control_space(),
+            inbox: Inbox::new(66_000),
             warned_size: false,
             counters: Counters::default(),
         };

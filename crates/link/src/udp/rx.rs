@@ -1,21 +1,15 @@
 //! Trains in.
 
-use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use feroce_train::{Ecn, Framing, RxMeta, RxTrain};
 use feroce_wire::Gid;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
 use super::UdpLink;
-
-/// Room for the control messages that [`UdpLink`] asks for.
-pub(super) fn control_space() -> Vec<u8> {
-    nix::cmsg_space!(i32, i32, i32)
-}
 
 /// How often in a row only the socket that had something last is asked, while there are others.
 /// Whoever polls mostly waits for an answer from where the last one came from.
@@ -26,7 +20,7 @@ struct Datagram {
     len: usize,
     /// Length of each but the last, if merged.
     segment: Option<usize>,
-    from: Option<SockaddrStorage>,
+    from: Option<SocketAddr>,
     traffic_class: u8,
     hop_limit: u8,
 }
@@ -100,7 +94,7 @@ impl UdpLink {
                     continue;
                 }
             };
-            let Some((src, udp_sport)) = datagram.from.as_ref().and_then(gid_and_port) else {
+            let Some((src, udp_sport)) = datagram.from.as_ref().map(gid_and_port) else {
                 self.counters.rx_foreign += 1;
                 continue;
             };
@@ -118,50 +112,35 @@ impl UdpLink {
                 ecn: Ecn::from_bits(datagram.traffic_class),
                 framing: Framing::RoceV2,
             };
-            let bytes = &self.rx_buf[..datagram.len];
+            let bytes = &self.inbox.bytes[..datagram.len];
             let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
             sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
         }
         Ok(budget)
     }
 
+    #[inline]
     fn receive_one(&mut self, fd: RawFd) -> Result<Datagram, Errno> {
-        let mut iov = [IoSliceMut::new(&mut self.rx_buf)];
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let message = recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut self.cmsg_buf), flags)?;
-        let mut datagram = Datagram {
-            len: message.bytes,
-            segment: None,
-            from: message.address,
-            traffic_class: 0,
-            hop_limit: 0,
-        };
-        for control in message.cmsgs()? {
-            match control {
-                ControlMessageOwned::UdpGroSegments(n) => {
-                    datagram.segment = usize::try_from(n).ok()
-                }
-                ControlMessageOwned::Ipv4Tos(tos) => datagram.traffic_class = tos,
-                ControlMessageOwned::Ipv6TClass(tc) => datagram.traffic_class = tc as u8,
-                ControlMessageOwned::Ipv4Ttl(ttl) => datagram.hop_limit = ttl as u8,
-                ControlMessageOwned::Ipv6HopLimit(limit) => datagram.hop_limit = limit as u8,
-                _ => {}
+        let (mut segment, mut traffic_class, mut hop_limit) = (None, 0, 0);
+        let arrival = self.inbox.receive(fd, |level, kind, number| match (level, kind) {
+            (libc::SOL_UDP, libc::UDP_GRO) => segment = usize::try_from(number).ok(),
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                traffic_class = number as u8;
             }
-        }
-        Ok(datagram)
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                hop_limit = number as u8;
+            }
+            _ => {}
+        })?;
+        Ok(Datagram { len: arrival.len, segment, from: arrival.from, traffic_class, hop_limit })
     }
 }
 
 /// The sender of a datagram.
-fn gid_and_port(addr: &SockaddrStorage) -> Option<(Gid, u16)> {
-    let addr = match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
-        (Some(v4), _) => SocketAddr::from(std::net::SocketAddrV4::from(*v4)),
-        (_, Some(v6)) => SocketAddr::from(std::net::SocketAddrV6::from(*v6)),
-        _ => return None,
-    };
+fn gid_and_port(addr: &SocketAddr) -> (Gid, u16) {
     let gid = match addr.ip() {
-        std::net::IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
-        std::net::IpAddr::V6(ip) => Gid(ip.octets()),
+        IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
+        IpAddr::V6(ip) => Gid(ip.octets()),
     };
-    Some((gid, addr.port()))
+    (gid, addr.port())
 }
