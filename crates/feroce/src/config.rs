@@ -99,6 +99,9 @@ pub struct Settings {
     pub rcvbuf: usize,
     /// Share the addresses of the host with other processes of the same user.
     pub shared: bool,
+    /// Make private memory shareable where it is when it is registered. Nobody may write to it
+    /// meanwhile, and a child of a fork has it in common with its parent.
+    pub convert: bool,
     /// Refuse packets whose IPv4 identification is not the expected one.
     pub strict_icrc: bool,
     /// File to capture packets to.
@@ -128,6 +131,7 @@ impl Default for Settings {
             ecn: true,
             rcvbuf: 8 << 20,
             shared: true,
+            convert: false,
             strict_icrc: false,
             pcap: None,
             fault: None,
@@ -283,6 +287,15 @@ const KEYS: &[Key] = &[
         help: "share the addresses of this host with other processes of the same user, and reach \
                them through shared memory",
         apply: |s, v| set(&mut s.shared, switch(v)),
+    },
+    Key {
+        name: "convert",
+        default: "off",
+        help: "when memory of the program is registered, make its whole pages shareable where they \
+               are, so that other processes of this host copy from them without the kernel; the \
+               program must not write to them meanwhile, and children of a fork have them in \
+               common with it",
+        apply: |s, v| set(&mut s.convert, switch(v)),
     },
     Key {
         name: "icrc",

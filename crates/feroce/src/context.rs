@@ -97,6 +97,8 @@ pub(crate) struct Soft {
     pub(crate) driver: Arc<Driver>,
     /// Its place among the processes that share its addresses.
     pub(crate) member: Option<Arc<Member>>,
+    /// Memory that is registered is made shareable.
+    pub(crate) converts: bool,
 }
 
 impl ContextInner {
@@ -175,7 +177,7 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
-        let adapter = Adapter::Soft(Arc::new(Soft { driver, member }));
+        let adapter = Adapter::Soft(Arc::new(Soft { driver, member, converts: settings.convert }));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
 

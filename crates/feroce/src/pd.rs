@@ -147,9 +147,28 @@ impl Pd {
         iova: Iova,
         access: Access,
     ) -> Result<Mr, Error> {
-        // SAFETY: the caller promises what `Region::from_raw` demands.
-        let region = unsafe { Region::from_raw(ptr, len, None) };
+        // SAFETY: as the caller says.
+        let region = unsafe { self.raw_region(ptr, len) };
         Mr::register(self, region, 0..len, iova, access)
+    }
+
+    /// Memory that somebody else owns, as a region to register. With the setting `convert` its
+    /// whole pages are made shareable, where that is of use and can be done.
+    ///
+    /// # Safety
+    /// As for [`Pd::register_raw`]; with `convert`, nobody writes to the bytes until this returns.
+    pub unsafe fn raw_region(&self, ptr: *mut u8, len: usize) -> Arc<Region> {
+        if let Adapter::Soft(soft) = self.context().adapter()
+            && let Some(member) = soft.member.as_ref().filter(|_| soft.converts)
+        {
+            // SAFETY: as the caller says; whoever sets `convert` does not mind what it does.
+            match unsafe { member.convert(ptr, len) } {
+                Ok(region) => return region,
+                Err(why) => tracing::info!("{len} bytes at {ptr:p} stay private: {why}"),
+            }
+        }
+        // SAFETY: the caller promises what `Region::from_raw` demands.
+        unsafe { Region::from_raw(ptr, len, None) }
     }
 
     /// Makes a memory window.

@@ -40,6 +40,7 @@ const UCX_RATE: &str = "host: UCX put 8 B rate";
 const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
 const DROP_IN_LAT: &str = "host: ib_write_lat 8 B, drop-in";
 const DROP_IN_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in";
+const CONVERTED_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in, converted";
 
 pub(super) const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "posix,cma")];
 
@@ -158,6 +159,12 @@ const ROWS: &[Row] = &[
         ..by(Tool::DropIn, DROP_IN_BW_64K, Unit::GbitPerSecond)
     },
     Row {
+        env: &[("FEROCE_CONVERT", "1")],
+        server: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s}",
+        client: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --report_gbits {server}",
+        ..by(Tool::DropIn, CONVERTED_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
         env: UCX_ENV,
         client: "{server} -t ucp_put_bw -s 8 -n {5000000/s} -w 1000 -f -v",
         read: read::ucx_rate,
@@ -186,4 +193,6 @@ const CLAIMS: &[Claim] = &[
     claim(WRITE_RATE, UCX_RATE, None),
     claim(DROP_IN_LAT, WRITE_LAT_COMPLETED, Some(Wanted::AtMost(1.2))),
     claim(DROP_IN_BW_64K, WRITE_BW_64K, Some(Wanted::AtLeast(0.8))),
+    claim(CONVERTED_BW_64K, WRITE_BW_64K_SHARED, Some(Wanted::AtLeast(0.8))),
+    claim(CONVERTED_BW_64K, DROP_IN_BW_64K, None),
 ];

@@ -90,18 +90,28 @@ fn is_mapped(addr: *mut c_void, len: usize) -> bool {
     len == 0 || unsafe { libc::msync(start, len + before, libc::MS_ASYNC) } == 0
 }
 
-/// The memory that a program names.
-fn region(addr: *mut c_void, len: usize, access: Access) -> Result<Arc<Region>, Fault> {
+/// The memory that a program names, to be registered in `pd`, unless it is there already.
+fn region(
+    pd: Option<&feroce::Pd>,
+    addr: *mut c_void,
+    len: usize,
+    access: Access,
+) -> Result<Arc<Region>, Fault> {
     if addr.addr().checked_add(len).is_none() && len != usize::MAX {
         return Err(Fault::INVALID);
     }
     if !access.contains(Access::ON_DEMAND) && !is_mapped(addr, len) {
         return Err(Fault(libc::EFAULT));
     }
+    let addr = addr.cast();
     // SAFETY: the program promises with the registration that the memory stays until it is
     // deregistered; what it maps on demand, it answers for when it names it. Rust has no
     // references to memory of the program.
-    Ok(unsafe { Region::from_raw(addr.cast(), len, None) })
+    let as_it_is = || unsafe { Region::from_raw(addr, len, None) };
+    Ok(pd.filter(|_| !access.contains(Access::ON_DEMAND)).map_or_else(as_it_is, |pd| {
+        // SAFETY: as above. Whoever lets memory be converted knows what that takes.
+        unsafe { pd.raw_region(addr, len) }
+    }))
 }
 
 /// Registers memory of the program.
@@ -121,13 +131,14 @@ unsafe fn register(
     if whole && !access.contains(Access::ON_DEMAND) {
         return Err(Fault::INVALID);
     }
-    let region = region(addr, len, access)?;
+    // SAFETY: as the caller says.
+    let domain = &unsafe { Pd::of(pd) }.pd;
+    let region = region(Some(domain), addr, len, access)?;
     let iova = match iova {
         Some(iova) if !access.contains(Access::ZERO_BASED) => Iova::At(iova),
         _ => Iova::Natural,
     };
-    // SAFETY: as the caller says.
-    let mr = unsafe { Pd::of(pd) }.pd.register(region, iova, access)?;
+    let mr = domain.register(region, iova, access)?;
     Ok(Mr::publish(mr, pd, addr, access))
 }
 
@@ -229,7 +240,7 @@ unsafe fn rereg(
     }
     let access = has(IBV_REREG_MR_CHANGE_ACCESS).then(|| access(wanted)).transpose()?;
     let memory = translation
-        .then(|| region(addr, length, access.unwrap_or_default()))
+        .then(|| region(None, addr, length, access.unwrap_or_default()))
         .transpose()?
         .map(|region| (region, Iova::Natural));
     let new_pd = has(IBV_REREG_MR_CHANGE_PD).then(|| {

@@ -4,9 +4,10 @@
 //! atomic words only. Everything else is copied out before anybody looks at it, except by the one
 //! side of a ring that writes it.
 
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,6 +126,40 @@ impl Drop for Mapping {
         // SAFETY: it is our mapping, and everything borrowed from it is gone.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
+}
+
+/// Exchanges memory of this process for that of a file, from `offset` on. The bytes stay the same,
+/// unless somebody writes meanwhile: that is lost.
+///
+/// # Safety
+/// `at` leads to `len` bytes in whole pages of private memory, which is the caller's. The file has
+/// as many bytes.
+pub(super) unsafe fn exchange(
+    at: *mut u8,
+    len: usize,
+    file: &File,
+    offset: usize,
+) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    let mut done = 0;
+    while done < len {
+        let from = at.wrapping_add(done).cast();
+        let to = (offset + done) as libc::off_t;
+        // SAFETY: the kernel reads bytes of the caller.
+        let written = unsafe { libc::pwrite(fd, from, len - done, to) };
+        done += match usize::try_from(written) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(_) => return Err(io::Error::last_os_error()),
+        };
+    }
+    let wanted = NonZeroUsize::new(at.addr()).zip(NonZeroUsize::new(len));
+    let (addr, len) = wanted.ok_or(io::ErrorKind::InvalidInput)?;
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+    // SAFETY: what was there before is the caller's, and its bytes are there again.
+    unsafe { mmap(Some(addr), len, prot, flags, file, offset as libc::off_t) }?;
+    Ok(())
 }
 
 /// What stands in front of the bytes of a ring, on a page of its own.

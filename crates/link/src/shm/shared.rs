@@ -41,17 +41,19 @@ struct Listed {
 impl Files {
     /// Allocates `len` bytes of zeros.
     pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"feroce", flags)?);
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        file.set_len(len.get() as u64)?;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
+        let file = new_file(len.get())?;
         let mapping = Mapping::new(&file, len)?;
+        let entry = self.list(file, mapping.address(), len.get())?;
+        Ok(mapping.into_region(Allocated(entry)))
+    }
+
+    /// Says that `len` bytes from `base` on are those of a file, as long as the entry lives.
+    pub(super) fn list(&self, file: File, base: u64, len: usize) -> io::Result<Entry> {
         let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
-        let (base, inode) = (mapping.address(), fstat(&file)?.st_ino);
-        let listed = Listed { base, len: len.get(), fd, inode };
+        let listed = Listed { base, len, fd, inode: fstat(&file)?.st_ino };
         self.0.write().unwrap_or_else(PoisonError::into_inner).push(listed);
-        Ok(mapping.into_region(Kept { file, listed, files: self.clone() }))
+        Ok(Entry { file, listed, files: self.clone() })
     }
 
     /// Where memory is, if it is all in one of the files.
@@ -65,22 +67,39 @@ impl Files {
     }
 }
 
-/// What is dropped with the memory.
+/// A file of `len` zeros without a name, whose length nobody can change.
+pub(super) fn new_file(len: usize) -> io::Result<File> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create(c"feroce", flags)?);
+    file.set_len(len as u64)?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
+    Ok(file)
+}
+
+/// A file in the list.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Entry {
     file: File,
     listed: Listed,
     files: Files,
 }
 
-impl Drop for Kept {
+impl Drop for Entry {
     fn drop(&mut self) {
         let mut all = self.files.0.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|listed| *listed != self.listed);
-        drop(all);
-        // Whoever has it mapped keeps the file, but not the memory.
+    }
+}
+
+/// What is dropped with memory that was allocated.
+#[derive(Debug)]
+struct Allocated(Entry);
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        // Whoever has it mapped keeps the file, but not the memory. Nobody lends it any more.
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let _ = fallocate(&self.file, flags, 0, self.listed.len as libc::off_t);
+        let _ = fallocate(&self.0.file, flags, 0, self.0.listed.len as libc::off_t);
     }
 }
 

@@ -39,6 +39,19 @@ impl Member {
         self.files.alloc(len)
     }
 
+    /// `len` bytes of the program as a region, their whole pages made shareable in place, so that
+    /// what is lent from there is copied without the kernel; or the reason why not.
+    ///
+    /// # Safety
+    /// As for [`Region::from_raw`]. In addition nobody writes to the bytes until this returns, and
+    /// nobody minds that a child of a fork has them in common with its parent.
+    pub unsafe fn convert(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
+        // SAFETY: as the caller says; the region keeps the entry and not the other way round.
+        let entry = unsafe { self.files.convert(base, len) }?;
+        // SAFETY: as the caller says; the exchanged pages are as readable and writable.
+        Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
+    }
+
     fn revoke(&self, word: &AtomicU32) {
         self.revoked.fetch_add(1, Ordering::Relaxed);
         word.fetch_add(1, Ordering::Release);
