@@ -102,6 +102,8 @@ pub struct Settings {
     /// Make private memory shareable where it is when it is registered. Nobody may write to it
     /// meanwhile, and a child of a fork has it in common with its parent.
     pub convert: bool,
+    /// Let other processes of the user read the memory of this one where the kernel restricts that.
+    pub readable: bool,
     /// Refuse packets whose IPv4 identification is not the expected one.
     pub strict_icrc: bool,
     /// File to capture packets to.
@@ -132,6 +134,7 @@ impl Default for Settings {
             rcvbuf: 8 << 20,
             shared: true,
             convert: false,
+            readable: false,
             strict_icrc: false,
             pcap: None,
             fault: None,
@@ -296,6 +299,14 @@ const KEYS: &[Key] = &[
                program must not write to them meanwhile, and children of a fork have them in \
                common with it",
         apply: |s, v| set(&mut s.convert, switch(v)),
+    },
+    Key {
+        name: "readable",
+        default: "off",
+        help: "where only parents may read the memory of a process (`kernel.yama.ptrace_scope` is \
+               1), let every process of the user read that of this one, so that long messages \
+               inside the host are copied once; without, they go through the rings there",
+        apply: |s, v| set(&mut s.readable, switch(v)),
     },
     Key {
         name: "icrc",

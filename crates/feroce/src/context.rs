@@ -150,6 +150,9 @@ impl Context {
         let member = join(&settings, config.seed);
         if let Some(member) = &member {
             lease(&mut config, member);
+            if settings.readable {
+                member.let_all_read();
+            }
         }
         let mut engine = Engine::new(config);
         if let Some(member) = &member {

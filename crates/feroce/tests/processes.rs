@@ -411,6 +411,39 @@ fn outlive(cable: &Cable, end: std::time::Instant, number: u64) -> u32 {
     }
 }
 
+/// Where one process may not read the memory of the other, everything goes through the rings. Root
+/// may always, so the processes are somebody else's, which only root can see to.
+#[test]
+fn memory_that_may_not_be_read_is_copied_twice() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can be somebody else");
+    }
+    with_cable(1500, |cable| {
+        assert!(lent(cable, true) > 0, "long messages are lent");
+        assert_eq!(lent(cable, false), 0, "and checked as well if they are not");
+    });
+}
+
+/// How many trains are lent between processes whose memory may be read, or not.
+fn lent(cable: &Cable, may_be_read: bool) -> u64 {
+    let start = || {
+        Process::start_with(Cable::A4, |command| {
+            command.uid(65534).gid(65534);
+            if !may_be_read {
+                command.env(child::UNREADABLE, "1");
+            }
+        })
+    };
+    let [mut a, mut b] = [0; 2].map(|_| cable.in_a(start));
+    assert_eq!([&mut a, &mut b].map(Process::hear), ["open", "open"]);
+    pair(&mut a, &mut b, 2000);
+    assert_eq!([&mut a, &mut b].map(Process::result), [done(2000), done(2000)]);
+    a.tell("counter shm_tx_lent");
+    let said = a.hear();
+    [a, b].into_iter().for_each(Process::finish);
+    said.strip_prefix("counter ").and_then(|n| n.parse().ok()).expect("a counter")
+}
+
 /// Who comes second to an address of another user hears so, and finds no way to the files of the
 /// first. Only root can try.
 #[test]

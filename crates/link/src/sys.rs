@@ -168,3 +168,10 @@ pub(crate) fn read_process(
     };
     usize::try_from(read) == Ok(wanted)
 }
+
+/// Lets every process of this user read the memory of this one, where Yama would only let its
+/// parents. Where there is no Yama, nothing needs to be said.
+pub(crate) fn let_all_read() {
+    // SAFETY: this touches no memory.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}

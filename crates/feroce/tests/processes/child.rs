@@ -23,6 +23,9 @@ const LEN: usize = 3 * RECEIVES;
 /// Work requests below this are receives.
 const SENDS: u64 = 1 << 32;
 
+/// Set where nobody may read the memory of the process.
+pub(crate) const UNREADABLE: &str = "FEROCE_TEST_UNREADABLE";
+
 /// Says something to the test; tests print other lines, too.
 fn say(text: &str) {
     println!("@{text}");
@@ -30,6 +33,9 @@ fn say(text: &str) {
 
 /// The child process: obeys until its input ends.
 pub(crate) fn run(address: &str) {
+    if std::env::var_os(UNREADABLE).is_some() {
+        nix::sys::prctl::set_dumpable(false).expect("that is always possible");
+    }
     let ip = address.parse().expect("an address");
     let device = Device::at([ip]);
     let context = match device.open() {

@@ -463,7 +463,12 @@ impl Peers {
             for (generation, ring) in self.member.rings_from(from) {
                 let is_last = self.member.generation_of(from) != Some(generation);
                 let lender = self.member.lender(from);
-                ring.memory().set_may_lend(self.fetches && !is_last && lender.is_readable());
+                let may_lend = self.fetches && !is_last && lender.is_readable();
+                if self.fetches && !is_last && !may_lend {
+                    let why = "its memory may not be read (FEROCE_READABLE=1 there may help)";
+                    tracing::info!("member {from} sends everything through its ring: {why}");
+                }
+                ring.memory().set_may_lend(may_lend);
                 let (maps, last) = (RefCell::default(), None);
                 self.incoming.push(Incoming {
                     from,

@@ -12,6 +12,7 @@ use super::Member;
 use crate::shm::layout::Slot;
 use crate::shm::loan::{LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
+use crate::sys;
 
 /// What others need who fetch from the memory of a member.
 impl Member {
@@ -37,6 +38,12 @@ impl Member {
     /// is copied without the kernel.
     pub fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         self.files.alloc(len)
+    }
+
+    /// Lets every process of this user read the memory of this one where the kernel would only let
+    /// its parents do so (Yama), as members do that fetch what it lends.
+    pub fn let_all_read(&self) {
+        sys::let_all_read();
     }
 
     /// `len` bytes of the program as a region, their whole pages made shareable in place, so that
