@@ -43,6 +43,9 @@ const TX_BATCH: usize = 64;
 /// While a consumer polled within this time, the driver thread leaves the link to it.
 const STAND_BY_NS: u64 = 500_000;
 
+/// The same, while somebody has the lock.
+const BUSY_NS: u64 = 20_000_000;
+
 /// While a consumer asked for an event within this time, it does not: the consumer may sleep.
 const ARMED_NS: u64 = 20_000_000;
 
@@ -360,8 +363,15 @@ impl Driver {
             at => now.as_nanos().saturating_sub(at),
         };
         let idle_ns = since(&self.polled_at);
-        let polls = idle_ns < STAND_BY_NS.min(since(&self.nudged_at));
-        (polls && since(&self.armed_at) > ARMED_NS).then(|| STAND_BY_NS - idle_ns)
+        if idle_ns >= since(&self.nudged_at) || since(&self.armed_at) <= ARMED_NS {
+            return None;
+        }
+        match idle_ns {
+            0..STAND_BY_NS => Some(STAND_BY_NS - idle_ns),
+            // It may be a while since it polled, because it has so much to send.
+            STAND_BY_NS..BUSY_NS if self.try_lock().is_none() => Some(STAND_BY_NS),
+            _ => None,
+        }
     }
 
     /// Whether a consumer polled not long ago.

@@ -44,14 +44,16 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             driver.stands_by.store(true, Ordering::Relaxed);
             // It may have asked for an event just now, and gone to sleep.
             fence(Ordering::SeqCst);
-            if let Some(wait_ns) = driver.stand_by_ns(now)
-                && driver.sleep(watch_fd, nudge.as_ref(), wait_ns)
+            while !driver.stop.load(Ordering::Relaxed)
+                && let Some(wait_ns) = driver.stand_by_ns(driver.now())
             {
-                follow(driver, watch);
-            }
-            if nudge.as_ref().is_some_and(is_nudged) {
-                // It does not poll any more: it may look at its memory, or do something else.
-                driver.nudged_at.store(driver.now().as_nanos(), Ordering::Relaxed);
+                if driver.sleep(watch_fd, nudge.as_ref(), wait_ns) {
+                    follow(driver, watch);
+                }
+                if nudge.as_ref().is_some_and(is_nudged) {
+                    // It does not poll any more: it may look at its memory, or do something else.
+                    driver.nudged_at.store(driver.now().as_nanos(), Ordering::Relaxed);
+                }
             }
             let _state = driver.lock();
             driver.stands_by.store(false, Ordering::Relaxed);
