@@ -6,8 +6,10 @@
 //! - [`rows`] and [`cells`] are the matrix, as data; [`cell`] runs one cell; [`ready`] says when a
 //!   server can be called, [`counters`] which of the driver's counters must not move, [`forged`]
 //!   that they can, [`observed`] what cells must agree on; [`table`] writes `docs/INTEROP.md`.
+//! - [`alone`] are cells that need no cable: feroce on the kernel's driver, in the guest.
 
 mod agent;
+mod alone;
 mod cell;
 mod cells;
 mod counters;
@@ -33,6 +35,7 @@ use crate::args::Args;
 use crate::packages::{self, Package};
 use crate::shell::{cargo, limited, root, run, run_keeping};
 use crate::{Failure, Outcome};
+use alone::Alone;
 use cells::Cell;
 use image::Image;
 use lab::Lab;
@@ -92,20 +95,20 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         (args.value("--only")?, args.value("--guest")?);
     args.finish()?;
     let pattern = only.as_deref().unwrap_or_default();
-    let is_chosen = |cell: &Cell| pattern.split('|').any(|part| cell.name().contains(part));
-    let chosen: Vec<Cell> = cells::all().into_iter().filter(is_chosen).collect();
+    let is_chosen = |trial: &Trial| pattern.split('|').any(|part| trial.name().contains(part));
+    let chosen: Vec<Trial> = trials().filter(is_chosen).collect();
     if chosen.is_empty() {
         return Err(Failure::Usage(format!("no cell `{pattern}`; try --list")));
     }
     if list {
-        chosen.iter().for_each(|cell| println!("{}", cell.name()));
+        chosen.iter().for_each(|trial| println!("{}", trial.name()));
         return Ok(());
     }
     if is_inside {
         return match guest {
             Some(command) => run_in_guest(&command),
             None => {
-                let versions = run_cells(&chosen, keep)?;
+                let versions = run_trials(&chosen, keep)?;
                 if only.is_none() && !check { table::write(&versions) } else { Ok(()) }
             }
         };
@@ -117,6 +120,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     if guest.is_none() {
         run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
         build_own_programs()?;
+        alone::build_tests()?;
     }
     Image::prepare()?;
     let mut again = lab::inside(packages::is_root())?;
@@ -124,6 +128,44 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     again.args(only.map(|only| format!("--only={only}")));
     again.args(guest.map(|command| format!("--guest={command}")));
     run(&mut again)
+}
+
+/// One run, of which the matrix and what is beside it are made.
+enum Trial {
+    /// Two ends, and the cable between them.
+    Across(Cell),
+    /// Both ends in the guest.
+    Alone(Alone),
+}
+
+impl Trial {
+    fn name(&self) -> String {
+        match self {
+            Self::Across(cell) => cell.name(),
+            Self::Alone(alone) => format!("{alone}, in the guest"),
+        }
+    }
+
+    /// Runs it; gives back what the ends observed.
+    fn run(&self, lab: &Lab, index: usize) -> Outcome<String> {
+        match self {
+            Self::Across(cell) => cell::run(lab, cell, index),
+            Self::Alone(alone) => alone.run(lab).map(|()| String::new()),
+        }
+    }
+
+    /// Compares that with what others observed.
+    fn compare(&self, observed: &mut Observed, text: String) -> Outcome {
+        match self {
+            Self::Across(cell) => observed.compare(cell, text),
+            Self::Alone(_) => Ok(()),
+        }
+    }
+}
+
+/// Everything there is to run.
+fn trials() -> impl Iterator<Item = Trial> {
+    cells::all().into_iter().map(Trial::Across).chain(alone::all().map(Trial::Alone))
 }
 
 /// Runs one command in the guest: in the one that `--keep` has left here, or in one of its own.
@@ -154,7 +196,7 @@ fn build_own_programs() -> Outcome {
 }
 
 /// Runs the cells, in namespaces that were made for that. Gives back what they ran with.
-fn run_cells(chosen: &[Cell], keep: bool) -> Outcome<String> {
+fn run_trials(chosen: &[Trial], keep: bool) -> Outcome<String> {
     let started = now();
     let image = Image::prepare()?;
     println!("interop: booting Linux {}", image.version);
@@ -163,31 +205,31 @@ fn run_cells(chosen: &[Cell], keep: bool) -> Outcome<String> {
     forged::is_noticed(&lab)?;
     let (mut failures, mut observed) = (Vec::new(), Observed::default());
     let mut second_runs = 0;
-    for (index, cell) in chosen.iter().enumerate() {
+    for (index, trial) in chosen.iter().enumerate() {
         let begun = now();
-        let mut result = cell::run(&lab, cell, index);
+        let mut result = trial.run(&lab, index);
         if let Err(Failure::Failed(why) | Failure::Usage(why)) = &result
             && second_runs < SECOND_RUNS
         {
             // An emulated machine that stalls says nothing about either end. What is wrong with
             // one of them shows again, or in more cells than this forgives.
             second_runs += 1;
-            println!("interop: {} runs again: {why}", cell.name());
+            println!("interop: {} runs again: {why}", trial.name());
             if !lab.has_cable() {
                 println!("interop: the cable is dead, a new guest boots");
                 lab.reboot(&image)?;
             }
-            result = cell::run(&lab, cell, index);
+            result = trial.run(&lab, index);
         }
-        let result = result.and_then(|text| observed.compare(cell, text));
+        let result = result.and_then(|text| trial.compare(&mut observed, text));
         let took = begun.elapsed().as_secs_f64();
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("[{}/{}] {}: {verdict} ({took:.1} s)", index + 1, chosen.len(), cell.name());
+        println!("[{}/{}] {}: {verdict} ({took:.1} s)", index + 1, chosen.len(), trial.name());
         // A pipe that is closed is no reason to stop.
         let _ = io::stdout().flush();
         if let Err(Failure::Failed(why) | Failure::Usage(why)) = result {
             println!("{why}");
-            failures.push(cell.name());
+            failures.push(trial.name());
         }
     }
     let took = started.elapsed();
@@ -222,7 +264,7 @@ pub(crate) fn run_whole() -> Outcome<Vec<String>> {
         line.contains(" cells ran, ") || line.starts_with("WARNING:") || line.contains(": FAILED (")
     });
     outcome?;
-    let wanted = summary(cells::all().len(), 0);
+    let wanted = summary(trials().count(), 0);
     match lines.iter().any(|line| line.starts_with(&wanted)) {
         true => Ok(lines),
         false => Err(Failure::Failed(format!("nobody says `{wanted}`"))),

@@ -21,11 +21,23 @@ fn host(net: u8, number: u8) -> (Manager, Ipv4Addr) {
     (Manager::with([device.open().unwrap()]).unwrap(), ip.into())
 }
 
+/// Whether another backend is tested, on a device that is not ours.
+fn is_foreign() -> bool {
+    std::env::var_os("FEROCE_TEST_DEVICE").is_some()
+}
+
 /// The next event, which must be of this kind.
 fn expect(channel: &EventChannel, kind: EventKind) -> Event {
     let event = channel.wait_event(Some(20_000)).unwrap().expect("an event in time");
     assert_eq!(event.kind, kind, "{event:?}");
     event
+}
+
+/// The next event of either channel: each end may wait until the other has taken its own.
+fn next_of(channels: [&EventChannel; 2]) -> Event {
+    let looks = (0..1000).flat_map(|_| channels);
+    let mut found = looks.filter_map(|channel| channel.wait_event(Some(15)).unwrap());
+    found.next().expect("an event in time")
 }
 
 /// An id that may ask the peer.
@@ -92,8 +104,10 @@ fn connections_carry_data_and_private_data_both_ways() {
     assert_eq!((here.state(), there.state()), (QpState::Rts, QpState::Rts));
     exchange(&mut here, &mut there);
     exchange(&mut there, &mut here);
-    here.disconnect().unwrap();
+    // Whoever ends it waits for the other.
+    let ending = std::thread::spawn(move || here.disconnect());
     there.wait_disconnected().unwrap();
+    ending.join().unwrap().unwrap();
 }
 
 #[test]
@@ -166,15 +180,21 @@ fn ids_work_call_by_call() {
     assert_eq!(offer.qpn, qp.qpn());
     let there = qp_for(&request.id);
     request.id.accept(&request.id.offered().unwrap()).unwrap();
-    expect(&asked, EventKind::Established);
+    // On a device of the kernel, whoever asked goes on when it takes this event.
     expect(&asking, EventKind::Established);
+    expect(&asked, EventKind::Established);
     let attr = qp.handle().query().unwrap();
-    assert_eq!((attr.max_rd_atomic, attr.max_dest_rd_atomic), (Some(5), Some(3)));
-    assert_eq!((attr.timeout, attr.min_rnr_timer), (Some(19), Some(0)));
+    // A driver may give more, and chooses times of its own.
+    assert!(attr.max_rd_atomic >= Some(5) && attr.max_dest_rd_atomic >= Some(3));
+    if !is_foreign() {
+        assert_eq!((attr.max_rd_atomic, attr.max_dest_rd_atomic), (Some(5), Some(3)));
+        assert_eq!((attr.timeout, attr.min_rnr_timer), (Some(19), Some(0)));
+    }
     assert_eq!(there.state(), QpState::Rts);
     request.id.disconnect().unwrap();
-    expect(&asked, EventKind::Disconnected);
+    // And this is answered when it is taken.
     expect(&asking, EventKind::Disconnected);
+    expect(&asked, EventKind::Disconnected);
     id.disconnect().unwrap();
     expect(&asking, EventKind::TimewaitExit);
     expect(&asked, EventKind::TimewaitExit);
@@ -255,7 +275,8 @@ fn ports_are_held_by_one_at_a_time() {
         id.set_option(IdOption::ReuseAddr(true)).unwrap();
         id.bind(at).unwrap();
     }
-    one.listen(1).unwrap();
+    // Linux lets nobody listen while others have the port.
+    assert_eq!(one.listen(1).is_err(), is_foreign());
     assert!(matches!(two.listen(1), Err(Error::Cm(CmError::Port(_)))));
     let elsewhere = id().bind((Ipv4Addr::new(127, 135, 0, 99), 0).into());
     assert!(matches!(elsewhere, Err(Error::Cm(CmError::Address(_)))), "{elsewhere:?}");
@@ -293,8 +314,8 @@ fn many_connect_at_once() {
         id.connect(&ConnParam::default()).unwrap();
     }
     let (mut accepted, mut established) = (Vec::new(), 0);
-    while established < COUNT {
-        let event = asked.wait_event(Some(30_000)).unwrap().expect("an event in time");
+    while established < 2 * COUNT {
+        let event = next_of([&asked, &asking]);
         match event.kind {
             EventKind::ConnectRequest => {
                 let qp = qp_for(&event.id);
@@ -305,16 +326,11 @@ fn many_connect_at_once() {
             other => panic!("{other:?}"),
         }
     }
-    (0..COUNT).for_each(|_| drop(expect(&asking, EventKind::Established)));
     assert!(qps.iter().all(|qp| qp.state() == QpState::Rts));
     ids.iter().for_each(|id| id.disconnect().unwrap());
-    let is_over = |e: &Event| e.kind == EventKind::Disconnected;
-    for channel in [&asked, &asking] {
-        let mut over = 0;
-        while over < COUNT {
-            let event = channel.wait_event(Some(30_000)).unwrap().expect("an event in time");
-            over += usize::from(is_over(&event));
-        }
+    let mut over = 0;
+    while over < 2 * COUNT {
+        over += usize::from(next_of([&asked, &asking]).kind == EventKind::Disconnected);
     }
 }
 
@@ -330,8 +346,9 @@ fn tasks_connect_as_threads_do() {
         },);
         let (here, there) = (here.unwrap(), there.unwrap());
         assert_eq!(here.state(), QpState::Rts);
-        here.disconnect_async().await.unwrap();
-        there.wait_disconnected().unwrap();
+        // Whoever ends it waits for the other, who may have to be there for that.
+        let (ended, heard) = tokio::join!(here.disconnect_async(), there.wait_disconnected_async());
+        assert!(ended.is_ok() && heard.is_ok(), "{ended:?} {heard:?}");
     });
 }
 

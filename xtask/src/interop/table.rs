@@ -3,8 +3,8 @@
 use core::fmt::Write as _;
 use std::fs;
 
-use super::cells::{self, COLUMNS, Cell, ROWS};
-use super::failed;
+use super::cells::{COLUMNS, Cell, ROWS};
+use super::{alone, failed};
 use crate::Outcome;
 use crate::shell::root;
 
@@ -73,6 +73,27 @@ of the matrix is a line in [rows.rs](../xtask/src/interop/rows.rs).
 
 ";
 
+const ALONE: &str = "
+## On the kernel's device itself
+
+The Rust interface runs on drivers of the kernel as well (`feroce --backend rdma-core`, or
+`FEROCE_BACKEND=rdma-core`). These cells run in the guest, with both ends on `rxe0`: our commands, and
+the tests of the crate `feroce`. Where there is a network adapter, its tests run on it in the same way:
+
+```sh
+FEROCE_BACKEND=rdma-core FEROCE_TEST_DEVICE=mlx5_0 cargo test -p feroce --test verbs
+```
+
+| what | `rxe0` |
+|---|:-:|
+";
+
+const LEFT_OUT: &str = "
+All tests of these programs run, those that will be added as well, except for some that ask for more
+than the driver has:
+
+";
+
 /// Fails unless the page has the cells that there are.
 pub(super) fn check() -> Outcome {
     let path = root().join(PATH);
@@ -111,7 +132,15 @@ fn table() -> String {
         }
         table.push('\n');
     }
-    writeln!(table, "\n{} cells.", cells::all().len()).unwrap_or_default();
+    table += ALONE;
+    for one in alone::all() {
+        writeln!(table, "| {one} | ✓ |").unwrap_or_default();
+    }
+    table += LEFT_OUT;
+    for (program, name, reason) in alone::left_out() {
+        writeln!(table, "- `{program}`, `{name}`: {reason}.").unwrap_or_default();
+    }
+    writeln!(table, "\n{} cells.", super::trials().count()).unwrap_or_default();
     table
 }
 

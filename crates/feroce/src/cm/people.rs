@@ -82,6 +82,11 @@ impl Connection {
     pub fn wait_disconnected(&self) -> Result<(), Error> {
         wait_for(&self.id, EventKind::Disconnected).map(drop)
     }
+
+    /// The same, for tasks.
+    pub async fn wait_disconnected_async(&self) -> Result<(), Error> {
+        event_of(&self.id, EventKind::Disconnected).await.map(drop)
+    }
 }
 
 impl Deref for Connection {

@@ -166,6 +166,10 @@ impl Mr {
         ended.map_err(|e| match e {
             // Nothing else uses one.
             Error::Destroy(DestroyError::Busy) => DeregError::WindowsBound.into(),
+            // Soft-RoCE has another number for it.
+            Error::Verbs { error, .. } if error.raw_os_error() == Some(libc::EINVAL) => {
+                DeregError::WindowsBound.into()
+            }
             e => e,
         })
     }

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use feroce::{Access, Context, Cq, Cqe, Device, DeviceKind, Mr, Pd, Qp, QpCap};
+use feroce::{Access, Context, Cq, Cqe, Device, Mr, Pd, Qp, QpCap};
 
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -20,6 +20,17 @@ pub struct Host {
     pub mr: Mr,
 }
 
+/// Whether another backend is tested, on a device that is not ours.
+pub fn is_foreign() -> bool {
+    std::env::var_os("FEROCE_TEST_DEVICE").is_some()
+}
+
+/// Everything that memory of the device under test can be used for: drivers refuse rights that they
+/// do not know.
+pub fn every_access() -> Access {
+    if is_foreign() { ALL - Access::FLUSH_GLOBAL } else { ALL }
+}
+
 pub const LEN: usize = 1 << 20;
 
 impl Host {
@@ -32,10 +43,7 @@ impl Host {
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4096).unwrap();
-        // Drivers refuse what they do not know.
-        let foreign = device.kind() == DeviceKind::Kernel;
-        let access = if foreign { ALL - Access::FLUSH_GLOBAL } else { ALL };
-        let mr = pd.alloc_mr(LEN, access).unwrap();
+        let mr = pd.alloc_mr(LEN, every_access()).unwrap();
         Self { context, pd, cq, mr }
     }
 

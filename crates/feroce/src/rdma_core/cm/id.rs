@@ -212,7 +212,7 @@ impl Id {
             // SAFETY: an id that lives, and an address.
             unsafe { (self.cm.rdma_bind_addr)(id, address.as_ptr()) }
         });
-        bound.map_err(taken)?;
+        bound.map_err(|e| self.refused(e, addr.ip()))?;
         if !addr.ip().is_unspecified() {
             let context = self.channel().manager.context_for(addr.ip())?;
             // Unless it was before.
@@ -255,7 +255,24 @@ impl Id {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_listen)(id, backlog) }
         });
-        listening.map_err(taken)
+        let ip = self.local_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |addr| addr.ip());
+        listening.map_err(|e| self.refused(e, ip))
+    }
+
+    /// Why an address or its port cannot be had, in the words of our own adapter.
+    fn refused(&self, e: Error, ip: IpAddr) -> Error {
+        let Error::Verbs { error, .. } = &e else { return e };
+        // One number says that the address is nobody's, and that somebody has the port at all.
+        let is_ours = || ip.is_unspecified() || self.channel().manager.context_for(ip).is_ok();
+        match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => CmError::Port(BindError::InUse).into(),
+            Some(libc::EADDRNOTAVAIL) if is_ours() => CmError::Port(BindError::Overlaps).into(),
+            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => {
+                CmError::Address("no device has the address").into()
+            }
+            Some(libc::EINVAL) => CmError::WrongState.into(),
+            _ => e,
+        }
     }
 
     pub(crate) fn migrate(&self, channel: &Arc<Channel>) -> Result<(), Error> {
@@ -364,6 +381,11 @@ impl Id {
             // It may be in error already.
             let _ = used.qp.modify(&QpAttr::to(QpState::Err));
         }
+        self.take_leave()
+    }
+
+    /// Tells the peer that the connection is over, or that we have heard so.
+    fn take_leave(&self) -> Result<(), Error> {
         self.handle.call("rdma_disconnect", |id| {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_disconnect)(id) }
@@ -445,6 +467,12 @@ impl Id {
                 (self.answer(&used), EventKind::ConnectError)
             }
             EventKind::MulticastJoin => (self.attach(group, ud), EventKind::MulticastError),
+            EventKind::Disconnected => {
+                // The kernel lets the peer wait until somebody reacts; our own adapter does not.
+                // If it was us who ended it, there is nothing to answer.
+                let _ = self.take_leave();
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         done.map_err(|e| {
@@ -498,16 +526,6 @@ impl Id {
 /// The number of an id, as it stands in the `context` that C keeps for it.
 fn context_of(number: u64) -> *mut c_void {
     ptr::without_provenance_mut(number as usize)
-}
-
-/// A port that somebody has is told as our own adapter tells it.
-fn taken(e: Error) -> Error {
-    match e {
-        Error::Verbs { error, .. } if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-            CmError::Port(BindError::InUse).into()
-        }
-        e => e,
-    }
 }
 
 /// A time limit for C.
