@@ -26,12 +26,14 @@ enum { RETRIES = 6 };
 struct address {
     union ibv_gid gid;
     uint64_t memory;
-    uint32_t qpn, psn, rkey, locked_rkey;
+    uint32_t qpn, psn, rkey, locked_rkey, reads;
 };
 
 struct end {
     int is_client, tcp;
     unsigned gid_index, mtu;
+    /* Reads and atomics that may be under way. */
+    unsigned reads;
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct ibv_cq *cq;
@@ -84,7 +86,7 @@ static void open_device(struct end *end, const char *name, size_t len)
             end->context = ibv_open_device(list[i]);
     must(end->context != NULL, "opening the device");
     end->pd = ibv_alloc_pd(end->context);
-    end->cq = ibv_create_cq(end->context, 128, NULL, NULL, 0);
+    end->cq = ibv_create_cq(end->context, 512, NULL, NULL, 0);
     must(end->pd && end->cq, "a domain and a queue");
     end->memory = aligned_alloc(4096, (len + 4095) / 4096 * 4096);
     must(end->memory != NULL, "memory");
@@ -95,7 +97,7 @@ static void open_device(struct end *end, const char *name, size_t len)
     must(end->mr && end->locked, "ibv_reg_mr");
 }
 
-static void make_qp(struct end *end)
+static inline void make_qp(struct end *end)
 {
     struct ibv_qp_init_attr init = {
         .send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
@@ -105,12 +107,20 @@ static void make_qp(struct end *end)
     must(end->qp != NULL, "ibv_create_qp");
 }
 
+static inline enum ibv_mtu path_mtu(unsigned bytes)
+{
+    int code = IBV_MTU_256;
+    while (128u << code < bytes)
+        code++;
+    return code;
+}
+
 /* `at` is what the other end may use of our memory. */
-static void connect_qp(struct end *end, const uint8_t *at, int timeout)
+static inline void connect_qp(struct end *end, const uint8_t *at, int timeout)
 {
     end->here = (struct address) { .memory = (uintptr_t)at,
         .qpn = end->qp->qp_num, .psn = getpid() & 0xffffff, .rkey = end->mr->rkey,
-        .locked_rkey = end->locked->rkey };
+        .locked_rkey = end->locked->rkey, .reads = end->reads };
     must(!ibv_query_gid(end->context, 1, end->gid_index, &end->here.gid), "ibv_query_gid");
     swap(end, &end->here, &end->there, sizeof end->here);
     struct ibv_qp_attr init = {
@@ -122,8 +132,8 @@ static void connect_qp(struct end *end, const uint8_t *at, int timeout)
                         IBV_QP_ACCESS_FLAGS), "INIT");
     struct ibv_qp_attr rtr = {
         .qp_state = IBV_QPS_RTR, .dest_qp_num = end->there.qpn, .rq_psn = end->there.psn,
-        .path_mtu = end->mtu == 4096 ? IBV_MTU_4096 : IBV_MTU_1024,
-        .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
+        .path_mtu = path_mtu(end->mtu), .max_dest_rd_atomic = end->there.reads,
+        .min_rnr_timer = 12,
         .ah_attr = { .is_global = 1, .port_num = 1,
             .grh = { .dgid = end->there.gid, .sgid_index = end->gid_index, .hop_limit = 64 } },
     };
@@ -132,7 +142,7 @@ static void connect_qp(struct end *end, const uint8_t *at, int timeout)
                         IBV_QP_MIN_RNR_TIMER), "RTR");
     struct ibv_qp_attr rts = {
         .qp_state = IBV_QPS_RTS, .sq_psn = end->here.psn, .timeout = timeout,
-        .retry_cnt = RETRIES, .rnr_retry = 3, .max_rd_atomic = 1,
+        .retry_cnt = RETRIES, .rnr_retry = 3, .max_rd_atomic = end->reads,
     };
     must(!ibv_modify_qp(end->qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
                         IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
@@ -156,7 +166,7 @@ static struct ibv_wc complete(struct end *end)
  */
 static struct end begin(int argc, char **argv, size_t memory, const char **word)
 {
-    struct end end = { 0 };
+    struct end end = { .reads = 1 };
     const char *device = "";
     int option, port = 0;
     while ((option = getopt(argc, argv, "d:g:p:m:")) != -1) {

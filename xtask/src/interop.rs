@@ -34,7 +34,7 @@ use std::time::Instant;
 use crate::args::Args;
 use crate::packages::{self, Package};
 use crate::shell::{cargo, limited, root, run, run_keeping};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, swarm};
 use alone::Alone;
 use cells::Cell;
 use image::Image;
@@ -182,7 +182,7 @@ fn run_in_guest(command: &str) -> Outcome {
     }
 }
 
-/// Compiles our own programs, which run at both ends.
+/// Compiles our own programs, which run at both ends, and has the swarm write some of its own.
 fn build_own_programs() -> Outcome {
     for (program, libraries) in cells::OWN {
         let path = cells::own_path(program);
@@ -191,6 +191,11 @@ fn build_own_programs() -> Outcome {
         let mut gcc = Command::new("gcc");
         gcc.args(["-Wall", "-Wextra", "-Werror", "-O1", &format!("interop/{program}.c"), "-o"]);
         run(gcc.arg(path).args(libraries).current_dir(root()))?;
+    }
+    for seed in cells::seeds() {
+        let path = cells::own_path(&format!("swarm-{seed}.txt"));
+        let file = fs::File::create(&path).map_err(|e| failed(&path, e))?;
+        run(swarm::program(seed).stdout(file))?;
     }
     Ok(())
 }

@@ -67,9 +67,20 @@ pub(crate) fn exists() -> bool {
 
 /// The command that runs these seeds.
 pub(crate) fn command(seeds: Seeds) -> Command {
-    let mut command = cargo(["run", "--profile", "swarm", "-p", "feroce-sim", "--bin", "swarm"]);
-    command.arg("--").args(["--seed", &seeds.first.to_string()]);
+    let mut command = binary();
+    command.args(["--seed", &seeds.first.to_string()]);
     command.args(["--count", &seeds.count.to_string()]);
     command.args(["--jobs", &seeds.jobs.to_string()]);
     command
+}
+
+/// The command that writes down the program of a seed, for adapters that are not simulated.
+pub(crate) fn program(seed: &str) -> Command {
+    let mut command = binary();
+    command.args(["--program", "--seed", seed]);
+    command
+}
+
+fn binary() -> Command {
+    cargo(["run", "--quiet", "--profile", "swarm", "-p", "feroce-sim", "--bin", "swarm", "--"])
 }

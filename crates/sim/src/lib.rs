@@ -16,6 +16,7 @@ mod mishap;
 mod node;
 pub mod oracle;
 mod plan;
+mod program;
 mod swarm;
 pub mod trace;
 mod windows;
@@ -23,4 +24,5 @@ pub mod wire;
 mod world;
 
 pub use node::{RxStyle, Style};
+pub use program::program;
 pub use swarm::{Failure, Options, Sabotage, Summary, check, compare_trains, run};

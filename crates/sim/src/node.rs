@@ -64,6 +64,7 @@ pub(crate) struct Mr {
     pub(crate) len: usize,
     pub(crate) iova: u64,
     pub(crate) key: u32,
+    pub(crate) access: Access,
 }
 
 impl Mr {
@@ -75,6 +76,11 @@ impl Mr {
     /// Offset `at` of the region, for a peer.
     pub(crate) fn remote(&self, at: usize) -> Remote {
         Remote { addr: self.va(at), rkey: Rkey(self.key) }
+    }
+
+    /// The offset in the region that an address means.
+    pub(crate) fn offset(&self, va: u64) -> usize {
+        self.at + va.wrapping_sub(self.iova) as usize
     }
 
     fn va(&self, at: usize) -> u64 {
@@ -112,6 +118,8 @@ pub(crate) struct Node {
     pub(crate) style: Style,
     pub(crate) memory: Memory,
     pub(crate) domains: Vec<Domain>,
+    /// Every registration.
+    pub(crate) mrs: Vec<Mr>,
     pub(crate) cqs: Vec<(CqId, CqPoller)>,
     /// For ordinary queue pairs, and for XRC.
     pub(crate) srqs: Vec<Shared>,
@@ -164,6 +172,7 @@ impl Node {
                 }
             })
             .collect::<Vec<_>>();
+        let mrs = domains.iter().flat_map(|d| [d.pool, d.own, d.counters]).collect();
         let cqs: Vec<_> = (0..if style.two_cqs { 2 } else { 1 })
             .map(|_| engine.create_cq(8192).expect("a completion queue"))
             .collect();
@@ -189,6 +198,7 @@ impl Node {
             style,
             memory,
             domains,
+            mrs,
             cqs,
             srqs,
             xrcd,
@@ -209,7 +219,9 @@ impl Node {
         dice: &mut Dice,
     ) -> Mr {
         let pd = self.domains[domain].pd;
-        register(&mut self.engine, &self.memory, pd, at, len, access, dice)
+        let mr = register(&mut self.engine, &self.memory, pd, at, len, access, dice);
+        self.mrs.push(mr);
+        mr
     }
 
     /// Where sends complete.
@@ -277,5 +289,5 @@ fn register(
     let key = engine
         .reg_mr(pd, Arc::clone(&memory.region), at, len, iova_kind, access)
         .expect("a registration inside the region");
-    Mr { at, len, iova, key: key.0 }
+    Mr { at, len, iova, key: key.0, access }
 }

@@ -102,6 +102,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) srq_len: usize,
     /// Whether to count on words that others count on, too.
     pub(crate) counts: bool,
+    /// Whether to ask for what not every adapter has.
+    pub(crate) extensions: bool,
 }
 
 const WORDS: usize = 6;
@@ -305,6 +307,7 @@ impl Planner<'_> {
             30..=54 => self.write(side, reach),
             55..=69 => self.read(side, reach),
             70..=81 => self.atomic(side, reach),
+            _ if !self.extensions => self.send(side),
             82..=86 => self.atomic_write(side, reach),
             87..=90 => self.flush(side, reach),
             _ if self.may_bind() => self.window_cycle(side, reach),

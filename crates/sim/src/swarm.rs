@@ -34,6 +34,8 @@ pub struct Options {
     /// Nothing whose outcome depends on timing: reliable connections only, without mishaps,
     /// shared receive queues and shared counters.
     pub predictable: bool,
+    /// Only what any two adapters can do, which need not be simulated.
+    pub portable: bool,
     /// Damage to be done.
     pub sabotage: Option<Sabotage>,
 }

@@ -79,6 +79,9 @@ impl World {
         if options.predictable {
             (knobs.victims, knobs.shared_receives) = (0.0, 0.0);
         }
+        if options.portable {
+            knobs.restrict();
+        }
         if options.no_faults {
             knobs.faults = crate::wire::Faults::default();
         }
@@ -379,8 +382,8 @@ fn draw_flows(
     let gone = nodes.len() - 1;
     for _ in 0..knobs.flows {
         let a = dice.size(0..=nodes.len() - 1);
-        let b =
-            if dice.chance(0.1) { a } else { (a + dice.size(1..=nodes.len() - 1)) % nodes.len() };
+        let is_loop = dice.chance(0.1) && !options.portable;
+        let b = if is_loop { a } else { (a + dice.size(1..=nodes.len() - 1)) % nodes.len() };
         let mut kind =
             dice.pick(&[Kind::Rc, Kind::Rc, Kind::Rc, Kind::Rc, Kind::Xrc, Kind::Uc, Kind::Ud]);
         if options.predictable {
@@ -414,8 +417,9 @@ fn draw_flows(
         ends.extend(connect(nodes, &spec, dice));
         let (longest, pmtu) = (knobs.longest, spec.pmtu.bytes());
         let ends = &mut ends;
-        let counts = !options.predictable;
-        let mut planner = Planner { dice, nodes, ends, first, longest, pmtu, srq_len, counts };
+        let (counts, extensions) = (!options.predictable, !options.portable);
+        let mut planner =
+            Planner { dice, nodes, ends, first, longest, pmtu, srq_len, counts, extensions };
         if let Some(areas) = planner.draw(knobs.steps) {
             planner.spoil();
             reach.extend(areas);

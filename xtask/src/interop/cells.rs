@@ -5,14 +5,23 @@ use core::fmt;
 use std::path::PathBuf;
 
 use super::lab::{Side, in_guest};
-use super::ready::GROUP;
-use super::rows::tool;
+use super::ready;
 pub(super) use super::rows::{Ending, ROWS, Row};
+use super::rows::{SWARM, tool};
 use crate::shell::target_dir;
 
 /// Our own programs, which are compiled from `interop/`, and what each is linked with.
-pub(super) const OWN: [(&str, &[&str]); 3] =
-    [("probe", &["-libverbs"]), ("random", &["-libverbs"]), ("caller", &["-lrdmacm", "-libverbs"])];
+pub(super) const OWN: [(&str, &[&str]); 6] = [
+    ("probe", &["-libverbs"]),
+    ("random", &["-libverbs"]),
+    (SWARM, &["-libverbs"]),
+    ("group", &["-libverbs"]),
+    ("caller", &["-lrdmacm", "-libverbs"]),
+    (LATE, &["-shared", "-fPIC"]),
+];
+
+/// What makes a client of ours wait, as some servers of the guest need it.
+const LATE: &str = "late";
 
 /// What is at our end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +122,10 @@ impl Cell {
                 format!("{} {} {}", feroce.display(), tool(programs[role]), family.tool)
             }
             (Side::Ours, Form::DropIn) => {
-                format!("{} run -- {}", feroce.display(), program.display())
+                let waits = family.is_called_twice && role == 1;
+                let late = format!("env LD_PRELOAD={}", own_path(LATE).display());
+                let before = if waits { late } else { String::new() };
+                format!("{} run -- {before} {}", feroce.display(), program.display())
             }
         };
         let words = format!("{} {options} {}", family.both, family.roles[role]);
@@ -134,7 +146,7 @@ impl Cell {
             .replace("%p", &port.to_string())
             .replace("%d", device)
             .replace("%g", &self.gid_index(side).to_string())
-            .replace("%G", GROUP)
+            .replace("%G", &ready::group(self.network, port))
     }
 
     /// Where the address is in the table of the device. That of the kernel begins with an address
@@ -151,6 +163,11 @@ impl Cell {
 /// Where a program of our own is built.
 pub(super) fn own_path(program: &str) -> PathBuf {
     target_dir().join("interop").join(program)
+}
+
+/// The seeds whose programs are run.
+pub(super) fn seeds() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().filter(|row| row.programs[0] == SWARM).map(|row| row.options)
 }
 
 /// Every cell, row by row.

@@ -1,5 +1,5 @@
 //! What ends observed: in some rows it must be the same in all cells, whoever asks and whoever
-//! answers (`interop/random.c`).
+//! answers (`interop/random.c`, `interop/swarm.c`).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) fn lines(output: &str) -> String {
 /// What was observed in the first cell of each row, with the name of the cell.
 #[derive(Default, Debug)]
 pub(super) struct Observed {
-    rows: BTreeMap<&'static str, (String, String)>,
+    rows: BTreeMap<(&'static str, &'static str), (String, String)>,
 }
 
 impl Observed {
@@ -24,7 +24,7 @@ impl Observed {
         if !cell.row.is_compared {
             return Ok(());
         }
-        let first = self.rows.entry(cell.row.options);
+        let first = self.rows.entry((cell.row.programs[0], cell.row.options));
         let (name, first) = first.or_insert_with(|| (cell.name(), text.clone()));
         match difference(first, &text) {
             None => Ok(()),

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::cells::Network;
 use super::lab::Side;
 use crate::shell::ask;
 
@@ -14,17 +15,28 @@ pub(super) enum Ready {
     Port,
     /// It listens for connections, at whatever the connection manager calls a port.
     Listener,
-    /// It is a member of [`GROUP`].
+    /// It is a member of its [`group`].
     Member,
 }
 
-/// A multicast group for the rows that need one.
-pub(super) const GROUP: &str = "239.91.0.1";
+/// A multicast group for a cell, of which each has a port of its own: that an earlier one has left
+/// its group does not always show at once.
+pub(super) fn group(network: Network, port: u16) -> String {
+    let [high, low] = port.to_be_bytes();
+    match network {
+        Network::V4 => format!("239.91.{high}.{low}"),
+        Network::V6 => format!("ff0e::5b:{port:x}"),
+    }
+}
 
-/// The same as an address of an interface, which drivers have it listen to: as the standard wants
-/// it, and as Soft-RoCE makes it, which treats every group as one of IPv6.
-const GROUP_MAC: &str = "01005e5b0001";
-const GROUP_MAC_OF_KERNEL: &str = "3333ef5b0001";
+/// What the group of a port is called in front of the interface, of those of IPv4: as the standard
+/// wants it, and as Soft-RoCE makes it, which treats every group as one of IPv6.
+fn group_mac(side: Side, port: u16) -> String {
+    match side {
+        Side::Ours => format!("01005e5b{port:04x}"),
+        Side::Kernel => format!("3333ef5b{port:04x}"),
+    }
+}
 
 /// A listener of ours holds a byte of the registry that processes share, and this is the first one
 /// for listeners.
@@ -52,8 +64,7 @@ impl Ready {
                 ids.is_some_and(|ids| ids.lines().any(|line| is_listener(line, port)))
             }
             (Self::Listener, Side::Ours) => locks().any(|line| is_lock_of_listener(&line)),
-            (Self::Member, Side::Kernel) => has_joined(GROUP_MAC_OF_KERNEL),
-            (Self::Member, Side::Ours) => has_joined(GROUP_MAC),
+            (Self::Member, side) => has_joined(&group_mac(side, port)),
         }
     }
 }

@@ -20,6 +20,9 @@ pub(super) struct Family {
     pub(super) ready: Ready,
     /// The port that the programs use, if they cannot be told one.
     pub(super) port: Option<u16>,
+    /// Whether the server listens a second time when it has been called, so that a client must not
+    /// be too early (`interop/late.c`).
+    pub(super) is_called_twice: bool,
 }
 
 /// How a server ends.
@@ -76,6 +79,9 @@ impl Row {
 
 /// What a program of the distribution is called among our commands.
 pub(super) fn tool(program: &str) -> String {
+    if let Some(measured) = program.strip_prefix("ib_") {
+        return format!("perf {}", measured.replace('_', " "));
+    }
     let bare = ["ibv_", "rdma_"].iter().find_map(|prefix| program.strip_prefix(prefix));
     bare.unwrap_or(program).replace('_', "-")
 }
@@ -99,17 +105,27 @@ const VERBS: Family = Family {
     tool: "--timeout 60",
     ready: Ready::Port,
     port: None,
+    is_called_twice: false,
 };
 
 /// perftest. An emulated machine answers late, hence `-u`.
 const PERF: Family = Family { both: "-F -u 18 -d %d -x %g -p %p", tool: "", ..VERBS };
 
-/// The same, connected by address.
-const PERF_CM: Family =
-    Family { both: "-F -d %d -x %g -p %p", roles: ["", "%s"], ready: Ready::Listener, ..PERF };
+/// What we have in its place.
+const MEASURED: Family = Family { tool: "", ..VERBS };
+
+/// The same as perftest, connected by address.
+const PERF_CM: Family = Family {
+    both: "-F -d %d -x %g -p %p",
+    roles: ["", "%s"],
+    ready: Ready::Listener,
+    is_called_twice: true,
+    ..PERF
+};
 
 /// Our own, which stand in `interop`.
 const PROBE: Family = Family { tool: "", ..VERBS };
+const GROUPS: Family = Family { both: "-d %d -g %g -p %p %G", ..PROBE };
 const CALLER: Family = by_address("-a %s -p %p", ["", "-c"]);
 
 /// Programs of librdmacm.
@@ -120,11 +136,21 @@ const UDADDY: Family = Family { port: Some(7174), ..by_address("", ["-b %s", "-s
 const MCKEY: Family = Family { ready: Ready::Member, ..by_address("-m %G", ["-b %s", "-b %c -s"]) };
 
 const fn by_address(both: &'static str, roles: [&'static str; 2]) -> Family {
-    Family { both, roles, tool: "", ready: Ready::Listener, port: None }
+    Family { both, roles, ready: Ready::Listener, tool: "", ..VERBS }
 }
 
 const fn pingpong(program: &'static str, options: &'static str) -> Row {
     Row { forms: ALL, ..row(&VERBS, [program; 2], options, "%n iters in") }
+}
+
+/// A length that our command should be able to do; our library has more of them in `probe`.
+const fn length(options: &'static str) -> Row {
+    Row { forms: ONLY_TOOL, ..pingpong("ibv_rc_pingpong", options) }
+}
+
+/// It ends while others still send to it.
+const fn leaving(row: Row) -> Row {
+    Row { counters: Counters::Leaving, ..row }
 }
 
 /// Our command at both ends, on the kernel's driver at the other.
@@ -132,15 +158,23 @@ const fn backend(program: &'static str, options: &'static str) -> Row {
     Row { is_ours_there: true, forms: ONLY_TOOL, ..pingpong(program, options) }
 }
 
+/// The same for connections by address.
+const fn backend_cm(row: Row) -> Row {
+    Row { is_ours_there: true, forms: ONLY_TOOL, ..row }
+}
+
+/// The same for what measures; the words that the two ends exchange are our own.
+const fn measured(program: &'static str, options: &'static str, says: &'static str) -> Row {
+    backend_cm(row(&MEASURED, [program; 2], options, says))
+}
+
 const fn perf(program: &'static str, options: &'static str) -> Row {
     row(&PERF, [program; 2], options, " %b %n ")
 }
 
-/// By address, these programs know IPv4 only. Their server listens a second time, after the first
-/// call; in the guest that is later than our client calls again, and the kernel refuses it.
+/// By address, these programs know IPv4 only.
 const fn perf_cm(program: &'static str, options: &'static str) -> Row {
-    let row = row(&PERF_CM, [program; 2], options, " %b %n ");
-    Row { networks: ONLY_V4, servers: &[Side::Ours], ..row }
+    Row { networks: ONLY_V4, ..row(&PERF_CM, [program; 2], options, " %b %n ") }
 }
 
 const fn atomic(options: &'static str) -> Row {
@@ -153,6 +187,18 @@ const fn probe(options: &'static str) -> Row {
 
 const fn random(options: &'static str) -> Row {
     Row { is_compared: true, ..wrong(row(&PROBE, ["random"; 2], options, CONTENT)) }
+}
+
+/// A program of the swarm: everything in it succeeds.
+const fn swarm(seed: &'static str) -> Row {
+    Row { is_compared: true, ..row(&PROBE, [SWARM; 2], seed, CONTENT) }
+}
+
+/// What runs programs of the swarm.
+pub(super) const SWARM: &str = "swarm";
+
+const fn group(options: &'static str) -> Row {
+    row(&GROUPS, ["group"; 2], options, CONTENT)
 }
 
 /// What our own programs say.
@@ -206,21 +252,47 @@ const fn killed(row: Row) -> Row {
     Row { ending: Ending::Killed, ..wrong(row) }
 }
 
+/// Rows that are there for the kernel's programs and for our own on its driver.
+const PINGS: Row =
+    Row { says: "ping data: rdma-ping-4:", ..cm(&RPING, "rping", "-v -V -C 5 -S 1000") };
+const GREETINGS: Row =
+    Row { programs: ["rdma_server", "rdma_client"], says: "end 0", ..cm(&GREETING, "", "") };
+const TIMES: Row =
+    Row { ending: Ending::Never, says: "disconnect :", ..cm(&CMATOSE, "cmtime", "-c 20") };
+
+/// The connection manager of the kernel joins no groups of IPv6 over RoCEv2.
+const MEMBERS: Row = Row { networks: ONLY_V4, ..cm(&MCKEY, "mckey", "-C 5 -S 1000") };
+
 #[rustfmt::skip] // a table: one row, one line
 pub(super) const ROWS: &[Row] = &[
     pingpong("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025"),
     pingpong("ibv_rc_pingpong", "-c -n 10 -m 4096 -s 65539"),
+    length("-c -n 5 -m 1024 -s 1"),
+    length("-c -n 5 -m 1024 -s 1023"),
+    length("-c -n 5 -m 1024 -s 1024"),
+    length("-c -n 5 -m 4096 -s 4095"),
+    length("-c -n 5 -m 4096 -s 4096"),
+    length("-c -n 5 -m 4096 -s 4097"),
+    length("-c -n 2 -m 4096 -s 8388608"),
     pingpong("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025"),
     pingpong("ibv_uc_pingpong", "-c -n 20 -m 4096 -s 8193"),
     pingpong("ibv_ud_pingpong", "-c -n 20 -s 1024"),
     pingpong("ibv_ud_pingpong", "-c -n 20 -s 4096"),
-    pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"),
-    pingpong("ibv_srq_pingpong", "-c -n 20 -m 4096 -s 65539 -q 4"),
+    leaving(pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4")),
+    leaving(pingpong("ibv_srq_pingpong", "-c -n 20 -m 4096 -s 65539 -q 4")),
     lossy(pingpong("ibv_rc_pingpong", "-c -n 100 -m 1024 -s 4097")),
     backend("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025"),
     backend("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025"),
     backend("ibv_ud_pingpong", "-c -n 20 -s 1024"),
-    backend("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"),
+    leaving(backend("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4")),
+    measured("ib_send_bw", "-m 1024 -n 20 -s 65539", " %b %n "),
+    measured("ib_send_lat", "-n 20 -s 1", " %b %n "),
+    measured("ib_write_bw", "-m 4096 -n 20 -s 65539", " %b %n "),
+    measured("ib_write_lat", "-n 20 -s 1025", " %b %n "),
+    measured("ib_read_bw", "-m 1024 -n 20 -s 65539", " %b %n "),
+    measured("ib_read_lat", "-n 20 -s 4097", " %b %n "),
+    measured("ib_atomic_bw", "-n 20 -A fetch-add", " 8 %n "),
+    measured("ib_atomic_lat", "-n 20 -A cmp-swap", " 8 %n "),
     perf("ib_send_bw", "-m 1024 -n 10 -s 65539"),
     perf("ib_send_bw", "-m 4096 -n 10 -s 65539"),
     perf("ib_send_bw", "-c UD -n 10 -s 1023"),
@@ -246,17 +318,40 @@ pub(super) const ROWS: &[Row] = &[
     random("-m 1024 2"),
     random("-m 4096 3"),
     random("-m 4096 4"),
-    Row { says: "ping data: rdma-ping-4:", ..cm(&RPING, "rping", "-v -V -C 5 -S 1000") },
-    Row { programs: ["rdma_server", "rdma_client"], says: "end 0", ..cm(&GREETING, "", "") },
+    swarm("1"),
+    swarm("2"),
+    swarm("3"),
+    swarm("4"),
+    swarm("5"),
+    swarm("6"),
+    swarm("7"),
+    swarm("8"),
+    swarm("9"),
+    swarm("10"),
+    swarm("11"),
+    swarm("12"),
+    PINGS,
+    lossy(Row { says: "ping data: rdma-ping-39:", ..cm(&RPING, "rping", "-v -V -C 40 -S 4000") }),
+    GREETINGS,
     cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000"),
     cm(&UDADDY, "udaddy", "-c 5 -C 5 -S 1000"),
-    // The kernel joins no groups of IPv6 over RoCEv2.
-    Row { networks: ONLY_V4, ..cm(&MCKEY, "mckey", "-C 5 -S 1000") },
-    Row { ending: Ending::Never, says: "disconnect :", ..cm(&CMATOSE, "cmtime", "-c 20") },
+    group(""),
+    MEMBERS,
+    TIMES,
+    backend_cm(PINGS),
+    backend_cm(GREETINGS),
+    backend_cm(cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000")),
+    backend_cm(cm(&UDADDY, "udaddy", "-c 5 -C 5 -S 1000")),
+    backend_cm(MEMBERS),
+    backend_cm(TIMES),
     perf_cm("ib_send_bw", "-R -n 10 -s 65539"),
     perf_cm("ib_write_bw", "-R -n 10 -s 65539"),
     perf_cm("ib_write_lat", "-R -n 10 -s 1025"),
     perf_cm("ib_read_bw", "-R -n 10 -s 65539"),
+    perf_cm("ib_send_lat", "-R -n 10 -s 1"),
+    perf_cm("ib_read_lat", "-R -n 10 -s 4097"),
+    Row { says: " 8 %n ", ..perf_cm("ib_atomic_bw", "-R -n 10 -A FETCH_AND_ADD") },
+    Row { says: " 8 %n ", ..perf_cm("ib_atomic_bw", "-R -n 10 -A CMP_AND_SWAP") },
     caller("private-data"),
     caller("refused"),
     caller("nobody"),

@@ -24,14 +24,16 @@ second run, which the output then says: the emulated machine stalls now and then
   with our library in place of the system's (`feroce run -- PROGRAM`).
 - *serves*: the kernel's end is the server; *calls*: it is the client.
 - A row that begins with `feroce` has our command at both ends: on the kernel's driver at the other
-  (`feroce --backend rdma-core`).
+  (`feroce --backend rdma-core`). So has what measures: `feroce perf` agrees with its peer in words
+  of its own, and not in those of `perftest`.
 - Both ends must end well and the client must report every message; with `-c`, the pingpong programs
   compare bytes.
 - The kernel driver's counters of errors stay where they are over each cell, except for things sent
   twice, which a slow machine explains. It has no counter of wrong ICRCs, so its own check is
   watched with a kernel probe: none is wrong in any cell, and that a wrong one would be seen is
-  tried out first. Besides, it may refuse one packet in ten, as it does when one comes for
-  a queue pair that is gone: seen in `ibv_srq_pingpong`, which ends while messages are under way.
+  tried out first. It refuses no packet at all, where errors are not the point; only in the rows of
+  `ibv_srq_pingpong` may one packet in ten come for a queue pair that is gone, as that program ends
+  while messages are under way to it.
 - *loss*: one packet in a hundred is thrown away on its way to feroce.
 - `probe` is [a program of our own](../interop/probe.c), with Debian's library at one end and ours
   at the other. *lengths*: sends, writes and reads of 0, 1, MTU - 1, MTU, MTU + 1, 64 KiB + 3 bytes
@@ -42,14 +44,20 @@ second run, which the output then says: the emulated machine stalls now and then
   mistakes in them, runs each on a connection of its own, and writes down how everything completes,
   the states of the queue pairs and a hash of the memory. All cells of such a row must say the same,
   whoever asks and whoever answers.
-- `caller` is [a third](../interop/caller.c), for connections by address. *private-data*: what
+- `swarm` is [another one](../interop/swarm.c), which runs programs of the swarm, by their seed: up to
+  four flows in both directions at once, drawn by the generator that the simulation uses, and written
+  down by `swarm --program` after they ran there. Everything succeeds in them; how requests complete
+  must be the same in all cells, and the memory of both ends what the model of the simulation says.
+- `group` is [another one](../interop/group.c): multicast with verbs alone.
+- `caller` is [one more](../interop/caller.c), for connections by address. *private-data*: what
   requests and answers carry, and the numbers in them. *refused*: the server's own reason (28) and
   words arrive. *nobody*: without a listener the reason is an invalid service (8). *killed*: the
   server dies as soon as it is connected; requests of the client fail.
 - `perftest` knows connections by address (`-R`) for IPv4 only. Its server listens a second time,
-  after the first call; an emulated one does so later than our client calls again, and the kernel
-  says that nobody is there. So these run with our end as the server only.
-- The kernel joins multicast groups of IPv4 only.
+  after the first call; an emulated one does so later than any client calls again, and the program
+  does not survive the refusal. So our client [waits a second](../interop/late.c) there.
+- The kernel's connection manager joins multicast groups of IPv4 only, hence `mckey` has those; `group`
+  has both.
 
 [DIFFERENCES.md](DIFFERENCES.md) says where the two differ.
 

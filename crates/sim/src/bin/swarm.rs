@@ -6,13 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use feroce_sim::wire::WireStats;
-use feroce_sim::{Failure, Options, Summary, check};
+use feroce_sim::{Failure, Options, Summary, check, program};
 
 const HELP: &str = "\
 Runs seeded simulations. A failure prints its seed, the oracle that was violated and the last
 events before.
 
-Usage: swarm [--seed N] [--count K] [--jobs J] [--trace] [--counts] [--keep-going]
+Usage: swarm [--seed N] [--count K] [--jobs J] [--trace] [--counts] [--keep-going] [--program]
 
 Options:
   --seed N       First seed (default: 1)
@@ -21,6 +21,7 @@ Options:
   --trace        Print every event
   --counts       Print what the engines counted, and completions by outcome
   --keep-going   Do not stop at the first failures
+  --program      Run one seed with what any two adapters can do, and write it down for them
 ";
 
 struct Args {
@@ -29,6 +30,7 @@ struct Args {
     jobs: usize,
     keep_going: bool,
     counts: bool,
+    program: bool,
     options: Options,
 }
 
@@ -40,6 +42,7 @@ fn parse() -> Result<Option<Args>, String> {
         jobs,
         keep_going: false,
         counts: false,
+        program: false,
         options: Options::default(),
     };
     let mut words = std::env::args().skip(1);
@@ -55,6 +58,7 @@ fn parse() -> Result<Option<Args>, String> {
             "--trace" => args.options.trace = true,
             "--keep-going" => args.keep_going = true,
             "--counts" => args.counts = true,
+            "--program" => args.program = true,
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("unknown option {word}")),
         }
@@ -119,6 +123,20 @@ fn run_all(args: &Args) -> Total {
     total.into_inner().unwrap_or_default()
 }
 
+/// Writes down the program of a seed, if it does here what it should.
+fn write_program(seed: u64) -> ExitCode {
+    match program(seed) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let args = match parse() {
         Ok(Some(args)) => args,
@@ -137,6 +155,9 @@ fn main() -> ExitCode {
             eprintln!("panic at {place}");
         }
     }));
+    if args.program {
+        return write_program(args.seed);
+    }
     let Total { wire, posted, events, counts, mut failures } = run_all(&args);
     if args.counts {
         counts.iter().for_each(|(name, n)| println!("{n:>12} {name}"));

@@ -1,0 +1,23 @@
+/*
+ * Goes ahead of librdmacm in a client that calls its server twice, and lets it wait before the
+ * second time.
+ *
+ * perftest with -R meets its server by one connection and measures on another, for which the server
+ * listens only after both have agreed to go on. Who calls sooner is refused; the program would try
+ * again, but with ids that it has freed. An emulated server is later than any client.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <rdma/rdma_cma.h>
+#include <unistd.h>
+
+typedef int resolve(struct rdma_cm_id *, struct sockaddr *, struct sockaddr *, int);
+
+int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int limit)
+{
+    static int calls;
+    resolve *next = (resolve *)dlsym(RTLD_NEXT, "rdma_resolve_addr");
+    if (calls++ > 0)
+        sleep(1);
+    return next(id, from, to, limit);
+}
