@@ -156,8 +156,6 @@ static void read_node(struct node *node)
     }
     for (unsigned i = 0; i < flows; i++)
         read_flow(&node->flows[i]);
-    word("memory");
-    must(fscanf(text, "%" SCNx64, &node->hash) == 1, "a hash");
 }
 
 static void read_program(const char *seed)
@@ -172,6 +170,9 @@ static void read_program(const char *seed)
     must(flows <= FLOWS, "so many flows");
     read_node(&nodes[0]);
     read_node(&nodes[1]);
+    word("memory");
+    for (int i = 0; i < 2; i++)
+        must(fscanf(text, "%" SCNx64, &nodes[i].hash) == 1, "a hash");
 }
 
 /* ---- running it ---- */

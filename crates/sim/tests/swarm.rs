@@ -1,6 +1,6 @@
 //! The swarm itself: it passes, it is deterministic, and its oracles can fail.
 
-use feroce_sim::{Options, Sabotage, check, compare_trains, run};
+use feroce_sim::{Options, Sabotage, check, compare_trains, program, run};
 
 #[test]
 fn seeds_pass() {
@@ -26,6 +26,26 @@ fn a_train_is_its_packets() {
             panic!("{failure}");
         }
     }
+}
+
+#[test]
+fn programs_are_written_down() {
+    let mut words = String::new();
+    for seed in 1..13 {
+        let text = program(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        let count = |word: &str| text.lines().filter(|line| line.starts_with(word)).count();
+        // Two ends have each flow, and every message has its receive.
+        let flows = text.lines().next().and_then(|line| line.trim().strip_prefix("flows "));
+        assert_eq!(flows.and_then(|n| n.parse().ok()).map(|n: usize| 2 * n), Some(count("flow ")));
+        assert_eq!((count("node "), count("memory ")), (2, 1), "FEROCE_SEED={seed}");
+        let sends = text.lines().filter(|l| l.starts_with("send ") || l.starts_with("inline "));
+        let opcodes: Vec<&str> = sends.filter_map(|line| line.split(' ').nth(1)).collect();
+        let messages = opcodes.iter().filter(|opcode| ["1", "2", "3"].contains(opcode)).count();
+        assert_eq!(messages, count("recv "), "FEROCE_SEED={seed}");
+        words.extend(opcodes);
+    }
+    // All of them are drawn sooner or later.
+    assert!("0123456".chars().all(|opcode| words.contains(opcode)), "{words}");
 }
 
 /// How often each kind of damage is noticed in 12 runs, and by which oracles.

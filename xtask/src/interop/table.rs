@@ -47,7 +47,7 @@ second run, which the output then says: the emulated machine stalls now and then
 - `swarm` is [another one](../interop/swarm.c), which runs programs of the swarm, by their seed: up to
   four flows in both directions at once, drawn by the generator that the simulation uses, and written
   down by `swarm --program` after they ran there. Everything succeeds in them; how requests complete
-  must be the same in all cells, and the memory of both ends what the model of the simulation says.
+  must be the same in all cells, and the memory of both ends what it was in the simulation.
 - `group` is [another one](../interop/group.c): multicast with verbs alone.
 - `caller` is [one more](../interop/caller.c), for connections by address. *private-data*: what
   requests and answers carry, and the numbers in them. *refused*: the server's own reason (28) and

@@ -255,8 +255,10 @@ impl Id {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_listen)(id, backlog) }
         });
-        let ip = self.local_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |addr| addr.ip());
-        listening.map_err(|e| self.refused(e, ip))
+        listening.map_err(|e| match self.local_addr() {
+            Some(addr) => self.refused(e, addr.ip()),
+            None => e,
+        })
     }
 
     /// Why an address or its port cannot be had, in the words of our own adapter.
