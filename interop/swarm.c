@@ -284,8 +284,8 @@ static void run(struct end *end, struct node *own)
         request->wc = wc;
         /* What follows would only be flushed, and part of it never be told. */
         if (wc.status != IBV_WC_SUCCESS)
-            fail("request %u of opcode %u: %s", request->remote_at, request->opcode,
-                 ibv_wc_status_str(wc.status));
+            fail("%s of opcode %u: %s", request->is_send ? "a request" : "a receive",
+                 request->opcode, ibv_wc_status_str(wc.status));
     }
     together(end);
 }

@@ -34,26 +34,29 @@ pub(super) struct Tests {
 const TESTS: &[Tests] = &[
     Tests { program: "asynchronous", left_out: &[] },
     Tests { program: "verbs", left_out: &[
-        ("multicast", "datagrams of a group come only to a host that has joined it by IP, which the \
-          connection manager does and `ibv_attach_mcast` does not; see `mckey`"),
+        ("multicast",
+         "datagrams of a group come only to a host that has joined it by IP, which the connection \
+          manager does and `ibv_attach_mcast` does not; see `mckey`"),
     ] },
     Tests { program: "cm", left_out: &[
-        ("a_process_that_ends_takes_leave_of_its_peers", "the kernel outlives the process, and takes \
-          leave for it"),
-        ("a_request_may_come_a_moment_before_its_listener", "the kernel refuses a request at once \
-          that nobody listens for"),
+        ("a_process_that_ends_takes_leave_of_its_peers",
+         "the kernel outlives the process, and takes leave for it"),
+        ("a_request_may_come_a_moment_before_its_listener",
+         "the kernel refuses a request at once that nobody listens for"),
     ] },
     Tests { program: "objects", left_out: &[
-        ("one_target_delivers_to_many_shared_queues", "Soft-RoCE has no extended reliable \
-          connections"),
-        ("a_shared_queue_grows_shrinks_and_tells_when_it_runs_low", "Linux 6.1 does not come back \
-          from a call that makes a shared queue smaller than what is in it"),
-        ("events_go_to_the_opening_that_made_the_object", "Soft-RoCE does not tell when the last \
-          receive of a shared queue is taken"),
+        ("one_target_delivers_to_many_shared_queues",
+         "Soft-RoCE has no extended reliable connections"),
+        ("a_shared_queue_grows_shrinks_and_tells_when_it_runs_low",
+         "Linux 6.1 does not come back from a call that makes a shared queue smaller than what is \
+          in it"),
+        ("events_go_to_the_opening_that_made_the_object",
+         "Soft-RoCE does not tell when the last receive of a shared queue is taken"),
         ("a_queue_pair_that_is_reset_leaves_no_completions", "Soft-RoCE leaves them"),
-        ("a_registration_changes_its_memory_its_rights_and_its_domain", "`ibv_rereg_mr` cannot be told \
-          the address that other memory is to have"),
-        ("parts_of_memory_and_no_memory_at_all", "Soft-RoCE has no registration of nothing"),
+        ("a_registration_changes_its_memory_its_rights_and_its_domain",
+         "`ibv_rereg_mr` cannot be told the address that other memory is to have"),
+        ("parts_of_memory_and_no_memory_at_all",
+         "Soft-RoCE has no registration of nothing"),
     ] },
 ];
 
@@ -123,8 +126,8 @@ impl fmt::Display for Alone {
 }
 
 impl Alone {
-    /// Runs it; fails unless it is content. Mistakes are part of some tests, so the driver may count
-    /// what it likes, wrong ICRCs aside.
+    /// Runs it; fails unless it is content. Mistakes are part of some tests, so the driver may
+    /// count what it likes, wrong ICRCs aside.
     pub(super) fn run(self, lab: &Lab) -> Outcome {
         let before = lab.counters()?;
         self.run_once(lab)?;

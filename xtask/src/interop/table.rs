@@ -44,10 +44,10 @@ second run, which the output then says: the emulated machine stalls now and then
   mistakes in them, runs each on a connection of its own, and writes down how everything completes,
   the states of the queue pairs and a hash of the memory. All cells of such a row must say the same,
   whoever asks and whoever answers.
-- `swarm` is [another one](../interop/swarm.c), which runs programs of the swarm, by their seed: up to
-  four flows in both directions at once, drawn by the generator that the simulation uses, and written
-  down by `swarm --program` after they ran there. Everything succeeds in them; how requests complete
-  must be the same in all cells, and the memory of both ends what it was in the simulation.
+- `swarm` is [another one](../interop/swarm.c), which runs programs of the swarm, by their seed: up
+  to four flows in both directions at once, drawn by the generator that the simulation uses, and
+  written down by `swarm --program` after they ran there. Everything succeeds in them; how requests
+  complete must be the same in all cells, and the memory of both ends what it was in the simulation.
 - `group` is [another one](../interop/group.c): multicast with verbs alone.
 - `caller` is [one more](../interop/caller.c), for connections by address. *private-data*: what
   requests and answers carry, and the numbers in them. *refused*: the server's own reason (28) and
@@ -56,8 +56,8 @@ second run, which the output then says: the emulated machine stalls now and then
 - `perftest` knows connections by address (`-R`) for IPv4 only. Its server listens a second time,
   after the first call; an emulated one does so later than any client calls again, and the program
   does not survive the refusal. So our client [waits a second](../interop/late.c) there.
-- The kernel's connection manager joins multicast groups of IPv4 only, hence `mckey` has those; `group`
-  has both.
+- The kernel's connection manager joins multicast groups of IPv4 only, hence `mckey` has those;
+  `group` has both.
 
 [DIFFERENCES.md](DIFFERENCES.md) says where the two differ.
 
@@ -85,8 +85,9 @@ const ALONE: &str = "
 ## On the kernel's device itself
 
 The Rust interface runs on drivers of the kernel as well (`feroce --backend rdma-core`, or
-`FEROCE_BACKEND=rdma-core`). These cells run in the guest, with both ends on `rxe0`: our commands, and
-the tests of the crate `feroce`. Where there is a network adapter, its tests run on it in the same way:
+`FEROCE_BACKEND=rdma-core`). These cells run in the guest, with both ends on `rxe0`: our commands,
+and the tests of the crate `feroce`. Where there is a network adapter, the tests run on it in the
+same way:
 
 ```sh
 FEROCE_BACKEND=rdma-core FEROCE_TEST_DEVICE=mlx5_0 cargo test -p feroce --test verbs
