@@ -84,9 +84,7 @@ impl Cell {
         row: &'static Row,
         (form, network, server): (Form, Network, Side),
     ) -> Option<Self> {
-        let is_there = row.forms.contains(&form)
-            && row.networks.contains(&network)
-            && row.servers.contains(&server);
+        let is_there = row.forms.contains(&form) && row.networks.contains(&network);
         is_there.then_some(Self { row, form, network, server })
     }
 

@@ -2,7 +2,6 @@
 
 use super::cells::{Form, Network};
 use super::counters::Counters;
-use super::lab::Side;
 use super::ready::Ready;
 
 /// How the programs of a family are called. In these words, `%s` and `%c` stand for the addresses
@@ -57,7 +56,6 @@ pub(super) struct Row {
     pub(super) is_compared: bool,
     pub(super) forms: &'static [Form],
     pub(super) networks: &'static [Network],
-    pub(super) servers: &'static [Side],
 }
 
 impl Row {
@@ -154,18 +152,13 @@ const fn leaving(row: Row) -> Row {
 }
 
 /// Our command at both ends, on the kernel's driver at the other.
-const fn backend(program: &'static str, options: &'static str) -> Row {
-    Row { is_ours_there: true, forms: ONLY_TOOL, ..pingpong(program, options) }
-}
-
-/// The same for connections by address.
-const fn backend_cm(row: Row) -> Row {
+const fn ours_there(row: Row) -> Row {
     Row { is_ours_there: true, forms: ONLY_TOOL, ..row }
 }
 
 /// The same for what measures; the words that the two ends exchange are our own.
 const fn measured(program: &'static str, options: &'static str, says: &'static str) -> Row {
-    backend_cm(row(&MEASURED, [program; 2], options, says))
+    ours_there(row(&MEASURED, [program; 2], options, says))
 }
 
 const fn perf(program: &'static str, options: &'static str) -> Row {
@@ -233,7 +226,6 @@ const fn row(
         is_compared,
         forms,
         networks,
-        servers: &[Side::Kernel, Side::Ours],
     }
 }
 
@@ -281,10 +273,10 @@ pub(super) const ROWS: &[Row] = &[
     leaving(pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4")),
     leaving(pingpong("ibv_srq_pingpong", "-c -n 20 -m 4096 -s 65539 -q 4")),
     lossy(pingpong("ibv_rc_pingpong", "-c -n 100 -m 1024 -s 4097")),
-    backend("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025"),
-    backend("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025"),
-    backend("ibv_ud_pingpong", "-c -n 20 -s 1024"),
-    leaving(backend("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4")),
+    ours_there(pingpong("ibv_rc_pingpong", "-c -n 20 -m 1024 -s 1025")),
+    ours_there(pingpong("ibv_uc_pingpong", "-c -n 20 -m 1024 -s 1025")),
+    ours_there(pingpong("ibv_ud_pingpong", "-c -n 20 -s 1024")),
+    leaving(ours_there(pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"))),
     measured("ib_send_bw", "-m 1024 -n 20 -s 65539", " %b %n "),
     measured("ib_send_lat", "-n 20 -s 1", " %b %n "),
     measured("ib_write_bw", "-m 4096 -n 20 -s 65539", " %b %n "),
@@ -338,12 +330,12 @@ pub(super) const ROWS: &[Row] = &[
     group(""),
     MEMBERS,
     TIMES,
-    backend_cm(PINGS),
-    backend_cm(GREETINGS),
-    backend_cm(cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000")),
-    backend_cm(cm(&UDADDY, "udaddy", "-c 5 -C 5 -S 1000")),
-    backend_cm(MEMBERS),
-    backend_cm(TIMES),
+    ours_there(PINGS),
+    ours_there(GREETINGS),
+    ours_there(cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000")),
+    ours_there(cm(&UDADDY, "udaddy", "-c 5 -C 5 -S 1000")),
+    ours_there(MEMBERS),
+    ours_there(TIMES),
     perf_cm("ib_send_bw", "-R -n 10 -s 65539"),
     perf_cm("ib_write_bw", "-R -n 10 -s 65539"),
     perf_cm("ib_write_lat", "-R -n 10 -s 1025"),
