@@ -11,6 +11,7 @@ mod generate;
 mod ladder;
 mod perf;
 mod pingpong;
+mod portd;
 mod stop;
 mod style;
 mod words;
@@ -95,6 +96,8 @@ enum Command {
     Cmtime(cm::CmtimeArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
+    /// Hold the UDP port of this host for all programs of the user.
+    Portd(portd::Args),
     /// Measure bandwidth and latency.
     Perf(perf::Args),
     /// Show what a packet capture holds.
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         Command::Mckey(args) => cm::mckey(&args, json),
         Command::Cmtime(args) => cm::cmtime(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
+        Command::Portd(args) => portd::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),
         Command::Completions(args) => Ok(generate::completions(&args, Cli::command())),
