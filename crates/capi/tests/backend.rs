@@ -21,6 +21,8 @@ const API_TESTS: &[(&str, &[&str])] = &[
             "events_follow",
             "group_is_joined",
             "by_hand",
+            "ids_work_call_by_call",
+            "many_connect_at_once",
             "refusals_say_why",
             "tasks_connect",
         ],
@@ -32,6 +34,7 @@ const API_TESTS: &[(&str, &[&str])] = &[
             "completion_events_go",
             "is_reset_leaves",
             "memory_with_a_window",
+            "what_is_in_use_stays",
         ],
     ),
 ];
