@@ -364,6 +364,44 @@ fn lint_has_nothing_to_say_about_good_programs() {
     });
 }
 
+/// What a program maps, by lines of the kernel. `timeout` is the parent of it.
+fn maps(timeout: u32) -> String {
+    let children = fs::read_to_string(format!("/proc/{timeout}/task/{timeout}/children"));
+    let children = children.unwrap_or_default();
+    let maps =
+        children.split_whitespace().map(|pid| fs::read_to_string(format!("/proc/{pid}/maps")));
+    maps.flatten().collect()
+}
+
+/// On one host, the memory of the one is a file that the other maps to read it, if both like that.
+#[test]
+fn memory_of_programs_is_converted() {
+    if !is_installed(&PERFTEST) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("converted", &[("FEROCE_CONVERT", "1")]);
+        let start = |options| cable.in_a(|| library.start("ib_write_bw", options));
+        let mut server = start("-F -s 65536 -D 5 --run_infinitely");
+        assert!(wait_until(&mut server, cable, || is_listened_on(18515)), "it waits");
+        let mut client = start("-F -s 65536 -D 5 --run_infinitely 10.9.0.1");
+        let has = |pid, rights: &str| {
+            let is_it = |line: &str| line.contains(rights) && line.contains("/memfd:feroce");
+            maps(pid).lines().any(is_it)
+        };
+        let pids = [client.id(), server.id()];
+        let is_seen = || has(pids[0], " rw-s ") && has(pids[1], " r--s ");
+        assert!(
+            wait_until(&mut client, cable, is_seen),
+            "it sends from a file, and ends too early"
+        );
+        for (pid, child) in pids.iter().zip([&mut client, &mut server]) {
+            assert!(Command::new("kill").arg(pid.to_string()).status().expect("kill").success());
+            child.wait().expect("gone");
+        }
+    });
+}
+
 /// Some programs take the first address of IPv4 that they see, and some the second entry, whatever
 /// it is; both carry traffic (`-g 0` and `-g 1` in the tables).
 #[test]
