@@ -50,7 +50,7 @@ const fn send(name: &'static str, neighbours: u8) -> Row {
 const fn ucx_put(name: &'static str, neighbours: u8) -> Row {
     Row {
         env: super::host::UCX_ENV,
-        client: "{server} -t ucp_put_lat -s 8 -n {50000/s} -w 1000 -f -v",
+        client: "{server} -t ucp_put_lat -s 8 -n {10000/s} -w 100 -f -v",
         read: read::ucx_mean_latency,
         neighbours: Some(neighbours),
         ..by(Tool::Ucx, name, Unit::Microseconds)
@@ -59,7 +59,7 @@ const fn ucx_put(name: &'static str, neighbours: u8) -> Row {
 
 const fn ucx_tag(name: &'static str, neighbours: u8) -> Row {
     Row {
-        client: "{server} -t tag_lat -s 8 -n {50000/s} -w 1000 -f -v",
+        client: "{server} -t tag_lat -s 8 -n {10000/s} -w 100 -f -v",
         ..ucx_put(name, neighbours)
     }
 }
