@@ -163,15 +163,21 @@ impl Engine {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
         change.pd.map_or(Ok(()), |pd| self.check_owner(pd))?;
-        self.core.revoke_answers();
+        self.revoke_loans_of(key);
         self.core.mrs.rereg(key, change)
     }
 
     /// Ends a registration. The memory may be freed when the result is quiet.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg_mr(&mut self, key: Lkey) -> Result<Dereg, DeregError> {
-        self.core.revoke_answers();
+        self.revoke_loans_of(key);
         self.core.mrs.dereg(key)
+    }
+
+    /// Nothing may be fetched any more from memory under a key.
+    fn revoke_loans_of(&mut self, key: Lkey) {
+        self.core.revoke_answers();
+        self.qps.iter_mut().for_each(|qp| qp.revoke_loans_of(&self.core, key));
     }
 
     /// Makes a key for fast registration of parts of a region.

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use feroce_train::{Instant, Lease};
-use feroce_wire::{Pkey, Psn, RnrTimer, Service};
+use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
 use super::completer::opcode_of;
 use super::requester::Requester;
@@ -17,6 +17,7 @@ use crate::error::ModifyQpError;
 use crate::event::AsyncEvent;
 use crate::hca::Core;
 use crate::peer::PeerId;
+use crate::wr::Data;
 
 impl Qp {
     /// Changes attributes and state. Nothing is changed if anything is wrong.
@@ -229,6 +230,19 @@ impl Qp {
     pub(super) fn revoke(&self, core: &Core) {
         if let Some(lender) = &core.lender {
             lender.revoke_from(self.dest_qpn());
+        }
+    }
+
+    /// The same, if it is in memory under `key`. A consumer should not take that away from requests
+    /// under way; what else comes to be at its addresses is not for the peer.
+    pub(crate) fn revoke_loans_of(&mut self, core: &Core, key: Lkey) {
+        let started = if core.lender.is_some() { self.req.window.flights.len() } else { 0 };
+        let is_used = (0..started).any(|i| match self.sq.peek(i).map(|wr| &wr.data) {
+            Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
+            _ => false,
+        });
+        if is_used {
+            self.revoke(core);
         }
     }
 

@@ -298,9 +298,14 @@ impl Source for Received<'_> {
         if self.is_revoked() {
             return false;
         }
-        if self.maps.borrow_mut().fetch(&self.lender, part.as_slice(), landing) {
+        let mut maps = self.maps.borrow_mut();
+        if maps.fetch(&self.lender, part.as_slice(), landing) {
             self.is_mapped.set(true);
             return !self.is_revoked();
+        }
+        if maps.are_gone(&self.lender, part.as_slice()) {
+            self.is_good.set(false);
+            return false;
         }
         let witness = Extent { at: self.lender.witness.0, len: 8, file: None };
         let mut word = [0; 8];
