@@ -13,7 +13,7 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -73,6 +73,8 @@ pub(super) struct Slot {
     /// Change when loans are revoked: to some queue pairs, and in answers.
     pub(super) leases: [AtomicU32; LEASES],
     pub(super) answers: AtomicU32,
+    /// From whose memory it is copying: one more than the slot; zero: nobody's.
+    pub(super) fetching: AtomicU32,
     pub(super) addresses: [SharedAddress; MAX_ADDRESSES],
     pub(super) services: [SharedService; MAX_SERVICES],
 }

@@ -192,6 +192,8 @@ pub(super) struct Received<'a> {
     /// What the words must be that revoke it.
     lease: (&'a AtomicU32, u32),
     answers: Option<(&'a AtomicU32, u32)>,
+    /// Where to say that it is being fetched.
+    fetching: Fetching<'a>,
     /// Files of the lender that are mapped here.
     maps: &'a RefCell<Maps>,
     /// It was to be had, as far as anybody tried.
@@ -203,12 +205,39 @@ pub(super) struct Received<'a> {
 /// The words of an area that revoke loans: by queue pair, and of all answers.
 pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
 
+/// The word of a member that says from whom it is fetching something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetching<'a> {
+    pub(super) word: &'a AtomicU32,
+    /// What it says while that is the lender of a loan.
+    pub(super) from: u32,
+}
+
+impl<'a> Fetching<'a> {
+    fn announce(self) -> Announced<'a> {
+        self.word.store(self.from, Ordering::Relaxed);
+        // Pairs with the fence of whoever revokes: either it sees this, or we see the revocation.
+        fence(Ordering::SeqCst);
+        Announced(self.word)
+    }
+}
+
+/// Takes back what was announced.
+struct Announced<'a>(&'a AtomicU32);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
 impl<'a> Received<'a> {
     /// Reads what follows the meta data of the record of a loan; `None` if it is none.
     pub(super) fn read(
         lender: LenderProcess,
         maps: &'a RefCell<Maps>,
         words: Words<'a>,
+        fetching: Fetching<'a>,
         bytes: &'a [u8],
     ) -> Option<Self> {
         let (terms, rest) = bytes.split_at_checked(TERMS)?;
@@ -242,6 +271,7 @@ impl<'a> Received<'a> {
             headers,
             lease: (&words.0[word_of(bth.dest_qp)], word(8)?),
             answers: if op.is_response() { Some((words.1, word(12)?)) } else { None },
+            fetching,
             maps,
             is_good: Cell::new(true),
             is_mapped: Cell::new(false),
@@ -294,18 +324,18 @@ impl<'a> Received<'a> {
 
 impl Source for Received<'_> {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        // Whoever revokes it from now on waits until the copy is made.
+        let _announced = self.fetching.announce();
+        !self.is_revoked() && self.copy(offset, landing) && !self.is_revoked()
+    }
+}
+
+impl Received<'_> {
+    fn copy(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         let part = self.part(offset, landing.len());
-        if self.is_revoked() {
-            return false;
-        }
-        let mut maps = self.maps.borrow_mut();
-        if maps.fetch(&self.lender, part.as_slice(), landing) {
+        if self.maps.borrow_mut().fetch(&self.lender, part.as_slice(), landing) {
             self.is_mapped.set(true);
-            return !self.is_revoked();
-        }
-        if maps.are_gone(&self.lender, part.as_slice()) {
-            self.is_good.set(false);
-            return false;
+            return true;
         }
         let witness = Extent { at: self.lender.witness.0, len: 8, file: None };
         let mut word = [0; 8];
@@ -316,7 +346,7 @@ impl Source for Received<'_> {
         let is_read = sys::read_process(self.lender.pid, extents, Some(landing), &mut word)
             && u64::from_ne_bytes(word) == self.lender.witness.1;
         self.is_good.set(self.is_good.get() && is_read);
-        is_read && !self.is_revoked()
+        is_read
     }
 }
 
@@ -351,7 +381,9 @@ mod tests {
             bytes.extend(&tail);
             let (words, lender) = (words(), LenderProcess { pid: 0, witness: (0, 0) });
             let (maps, words) = (RefCell::default(), (&words.0, &words.1));
-            if let Some(loan) = Received::read(lender, &maps, words, &bytes) {
+            let word = AtomicU32::new(0);
+            let fetching = Fetching { word: &word, from: 1 };
+            if let Some(loan) = Received::read(lender, &maps, words, fetching, &bytes) {
                 let part = loan.part(from, 3000);
                 let len: usize = part.as_slice().iter().map(|extent| extent.len).sum();
                 prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));

@@ -524,6 +524,7 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
 /// Empties the area of a slot whose byte the caller holds.
 fn empty(area: &Slot) {
     area.sleeping.store(0, Ordering::Relaxed);
+    area.fetching.store(0, Ordering::Relaxed);
     area.wants_icrc.store(0, Ordering::Relaxed);
     area.address_count.store(0, Ordering::Relaxed);
     area.service_count.store(0, Ordering::Relaxed);

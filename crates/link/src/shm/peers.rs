@@ -422,7 +422,9 @@ impl Peers {
                         Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
                         Some(Content::Lent(meta, bytes)) => {
                             let words = self.member.words_of(incoming.from);
-                            match Received::read(incoming.lender, &incoming.maps, words, bytes) {
+                            let fetching = self.member.fetching_from(incoming.from);
+                            let (lender, maps) = (incoming.lender, &incoming.maps);
+                            match Received::read(lender, maps, words, fetching, bytes) {
                                 Some(loan) => {
                                     sink(&loan.train(meta), false);
                                     self.counters.fetched += 1;

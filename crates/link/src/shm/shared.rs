@@ -126,12 +126,6 @@ impl Maps {
             })
     }
 
-    /// Whether some memory was in files that are not to be had any more: then something else may be
-    /// at its addresses.
-    pub(super) fn are_gone(&mut self, process: &LenderProcess, parts: &[Extent]) -> bool {
-        parts.iter().any(|part| part.file.is_some() && !self.open(process, part))
-    }
-
     /// Maps what some memory is in, unless it is. False: it cannot be.
     fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
         let Some(place) = part.file else { return false };

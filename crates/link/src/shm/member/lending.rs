@@ -10,9 +10,12 @@ use feroce_wire::Qpn;
 
 use super::Member;
 use crate::shm::layout::Slot;
-use crate::shm::loan::{LenderProcess, Words, word_of};
+use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
 use crate::sys;
+
+/// How often a processor is offered to somebody who copies from here.
+const MOST_YIELDS: u32 = 10_000;
 
 /// What others need who fetch from the memory of a member.
 impl Member {
@@ -27,6 +30,11 @@ impl Member {
     pub(in crate::shm) fn words_of(&self, slot: u8) -> Words<'_> {
         let area = self.area(slot);
         (&area.leases, &area.answers)
+    }
+
+    /// Where this member says that it fetches from the one in a slot.
+    pub(in crate::shm) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
+        Fetching { word: &self.area(self.slot).fetching, from: u32::from(slot) + 1 }
     }
 
     /// Memory of this process that others can map.
@@ -62,8 +70,23 @@ impl Member {
     fn revoke(&self, word: &AtomicU32) {
         self.revoked.fetch_add(1, Ordering::Relaxed);
         word.fetch_add(1, Ordering::Release);
-        // Whatever is written to the memory afterwards is seen after this.
+        // Whatever is written to the memory afterwards is seen after this. Pairs with the fence of
+        // those who fetch: either they see that it is revoked, or we see that they are at it.
         fence(Ordering::SeqCst);
+        self.others().for_each(|(slot, _)| self.let_finish(slot));
+    }
+
+    /// Waits until the member in a slot has copied what it is copying from here, for it would go on
+    /// with whatever comes to be at the same addresses. One that is stopped may never say that it
+    /// has, but a copy by the kernel is made whole before it stops.
+    fn let_finish(&self, slot: u8) {
+        let Fetching { from, .. } = self.fetching_from(self.slot);
+        for _ in 0..MOST_YIELDS {
+            if self.area(slot).fetching.load(Ordering::Acquire) != from {
+                break;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 
