@@ -86,6 +86,22 @@ pub(crate) const fn byte_flips(after: usize) -> [u32; 256] {
     table
 }
 
+/// CRC bits that must flip before a byte with `before` others in front of it, to have the effect
+/// of each value flipped into that byte.
+pub(crate) const fn byte_flips_before(before: usize) -> [u32; 256] {
+    let mut table = byte_flips(0);
+    let mut byte = 0;
+    while byte < table.len() {
+        let mut bits = 0;
+        while bits < 8 * (before + 1) {
+            table[byte] = div_x(table[byte]);
+            bits += 1;
+        }
+        byte += 1;
+    }
+    table
+}
+
 /// The two bytes whose flip, with `after` bytes behind them, flips exactly the bits `crc`;
 /// `None` if no two bytes do, or if `after` is longer than any datagram.
 pub(crate) fn crc_to_id(crc: u32, after: usize) -> Option<u16> {
@@ -129,6 +145,23 @@ mod tests {
             assert_eq!(crc_to_id(flips ^ 0x10, 298 - at), None);
         }
         assert_eq!(crc_to_id(0, 65_536), None);
+    }
+
+    #[test]
+    fn a_byte_can_be_flipped_before_it_comes() {
+        for at in [0, 4, 11] {
+            let table = byte_flips_before(at);
+            for flipped in [1, 0x80, 0xa5, 0xff] {
+                let (message, mut other) = ([0x5a; 20], [0x5a; 20]);
+                other[at] ^= flipped;
+                let mut hasher =
+                    crc32fast::Hasher::new_with_initial(7 ^ table[usize::from(flipped)]);
+                hasher.update(&message);
+                let mut expected = crc32fast::Hasher::new_with_initial(7);
+                expected.update(&other);
+                assert_eq!(hasher.finalize(), expected.finalize(), "{flipped:#x} at {at}");
+            }
+        }
     }
 
     /// One CRC in 2^16 is that of some identification.

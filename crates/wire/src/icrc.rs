@@ -21,8 +21,9 @@ const NO_LRH: u32 = 0x2144_df1c;
 /// header has no options.
 const AFTER_ID: u8 = 22;
 
-/// Up to this length, to copy a packet costs less than to feed it to the CRC in two pieces.
-const SHORT: usize = 64;
+/// The byte of the base transport header that the ICRC does not cover: FECN, BECN and six reserved
+/// bits.
+const BTH_ECN_AT: usize = 4;
 
 mod mask {
     use crate::field::Field;
@@ -40,9 +41,6 @@ mod mask {
     pub(super) const IPV6_HOP_LIMIT: Field<7, 1> = Field;
 
     pub(super) const UDP_CHECKSUM: Field<6, 2> = Field;
-
-    /// FECN, BECN and six reserved bits.
-    pub(super) const BTH_ECN: Field<4, 1> = Field;
 }
 
 /// ICRC of a RoCEv2 packet over IPv4.
@@ -173,17 +171,7 @@ impl IcrcPrefix {
     /// The ICRC of the packet with these bytes from the base transport header to the padding.
     #[inline]
     pub fn icrc(&self, transport: &[u8]) -> u32 {
-        let mut short = [0; SHORT];
-        let Some(copy) = short.get_mut(..transport.len()) else {
-            return self.begin(transport).finish();
-        };
-        copy.copy_from_slice(transport);
-        if let Some(bth) = copy.first_chunk_mut::<{ Bth::LEN }>() {
-            mask::BTH_ECN.put(bth, [0xff]);
-        }
-        let mut hasher = Hasher::new_with_initial(self.crc);
-        hasher.update(copy);
-        hasher.finalize()
+        self.begin(transport).finish()
     }
 
     /// As [`icrc`](Self::icrc), in the bytes that end the packet.
@@ -212,15 +200,10 @@ impl IcrcPrefix {
     /// header.
     #[inline]
     pub fn begin(&self, head: &[u8]) -> IcrcDigest {
-        let mut hasher = Hasher::new_with_initial(self.crc);
-        if let Some((bth, rest)) = head.split_first_chunk::<{ Bth::LEN }>() {
-            let mut bth = *bth;
-            mask::BTH_ECN.put(&mut bth, [0xff]);
-            hasher.update(&bth);
-            hasher.update(rest);
-        } else {
-            hasher.update(head);
-        }
+        // The packet is fed as it is: what ones in place of the byte would flip is flipped before.
+        let hidden = head.first_chunk::<{ Bth::LEN }>().map_or(0, |bth| !bth[BTH_ECN_AT]);
+        let mut hasher = Hasher::new_with_initial(self.crc ^ BTH_ECN[usize::from(hidden)]);
+        hasher.update(head);
         IcrcDigest { hasher }
     }
 
@@ -264,6 +247,9 @@ impl IcrcDigest {
 static ID_HIGH: [u32; 256] = gf2::byte_flips(AFTER_ID as usize + 1);
 /// The same for the second byte.
 static ID_LOW: [u32; 256] = gf2::byte_flips(AFTER_ID as usize);
+/// What to flip in the CRC of everything before the base transport header, instead of flipping each
+/// value into its byte that is not covered.
+static BTH_ECN: [u32; 256] = gf2::byte_flips_before(BTH_ECN_AT);
 
 fn masked_ipv6(header: &[u8; Ipv6::LEN]) -> [u8; Ipv6::LEN] {
     let mut header = *header;
