@@ -311,9 +311,9 @@ impl Cq {
     #[inline]
     pub(crate) fn push(&mut self, cqe: Cqe) -> bool {
         let wakes_all = cqe.solicited || cqe.status != WcStatus::Success;
-        if self.ring.push(cqe).is_err() {
-            return false;
-        }
+        let Some(slot) = self.ring.vacant() else { return false };
+        slot.stage(cqe);
+        self.ring.publish();
         // A solicited entry satisfies both kinds of waiters, any other only `Next`.
         let reason = if wakes_all { Notify::Solicited } else { Notify::Next };
         self.fresh = Some(self.fresh.map_or(reason, |old| old.min(reason)));

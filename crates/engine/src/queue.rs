@@ -182,7 +182,8 @@ impl SendQueue {
             return Err(PostError::BadState(state));
         }
         self.check(&wr)?;
-        self.ring.stage(wr).map_err(|_| PostError::QueueFull)
+        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        Ok(())
     }
 
     /// Hands everything staged to the engine. True: the engine has to be driven for it.
@@ -305,7 +306,8 @@ impl RecvQueue {
         if wr.sges.as_slice().len() > self.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        self.ring.stage(wr).map_err(|_| PostError::QueueFull)
+        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        Ok(())
     }
 
     /// Makes everything staged available. True: the engine has to be driven, because the queue

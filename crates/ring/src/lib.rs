@@ -37,4 +37,4 @@ pub use bytes::{
     ByteConsumer, ByteProducer, Corrupt, MAX_BYTES, RingMemory, fall_asleep, must_wake,
 };
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
-pub use spsc::{Consumer, MAX_CAPACITY, Producer, spsc};
+pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc};

@@ -179,15 +179,22 @@ impl<T> Producer<T> {
     /// Gives the item back if the ring is full.
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
-        let capacity = self.shared.capacity;
-        if capacity.distance(self.head, self.tail) == capacity.0 && self.free() == 0 {
-            return Err(item);
+        match self.vacant() {
+            Some(slot) => {
+                slot.stage(item);
+                Ok(())
+            }
+            None => Err(item),
         }
-        // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
-        // half; there is one producer, so it is the one writer.
-        unsafe { self.shared.slots.write(capacity.slot(self.tail), item) };
-        self.tail = capacity.forward(self.tail, 1);
-        Ok(())
+    }
+
+    /// The slot for the next item, if the ring is not full. Whoever needs nothing back if it is
+    /// full stages large items this way, which copies them once.
+    #[inline]
+    pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+        let capacity = self.shared.capacity;
+        let is_full = capacity.distance(self.head, self.tail) == capacity.0 && self.free() == 0;
+        (!is_full).then_some(Vacant { producer: self })
     }
 
     /// Shows everything staged to the consumer, with one store.
@@ -246,6 +253,28 @@ impl<T> Producer<T> {
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Acquire)
+    }
+}
+
+/// A free slot of a ring. Made by [`Producer::vacant`].
+///
+/// # Invariant
+///
+/// `tail` of the producer is within the capacity of `head`.
+#[derive(Debug)]
+pub struct Vacant<'a, T> {
+    producer: &'a mut Producer<T>,
+}
+
+impl<T> Vacant<'_, T> {
+    /// Puts an item in without showing it to the consumer yet.
+    #[inline]
+    pub fn stage(self, item: T) {
+        let Producer { shared, tail, .. } = self.producer;
+        // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
+        // half; there is one producer, so it is the one writer.
+        unsafe { shared.slots.write(shared.capacity.slot(*tail), item) };
+        *tail = shared.capacity.forward(*tail, 1);
     }
 }
 
@@ -308,18 +337,18 @@ impl<T> Consumer<T> {
         Some(item)
     }
 
-    /// Drops the oldest item without moving it. False if there is none. Its slot is free for the
-    /// producer once this returns.
+    /// Takes out the oldest item without moving it: gives what `look` makes of it, and drops it
+    /// where it is. Its slot is free for the producer once this returns.
     #[inline]
-    pub fn discard(&mut self) -> bool {
-        let Some(slot) = self.find(0) else {
-            return false;
-        };
+    pub fn pop_with<R>(&mut self, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let slot = self.find(0)?;
+        // SAFETY: the slot is full and held by this half.
+        let seen = look(unsafe { self.shared.slots.get(slot) });
         self.head = self.shared.capacity.forward(self.head, 1);
         let _given_up = GiveUp { head: &self.shared.head, to: self.head };
         // SAFETY: the slot is full and held by this half; it is given up when this returns.
         unsafe { self.shared.slots.discard(slot) };
-        true
+        Some(seen)
     }
 
     /// How many items are published and not removed.

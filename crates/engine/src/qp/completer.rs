@@ -11,7 +11,7 @@ use crate::counters::Drop;
 use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::AsyncEvent;
 use crate::hca::Core;
-use crate::wr::{Data, SendFlags, SendOp};
+use crate::wr::{Data, SendFlags, SendOp, SendWr};
 
 impl Qp {
     /// A response packet arrived: `rest` is what follows the BTH, without padding.
@@ -340,13 +340,15 @@ impl Qp {
                 }
             }
             self.req.window.retire();
-            let Some(wr) = self.sq.peek(0) else { break };
-            let signalled = wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all;
-            let (wr_id, opcode) = (wr.wr_id, opcode_of(&wr.op));
-            let fetched = if wr.op.is_fetch() { flight.len } else { 0 };
+            let all = self.init.sq_sig_all;
+            let look = |wr: &SendWr| {
+                let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
+                signalled.then(|| (wr.wr_id, opcode_of(&wr.op), wr.op.is_fetch()))
+            };
             // First make room, then tell: whoever polls the completion may post at once.
-            self.sq.discard();
-            if signalled {
+            let Some(report) = self.sq.pop_with(look) else { break };
+            if let Some((wr_id, opcode, is_fetch)) = report {
+                let fetched = if is_fetch { flight.len } else { 0 };
                 let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
                 self.report_send(core, Cqe { byte_len: fetched, ..cqe });
             }
