@@ -73,6 +73,33 @@ impl Prefixes {
     }
 }
 
+/// The prefixes of the packets of one train, which mostly are all of one length.
+struct OfTrain<'a> {
+    prefixes: &'a mut Prefixes,
+    /// What was asked for last, and the answer.
+    key: PrefixKey,
+    prefix: IcrcPrefix,
+}
+
+impl<'a> OfTrain<'a> {
+    /// `key` is that of its first packet.
+    #[inline]
+    fn new(prefixes: &'a mut Prefixes, key: PrefixKey) -> Self {
+        let prefix = prefixes.get(key);
+        Self { prefixes, key, prefix }
+    }
+
+    /// The prefix for packets of `len` bytes.
+    #[inline]
+    fn get(&mut self, len: usize) -> IcrcPrefix {
+        if self.key.4 != len {
+            self.key.4 = len;
+            self.prefix = self.prefixes.get(self.key);
+        }
+        self.prefix
+    }
+}
+
 /// Emits packets with their ICRCs.
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
@@ -100,17 +127,15 @@ impl Sealer {
     /// Writes the packets of a train one after the other, each with its ICRC for identification
     /// 0, 1, 2 and so on, and returns the length.
     pub(crate) fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
-        let (src, dst) = (train.path.src, train.path.dst);
-        let (mut at, mut last) = (0, None);
+        let (src, dst, len) = (train.path.src, train.path.dst, train.packet_len(0));
+        let key = (Framing::RoceV2, src, dst, udp_sport, len);
+        let mut prefixes = OfTrain::new(&mut self.prefixes, key);
+        let mut at = 0;
         for i in 0..train.count {
             let len = train.emit(i, &mut out[at..]);
-            let prefix = match last {
-                Some((known, prefix)) if known == len => prefix,
-                _ => self.prefixes.get((Framing::RoceV2, src, dst, udp_sport, len)),
-            };
-            last = Some((len, prefix));
+            let prefix = prefixes.get(len).with_ipv4_id(i as u16);
             let (packet, rest) = out[at..].split_at_mut(len);
-            rest[..ICRC_LEN].copy_from_slice(&prefix.with_ipv4_id(i as u16).seal(packet));
+            rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
             at += len + ICRC_LEN;
         }
         at
@@ -204,27 +229,27 @@ impl Checker {
         vec![("rx_icrc_encapsulated", self.bad)]
     }
 
-    /// Whether packet `index` of a train, ICRC included, is undamaged.
-    fn is_good(&mut self, meta: &RxMeta, packet: &[u8], index: u16, ids: &mut Ids) -> bool {
-        let Some((transport, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return false };
-        let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
-        let prefix = self.prefixes.get((framing, src, dst, udp_sport, transport.len()));
-        if !is_ipv4(meta.framing, meta.dst) {
-            return prefix.verify(transport, *icrc);
-        }
-        match (ids.find(&prefix, transport, *icrc, index), self.policy) {
-            (Some(id), IcrcPolicy::Strict) => id < MAX_TRAIN_PACKETS,
-            (found, _) => found.is_some(),
-        }
-    }
-
     /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
     pub(crate) fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let train = RxTrain { trailer: ICRC_LEN, ..*train };
+        let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
+        let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
+        let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
         let mut ids = Ids::default();
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
-            if !self.is_good(&train.meta, packet, i as u16, &mut ids) {
+            let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
+                let prefix = prefixes.get(transport.len());
+                if !is_ipv4 {
+                    return prefix.verify(transport, *icrc);
+                }
+                match (ids.find(&prefix, transport, *icrc, i as u16), policy) {
+                    (Some(id), IcrcPolicy::Strict) => id < MAX_TRAIN_PACKETS,
+                    (found, _) => found.is_some(),
+                }
+            });
+            if !is_good {
                 self.bad += 1;
                 if !good.is_empty() {
                     sink(&part(&train, good.clone()));
