@@ -271,6 +271,13 @@ impl Core {
         !self.outbox.is_empty()
     }
 
+    /// Counts packets that were received, with all their bytes.
+    #[inline]
+    pub(crate) fn count_received(&mut self, packets: u32, bytes: usize) {
+        self.counters.rcvd_pkts += u64::from(packets);
+        self.counters.rcvd_bytes += bytes as u64;
+    }
+
     /// Counts a train that is sent.
     #[inline]
     pub(crate) fn count_sent(&mut self, train: &Train) {

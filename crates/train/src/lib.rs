@@ -24,6 +24,6 @@ mod tx;
 pub use path::{Ecn, Framing, LinkCaps, Path};
 pub use payload::{InlineBytes, Payload};
 pub use run::Run;
-pub use rx::{Lent, RxMeta, RxTrain};
+pub use rx::{Lent, Packets, RxMeta, RxTrain};
 pub use time::Instant;
 pub use tx::{Ext, Lease, Lender, Train, TrainOps};

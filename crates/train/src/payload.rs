@@ -132,7 +132,7 @@ impl Payload {
     #[inline]
     pub(crate) fn packet(&self, i: u32) -> Option<&[u8]> {
         match self {
-            Self::Packets { bytes, len } => bytes.chunks_exact((*len).max(1)).nth(i as usize),
+            Self::Packets { bytes, len } => bytes.get(i as usize * len..)?.get(..*len),
             _ => None,
         }
     }

@@ -92,10 +92,43 @@ impl<'a> RxTrain<'a> {
 
     /// The packets, each from the BTH to the end of the padding.
     #[inline]
-    pub fn packets(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let trailer = self.trailer;
-        self.bytes
-            .chunks(self.stride.max(1))
-            .map(move |p| p.get(..p.len().saturating_sub(trailer)).unwrap_or(&[]))
+    pub fn packets(&self) -> Packets<'a> {
+        Packets { bytes: self.bytes, stride: self.stride.max(1), trailer: self.trailer }
+    }
+}
+
+/// The packets of a received train that were not taken yet.
+#[derive(Clone, Debug, Default)]
+pub struct Packets<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    trailer: usize,
+}
+
+impl<'a> Packets<'a> {
+    /// Takes the next packet if it is as long as `packet` and begins with the same `head` bytes.
+    #[inline]
+    pub fn next_like(&mut self, packet: &[u8], head: usize) -> Option<&'a [u8]> {
+        let mut rest = self.clone();
+        let next = rest.next()?;
+        let is_alike = next.len() == packet.len() && next.get(..head)? == packet.get(..head)?;
+        is_alike.then(|| {
+            *self = rest;
+            next
+        })
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let (packet, rest) = self.bytes.split_at(self.stride.min(self.bytes.len()));
+        self.bytes = rest;
+        Some(packet.get(..packet.len().saturating_sub(self.trailer)).unwrap_or(&[]))
     }
 }

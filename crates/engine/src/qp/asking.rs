@@ -11,7 +11,7 @@ use feroce_wire::Psn;
 use super::requester::Requester;
 use super::{LossPolicy, Qp};
 use crate::hca::Core;
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::SendFlags;
 
 /// Most messages in a row that do not ask, in the largest queue.
 const UNASKED_MOST: usize = 16;
@@ -64,15 +64,21 @@ impl Qp {
         }
     }
 
-    /// Whether the message that is being started asks at its end.
+    /// Whether the message that is being started asks at its end. `takes_receive`: the peer needs a
+    /// receive for it.
     #[inline]
-    pub(super) fn asks_at_end(&mut self, core: &Core, op: &SendOp, flags: SendFlags) -> bool {
+    pub(super) fn asks_at_end(
+        &mut self,
+        core: &Core,
+        takes_receive: bool,
+        flags: SendFlags,
+    ) -> bool {
         let most = (self.sq.capacity() / 4).min(UNASKED_MOST);
         let asks = flags.contains(SendFlags::SIGNALED)
             || self.init.sq_sig_all
             || self.shared.is_streaming()
             || self.req.asking.messages >= most
-            || (op.consumes_receive() && self.req.has_few_credits(FEW_CREDITS))
+            || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
             || !self.may_ask_later(core);
         self.req.asking.messages = if asks { 0 } else { self.req.asking.messages + 1 };
         asks

@@ -31,7 +31,9 @@ impl Qp {
             // Something new in the midst of a message, or a continuation of nothing.
             return Err(Refusal::Invalid);
         }
-        if op.is_send() {
+        if op == Op::WriteOnly {
+            self.execute_write_only(core, request)
+        } else if op.is_send() {
             self.execute_send(core, now, request)
         } else if op.is_write() {
             self.execute_write(core, now, request)
@@ -108,6 +110,25 @@ impl Qp {
             NoReceive::NotReady => Refusal::NotReady,
             NoReceive::BadSrq => Refusal::Invalid,
         })
+    }
+
+    /// A whole write, whose only check is that of its whole range.
+    #[inline]
+    fn execute_write_only(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+        self.require(Access::REMOTE_WRITE)?;
+        let (Reth { va, rkey, len }, data) = Reth::parse(request.body)?;
+        if u64::from(len) > MAX_MESSAGE {
+            return Err(Refusal::Invalid);
+        }
+        let loan = core.mrs.lend_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(len))?;
+        let data = request.payload(data)?;
+        self.check_length(request.op, &data)?;
+        if data.len() != len as usize {
+            return Err(Refusal::Invalid);
+        }
+        data.copy(0, data.len(), &loan)?;
+        self.finish_message(core);
+        Ok(data.packets())
     }
 
     #[inline]

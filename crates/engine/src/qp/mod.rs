@@ -286,7 +286,16 @@ impl Qp {
         }
     }
 
-    /// A packet for a connected queue pair arrived; `rest` is what follows the BTH.
+    /// What can be told of a packet for a connected queue pair by how it begins and where it is
+    /// from.
+    #[inline]
+    pub(crate) fn check(&self, meta: &RxMeta, bth: &Bth, service: Service) -> Result<(), Drop> {
+        self.check_header(bth, service)?;
+        self.check_address(meta)
+    }
+
+    /// A packet for a connected queue pair arrived that passes [`Qp::check`]; `rest` is what
+    /// follows the BTH.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -294,12 +303,13 @@ impl Qp {
         now: Instant,
         meta: &RxMeta,
         bth: &Bth,
-        what: (Service, Op),
+        op: Op,
         rest: Rest<'_>,
     ) -> Result<(), Drop> {
-        let (service, op) = what;
-        self.check_header(bth, service)?;
-        self.check_address(meta)?;
+        // One that came with it may have changed that.
+        if !self.state.receives() {
+            return Err(Drop::BadState);
+        }
         if meta.ecn == Ecn::Congested {
             self.notify_congestion(core, now);
         }

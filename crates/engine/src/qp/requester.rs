@@ -23,6 +23,19 @@ pub(super) enum Blocked {
     Window,
 }
 
+/// A request that can be started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) kind: Kind,
+    /// PSNs that it needs.
+    pub(super) packets: u32,
+    /// Bytes of the message.
+    pub(super) len: u32,
+    /// Whether the peer needs a receive for it.
+    pub(super) takes_receive: bool,
+    pub(super) flags: SendFlags,
+}
+
 /// State of the requester of a reliable queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
@@ -189,25 +202,30 @@ impl Qp {
             self.req.window.start_local(kind);
             return Ok(());
         }
-        let window = &self.req.window;
+        let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
         // A division takes longer than all the rest of this.
         let packets = if len <= pmtu { 1 } else { len.div_ceil(pmtu) as u32 };
+        let (len, takes_receive) = (len as u32, op.consumes_receive());
+        self.start(core, Start { kind, packets, len, takes_receive, flags })
+    }
+
+    /// Gives the next request of the send queue its PSNs, if it need not wait for an answer.
+    #[inline]
+    pub(super) fn start(&mut self, core: &mut Core, request: Start) -> Result<(), Blocked> {
+        let Start { kind, packets, len, takes_receive, flags } = request;
+        let window = &self.req.window;
         if !window.has_psns(packets) {
             return Err(Blocked::NoWork);
         }
         let ssn = self.req.ssn.wrapping_add(1);
         // One request beyond the credits may go: its fate brings new ones.
         let is_limited = |limit: Msn| ssn.diff(limit) > 1;
-        if op.consumes_receive()
-            && self.req.credit_limit.is_some_and(is_limited)
-            && window.has_unacked()
-        {
+        if takes_receive && self.req.credit_limit.is_some_and(is_limited) && window.has_unacked() {
             return Err(Blocked::NoWork);
         }
-        self.req.count_request(op.consumes_receive());
-        let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
-        let asks = self.asks_at_end(core, &op, flags);
-        self.req.window.start(kind, packets, len as u32, asks);
+        self.req.count_request(takes_receive);
+        let asks = self.asks_at_end(core, takes_receive, flags);
+        self.req.window.start(kind, packets, len, asks);
         core.counters.rdma_sends += 1;
         Ok(())
     }

@@ -9,12 +9,14 @@ use alloc::vec;
 use feroce_train::{Instant, LinkCaps, Payload, Train};
 use feroce_wire::{Bth, Opcode};
 
-use super::Qp;
 use super::buffers::gather_into;
-use super::shape::only;
+use super::requester::Start;
+use super::shape::{Only, emit_only};
 use super::window::Kind;
+use super::{Qp, QpState};
 use crate::hca::Core;
-use crate::wr::SendFlags;
+use crate::peer::PACKET_COST;
+use crate::wr::{SendFlags, SendWr};
 
 /// Longest packet in a run. Copying more than that costs more than a train does.
 const SHORT: usize = 256;
@@ -35,16 +37,19 @@ impl Qp {
     ) {
         let window = &self.req.window;
         // What is sent again, paced or a probe goes alone.
-        let is_new = window.cursor == window.flights.len() && self.sq.len() > window.cursor;
+        let is_new = window.cursor == window.flights.len();
+        let may_start = self.state == QpState::Rts && !self.req.halted;
         if let Some(train) = out
             && is_new
+            && may_start
             && self.cc.is_none()
             && !self.req.unanswered
             && train.count == 1
             && caps.max_packets > 1
         {
             let len = train.packet_len(0);
-            if len <= SHORT {
+            let is_short = |wr: &SendWr| wr.data.len() <= len as u64;
+            if len <= SHORT && self.sq.peek(window.cursor).is_some_and(is_short) {
                 self.add_to_run(core, now, caps, train, len);
             }
         }
@@ -59,61 +64,60 @@ impl Qp {
         len: usize,
     ) {
         let Some(peer) = self.peer else { return };
-        let (service, pmtu, pd) = (self.service(), self.pmtu, self.init.pd);
-        let most = caps.packets_of(len).min(MOST);
-        let mut bytes = vec![];
-        let mut count = 1;
-        while count < most && self.start_next(core).is_ok() {
-            let index = self.req.window.cursor;
-            let Some(&flight) = self.req.window.flights.get(index) else { break };
-            let cost = flight.cost(0, 1, pmtu);
-            let is_short = flight.kind == Kind::Acked && flight.packets == 1;
-            if !is_short || core.peers.get(peer).room() < cost {
+        let (service, pd) = (self.service(), self.init.pd);
+        let waiting = self.sq.len() - self.req.window.cursor;
+        let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
+        let room = core.peers.get(peer).room();
+        let (mut count, mut cost) = (1, 0);
+        let mut bytes = vec![0; len * most];
+        let mut packets = bytes.chunks_exact_mut(len);
+        if let Some(first) = packets.next() {
+            train.emit(0, first);
+        }
+        for packet in packets {
+            let (Some(wr), Some((head, rest))) =
+                (self.sq.peek(self.req.window.flights.len()), packet.split_first_chunk_mut())
+            else {
+                break;
+            };
+            // What is not such a message is not started yet; what fails does so when it is alone.
+            let Some(Only { op, payload, body }) = emit_only(wr, rest) else { break };
+            let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);
+            let its_cost = payload as u64 + PACKET_COST;
+            let (data, pad) = body.split_at_mut(payload);
+            if flags.contains(SendFlags::FENCE)
+                || cost + its_cost > room
+                || gather_into(&core.mrs, pd, &wr.data, data).is_err()
+            {
                 break;
             }
-            let Some(wr) = self.sq.peek(index) else { break };
-            let Some((op, ext)) = only(wr, flight.len) else { break };
-            let (ext, payload) = (ext.as_slice(), flight.len as usize);
-            let padded = payload.next_multiple_of(4);
-            if Bth::LEN + ext.len() + padded != len {
+            let (kind, packets, payload) = (Kind::Acked, 1, payload as u32);
+            let request = Start { kind, packets, len: payload, takes_receive, flags };
+            if self.start(core, request).is_err() {
                 break;
             }
-            if bytes.is_empty() {
-                bytes.reserve_exact(len * most as usize);
-                bytes.resize(len, 0);
-                train.emit(0, &mut bytes);
-            }
-            let start = bytes.len();
-            bytes.resize(start + len, 0);
+            let Some(&flight) = self.req.window.flights.back() else { break };
             let bth = Bth {
                 opcode: Opcode::new(service, op),
                 psn: flight.first,
-                solicited: wr.flags.contains(SendFlags::SOLICITED),
-                pad: (padded - payload) as u8,
+                solicited: flags.contains(SendFlags::SOLICITED),
+                pad: pad.len() as u8,
                 ack_req: flight.asks,
                 ..train.bth
             };
-            let (head, rest) = bytes[start..].split_at_mut(Bth::LEN);
-            if let Some(head) = head.first_chunk_mut() {
-                bth.emit(head);
-            }
-            let (ext_out, rest) = rest.split_at_mut(ext.len());
-            ext_out.copy_from_slice(ext);
-            if gather_into(&core.mrs, pd, &wr.data, &mut rest[..payload]).is_err() {
-                // It fails when it is sent alone.
-                bytes.truncate(start);
-                break;
-            }
+            bth.emit(head);
             count += 1;
-            core.peers.get(peer).sent(cost);
-            self.count_asked(flight.asks, cost, flight.end());
+            cost += its_cost;
+            self.count_asked(flight.asks, its_cost, flight.end());
             if self.req.timed.is_none() && flight.asks {
                 self.req.timed = Some((flight.end(), now));
             }
-            self.req.window.sent(1, cost);
+            self.req.window.sent_last(its_cost);
         }
         if count > 1 {
-            train.count = count;
+            core.peers.get(peer).sent(cost);
+            bytes.truncate(len * count);
+            train.count = count as u32;
             train.payload = Payload::Packets { bytes, len };
         }
     }

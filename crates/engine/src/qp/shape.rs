@@ -174,13 +174,44 @@ impl Shape {
     }
 }
 
-/// Opcode and extension headers of a message of one packet with `len` bytes; `None` for other
-/// operations.
+/// A message that is one packet, with all that comes before its payload written.
+pub(super) struct Only<'a> {
+    pub(super) op: Op,
+    /// Bytes of payload.
+    pub(super) payload: usize,
+    /// Where payload and padding go.
+    pub(super) body: &'a mut [u8],
+}
+
+/// Writes the extension headers of a message of one packet to `out`, which is the packet without
+/// its BTH. `None` for other operations, and if the packet would not be as long as that.
 #[inline]
-pub(super) fn only(wr: &SendWr, len: u32) -> Option<(Op, Ext)> {
+pub(super) fn emit_only<'a>(wr: &SendWr, out: &'a mut [u8]) -> Option<Only<'a>> {
+    let len = u32::try_from(wr.data.len()).ok()?;
     let message = message(&wr.op, len)?;
     let [.., op] = *message.ops;
-    Some((op, message.with_end(message.with_start(xrc_ext(wr)))))
+    let mut body = out;
+    if let Dest::Xrc(srqn) = wr.dest {
+        XrcEth { srqn }.emit(take(&mut body)?);
+    }
+    if let Some(reth) = message.start {
+        reth.emit(take(&mut body)?);
+    }
+    match message.end {
+        End::Plain => {}
+        End::Imm(imm) => ImmDt { imm }.emit(take(&mut body)?),
+        End::Inv(rkey) => Ieth { rkey }.emit(take(&mut body)?),
+    }
+    let payload = len as usize;
+    (body.len() == payload.next_multiple_of(4)).then_some(Only { op, payload, body })
+}
+
+/// Splits the next header off.
+#[inline]
+fn take<'a, const N: usize>(out: &mut &'a mut [u8]) -> Option<&'a mut [u8; N]> {
+    let (header, rest) = core::mem::take(out).split_first_chunk_mut()?;
+    *out = rest;
+    Some(header)
 }
 
 /// What every packet of a request carries.

@@ -53,6 +53,12 @@ impl Flight {
         self.packets > 0 && (psn == self.first || self.end().is_after(psn))
     }
 
+    /// What all of it counts against the window of the destination.
+    #[inline]
+    fn whole_cost(&self) -> u64 {
+        u64::from(self.len) + u64::from(self.packets) * PACKET_COST
+    }
+
     /// What packets `from..to` of it count against the window of the destination.
     #[inline]
     pub(crate) fn cost(&self, from: u32, to: u32, pmtu: usize) -> u64 {
@@ -140,6 +146,16 @@ impl Window {
         }
     }
 
+    /// Counts the request that was started last, which is one packet and the only one that was not
+    /// sent, as sent.
+    #[inline]
+    pub(crate) fn sent_last(&mut self, cost: u64) {
+        debug_assert!(self.cursor + 1 == self.flights.len() && self.cursor_packet == 0);
+        self.cursor += 1;
+        self.cost += cost;
+        self.high = self.next;
+    }
+
     /// How many PSNs from `psn` on were asked for at once earlier, if they were.
     pub(crate) fn until_piece_end(&self, psn: Psn) -> Option<u32> {
         let end = self.pieces.iter().find(|end| end.is_after(psn));
@@ -185,6 +201,11 @@ impl Window {
         for (i, flight) in self.flights.iter().enumerate() {
             if !flight.first.is_before(psn) || i > self.cursor {
                 break;
+            }
+            // Most were sent and are acknowledged as a whole.
+            if i < self.cursor && !flight.end().is_after(psn) && !self.una.is_after(flight.first) {
+                freed += flight.whole_cost();
+                continue;
             }
             // Only what lies before the cursor is counted as in flight; after going back, an old
             // acknowledgement may run ahead of it.
