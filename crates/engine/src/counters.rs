@@ -11,7 +11,7 @@ macro_rules! counters {
 
         impl $name {
             /// Every counter by name.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
         }

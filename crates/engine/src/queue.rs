@@ -113,13 +113,16 @@ pub(crate) struct QpShared {
     awaits_answer: AtomicBool,
     /// The consumer posts one request after the other.
     is_streaming: AtomicBool,
+    /// The last request that could be executed at once was.
+    may_pass: AtomicBool,
     bell: Arc<Doorbell>,
 }
 
 impl QpShared {
     pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
-        let (state, no) = (QpState::Reset as u8, || AtomicBool::new(false));
-        Self { state: AtomicU8::new(state), awaits_answer: no(), is_streaming: no(), bell }
+        let no = || AtomicBool::new(false);
+        let state = AtomicU8::new(QpState::Reset as u8);
+        Self { state, awaits_answer: no(), is_streaming: no(), may_pass: no(), bell }
     }
 
     #[inline]
@@ -130,6 +133,11 @@ impl QpShared {
     #[inline]
     pub(crate) fn set_awaits_answer(&self, awaits: bool) {
         self.awaits_answer.store(awaits, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set_may_pass(&self, may: bool) {
+        self.may_pass.store(may, Ordering::Relaxed);
     }
 
     pub(crate) fn set_state(&self, state: QpState) {
@@ -177,13 +185,18 @@ impl SendQueue {
     /// Puts one request into the queue; nothing happens until [`SendQueue::ring`].
     #[inline]
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
-        let state = self.shared.state();
-        if !state.takes_sends() {
-            return Err(PostError::BadState(state));
-        }
         self.check(&wr)?;
         self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
         Ok(())
+    }
+
+    /// Whether a request might be executed at once, by
+    /// [`Engine::pass`](crate::Engine::pass), if it were not posted.
+    #[inline]
+    pub fn may_pass(&self, wr: &SendWr) -> bool {
+        self.shared.may_pass.load(Ordering::Relaxed)
+            && self.ring.len() == 0
+            && self.check(wr).is_ok()
     }
 
     /// Hands everything staged to the engine. True: the engine has to be driven for it.
@@ -216,8 +229,8 @@ impl SendQueue {
         self.ring.len()
     }
 
-    /// Whether the consumer posts one request after the other, without waiting in between. Then
-    /// requests ask for answers, so that there is always one to come.
+    /// Says whether the consumer posts one request after the other, without waiting in between.
+    /// Then requests ask for answers, so that there is always one to come.
     #[inline]
     pub fn set_streaming(&self, is_streaming: bool) {
         self.shared.is_streaming.store(is_streaming, Ordering::Relaxed);
@@ -237,6 +250,10 @@ impl SendQueue {
 
     #[inline]
     fn check(&self, wr: &SendWr) -> Result<(), PostError> {
+        let state = self.shared.state();
+        if !state.takes_sends() {
+            return Err(PostError::BadState(state));
+        }
         if !self.qp_type.supports(&wr.op) {
             return Err(PostError::OpNotSupported);
         }

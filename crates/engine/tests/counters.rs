@@ -28,7 +28,7 @@ fn names(counters: &Counters) -> Vec<&'static str> {
     counters.iter().map(|(name, _)| name).collect()
 }
 
-fn all(counters: &Counters) -> Vec<(&'static str, u64)> {
+fn all(counters: Counters) -> Vec<(&'static str, u64)> {
     counters.iter().collect()
 }
 

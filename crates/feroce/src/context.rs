@@ -344,7 +344,7 @@ impl Context {
     /// What the adapter did so far. Drivers of the kernel count elsewhere.
     pub fn counters(&self) -> Counters {
         match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.control(|s, _| *s.engine.counters()),
+            Adapter::Soft(soft) => soft.driver.control(|s, _| s.engine.counters()),
             Adapter::Hard(_) => Counters::default(),
         }
     }

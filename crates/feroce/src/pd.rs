@@ -16,9 +16,6 @@ use crate::srq::Srq;
 use crate::xrc::Xrcd;
 use crate::{Error, rdma_core};
 
-/// From this length on, memory is worth a descriptor, so that peers can map it.
-const SHAREABLE: usize = 64 << 10;
-
 /// A protection domain: what belongs to it works together and with nothing else.
 ///
 /// ```
@@ -107,10 +104,8 @@ impl Pd {
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
         let shareable = match self.context().adapter() {
-            Adapter::Soft(soft) if len >= SHAREABLE => {
-                soft.member.as_ref().and_then(|member| member.alloc(len).ok())
-            }
-            _ => None,
+            Adapter::Soft(soft) => soft.member.as_ref().and_then(|member| member.alloc(len).ok()),
+            Adapter::Hard(_) => None,
         };
         let region = shareable.map_or_else(|| Region::alloc(len), Ok)?;
         Mr::register(self, region, 0..len, Iova::Natural, access)

@@ -75,6 +75,7 @@ pub trait Link: Send {
     }
 
     /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
+    /// What peers have written to our memory by themselves counts as one more.
     fn receive(
         &mut self,
         now: Instant,
@@ -91,8 +92,9 @@ pub trait Link: Send {
     ///
     /// A carrier that can see by itself what arrives learns here that somebody must be woken, so
     /// that waking costs nothing while everybody is awake. It is woken for as long as nobody calls
-    /// this again.
-    fn arm(&mut self, _now: Instant) -> bool {
+    /// this again. A sleeper that `looks` at its memory whenever it wakes is woken also for what
+    /// peers have written there by themselves, of which there is nothing to receive.
+    fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
         true
     }
 
@@ -153,8 +155,8 @@ macro_rules! forward_to_inner {
             self.inner.wait_fd()
         }
 
-        fn arm(&mut self, now: feroce_train::Instant) -> bool {
-            self.inner.arm(now)
+        fn arm(&mut self, now: feroce_train::Instant, looks: bool) -> bool {
+            self.inner.arm(now, looks)
         }
 
         fn nudge(&mut self) {
@@ -223,8 +225,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).wait_fd()
     }
 
-    fn arm(&mut self, now: Instant) -> bool {
-        (**self).arm(now)
+    fn arm(&mut self, now: Instant, looks: bool) -> bool {
+        (**self).arm(now, looks)
     }
 
     fn nudge(&mut self) {

@@ -65,7 +65,7 @@ fn train_to(src: Gid, dst: Gid, qpn: Qpn, count: u32) -> Train {
 
 /// Sleeps on the link as its owner would, and says whether it was woken within ten seconds.
 fn sleep(host: &mut Host) -> bool {
-    !host.link.arm(NOW) || is_readable(&host.link, 10_000)
+    !host.link.arm(NOW, false) || is_readable(&host.link, 10_000)
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn who_sleeps_is_woken_and_who_is_awake_is_left_alone() {
     let train = train_to(address, address, b.qpn(), 1);
     a.link.send(NOW, &train).expect("sent");
     assert!(!is_readable(&b.link, 0), "it did not say that it sleeps");
-    assert!(!b.link.arm(NOW), "something has come");
+    assert!(!b.link.arm(NOW, false), "something has come");
     assert_eq!(receive(&mut b.link, NOW).len(), 1);
     for _ in 0..3 {
-        assert!(b.link.arm(NOW));
+        assert!(b.link.arm(NOW, false));
         assert!(!is_readable(&b.link, 0));
         a.link.send(NOW, &train).expect("sent");
         a.link.send(NOW, &train).expect("sent");
@@ -244,10 +244,10 @@ fn when_the_receiver_goes_another_takes_its_place() {
     let (mut a, mut b) = (registry.link(address), registry.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     // Whoever has nothing to do sleeps, and has looked before who receives.
-    assert!(a.link.arm(NOW) && b.link.arm(NOW));
+    assert!(a.link.arm(NOW, false) && b.link.arm(NOW, false));
     drop(a);
     assert!(is_readable(&b.link, 10_000), "nobody told");
-    b.link.arm(NOW);
+    b.link.arm(NOW, false);
     assert_eq!(counter(&b.link, "shm_taken_over"), 1);
     let train = train_to(elsewhere, address, b.qpn(), 4);
     other.send(NOW, &train).expect("sent");

@@ -8,6 +8,20 @@ use crate::grant::Registration;
 use crate::table::{Entry, Extent};
 use crate::{Access, AccessError, Grant, Loan, MrTable, PdId, Right};
 
+/// What a key reaches, for whoever lets another process touch it, and sees to it that it stops when
+/// the right ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// Address of the first byte, as operations on the key count.
+    pub iova: u64,
+    /// Where that byte is in this process.
+    pub at: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// What is permitted.
+    pub access: Access,
+}
+
 impl MrTable {
     /// A right of the local adapter to `len` bytes at `addr`, for an element of a scatter or
     /// gather list (IBTA vol1 10.6.3). With `len` 0 the result is empty and nothing is checked,
@@ -99,6 +113,15 @@ impl MrTable {
             locate(extent, va, len)?;
         }
         Ok(())
+    }
+
+    /// All that `rkey` names, if it is an ordinary memory region: what it stands for changes only
+    /// when the registration does.
+    pub fn reach(&self, pd: PdId, rkey: Rkey) -> Option<Reach> {
+        let Some(Entry::Mr(mr)) = self.slots.get(rkey.into()) else { return None };
+        let extent = mr.extent.filter(|_| mr.pd == pd && !mr.fast)?;
+        let at = mr.registration.region().place()?.checked_add(extent.offset as u64)?;
+        Some(Reach { iova: extent.iova, at, len: extent.len, access: extent.access })
     }
 
     /// What `rkey` names for the peer of `qpn`.

@@ -7,7 +7,8 @@ use core::mem;
 use core::sync::atomic::{Ordering, fence};
 
 use crate::{
-    AccessError, Atomic, Bytewise, FetchError, OutOfBounds, Read, Region, Right, Source, Write,
+    AccessError, Atomic, Bytewise, FetchError, Landing, OutOfBounds, Read, Region, Right, Source,
+    Write,
 };
 
 /// One registration of a region. The table holds it while the key lives and every grant holds it
@@ -253,6 +254,17 @@ impl Loan<'_, Read> {
         }
         match self.registration {
             Some(registration) => registration.region().read_at(self.start, out),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Loan<'_, Read> {
+    /// Appends the bytes to a landing, or as many as that has room for.
+    #[inline]
+    pub fn land(&self, landing: &mut Landing<'_>) -> Result<(), OutOfBounds> {
+        match self.registration {
+            Some(registration) => registration.region().land(self.start, self.len, landing),
             None => Ok(()),
         }
     }

@@ -56,6 +56,7 @@ mod table;
 mod window;
 
 pub use access::{Access, Atomic, Bytewise, PdId, Read, Right, Write};
+pub use check::Reach;
 pub use error::{
     AccessError, BindError, DeregError, FetchError, InvalidAccess, OutOfBounds, OutOfMemory,
     RegError,

@@ -189,6 +189,21 @@ impl Region {
         Ok(())
     }
 
+    /// Appends `len` bytes at `offset` to a landing, or as many as that has room for.
+    pub(crate) fn land(
+        &self,
+        offset: usize,
+        len: usize,
+        landing: &mut Landing<'_>,
+    ) -> Result<(), OutOfBounds> {
+        match self.pointer(offset, len)? {
+            // SAFETY: `pointer` gave `len` bytes of this region; its invariant holds.
+            Some(src) => unsafe { landing.put_raw(src, len) },
+            None => landing.put_zeros(len),
+        }
+        Ok(())
+    }
+
     /// Reads the word at `offset`, with acquire ordering.
     pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
         Ok(self.word(offset)?.map_or(0, |word| word.load(Ordering::Acquire)))
@@ -323,6 +338,16 @@ impl Landing<'_> {
         // SAFETY: as above; the slice has room for them.
         unsafe { ptr::copy(from.wrapping_add(in_head), place.as_mut_ptr(), in_tail) };
         self.filled += in_tail;
+    }
+
+    /// Appends zeros, as many as there is room for.
+    fn put_zeros(&mut self, mut len: usize) {
+        const ZEROS: [u8; 256] = [0; 256];
+        while len > 0 && self.filled < self.len() {
+            let some = len.min(ZEROS.len());
+            self.put(&ZEROS[..some]);
+            len -= some;
+        }
     }
 
     /// The two pieces, as addresses and lengths, for whoever can write to both at once: that may

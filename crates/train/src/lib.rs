@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+mod lender;
 mod path;
 mod payload;
 mod run;
@@ -21,9 +22,10 @@ mod rx;
 mod time;
 mod tx;
 
+pub use lender::{Lease, Lender, Way};
 pub use path::{Ecn, Framing, LinkCaps, Path};
 pub use payload::{InlineBytes, Payload};
 pub use run::Run;
 pub use rx::{Lent, Packets, RxMeta, RxTrain};
 pub use time::Instant;
-pub use tx::{Ext, Lease, Lender, Train, TrainOps};
+pub use tx::{Ext, Train, TrainOps};

@@ -1,8 +1,8 @@
 //! Trains that an engine wants sent.
 
-use feroce_wire::{Bth, BthView, Opcode, Qpn};
+use feroce_wire::{Bth, BthView, Opcode};
 
-use crate::{Path, Payload};
+use crate::{Lease, Path, Payload};
 
 /// Extension headers of one packet, as bytes: whatever follows the BTH before the payload.
 #[derive(Clone, Copy, Debug)]
@@ -96,25 +96,6 @@ pub struct Train {
     /// The payload stays as it is until the peer has answered, unless the engine revokes that: a
     /// link may let the peer fetch it, as long as this is still the newest lease.
     pub lease: Option<Lease>,
-}
-
-/// How often a [`Lender`] had revoked something when payload was offered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lease(pub u32);
-
-/// Somebody who lets peers fetch payload from registered memory.
-///
-/// Whoever fetched something looks afterwards whether it was revoked meanwhile, and then treats it
-/// as lost. Both calls therefore come before anybody hears that memory may be used otherwise.
-pub trait Lender: core::fmt::Debug + Send + Sync {
-    /// The newest lease: every revocation makes another.
-    fn lease(&self) -> Lease;
-
-    /// What was lent to the queue pair `peer` must not be fetched any more: requests are given up.
-    fn revoke_from(&self, peer: Qpn);
-
-    /// What was lent in answers must not be fetched any more: a right to memory has ended.
-    fn revoke_answers(&self);
 }
 
 impl Train {

@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the program gives a chain of requests that ends with NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: a request of the program for this queue pair.
-            posted = unsafe { request(wr, qp) }.and_then(|wr| side.stage(wr));
+            posted = unsafe { request(wr, qp) }.and_then(|wr| side.begin(wr));
             if posted.is_err() {
                 break;
             }

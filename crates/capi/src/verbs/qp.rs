@@ -90,6 +90,16 @@ impl SendSide {
         }
         Ok(())
     }
+
+    /// The same for a request that may be executed before it is handed over.
+    #[inline]
+    pub(crate) fn begin(&mut self, wr: SendWr) -> Result<(), Fault> {
+        match &mut self.sender {
+            Some(sender) if !lint::is_on() => Ok(sender.begin(wr)?),
+            // Lint hears of a request before it can complete.
+            _ => self.stage(wr),
+        }
+    }
 }
 
 /// What a queue pair is made from, whichever call makes it.

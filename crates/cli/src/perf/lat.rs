@@ -18,6 +18,9 @@ const OVERDUE: Duration = Duration::from_secs(5);
 /// One in so many sends of a ping-pong reports, if nobody says otherwise.
 const SIGNAL_EVERY: u32 = 16;
 
+/// Most looks at memory between two polls.
+const MOST_LOOKS: u32 = 64;
+
 /// One side of the exchange.
 struct Player<'a> {
     end: &'a mut End,
@@ -30,6 +33,8 @@ struct Player<'a> {
     outstanding: u64,
     /// The message that is expected, for writes: its last byte.
     mark: u8,
+    /// How often to look for it between polls.
+    looks: u32,
     idle: Idle,
 }
 
@@ -49,7 +54,7 @@ impl<'a> Player<'a> {
         };
         let every = u64::from(every.min(end.spec.tx_depth));
         let idle = Idle::default();
-        Self { end, side, size, every, posted: 0, outstanding: 0, mark: 0, idle }
+        Self { end, side, size, every, posted: 0, outstanding: 0, mark: 0, looks: 2, idle }
     }
 
     /// Sends one message. Where every one reports, its completion is waited for before anything
@@ -84,10 +89,15 @@ impl<'a> Player<'a> {
                 Ok(true)
             }
             Op::Write => {
-                let mut byte = [0];
-                self.end.mr.read_at(self.end.in_at(0) + self.size - 1, &mut byte)?;
-                if byte[0] == self.mark {
-                    return Ok(true);
+                let last = self.end.in_at(0) + self.size - 1;
+                for look in 0..self.looks {
+                    let mut byte = [0];
+                    self.end.mr.read_at(last, &mut byte)?;
+                    if byte[0] == self.mark {
+                        // What comes while nobody polls need not be polled for as often.
+                        self.looks = if look > 0 { MOST_LOOKS } else { (self.looks / 2).max(2) };
+                        return Ok(true);
+                    }
                 }
                 self.reap()?;
                 Ok(false)

@@ -75,6 +75,7 @@ impl Engine {
         }
         if self.core.gids[at] != gid {
             self.core.gids[at] = gid;
+            self.core.revoke_answers();
             self.core.event(AsyncEvent::GidChange { index, gid });
         }
     }
@@ -83,6 +84,7 @@ impl Engine {
     /// index they were given; where there is no key any more, nothing passes.
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
         self.core.config.pkeys = pkeys.to_vec();
+        self.core.revoke_answers();
         self.qps.iter_mut().for_each(|qp| qp.follow_pkey(&self.core));
         self.core.event(AsyncEvent::PkeyChange);
     }

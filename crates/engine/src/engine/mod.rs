@@ -71,8 +71,10 @@ impl Engine {
     }
 
     /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.core.counters
+    pub fn counters(&self) -> Counters {
+        let counters = self.core.counters;
+        let passed = self.core.lender.as_ref().map_or(0, |lender| lender.passed());
+        Counters { rdma_recvs: counters.rdma_recvs + passed, ..counters }
     }
 
     /// Packets dropped so far.

@@ -7,6 +7,7 @@ use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
 use feroce_wire::Qpn;
 
 use super::Engine;
+use crate::wr::SendWr;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
 const LOOPBACK_BURST: u32 = 64;
@@ -82,6 +83,18 @@ impl Engine {
         for qp in self.qps.iter_mut() {
             qp.take_leave(&mut self.core);
         }
+    }
+
+    /// Executes a request of a queue pair at once, instead of its being posted, where a process of
+    /// this host has opened its memory to us and nothing is under way. False: it must be posted.
+    /// The time is asked for only if a completion has to say it.
+    #[inline]
+    pub fn pass(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
+        let has_passed = self.qps.get(qpn).is_some_and(|qp| qp.pass(&mut self.core, now, wr));
+        if has_passed {
+            self.finish();
+        }
+        has_passed
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.

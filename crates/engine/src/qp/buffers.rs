@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use feroce_mem::{FetchError, Grant, Loan, MrTable, PdId, Read, Write};
+use feroce_mem::{FetchError, Grant, Landing, Loan, MrTable, PdId, Read, Source, Write};
 use feroce_train::Payload;
 
 use super::body::Body;
@@ -66,6 +66,40 @@ pub(super) fn gather_into(
         rest = later;
     }
     Ok(())
+}
+
+/// The data of a work request, to be copied in one go.
+#[derive(Debug)]
+pub(super) struct Outgoing<'a> {
+    pub(super) mrs: &'a MrTable,
+    pub(super) pd: PdId,
+    pub(super) data: &'a Data,
+}
+
+impl Source for Outgoing<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let sges = match self.data {
+            Data::Inline(bytes) => {
+                let bytes = bytes.as_slice().get(offset..).unwrap_or_default();
+                landing.put(bytes);
+                return bytes.len() >= landing.len();
+            }
+            Data::Sges(sges) => sges.as_slice(),
+        };
+        let lend = |piece: &Piece<'_>| {
+            let addr = piece.addr?;
+            self.mrs.lend_local::<Read>(self.pd, piece.sge.lkey, addr, piece.len).ok()
+        };
+        let len = landing.len();
+        let pieces = || Pieces::new(sges, offset as u64, len);
+        if let [_] = sges {
+            let loan = pieces().next().as_ref().and_then(lend);
+            return loan.is_some_and(|loan| loan.land(landing).is_ok());
+        }
+        // All rights are checked before the first byte is copied.
+        pieces().all(|piece| lend(&piece).is_some())
+            && pieces().all(|piece| lend(&piece).is_some_and(|loan| loan.land(landing).is_ok()))
+    }
 }
 
 /// Why received bytes could not be placed.

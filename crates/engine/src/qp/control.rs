@@ -53,6 +53,10 @@ impl Qp {
 
     /// Takes over the attributes that are given.
     fn apply(&mut self, core: &mut Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        if self.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
+            // The peer may have had more rights, or may be another.
+            core.revoke_answers();
+        }
         if let Some(av) = &attr.av {
             let remote = attr.dest_qpn.unwrap_or_else(|| self.dest_qpn());
             let path = core.path(av, entropy(self.qpn, remote)).ok_or(ModifyQpError::BadValue(
@@ -170,6 +174,7 @@ impl Qp {
         if was != QpState::Err {
             self.take_leave(core);
             self.set_state(QpState::Err);
+            core.revoke_answers();
             self.stop_requester(core);
             self.rsp.replies.clear();
             self.rsp.inbound = None;

@@ -172,6 +172,7 @@ impl Qp {
             if imm.is_some() {
                 self.finish_write_imm(core, now, request.solicited, imm, len);
             }
+            self.open_door(core, rkey);
             self.finish_message(core);
         } else {
             let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);

@@ -184,6 +184,11 @@ impl Qp {
         if is_fenced {
             return Err(Blocked::NoWork);
         }
+        if index == 0 && self.pass_oldest(core) {
+            self.req.window.start_local(Kind::Local);
+            self.req.window.cursor += 1;
+            return Ok(());
+        }
         if op.is_local() {
             let kind = match self.execute_local(core, &op) {
                 Ok(()) => Kind::Local,

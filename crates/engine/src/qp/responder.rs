@@ -5,6 +5,7 @@ use feroce_train::{Instant, Lent};
 use feroce_wire::{Bth, Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
 use super::body::{Body, Rest};
+use super::door::Opened;
 use super::receive::Receive;
 use super::replay::{Memory, Remembered, Replay};
 use super::replies::{Replies, Reply};
@@ -42,6 +43,7 @@ pub(crate) struct Responder {
     pub(super) established: bool,
     pub(super) replies: Replies,
     pub(super) replay: Replay,
+    pub(super) opened: Opened,
 }
 
 impl Responder {

@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use feroce_engine::{AsyncEvent, Engine, Event};
+use feroce_engine::{AsyncEvent, Engine, Event, SendWr};
 use feroce_link::Link;
 use feroce_ring::DoorbellSet;
 use feroce_train::{Instant, Train};
+use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -312,6 +313,21 @@ impl Driver {
         }
     }
 
+    /// Executes a request at once, if [`Engine::pass`] does and nobody has the lock.
+    #[inline]
+    pub(crate) fn pass(&self, qpn: Qpn, wr: &SendWr) -> bool {
+        let Some(mut state) = self.try_lock() else { return false };
+        let has_passed = state.engine.pass(|| self.now(), qpn, wr);
+        state.tell();
+        drop(state);
+        // As whoever leaves the lock does.
+        fence(Ordering::SeqCst);
+        if self.doorbells.is_rung() {
+            self.kick();
+        }
+        has_passed
+    }
+
     /// Takes what has arrived, unless somebody else is about to. Gives way to others if that has
     /// led to nothing for a while.
     #[inline]
@@ -336,7 +352,7 @@ impl Driver {
                 }
             };
             // Whoever has the link looks at it.
-            let arm = || self.try_lock().is_none_or(|mut state| state.link.arm(now));
+            let arm = || self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
             self.patience.lose(&self.clock, nudge, arm);
         }
     }

@@ -61,7 +61,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         }
         let mut state = driver.lock();
         let deadline = state.deadline(now);
-        let may_sleep = state.link.arm(now);
+        let may_sleep = state.link.arm(now, false);
         // Said under the lock, so that whoever sets an earlier deadline later sees it.
         driver.planned.store(deadline.map_or(NEVER, |at| at.as_nanos()), Ordering::Relaxed);
         let acks_wait = state.engine.has_waiting_acks();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
+use feroce_wire::Qpn;
 
 use super::QpHandle;
 use crate::driver::Driver;
@@ -50,12 +51,14 @@ struct SoftSender {
     gathered: usize,
     /// When the consumer had last polled in vain by then.
     polled_at: u64,
+    qpn: Qpn,
     driver: Arc<Driver>,
 }
 
 impl Sender {
     pub(super) fn soft(queue: SendQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
-        let side = SendSide::Soft(SoftSender { queue, gathered: 0, polled_at: 0, driver });
+        let qpn = handle.qpn();
+        let side = SendSide::Soft(SoftSender { queue, gathered: 0, polled_at: 0, qpn, driver });
         Self { side, _handle: handle }
     }
 
@@ -79,7 +82,7 @@ impl Sender {
         let mut wrs = wrs.into_iter();
         match &mut self.side {
             SendSide::Soft(soft) => {
-                let posted = wrs.try_for_each(|wr| soft.queue.stage(wr));
+                let posted = wrs.try_for_each(|wr| soft.begin(wr));
                 soft.submit();
                 posted
             }
@@ -95,6 +98,16 @@ impl Sender {
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
         match &mut self.side {
             SendSide::Soft(soft) => soft.queue.stage(wr),
+            SendSide::Hard(hard) => hard.stage(wr),
+        }
+    }
+
+    /// Executes a request if that can be done at once, and otherwise puts it into the queue, as
+    /// [`Sender::stage`] does.
+    #[inline]
+    pub fn begin(&mut self, wr: SendWr) -> Result<(), PostError> {
+        match &mut self.side {
+            SendSide::Soft(soft) => soft.begin(wr),
             SendSide::Hard(hard) => hard.stage(wr),
         }
     }
@@ -130,8 +143,21 @@ impl Sender {
 
 impl SoftSender {
     #[inline]
+    fn begin(&mut self, wr: SendWr) -> Result<(), PostError> {
+        if self.queue.may_pass(&wr) && self.driver.pass(self.qpn, &wr) {
+            return Ok(());
+        }
+        self.queue.stage(wr)
+    }
+
+    #[inline]
     fn submit(&mut self) {
-        self.gathered += self.queue.staged();
+        let staged = self.queue.staged();
+        if staged == 0 && self.gathered == 0 {
+            // Everything was executed at once.
+            return;
+        }
+        self.gathered += staged;
         let is_first = self.queue.ring();
         if !is_first && self.gathered < GATHER_MOST {
             // Whoever comes for those that wait already takes these, too.

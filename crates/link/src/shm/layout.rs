@@ -1,7 +1,8 @@
 //! What processes write for each other in the registry.
 //!
 //! One page of words that everybody looks at, then an area for each member. Only the member
-//! itself writes its area, but for the two words that others use to reach it. A reader may see
+//! itself writes its area, but for the words that others use to reach it and the one where they count
+//! what they did there. A reader may see
 //! half of a change; every change ends with a new epoch, which makes readers look again.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -53,13 +54,36 @@ pub(super) struct Header {
 unsafe impl Atomics for Header {}
 const _: () = assert!(size_of::<Header>() <= HEADER_LEN);
 
+/// A word that one side writes so often that nothing others look at may share its cache lines,
+/// which processors fetch in pairs.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Apart<T>(T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// The area of a member.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Slot {
     /// It sleeps on its pipe, and must be woken.
     pub(super) sleeping: AtomicU32,
-    _apart: [AtomicU32; 31],
+    /// It does, and looks at its memory when it is woken.
+    pub(super) napping: AtomicU32,
+    /// Whose memory it is copying from or to: one more than the slot; zero: nobody's.
+    pub(super) fetching: Apart<AtomicU32>,
+    /// How many messages of others came through its doors.
+    pub(super) passed: Apart<AtomicU64>,
+    /// Change when loans are revoked: in answers, when doors are shut as well, and to some queue
+    /// pairs.
+    pub(super) answers: Apart<AtomicU32>,
+    pub(super) leases: [AtomicU32; LEASES],
     /// By slot: who has made a ring to this member that it has not taken yet.
     pub(super) inbox: [AtomicU64; 4],
     /// Packets to this member must have their ICRC.
@@ -70,11 +94,6 @@ pub(super) struct Slot {
     pub(super) pid: AtomicU32,
     /// Where the process has its witness, and what that says.
     pub(super) witness: [AtomicU64; 2],
-    /// Change when loans are revoked: to some queue pairs, and in answers.
-    pub(super) leases: [AtomicU32; LEASES],
-    pub(super) answers: AtomicU32,
-    /// From whose memory it is copying: one more than the slot; zero: nobody's.
-    pub(super) fetching: AtomicU32,
     pub(super) addresses: [SharedAddress; MAX_ADDRESSES],
     pub(super) services: [SharedService; MAX_SERVICES],
 }

@@ -214,7 +214,7 @@ pub(super) struct Fetching<'a> {
 }
 
 impl<'a> Fetching<'a> {
-    fn announce(self) -> Announced<'a> {
+    pub(super) fn announce(self) -> Announced<'a> {
         self.word.store(self.from, Ordering::Relaxed);
         // Pairs with the fence of whoever revokes: either it sees this, or we see the revocation.
         fence(Ordering::SeqCst);
@@ -223,7 +223,7 @@ impl<'a> Fetching<'a> {
 }
 
 /// Takes back what was announced.
-struct Announced<'a>(&'a AtomicU32);
+pub(super) struct Announced<'a>(&'a AtomicU32);
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {

@@ -19,7 +19,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
@@ -28,6 +28,7 @@ use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::fstat;
 
 use super::directory::Directory;
+use super::door::{Doors, Offers};
 use super::layout::{
     FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
     slot_start,
@@ -100,12 +101,17 @@ pub struct Member {
     revoked: AtomicU32,
     /// Memory of this process that others can map.
     files: Files,
+    /// Doors that were opened and that nobody has been told of, and whether there are any.
+    offers: Mutex<Offers>,
+    has_offers: AtomicBool,
+    /// Doors of others.
+    doors: Mutex<Doors>,
 }
 
 /// Another member, as somebody sees it who has to do with it.
 #[derive(Debug)]
 pub(super) struct Contact {
-    wake: OwnedFd,
+    wake: Arc<Wake>,
     nudge: OwnedFd,
     life: OwnedFd,
 }
@@ -116,16 +122,27 @@ impl Contact {
         self.life.as_fd()
     }
 
-    /// Wakes it.
-    pub(super) fn wake(&self) {
-        // A full pipe wakes just as well.
-        let _ = nix::unistd::write(&self.wake, &[1]);
+    /// What wakes it.
+    pub(super) fn wake(&self) -> &Arc<Wake> {
+        &self.wake
     }
 
     /// Tells whoever stands by there that nobody else seems to be about.
     pub(super) fn nudge(&self) {
-        // As above.
+        // A full pipe tells just as well.
         let _ = nix::unistd::write(&self.nudge, &[1]);
+    }
+}
+
+/// The pipe that a member sleeps on.
+#[derive(Debug)]
+pub(super) struct Wake(OwnedFd);
+
+impl Wake {
+    /// Wakes it.
+    pub(super) fn ring(&self) {
+        // A full pipe wakes just as well.
+        let _ = nix::unistd::write(&self.0, &[1]);
     }
 }
 
@@ -188,6 +205,9 @@ impl Member {
             _witness: witness,
             revoked: AtomicU32::new(0),
             files: Files::default(),
+            offers: Mutex::default(),
+            has_offers: AtomicBool::new(false),
+            doors: Mutex::default(),
         }))
     }
 
@@ -339,7 +359,7 @@ impl Member {
 
     /// Gets in contact with another member, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
-        let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
+        let wake = Arc::new(Wake(self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?));
         let nudge = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
         // Of a death before the pipe was opened the kernel says nothing.
@@ -524,7 +544,9 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
 /// Empties the area of a slot whose byte the caller holds.
 fn empty(area: &Slot) {
     area.sleeping.store(0, Ordering::Relaxed);
+    area.napping.store(0, Ordering::Relaxed);
     area.fetching.store(0, Ordering::Relaxed);
+    area.passed.store(0, Ordering::Relaxed);
     area.wants_icrc.store(0, Ordering::Relaxed);
     area.address_count.store(0, Ordering::Relaxed);
     area.service_count.store(0, Ordering::Relaxed);

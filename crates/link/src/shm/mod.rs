@@ -15,6 +15,7 @@
 mod convert;
 mod demux;
 mod directory;
+mod door;
 mod layout;
 mod loan;
 mod lock;
@@ -320,6 +321,7 @@ impl Link for HostLink {
 
     fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.sync();
+        self.peers.tell_of_doors(now);
         let mut taken = 0;
         let outcome = loop {
             match self.send_some(now, &trains[taken..]) {
@@ -368,6 +370,7 @@ impl Link for HostLink {
             }
             taken += 1;
         }
+        taken += usize::from(self.peers.has_let_pass());
         let for_wire = if is_turn_of_wire { budget / 2 } else { 0 };
         taken += self.peers.receive(budget.saturating_sub(taken + for_wire), pass);
         self.counters.rx_trains += taken as u64;
@@ -391,14 +394,14 @@ impl Link for HostLink {
         self.peers.wait_fd()
     }
 
-    fn arm(&mut self, now: Instant) -> bool {
+    fn arm(&mut self, now: Instant, looks: bool) -> bool {
         // Whoever sleeps asks the wire first when it wakes.
         self.quiet = QUIET;
         self.sync();
         if self.peers.hear() || now >= self.next_look {
             self.look(now);
         }
-        self.peers.arm() && self.local.is_empty()
+        self.peers.arm(looks) && self.local.is_empty()
     }
 
     fn nudge(&mut self) {
@@ -455,6 +458,7 @@ impl Link for HostLink {
             ("shm_taken_over", self.places.taken_over()),
             ("shm_buried", p.buried),
             ("shm_nudged", p.nudged),
+            ("shm_passed", self.member.passed()),
         ]);
         counters
     }

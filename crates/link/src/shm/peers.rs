@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
-use feroce_train::{Instant, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, Lender as _, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::door::Offer;
 use super::layout::SLOTS;
 use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
@@ -132,6 +133,8 @@ pub(super) struct Peers {
     suspects: Vec<u8>,
     epoll: Epoll,
     record: Vec<u8>,
+    /// How many messages had come through doors of this member.
+    passed: u64,
     /// Others may lend payload to this member.
     fetches: bool,
     pub(super) counters: PeerCounters,
@@ -156,6 +159,7 @@ impl Peers {
             suspects: Vec::new(),
             epoll,
             record: vec![0; MAX_RECORD],
+            passed: 0,
             fetches: false,
             counters: PeerCounters::default(),
         };
@@ -369,6 +373,20 @@ impl Peers {
         Pushed::Lost
     }
 
+    /// Tells those on this host for whom doors were opened.
+    #[inline]
+    pub(super) fn tell_of_doors(&mut self, now: Instant) {
+        for offer in self.member.take_offers() {
+            let (address, qpn) = offer.way.from;
+            if let Route::Slot(slot) = self.route(address, qpn)
+                && self.fetches
+            {
+                // What is lost is offered again.
+                self.push(now, slot, Offer::RECORD_LEN, |out| offer.write(out));
+            }
+        }
+    }
+
     /// Shows the others what was put into their rings, and wakes those that sleep.
     #[inline]
     pub(super) fn flush(&mut self) {
@@ -381,7 +399,7 @@ impl Peers {
             if let Some(contact) = &peer.contact
                 && must_wake(&self.member.area(slot).sleeping)
             {
-                contact.wake();
+                contact.wake().ring();
             }
         }
     }
@@ -413,6 +431,7 @@ impl Peers {
         let (mut taken, rings) = (0, self.incoming.len());
         let quota = (budget / rings.max(1)).max(TURN);
         let mut is_over = false;
+        let mut offers = Vec::new();
         for i in 0..rings {
             let incoming = &mut self.incoming[(self.turn + i) % rings];
             let most = (taken + quota).min(budget);
@@ -436,6 +455,10 @@ impl Peers {
                                 None => self.counters.malformed += 1,
                             }
                         }
+                        Some(Content::Door(meta, terms)) => match Offer::read(&meta, terms) {
+                            Some(offer) => offers.push((incoming.from, offer)),
+                            None => self.counters.malformed += 1,
+                        },
                         None => self.counters.malformed += 1,
                     },
                     Ok(None) => {
@@ -456,7 +479,22 @@ impl Peers {
         if is_over {
             self.incoming.retain(|incoming| !incoming.is_last || !incoming.ring.is_empty());
         }
+        for (from, offer) in offers {
+            self.add_door(from, &offer);
+        }
         taken
+    }
+
+    /// A member has opened a door for this one.
+    #[cold]
+    fn add_door(&mut self, from: u8, offer: &Offer) {
+        if !self.fetches || !self.contact(from) {
+            return;
+        }
+        let Some(peer) = self.peer(from) else { return };
+        if let Some(contact) = &peer.contact {
+            self.member.add_door((from, peer.generation), contact.wake(), offer);
+        }
     }
 
     #[cold]
@@ -485,12 +523,22 @@ impl Peers {
         }
     }
 
+    /// Whether others have gone through doors of this member since this was last asked.
+    #[inline]
+    pub(super) fn has_let_pass(&mut self) -> bool {
+        let passed = self.member.passed();
+        passed != std::mem::replace(&mut self.passed, passed)
+    }
+
     /// This member is about to sleep. False: something has come.
-    pub(super) fn arm(&mut self) -> bool {
+    pub(super) fn arm(&mut self, looks: bool) -> bool {
         let mut ignored = [0; 64];
         while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
-        fall_asleep(&self.member.area(self.member.slot()).sleeping);
-        let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty());
+        let area = self.member.area(self.member.slot());
+        area.napping.store(looks.into(), Ordering::Relaxed);
+        fall_asleep(&area.sleeping);
+        let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty())
+            && !(looks && self.has_let_pass());
         is_quiet && !self.member.has_new_senders() && self.member.epoch() == self.epoch
     }
 

@@ -36,11 +36,13 @@ enum Kind {
     Lent,
     /// Packets without ICRC, like those of the last record that had such.
     Again,
+    /// No packets: a door was opened.
+    Door,
 }
 
 impl Kind {
     fn read(byte: u8) -> Option<Self> {
-        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again];
+        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again, Self::Door];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -145,6 +147,11 @@ pub(super) fn write_lent_meta(meta: RxMeta, header_len: usize, out: &mut [u8; ME
     RecordMeta { meta, stride: header_len as u32, kind: Kind::Lent }.write(out);
 }
 
+/// Writes the beginning of the record of a door.
+pub(super) fn write_door_meta(meta: RxMeta, out: &mut [u8; META]) {
+    RecordMeta { meta, stride: 0, kind: Kind::Door }.write(out);
+}
+
 /// What a record holds.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
@@ -152,6 +159,8 @@ pub(super) enum Content<'a> {
     Packets(RxTrain<'a>, bool),
     /// A loan, from its terms on.
     Lent(RxMeta, &'a [u8]),
+    /// A door, from its terms on.
+    Door(RxMeta, &'a [u8]),
 }
 
 /// Reads a record; `None` if it is none. `last` is what is known of packets that are like others.
@@ -168,6 +177,7 @@ pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Co
     };
     match kind {
         Kind::Lent => return Some(Content::Lent(meta, bytes)),
+        Kind::Door => return Some(Content::Door(meta, bytes)),
         Kind::Bare => *last = Some(meta),
         Kind::Sealed | Kind::Again => {}
     }
@@ -213,7 +223,7 @@ mod tests {
         assert!(!is_one(&record), "no such code point");
         (record[1], record[2]) = (0, 9);
         assert!(!is_one(&record), "no such framing");
-        (record[2], record[0]) = (0, 4);
+        (record[2], record[0]) = (0, 5);
         assert!(!is_one(&record), "no such kind");
     }
 

@@ -23,6 +23,12 @@ use crate::sys::{Extent, FilePlace};
 /// Most files of one peer that stay mapped.
 const MAX_MAPS: usize = 64;
 
+/// From this length on, memory is worth a descriptor in any case.
+const LONG: usize = 64 << 10;
+
+/// How many pieces of shorter memory have one.
+const MAX_SHORT: usize = 64;
+
 /// What nobody can take back: that the file has as many bytes as it has.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
@@ -39,9 +45,15 @@ struct Listed {
 }
 
 impl Files {
-    /// Allocates `len` bytes of zeros.
+    /// Allocates `len` bytes of zeros. It is an error if they are few and many such were allocated:
+    /// a process has only so many descriptors.
     pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if len.get() < LONG && all.iter().filter(|listed| listed.len < LONG).count() >= MAX_SHORT {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        drop(all);
         let file = new_file(len.get())?;
         let mapping = Mapping::new(&file, len)?;
         let entry = self.list(file, mapping.address(), len.get())?;
@@ -63,6 +75,20 @@ impl Files {
             let offset = at.checked_sub(base)?;
             let end = usize::try_from(offset).ok()?.checked_add(len)?;
             (end <= all).then_some(FilePlace { fd, inode, offset })
+        })
+    }
+}
+
+impl Files {
+    /// The first part of some memory that is all in one of the files: where it begins, its length,
+    /// and where it is in the file.
+    pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
+        let end = at.checked_add(len as u64)?;
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find_map(|&Listed { base, len, fd, inode }| {
+            let (start, end) = (at.max(base), end.min(base.checked_add(len as u64)?));
+            let len = usize::try_from(end.checked_sub(start).filter(|len| *len > 0)?).ok()?;
+            Some((start, len, FilePlace { fd, inode, offset: start - base }))
         })
     }
 }
@@ -145,9 +171,22 @@ impl Maps {
     }
 }
 
-/// Maps a file of a process.
+/// Maps a file of a process, to be read.
 fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
-    let file = File::open(format!("/proc/{}/fd/{}", process.pid, place.fd)).ok()?;
+    let (file, len) = open(process, place, false)?;
+    ReadMap::new(&file, len).ok()
+}
+
+/// Maps a file of a process, to be written to as well.
+pub(super) fn map_to_write(process: &LenderProcess, place: FilePlace) -> Option<Arc<Region>> {
+    let (file, len) = open(process, place, true)?;
+    Some(Mapping::new(&file, len).ok()?.into_region(()))
+}
+
+/// Opens a file of a process that nobody can make shorter.
+fn open(process: &LenderProcess, place: FilePlace, writes: bool) -> Option<(File, NonZeroUsize)> {
+    let path = format!("/proc/{}/fd/{}", process.pid, place.fd);
+    let file = File::options().read(true).write(writes).open(path).ok()?;
     let stat = fstat(&file).ok()?;
     let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS).ok()?);
     // The process may have closed it, or have gone, and others have the numbers.
@@ -155,7 +194,7 @@ fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
         return None;
     }
     let len = usize::try_from(stat.st_size).ok().and_then(NonZeroUsize::new)?;
-    ReadMap::new(&file, len).ok()
+    Some((file, len))
 }
 
 #[cfg(test)]
@@ -175,6 +214,11 @@ mod tests {
         drop(one);
         assert_eq!(files.place(at, 1), None);
         assert!(files.alloc(0).is_err());
+        let short: Vec<_> = (0..MAX_SHORT - 1).map(|_| files.alloc(8).unwrap()).collect();
+        assert!(files.alloc(8).is_err(), "one of 5000 bytes is there, too");
+        assert!(files.alloc(LONG).is_ok());
+        drop(short);
+        assert!(files.alloc(8).is_ok());
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! What a member has to do with loans: as lender, and for those who fetch from others.
+//! What a member has to do with loans and doors: its own, and those of others.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use feroce_mem::Region;
-use feroce_train::{Lease, Lender};
+use feroce_mem::{Reach, Region, Source};
+use feroce_train::{Lease, Lender, Way};
 use feroce_wire::Qpn;
 
-use super::Member;
+use super::{Member, Wake};
+use crate::shm::door::{Doors, Offer};
 use crate::shm::layout::Slot;
 use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
@@ -96,11 +97,81 @@ impl Lender for Member {
     }
 
     fn revoke_from(&self, peer: Qpn) {
+        self.doors().forget(peer);
         self.revoke(&self.area(self.slot).leases[word_of(peer)]);
     }
 
     fn revoke_answers(&self) {
         self.revoke(&self.area(self.slot).answers);
+    }
+
+    fn open(&self, way: &Way, reach: &Reach) {
+        let answers = self.area(self.slot).answers.load(Ordering::Relaxed);
+        if let Some(offer) = Offer::new(*way, *reach, &self.files, answers) {
+            self.offers.lock().unwrap_or_else(PoisonError::into_inner).push(offer);
+            self.has_offers.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
+        let doors = self.doors();
+        let Some(door) = doors.find(way) else { return false };
+        let Some((region, at)) = door.place(va, len) else { return false };
+        let area = self.area(door.slot);
+        // Whoever shuts it from now on waits until the copy is made.
+        let _announced = self.fetching_from(door.slot).announce();
+        let is_open = area.answers.load(Ordering::Acquire) == door.answers
+            && self.generation_of(door.slot) == Some(door.generation);
+        if is_open && region.write_from(at, len, source, 0).is_ok() {
+            // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
+            // sleep.
+            area.passed.fetch_add(1, Ordering::SeqCst);
+            let naps = area.napping.load(Ordering::SeqCst) != 0;
+            if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
+                door.wake.ring();
+            }
+            return true;
+        }
+        false
+    }
+
+    fn passed(&self) -> u64 {
+        self.area(self.slot).passed.load(Ordering::Relaxed)
+    }
+}
+
+/// Doors.
+impl Member {
+    fn doors(&self) -> MutexGuard<'_, Doors> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Doors that were opened since this was last asked.
+    #[inline]
+    pub(in crate::shm) fn take_offers(&self) -> Vec<Offer> {
+        // Whoever opens them and whoever asks are the same, or follow each other.
+        if !self.has_offers.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.has_offers.store(false, Ordering::Relaxed);
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The member in a slot has opened a door for this one.
+    pub(in crate::shm) fn add_door(
+        &self,
+        (slot, generation): (u8, u32),
+        wake: &Arc<Wake>,
+        offer: &Offer,
+    ) {
+        let mut doors = self.doors();
+        // Those that are shut must not keep memory of others.
+        doors.retain(|door| {
+            self.generation_of(door.slot) == Some(door.generation)
+                && self.area(door.slot).answers.load(Ordering::Relaxed) == door.answers
+        });
+        doors.add(offer, &self.lender(slot), (slot, generation), wake);
     }
 }
 

@@ -1,0 +1,120 @@
+//! Doors: requests that a process of this host executes in the memory of another by itself, with
+//! no packet.
+//!
+//! A responder that has executed a write opens a door for its peer: to all that the key reaches,
+//! until a right ends. A requester that has one, and nothing under way, copies the bytes there when
+//! the next write is started. So the order of requests is the same as on the wire, and so are the
+//! rights, which the responder has checked. Anything else that a request may meet, an error
+//! included, it meets on the wire.
+
+use feroce_mem::{Access, PdId};
+use feroce_train::{Instant, Way};
+use feroce_wire::{Gid, Qpn, Rkey};
+
+use super::buffers::Outgoing;
+use super::completer::opcode_of;
+use super::{Qp, QpState, QpType};
+use crate::cq::{Cqe, WcStatus};
+use crate::hca::Core;
+use crate::wr::{SendFlags, SendOp, SendWr};
+
+/// Longest message that goes through a door: nobody else can use the adapter meanwhile.
+const MOST: u64 = 1 << 20;
+
+/// A peer that does not use the door for a key hears of it again after so many messages.
+const REPEAT: u32 = 256;
+
+/// Which door was opened last, under which lease, and how many messages came since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Opened {
+    last: Option<(Rkey, u32)>,
+    since: u32,
+}
+
+/// The two ends of a connection, and the domain of the requester.
+#[derive(Clone, Copy)]
+struct Ends {
+    from: (Gid, Qpn),
+    to: (Gid, Qpn),
+    pd: PdId,
+}
+
+impl Ends {
+    /// Executes a request if there is a door.
+    #[inline]
+    fn pass(&self, core: &mut Core, wr: &SendWr) -> bool {
+        let Some(lender) = &core.lender else { return false };
+        let SendOp::Write(remote) = wr.op else { return false };
+        let len = wr.data.len();
+        if !(1..=MOST).contains(&len) {
+            return false;
+        }
+        let way = Way { from: self.from, to: self.to, rkey: remote.rkey };
+        let source = Outgoing { mrs: &core.mrs, pd: self.pd, data: &wr.data };
+        let is_done = lender.write(&way, remote.addr, len as usize, &source);
+        core.counters.rdma_sends += u64::from(is_done);
+        is_done
+    }
+}
+
+impl Qp {
+    /// Executes the oldest request in the queue, with nothing under way, if there is a door. False:
+    /// it must be sent.
+    #[inline]
+    pub(super) fn pass_oldest(&mut self, core: &mut Core) -> bool {
+        let ends = self.ends();
+        let has_passed = core.lender.is_some()
+            && self.init.qp_type == QpType::Rc
+            && self.sq.peek(0).is_some_and(|wr| ends.pass(core, wr));
+        self.shared.set_may_pass(has_passed);
+        has_passed
+    }
+
+    /// Executes a request before it is put into the queue, which is empty, and completes it, if
+    /// there is a door.
+    #[inline]
+    pub(crate) fn pass(
+        &mut self,
+        core: &mut Core,
+        now: impl FnOnce() -> Instant,
+        wr: &SendWr,
+    ) -> bool {
+        let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.len() == 0;
+        if !is_first || !self.ends().pass(core, wr) {
+            self.shared.set_may_pass(false);
+            return false;
+        }
+        if wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all {
+            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), WcStatus::Success, now());
+            core.complete_send(self.init.send_cq, cqe);
+        }
+        true
+    }
+
+    #[inline]
+    fn ends(&self) -> Ends {
+        let (from, to) = ((self.path.src, self.qpn), (self.path.dst, self.dest_qpn()));
+        Ends { from, to, pd: self.init.pd }
+    }
+
+    /// A write with this key was executed: the peer may do the next ones by itself.
+    #[inline]
+    pub(super) fn open_door(&mut self, core: &Core, rkey: Rkey) {
+        let Some(lender) = core.lender.as_ref().filter(|_| self.init.qp_type == QpType::Rc) else {
+            return;
+        };
+        let opened = &mut self.rsp.opened;
+        let door = Some((rkey, lender.lease().0));
+        if opened.last == door && opened.since < REPEAT {
+            opened.since += 1;
+            return;
+        }
+        *opened = Opened { last: door, since: 0 };
+        let way =
+            Way { from: (self.path.dst, self.dest_qpn()), to: (self.path.src, self.qpn), rkey };
+        if let Some(mut reach) = core.mrs.reach(self.init.pd, rkey) {
+            reach.access &= self.attr.access.unwrap_or(Access::empty());
+            lender.open(&way, &reach);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Writes that a requester executes in the memory of its peer by itself: the same memory, order,
+//! completions and errors as with packets.
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::{Pair, TestQp, wr};
+use feroce_engine::{
+    Data, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
+    WcStatus,
+};
+use feroce_mem::{Access, Reach, Region, Source};
+use feroce_train::{InlineBytes, Lease, Lender, Way};
+use feroce_wire::{Lkey, Qpn};
+
+/// What two engines on one host know of each other: the doors of one of them.
+#[derive(Debug)]
+struct House {
+    region: Arc<Region>,
+    doors: Mutex<Vec<(Way, Reach)>>,
+    revoked: AtomicU32,
+    passed: AtomicU64,
+}
+
+impl Lender for House {
+    fn lease(&self) -> Lease {
+        Lease(self.revoked.load(Ordering::Relaxed))
+    }
+
+    fn revoke_from(&self, peer: Qpn) {
+        self.doors.lock().unwrap().retain(|(way, _)| way.to.1 != peer);
+    }
+
+    fn revoke_answers(&self) {
+        self.revoked.fetch_add(1, Ordering::Relaxed);
+        self.doors.lock().unwrap().clear();
+    }
+
+    fn open(&self, way: &Way, reach: &Reach) {
+        assert_eq!(reach.at, self.region.addr(), "all of the region");
+        self.doors.lock().unwrap().push((*way, *reach));
+    }
+
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
+        let doors = self.doors.lock().unwrap();
+        let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
+        let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
+        let at = (va - reach.iova) as usize;
+        let has_passed = fits
+            && reach.access.contains(Access::REMOTE_WRITE)
+            && self.region.write_from(at, len, source, 0).is_ok();
+        self.passed.fetch_add(has_passed.into(), Ordering::Relaxed);
+        has_passed
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+}
+
+/// The view that the other engine has of the house: it opens nothing there.
+#[derive(Debug)]
+struct Neighbour(Arc<House>);
+
+impl Lender for Neighbour {
+    fn lease(&self) -> Lease {
+        self.0.lease()
+    }
+
+    fn revoke_from(&self, peer: Qpn) {
+        self.0.revoke_from(peer);
+    }
+
+    fn revoke_answers(&self) {}
+
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
+        self.0.write(way, va, len, source)
+    }
+}
+
+/// Two engines on one host, connected, after a first write, which opened a door in the second.
+fn neighbours(init: impl FnOnce(&mut QpInitAttr)) -> (Pair, TestQp, TestQp, Arc<House>) {
+    let mut pair = Pair::default();
+    let house = Arc::new(House {
+        region: Arc::clone(&pair.b.region),
+        doors: Mutex::default(),
+        revoked: AtomicU32::new(0),
+        passed: AtomicU64::new(0),
+    });
+    pair.a.engine.set_lender(Arc::new(Neighbour(Arc::clone(&house))));
+    pair.b.engine.set_lender(Arc::<House>::clone(&house));
+    let (mut ia, ib) = (pair.a.init_attr(QpType::Rc), pair.b.init_attr(QpType::Rc));
+    init(&mut ia);
+    let (mut qa, qb) = pair.connect_with(ia, ib, QpAttr::default());
+    write(&mut pair, &mut qa, 0, 8, WcStatus::Success);
+    assert_eq!(house.passed(), 0, "there was no door yet");
+    assert_eq!(house.doors.lock().unwrap().len(), 1);
+    (pair, qa, qb, house)
+}
+
+/// Writes to the other host through the queue, and waits for the outcome.
+fn write(pair: &mut Pair, qa: &mut TestQp, at: u64, len: u32, expected: WcStatus) {
+    let bytes = pair.a.fill(at as usize, len as usize, at as u8);
+    let op = SendOp::Write(pair.b.remote(at));
+    qa.sq.post(wr(at, op, pair.a.data(at, len))).expect("posted");
+    pair.run();
+    let done = pair.a.poll().expect("complete");
+    assert_eq!((done.wr_id, done.status, done.opcode), (at, expected, WcOpcode::Write));
+    if expected == WcStatus::Success {
+        assert_eq!(pair.b.read(at as usize, len as usize), bytes);
+    }
+}
+
+#[test]
+fn after_the_first_write_none_needs_packets() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let (a, b) = (pair.a.engine.counters(), pair.b.engine.counters());
+    for (i, len) in [1, 8, 9, 1023, 1024, 70_001].into_iter().enumerate() {
+        let at = 100_000 + 100_000 * i as u64;
+        write(&mut pair, &mut qa, at, len, WcStatus::Success);
+        assert_eq!(house.passed(), i as u64 + 1);
+    }
+    let (sent, received) = (pair.a.engine.counters(), pair.b.engine.counters());
+    assert_eq!(sent.sent_pkts, a.sent_pkts, "no packet");
+    assert_eq!((sent.rdma_sends - a.rdma_sends, received.rdma_recvs - b.rdma_recvs), (6, 6));
+}
+
+#[test]
+fn gathered_and_inline_bytes_pass_and_only_signalled_requests_report() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let whole = pair.a.fill(5000, 300, 9);
+    let sges = SgeList::from_iter([
+        pair.a.sge(5000, 7),
+        pair.a.sge(5007, 0),
+        pair.a.sge(5007, 250),
+        pair.a.sge(5257, 43),
+    ]);
+    let to = SendOp::Write(pair.b.remote(777));
+    let quiet = SendWr { flags: SendFlags::empty(), ..wr(1, to, Data::Sges(sges)) };
+    qa.sq.post(quiet).expect("posted");
+    let to = SendOp::Write(pair.b.remote(2000));
+    qa.sq.post(wr(2, to, Data::Inline(InlineBytes::new(b"inline")))).expect("posted");
+    pair.run();
+    assert_eq!(house.passed(), 2);
+    assert_eq!(pair.b.read(777, 300), whole);
+    assert_eq!(pair.b.read(2000, 6), b"inline");
+    assert_eq!(pair.a.poll_all().iter().map(|cqe| cqe.wr_id).collect::<Vec<_>>(), [2]);
+}
+
+/// What a request finds at the responder is there when it comes, and not before.
+#[test]
+fn nothing_overtakes_what_is_under_way() {
+    let (mut pair, mut qa, mut qb, house) = neighbours(|_| {});
+    pair.a.fill(0, 64, 1);
+    let recv = pair.b.recv(9, 500, 64);
+    qb.rq.as_mut().expect("receives").post(recv).expect("posted");
+    qa.sq.post(wr(1, SendOp::Send, pair.a.data(0, 64))).expect("posted");
+    qa.sq.post(wr(2, SendOp::Write(pair.b.remote(500)), pair.a.data(64, 64))).expect("posted");
+    let first = pair.a.transmit(pair.now);
+    assert_eq!(house.passed(), 0, "the send is not acknowledged");
+    assert_eq!(first.len(), 2, "both are on their way");
+    for packet in first {
+        pair.b.receive(pair.now, &packet);
+    }
+    pair.run();
+    assert_eq!(house.passed(), 0);
+    assert_eq!(pair.b.read(500, 64), pair.a.read(64, 64), "the write came last");
+    assert_eq!(pair.a.poll_all().len(), 2);
+    write(&mut pair, &mut qa, 600, 8, WcStatus::Success);
+    assert_eq!(house.passed(), 1, "now there is nothing before it");
+}
+
+#[test]
+fn a_right_that_ends_shuts_every_door() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, 100, 8, WcStatus::Success);
+    assert_eq!(house.passed(), 1);
+    let before = pair.b.read(200, 8);
+    assert!(pair.b.engine.dereg_mr(pair.b.lkey).expect("ended").is_quiet());
+    write(&mut pair, &mut qa, 200, 8, WcStatus::RemoteAccess);
+    assert_eq!((house.passed(), pair.b.read(200, 8)), (1, before));
+}
+
+#[test]
+fn a_queue_pair_that_stops_shuts_its_doors() {
+    let (mut pair, mut qa, qb, house) = neighbours(|_| {});
+    let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+    pair.b.modify(pair.now, qb.qpn, &error);
+    qa.sq.post(wr(5, SendOp::Write(pair.b.remote(0)), pair.a.data(0, 8))).expect("posted");
+    for _ in 0..100 {
+        pair.run();
+        pair.wait(1_000_000_000);
+    }
+    assert_eq!(pair.a.poll().expect("complete").status, WcStatus::RetryExceeded);
+    assert_eq!(house.passed(), 0);
+}
+
+#[test]
+fn access_that_is_taken_away_shuts_the_doors() {
+    let (mut pair, mut qa, qb, house) = neighbours(|_| {});
+    let none = QpAttr { access: Some(Access::empty()), ..QpAttr::default() };
+    pair.b.modify(pair.now, qb.qpn, &none);
+    write(&mut pair, &mut qa, 8, 8, WcStatus::RemoteInvalidRequest);
+    assert_eq!(house.passed(), 0);
+}
+
+/// Errors are those of packets, and nothing is written.
+#[test]
+fn whatever_is_wrong_is_found_on_the_wire() {
+    let end = common::MEMORY as u64;
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, end - 4, 4, WcStatus::Success);
+    assert_eq!(house.passed(), 1);
+    qa.sq.post(wr(1, SendOp::Write(pair.b.remote(end - 4)), pair.a.data(0, 5))).expect("posted");
+    pair.run();
+    assert_eq!(pair.a.poll().expect("complete").status, WcStatus::RemoteAccess, "beyond the end");
+
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    pair.b.fill(0, 64, 3);
+    let before = pair.b.read(0, 64);
+    let mut wrong = pair.a.sge(0, 8);
+    wrong.lkey = Lkey(wrong.lkey.0 ^ 0x5500);
+    let sges = SgeList::from_iter([pair.a.sge(0, 8), wrong]);
+    qa.sq.post(wr(1, SendOp::Write(pair.b.remote(0)), Data::Sges(sges))).expect("posted");
+    pair.run();
+    assert_eq!(pair.a.poll().expect("complete").status, WcStatus::LocalProtection);
+    assert_eq!((house.passed(), pair.b.read(0, 64)), (0, before));
+}
+
+#[test]
+fn a_request_may_pass_instead_of_being_posted() {
+    let (mut pair, mut qa, mut qb, house) = neighbours(|init| init.sq_sig_all = true);
+    let request = |pair: &Pair, id: u64| SendWr {
+        flags: SendFlags::empty(),
+        ..wr(id, SendOp::Write(pair.b.remote(300)), pair.a.data(0, 16))
+    };
+    assert!(!qa.sq.may_pass(&request(&pair, 1)), "none has passed");
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    assert!(qa.sq.may_pass(&request(&pair, 1)));
+    let bytes = pair.a.fill(0, 16, 8);
+    assert!(pair.a.engine.pass(|| pair.now, qa.qpn, &request(&pair, 1)));
+    assert_eq!((house.passed(), pair.b.read(300, 16)), (2, bytes));
+    let done = pair.a.poll().expect("complete");
+    assert_eq!((done.wr_id, done.status, done.opcode), (1, WcStatus::Success, WcOpcode::Write));
+
+    let send = wr(2, SendOp::Send, pair.a.data(0, 16));
+    assert!(!pair.a.engine.pass(|| pair.now, qa.qpn, &send), "a send needs a receive");
+    assert!(!qa.sq.may_pass(&request(&pair, 3)), "none is tried while none would pass");
+    let recv = pair.b.recv(9, 500, 64);
+    qb.rq.as_mut().expect("receives").post(recv).expect("posted");
+    qa.sq.post(send).expect("posted");
+    assert!(!pair.a.engine.pass(|| pair.now, qa.qpn, &request(&pair, 3)), "one is before it");
+    pair.run();
+    assert_eq!(pair.a.poll().expect("complete").wr_id, 2);
+    write(&mut pair, &mut qa, 48, 8, WcStatus::Success);
+    assert_eq!(house.passed(), 3);
+}
