@@ -26,31 +26,41 @@ fn host(net: u8, number: u8, convert: bool) -> Host {
     Host { context, pd, cq, mr }
 }
 
-/// Writes messages, and says how many the peer fetched, and how many of them without the kernel.
-fn written(net: u8, convert: bool) -> [u64; 2] {
+/// How many messages the peer fetched, how many of them without the kernel, and how many came
+/// without its doing.
+fn exchanged(net: u8, convert: bool) -> [u64; 3] {
     let (a, b) = (host(net, 1, convert), host(net, 1, convert));
     let (mut from, mut to) = (a.rc(), b.rc());
     connect(&mut from, &mut to);
     assert_eq!(a.read(LEN - 1, 1), [0x11], "registering changes nothing");
-    // The first may be on its way before the peer has said that it can fetch.
-    for at in [4096, 8192, LEN - 4096 - MESSAGE] {
-        let bytes = a.fill(at, MESSAGE, 0x5a);
-        let write = SendOp::Write(b.mr.remote(at));
-        from.post_send([SendWr::new(1, write, a.mr.data(at..at + MESSAGE))]).expect("posted");
-        assert_eq!(a.wait().status, WcStatus::Success);
-        assert!(b.read(at, MESSAGE) == bytes, "the bytes at {at}");
+    // The first may be on its way before the peer has said that it can fetch, and the first that
+    // writes finds no door.
+    for (i, at) in [4096, 8192, LEN - 4096 - MESSAGE].into_iter().enumerate() {
+        let (range, seed) = (at..at + MESSAGE, 0x5a + 2 * i as u8);
+        to.post_recv([b.mr.recv(2, range.clone())]).expect("posted");
+        for (op, seed) in [(SendOp::Send, seed), (SendOp::Write(b.mr.remote(at)), seed + 1)] {
+            let bytes = a.fill(at, MESSAGE, seed);
+            from.post_send([SendWr::new(1, op, a.mr.data(range.clone()))]).expect("posted");
+            assert_eq!(a.wait().status, WcStatus::Success);
+            if op == SendOp::Send {
+                assert_eq!(b.wait().status, WcStatus::Success);
+            }
+            assert!(b.read(at, MESSAGE) == bytes, "the bytes at {at}");
+        }
     }
-    ["shm_rx_fetched", "shm_rx_mapped"].map(|name| counter(&b.context, name))
+    ["shm_rx_fetched", "shm_rx_mapped", "shm_passed"].map(|name| counter(&b.context, name))
 }
 
 #[test]
-fn memory_is_copied_from_where_it_is() {
-    let [fetched, mapped] = written(171, true);
+fn memory_is_copied_from_where_it_is_and_written_where_it_is() {
+    let [fetched, mapped, passed] = exchanged(171, true);
     assert!(fetched >= 2 && mapped == fetched, "{mapped} of {fetched}");
+    assert_eq!(passed, 2);
 }
 
 #[test]
 fn only_if_somebody_wants_that() {
-    let [fetched, mapped] = written(172, false);
-    assert!(fetched >= 2 && mapped == 0, "{mapped} of {fetched}");
+    let [fetched, mapped, passed] = exchanged(172, false);
+    assert!(fetched >= 4 && mapped == 0, "{mapped} of {fetched}");
+    assert_eq!(passed, 0);
 }

@@ -8,12 +8,12 @@
 //!
 //! Nobody may write to the memory meanwhile: what is written to a page between its copy and its
 //! exchange is lost. A child of a fork has the pages in common with its parent from then on. They
-//! stay exchanged when the registration ends.
+//! stay exchanged when the registration ends, unless somebody who was stopped may still write there.
 
 use std::io;
 use std::ops::Range;
 
-use super::map::exchange;
+use super::map::{exchange, make_private};
 use super::shared::{Entry, Files, new_file};
 
 /// From this length on, memory is worth a descriptor.
@@ -42,7 +42,7 @@ impl Files {
     /// # Safety
     /// The memory is the caller's, nobody writes to it until this returns, and it stays mapped as
     /// long as the entry lives.
-    pub(super) unsafe fn convert(&self, base: *mut u8, len: usize) -> io::Result<Entry> {
+    pub(super) unsafe fn convert(&self, base: *mut u8, len: usize) -> io::Result<Converted> {
         let smaps = std::fs::read_to_string("/proc/self/smaps")?;
         let pages = whole_pages(&smaps, base.addr(), len)
             .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
@@ -53,7 +53,26 @@ impl Files {
             // SAFETY: whole pages of private memory that the caller gives us, as the kernel says.
             unsafe { exchange(start.wrapping_add(done), chunk, &file, done) }?;
         }
-        self.list(file, pages.start as u64, pages.len())
+        Ok(Converted(self.list(file, pages.start as u64, pages.len())?))
+    }
+}
+
+/// Memory that was made shareable. It stays mapped as long as this lives.
+#[derive(Debug)]
+pub(super) struct Converted(Entry);
+
+impl Drop for Converted {
+    fn drop(&mut self) {
+        if !self.0.files().has_late_writer() {
+            return;
+        }
+        // What is written late goes to the file, and the program has the memory to itself again.
+        let (at, len) = self.0.memory();
+        let at = std::ptr::with_exposed_provenance_mut(at as usize);
+        // SAFETY: whole pages of the program, as `convert` found, which are still mapped.
+        if let Err(e) = unsafe { make_private(at, len) } {
+            tracing::warn!("{len} bytes at {at:p} stay shared with a process that is stopped: {e}");
+        }
     }
 }
 

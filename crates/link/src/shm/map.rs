@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_mem::{Landing, Region};
 use feroce_ring::RingMemory;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mremap, munmap};
 
 /// Types that consist of atomic words only, in a layout that is the same in every process.
 ///
@@ -159,6 +159,26 @@ pub(super) unsafe fn exchange(
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
     // SAFETY: what was there before is the caller's, and its bytes are there again.
     unsafe { mmap(Some(addr), len, prot, flags, file, offset as libc::off_t) }?;
+    Ok(())
+}
+
+/// Exchanges memory of this process, in a file or not, for private memory with the same bytes. What
+/// somebody else writes meanwhile is lost.
+///
+/// # Safety
+/// `at` leads to `len` bytes in whole pages that can be read and written, which are the caller's.
+pub(super) unsafe fn make_private(at: *mut u8, len: usize) -> io::Result<()> {
+    let wanted = NonNull::new(at).zip(NonZeroUsize::new(len));
+    let (at, all) = wanted.ok_or(io::ErrorKind::InvalidInput)?;
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+    let new = unsafe { mmap_anonymous(None, all, prot, MapFlags::MAP_PRIVATE) }?;
+    // SAFETY: as many bytes on both sides, as the caller says and as was just mapped. Others may
+    // write to the first meanwhile, which is allowed for.
+    unsafe { at.copy_to_nonoverlapping(new.cast(), len) };
+    let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
+    // SAFETY: what was there before is the caller's, and its bytes are there again.
+    unsafe { mremap(new, len, len, flags, Some(at.cast())) }?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use feroce_mem::{Landing, Region};
@@ -34,7 +35,14 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
 /// The files that a member has allocated memory in.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Files(Arc<RwLock<Vec<Listed>>>);
+pub(super) struct Files(Arc<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    all: RwLock<Vec<Listed>>,
+    /// Somebody may write to a file although that is over.
+    has_late_writer: AtomicBool,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Listed {
@@ -49,7 +57,7 @@ impl Files {
     /// a process has only so many descriptors.
     pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
         if len.get() < LONG && all.iter().filter(|listed| listed.len < LONG).count() >= MAX_SHORT {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -64,13 +72,23 @@ impl Files {
     pub(super) fn list(&self, file: File, base: u64, len: usize) -> io::Result<Entry> {
         let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
         let listed = Listed { base, len, fd, inode: fstat(&file)?.st_ino };
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(listed);
+        self.0.all.write().unwrap_or_else(PoisonError::into_inner).push(listed);
         Ok(Entry { file, listed, files: self.clone() })
+    }
+
+    /// Somebody was about to write to a file, was stopped, and may do so whenever it goes on.
+    pub(super) fn expect_late_writer(&self) {
+        self.0.has_late_writer.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody may write to a file although that is over.
+    pub(super) fn has_late_writer(&self) -> bool {
+        self.0.has_late_writer.load(Ordering::Relaxed)
     }
 
     /// Where memory is, if it is all in one of the files.
     pub(super) fn place(&self, at: u64, len: usize) -> Option<FilePlace> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().find_map(|&Listed { base, len: all, fd, inode }| {
             let offset = at.checked_sub(base)?;
             let end = usize::try_from(offset).ok()?.checked_add(len)?;
@@ -84,7 +102,7 @@ impl Files {
     /// and where it is in the file.
     pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
         let end = at.checked_add(len as u64)?;
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().find_map(|&Listed { base, len, fd, inode }| {
             let (start, end) = (at.max(base), end.min(base.checked_add(len as u64)?));
             let len = usize::try_from(end.checked_sub(start).filter(|len| *len > 0)?).ok()?;
@@ -110,9 +128,21 @@ pub(super) struct Entry {
     files: Files,
 }
 
+impl Entry {
+    /// The list.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// The memory: its address and length.
+    pub(super) fn memory(&self) -> (u64, usize) {
+        (self.listed.base, self.listed.len)
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut all = self.files.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.files.0.all.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|listed| *listed != self.listed);
     }
 }

@@ -93,6 +93,31 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
 }
 
 #[test]
+fn whoever_writes_late_writes_to_the_file_alone() {
+    let (pages, files) = (Pages::private(20), Files::default());
+    pages.fill();
+    // SAFETY: nobody else has it, and it stays.
+    let entry = unsafe { files.convert(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
+    let place = files.place(pages.at(0), pages.1).expect("all of it is in the file");
+    let path = format!("/proc/self/fd/{}", place.fd);
+    let late = File::options().read(true).write(true).open(path).unwrap();
+    let write = |byte| std::os::unix::fs::FileExt::write_all_at(&late, &[byte], 0).unwrap();
+    // SAFETY: in bounds, and nobody else writes.
+    let first = || unsafe { pages.ptr(0).read_volatile() };
+    write(0xaa);
+    assert_eq!(first(), 0xaa, "it is one memory");
+    files.expect_late_writer();
+    drop(entry);
+    write(0xbb);
+    assert_eq!(first(), 0xaa);
+    // SAFETY: in bounds, and nobody else has it.
+    assert_eq!(unsafe { pages.ptr(19 * PAGE + 5).read() }, byte(19 * PAGE + 5), "the same bytes");
+    // SAFETY: nobody else has it, and it stays.
+    let again = unsafe { files.convert(pages.0.as_ptr(), pages.1) };
+    assert!(again.is_ok(), "it is private again");
+}
+
+#[test]
 fn a_second_time_there_is_nothing_to_convert() {
     let (pages, files) = (Pages::private(20), Files::default());
     // SAFETY: nobody else has it, and it stays.

@@ -77,17 +77,19 @@ impl Member {
         self.others().for_each(|(slot, _)| self.let_finish(slot));
     }
 
-    /// Waits until the member in a slot has copied what it is copying from here, for it would go on
-    /// with whatever comes to be at the same addresses. One that is stopped may never say that it
-    /// has, but a copy by the kernel is made whole before it stops.
+    /// Waits until the member in a slot has copied what it is copying from or to here, for it would
+    /// go on with whatever comes to be at the same addresses. One that is stopped may never say
+    /// that it has; but a copy by the kernel is made whole before it stops, and what it writes
+    /// itself, it writes to a file.
     fn let_finish(&self, slot: u8) {
         let Fetching { from, .. } = self.fetching_from(self.slot);
         for _ in 0..MOST_YIELDS {
             if self.area(slot).fetching.load(Ordering::Acquire) != from {
-                break;
+                return;
             }
             std::thread::yield_now();
         }
+        self.files.expect_late_writer();
     }
 }
 

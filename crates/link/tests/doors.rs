@@ -1,0 +1,203 @@
+//! Doors that members of one host open for each other.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{counter, loopback};
+use feroce_link::{HostLink, IcrcPolicy, Link, Member, UdpConfig};
+use feroce_mem::{Access, Landing, Reach, Region, Source};
+use feroce_train::{Instant, Lender, Way};
+use feroce_wire::{Gid, Qpn, Rkey};
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+const LEN: usize = 10_000;
+
+/// A member with its link, and memory that others can map.
+struct Host {
+    link: HostLink,
+    member: Arc<Member>,
+    region: Arc<Region>,
+}
+
+impl Host {
+    fn new(root: &Path, address: Gid, fetches: bool) -> Self {
+        std::fs::create_dir_all(root).expect("a directory");
+        let member = Arc::new(Member::join(root, 3).expect("a member"));
+        let icrc = Some(IcrcPolicy::Strict);
+        let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
+        let mut link = if fetches { link.fetching() } else { link };
+        link.set_addresses(&[address]).expect("an address");
+        let region = member.alloc(LEN).expect("memory");
+        Self { link, member, region }
+    }
+
+    fn qpn(&self) -> Qpn {
+        Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
+    }
+
+    /// What a key for all its memory reaches, from address 1000 on.
+    fn reach(&self) -> Reach {
+        Reach { iova: 1000, at: self.region.addr(), len: LEN, access: Access::REMOTE_WRITE }
+    }
+
+    fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.region.read_at(at, &mut bytes).expect("in bounds");
+        bytes
+    }
+}
+
+#[derive(Debug)]
+struct Bytes<'a>(&'a [u8]);
+
+impl Source for Bytes<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        landing.put(&self.0[offset..]);
+        true
+    }
+}
+
+fn way(from: &Host, to: &Host, address: Gid) -> Way {
+    Way { from: (address, from.qpn()), to: (address, to.qpn()), rkey: Rkey(0x4711) }
+}
+
+/// The second opens a door for the first, which hears of it.
+fn open(a: &mut Host, b: &mut Host, way: &Way, reach: &Reach) {
+    b.member.open(way, reach);
+    b.link.send_all(NOW, &[]).expect("sent");
+    while a.link.receive(NOW, 16, &mut |_| panic!("no packet")).expect("received") > 0 {}
+}
+
+/// Two members, a way from the first to the second, and where their registry is.
+fn neighbours(name: &str, net: u8, fetches: bool) -> (Host, Host, Way, PathBuf) {
+    let root = std::env::temp_dir().join(format!("feroce-doors-{name}-{}", std::process::id()));
+    let address = loopback(net);
+    let (a, b) = (Host::new(&root, address, fetches), Host::new(&root, address, true));
+    let way = way(&a, &b, address);
+    (a, b, way, root)
+}
+
+fn remove(a: Host, b: Host, root: &Path) {
+    drop((a, b));
+    std::fs::remove_dir_all(root).expect("removed");
+}
+
+#[test]
+fn a_door_leads_to_what_it_was_opened_for() {
+    let (mut a, mut b, way, root) = neighbours("leads", 41, true);
+    let write = |a: &Host, way: &Way, va: u64, bytes: &[u8]| {
+        a.member.write(way, va, bytes.len(), &Bytes(bytes))
+    };
+    assert!(!write(&a, &way, 1000, b"early"), "nobody has opened it");
+    let reach = b.reach();
+    open(&mut a, &mut b, &way, &reach);
+    assert!(write(&a, &way, 1100, b"hello"));
+    assert_eq!(b.read(99, 7), b"\0hello\0");
+    assert!(write(&a, &way, 1000 + LEN as u64 - 1, b"x"), "the last byte");
+    assert!(!write(&a, &way, 1000 + LEN as u64 - 1, b"xy"), "beyond the end");
+    assert!(!write(&a, &way, 999, b"x"), "before the start");
+    assert!(!write(&a, &Way { rkey: Rkey(0x4712), ..way }, 1000, b"x"), "another key");
+    assert!(!write(&a, &Way { to: way.from, ..way }, 1000, b"x"), "another queue pair");
+    let elsewhere = Gid::from_ipv4([192, 0, 2, 1]);
+    let far = Way { to: (elsewhere, way.to.1), ..way };
+    assert!(!write(&a, &far, 1000, b"x"), "the same number on another host");
+    assert_eq!((b.member.passed(), a.member.passed()), (2, 0));
+    assert_eq!(counter(&b.link, "shm_passed"), 2);
+    let seen = b.link.receive(NOW, 16, &mut |_| panic!("no packet"));
+    assert_eq!(seen.expect("received"), 1, "whoever waits hears that something came");
+    assert_eq!(b.link.receive(NOW, 16, &mut |_| {}).expect("received"), 0);
+
+    // A part that cannot be mapped has no door.
+    let (outside, wider) = (Rkey(1), Reach { at: reach.at - 4096, len: LEN + 4096, ..reach });
+    let way = Way { rkey: outside, ..way };
+    open(&mut a, &mut b, &way, &wider);
+    assert!(!write(&a, &way, 1000 + 4095, b"x"), "in front of the file");
+    assert!(write(&a, &way, 1000 + 4096, b"first"));
+    assert_eq!(b.read(0, 5), b"first");
+
+    let way = Way { rkey: Rkey(2), ..way };
+    open(&mut a, &mut b, &way, &Reach { access: Access::REMOTE_READ, ..reach });
+    assert!(!write(&a, &way, 1000, b"x"), "no right to write");
+    remove(a, b, &root);
+}
+
+#[test]
+fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
+    let (mut a, mut b, way, root) = neighbours("shut", 42, true);
+    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"));
+    let reach = b.reach();
+    open(&mut a, &mut b, &way, &reach);
+    assert!(write(&a));
+    b.member.revoke_answers();
+    assert!(!write(&a), "shut");
+    open(&mut a, &mut b, &way, &reach);
+    assert!(write(&a), "opened again");
+    a.member.revoke_from(Qpn::new(way.to.1.get() + 1));
+    assert!(write(&a), "another queue pair");
+    a.member.revoke_from(way.to.1);
+    assert!(!write(&a), "forgotten");
+
+    // One that was shut before its peer heard of it is not open.
+    b.member.open(&way, &reach);
+    b.member.revoke_answers();
+    b.link.send_all(NOW, &[]).expect("sent");
+    while a.link.receive(NOW, 16, &mut |_| {}).expect("received") > 0 {}
+    assert!(!write(&a));
+
+    open(&mut a, &mut b, &way, &reach);
+    assert!(write(&a));
+    let Host { link, member, region } = b;
+    drop((link, member));
+    assert!(!write(&a), "it has left");
+    drop((a, region));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
+fn who_wants_packets_has_no_doors() {
+    let (mut a, mut b, way, root) = neighbours("packets", 43, false);
+    let reach = b.reach();
+    open(&mut a, &mut b, &way, &reach);
+    assert!(!a.member.write(&way, 1000, 1, &Bytes(b"x")), "it wants to see what it sends");
+    let back = Way { from: way.to, to: way.from, ..way };
+    let reach = a.reach();
+    open(&mut b, &mut a, &back, &reach);
+    assert!(!b.member.write(&back, 1000, 1, &Bytes(b"x")), "it wants to see what it gets");
+    remove(a, b, &root);
+}
+
+/// Once a door is shut, nobody writes there any more, however much was under way.
+#[test]
+fn whoever_shuts_a_door_waits_for_those_inside() {
+    let (mut a, mut b, way, root) = neighbours("inside", 44, true);
+    let (stop, reach) = (AtomicBool::new(false), b.reach());
+    for round in 0..200_u32 {
+        open(&mut a, &mut b, &way, &reach);
+        stop.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut n = 0_u8;
+                while !stop.load(Ordering::Relaxed) {
+                    n = n.wrapping_add(1);
+                    a.member.write(&way, 1000, LEN, &Bytes(&[n; LEN]));
+                }
+            });
+            for _ in 0..round % 7 {
+                std::thread::yield_now();
+            }
+            b.member.revoke_answers();
+            // The memory is ours again.
+            b.region.write_at(0, &[0xee; LEN]).expect("in bounds");
+            std::thread::yield_now();
+            let is_ours = b.read(0, LEN).iter().all(|byte| *byte == 0xee);
+            stop.store(true, Ordering::Relaxed);
+            writer.join().expect("no panic");
+            assert!(is_ours, "round {round}");
+        });
+    }
+    assert!(b.member.passed() > 0, "nobody ever was inside");
+    remove(a, b, &root);
+}
