@@ -195,7 +195,7 @@ impl SendQueue {
     #[inline]
     pub fn may_pass(&self, wr: &SendWr) -> bool {
         self.shared.may_pass.load(Ordering::Relaxed)
-            && self.ring.len() == 0
+            && self.ring.is_empty()
             && self.check(wr).is_ok()
     }
 

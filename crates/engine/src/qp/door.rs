@@ -79,7 +79,7 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         wr: &SendWr,
     ) -> bool {
-        let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.len() == 0;
+        let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.is_empty();
         if !is_first || !self.ends().pass(core, wr) {
             self.shared.set_may_pass(false);
             return false;

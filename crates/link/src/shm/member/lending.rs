@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use feroce_mem::{Reach, Region, Source};
 use feroce_train::{Lease, Lender, Way};
 use feroce_wire::Qpn;
+use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
 use crate::shm::door::{Doors, Offer};
@@ -15,8 +16,11 @@ use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
 use crate::sys;
 
-/// How often a processor is offered to somebody who copies from here.
-const MOST_YIELDS: u32 = 10_000;
+/// How often a processor is offered to somebody who copies from or to here.
+const YIELDS: u32 = 1000;
+/// How long to wait afterwards for one that is not stopped, in looks of [`PAUSE_MS`].
+const LOOKS: u32 = 2000;
+const PAUSE_MS: u8 = 1;
 
 /// What others need who fetch from the memory of a member.
 impl Member {
@@ -83,11 +87,17 @@ impl Member {
     /// itself, it writes to a file.
     fn let_finish(&self, slot: u8) {
         let Fetching { from, .. } = self.fetching_from(self.slot);
-        for _ in 0..MOST_YIELDS {
+        for look in 0..YIELDS + LOOKS {
             if self.area(slot).fetching.load(Ordering::Acquire) != from {
                 return;
             }
-            std::thread::yield_now();
+            if look < YIELDS {
+                std::thread::yield_now();
+            } else if self.lives(slot) && !self.lender(slot).is_stopped() {
+                let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
+            } else {
+                break;
+            }
         }
         self.files.expect_late_writer();
     }
