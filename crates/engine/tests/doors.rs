@@ -30,21 +30,21 @@ impl Lender for House {
     }
 
     fn revoke_from(&self, peer: Qpn) {
-        self.doors.lock().unwrap().retain(|(way, _)| way.to.1 != peer);
+        self.doors.lock().expect("no panic").retain(|(way, _)| way.to.1 != peer);
     }
 
     fn revoke_answers(&self) {
         self.revoked.fetch_add(1, Ordering::Relaxed);
-        self.doors.lock().unwrap().clear();
+        self.doors.lock().expect("no panic").clear();
     }
 
     fn open(&self, way: &Way, reach: &Reach) {
         assert_eq!(reach.at, self.region.addr(), "all of the region");
-        self.doors.lock().unwrap().push((*way, *reach));
+        self.doors.lock().expect("no panic").push((*way, *reach));
     }
 
     fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
-        let doors = self.doors.lock().unwrap();
+        let doors = self.doors.lock().expect("no panic");
         let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
         let at = (va - reach.iova) as usize;
@@ -96,7 +96,7 @@ fn neighbours(init: impl FnOnce(&mut QpInitAttr)) -> (Pair, TestQp, TestQp, Arc<
     let (mut qa, qb) = pair.connect_with(ia, ib, QpAttr::default());
     write(&mut pair, &mut qa, 0, 8, WcStatus::Success);
     assert_eq!(house.passed(), 0, "there was no door yet");
-    assert_eq!(house.doors.lock().unwrap().len(), 1);
+    assert_eq!(house.doors.lock().expect("no panic").len(), 1);
     (pair, qa, qb, house)
 }
 

@@ -37,7 +37,7 @@ fn outcome(packets: impl Fn(&Scripted) -> Vec<Packet>, together: bool) -> Outcom
     }
     let mut answers = script.host.transmit(script.now);
     answers.retain(|packet| packet.op() == Op::Acknowledge);
-    let (counters, drops) = (*script.host.engine.counters(), *script.host.engine.drops());
+    let (counters, drops) = (script.host.engine.counters(), *script.host.engine.drops());
     Outcome {
         memory: script.host.read(0, 200),
         answers: said(&answers),

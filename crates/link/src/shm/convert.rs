@@ -8,7 +8,8 @@
 //!
 //! Nobody may write to the memory meanwhile: what is written to a page between its copy and its
 //! exchange is lost. A child of a fork has the pages in common with its parent from then on. They
-//! stay exchanged when the registration ends, unless somebody who was stopped may still write there.
+//! stay exchanged when the registration ends, unless somebody who was stopped may still write
+//! there.
 
 use std::io;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! What processes write for each other in the registry.
 //!
 //! One page of words that everybody looks at, then an area for each member. Only the member
-//! itself writes its area, but for the words that others use to reach it and the one where they count
-//! what they did there. A reader may see
-//! half of a change; every change ends with a new epoch, which makes readers look again.
+//! itself writes its area, but for the words that others use to reach it and the one where they
+//! count what they did there. A reader may see half of a change; every change ends with a new
+//! epoch, which makes readers look again.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

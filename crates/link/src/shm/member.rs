@@ -11,6 +11,7 @@
 //! the member says that it sleeps. The other is never written to: those who watch the member have
 //! its reading end, and hear from the kernel when the member has gone.
 
+mod contact;
 mod lending;
 
 use std::fs::File;
@@ -19,7 +20,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
@@ -37,6 +38,7 @@ use super::lock;
 use super::map::{Mapping, RingMap};
 use super::shared::Files;
 use crate::sys;
+pub(super) use contact::{Contact, Wake};
 
 /// The file that all members map.
 const REGISTRY: &str = "registry";
@@ -106,44 +108,6 @@ pub struct Member {
     has_offers: AtomicBool,
     /// Doors of others.
     doors: Mutex<Doors>,
-}
-
-/// Another member, as somebody sees it who has to do with it.
-#[derive(Debug)]
-pub(super) struct Contact {
-    wake: Arc<Wake>,
-    nudge: OwnedFd,
-    life: OwnedFd,
-}
-
-impl Contact {
-    /// Hangs up when the member has gone.
-    pub(super) fn life(&self) -> BorrowedFd<'_> {
-        self.life.as_fd()
-    }
-
-    /// What wakes it.
-    pub(super) fn wake(&self) -> &Arc<Wake> {
-        &self.wake
-    }
-
-    /// Tells whoever stands by there that nobody else seems to be about.
-    pub(super) fn nudge(&self) {
-        // A full pipe tells just as well.
-        let _ = nix::unistd::write(&self.nudge, &[1]);
-    }
-}
-
-/// The pipe that a member sleeps on.
-#[derive(Debug)]
-pub(super) struct Wake(OwnedFd);
-
-impl Wake {
-    /// Wakes it.
-    pub(super) fn ring(&self) {
-        // A full pipe wakes just as well.
-        let _ = nix::unistd::write(&self.0, &[1]);
-    }
 }
 
 impl Member {
@@ -359,14 +323,14 @@ impl Member {
 
     /// Gets in contact with another member, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
-        let wake = Arc::new(Wake(self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?));
+        let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
         let nudge = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
         // Of a death before the pipe was opened the kernel says nothing.
         if !self.lives(slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Contact { wake, nudge, life })
+        Ok(Contact::new(wake, nudge, life))
     }
 
     /// Makes a ring to another member and announces it; it will be taken when the other looks.

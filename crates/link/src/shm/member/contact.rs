@@ -1,0 +1,47 @@
+//! Another member, and the pipes to it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Another member, as somebody sees it who has to do with it.
+#[derive(Debug)]
+pub(in crate::shm) struct Contact {
+    wake: Arc<Wake>,
+    nudge: OwnedFd,
+    life: OwnedFd,
+}
+
+impl Contact {
+    /// From the pipes that the member sleeps on, is nudged with, and tells with that it lives.
+    pub(super) fn new(wake: OwnedFd, nudge: OwnedFd, life: OwnedFd) -> Self {
+        Self { wake: Arc::new(Wake(wake)), nudge, life }
+    }
+
+    /// Hangs up when the member has gone.
+    pub(in crate::shm) fn life(&self) -> BorrowedFd<'_> {
+        self.life.as_fd()
+    }
+
+    /// What wakes it.
+    pub(in crate::shm) fn wake(&self) -> &Arc<Wake> {
+        &self.wake
+    }
+
+    /// Tells whoever stands by there that nobody else seems to be about.
+    pub(in crate::shm) fn nudge(&self) {
+        // A full pipe tells just as well.
+        let _ = nix::unistd::write(&self.nudge, &[1]);
+    }
+}
+
+/// The pipe that a member sleeps on.
+#[derive(Debug)]
+pub(in crate::shm) struct Wake(OwnedFd);
+
+impl Wake {
+    /// Wakes it.
+    pub(in crate::shm) fn ring(&self) {
+        // A full pipe wakes just as well.
+        let _ = nix::unistd::write(&self.0, &[1]);
+    }
+}
