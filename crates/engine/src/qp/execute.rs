@@ -127,6 +127,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         data.copy(0, data.len(), &loan)?;
+        self.open_door(core, rkey);
         self.finish_message(core);
         Ok(data.packets())
     }
