@@ -68,10 +68,11 @@ pub trait Link: Send {
         Ok(trains.len())
     }
 
-    /// Whether it costs next to nothing to send a train by itself, so that it should not wait until
-    /// others can go with it.
-    fn is_near(&self, _train: &Train) -> bool {
-        false
+    /// Whether trains that are about to be sent, one at least, should wait until more can go with
+    /// them. Packets that are alone in their trains may leave together; to gather long trains would
+    /// only delay the first.
+    fn gathers(&self, trains: &[Train]) -> bool {
+        trains.last().is_none_or(|train| train.count == 1)
     }
 
     /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
@@ -147,8 +148,8 @@ macro_rules! forward_to_inner {
             self.inner.caps()
         }
 
-        fn is_near(&self, train: &feroce_train::Train) -> bool {
-            self.inner.is_near(train)
+        fn gathers(&self, trains: &[feroce_train::Train]) -> bool {
+            self.inner.gathers(trains)
         }
 
         fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -208,8 +209,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).send_all(now, trains)
     }
 
-    fn is_near(&self, train: &Train) -> bool {
-        (**self).is_near(train)
+    fn gathers(&self, trains: &[Train]) -> bool {
+        (**self).gathers(trains)
     }
 
     fn receive(

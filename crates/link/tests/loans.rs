@@ -134,6 +134,30 @@ fn trains_that_go_on_are_lent_together() {
 }
 
 #[test]
+fn long_trains_wait_for_more_only_to_be_lent() {
+    let (root, address) = (registry("gathered"), loopback(39));
+    let (a, b) = met(&root, address, true);
+    let train = |from, to| a.train(address, to, from, 10, 1000);
+    let several = |n: u32| (0..n).map(|i| train(10 * i, b.qpn())).collect::<Vec<Train>>();
+    assert!(a.link.gathers(&several(1)), "to be fetched in one call");
+    assert!(!a.link.gathers(&several(8)), "the receiver has enough to do meanwhile");
+    let mut asking = train(0, b.qpn());
+    asking.bth.ack_req = true;
+    assert!(!a.link.gathers(&[asking]), "somebody waits for the answer");
+    let mut kept = train(0, b.qpn());
+    kept.lease = None;
+    assert!(!a.link.gathers(&[kept]), "it goes through the ring");
+    assert!(!a.link.gathers(&[train(0, Qpn::new(0xfe_1234))]), "to nobody");
+    assert!(a.link.gathers(&[a.train(address, b.qpn(), 0, 1, 40)]), "the first of many");
+    drop((a, b));
+    let (a, b) = met(&root, address, false);
+    let train = a.train(address, b.qpn(), 0, 10, 40);
+    assert!(!a.link.gathers(&[train]), "to a member that cannot fetch");
+    drop((a, b));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
 fn what_was_revoked_is_not_to_be_had() {
     let (root, address) = (registry("revoked"), loopback(32));
     let (mut a, mut b) = met(&root, address, true);

@@ -169,11 +169,8 @@ impl State {
         let caps = self.link.caps();
         let mut busy = false;
         loop {
-            // Packets that are alone in their trains may leave together; to gather long trains
-            // would only delay the first, and to gather what does not go far as well.
-            let link = &self.link;
             while self.waiting.len() < TX_BATCH
-                && self.waiting.last().is_none_or(|train| train.count == 1 && !link.is_near(train))
+                && (self.waiting.is_empty() || self.link.gathers(&self.waiting))
                 && self.engine.transmit_into(now, &caps, &mut self.waiting)
             {}
             if self.waiting.is_empty() {

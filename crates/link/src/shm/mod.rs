@@ -56,6 +56,9 @@ const HURRY_NS: u64 = 1_000_000;
 /// How often to look for dead members that nobody has heard of.
 const BURY_NS: u64 = 500_000_000;
 
+/// Most trains whose payload is lent together.
+const GATHERED: usize = 8;
+
 /// Most records to this member itself that wait.
 const MAX_LOCAL: usize = 1024;
 
@@ -335,11 +338,23 @@ impl Link for HostLink {
     }
 
     #[inline]
-    fn is_near(&self, train: &Train) -> bool {
-        // A whole packet may be the first of many, which are lent together.
-        let is_short = train.payload_len < train.stride || train.payload_len == 0;
-        let route = || self.peers.route(train.path.dst, train.bth.dest_qp);
-        is_short && matches!(route(), Route::Slot(_))
+    fn gathers(&self, trains: &[Train]) -> bool {
+        let Some(last) = trains.last() else { return true };
+        let is_short = last.payload_len < last.stride || last.payload_len == 0;
+        if last.count == 1 && !is_short {
+            // It may be the first of many, wherever they go.
+            return true;
+        }
+        match self.peers.route(last.path.dst, last.bth.dest_qp) {
+            // To fetch takes a system call of the receiver, so what is lent is gathered; but an
+            // answer that is asked for should not wait.
+            Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
+                last.lease.is_some() && !last.bth.ack_req && trains.len() < GATHERED
+            }
+            // To send it by itself costs next to nothing.
+            Route::Slot(_) => false,
+            _ => last.count == 1,
+        }
     }
 
     fn receive(
