@@ -26,13 +26,17 @@ struct Flow {
     request: SendWr,
     posted: u64,
     completed: u64,
+    /// The next message whose turn it is to report.
+    next_report: u64,
     /// Messages that will report, and when they were posted.
     reporting: VecDeque<(u64, Instant)>,
 }
 
 impl Flow {
-    fn new(request: SendWr) -> Self {
-        Self { request, posted: 0, completed: 0, reporting: VecDeque::new() }
+    /// Sends `request`; one in `every` reports.
+    fn new(request: SendWr, every: u64) -> Self {
+        let (posted, completed, next_report) = (0, 0, every - 1);
+        Self { request, posted, completed, next_report, reporting: VecDeque::new() }
     }
 }
 
@@ -55,11 +59,13 @@ impl Pump {
             Amount::Messages(n) => (n, None),
             Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
         };
+        let every = end.spec.signal_every(size);
+        let flow = |i| Flow::new(end.request(i, 0, size, false), every);
         Self {
-            every: end.spec.signal_every(size),
+            every,
             target,
             until,
-            flows: (0..end.qps.len()).map(|i| Flow::new(end.request(i, 0, size, false))).collect(),
+            flows: (0..end.qps.len()).map(flow).collect(),
             started,
             ended: None,
             cqes: Vec::with_capacity(BATCH),
@@ -117,15 +123,21 @@ impl Pump {
             return Ok(false);
         }
         let (every, target) = (self.every, self.target);
-        let reports = |seq: u64| closing || seq + 1 == target || (seq + 1).is_multiple_of(every);
-        let request = &flow.request;
-        let wr = |seq: u64| SendWr {
-            wr_id: (i as u64) << 48 | seq,
-            flags: if reports(seq) { SendFlags::SIGNALED } else { SendFlags::empty() },
-            ..request.clone()
+        let Flow { request, reporting, next_report, .. } = flow;
+        let wr = |seq: u64| {
+            let is_turn = seq == *next_report;
+            *next_report += if is_turn { every } else { 0 };
+            let reports = is_turn || closing || seq + 1 == target;
+            if reports {
+                reporting.push_back((seq, now));
+            }
+            SendWr {
+                wr_id: (i as u64) << 48 | seq,
+                flags: if reports { SendFlags::SIGNALED } else { SendFlags::empty() },
+                ..request.clone()
+            }
         };
         end.qps[i].post_send((first..first + n).map(wr)).context("cannot post")?;
-        flow.reporting.extend((first..first + n).filter(|&seq| reports(seq)).map(|s| (s, now)));
         flow.posted += n;
         Ok(true)
     }
