@@ -7,7 +7,7 @@ use feroce_train::{Path, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, sendto};
 
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
@@ -265,8 +265,13 @@ impl Destination {
             };
             n += 1;
         }
-        let iov = [IoSlice::new(bytes)];
-        match sendmsg(self.fd, &iov, &control[..n], MsgFlags::MSG_DONTWAIT, Some(&self.to)) {
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let sent = match &control[..n] {
+            // This says as much with less for the kernel to read.
+            [] => sendto(self.fd, bytes, &self.to, flags),
+            control => sendmsg(self.fd, &[IoSlice::new(bytes)], control, flags, Some(&self.to)),
+        };
+        match sent {
             Ok(_) => Outcome::Done,
             Err(Errno::EAGAIN) => Outcome::Full,
             Err(Errno::EIO | Errno::EOPNOTSUPP | Errno::EINVAL) if segment.is_some() => {
