@@ -69,6 +69,8 @@ impl Qp {
         let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
         let room = core.peers.get(peer).room();
         let (mut count, mut cost) = (1, 0);
+        // Where the first and the last end that ask, and what came since.
+        let (mut asked, mut unasked) = (None, 0);
         let mut bytes = vec![0; len * most];
         let mut packets = bytes.chunks_exact_mut(len);
         if let Some(first) = packets.next() {
@@ -108,17 +110,25 @@ impl Qp {
             bth.emit(head);
             count += 1;
             cost += its_cost;
-            self.count_asked(flight.asks, its_cost, flight.end());
-            if self.req.timed.is_none() && flight.asks {
-                self.req.timed = Some((flight.end(), now));
+            unasked += its_cost;
+            if flight.asks {
+                let end = flight.end();
+                let first = asked.map_or(end, |(first, _)| first);
+                (asked, unasked) = (Some((first, end)), 0);
             }
-            self.req.window.sent_last(its_cost);
         }
-        if count > 1 {
-            core.peers.get(peer).sent(cost);
-            bytes.truncate(len * count);
-            train.count = count as u32;
-            train.payload = Payload::Packets { bytes, len };
+        if count == 1 {
+            return;
         }
+        core.peers.get(peer).sent(cost);
+        self.req.window.sent_whole(count - 1, cost);
+        if let Some((first, last)) = asked {
+            self.count_asked(true, 0, last);
+            self.req.timed.get_or_insert((first, now));
+        }
+        self.count_asked(false, unasked, self.req.window.next);
+        bytes.truncate(len * count);
+        train.count = count as u32;
+        train.payload = Payload::Packets { bytes, len };
     }
 }

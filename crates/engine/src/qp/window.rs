@@ -146,12 +146,10 @@ impl Window {
         }
     }
 
-    /// Counts the request that was started last, which is one packet and the only one that was not
-    /// sent, as sent.
-    #[inline]
-    pub(crate) fn sent_last(&mut self, cost: u64) {
-        debug_assert!(self.cursor + 1 == self.flights.len() && self.cursor_packet == 0);
-        self.cursor += 1;
+    /// Counts the requests that were started last, all that were not sent, as sent.
+    pub(crate) fn sent_whole(&mut self, requests: usize, cost: u64) {
+        debug_assert!(self.cursor + requests == self.flights.len() && self.cursor_packet == 0);
+        self.cursor += requests;
         self.cost += cost;
         self.high = self.next;
     }
