@@ -53,6 +53,10 @@ pub unsafe trait RingMemory {
     ///
     /// They lie within the capacity, and the caller is the consumer and holds them.
     unsafe fn copy_out(&self, at: usize, out: &mut [u8]);
+
+    /// Bytes at `at` may be copied in a moment: where that helps, they are brought near.
+    #[inline]
+    fn expect(&self, _at: usize) {}
 }
 
 /// The other side of a ring broke its rules.
@@ -266,6 +270,9 @@ impl<M: RingMemory> ByteConsumer<M> {
     #[inline]
     fn available(&mut self) -> Result<usize, Corrupt> {
         if self.tail == self.head {
+            // If there is a record, it comes from the cache of another processor as `tail` does:
+            // both are on their way at the same time.
+            self.memory.expect(self.head as usize & (self.capacity - 1));
             self.tail = self.memory.tail().load(Ordering::Acquire);
         }
         distance(self.head, self.tail, self.capacity)

@@ -215,9 +215,9 @@ pub(super) struct Fetching<'a> {
 
 impl<'a> Fetching<'a> {
     pub(super) fn announce(self) -> Announced<'a> {
-        self.word.store(self.from, Ordering::Relaxed);
         // Pairs with the fence of whoever revokes: either it sees this, or we see the revocation.
-        fence(Ordering::SeqCst);
+        // An exchange takes less time than a store and a fence.
+        self.word.swap(self.from, Ordering::SeqCst);
         Announced(self.word)
     }
 }
@@ -298,7 +298,7 @@ impl<'a> Received<'a> {
     fn is_revoked(&self) -> bool {
         // What was copied was loaded before the words are.
         fence(Ordering::Acquire);
-        let changed = |(word, was): (&AtomicU32, u32)| word.load(Ordering::Acquire) != was;
+        let changed = |(word, was): (&AtomicU32, u32)| word.load(Ordering::SeqCst) != was;
         changed(self.lease) || self.answers.is_some_and(changed)
     }
 

@@ -273,4 +273,17 @@ unsafe impl RingMemory for RingMap {
         // rules may write meanwhile; then the copy is of no particular bytes, which is allowed for.
         unsafe { start.as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
     }
+
+    #[inline]
+    fn expect(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for at in [at, at + 64] {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let line = self.mapping.base.as_ptr().wrapping_add(RING_START + at);
+            // SAFETY: a hint, which touches no memory, wherever it leads.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
 }

@@ -133,7 +133,7 @@ impl Lender for Member {
         let area = self.area(door.slot);
         // Whoever shuts it from now on waits until the copy is made.
         let _announced = self.fetching_from(door.slot).announce();
-        let is_open = area.answers.load(Ordering::Acquire) == door.answers
+        let is_open = area.answers.load(Ordering::SeqCst) == door.answers
             && self.generation_of(door.slot) == Some(door.generation);
         if is_open && region.write_from(at, len, source, 0).is_ok() {
             // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
