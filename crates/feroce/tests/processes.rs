@@ -356,6 +356,31 @@ fn a_stopped_process_stops_nobody() {
     });
 }
 
+/// What a process has opened to another, that one writes to by itself, as an adapter would; but not
+/// longer than the process lives.
+#[test]
+fn memory_is_written_without_its_owner() {
+    with_cable(1500, |cable| {
+        let start = || cable.in_a(|| Process::start(Cable::A4));
+        let (mut a, mut b) = (start(), start());
+        pair(&mut a, &mut b, 16);
+        assert_eq!((a.result(), b.result()), (done(16), done(16)));
+        b.signal(Signal::SIGSTOP);
+        a.tell("write 5000");
+        assert_eq!(a.hear(), "written 5000");
+        b.signal(Signal::SIGCONT);
+        b.tell("look");
+        assert_eq!(b.hear(), "there is 4999");
+        b.tell("counter shm_passed");
+        assert_eq!(b.hear(), "counter 5000");
+        drop(b);
+        a.tell(&format!("write {FOR_EVER}"));
+        assert_eq!(a.hear(), "failed RetryExceeded");
+        a.finish();
+        nothing_is_left(cable);
+    });
+}
+
 /// Processes die at any time; who talked to them notices, and nobody else does. For longer, set
 /// `FEROCE_KILL_SECONDS`.
 #[test]

@@ -56,6 +56,11 @@ pub(crate) fn run(address: &str) {
                 let status = end.exchange(rounds.parse().expect("a number"));
                 say(&format!("{} {}", if status { "done" } else { "lost" }, end.received));
             }
+            ["write", count] => {
+                let end = end.as_mut().expect("a pair first");
+                say(&end.write(count.parse().expect("a number")));
+            }
+            ["look"] => say(&end.as_ref().expect("a pair first").look()),
             ["mesh", count] => {
                 mesh = (0..count.parse().expect("a number")).map(|_| End::new(&context)).collect();
             }
@@ -203,6 +208,30 @@ impl End {
             }
         }
         true
+    }
+
+    /// Writes the numbers below `count` to the peer, each after the one before is known to be there,
+    /// and says how that went.
+    fn write(&mut self, count: u64) -> String {
+        let (_, remote) = self.peer.expect("connected");
+        for n in 0..count {
+            self.mr.write_at(0, &n.to_ne_bytes()).expect("in bounds");
+            let wr = SendWr::new(n, SendOp::Write(remote), self.mr.data(0..8));
+            self.qp.post_send([wr]).expect("room");
+            let done = self.cq.wait().expect("a completion");
+            if done.status != WcStatus::Success {
+                return format!("failed {:?}", done.status);
+            }
+            assert_eq!(done.wr_id, n);
+        }
+        format!("written {count}")
+    }
+
+    /// The last number that the peer wrote.
+    fn look(&self) -> String {
+        let mut bytes = [0; 8];
+        self.mr.read_at(SCRATCH, &mut bytes).expect("in bounds");
+        format!("there is {}", u64::from_ne_bytes(bytes))
     }
 
     /// Sends what it may and takes what has come, without waiting.

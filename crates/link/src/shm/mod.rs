@@ -46,6 +46,8 @@ use record::Content;
 /// While something comes through the rings, the wire is asked no more often than this: to ask
 /// takes a system call, which is as long as a message inside the host is on its way.
 const WIRE_NS: u64 = 5_000;
+/// Nor less often than this, however long it has had nothing.
+const WIRE_MOST_NS: u64 = 40_000;
 /// The wire is asked each time again when so many calls in a row found nothing in the rings.
 const QUIET: u32 = 64;
 
@@ -90,6 +92,8 @@ pub struct HostLink {
     quiet: u32,
     /// When the wire is asked again, whatever comes through the rings.
     next_wire: Instant,
+    /// How long not to ask it after that.
+    wire_pause: u64,
     next_look: Instant,
     next_burial: Instant,
     in_hurry: bool,
@@ -120,6 +124,7 @@ impl HostLink {
             local: VecDeque::new(),
             quiet: QUIET,
             next_wire: Instant::ZERO,
+            wire_pause: WIRE_NS,
             next_look: Instant::ZERO,
             next_burial: Instant::ZERO,
             in_hurry: false,
@@ -264,7 +269,7 @@ impl HostLink {
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
         if is_turn {
-            self.next_wire = now.plus_nanos(WIRE_NS);
+            self.next_wire = now.plus_nanos(self.wire_pause);
         }
         is_turn && self.udp.is_watching()
     }
@@ -400,7 +405,10 @@ impl Link for HostLink {
                 None => self.udp.receive(now, budget - taken, &mut pass),
             };
             self.peers.flush();
-            taken += received?;
+            let received = received?;
+            let longer = (2 * self.wire_pause).min(WIRE_MOST_NS);
+            self.wire_pause = if received > 0 { WIRE_NS } else { longer };
+            taken += received;
         }
         Ok(taken)
     }
