@@ -99,8 +99,8 @@ impl Pd {
     }
 
     /// Allocates and registers `len` bytes of zeros. Where that is of use and can be done, other
-    /// processes of the host copy from them without the kernel; a child of a fork then has them in
-    /// common with its parent.
+    /// processes of the host copy from them, and write to them as far as they may, without the
+    /// kernel; a child of a fork then has them in common with its parent.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
         let shareable = match self.context().adapter() {
