@@ -47,7 +47,7 @@ enum SendSide {
 #[derive(Debug)]
 struct SoftSender {
     queue: SendQueue,
-    /// Sends that were posted since the adapter was last driven for one.
+    /// Sends that may wait for each other: posted since somebody last took any.
     gathered: usize,
     /// When the consumer had last polled in vain by then.
     polled_at: u64,
@@ -157,8 +157,9 @@ impl SoftSender {
             // Everything was executed at once.
             return;
         }
-        self.gathered += staged;
         let is_first = self.queue.ring();
+        // If it is, somebody has taken what waited before.
+        self.gathered = if is_first { staged } else { self.gathered + staged };
         if !is_first && self.gathered < GATHER_MOST {
             // Whoever comes for those that wait already takes these, too.
             return;
