@@ -1,5 +1,5 @@
-//! Writes that a requester executes in the memory of its peer by itself: the same memory, order,
-//! completions and errors as with packets.
+//! Reads and writes that a requester executes in the memory of its peer by itself: the same memory,
+//! order, completions and errors as with packets.
 
 mod common;
 
@@ -11,7 +11,7 @@ use feroce_engine::{
     Data, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
     WcStatus,
 };
-use feroce_mem::{Access, Reach, Region, Source};
+use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{InlineBytes, Lease, Lender, Way};
 use feroce_wire::{Lkey, Qpn};
 
@@ -55,8 +55,36 @@ impl Lender for House {
         has_passed
     }
 
+    fn read(
+        &self,
+        way: &Way,
+        va: u64,
+        len: usize,
+        take: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
+        let doors = self.doors.lock().expect("no panic");
+        let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
+        let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
+        let at = (va - reach.iova) as usize;
+        let has_passed =
+            fits && reach.access.contains(Access::REMOTE_READ) && take(&Shelf(&self.region, at));
+        self.passed.fetch_add(has_passed.into(), Ordering::Relaxed);
+        has_passed
+    }
+
     fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory from some place on.
+#[derive(Debug)]
+struct Shelf<'a>(&'a Region, usize);
+
+impl Source for Shelf<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let len = landing.len();
+        self.0.land(self.1 + offset, len, landing).is_ok()
     }
 }
 
@@ -78,10 +106,27 @@ impl Lender for Neighbour {
     fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
         self.0.write(way, va, len, source)
     }
+
+    fn read(
+        &self,
+        way: &Way,
+        va: u64,
+        len: usize,
+        take: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
+        self.0.read(way, va, len, take)
+    }
 }
 
 /// Two engines on one host, connected, after a first write, which opened a door in the second.
 fn neighbours(init: impl FnOnce(&mut QpInitAttr)) -> (Pair, TestQp, TestQp, Arc<House>) {
+    neighbours_with(init, QpAttr::default())
+}
+
+fn neighbours_with(
+    init: impl FnOnce(&mut QpInitAttr),
+    with: QpAttr,
+) -> (Pair, TestQp, TestQp, Arc<House>) {
     let mut pair = Pair::default();
     let house = Arc::new(House {
         region: Arc::clone(&pair.b.region),
@@ -93,7 +138,7 @@ fn neighbours(init: impl FnOnce(&mut QpInitAttr)) -> (Pair, TestQp, TestQp, Arc<
     pair.b.engine.set_lender(Arc::<House>::clone(&house));
     let (mut ia, ib) = (pair.a.init_attr(QpType::Rc), pair.b.init_attr(QpType::Rc));
     init(&mut ia);
-    let (mut qa, qb) = pair.connect_with(ia, ib, QpAttr::default());
+    let (mut qa, qb) = pair.connect_with(ia, ib, with);
     write(&mut pair, &mut qa, 0, 8, WcStatus::Success);
     assert_eq!(house.passed(), 0, "there was no door yet");
     assert_eq!(house.doors.lock().expect("no panic").len(), 1);
@@ -147,6 +192,53 @@ fn gathered_and_inline_bytes_pass_and_only_signalled_requests_report() {
     assert_eq!(pair.b.read(777, 300), whole);
     assert_eq!(pair.b.read(2000, 6), b"inline");
     assert_eq!(pair.a.poll_all().iter().map(|cqe| cqe.wr_id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn reads_pass_as_writes_do() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let bytes = pair.b.fill(3000, 50_000, 4);
+    let sges = SgeList::from_iter([pair.a.sge(100, 7), pair.a.sge(60_000, 49_993)]);
+    let read = SendOp::Read(pair.b.remote(3000));
+    qa.sq.post(wr(1, read, Data::Sges(sges))).expect("posted");
+    pair.run();
+    let done = pair.a.poll().expect("complete");
+    assert_eq!((done.wr_id, done.status, done.opcode), (1, WcStatus::Success, WcOpcode::Read));
+    assert_eq!((done.byte_len, house.passed()), (50_000, 1));
+    assert_eq!([pair.a.read(100, 7), pair.a.read(60_000, 49_993)].concat(), bytes);
+
+    let short = wr(2, read, pair.a.data(0, 8));
+    assert!(pair.a.engine.pass(|| pair.now, qa.qpn, &short));
+    let done = pair.a.poll().expect("complete");
+    assert_eq!((done.wr_id, done.byte_len, done.opcode), (2, 8, WcOpcode::Read));
+    assert_eq!((pair.a.read(0, 8), house.passed()), (bytes[..8].to_vec(), 2));
+
+    let mut wrong = pair.a.sge(0, 8);
+    wrong.lkey = Lkey(wrong.lkey.0 ^ 0x5500);
+    qa.sq.post(wr(3, read, Data::Sges(SgeList::from(wrong)))).expect("posted");
+    pair.run();
+    assert_eq!(pair.a.poll().expect("complete").status, WcStatus::LocalProtection);
+    assert_eq!(house.passed(), 2);
+}
+
+/// Where a queue pair may not have reads outstanding, or its peer takes none, doors change nothing.
+#[test]
+fn a_read_needs_its_resource_as_on_the_wire() {
+    for ours in [true, false] {
+        let (zero, some) = (Some(0), Some(4));
+        let with = match ours {
+            true => QpAttr { max_rd_atomic: zero, max_dest_rd_atomic: some, ..QpAttr::default() },
+            false => QpAttr { max_rd_atomic: some, max_dest_rd_atomic: zero, ..QpAttr::default() },
+        };
+        let (mut pair, mut qa, _qb, house) = neighbours_with(|_| {}, with);
+        let read = SendOp::Read(pair.b.remote(0));
+        qa.sq.post(wr(1, read, pair.a.data(0, 8))).expect("posted");
+        pair.run();
+        let status = pair.a.poll().expect("complete").status;
+        let expected =
+            if ours { WcStatus::LocalQpOperation } else { WcStatus::RemoteInvalidRequest };
+        assert_eq!((status, house.passed()), (expected, 0));
+    }
 }
 
 /// What a request finds at the responder is there when it comes, and not before.

@@ -372,7 +372,7 @@ fn memory_is_written_without_its_owner() {
         b.tell("look");
         assert_eq!(b.hear(), "there is 4999");
         b.tell("counter shm_passed");
-        assert_eq!(b.hear(), "counter 5000");
+        assert_eq!(b.hear(), "counter 10000");
         drop(b);
         a.tell(&format!("write {FOR_EVER}"));
         assert_eq!(a.hear(), "failed RetryExceeded");

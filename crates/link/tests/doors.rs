@@ -119,9 +119,22 @@ fn a_door_leads_to_what_it_was_opened_for() {
     assert!(write(&a, &way, 1000 + 4096, b"first"));
     assert_eq!(b.read(0, 5), b"first");
 
+    let read = |a: &Host, way: &Way| {
+        let target = Region::alloc(5).expect("memory");
+        let mut take = |source: &dyn Source| target.write_from(0, 5, source, 0).is_ok();
+        let mut bytes = [0; 5];
+        let is_read = a.member.read(way, 1000, 5, &mut take);
+        target.read_at(0, &mut bytes).expect("in bounds");
+        is_read.then_some(bytes)
+    };
+    b.region.write_at(0, b"first").expect("in bounds");
     let way = Way { rkey: Rkey(2), ..way };
     open(&mut a, &mut b, &way, &Reach { access: Access::REMOTE_READ, ..reach });
     assert!(!write(&a, &way, 1000, b"x"), "no right to write");
+    assert_eq!(read(&a, &way), Some(*b"first"));
+    let way = Way { rkey: Rkey(3), ..way };
+    open(&mut a, &mut b, &way, &reach);
+    assert_eq!(read(&a, &way), None, "no right to read");
     remove(a, b, &root);
 }
 

@@ -190,7 +190,7 @@ impl Region {
     }
 
     /// Appends `len` bytes at `offset` to a landing, or as many as that has room for.
-    pub(crate) fn land(
+    pub fn land(
         &self,
         offset: usize,
         len: usize,

@@ -19,11 +19,11 @@ pub struct Way {
 }
 
 /// Somebody who lets peers touch registered memory: fetch payload from it and, where a *door* is
-/// open, write to it by themselves.
+/// open, read and write it by themselves.
 ///
 /// Whoever fetched something looks afterwards whether it was revoked meanwhile, and then treats it
-/// as lost; whoever writes looks before. The calls that revoke therefore come before anybody hears
-/// that memory may be used otherwise, and return when nobody touches it any more.
+/// as lost; whoever goes through a door looks before. The calls that revoke therefore come before
+/// anybody hears that memory may be used otherwise, and return when nobody touches it any more.
 pub trait Lender: core::fmt::Debug + Send + Sync {
     /// The newest lease: every revocation makes another.
     fn lease(&self) -> Lease;
@@ -44,6 +44,18 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
     /// is a door. False: there is none, it does not lead there, or the source had nothing; then
     /// nothing was written.
     fn write(&self, _way: &Way, _va: u64, _len: usize, _source: &dyn Source) -> bool {
+        false
+    }
+
+    /// Gives `take` the `len` bytes at address `va` of the responder of a way as a source, if there
+    /// is a door. False: there is none, it does not lead there, or `take` said so.
+    fn read(
+        &self,
+        _way: &Way,
+        _va: u64,
+        _len: usize,
+        _take: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
         false
     }
 

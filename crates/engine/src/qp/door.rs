@@ -1,22 +1,23 @@
 //! Doors: requests that a process of this host executes in the memory of another by itself, with
 //! no packet.
 //!
-//! A responder that has executed a write opens a door for its peer: to all that the key reaches,
-//! until a right ends. A requester that has one, and nothing under way, copies the bytes there when
-//! the next write is started. So the order of requests is the same as on the wire, and so are the
-//! rights, which the responder has checked. Anything else that a request may meet, an error
-//! included, it meets on the wire.
+//! A responder that has executed a read or write opens a door for its peer: to all that the key
+//! reaches, until a right ends. A requester that has one, and nothing under way, copies the bytes
+//! there, or from there, when the next one is started. So the order of requests is the same as on
+//! the wire, and so are the rights, which the responder has checked. Anything else that a request
+//! may meet, an error included, it meets on the wire.
 
 use feroce_mem::{Access, PdId};
-use feroce_train::{Instant, Way};
+use feroce_train::{Instant, Lent, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
 
-use super::buffers::Outgoing;
+use super::body::Body;
+use super::buffers::{Outgoing, scatter};
 use super::completer::opcode_of;
 use super::{Qp, QpState, QpType};
 use crate::cq::{Cqe, WcStatus};
 use crate::hca::Core;
-use crate::wr::{SendFlags, SendOp, SendWr};
+use crate::wr::{Data, Remote, SendFlags, SendOp, SendWr};
 
 /// Longest message that goes through a door: nobody else can use the adapter meanwhile.
 const MOST: u64 = 1 << 20;
@@ -31,12 +32,14 @@ pub(super) struct Opened {
     since: u32,
 }
 
-/// The two ends of a connection, and the domain of the requester.
+/// The two ends of a connection, and what the requester may do.
 #[derive(Clone, Copy)]
 struct Ends {
     from: (Gid, Qpn),
     to: (Gid, Qpn),
     pd: PdId,
+    /// It may have reads outstanding.
+    reads: bool,
 }
 
 impl Ends {
@@ -44,14 +47,24 @@ impl Ends {
     #[inline]
     fn pass(&self, core: &mut Core, wr: &SendWr) -> bool {
         let Some(lender) = &core.lender else { return false };
-        let SendOp::Write(remote) = wr.op else { return false };
         let len = wr.data.len();
         if !(1..=MOST).contains(&len) {
             return false;
         }
-        let way = Way { from: self.from, to: self.to, rkey: remote.rkey };
-        let source = Outgoing { mrs: &core.mrs, pd: self.pd, data: &wr.data };
-        let is_done = lender.write(&way, remote.addr, len as usize, &source);
+        let (mrs, len) = (&core.mrs, len as usize);
+        let way = |rkey| Way { from: self.from, to: self.to, rkey };
+        let is_done = match (&wr.op, &wr.data) {
+            (SendOp::Write(Remote { addr, rkey }), data) => {
+                lender.write(&way(*rkey), *addr, len, &Outgoing { mrs, pd: self.pd, data })
+            }
+            (SendOp::Read(Remote { addr, rkey }), Data::Sges(sges)) if self.reads => {
+                lender.read(&way(*rkey), *addr, len, &mut |source| {
+                    let body = Body::Lent(Lent { source, offset: 0, len, packets: 1 });
+                    scatter(mrs, self.pd, sges.as_slice(), 0, body).is_ok()
+                })
+            }
+            _ => false,
+        };
         core.counters.rdma_sends += u64::from(is_done);
         is_done
     }
@@ -62,10 +75,11 @@ impl Qp {
     /// it must be sent.
     #[inline]
     pub(super) fn pass_oldest(&mut self, core: &mut Core) -> bool {
+        if core.lender.is_none() || self.init.qp_type != QpType::Rc {
+            return false;
+        }
         let ends = self.ends();
-        let has_passed = core.lender.is_some()
-            && self.init.qp_type == QpType::Rc
-            && self.sq.peek(0).is_some_and(|wr| ends.pass(core, wr));
+        let has_passed = self.sq.peek(0).is_some_and(|wr| ends.pass(core, wr));
         self.shared.set_may_pass(has_passed);
         has_passed
     }
@@ -86,7 +100,8 @@ impl Qp {
         }
         if wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all {
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), WcStatus::Success, now());
-            core.complete_send(self.init.send_cq, cqe);
+            let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
+            core.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
         }
         true
     }
@@ -94,10 +109,10 @@ impl Qp {
     #[inline]
     fn ends(&self) -> Ends {
         let (from, to) = ((self.path.src, self.qpn), (self.path.dst, self.dest_qpn()));
-        Ends { from, to, pd: self.init.pd }
+        Ends { from, to, pd: self.init.pd, reads: self.max_rd_atomic() > 0 }
     }
 
-    /// A write with this key was executed: the peer may do the next ones by itself.
+    /// A read or write with this key was executed: the peer may do the next ones by itself.
     #[inline]
     pub(super) fn open_door(&mut self, core: &Core, rkey: Rkey) {
         let Some(lender) = core.lender.as_ref().filter(|_| self.init.qp_type == QpType::Rc) else {
@@ -110,11 +125,13 @@ impl Qp {
             return;
         }
         *opened = Opened { last: door, since: 0 };
-        let way =
-            Way { from: (self.path.dst, self.dest_qpn()), to: (self.path.src, self.qpn), rkey };
-        if let Some(mut reach) = core.mrs.reach(self.init.pd, rkey) {
+        let Ends { from: here, to: peer, pd, .. } = self.ends();
+        if let Some(mut reach) = core.mrs.reach(pd, rkey) {
             reach.access &= self.attr.access.unwrap_or(Access::empty());
-            lender.open(&way, &reach);
+            if self.attr.max_dest_rd_atomic.unwrap_or(0) == 0 {
+                reach.access -= Access::REMOTE_READ;
+            }
+            lender.open(&Way { from: peer, to: here, rkey }, &reach);
         }
     }
 }

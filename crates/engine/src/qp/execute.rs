@@ -196,6 +196,7 @@ impl Qp {
         self.remember(request.psn, packets, what);
         self.finish_message(core);
         self.push_read(request, &reth, false);
+        self.open_door(core, reth.rkey);
         Ok(packets)
     }
 

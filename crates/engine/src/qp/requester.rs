@@ -185,7 +185,7 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         if index == 0 && self.pass_oldest(core) {
-            self.req.window.start_local(Kind::Local);
+            self.req.window.start(Kind::Local, 0, len as u32, false);
             self.req.window.cursor += 1;
             return Ok(());
         }
@@ -417,7 +417,7 @@ impl Qp {
 
     /// Reads and atomics that may be outstanding.
     #[inline]
-    fn max_rd_atomic(&self) -> usize {
+    pub(super) fn max_rd_atomic(&self) -> usize {
         usize::from(self.attr.max_rd_atomic.unwrap_or(0))
     }
 }

@@ -210,19 +210,21 @@ impl End {
         true
     }
 
-    /// Writes the numbers below `count` to the peer, each after the one before is known to be there,
-    /// and says how that went.
+    /// Writes the numbers below `count` to the peer, each after the one before is known to be
+    /// there, and reads each back. Says how that went.
     fn write(&mut self, count: u64) -> String {
         let (_, remote) = self.peer.expect("connected");
         for n in 0..count {
             self.mr.write_at(0, &n.to_ne_bytes()).expect("in bounds");
-            let wr = SendWr::new(n, SendOp::Write(remote), self.mr.data(0..8));
-            self.qp.post_send([wr]).expect("room");
-            let done = self.cq.wait().expect("a completion");
-            if done.status != WcStatus::Success {
-                return format!("failed {:?}", done.status);
+            for (op, range) in [(SendOp::Write(remote), 0..8), (SendOp::Read(remote), 8..16)] {
+                self.qp.post_send([SendWr::new(n, op, self.mr.data(range))]).expect("room");
+                let done = self.cq.wait().expect("a completion");
+                if done.status != WcStatus::Success {
+                    return format!("failed {:?}", done.status);
+                }
+                assert_eq!(done.wr_id, n);
             }
-            assert_eq!(done.wr_id, n);
+            self.check(8, &n.to_ne_bytes(), n);
         }
         format!("written {count}")
     }

@@ -1,14 +1,14 @@
-//! Doors: memory of a process that its peers on the host may write to by themselves.
+//! Doors: memory of a process that its peers on the host may read and write by themselves.
 //!
 //! A responder opens a door to memory that is in a file (see `shared`), for one requester on the
 //! host and with one key. The requester hears of it through the ring, maps the file, and from then
-//! on its engine can ask whether a write may go that way. All doors of a member are shut at once,
-//! by the word that revokes loans in its answers: whoever goes through a door says so first, and
-//! looks at the word then.
+//! on its engine can ask whether a read or write may go that way. All doors of a member are shut at
+//! once, by the word that revokes loans in its answers: whoever goes through a door says so first,
+//! and looks at the word then.
 
 use std::sync::{Arc, Weak};
 
-use feroce_mem::{Access, Reach, Region};
+use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{RxMeta, Way};
 use feroce_wire::{Qpn, Rkey};
 
@@ -127,13 +127,29 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Where in which memory `len` bytes at `va` are, if all of them may be written.
+    /// `len` bytes at `va`, if that may be done to all of them.
     #[inline]
-    pub(super) fn place(&self, va: u64, len: usize) -> Option<(&Region, usize)> {
+    pub(super) fn place(&self, va: u64, len: usize, what: Access) -> Option<Inside<'_>> {
         let at = usize::try_from(va.checked_sub(self.iova)?).ok()?;
         let fits = len <= self.len && at <= self.len - len;
-        let may = self.access.contains(Access::REMOTE_WRITE);
-        (fits && may).then(|| (&*self.region, self.offset + at))
+        let may = self.access.contains(what);
+        (fits && may).then(|| Inside { region: &self.region, at: self.offset + at, len })
+    }
+}
+
+/// Memory behind a door.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inside<'a> {
+    pub(super) region: &'a Region,
+    pub(super) at: usize,
+    len: usize,
+}
+
+impl Source for Inside<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let len = landing.len();
+        let fits = len <= self.len && offset <= self.len - len;
+        fits && self.region.land(self.at + offset, len, landing).is_ok()
     }
 }
 

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use feroce_mem::{Reach, Region, Source};
+use feroce_mem::{Access, Reach, Region, Source};
 use feroce_train::{Lease, Lender, Way};
 use feroce_wire::Qpn;
 use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
-use crate::shm::door::{Doors, Offer};
+use crate::shm::door::{Doors, Inside, Offer};
 use crate::shm::layout::Slot;
 use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
@@ -127,25 +127,20 @@ impl Lender for Member {
 
     #[inline]
     fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
-        let doors = self.doors();
-        let Some(door) = doors.find(way) else { return false };
-        let Some((region, at)) = door.place(va, len) else { return false };
-        let area = self.area(door.slot);
-        // Whoever shuts it from now on waits until the copy is made.
-        let _announced = self.fetching_from(door.slot).announce();
-        let is_open = area.answers.load(Ordering::SeqCst) == door.answers
-            && self.generation_of(door.slot) == Some(door.generation);
-        if is_open && region.write_from(at, len, source, 0).is_ok() {
-            // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
-            // sleep.
-            area.passed.fetch_add(1, Ordering::SeqCst);
-            let naps = area.napping.load(Ordering::SeqCst) != 0;
-            if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
-                door.wake.ring();
-            }
-            return true;
-        }
-        false
+        self.go_through(way, va, len, Access::REMOTE_WRITE, |inside| {
+            inside.region.write_from(inside.at, len, source, 0).is_ok()
+        })
+    }
+
+    #[inline]
+    fn read(
+        &self,
+        way: &Way,
+        va: u64,
+        len: usize,
+        take: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
+        self.go_through(way, va, len, Access::REMOTE_READ, |inside| take(&inside))
     }
 
     fn passed(&self) -> u64 {
@@ -157,6 +152,38 @@ impl Lender for Member {
 impl Member {
     fn doors(&self) -> MutexGuard<'_, Doors> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to `len` bytes at `va` behind the door of a way. False: there is none, it
+    /// does not lead there or not for that, or it could not be done.
+    #[inline]
+    fn go_through(
+        &self,
+        way: &Way,
+        va: u64,
+        len: usize,
+        what: Access,
+        work: impl FnOnce(Inside<'_>) -> bool,
+    ) -> bool {
+        let doors = self.doors();
+        let Some(door) = doors.find(way) else { return false };
+        let Some(inside) = door.place(va, len, what) else { return false };
+        let area = self.area(door.slot);
+        // Whoever shuts it from now on waits until this is done.
+        let _announced = self.fetching_from(door.slot).announce();
+        let is_open = area.answers.load(Ordering::SeqCst) == door.answers
+            && self.generation_of(door.slot) == Some(door.generation);
+        if !is_open || !work(inside) {
+            return false;
+        }
+        // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
+        // sleep.
+        area.passed.fetch_add(1, Ordering::SeqCst);
+        let naps = area.napping.load(Ordering::SeqCst) != 0;
+        if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
+            door.wake.ring();
+        }
+        true
     }
 
     /// Doors that were opened since this was last asked.
