@@ -54,15 +54,19 @@ pub(super) fn gather_into(
         }
         Data::Sges(sges) => sges.as_slice(),
     };
+    let copy = |lkey, addr, out: &mut [u8]| {
+        let loan = mrs.lend_local::<Read>(pd, lkey, addr, out.len() as u32);
+        let copied = loan.is_ok_and(|loan| loan.copy_out(out).is_ok());
+        copied.then_some(()).ok_or(WcStatus::LocalProtection)
+    };
+    // Most short messages are in one piece.
+    if let [sge] = sges {
+        return copy(sge.lkey, sge.addr, out);
+    }
     let mut rest = out;
     for piece in Pieces::new(sges, 0, rest.len()) {
         let (now, later) = rest.split_at_mut(piece.len as usize);
-        let addr = piece.addr.ok_or(WcStatus::LocalProtection)?;
-        let loan = mrs.lend_local::<Read>(pd, piece.sge.lkey, addr, piece.len);
-        let copied = loan.map(|loan| loan.copy_out(now).is_ok());
-        if copied != Ok(true) {
-            return Err(WcStatus::LocalProtection);
-        }
+        copy(piece.sge.lkey, piece.addr.ok_or(WcStatus::LocalProtection)?, now)?;
         rest = later;
     }
     Ok(())
