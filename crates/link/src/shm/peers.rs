@@ -2,7 +2,7 @@
 
 mod whereabouts;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
 use feroce_train::{Instant, Lender as _, RxMeta, RxTrain, Train};
-use feroce_wire::Gid;
+use feroce_wire::{Gid, Qpn};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::door::Offer;
@@ -124,6 +124,8 @@ pub(super) struct Peers {
     known: Vec<Gid>,
     /// The addresses of this member.
     own: Vec<Gid>,
+    /// The way that was asked for last.
+    route: Cell<Option<(Gid, Qpn, Route)>>,
     incoming: Vec<Incoming>,
     /// Which ring is asked first.
     turn: usize,
@@ -153,6 +155,7 @@ impl Peers {
             used: Vec::new(),
             known: Vec::new(),
             own: Vec::new(),
+            route: Cell::new(None),
             incoming: Vec::new(),
             turn: 0,
             touched: Vec::new(),
@@ -193,6 +196,7 @@ impl Peers {
     /// Looks who is there.
     #[cold]
     fn look(&mut self) {
+        self.route.set(None);
         // Before anything is read: what changes meanwhile changes it again.
         self.epoch = self.member.epoch();
         let others: Vec<(u8, u32)> = self.member.others().collect();
@@ -228,6 +232,7 @@ impl Peers {
 
     pub(super) fn set_own(&mut self, addresses: impl IntoIterator<Item = Gid>) {
         self.own = addresses.into_iter().collect();
+        self.route.set(None);
     }
 
     /// Whether there is anybody to look after.
@@ -429,11 +434,16 @@ impl Peers {
             self.take_rings();
         }
         let (mut taken, rings) = (0, self.incoming.len());
-        let quota = (budget / rings.max(1)).max(TURN);
+        if self.turn >= rings {
+            self.turn = 0;
+        }
+        // Mostly there is one, and a division takes as long as all the rest of this.
+        let quota = if rings > 1 { (budget / rings).max(TURN) } else { budget };
         let mut is_over = false;
         let mut offers = Vec::new();
         for i in 0..rings {
-            let incoming = &mut self.incoming[(self.turn + i) % rings];
+            let next = self.turn + i;
+            let incoming = &mut self.incoming[if next < rings { next } else { next - rings }];
             let most = (taken + quota).min(budget);
             while taken < most {
                 match incoming.ring.pop(&mut self.record) {
@@ -475,7 +485,7 @@ impl Peers {
                 taken += 1;
             }
         }
-        self.turn = self.turn.wrapping_add(1);
+        self.turn += 1;
         if is_over {
             self.incoming.retain(|incoming| !incoming.is_last || !incoming.ring.is_empty());
         }

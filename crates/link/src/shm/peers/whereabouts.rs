@@ -27,6 +27,17 @@ impl Peers {
     /// Where packets to a queue pair at an address go.
     #[inline]
     pub(in crate::shm) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
+        match self.route.get() {
+            Some((gid, to, route)) if gid == dst && to == qpn => route,
+            _ => {
+                let route = self.find_route(dst, qpn);
+                self.route.set(Some((dst, qpn, route)));
+                route
+            }
+        }
+    }
+
+    fn find_route(&self, dst: Gid, qpn: Qpn) -> Route {
         let (is_own, is_known) = (self.own.contains(&dst), self.shares(dst));
         if !is_own && !is_known {
             return Route::Wire;
