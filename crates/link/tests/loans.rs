@@ -144,6 +144,8 @@ fn long_trains_wait_for_more_only_to_be_lent() {
     let mut asking = train(0, b.qpn());
     asking.bth.ack_req = true;
     assert!(!a.link.gathers(&[asking]), "somebody waits for the answer");
+    let last = a.train(address, b.qpn(), 30, 10, 40);
+    assert!(!a.link.gathers(&[last]), "the next message is another loan");
     let mut kept = train(0, b.qpn());
     kept.lease = None;
     assert!(!a.link.gathers(&[kept]), "it goes through the ring");

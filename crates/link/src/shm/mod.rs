@@ -275,6 +275,12 @@ impl HostLink {
     }
 }
 
+/// Whether the last packet of a train is the last of its message.
+fn ends_message(train: &Train) -> bool {
+    let last = if train.count > 1 { train.ops.last } else { train.ops.first };
+    last.decode().is_some_and(|(_, op)| op.ends())
+}
+
 /// Passes on what came from the wire: to other members what is theirs, to `sink` the rest. Packets
 /// that came together may be for several.
 fn distribute(
@@ -351,10 +357,11 @@ impl Link for HostLink {
             return true;
         }
         match self.peers.route(last.path.dst, last.bth.dest_qp) {
-            // To fetch takes a system call of the receiver, so what is lent is gathered; but an
-            // answer that is asked for should not wait.
+            // To fetch takes a system call of the receiver, so what is lent of one message is
+            // gathered; but an answer that is asked for should not wait.
             Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
-                last.lease.is_some() && !last.bth.ack_req && trains.len() < GATHERED
+                let is_over = last.bth.ack_req || ends_message(last);
+                last.lease.is_some() && !is_over && trains.len() < GATHERED
             }
             // To send it by itself costs next to nothing.
             Route::Slot(_) => false,
