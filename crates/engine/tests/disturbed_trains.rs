@@ -1,4 +1,5 @@
-//! A train of a long write does what its packets would do one by one (I-8), whatever happened to some.
+//! A train of a long write does what its packets would do one by one (I-8).
+//! Some are lost, damaged, marked or come twice.
 
 mod common;
 
