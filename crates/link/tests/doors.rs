@@ -119,6 +119,10 @@ fn a_door_leads_to_what_it_was_opened_for() {
     assert!(write(&a, &way, 1000 + 4096, b"first"));
     assert_eq!(b.read(0, 5), b"first");
 
+    let foreign = Way { to: (way.to.0, a.qpn()), ..way };
+    open(&mut a, &mut b, &foreign, &reach);
+    assert!(!write(&a, &foreign, 1000, b"x"), "nobody opens doors of others");
+
     let read = |a: &Host, way: &Way| {
         let target = Region::alloc(5).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, 5, source, 0).is_ok();

@@ -432,6 +432,9 @@ impl Member {
         if let Ok(mut services) = self.services.try_lock() {
             services.clear();
         }
+        if let Ok(mut doors) = self.doors.try_lock() {
+            doors.retain(|_| false);
+        }
         self.left.store(true, Ordering::Relaxed);
         let pipes = [self.wake.as_fd(), self.nudge.as_fd(), self._life.as_fd()];
         for fd in [self.file.as_fd()].into_iter().chain(pipes).chain([self.directory.as_fd()]) {

@@ -1,5 +1,6 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
+mod doors;
 mod whereabouts;
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
-use feroce_train::{Instant, Lender as _, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, RxMeta, RxTrain, Train};
 use feroce_wire::{Gid, Qpn};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
@@ -223,6 +224,7 @@ impl Peers {
         let is_there = |slot: u8, generation| {
             slots[usize::from(slot)].as_ref().is_some_and(|peer| peer.generation == generation)
         };
+        self.member.forget_shut_doors();
         self.touched.retain(|slot| slots[usize::from(*slot)].is_some());
         self.suspects.retain(|slot| slots[usize::from(*slot)].is_some());
         for ring in &mut self.incoming {
@@ -378,20 +380,6 @@ impl Peers {
         Pushed::Lost
     }
 
-    /// Tells those on this host for whom doors were opened.
-    #[inline]
-    pub(super) fn tell_of_doors(&mut self, now: Instant) {
-        for offer in self.member.take_offers() {
-            let (address, qpn) = offer.way.from;
-            if let Route::Slot(slot) = self.route(address, qpn)
-                && self.fetches
-            {
-                // What is lost is offered again.
-                self.push(now, slot, Offer::RECORD_LEN, |out| offer.write(out));
-            }
-        }
-    }
-
     /// Shows the others what was put into their rings, and wakes those that sleep.
     #[inline]
     pub(super) fn flush(&mut self) {
@@ -466,7 +454,7 @@ impl Peers {
                             }
                         }
                         Some(Content::Door(meta, terms)) => match Offer::read(&meta, terms) {
-                            Some(offer) => offers.push((incoming.from, offer)),
+                            Some(offer) => offers.push((incoming.from, incoming.generation, offer)),
                             None => self.counters.malformed += 1,
                         },
                         None => self.counters.malformed += 1,
@@ -489,22 +477,10 @@ impl Peers {
         if is_over {
             self.incoming.retain(|incoming| !incoming.is_last || !incoming.ring.is_empty());
         }
-        for (from, offer) in offers {
-            self.add_door(from, &offer);
+        for (from, generation, offer) in offers {
+            self.add_door(from, generation, &offer);
         }
         taken
-    }
-
-    /// A member has opened a door for this one.
-    #[cold]
-    fn add_door(&mut self, from: u8, offer: &Offer) {
-        if !self.fetches || !self.contact(from) {
-            return;
-        }
-        let Some(peer) = self.peer(from) else { return };
-        if let Some(contact) = &peer.contact {
-            self.member.add_door((from, peer.generation), contact.wake(), offer);
-        }
     }
 
     #[cold]
@@ -531,13 +507,6 @@ impl Peers {
                 });
             }
         }
-    }
-
-    /// Whether others have gone through doors of this member since this was last asked.
-    #[inline]
-    pub(super) fn has_let_pass(&mut self) -> bool {
-        let passed = self.member.passed();
-        passed != std::mem::replace(&mut self.passed, passed)
     }
 
     /// This member is about to sleep. False: something has come.

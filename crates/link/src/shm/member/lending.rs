@@ -10,7 +10,7 @@ use feroce_wire::Qpn;
 use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
-use crate::shm::door::{Doors, Inside, Offer};
+use crate::shm::door::{Door, Doors, Inside, Offer};
 use crate::shm::layout::Slot;
 use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
@@ -73,6 +73,10 @@ impl Member {
     }
 
     fn revoke(&self, word: &AtomicU32) {
+        if self.has_left() {
+            // The area is somebody else's.
+            return;
+        }
         self.revoked.fetch_add(1, Ordering::Relaxed);
         word.fetch_add(1, Ordering::Release);
         // Whatever is written to the memory afterwards is seen after this. Pairs with the fence of
@@ -165,15 +169,18 @@ impl Member {
         what: Access,
         work: impl FnOnce(Inside<'_>) -> bool,
     ) -> bool {
-        let doors = self.doors();
+        let mut doors = self.doors();
         let Some(door) = doors.find(way) else { return false };
         let Some(inside) = door.place(va, len, what) else { return false };
         let area = self.area(door.slot);
         // Whoever shuts it from now on waits until this is done.
-        let _announced = self.fetching_from(door.slot).announce();
-        let is_open = area.answers.load(Ordering::SeqCst) == door.answers
-            && self.generation_of(door.slot) == Some(door.generation);
-        if !is_open || !work(inside) {
+        let announced = self.fetching_from(door.slot).announce();
+        if !self.is_open(door) {
+            drop(announced);
+            doors.retain(|door| self.is_open(door));
+            return false;
+        }
+        if !work(inside) {
             return false;
         }
         // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
@@ -205,12 +212,19 @@ impl Member {
         offer: &Offer,
     ) {
         let mut doors = self.doors();
-        // Those that are shut must not keep memory of others.
-        doors.retain(|door| {
-            self.generation_of(door.slot) == Some(door.generation)
-                && self.area(door.slot).answers.load(Ordering::Relaxed) == door.answers
-        });
+        doors.retain(|door| self.is_open(door));
         doors.add(offer, &self.lender(slot), (slot, generation), wake);
+    }
+
+    /// Forgets doors that are shut, which keep memory of others.
+    pub(in crate::shm) fn forget_shut_doors(&self) {
+        self.doors().retain(|door| self.is_open(door));
+    }
+
+    #[inline]
+    fn is_open(&self, door: &Door) -> bool {
+        self.area(door.slot).answers.load(Ordering::SeqCst) == door.answers
+            && self.generation_of(door.slot) == Some(door.generation)
     }
 }
 

@@ -1,0 +1,45 @@
+//! What a member and its peers tell each other of doors.
+
+use feroce_train::{Instant, Lender as _};
+
+use super::{Peers, Route};
+use crate::shm::demux::{self, Target};
+use crate::shm::door::Offer;
+
+impl Peers {
+    /// Tells those on this host for whom doors were opened.
+    #[inline]
+    pub(in crate::shm) fn tell_of_doors(&mut self, now: Instant) {
+        for offer in self.member.take_offers() {
+            let (address, qpn) = offer.way.from;
+            if let Route::Slot(slot) = self.route(address, qpn)
+                && self.fetches
+            {
+                // What is lost is offered again.
+                self.push(now, slot, Offer::RECORD_LEN, |out| offer.write(out));
+            }
+        }
+    }
+
+    /// A member has opened a door for this one.
+    #[cold]
+    pub(super) fn add_door(&mut self, from: u8, generation: u32, offer: &Offer) {
+        let is_theirs = demux::of_qpn(offer.way.to.1) == Target::Slot(from);
+        if !self.fetches || !is_theirs || !self.contact(from) {
+            return;
+        }
+        let Some(peer) = self.peer(from).filter(|peer| peer.generation == generation) else {
+            return;
+        };
+        if let Some(contact) = &peer.contact {
+            self.member.add_door((from, generation), contact.wake(), offer);
+        }
+    }
+
+    /// Whether others have gone through doors of this member since this was last asked.
+    #[inline]
+    pub(in crate::shm) fn has_let_pass(&mut self) -> bool {
+        let passed = self.member.passed();
+        passed != std::mem::replace(&mut self.passed, passed)
+    }
+}
