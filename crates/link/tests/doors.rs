@@ -174,6 +174,21 @@ fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     std::fs::remove_dir_all(&root).expect("removed");
 }
 
+/// Whoever is written to all the time still gets what comes through rings, one thing at a time.
+#[test]
+fn what_passes_does_not_hold_up_what_is_received() {
+    let (mut a, mut b, way, root) = neighbours("both", 45, true);
+    let reach = b.reach();
+    open(&mut a, &mut b, &way, &reach);
+    let back = Way { from: way.to, to: way.from, ..way };
+    a.member.open(&back, &a.reach());
+    a.link.send_all(NOW, &[]).expect("sent");
+    assert!(a.member.write(&way, 1000, 1, &Bytes(b"x")));
+    assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
+    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")), "it has heard of the other door");
+    remove(a, b, &root);
+}
+
 #[test]
 fn who_wants_packets_has_no_doors() {
     let (mut a, mut b, way, root) = neighbours("packets", 43, false);

@@ -3,9 +3,8 @@
 //! One file per role: `requester` turns send work requests into trains, `asking` says when it asks
 //! for an answer, `completer` takes the answers, `responder` puts requests of the peer in order,
 //! `execute` executes them and `replies` answers them. `door` is the way around all of this inside
-//! a host. `window` is what the requester remembers of
-//! requests in flight, `replay` what the responder remembers to answer duplicates. `control` is
-//! modify, query and the ways into error.
+//! a host. `window` is what the requester remembers of requests in flight, `replay` what the
+//! responder remembers to answer duplicates. `control` is modify, query and the ways into error.
 
 mod asking;
 mod attr;

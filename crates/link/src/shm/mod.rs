@@ -397,11 +397,12 @@ impl Link for HostLink {
             }
             taken += 1;
         }
-        taken += usize::from(self.peers.has_let_pass());
         let for_wire = if is_turn_of_wire { budget / 2 } else { 0 };
         taken += self.peers.receive(budget.saturating_sub(taken + for_wire), pass);
         self.counters.rx_trains += taken as u64;
-        self.quiet = if taken > 0 { 0 } else { self.quiet.saturating_add(1) };
+        let has_let_pass = self.peers.has_let_pass();
+        let is_quiet = taken == 0 && !has_let_pass;
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         if is_turn_of_wire && taken < budget {
             let (peers, counters) = (&mut self.peers, &mut self.counters);
             let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
@@ -417,7 +418,8 @@ impl Link for HostLink {
             self.wire_pause = if received > 0 { WIRE_NS } else { longer };
             taken += received;
         }
-        Ok(taken)
+        // Beyond the budget: whoever is written to all the time must receive as well.
+        Ok(taken + usize::from(has_let_pass))
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
