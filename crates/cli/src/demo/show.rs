@@ -135,8 +135,10 @@ impl Screen {
     pub(super) fn table(&self, rows: &[Measured]) {
         self.heading("How fast: both ends in this process, on the loopback");
         self.text(
-            "Left: one operation at a time, from posting it to its completion (a round trip; the \
-             median). Right: many under way at once.",
+            "Left: one operation at a time, from posting it to its completion (the median). Right: \
+             many under way at once. On one host, A's adapter reads and writes B's memory by \
+             itself, with no packet; a SEND is a message that B must take. Across a network all \
+             three are packets.",
         );
         if cfg!(debug_assertions) {
             self.text(
