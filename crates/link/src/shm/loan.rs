@@ -205,7 +205,7 @@ pub(super) struct Received<'a> {
 /// The words of an area that revoke loans: by queue pair, and of all answers.
 pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
 
-/// The word of a member that says from whom it is fetching something.
+/// The word of a member that says whose memory it is copying from or, behind a door, to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching<'a> {
     pub(super) word: &'a AtomicU32,

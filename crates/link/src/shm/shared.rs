@@ -88,16 +88,10 @@ impl Files {
 
     /// Where memory is, if it is all in one of the files.
     pub(super) fn place(&self, at: u64, len: usize) -> Option<FilePlace> {
-        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find_map(|&Listed { base, len: all, fd, inode }| {
-            let offset = at.checked_sub(base)?;
-            let end = usize::try_from(offset).ok()?.checked_add(len)?;
-            (end <= all).then_some(FilePlace { fd, inode, offset })
-        })
+        let (start, part, place) = self.part(at, len)?;
+        (start == at && part == len).then_some(place)
     }
-}
 
-impl Files {
     /// The first part of some memory that is all in one of the files: where it begins, its length,
     /// and where it is in the file.
     pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
