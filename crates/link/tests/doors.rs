@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{counter, loopback};
-use feroce_link::{HostLink, IcrcPolicy, Link, Member, UdpConfig};
+use common::{counter, loopback, member};
+use feroce_link::{HostLink, Link, Member};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
@@ -25,12 +25,7 @@ struct Host {
 
 impl Host {
     fn new(root: &Path, address: Gid, fetches: bool) -> Self {
-        std::fs::create_dir_all(root).expect("a directory");
-        let member = Arc::new(Member::join(root, 3).expect("a member"));
-        let icrc = Some(IcrcPolicy::Strict);
-        let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
-        let mut link = if fetches { link.fetching() } else { link };
-        link.set_addresses(&[address]).expect("an address");
+        let (member, link) = member(root, address, fetches);
         let region = member.alloc(LEN).expect("memory");
         Self { link, member, region }
     }

@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use common::{counter, loopback, path};
-use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig};
+use common::{counter, loopback, member, path};
+use feroce_link::{HostLink, Link, Member, Sent};
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
 use feroce_train::{Ext, Instant, Lender, Payload, RxTrain, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Lkey, Op, Opcode, Psn, Qpn, Service};
@@ -25,22 +25,17 @@ struct Host {
 }
 
 impl Host {
-    fn new(root: &PathBuf, address: Gid, fetches: bool) -> Self {
+    fn new(root: &FilePath, address: Gid, fetches: bool) -> Self {
         Self::with(root, address, fetches, |_, len| Region::alloc(len).expect("memory"))
     }
 
     fn with(
-        root: &PathBuf,
+        root: &FilePath,
         address: Gid,
         fetches: bool,
         alloc: impl FnOnce(&Member, usize) -> Arc<Region>,
     ) -> Self {
-        std::fs::create_dir_all(root).expect("a directory");
-        let member = Arc::new(Member::join(root, 3).expect("a member"));
-        let icrc = Some(IcrcPolicy::Strict);
-        let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
-        let mut link = if fetches { link.fetching() } else { link };
-        link.set_addresses(&[address]).expect("an address");
+        let (member, link) = member(root, address, fetches);
         let mut mrs = MrTable::new(7, MrLimits::default());
         let region = alloc(&member, 1 << 17);
         let bytes: Vec<u8> = (0..region.len()).map(|i| (i * 7 + i / 251) as u8).collect();
@@ -106,7 +101,7 @@ fn registry(name: &str) -> PathBuf {
 }
 
 /// Both ways of a pair that have met: the first packets are never lent.
-fn met(root: &PathBuf, address: Gid, fetches: bool) -> (Host, Host) {
+fn met(root: &FilePath, address: Gid, fetches: bool) -> (Host, Host) {
     let (mut a, mut b) = (Host::new(root, address, true), Host::new(root, address, fetches));
     let hello = a.train(address, b.qpn(), 0, 10, 10);
     assert_eq!(a.link.send(NOW, &hello).expect("sent"), Sent::Done);

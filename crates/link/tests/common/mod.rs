@@ -4,7 +4,10 @@
 pub(crate) mod netns;
 pub(crate) mod warnings;
 
-use feroce_link::Link;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use feroce_link::{HostLink, IcrcPolicy, Link, Member, UdpConfig};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Op, Opcode, Packet, Psn, Qpn, Service};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,6 +16,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub(crate) fn loopback(n: u8) -> Gid {
     let pid = std::process::id();
     Gid::from_ipv4([127, 64 + (pid >> 8 & 0x3f) as u8, pid as u8, n])
+}
+
+/// A member of the registry at `root`, and its link with one address. `fetches`: no layer wants to
+/// see packets.
+pub(crate) fn member(root: &FilePath, address: Gid, fetches: bool) -> (Arc<Member>, HostLink) {
+    std::fs::create_dir_all(root).expect("a directory");
+    let member = Arc::new(Member::join(root, 3).expect("a member"));
+    let icrc = Some(IcrcPolicy::Strict);
+    let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
+    let mut link = if fetches { link.fetching() } else { link };
+    link.set_addresses(&[address]).expect("an address");
+    (member, link)
 }
 
 pub(crate) fn path(src: Gid, dst: Gid) -> Path {
