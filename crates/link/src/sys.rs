@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use feroce_mem::Landing;
 use nix::errno::Errno;
+use nix::sys::socket::{SockaddrLike as _, SockaddrStorage};
 use socket2::{SockAddr, SockAddrStorage};
 
 /// Sets a socket option that takes an integer.
@@ -26,6 +27,22 @@ pub(crate) struct Arrival {
     pub(crate) len: usize,
     /// Whom it came from.
     pub(crate) from: Option<SocketAddr>,
+}
+
+/// Sends a datagram, if there is room for it.
+///
+/// This call, and the one that receives, do not go through the functions of libc that are named
+/// after them. Those are points where a thread can be cancelled, which would leave the link half
+/// done and the driver locked; and to be such a point takes two atomic exchanges, which a poller
+/// feels.
+#[inline]
+pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SockaddrStorage) -> Result<(), Errno> {
+    let flags = libc::MSG_DONTWAIT;
+    let (at, len) = (bytes.as_ptr(), bytes.len());
+    // SAFETY: both pointers lead to as many bytes as is said, which the kernel only reads.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, to.as_ptr(), to.len()) };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
@@ -66,7 +83,8 @@ impl Inbox {
         header.msg_controllen = size_of_val(control) as _;
         // SAFETY: every pointer in the header leads to as many bytes as the header says, which
         // nobody else uses until the call returns.
-        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) };
+        let len =
+            unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) };
         let len = usize::try_from(len).map_err(|_| Errno::last())?;
         let used = (header.msg_controllen / size_of::<u64>()).min(control.len());
         let mut rest = &control[..used];

@@ -217,6 +217,74 @@ fn the_budget_limits_trains() {
     assert_eq!(trains, 5);
 }
 
+/// Asks a link as often as a consumer that polls for a while.
+fn poll(link: &mut impl Link) {
+    for _ in 0..1000 {
+        link.receive(NOW, 1, &mut |_| panic!("nothing was sent")).expect("receive");
+    }
+}
+
+/// While somebody polls, the socket that it polls is not watched.
+#[test]
+fn whoever_says_that_it_sleeps_is_woken() {
+    let (a, b) = (loopback(74), loopback(75));
+    let (mut tx, mut rx) = (udp(config(), a), udp(config(), b));
+    let train = send_of(path(a, b), 1, 64, 64);
+    for round in 0..3 {
+        poll(&mut rx);
+        assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0), "round {round}");
+        tx.send(NOW, &train).expect("sent");
+        assert!(common::is_readable(&rx, 10_000), "round {round}");
+        receive_packets(&mut rx, 1);
+        poll(&mut rx);
+        tx.send(NOW, &train).expect("sent");
+        assert!(rx.arm(NOW, false) && common::is_readable(&rx, 10_000), "round {round}");
+        receive_packets(&mut rx, 1);
+    }
+}
+
+/// A thread may sleep already when another begins to poll. It must say again that it sleeps.
+#[test]
+fn whoever_sleeps_is_woken_when_others_poll() {
+    let mut rx = udp(config(), loopback(76));
+    for round in 0..3 {
+        assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0), "round {round}");
+        poll(&mut rx);
+        assert!(common::is_readable(&rx, 0), "round {round}");
+    }
+}
+
+/// The socket that is not watched and those that are, all are heard.
+#[test]
+fn every_address_is_heard_while_somebody_polls() {
+    let [a, b, c] = [77, 78, 79].map(loopback);
+    let mut tx = udp(config(), c);
+    let mut rx = UdpLink::new(config(), &[a, b]).expect("a link");
+    for dst in [a, a, b, b, a] {
+        tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
+        poll(&mut rx);
+        let mut heard = Vec::new();
+        for dst in [a, b] {
+            tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        }
+        for _ in 0..100 {
+            rx.receive(NOW, 1, &mut |train| heard.push(train.meta.dst)).expect("receive");
+        }
+        heard.sort_unstable();
+        assert_eq!(heard, [a, b]);
+    }
+    // Nor is a socket forgotten that goes while it is not watched.
+    poll(&mut rx);
+    rx.set_addresses(&[b]).expect("nothing new");
+    rx.set_addresses(&[a, b]).expect("a is free");
+    for dst in [a, b] {
+        assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0));
+        tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
+    }
+}
+
 /// Datagrams that are no packets neither disturb nor pass.
 #[test]
 fn junk_is_counted_and_dropped() {

@@ -433,7 +433,8 @@ impl Link for HostLink {
         if self.peers.hear() || now >= self.next_look {
             self.look(now);
         }
-        self.peers.arm(looks) && self.local.is_empty()
+        let is_watched = self.udp.arm(now, looks);
+        self.peers.arm(looks) && is_watched && self.local.is_empty()
     }
 
     fn nudge(&mut self) {

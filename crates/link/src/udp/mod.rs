@@ -9,19 +9,21 @@
 mod rx;
 mod socket;
 mod tx;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
+use watch::Hot;
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -118,8 +120,8 @@ pub struct UdpLink {
     ports: Vec<Port>,
     groups: Vec<Group>,
     epoll: Epoll,
-    /// The socket that packets came from last: asked first.
-    hot: Option<RawFd>,
+    /// Asked first.
+    hot: Hot,
     /// A sending socket waits for room.
     is_full: bool,
     /// How often in a row only the hot socket was asked.
@@ -137,13 +139,14 @@ pub struct UdpLink {
 impl UdpLink {
     /// A link with the given addresses.
     pub fn new(config: UdpConfig, addresses: &[Gid]) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut link = Self {
+            hot: Hot::none(&epoll)?,
             gso: config.gso,
             config,
             ports: Vec::new(),
             groups: Vec::new(),
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-            hot: None,
+            epoll,
             is_full: false,
             streak: 0,
             turn: 0,
@@ -160,15 +163,14 @@ impl UdpLink {
     /// Receives at an address of the port. It is an error of kind [`io::ErrorKind::AddrInUse`] if
     /// somebody else does.
     pub fn listen(&mut self, addr: Gid) -> io::Result<()> {
-        let scope = self.interface_index();
-        let Some(port) = self.ports.iter_mut().find(|p| p.addr == addr) else {
+        let Some(port) = self.ports.iter().position(|p| p.addr == addr) else {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
-        if port.rx.is_none() {
-            let rx = port.rx.insert(socket::open_rx(&self.config, addr, scope)?);
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, rx.as_raw_fd() as u64);
-            self.epoll.add(&*rx, event)?;
-            self.hot = None;
+        if self.ports[port].rx.is_none() {
+            let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
+            self.watch(&rx)?;
+            self.ports[port].rx = Some(rx);
+            self.set_hot(None);
         }
         Ok(())
     }
@@ -190,17 +192,17 @@ impl UdpLink {
             return false;
         };
         self.ports[port].rx = Some(socket);
-        self.hot = None;
+        self.set_hot(None);
         true
     }
 
     /// No longer receives at an address.
     pub(crate) fn stop_listening(&mut self, addr: Gid) {
+        self.set_hot(None);
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
         if let Some(rx) = port.and_then(|port| port.rx.take()) {
             forget(&self.epoll, [&rx]);
         }
-        self.hot = None;
     }
 
     /// Whether anything can arrive, or somebody waits for room.
@@ -217,18 +219,6 @@ impl UdpLink {
     fn is_own(&self, src: Gid, udp_sport: u16) -> bool {
         let mut ports = self.ports.iter().filter(|p| p.addr == src);
         ports.any(|p| p.tx.iter().any(|flow| flow.port == udp_sport))
-    }
-
-    fn watch(&self, socket: &Socket) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, socket.as_raw_fd() as u64);
-        Ok(self.epoll.add(socket, event)?)
-    }
-
-    /// The address that a receiving socket stands for.
-    fn address_of(&self, fd: RawFd) -> Option<Gid> {
-        let is_meant = |p: &&Port| p.rx.as_ref().is_some_and(|rx| rx.as_raw_fd() == fd);
-        let port = self.ports.iter().find(is_meant).map(|p| p.addr);
-        port.or_else(|| self.groups.iter().find(|g| g.rx.as_raw_fd() == fd).map(|g| g.gid))
     }
 
     /// The port and the sending socket of a path, by index.
@@ -268,12 +258,16 @@ impl Link for UdpLink {
         self.epoll.0.as_fd()
     }
 
+    fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
+        self.watch_all()
+    }
+
     fn actual_path(&self, path: &Path) -> Path {
         self.flow_of(path).map_or(*path, |(port, flow)| self.path_on_wire(path, port, flow))
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        self.hot = None;
+        self.set_hot(None);
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
             forget(&self.epoll, flows.chain(&port.rx));
@@ -302,16 +296,16 @@ impl Link for UdpLink {
         let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
         self.watch(&rx)?;
         self.groups.push(Group { gid, rx });
-        self.hot = None;
+        self.set_hot(None);
         Ok(())
     }
 
     fn leave(&mut self, gid: Gid) -> io::Result<()> {
+        self.set_hot(None);
         // Closing the socket leaves the group.
         for group in self.groups.extract_if(.., |g| g.gid == gid) {
             forget(&self.epoll, [&group.rx]);
         }
-        self.hot = None;
         Ok(())
     }
 

@@ -33,7 +33,8 @@ impl UdpLink {
     ) -> io::Result<usize> {
         let only_one = self.receivers() == 1;
         let is_hot = !self.is_full && (only_one || self.streak < MAX_STREAK);
-        if let Some(fd) = self.hot.filter(|_| is_hot) {
+        if let Some(fd) = self.hot.fd.filter(|_| is_hot) {
+            self.count_look();
             let taken = self.receive_from(fd, budget, sink)?;
             self.streak = self.streak.saturating_add(1);
             return Ok(taken);
@@ -55,13 +56,16 @@ impl UdpLink {
             }
             let n = self.receive_from(fd, budget - taken.min(budget), sink)?;
             if n > 0 {
-                self.hot = Some(fd);
+                self.set_hot(Some(fd));
             }
             taken += n;
         }
-        if self.hot.is_none() && only_one {
+        if let Some(fd) = self.hot.fd.filter(|_| self.hot.is_aside) {
+            taken += self.receive_from(fd, budget - taken.min(budget), sink)?;
+        }
+        if self.hot.fd.is_none() && only_one {
             let mut sockets = self.ports.iter().filter_map(|p| p.rx.as_ref());
-            self.hot = sockets.next().map(|rx| rx.as_raw_fd());
+            self.hot.fd = sockets.next().map(|rx| rx.as_raw_fd());
         }
         Ok(taken)
     }
@@ -82,7 +86,7 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let Some(dst) = self.address_of(fd) else { return Ok(0) };
+        let Some((_, dst)) = self.receiving(fd) else { return Ok(0) };
         for taken in 0..budget {
             let datagram = match self.receive_one(fd) {
                 Ok(datagram) => datagram,

@@ -7,12 +7,13 @@ use feroce_train::{Path, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, sendto};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS};
+use crate::sys::send_to;
 
 /// Most bytes in one datagram: what IPv4 allows.
 const MAX_DATAGRAM: usize = 65_507;
@@ -268,11 +269,14 @@ impl Destination {
         let flags = MsgFlags::MSG_DONTWAIT;
         let sent = match &control[..n] {
             // This says as much with less for the kernel to read.
-            [] => sendto(self.fd, bytes, &self.to, flags),
-            control => sendmsg(self.fd, &[IoSlice::new(bytes)], control, flags, Some(&self.to)),
+            [] => send_to(self.fd, bytes, &self.to),
+            control => {
+                let bytes = [IoSlice::new(bytes)];
+                sendmsg(self.fd, &bytes, control, flags, Some(&self.to)).map(|_| ())
+            }
         };
         match sent {
-            Ok(_) => Outcome::Done,
+            Ok(()) => Outcome::Done,
             Err(Errno::EAGAIN) => Outcome::Full,
             Err(Errno::EIO | Errno::EOPNOTSUPP | Errno::EINVAL) if segment.is_some() => {
                 Outcome::Refused

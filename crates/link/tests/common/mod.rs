@@ -97,7 +97,8 @@ pub(crate) fn receive_packets(link: &mut impl Link, n: usize) -> Vec<Got> {
             assert_eq!(have, n, "more came than was sent");
             return got;
         }
-        assert!(is_readable(link, 10_000), "{have} of {n} packets came: {:?}", link.counters());
+        let has_come = !link.arm(Instant::ZERO, false) || is_readable(link, 10_000);
+        assert!(has_come, "{have} of {n} packets came: {:?}", link.counters());
     }
 }
 

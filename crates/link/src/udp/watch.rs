@@ -1,0 +1,108 @@
+//! Which receiving sockets the epoll instance watches.
+//!
+//! For every packet that comes to a watched socket, the kernel tells the epoll instance, and those
+//! that this one is part of. Between two ends of one machine that is a tenth of what a short packet
+//! costs. While somebody polls, nobody needs it: after a while the hot socket is set aside, and
+//! watched again when somebody is about to sleep. Somebody may sleep already, and would not be
+//! woken any more by what comes; so whoever sleeps is woken when a socket is set aside, and must
+//! say again that it is about to.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use feroce_wire::Gid;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use socket2::Socket;
+
+use super::UdpLink;
+
+/// How often the hot socket is asked, with nobody about to sleep, before it is set aside. Whoever
+/// polls briefly and sleeps then should not pay for both.
+const SET_ASIDE_AFTER: u32 = 256;
+
+/// The socket that packets came from last.
+#[derive(Debug)]
+pub(super) struct Hot {
+    pub(super) fd: Option<RawFd>,
+    /// It is not watched: whoever asks the epoll instance must ask this one as well.
+    pub(super) is_aside: bool,
+    /// How often it was asked since somebody was about to sleep.
+    asked: u32,
+    /// Readable, for those who sleep, while a socket is set aside.
+    alarm: EventFd,
+}
+
+impl Hot {
+    /// None yet. `epoll` is what those who sleep sleep on.
+    pub(super) fn none(epoll: &Epoll) -> io::Result<Self> {
+        let alarm = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        watch(epoll, &alarm)?;
+        Ok(Self { fd: None, is_aside: false, asked: 0, alarm })
+    }
+}
+
+impl UdpLink {
+    /// Makes a socket the hot one, or none.
+    pub(super) fn set_hot(&mut self, fd: Option<RawFd>) {
+        if self.hot.fd != fd && self.watch_all() {
+            self.hot.fd = fd;
+        }
+    }
+
+    /// Watches every receiving socket again. False: one could not be.
+    pub(super) fn watch_all(&mut self) -> bool {
+        self.hot.asked = 0;
+        if !self.hot.is_aside {
+            return true;
+        }
+        if let Some((socket, _)) = self.hot.fd.and_then(|fd| self.receiving(fd))
+            && let Err(e) = self.watch(socket)
+            // Another socket may have got the number of one that was closed.
+            && e != Errno::EEXIST
+        {
+            tracing::debug!("cannot watch a socket: {e}");
+            return false;
+        }
+        self.hot.is_aside = false;
+        let _ = self.hot.alarm.read();
+        true
+    }
+
+    /// The hot socket is about to be asked.
+    #[inline]
+    pub(super) fn count_look(&mut self) {
+        self.hot.asked = self.hot.asked.saturating_add(1);
+        if self.hot.asked == SET_ASIDE_AFTER {
+            self.set_aside();
+        }
+    }
+
+    #[cold]
+    fn set_aside(&mut self) {
+        let Some((socket, _)) = self.hot.fd.and_then(|fd| self.receiving(fd)) else { return };
+        self.hot.is_aside = self.epoll.delete(socket).is_ok();
+        if self.hot.is_aside {
+            // It is written to once before it is read.
+            let _ = self.hot.alarm.write(1);
+        }
+    }
+
+    /// Begins to watch a receiving socket.
+    pub(super) fn watch(&self, socket: &Socket) -> nix::Result<()> {
+        watch(&self.epoll, socket)
+    }
+
+    /// A receiving socket, and the address that it stands for.
+    pub(super) fn receiving(&self, fd: RawFd) -> Option<(&Socket, Gid)> {
+        let ports = self.ports.iter().filter_map(|p| Some((p.rx.as_ref()?, p.addr)));
+        let mut all = ports.chain(self.groups.iter().map(|g| (&g.rx, g.gid)));
+        all.find(|(socket, _)| socket.as_raw_fd() == fd)
+    }
+}
+
+fn watch(epoll: &Epoll, fd: impl AsFd) -> nix::Result<()> {
+    let fd = fd.as_fd();
+    epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64))
+}
