@@ -270,8 +270,10 @@ impl Checker {
             }
             good.end += packet.len();
         }
-        if !good.is_empty() {
-            sink(&part(&train, good));
+        match good.len() {
+            0 => {}
+            all if all == train.bytes.len() => sink(&train),
+            _ => sink(&part(&train, good)),
         }
     }
 }

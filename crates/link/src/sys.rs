@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use feroce_mem::Landing;
+use feroce_wire::Gid;
 use nix::errno::Errno;
-use nix::sys::socket::{SockaddrLike as _, SockaddrStorage};
-use socket2::{SockAddr, SockAddrStorage};
 
 /// Sets a socket option that takes an integer.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -25,8 +24,54 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
 pub(crate) struct Arrival {
     /// Its length.
     pub(crate) len: usize,
-    /// Whom it came from.
-    pub(crate) from: Option<SocketAddr>,
+    /// Whom it came from: address and port.
+    pub(crate) from: Option<(Gid, u16)>,
+}
+
+/// A socket address, as the kernel reads and writes it: long enough for IPv6.
+#[derive(Debug)]
+#[repr(C, align(8))]
+struct RawAddress([u8; 28]);
+
+const _: () = assert!(size_of::<libc::sockaddr_in6>() == 28, "addresses are longer here");
+
+impl RawAddress {
+    const UNKNOWN: Self = Self([0; 28]);
+
+    /// An address, and how many of the bytes it takes.
+    #[inline]
+    fn of(address: &SocketAddr) -> (Self, libc::socklen_t) {
+        let mut raw = Self::UNKNOWN;
+        raw.0[2..4].copy_from_slice(&address.port().to_be_bytes());
+        let (family, len) = match address {
+            SocketAddr::V4(v4) => {
+                raw.0[4..8].copy_from_slice(&v4.ip().octets());
+                (libc::AF_INET, size_of::<libc::sockaddr_in>())
+            }
+            SocketAddr::V6(v6) => {
+                raw.0[8..24].copy_from_slice(&v6.ip().octets());
+                raw.0[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
+                (libc::AF_INET6, raw.0.len())
+            }
+        };
+        raw.0[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+        (raw, len as libc::socklen_t)
+    }
+
+    /// What the first `len` bytes say.
+    #[inline]
+    fn read(&self, len: libc::socklen_t) -> Option<(Gid, u16)> {
+        let bytes = self.0.get(..len as usize)?;
+        let (family, rest) = bytes.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let gid = match i32::from(u16::from_ne_bytes(*family)) {
+            libc::AF_INET => Gid::from_ipv4(*rest.first_chunk()?),
+            // The address comes after the flow label.
+            libc::AF_INET6 => Gid(*rest.get(4..)?.first_chunk()?),
+            _ => return None,
+        };
+        Some((gid, u16::from_be_bytes(*port)))
+    }
 }
 
 /// Sends a datagram, if there is room for it.
@@ -36,12 +81,13 @@ pub(crate) struct Arrival {
 /// done and the driver locked; and to be such a point takes two atomic exchanges, which a poller
 /// feels.
 #[inline]
-pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SockaddrStorage) -> Result<(), Errno> {
+pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Errno> {
     let flags = libc::MSG_DONTWAIT;
     let (at, len) = (bytes.as_ptr(), bytes.len());
+    let (to, to_len) = RawAddress::of(to);
     // SAFETY: both pointers lead to as many bytes as is said, which the kernel only reads.
     let sent =
-        unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, to.as_ptr(), to.len()) };
+        unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, to.0.as_ptr(), to_len) };
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
@@ -51,6 +97,7 @@ const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have o
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) bytes: Vec<u8>,
+    from: RawAddress,
     /// For control messages, aligned as they are.
     control: [u64; 16],
 }
@@ -58,7 +105,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// For datagrams of at most `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        Self { bytes: vec![0; len], control: [0; 16] }
+        Self { bytes: vec![0; len], from: RawAddress::UNKNOWN, control: [0; 16] }
     }
 
     /// Receives a datagram, if there is one, and tells `hear` what control messages say: level,
@@ -70,13 +117,12 @@ impl Inbox {
         fd: RawFd,
         mut hear: impl FnMut(i32, i32, i32),
     ) -> Result<Arrival, Errno> {
-        let (bytes, control) = (&mut self.bytes, &mut self.control);
+        let Self { bytes, from, control } = self;
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut from = SockAddrStorage::zeroed();
         // SAFETY: a message header of zeros is a valid one.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_name = (&raw mut from).cast();
-        header.msg_namelen = from.size_of();
+        header.msg_name = from.0.as_mut_ptr().cast();
+        header.msg_namelen = size_of_val(from) as _;
         header.msg_iov = &raw mut iov;
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
@@ -98,9 +144,7 @@ impl Inbox {
             hear(number(&what), number(&what[4..]), value);
             rest = rest.get((len as usize).div_ceil(size_of::<u64>()).max(1)..).unwrap_or(&[]);
         }
-        // SAFETY: the kernel says how long the address is that it has written, if it has.
-        let from = unsafe { SockAddr::new(from, header.msg_namelen) };
-        Ok(Arrival { len, from: from.as_socket() })
+        Ok(Arrival { len, from: from.read(header.msg_namelen) })
     }
 }
 

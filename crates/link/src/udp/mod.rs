@@ -23,7 +23,7 @@ use socket2::Socket;
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
-use watch::Hot;
+use watch::{Hot, Watch};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -120,8 +120,8 @@ pub struct UdpLink {
     ports: Vec<Port>,
     groups: Vec<Group>,
     epoll: Epoll,
-    /// Asked first.
-    hot: Hot,
+    hot: Option<Hot>,
+    watch: Watch,
     /// A sending socket waits for room.
     is_full: bool,
     /// How often in a row only the hot socket was asked.
@@ -141,7 +141,8 @@ impl UdpLink {
     pub fn new(config: UdpConfig, addresses: &[Gid]) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut link = Self {
-            hot: Hot::none(&epoll)?,
+            hot: None,
+            watch: Watch::new(&epoll)?,
             gso: config.gso,
             config,
             ports: Vec::new(),
@@ -170,7 +171,7 @@ impl UdpLink {
             let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
             self.watch(&rx)?;
             self.ports[port].rx = Some(rx);
-            self.set_hot(None);
+            self.cool();
         }
         Ok(())
     }
@@ -192,13 +193,13 @@ impl UdpLink {
             return false;
         };
         self.ports[port].rx = Some(socket);
-        self.set_hot(None);
+        self.cool();
         true
     }
 
     /// No longer receives at an address.
     pub(crate) fn stop_listening(&mut self, addr: Gid) {
-        self.set_hot(None);
+        self.cool();
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
         if let Some(rx) = port.and_then(|port| port.rx.take()) {
             forget(&self.epoll, [&rx]);
@@ -206,8 +207,9 @@ impl UdpLink {
     }
 
     /// Whether anything can arrive, or somebody waits for room.
+    #[inline]
     pub(crate) fn is_watching(&self) -> bool {
-        self.is_full || self.receivers() > 0
+        self.hot.is_some() || self.is_full || self.receivers() > 0
     }
 
     /// How many sockets receive.
@@ -267,7 +269,7 @@ impl Link for UdpLink {
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        self.set_hot(None);
+        self.cool();
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
             forget(&self.epoll, flows.chain(&port.rx));
@@ -296,12 +298,12 @@ impl Link for UdpLink {
         let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
         self.watch(&rx)?;
         self.groups.push(Group { gid, rx });
-        self.set_hot(None);
+        self.cool();
         Ok(())
     }
 
     fn leave(&mut self, gid: Gid) -> io::Result<()> {
-        self.set_hot(None);
+        self.cool();
         // Closing the socket leaves the group.
         for group in self.groups.extract_if(.., |g| g.gid == gid) {
             forget(&self.epoll, [&group.rx]);

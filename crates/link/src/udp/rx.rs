@@ -1,7 +1,6 @@
 //! Trains in.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use feroce_train::{Ecn, Framing, RxMeta, RxTrain};
@@ -20,7 +19,7 @@ struct Datagram {
     len: usize,
     /// Length of each but the last, if merged.
     segment: Option<usize>,
-    from: Option<SocketAddr>,
+    from: Option<(Gid, u16)>,
     traffic_class: u8,
     hop_limit: u8,
 }
@@ -31,14 +30,18 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let only_one = self.receivers() == 1;
-        let is_hot = !self.is_full && (only_one || self.streak < MAX_STREAK);
-        if let Some(fd) = self.hot.fd.filter(|_| is_hot) {
+        let hot = self.hot.filter(|hot| hot.is_only || self.streak < MAX_STREAK);
+        if let Some(hot) = hot.filter(|_| !self.is_full) {
             self.count_look();
-            let taken = self.receive_from(fd, budget, sink)?;
+            let taken = self.receive_from(hot.fd, hot.dst, budget, sink)?;
             self.streak = self.streak.saturating_add(1);
             return Ok(taken);
         }
+        self.ask_all(budget, sink)
+    }
+
+    /// Takes what any of the sockets has.
+    fn ask_all(&mut self, budget: usize, sink: &mut dyn FnMut(&RxTrain<'_>)) -> io::Result<usize> {
         self.streak = 0;
         let mut events = [EpollEvent::empty(); 8];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
@@ -54,18 +57,22 @@ impl UdpLink {
             if self.is_full {
                 self.has_room(fd);
             }
-            let n = self.receive_from(fd, budget - taken.min(budget), sink)?;
+            let Some((_, dst)) = self.receiving(fd) else { continue };
+            let n = self.receive_from(fd, dst, budget - taken.min(budget), sink)?;
             if n > 0 {
-                self.set_hot(Some(fd));
+                self.heat(fd);
             }
             taken += n;
         }
-        if let Some(fd) = self.hot.fd.filter(|_| self.hot.is_aside) {
-            taken += self.receive_from(fd, budget - taken.min(budget), sink)?;
+        let aside = self.watch.aside.and_then(|fd| Some((fd, self.receiving(fd)?.1)));
+        if let Some((fd, dst)) = aside {
+            taken += self.receive_from(fd, dst, budget - taken.min(budget), sink)?;
         }
-        if self.hot.fd.is_none() && only_one {
+        if self.hot.is_none() && self.receivers() == 1 {
             let mut sockets = self.ports.iter().filter_map(|p| p.rx.as_ref());
-            self.hot.fd = sockets.next().map(|rx| rx.as_raw_fd());
+            if let Some(only) = sockets.next().map(|rx| rx.as_raw_fd()) {
+                self.heat(only);
+            }
         }
         Ok(taken)
     }
@@ -79,14 +86,14 @@ impl UdpLink {
         self.is_full = self.ports.iter().any(|p| p.tx.iter().any(|flow| flow.waits));
     }
 
-    /// Takes at most `budget` trains from one socket.
+    /// Takes at most `budget` trains from the socket that stands for an address.
     fn receive_from(
         &mut self,
         fd: RawFd,
+        dst: Gid,
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let Some((_, dst)) = self.receiving(fd) else { return Ok(0) };
         for taken in 0..budget {
             let datagram = match self.receive_one(fd) {
                 Ok(datagram) => datagram,
@@ -98,7 +105,7 @@ impl UdpLink {
                     continue;
                 }
             };
-            let Some((src, udp_sport)) = datagram.from.as_ref().map(gid_and_port) else {
+            let Some((src, udp_sport)) = datagram.from else {
                 self.counters.rx_foreign += 1;
                 continue;
             };
@@ -138,13 +145,4 @@ impl UdpLink {
         })?;
         Ok(Datagram { len: arrival.len, segment, from: arrival.from, traffic_class, hop_limit })
     }
-}
-
-/// The sender of a datagram.
-fn gid_and_port(addr: &SocketAddr) -> (Gid, u16) {
-    let gid = match addr.ip() {
-        IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
-        IpAddr::V6(ip) => Gid(ip.octets()),
-    };
-    (gid, addr.port())
 }

@@ -1,6 +1,7 @@
 //! Trains out.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use feroce_train::{Path, Train};
@@ -92,7 +93,7 @@ impl UdpLink {
         let to = socket_addr(path.dst, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
             fd: self.ports[port].tx[flow].socket.as_raw_fd(),
-            to: SockaddrStorage::from(to),
+            to,
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             is_v4: to.is_ipv4(),
@@ -238,7 +239,7 @@ fn run_of_packets(trains: &[Train]) -> usize {
 /// Where a datagram goes and how it is marked.
 struct Destination {
     fd: i32,
-    to: SockaddrStorage,
+    to: SocketAddr,
     traffic_class: u8,
     hop_limit: u8,
     is_v4: bool,
@@ -272,7 +273,8 @@ impl Destination {
             [] => send_to(self.fd, bytes, &self.to),
             control => {
                 let bytes = [IoSlice::new(bytes)];
-                sendmsg(self.fd, &bytes, control, flags, Some(&self.to)).map(|_| ())
+                sendmsg(self.fd, &bytes, control, flags, Some(&SockaddrStorage::from(self.to)))
+                    .map(|_| ())
             }
         };
         match sent {

@@ -22,42 +22,57 @@ use super::UdpLink;
 /// polls briefly and sleeps then should not pay for both.
 const SET_ASIDE_AFTER: u32 = 256;
 
-/// The socket that packets came from last.
-#[derive(Debug)]
+/// The socket that packets came from last: asked first.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Hot {
-    pub(super) fd: Option<RawFd>,
-    /// It is not watched: whoever asks the epoll instance must ask this one as well.
-    pub(super) is_aside: bool,
-    /// How often it was asked since somebody was about to sleep.
+    pub(super) fd: RawFd,
+    /// The address that it stands for.
+    pub(super) dst: Gid,
+    /// There is no other.
+    pub(super) is_only: bool,
+}
+
+/// What is not watched, and why.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The socket that is set aside: whoever asks the epoll instance must ask this one as well.
+    pub(super) aside: Option<RawFd>,
+    /// How often the hot socket was asked since somebody was about to sleep.
     asked: u32,
     /// Readable, for those who sleep, while a socket is set aside.
     alarm: EventFd,
 }
 
-impl Hot {
-    /// None yet. `epoll` is what those who sleep sleep on.
-    pub(super) fn none(epoll: &Epoll) -> io::Result<Self> {
+impl Watch {
+    /// Everything is watched. `epoll` is what those who sleep sleep on.
+    pub(super) fn new(epoll: &Epoll) -> io::Result<Self> {
         let alarm = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         watch(epoll, &alarm)?;
-        Ok(Self { fd: None, is_aside: false, asked: 0, alarm })
+        Ok(Self { aside: None, asked: 0, alarm })
     }
 }
 
 impl UdpLink {
-    /// Makes a socket the hot one, or none.
-    pub(super) fn set_hot(&mut self, fd: Option<RawFd>) {
-        if self.hot.fd != fd && self.watch_all() {
-            self.hot.fd = fd;
+    /// Makes a receiving socket the hot one.
+    pub(super) fn heat(&mut self, fd: RawFd) {
+        if self.hot.is_none_or(|hot| hot.fd != fd) {
+            self.watch_all();
+            let is_only = self.receivers() == 1;
+            self.hot = self.receiving(fd).map(|(_, dst)| Hot { fd, dst, is_only });
         }
+    }
+
+    /// There are other receiving sockets now, or will be: none of them is hot.
+    pub(super) fn cool(&mut self) {
+        self.watch_all();
+        self.hot = None;
     }
 
     /// Watches every receiving socket again. False: one could not be.
     pub(super) fn watch_all(&mut self) -> bool {
-        self.hot.asked = 0;
-        if !self.hot.is_aside {
-            return true;
-        }
-        if let Some((socket, _)) = self.hot.fd.and_then(|fd| self.receiving(fd))
+        self.watch.asked = 0;
+        let Some(aside) = self.watch.aside else { return true };
+        if let Some((socket, _)) = self.receiving(aside)
             && let Err(e) = self.watch(socket)
             // Another socket may have got the number of one that was closed.
             && e != Errno::EEXIST
@@ -65,27 +80,27 @@ impl UdpLink {
             tracing::debug!("cannot watch a socket: {e}");
             return false;
         }
-        self.hot.is_aside = false;
-        let _ = self.hot.alarm.read();
+        self.watch.aside = None;
+        let _ = self.watch.alarm.read();
         true
     }
 
     /// The hot socket is about to be asked.
     #[inline]
     pub(super) fn count_look(&mut self) {
-        self.hot.asked = self.hot.asked.saturating_add(1);
-        if self.hot.asked == SET_ASIDE_AFTER {
+        self.watch.asked = self.watch.asked.saturating_add(1);
+        if self.watch.asked == SET_ASIDE_AFTER {
             self.set_aside();
         }
     }
 
     #[cold]
     fn set_aside(&mut self) {
-        let Some((socket, _)) = self.hot.fd.and_then(|fd| self.receiving(fd)) else { return };
-        self.hot.is_aside = self.epoll.delete(socket).is_ok();
-        if self.hot.is_aside {
+        let Some((socket, _)) = self.hot.and_then(|hot| self.receiving(hot.fd)) else { return };
+        if self.watch.aside.is_none() && self.epoll.delete(socket).is_ok() {
+            self.watch.aside = Some(socket.as_raw_fd());
             // It is written to once before it is read.
-            let _ = self.hot.alarm.write(1);
+            let _ = self.watch.alarm.write(1);
         }
     }
 
