@@ -174,6 +174,31 @@ fn bytes_in_flight_stay_inside_the_window() {
     assert_eq!(psns(&script.answer(OUR_PSN + 3, ACK)), [OUR_PSN + 11]);
 }
 
+/// Else what a short train took is acknowledged for itself and makes room for another, for ever.
+#[test]
+fn a_little_room_is_left_until_there_is_more() {
+    let mut script = rc(windowed(40));
+    let request = long_write(&script, 1, 47);
+    assert_eq!(script.post(request).len(), 40);
+    // Less than an eighth of the window.
+    assert!(script.answer(OUR_PSN + 3, ACK).is_empty());
+    assert_eq!(script.answer(OUR_PSN + 4, ACK).len(), 5);
+    // The last two are all there is.
+    assert!(script.answer(OUR_PSN + 5, ACK).is_empty());
+    assert_eq!(script.answer(OUR_PSN + 6, ACK).len(), 2);
+}
+
+#[test]
+fn a_little_room_is_used_by_whom_no_answer_would_bring_more() {
+    let mut script = rc(windowed(40));
+    let mut other = second(&mut script);
+    // The other fills the window, but for a little room.
+    other.sq.post(long_write(&script, 2, 36)).unwrap();
+    assert_eq!(script.host.transmit(script.now).len(), 36);
+    let request = long_write(&script, 1, 20);
+    assert_eq!(script.post(request).len(), 4);
+}
+
 #[test]
 fn the_data_that_a_read_brings_counts_against_the_window() {
     let mut script = rc(Config { read_chunk: 4 * MTU as u64, ..windowed(8) });

@@ -35,6 +35,13 @@ impl Asking {
     pub(super) fn new(psn: Psn) -> Self {
         Self { until: psn, ..Self::default() }
     }
+
+    /// What was sent from `psn` on will be sent again, and may ask elsewhere then.
+    pub(super) fn go_back(&mut self, psn: Psn) {
+        if self.until.is_after(psn) {
+            self.until = psn;
+        }
+    }
 }
 
 impl Requester {

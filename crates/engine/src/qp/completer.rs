@@ -289,6 +289,7 @@ impl Qp {
     /// Moves the cursor back to `psn`.
     pub(super) fn go_back(&mut self, core: &mut Core, psn: Psn) {
         let freed = self.req.window.go_back(psn, self.pmtu);
+        self.req.asking.go_back(psn);
         // A round trip that includes a retransmission says nothing.
         self.req.timed = None;
         if let Some(id) = self.peer {

@@ -11,7 +11,7 @@ use super::window::{Flight, Kind, Window};
 use super::{Qp, QpState, earliest};
 use crate::cq::WcStatus;
 use crate::hca::Core;
-use crate::peer::PACKET_COST;
+use crate::peer::{PACKET_COST, Peer};
 use crate::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
 
 /// Why nothing can be sent although there is work.
@@ -278,7 +278,7 @@ impl Qp {
         if !matches!(flight.kind, Kind::Acked | Kind::Fetched) {
             return Err(Blocked::NoWork);
         }
-        let mut room = self.room(core, &flight, from)?;
+        let mut room = self.room(core, &flight, from, caps)?;
         let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
@@ -387,8 +387,17 @@ impl Qp {
     /// How many packets of `flight`, from packet `from` on, may go in one train: what the
     /// destination's window has room for, and no more than may go without a request for an
     /// acknowledgement, which is in the last packet of a train.
+    ///
+    /// Room for less than a good train is left until there is more, if an answer is on its way. It
+    /// would be filled, and acknowledged, and filled again: short trains for ever.
     #[inline]
-    fn room(&self, core: &mut Core, flight: &Flight, from: u32) -> Result<u32, Blocked> {
+    fn room(
+        &self,
+        core: &mut Core,
+        flight: &Flight,
+        from: u32,
+        caps: &LinkCaps,
+    ) -> Result<u32, Blocked> {
         let Some(id) = self.peer else {
             return Err(Blocked::NoWork);
         };
@@ -406,6 +415,9 @@ impl Qp {
             // have shrunk since that was sent.
             0 if peer.is_idle() || self.req.asking.unasked > 0 => Ok(1),
             0 => Err(Blocked::Window),
+            n if n < left && self.req.is_asked() && n < self.good_train(peer, caps).min(left) => {
+                Err(Blocked::Window)
+            }
             n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
             _ if self.req.unanswered => Ok(1),
             n => {
@@ -413,6 +425,13 @@ impl Qp {
                 Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
             }
         }
+    }
+
+    /// How many packets are a good train: what the link takes, as far as that is no more than an
+    /// eighth of the window.
+    fn good_train(&self, peer: &Peer, caps: &LinkCaps) -> u32 {
+        let eighth = peer.window() / 8 / (self.pmtu as u64 + PACKET_COST);
+        caps.packets_of(Bth::LEN + self.pmtu).min(u32::try_from(eighth).unwrap_or(u32::MAX))
     }
 
     /// Reads and atomics that may be outstanding.
