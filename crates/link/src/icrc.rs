@@ -8,8 +8,8 @@
 //! wrong, and with foreign senders, it uses that a CRC is linear: the one identification that
 //! makes the packet right, if there is one, can be computed.
 
-use std::io;
 use std::ops::Range;
+use std::{io, mem};
 
 use feroce_train::{Framing, Instant, Payload, RxMeta, RxTrain, Train};
 use feroce_wire::icrc::IcrcPrefix;
@@ -140,15 +140,20 @@ impl Sealer {
             }
             return train.count as usize * (len + ICRC_LEN);
         }
-        let mut at = 0;
-        for i in 0..train.count {
-            let len = train.emit(i, &mut out[at..]);
-            let prefix = prefixes.get(len).with_ipv4_id(i as u16);
-            let (packet, rest) = out[at..].split_at_mut(len);
-            rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
-            at += len + ICRC_LEN;
+        let mut seal = |packet: Range<usize>, id: u32, out: &mut [u8]| {
+            let prefix = prefixes.get(packet.len()).with_ipv4_id(id as u16);
+            let icrc = prefix.seal(&out[packet.clone()]);
+            out[packet.end..][..ICRC_LEN].copy_from_slice(&icrc);
+        };
+        let mut last = 0..train.emit(0, out);
+        for i in 1..train.count {
+            let at = last.end + ICRC_LEN;
+            let next = at..at + train.emit(i, &mut out[at..]);
+            // Each is sealed after the next is copied: what was just written is slow to read.
+            seal(mem::replace(&mut last, next), i - 1, out);
         }
-        at
+        seal(last.clone(), train.count - 1, out);
+        last.end + ICRC_LEN
     }
 }
 
