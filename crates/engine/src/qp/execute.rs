@@ -6,16 +6,16 @@ use feroce_wire::{
     AtomicEth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey, Srqn,
 };
 
-use super::Qp;
 use super::body::Body;
-use super::buffers::ScatterError;
+use super::buffers::{ScatterError, scatter};
 use super::receive::{NoReceive, Receive};
 use super::replay::{Memory, Remembered};
 use super::replies::{ReadReply, Reply};
 use super::responder::{Inbound, Refusal, Request, Taken};
+use super::{Qp, RecvSource};
 use crate::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::Core;
-use crate::wr::MAX_MESSAGE;
+use crate::wr::{MAX_MESSAGE, RecvWr};
 
 impl Qp {
     /// Executes a request that is next in sequence.
@@ -33,6 +33,8 @@ impl Qp {
         }
         if op == Op::WriteOnly {
             self.execute_write_only(core, request)
+        } else if op == Op::SendOnly && self.execute_send_only(core, now, request) {
+            Ok(1)
         } else if op.is_send() {
             self.execute_send(core, now, request)
         } else if op.is_write() {
@@ -101,6 +103,29 @@ impl Qp {
             self.finish_message(core);
         }
         Ok(data.packets())
+    }
+
+    /// A whole message for a receive of this queue pair's own, which is left where it is until it
+    /// is done. False: it is something else, or something is wrong, and nothing has happened.
+    #[inline]
+    fn execute_send_only(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> bool {
+        let (RecvSource::Own(receives), None, None) =
+            (&mut self.rq, &self.rsp.receive, request.lent)
+        else {
+            return false;
+        };
+        let (pd, data) = (self.init.pd, Body::Here(request.body));
+        let place = |wr: &RecvWr| scatter(&core.mrs, pd, wr.sges.as_slice(), 0, data).is_ok();
+        if data.len() > self.pmtu || !receives.peek(0).is_some_and(place) {
+            return false;
+        }
+        let Some(wr_id) = receives.pop_with(|wr| wr.wr_id) else { return false };
+        let cqe = Cqe::new(wr_id, self.qpn, WcOpcode::Recv, WcStatus::Success, now);
+        let (byte_len, solicited) = (data.len() as u32, request.solicited);
+        let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
+        core.complete_recv(self.init.recv_cq, cqe);
+        self.finish_message(core);
+        true
     }
 
     /// A receive for a request that needs one now.
