@@ -115,6 +115,12 @@ impl Peer {
         (self.srtt_ns != 0).then(|| 2 * self.srtt_ns + 4 * self.rttvar_ns)
     }
 
+    /// Whether anybody waits for the window to open.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
     /// `slot` waits for the window to open.
     pub(crate) fn wait(&mut self, slot: u32) {
         self.waiters.push_back(slot);

@@ -199,6 +199,13 @@ impl SendQueue {
             && self.check(wr).is_ok()
     }
 
+    /// Shows everything staged to the engine, but rings no bell: whoever does so drives the engine,
+    /// by [`Engine::express`](crate::Engine::express), or rings it afterwards.
+    #[inline]
+    pub fn show(&mut self) {
+        self.ring.publish();
+    }
+
     /// Hands everything staged to the engine. True: the engine has to be driven for it.
     #[inline]
     pub fn ring(&mut self) -> bool {

@@ -8,7 +8,7 @@ use feroce_engine::{
     AddrVec, Data, Dest, Event, Notify, QpAttr, QpState, QpType, SendFlags, SendOp, SendWr,
     WcOpcode, WcStatus,
 };
-use feroce_train::Instant;
+use feroce_train::{Instant, Single};
 use feroce_wire::{Pmtu, Qpn};
 
 const NOW: Instant = Instant::from_nanos(1_000_000);
@@ -176,4 +176,19 @@ fn an_error_of_one_end_reaches_the_other() {
     settle(&mut host);
     assert_eq!(statuses(&mut host), [(1, WcStatus::RemoteAccess)]);
     assert_eq!((one.sq.state(), two.sq.state()), (QpState::Err, QpState::Err));
+}
+
+#[test]
+fn what_is_for_ourselves_does_not_go_at_once() {
+    let mut host = Host::new(1);
+    let (mut one, mut two) = connect(&mut host, QpType::Rc);
+    settle(&mut host);
+    two.rq.as_mut().unwrap().post(host.recv(9, 0, 8)).unwrap();
+    one.sq.stage(wr(1, SendOp::Send, Data::EMPTY)).unwrap();
+    one.sq.show();
+    let mut send = |packet: Single<'_>| panic!("on the wire: {packet:?}");
+    assert!(!host.engine.express(|| NOW, one.qpn, &mut send));
+    one.sq.ring();
+    settle(&mut host);
+    assert_eq!(statuses(&mut host).len(), 2);
 }

@@ -3,7 +3,8 @@
 use feroce_engine::{
     Cqe, Notify, PostError, RecvWr, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus,
 };
-use feroce_wire::Gid;
+use feroce_train::{Ext, Path, Payload, Single, Train, TrainOps};
+use feroce_wire::{Bth, Gid};
 
 use crate::flow::{Kind, Life, Mishap};
 use crate::oracle::Violation;
@@ -15,6 +16,24 @@ use crate::world::{Doing, World};
 /// Marks the work request id of a receive, and of a receive from a shared queue.
 const RECV: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
+
+/// The train that a packet is.
+fn train_of(path: Path, bytes: Vec<u8>) -> Train {
+    let (bth, _) = Bth::parse(&bytes).expect("a packet has a BTH");
+    Train {
+        path,
+        bth,
+        ops: TrainOps::all(bth.opcode),
+        count: 1,
+        stride: 0,
+        payload_len: 0,
+        head: Ext::NONE,
+        body: Ext::NONE,
+        tail: Ext::NONE,
+        lease: None,
+        payload: Payload::Packets { len: bytes.len(), bytes },
+    }
+}
 
 fn bad(what: String) -> Result<(), Violation> {
     Err(Violation::new("completions", what))
@@ -103,11 +122,30 @@ impl World {
             let signaled = this.steps[index].is_signaled() || this.sq_sig_all;
             this.sends.post(index, signaled);
             self.trace.add(now, Happening::Posted { node, end, index, op, len });
-            if self.dice.chance(0.5) {
+            if self.dice.chance(0.5) && !self.express(end) {
                 self.ends[end].sq.ring();
             }
         }
         self.ends[end].sq.ring();
+    }
+
+    /// Sends what was staged last at once, if the engine does so. False: the doorbell must be rung.
+    fn express(&mut self, end: usize) -> bool {
+        let Self { ends, nodes, wire, trace, deliveries, now, .. } = self;
+        let (this, now) = (&mut ends[end], *now);
+        let (number, node) = (this.node, &mut nodes[this.node]);
+        // Whoever waits for its link sends nothing meanwhile.
+        if !node.style.express || node.pump_at.is_some() {
+            return false;
+        }
+        this.sq.show();
+        let mut send = |packet: Single<'_>| {
+            let mut bytes = vec![0; packet.len];
+            (packet.write)(&mut bytes);
+            wire.carry(now, number, &train_of(*packet.path, bytes), trace, deliveries);
+            true
+        };
+        node.engine.express(|| now, this.qpn, &mut send)
     }
 
     pub(crate) fn post_receives(&mut self, end: usize) {

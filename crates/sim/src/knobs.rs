@@ -120,6 +120,7 @@ impl Knobs {
             sleeps: dice.chance(0.3),
             two_cqs: dice.chance(0.5),
             acks_wait: dice.chance(0.3),
+            express: dice.chance(0.5),
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct Style {
     pub one_train: bool,
     /// Acknowledgements wait for the next turn, or for something that goes with them.
     pub acks_wait: bool,
+    /// Its link takes a packet for which nobody has made a train.
+    pub express: bool,
     /// Its application sleeps until it is woken.
     pub sleeps: bool,
     /// Sends and receives complete on different queues.

@@ -66,7 +66,7 @@ pub(crate) struct World {
     pub(crate) knobs: Knobs,
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) events: u64,
-    deliveries: Vec<Delivery>,
+    pub(crate) deliveries: Vec<Delivery>,
     /// Completions by outcome.
     pub(crate) outcomes: BTreeMap<String, u64>,
 }

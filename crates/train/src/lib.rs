@@ -28,4 +28,4 @@ pub use payload::{InlineBytes, Payload};
 pub use run::Run;
 pub use rx::{Lent, Packets, RxMeta, RxTrain};
 pub use time::Instant;
-pub use tx::{Ext, Train, TrainOps};
+pub use tx::{Ext, Single, Train, TrainOps};

@@ -1,6 +1,8 @@
 //! Trains that an engine wants sent.
 
-use feroce_wire::{Bth, BthView, Opcode};
+use core::fmt;
+
+use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
 use crate::{Lease, Path, Payload};
 
@@ -200,6 +202,26 @@ impl Train {
             pad.fill(0);
         }
         total
+    }
+}
+
+/// A packet that is the whole of a message, and is made where the link wants it.
+pub struct Single<'a> {
+    /// Where it goes.
+    pub path: &'a Path,
+    /// Whom it is for there.
+    pub dest: Qpn,
+    /// Its length from the BTH to the end of the padding.
+    pub len: usize,
+    /// Writes it to as many bytes.
+    pub write: &'a mut dyn FnMut(&mut [u8]),
+}
+
+impl fmt::Debug for Single<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, dest, len, .. } = self;
+        let mut shown = f.debug_struct("Single");
+        shown.field("path", path).field("dest", dest).field("len", len).finish_non_exhaustive()
     }
 }
 

@@ -3,10 +3,11 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Qpn;
 
 use super::Engine;
+use crate::qp::Qp;
 use crate::wr::SendWr;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
@@ -95,6 +96,26 @@ impl Engine {
             self.finish();
         }
         has_passed
+    }
+
+    /// Sends the one request of a queue pair that waits, if it is a short message, nobody else has
+    /// anything to send, and `send` takes it. False: the doorbell must be rung. The time is asked
+    /// for only if a timer has to be set.
+    #[inline]
+    pub fn express(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        qpn: Qpn,
+        send: &mut dyn FnMut(Single<'_>) -> bool,
+    ) -> bool {
+        if self.core.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
+            return false;
+        }
+        let is_ours = |(gid, to)| self.qps.peek(to).is_some() && self.core.is_own_gid(gid);
+        if self.qps.peek(qpn).map(Qp::peer_end).is_none_or(is_ours) {
+            return false;
+        }
+        self.qps.get(qpn).is_some_and(|qp| qp.express(&mut self.core, now, send))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.

@@ -42,6 +42,12 @@ impl Asking {
             self.until = psn;
         }
     }
+
+    /// Counts a message that is started, and whether it asks at its end.
+    #[inline]
+    pub(super) fn count_message(&mut self, asks: bool) {
+        self.messages = if asks { 0 } else { self.messages + 1 };
+    }
 }
 
 impl Requester {
@@ -71,24 +77,17 @@ impl Qp {
         }
     }
 
-    /// Whether the message that is being started asks at its end. `takes_receive`: the peer needs a
-    /// receive for it.
+    /// Whether a message that would be started now should ask at its end. `takes_receive`: the peer
+    /// needs a receive for it.
     #[inline]
-    pub(super) fn asks_at_end(
-        &mut self,
-        core: &Core,
-        takes_receive: bool,
-        flags: SendFlags,
-    ) -> bool {
+    pub(super) fn wants_answer(&self, core: &Core, takes_receive: bool, flags: SendFlags) -> bool {
         let most = (self.sq.capacity() / 4).min(UNASKED_MOST);
-        let asks = flags.contains(SendFlags::SIGNALED)
+        flags.contains(SendFlags::SIGNALED)
             || self.init.sq_sig_all
             || self.shared.is_streaming()
             || self.req.asking.messages >= most
             || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
-            || !self.may_ask_later(core);
-        self.req.asking.messages = if asks { 0 } else { self.req.asking.messages + 1 };
-        asks
+            || !self.may_ask_later(core)
     }
 
     /// Whether a probe would ask, and long before the transport timer runs out.

@@ -14,6 +14,7 @@ mod completer;
 mod control;
 mod door;
 mod execute;
+mod express;
 mod receive;
 mod replay;
 mod replies;
@@ -30,7 +31,7 @@ use alloc::sync::Arc;
 
 use feroce_ring::Consumer;
 use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
-use feroce_wire::{Bth, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
+use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::cc::CongestionControl;
 use crate::counters::Drop;
@@ -129,6 +130,12 @@ impl Qp {
 
     fn dest_qpn(&self) -> Qpn {
         self.attr.dest_qpn.unwrap_or_default()
+    }
+
+    /// Address and number of what a connected queue pair is connected to.
+    #[inline]
+    pub(crate) fn peer_end(&self) -> (Gid, Qpn) {
+        (self.path.dst, self.dest_qpn())
     }
 
     fn qkey(&self) -> Qkey {

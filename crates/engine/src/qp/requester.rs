@@ -89,9 +89,19 @@ impl Requester {
         self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
     }
 
+    /// Whether a request of so many packets need not wait for an answer.
+    #[inline]
+    pub(super) fn may_start(&self, packets: u32, takes_receive: bool) -> bool {
+        let ssn = self.ssn.wrapping_add(1);
+        // One request beyond the credits may go: its fate brings new ones.
+        let is_limited = |limit: Msn| ssn.diff(limit) > 1;
+        let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
+        self.window.has_psns(packets) && !(has_none && self.window.has_unacked())
+    }
+
     /// Counts a request that is started. One that needs no receive moves the limit along.
     #[inline]
-    fn count_request(&mut self, consumes_receive: bool) {
+    pub(super) fn count_request(&mut self, consumes_receive: bool) {
         self.ssn = self.ssn.wrapping_add(1);
         if !consumes_receive {
             self.credit_limit = self.credit_limit.map(|limit| limit.wrapping_add(1));
@@ -218,18 +228,12 @@ impl Qp {
     #[inline]
     pub(super) fn start(&mut self, core: &mut Core, request: Start) -> Result<(), Blocked> {
         let Start { kind, packets, len, takes_receive, flags } = request;
-        let window = &self.req.window;
-        if !window.has_psns(packets) {
-            return Err(Blocked::NoWork);
-        }
-        let ssn = self.req.ssn.wrapping_add(1);
-        // One request beyond the credits may go: its fate brings new ones.
-        let is_limited = |limit: Msn| ssn.diff(limit) > 1;
-        if takes_receive && self.req.credit_limit.is_some_and(is_limited) && window.has_unacked() {
+        if !self.req.may_start(packets, takes_receive) {
             return Err(Blocked::NoWork);
         }
         self.req.count_request(takes_receive);
-        let asks = self.asks_at_end(core, takes_receive, flags);
+        let asks = self.wants_answer(core, takes_receive, flags);
+        self.req.asking.count_message(asks);
         self.req.window.start(kind, packets, len, asks);
         core.counters.rdma_sends += 1;
         Ok(())

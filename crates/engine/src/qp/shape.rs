@@ -206,6 +206,22 @@ pub(super) fn emit_only<'a>(wr: &SendWr, out: &'a mut [u8]) -> Option<Only<'a>> 
     (body.len() == payload.next_multiple_of(4)).then_some(Only { op, payload, body })
 }
 
+/// Length of the one packet of a message that fits in one, from its BTH to its padding; `None` for
+/// other operations.
+#[inline]
+pub(super) fn only_len(wr: &SendWr) -> Option<usize> {
+    let len = u32::try_from(wr.data.len()).ok()?;
+    let message = message(&wr.op, len)?;
+    let start = if message.start.is_some() { Reth::LEN } else { 0 };
+    let end = match message.end {
+        End::Plain => 0,
+        End::Imm(_) => ImmDt::LEN,
+        End::Inv(_) => Ieth::LEN,
+    };
+    let xrc = if matches!(wr.dest, Dest::Xrc(_)) { XrcEth::LEN } else { 0 };
+    Some(Bth::LEN + xrc + start + end + (len as usize).next_multiple_of(4))
+}
+
 /// Splits the next header off.
 #[inline]
 fn take<'a, const N: usize>(out: &mut &'a mut [u8]) -> Option<&'a mut [u8; N]> {
