@@ -23,7 +23,7 @@ mod udp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 pub use describe::describe;
@@ -68,6 +68,12 @@ pub trait Link: Send {
         Ok(trains.len())
     }
 
+    /// Sends a packet for which nobody has made a train, if that can be done at once. False: it
+    /// should be in a train. It was written only if it was sent.
+    fn send_single(&mut self, _packet: Single<'_>) -> bool {
+        false
+    }
+
     /// Whether trains that are about to be sent, one at least, should wait until more can go with
     /// them. Packets that are alone in their trains may leave together; to gather long trains would
     /// only delay the first.
@@ -83,6 +89,12 @@ pub trait Link: Send {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize>;
+
+    /// Whether it is certain, without asking anybody, that [`Link::receive`] has nothing that is
+    /// urgent: nothing that came from close by.
+    fn is_quiet(&self) -> bool {
+        false
+    }
 
     /// Readable when [`Link::receive`] has something, and when there is room again after
     /// [`Sent::Full`], if [`Link::arm`] was called before. Calling [`Link::receive`] until it
@@ -209,6 +221,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).send_all(now, trains)
     }
 
+    fn send_single(&mut self, packet: Single<'_>) -> bool {
+        (**self).send_single(packet)
+    }
+
     fn gathers(&self, trains: &[Train]) -> bool {
         (**self).gathers(trains)
     }
@@ -220,6 +236,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
         (**self).receive(now, budget, sink)
+    }
+
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {

@@ -9,7 +9,7 @@ use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
 use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig, UdpLink, Verified};
-use feroce_train::{Ext, InlineBytes, Instant, Payload, RxTrain, Train, TrainOps};
+use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
 use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
 
@@ -31,6 +31,15 @@ impl Registry {
             HostLink::new(UdpConfig::default(), Arc::clone(&member), None).expect("a link");
         link.set_addresses(&[address]).expect("an address");
         Host { link: Verified::new(link, IcrcPolicy::Strict), member }
+    }
+
+    /// A link without layers, and the number of a queue pair behind it.
+    fn plain(&self, address: Gid, policy: Option<IcrcPolicy>) -> (HostLink, Qpn) {
+        let member = Arc::new(Member::join(&self.0, 4).expect("a member"));
+        let prefix = u32::from(member.prefix());
+        let mut link = HostLink::new(UdpConfig::default(), member, policy).expect("a link");
+        link.set_addresses(&[address]).expect("an address");
+        (link, Qpn::new(prefix << 16))
     }
 }
 
@@ -115,15 +124,8 @@ fn who_takes_nothing_is_nudged() {
 fn only_who_wants_the_icrc_gets_it() {
     let registry = Registry::new("icrc");
     let (address, elsewhere) = (loopback(17), loopback(18));
-    let plain = |policy| {
-        let member = Arc::new(Member::join(&registry.0, 4).expect("a member"));
-        let prefix = u32::from(member.prefix());
-        let mut link = HostLink::new(UdpConfig::default(), member, policy).expect("a link");
-        link.set_addresses(&[address]).expect("an address");
-        (link, Qpn::new(prefix << 16))
-    };
-    let (mut with, to_with) = plain(None);
-    let (mut without, to_without) = plain(Some(IcrcPolicy::Strict));
+    let (mut with, to_with) = registry.plain(address, None);
+    let (mut without, to_without) = registry.plain(address, Some(IcrcPolicy::Strict));
     let lengths = |link: &mut HostLink, from: &mut dyn Link, train: &Train| {
         from.send(NOW, train).expect("sent");
         let mut seen = Vec::new();
@@ -149,6 +151,54 @@ fn only_who_wants_the_icrc_gets_it() {
     without.receive(NOW, 8, &mut |t| seen.push((t.bytes.len(), t.trailer))).expect("received");
     assert_eq!(seen, [(len + 4, 4)]);
     assert_eq!(counter(&without, "rx_icrc_encapsulated"), 0);
+}
+
+/// A packet of its own goes where a train went, and only there.
+#[test]
+fn a_packet_needs_no_train() {
+    let registry = Registry::new("single");
+    let (address, elsewhere) = (loopback(21), loopback(22));
+    let (mut a, _) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let (mut layered, to_layered) = registry.plain(address, None);
+    let train = train_to(address, address, to_b, 1);
+    let bytes = packets_of(&train).remove(0);
+    let send = |link: &mut HostLink, path: &Path, dest| {
+        let mut write = |out: &mut [u8]| out.copy_from_slice(&bytes);
+        link.send_single(Single { path, dest, len: bytes.len(), write: &mut write })
+    };
+    let receive = |link: &mut HostLink| {
+        let mut seen = Vec::new();
+        let mut see = |t: &RxTrain<'_>| seen.push((t.meta, t.bytes.to_vec(), t.stride));
+        link.receive(NOW, 8, &mut see).expect("received");
+        seen
+    };
+    assert!(!send(&mut a, &train.path, to_b), "what is the same as before has no before");
+    a.send(NOW, &train).expect("sent");
+    let before = receive(&mut b);
+    assert_eq!(before.len(), 1);
+
+    assert!(b.is_quiet());
+    assert!(send(&mut a, &train.path, to_b));
+    assert!(!b.is_quiet());
+    assert_eq!(receive(&mut b), before);
+    assert!(b.is_quiet());
+    assert!(b.arm(NOW, false));
+    assert!(send(&mut a, &train.path, to_b));
+    assert!(is_readable(&b, 10_000), "it sleeps, and is woken");
+
+    let other = Path { hop_limit: 7, ..train.path };
+    assert!(!send(&mut a, &other, to_b), "not the same");
+    assert!(!send(&mut a, &path(address, elsewhere), to_b), "another host");
+    assert!(!send(&mut a, &train.path, to_layered), "it wants the ICRC");
+    assert_eq!(receive(&mut layered).len(), 0);
+    assert_eq!(receive(&mut b), before);
+
+    // A ring that is full is for trains: those wait.
+    let sent = (0..1 << 20).take_while(|_| send(&mut a, &train.path, to_b)).count();
+    assert_eq!(a.send(NOW, &train).expect("no error"), Sent::Full);
+    let taken = std::iter::from_fn(|| Some(receive(&mut b).len()).filter(|n| *n > 0)).sum();
+    assert_eq!(sent, taken);
 }
 
 #[test]

@@ -232,6 +232,20 @@ impl<M: RingMemory> ByteConsumer<M> {
         self.memory.tail().load(Ordering::Acquire) == self.head
     }
 
+    /// Whether there is nothing to take out, for whoever will take it if there is.
+    #[inline]
+    pub fn is_still_empty(&self) -> bool {
+        self.expect();
+        self.is_empty()
+    }
+
+    /// If there is a record, it comes from the cache of another processor as `tail` does: so both
+    /// are on their way at the same time.
+    #[inline]
+    fn expect(&self) {
+        self.memory.expect(self.head as usize & (self.capacity - 1));
+    }
+
     /// Copies the oldest record to the start of `out` and takes it out of the ring; says how long
     /// it is. A record that `out` is too short for is not one of ours.
     #[inline]
@@ -270,9 +284,7 @@ impl<M: RingMemory> ByteConsumer<M> {
     #[inline]
     fn available(&mut self) -> Result<usize, Corrupt> {
         if self.tail == self.head {
-            // If there is a record, it comes from the cache of another processor as `tail` does:
-            // both are on their way at the same time.
-            self.memory.expect(self.head as usize & (self.capacity - 1));
+            self.expect();
             self.tail = self.memory.tail().load(Ordering::Acquire);
         }
         distance(self.head, self.tail, self.capacity)

@@ -32,7 +32,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 use crate::icrc::{Checker, Sealer};
@@ -86,6 +86,8 @@ pub struct HostLink {
     sealer: Sealer,
     /// Checks what has an ICRC, if no layer above does.
     checker: Option<Checker>,
+    /// The path inside this host that was taken last, and what is seen of packets that take it.
+    near: Option<(Path, RxMeta)>,
     /// Records to this member itself.
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
@@ -121,6 +123,7 @@ impl HostLink {
             member,
             sealer: Sealer::default(),
             checker: icrc.map(Checker::new),
+            near: None,
             local: VecDeque::new(),
             quiet: QUIET,
             next_wire: Instant::ZERO,
@@ -141,8 +144,16 @@ impl HostLink {
     }
 
     /// What a receiver on this host sees of packets on a path.
-    fn meta_of(&self, path: &Path) -> RxMeta {
-        RxMeta::from(&self.udp.actual_path(path))
+    #[inline]
+    fn meta_of(&mut self, path: &Path) -> RxMeta {
+        match &self.near {
+            Some((near, meta)) if near == path => *meta,
+            _ => {
+                let meta = RxMeta::from(&self.udp.actual_path(path));
+                self.near = Some((*path, meta));
+                meta
+            }
+        }
     }
 
     fn send_to_slot(&mut self, now: Instant, slot: u8, train: &Train) -> Sent {
@@ -349,6 +360,22 @@ impl Link for HostLink {
     }
 
     #[inline]
+    fn send_single(&mut self, packet: Single<'_>) -> bool {
+        self.sync();
+        let Route::Slot(slot) = self.peers.route(packet.path.dst, packet.dest) else {
+            return false;
+        };
+        // Doors are told of first.
+        if self.peers.wants_icrc(slot) || self.member.has_offers() {
+            return false;
+        }
+        let meta = self.meta_of(packet.path);
+        let is_sent = self.peers.push_single(slot, packet, meta);
+        self.counters.tx_trains += u64::from(is_sent);
+        is_sent
+    }
+
+    #[inline]
     fn gathers(&self, trains: &[Train]) -> bool {
         let Some(last) = trains.last() else { return true };
         let is_short = last.payload_len < last.stride || last.payload_len == 0;
@@ -422,6 +449,11 @@ impl Link for HostLink {
         Ok(taken + usize::from(has_let_pass))
     }
 
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.quiet < QUIET && self.local.is_empty() && self.peers.is_quiet()
+    }
+
     fn wait_fd(&self) -> BorrowedFd<'_> {
         self.peers.wait_fd()
     }
@@ -461,6 +493,7 @@ impl Link for HostLink {
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.sync();
+        self.near = None;
         self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
     }
 

@@ -1,6 +1,7 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
 mod doors;
+mod express;
 mod whereabouts;
 
 use std::cell::{Cell, RefCell};
@@ -386,14 +387,7 @@ impl Peers {
         while let Some(slot) = self.touched.pop() {
             let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { continue };
             peer.touched = false;
-            if let Some(ring) = &mut peer.out {
-                ring.publish();
-            }
-            if let Some(contact) = &peer.contact
-                && must_wake(&self.member.area(slot).sleeping)
-            {
-                contact.wake().ring();
-            }
+            show(&self.member, slot, peer);
         }
     }
 
@@ -570,5 +564,18 @@ impl Peers {
             self.counters.buried += u64::from(self.member.bury_if_dead(slot));
         }
         self.sync();
+    }
+}
+
+/// Shows a member what was put into its ring, and wakes it if it sleeps.
+#[inline]
+fn show(member: &Member, slot: u8, peer: &mut Peer) {
+    if let Some(ring) = &mut peer.out {
+        ring.publish();
+    }
+    if let Some(contact) = &peer.contact
+        && must_wake(&member.area(slot).sleeping)
+    {
+        contact.wake().ring();
     }
 }

@@ -9,7 +9,7 @@ use crate::icrc::{ICRC_LEN, Sealer};
 pub(super) const META: usize = 48;
 
 /// Bytes in front of packets of which the same is known as of those in the record before.
-const BRIEF: usize = 8;
+pub(super) const BRIEF: usize = 8;
 
 /// The longest record: packets of a whole UDP datagram.
 pub(super) const MAX_RECORD: usize = META + 66_000;
@@ -118,11 +118,25 @@ pub(super) fn brief_len_of(train: &Train) -> usize {
 /// none; `out` has the length that [`brief_len_of`] says.
 #[inline]
 pub(super) fn write_brief(train: &Train, out: &mut [u8]) {
-    let Some((head, packets)) = out.split_first_chunk_mut::<BRIEF>() else { return };
-    *head = [0; BRIEF];
-    head[0] = Kind::Again as u8;
-    head[4..].copy_from_slice(&(train.packet_len(0) as u32).to_ne_bytes());
+    let Some((head, packets)) = out.split_first_chunk_mut() else { return };
+    write_brief_meta(train.packet_len(0), head);
     emit_all(train, packets);
+}
+
+/// Writes the record of a packet, which `write` writes, as [`write_brief`] does that of a train;
+/// `out` is [`BRIEF`] bytes longer than the packet.
+#[inline]
+pub(super) fn write_single(write: &mut dyn FnMut(&mut [u8]), out: &mut [u8]) {
+    let Some((head, packet)) = out.split_first_chunk_mut() else { return };
+    write_brief_meta(packet.len(), head);
+    write(packet);
+}
+
+/// Writes the beginning of the record of packets that are like the last.
+#[inline]
+fn write_brief_meta(stride: usize, out: &mut [u8; BRIEF]) {
+    let [a, b, c, d] = (stride as u32).to_ne_bytes();
+    *out = [Kind::Again as u8, 0, 0, 0, a, b, c, d];
 }
 
 /// Writes the packets of a train, without ICRCs.

@@ -193,11 +193,17 @@ impl Member {
         true
     }
 
+    /// Whether doors were opened since they were last asked for.
+    #[inline]
+    pub(in crate::shm) fn has_offers(&self) -> bool {
+        // Whoever opens them and whoever asks are the same, or follow each other.
+        self.has_offers.load(Ordering::Relaxed)
+    }
+
     /// Doors that were opened since this was last asked.
     #[inline]
     pub(in crate::shm) fn take_offers(&self) -> Vec<Offer> {
-        // Whoever opens them and whoever asks are the same, or follow each other.
-        if !self.has_offers.load(Ordering::Relaxed) {
+        if !self.has_offers() {
             return Vec::new();
         }
         self.has_offers.store(false, Ordering::Relaxed);

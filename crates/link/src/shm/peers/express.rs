@@ -1,0 +1,40 @@
+//! The short way through a ring: one packet, and a look whether there is one.
+
+use feroce_train::{Lender as _, RxMeta, Single};
+
+use super::{Peers, show};
+use crate::shm::record;
+
+impl Peers {
+    /// Puts the record of one packet without ICRC into the ring to a member, and shows it to it, if
+    /// there is room and the same is known of it as of the last.
+    #[inline]
+    pub(in crate::shm) fn push_single(
+        &mut self,
+        slot: u8,
+        packet: Single<'_>,
+        meta: RxMeta,
+    ) -> bool {
+        let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
+        let Some(ring) = peer.out.as_mut().filter(|_| peer.last == Some(meta)) else {
+            return false;
+        };
+        let write = |out: &mut [u8]| record::write_single(packet.write, out);
+        if ring.stage(record::BRIEF + packet.len, write) != Ok(true) {
+            // Whoever sends it in a train sees to that.
+            return false;
+        }
+        peer.stuck = None;
+        show(&self.member, slot, peer);
+        true
+    }
+
+    /// Whether nothing has come through the rings or doors, and nothing has changed.
+    #[inline]
+    pub(in crate::shm) fn is_quiet(&self) -> bool {
+        self.incoming.iter().all(|incoming| incoming.ring.is_still_empty())
+            && self.member.passed() == self.passed
+            && !self.member.has_new_senders()
+            && self.member.epoch() == self.epoch
+    }
+}
