@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use feroce_engine::{AsyncEvent, Engine, Event, SendWr};
 use feroce_link::Link;
 use feroce_ring::DoorbellSet;
-use feroce_train::{Instant, Train};
+use feroce_train::{Instant, Single, Train};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -37,6 +37,9 @@ use patience::Patience;
 
 /// Trains that one turn of the driver takes from the link before it answers them.
 const RX_BUDGET: usize = 16;
+
+/// How often a consumer that polls looks for what came from close by before it is told of nothing.
+const LOOKS: u32 = 4;
 
 /// Most trains that are given to the link together.
 const TX_BATCH: usize = 64;
@@ -128,6 +131,28 @@ impl State {
                 return Ok(Some(busy));
             }
         }
+    }
+
+    /// Sends the one request of a queue pair that waits, as [`Engine::express`] does, and says when
+    /// the engine must be driven again.
+    #[inline]
+    fn express(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn) -> (bool, Option<Instant>) {
+        if !self.waiting.is_empty() {
+            return (false, None);
+        }
+        let link = &mut self.link;
+        let mut send = |packet: Single<'_>| link.send_single(packet);
+        let is_sent = self.engine.express(now, qpn, &mut send);
+        (is_sent, self.engine.poll_timeout())
+    }
+
+    /// Whether there is nothing to do for a moment, as far as can be told without the time. To come
+    /// back takes longer than a few looks.
+    #[inline]
+    fn stays_quiet(&self) -> bool {
+        self.waiting.is_empty()
+            && !self.engine.has_waiting_acks()
+            && (0..LOOKS).all(|_| self.link.is_quiet())
     }
 
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
@@ -317,29 +342,52 @@ impl Driver {
         let has_passed = state.engine.pass(|| self.now(), qpn, wr);
         state.tell();
         drop(state);
-        // As whoever leaves the lock does.
+        self.answer_bell();
+        has_passed
+    }
+
+    /// Sends the one request of a queue pair that waits, if [`Engine::express`] does and nobody has
+    /// the lock.
+    #[inline]
+    pub(crate) fn express(&self, qpn: Qpn) -> bool {
+        let Some(mut state) = self.try_lock() else { return false };
+        let (is_sent, deadline) = state.express(|| self.now(), qpn);
+        drop(state);
+        if is_sent {
+            self.plan(deadline);
+            self.patience.reset();
+        }
+        self.answer_bell();
+        is_sent
+    }
+
+    /// Whoever leaves the lock without [`Driver::finish`] looks here whether somebody rang.
+    #[inline]
+    fn answer_bell(&self) {
         fence(Ordering::SeqCst);
         if self.doorbells.is_rung() {
             self.kick();
         }
-        has_passed
     }
 
     /// Takes what has arrived, unless somebody else is about to. Gives way to others if that has
     /// led to nothing for a while.
     #[inline]
     pub(crate) fn progress(&self) {
+        let state = self.try_lock();
+        if self.patience.is_fresh() && state.as_ref().is_some_and(|state| state.stays_quiet()) {
+            drop(state);
+            self.answer_bell();
+            self.patience.spin();
+            return;
+        }
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        let busy = match self.try_lock() {
-            Some(state) => {
-                // Should the consumer do neither, the thread that stands by sends what waits. It
-                // says under the lock that it no longer does.
-                let stands_by = self.stands_by.load(Ordering::Relaxed);
-                self.finish(state, now, if stands_by { Turn::Poll } else { Turn::Receive })
-            }
-            None => false,
-        };
+        // Should the consumer do neither, the thread that stands by sends what waits. It says under
+        // the lock that it no longer does.
+        let stands_by = self.stands_by.load(Ordering::Relaxed);
+        let turn = if stands_by { Turn::Poll } else { Turn::Receive };
+        let busy = state.is_some_and(|state| self.finish(state, now, turn));
         if busy {
             self.patience.reset();
         } else {

@@ -14,6 +14,9 @@ use nix::sys::time::TimeSpec;
 
 use super::Clock;
 
+/// Polls in vain during which nobody looks at the clock: they take no longer than a few times that.
+const FRESH: u32 = 12;
+
 /// Polls in vain before the processor is offered to others.
 const SPINS: u32 = 32;
 
@@ -47,6 +50,18 @@ impl Patience {
     #[inline]
     pub(super) fn reset(&self) {
         self.in_vain.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether polling has led to something not long ago, so that the next answer is close.
+    #[inline]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.in_vain.load(Ordering::Relaxed) < FRESH
+    }
+
+    /// Polling led to nothing, but [it is early](Patience::is_fresh).
+    #[inline]
+    pub(super) fn spin(&self) {
+        self.in_vain.store(self.in_vain.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Polling led to nothing. `nudge` is called once, when that has been so for a while; `arm` is

@@ -157,6 +157,15 @@ impl SoftSender {
             // Everything was executed at once.
             return;
         }
+        // What is alone, and waits for nobody, may go at once.
+        let is_alone = staged == 1 && self.gathered == 0 && !self.may_wait(staged);
+        if is_alone {
+            self.note_streaming();
+            self.queue.show();
+            if self.driver.express(self.qpn) {
+                return;
+            }
+        }
         let is_first = self.queue.ring();
         // If it is, somebody has taken what waited before.
         self.gathered = if is_first { staged } else { self.gathered + staged };
@@ -167,15 +176,28 @@ impl SoftSender {
         // The bell was rung before we look: whoever takes the last answer sees the one or we see
         // the other.
         fence(Ordering::SeqCst);
-        let unanswered = self.queue.outstanding().saturating_sub(self.gathered);
-        let may_wait = unanswered >= GATHER_FROM && self.queue.awaits_answer();
-        if self.gathered >= GATHER_MOST || !may_wait {
+        if self.gathered >= GATHER_MOST || !self.may_wait(self.gathered) {
             self.gathered = 0;
-            let polled_at = self.driver.polled_at();
-            self.queue.set_streaming(self.polled_at == polled_at);
-            self.polled_at = polled_at;
+            if !is_alone {
+                self.note_streaming();
+            }
             self.driver.kick();
         }
+    }
+
+    /// Whether the newest requests, which are so many, may wait for answers to earlier ones.
+    #[inline]
+    fn may_wait(&self, newest: usize) -> bool {
+        let unanswered = self.queue.outstanding().saturating_sub(newest);
+        unanswered >= GATHER_FROM && self.queue.awaits_answer()
+    }
+
+    /// Tells the engine whether the consumer posts without waiting in between.
+    #[inline]
+    fn note_streaming(&mut self) {
+        let polled_at = self.driver.polled_at();
+        self.queue.set_streaming(self.polled_at == polled_at);
+        self.polled_at = polled_at;
     }
 }
 
