@@ -281,7 +281,7 @@ impl Idle {
     /// does not wake us.
     pub(crate) fn pause(&mut self, end: &End) -> anyhow::Result<()> {
         if !end.spec.events {
-            std::hint::spin_loop();
+            // The adapter gives way to others if polling leads to nothing for a while.
         } else if self.armed {
             self.armed = false;
             end.channel.wait(Some(50))?;
