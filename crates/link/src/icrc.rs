@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::{io, mem};
 
-use feroce_train::{Framing, Instant, Payload, RxMeta, RxTrain, Train};
+use feroce_train::{Framing, Instant, Path, Payload, RxMeta, RxTrain, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Grh, Ipv4, Ipv6, ROCE_UDP_PORT, Udp};
 
@@ -117,11 +117,31 @@ impl Sealer {
         out: &mut [u8],
     ) -> usize {
         let len = train.emit(i, out);
-        let key = (Framing::RoceV2, train.path.src, train.path.dst, udp_sport, len);
-        let prefix = self.prefixes.get(key).with_ipv4_id(id);
-        let (packet, rest) = out.split_at_mut(len);
-        rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
+        self.seal(&train.path, udp_sport, id, &mut out[..len + ICRC_LEN]);
         len + ICRC_LEN
+    }
+
+    /// Writes a packet that leaves from `udp_sport`, and its ICRC for identification 0, and returns
+    /// the length.
+    #[inline]
+    pub(crate) fn emit_single(
+        &mut self,
+        packet: Single<'_>,
+        udp_sport: u16,
+        out: &mut [u8],
+    ) -> usize {
+        let len = packet.len + ICRC_LEN;
+        (packet.write)(&mut out[..packet.len]);
+        self.seal(packet.path, udp_sport, 0, &mut out[..len]);
+        len
+    }
+
+    /// Ends a packet with its ICRC.
+    #[inline]
+    fn seal(&mut self, path: &Path, udp_sport: u16, id: u16, packet: &mut [u8]) {
+        let Some((packet, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() else { return };
+        let key = (Framing::RoceV2, path.src, path.dst, udp_sport, packet.len());
+        *icrc = self.prefixes.get(key).with_ipv4_id(id).seal(packet);
     }
 
     /// Writes the packets of a train one after the other, each with its ICRC for identification
@@ -300,6 +320,10 @@ impl<L: Link> Link for Verified<L> {
 
     fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.inner.send_all(now, trains)
+    }
+
+    fn send_single(&mut self, packet: Single<'_>) -> bool {
+        self.inner.send_single(packet)
     }
 
     fn receive(

@@ -6,7 +6,9 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 
 use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
-use common::{counter, flat, is_readable, packets_of, path, receive_packets, send_of, warnings};
+use common::{
+    counter, flat, is_readable, packets_of, path, receive_packets, send_alone, send_of, warnings,
+};
 use feroce_link::{IcrcPolicy, Link, Pcap, PcapConfig, Sent, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path};
 use feroce_wire::{Frame, Gid, Net};
@@ -131,11 +133,16 @@ fn frames_are_right(cable: &Cable, gso: bool, a: Gid, b: Gid) {
     let config = UdpConfig { gso, interface, ..UdpConfig::default() };
     let mut tx = cable.in_a(|| UdpLink::new(config, &[a])).expect("a link");
     let mut rx = cable.in_b(|| strict(b));
-    for (traffic_class, hop_limit, count) in [(0, 64, 64), (0x68, 7, 5), (0, 64, 1)] {
+    let cases = [(0, 64, 64), (0x68, 7, 5), (0, 64, 1), (0, 64, 1), (0x68, 7, 1)];
+    for (n, (traffic_class, hop_limit, count)) in cases.into_iter().enumerate() {
         let socket = cable.in_b(capture);
         let path = Path { traffic_class, hop_limit, ..path(a, b) };
         let train = send_of(path, count, 1000, 333);
-        tx.send(NOW, &train).expect("sent");
+        match n {
+            0..3 => assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done),
+            // What nobody made a train for is no different.
+            _ => assert!(send_alone(&mut tx, &train)),
+        }
         let got = receive_packets(&mut rx, count as usize);
         assert_eq!(flat(&got), packets_of(&train));
         let frames = captured(&socket);

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::ErrorKind;
 
-use common::{counter, flat, loopback, packets_of, path, receive_packets, send_of};
+use common::{counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of};
 use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Framing, Instant, Path};
 use feroce_wire::Gid;
@@ -42,6 +42,33 @@ fn a_train_arrives_as_one_train() {
     assert_eq!((counter(&tx, "udp_tx_trains"), counter(&rx, "udp_rx_trains")), (4, 4));
     assert_eq!(counter(&tx, "udp_tx_packets"), 82);
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+/// A packet that nobody made a train for is the same on the wire.
+#[test]
+fn a_packet_by_itself_arrives_as_a_train_of_one() {
+    let (a, b) = (loopback(80), loopback(81));
+    let (mut tx, mut rx) = (strict(config(), a), strict(config(), b));
+    for len in [4, 64, 4096] {
+        let train = send_of(path(a, b), 1, len, len);
+        assert!(send_alone(&mut tx, &train));
+        let got = receive_packets(&mut rx, 1);
+        assert_eq!((&got[0].packets, got[0].meta.src), (&packets_of(&train), a));
+        assert_eq!(got[0].meta.udp_sport, tx.actual_path(&train.path).udp_sport);
+    }
+    assert_eq!((counter(&tx, "udp_tx_trains"), counter(&tx, "udp_tx_packets")), (3, 3));
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+/// One that cannot be sent goes in a train, which says why.
+#[test]
+fn a_packet_by_itself_that_cannot_be_sent_is_not_counted() {
+    let (a, b) = (loopback(82), loopback(83));
+    let mut tx = udp(config(), a);
+    for (src, len) in [(b, 64), (a, 65_520), (a, 66_000)] {
+        assert!(!send_alone(&mut tx, &send_of(path(src, b), 1, len, len)), "{len} from {src}");
+    }
+    assert_eq!((counter(&tx, "udp_tx_trains"), counter(&tx, "udp_tx_errors")), (0, 0));
 }
 
 /// Sender and receiver with and without offload, in every combination.

@@ -362,8 +362,10 @@ impl Link for HostLink {
     #[inline]
     fn send_single(&mut self, packet: Single<'_>) -> bool {
         self.sync();
-        let Route::Slot(slot) = self.peers.route(packet.path.dst, packet.dest) else {
-            return false;
+        let slot = match self.peers.route(packet.path.dst, packet.dest) {
+            Route::Wire => return self.udp.send_single(packet),
+            Route::Slot(slot) => slot,
+            _ => return false,
         };
         // Doors are told of first.
         if self.peers.wants_icrc(slot) || self.member.has_offers() {

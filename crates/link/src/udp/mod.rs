@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use socket2::Socket;
@@ -245,6 +245,10 @@ impl Link for UdpLink {
 
     fn send_all(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.send_trains(trains)
+    }
+
+    fn send_single(&mut self, packet: Single<'_>) -> bool {
+        self.send_packet(packet)
     }
 
     fn receive(

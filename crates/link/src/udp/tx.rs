@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use feroce_train::{Path, Train};
+use feroce_train::{Path, Single, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -84,6 +84,22 @@ impl UdpLink {
             }
         }
         Ok(Sent::Done)
+    }
+
+    /// Sends a packet by itself. False: it was not sent, and goes in a train, where it is known
+    /// what to do about that.
+    #[inline]
+    pub(super) fn send_packet(&mut self, packet: Single<'_>) -> bool {
+        let Some((dest, port, flow)) = self.destination(packet.path) else { return false };
+        if packet.len + ICRC_LEN > self.tx_buf.len() {
+            return false;
+        }
+        let sport = self.ports[port].tx[flow].port;
+        let len = self.sealer.emit_single(packet, sport, &mut self.tx_buf);
+        let is_sent = matches!(dest.send(&self.tx_buf[..len], None), Outcome::Done);
+        self.counters.tx_trains += u64::from(is_sent);
+        self.counters.tx_packets += u64::from(is_sent);
+        is_sent
     }
 
     /// The way to the end of a path, with the port and the socket that packets leave from.

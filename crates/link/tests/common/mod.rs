@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use feroce_link::{HostLink, IcrcPolicy, Link, Member, UdpConfig};
-use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxMeta, Train, TrainOps};
+use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxMeta, Single, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Op, Opcode, Packet, Psn, Qpn, Service};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -67,6 +67,14 @@ pub(crate) fn packets_of(train: &Train) -> Vec<Vec<u8>> {
             out
         })
         .collect()
+}
+
+/// Sends the one packet of a train as a packet that nobody made a train for.
+pub(crate) fn send_alone(link: &mut impl Link, train: &Train) -> bool {
+    let packet = packets_of(train).remove(0);
+    let mut write = |out: &mut [u8]| out.copy_from_slice(&packet);
+    let (path, dest, len) = (&train.path, train.bth.dest_qp, packet.len());
+    link.send_single(Single { path, dest, len, write: &mut write })
 }
 
 /// A train that arrived.
