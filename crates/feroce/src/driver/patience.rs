@@ -26,8 +26,11 @@ const NUDGE_AT: u32 = SPINS + 16;
 /// Whoever offers the processor and gets it back later than this has competition.
 const CROWDED_NS: u64 = 30_000;
 
-/// How long competition is remembered.
+/// How long competition is remembered at first. Whoever offers the processor pays with time that it
+/// is not given back soon, so where competition stays, it is remembered twice as long each time.
 const REMEMBER_NS: u64 = 20_000_000;
+/// The longest.
+const REMEMBER_MOST_NS: u64 = 640_000_000;
 
 /// Longest sleep: what another thread completes for us does not wake us.
 const NAP: Duration = Duration::from_micros(100);
@@ -39,11 +42,18 @@ pub(super) struct Patience {
     link: OwnedFd,
     in_vain: AtomicU32,
     crowded_until: AtomicU64,
+    /// How long it was remembered last.
+    remembered_ns: AtomicU64,
 }
 
 impl Patience {
     pub(super) fn new(link: OwnedFd) -> Self {
-        Self { link, in_vain: AtomicU32::new(0), crowded_until: AtomicU64::new(0) }
+        Self {
+            link,
+            in_vain: AtomicU32::new(0),
+            crowded_until: AtomicU64::new(0),
+            remembered_ns: AtomicU64::new(REMEMBER_NS / 2),
+        }
     }
 
     /// Polling led to something.
@@ -104,14 +114,19 @@ impl Patience {
     /// not offered, and whoever waits should sleep.
     pub(super) fn offer(&self, clock: &Clock) -> bool {
         let now = clock.now();
-        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
+        let crowded_until = self.crowded_until.load(Ordering::Relaxed);
+        if now.as_nanos() < crowded_until {
             return false;
         }
         std::thread::yield_now();
         let after = clock.now();
         if after.nanos_since(now) > CROWDED_NS {
-            let until = after.plus_nanos(REMEMBER_NS);
-            self.crowded_until.store(until.as_nanos(), Ordering::Relaxed);
+            // It stays if it is still there soon after it was forgotten.
+            let before = self.remembered_ns.load(Ordering::Relaxed);
+            let stays = now.as_nanos() < crowded_until + before;
+            let ns = if stays { (2 * before).min(REMEMBER_MOST_NS) } else { REMEMBER_NS };
+            self.remembered_ns.store(ns, Ordering::Relaxed);
+            self.crowded_until.store(after.plus_nanos(ns).as_nanos(), Ordering::Relaxed);
         }
         true
     }
