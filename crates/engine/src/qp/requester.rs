@@ -419,10 +419,12 @@ impl Qp {
             // have shrunk since that was sent.
             0 if peer.is_idle() || self.req.asking.unasked > 0 => Ok(1),
             0 => Err(Blocked::Window),
-            n if n < left && self.req.is_asked() && n < self.good_train(peer, caps).min(left) => {
+            // What a read asks for comes in trains of the peer's making.
+            n if flight.kind == Kind::Fetched => Ok(n),
+            n if n < left.min(self.good_train(peer, caps)) && self.req.is_asked() => {
                 Err(Blocked::Window)
             }
-            n if n == 1 || flight.kind == Kind::Fetched => Ok(n),
+            1 => Ok(1),
             _ if self.req.unanswered => Ok(1),
             n => {
                 let unasked = (peer.window() / 4).saturating_sub(self.req.asking.unasked);
