@@ -38,9 +38,6 @@ use patience::Patience;
 /// Trains that one turn of the driver takes from the link before it answers them.
 const RX_BUDGET: usize = 16;
 
-/// How often a consumer that polls looks for what came from close by before it is told of nothing.
-const LOOKS: u32 = 4;
-
 /// Most trains that are given to the link together.
 const TX_BATCH: usize = 64;
 
@@ -146,13 +143,10 @@ impl State {
         (is_sent, self.engine.poll_timeout())
     }
 
-    /// Whether there is nothing to do for a moment, as far as can be told without the time. To come
-    /// back takes longer than a few looks.
+    /// Whether there is nothing to do at once, as far as can be told without the time.
     #[inline]
-    fn stays_quiet(&self) -> bool {
-        self.waiting.is_empty()
-            && !self.engine.has_waiting_acks()
-            && (0..LOOKS).all(|_| self.link.is_quiet())
+    fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && !self.engine.has_waiting_acks() && self.link.is_quiet()
     }
 
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
@@ -375,7 +369,7 @@ impl Driver {
     #[inline]
     pub(crate) fn progress(&self) {
         let state = self.try_lock();
-        if self.patience.is_fresh() && state.as_ref().is_some_and(|state| state.stays_quiet()) {
+        if self.patience.is_fresh() && state.as_ref().is_some_and(|state| state.is_quiet()) {
             drop(state);
             self.answer_bell();
             self.patience.spin();

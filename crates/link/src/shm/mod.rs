@@ -51,6 +51,9 @@ const WIRE_MOST_NS: u64 = 40_000;
 /// The wire is asked each time again when so many calls in a row found nothing in the rings.
 const QUIET: u32 = 64;
 
+/// How often whoever polls looks at the rings before it is told of nothing.
+const LOOKS: u32 = 4;
+
 /// How often to look for what nobody tells us, while somebody calls anyway.
 const LOOK_NS: u64 = 10_000_000;
 /// The same, if something is about to happen.
@@ -92,6 +95,8 @@ pub struct HostLink {
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
     quiet: u32,
+    /// What came last came through a door.
+    is_written_to: bool,
     /// When the wire is asked again, whatever comes through the rings.
     next_wire: Instant,
     /// How long not to ask it after that.
@@ -126,6 +131,7 @@ impl HostLink {
             near: None,
             local: VecDeque::new(),
             quiet: QUIET,
+            is_written_to: false,
             next_wire: Instant::ZERO,
             wire_pause: WIRE_NS,
             next_look: Instant::ZERO,
@@ -430,6 +436,9 @@ impl Link for HostLink {
         taken += self.peers.receive(budget.saturating_sub(taken + for_wire), pass);
         self.counters.rx_trains += taken as u64;
         let has_let_pass = self.peers.has_let_pass();
+        if taken > 0 || has_let_pass {
+            self.is_written_to = has_let_pass;
+        }
         let is_quiet = taken == 0 && !has_let_pass;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         if is_turn_of_wire && taken < budget {
@@ -453,7 +462,9 @@ impl Link for HostLink {
 
     #[inline]
     fn is_quiet(&self) -> bool {
-        self.quiet < QUIET && self.local.is_empty() && self.peers.is_quiet()
+        // To come back takes as long as a few looks; but whoever is written to looks elsewhere.
+        let looks = if self.is_written_to { 1 } else { LOOKS };
+        self.quiet < QUIET && self.local.is_empty() && (0..looks).all(|_| self.peers.is_quiet())
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
