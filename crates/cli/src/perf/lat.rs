@@ -167,18 +167,25 @@ pub(crate) fn lead(
         Amount::Messages(n) => (n, None),
         Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
     };
-    let mut before = clock::now();
+    let (mut before, mut last) = (clock::now(), None);
     while player.posted < target && !stop::requested() && until.is_none_or(|at| before < at) {
         player.mark = player.mark.wrapping_add(1).max(1);
         player.send()?;
+        // What can wait until the message is on its way does.
+        if let Some(taken) = last.take() {
+            sample.record(nanos(taken) / halves);
+        }
+        progress.tick(player.posted);
         if let Heard::End = player.wait(false)? {
             bail!("the other side stopped");
         }
         let now = clock::now();
-        sample.record(nanos(now - before) / halves);
+        last = Some(now - before);
         before = now;
         player.tidy()?;
-        progress.tick(player.posted);
+    }
+    if let Some(taken) = last {
+        sample.record(nanos(taken) / halves);
     }
     let sent = player.posted;
     clear(end, size)?;
