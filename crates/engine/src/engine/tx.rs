@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
-use feroce_wire::Qpn;
+use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
 use crate::qp::Qp;
@@ -111,8 +111,8 @@ impl Engine {
         if self.core.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
             return false;
         }
-        let is_ours = |(gid, to)| self.qps.peek(to).is_some() && self.core.is_own_gid(gid);
-        if self.qps.peek(qpn).map(Qp::peer_end).is_none_or(is_ours) {
+        let peer = self.qps.peek(qpn).map(Qp::peer_end);
+        if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
             return false;
         }
         self.qps.get(qpn).is_some_and(|qp| qp.express(&mut self.core, now, send))
@@ -267,13 +267,18 @@ impl Engine {
             }
             return false;
         }
-        // Every process at an address has a QP1: which one is meant, the link knows.
-        let is_ours = dest != Qpn::QP1 && self.qps.peek(dest).is_some();
-        if is_ours && self.core.is_own_gid(train.path.dst) {
+        let is_for_us = self.is_for_us(train.path.dst, dest);
+        if is_for_us {
             self.loopback.push(train);
-            return true;
         }
-        false
+        is_for_us
+    }
+
+    /// Whether packets to a queue pair at an address are to ourselves.
+    #[inline]
+    fn is_for_us(&self, gid: Gid, qpn: Qpn) -> bool {
+        // Every process at an address has a QP1: which one is meant, the link knows.
+        qpn != Qpn::QP1 && self.qps.peek(qpn).is_some() && self.core.is_own_gid(gid)
     }
 
     /// Hands the packets to ourselves to the receiving side.
