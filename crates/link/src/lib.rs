@@ -68,8 +68,8 @@ pub trait Link: Send {
         Ok(trains.len())
     }
 
-    /// Sends a packet for which nobody has made a train, if that can be done at once. False: it
-    /// should be in a train. It was written only if it was sent.
+    /// Sends a packet for which nobody has made a train, if that can be done at once. False: it was
+    /// not sent, and should be in a train.
     fn send_single(&mut self, _packet: Single<'_>) -> bool {
         false
     }
