@@ -282,7 +282,9 @@ impl Idle {
     pub(crate) fn pause(&mut self, end: &End) -> anyhow::Result<()> {
         if !end.spec.events {
             // The adapter gives way to others if polling leads to nothing for a while.
-        } else if self.armed {
+            return Ok(());
+        }
+        if self.armed {
             self.armed = false;
             end.channel.wait(Some(50))?;
         } else {

@@ -14,7 +14,8 @@ use nix::sys::time::TimeSpec;
 
 use super::Clock;
 
-/// Polls in vain during which nobody looks at the clock: they take no longer than a few times that.
+/// Polls in vain, after something came, during which nobody looks at the clock: to look takes as long
+/// as such a poll.
 const FRESH: u32 = 12;
 
 /// Polls in vain before the processor is offered to others.
@@ -52,7 +53,7 @@ impl Patience {
             link,
             in_vain: AtomicU32::new(0),
             crowded_until: AtomicU64::new(0),
-            remembered_ns: AtomicU64::new(REMEMBER_NS / 2),
+            remembered_ns: AtomicU64::new(0),
         }
     }
 
