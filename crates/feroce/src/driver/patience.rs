@@ -14,8 +14,8 @@ use nix::sys::time::TimeSpec;
 
 use super::Clock;
 
-/// Polls in vain, after something came, during which nobody looks at the clock: to look takes as long
-/// as such a poll.
+/// Polls in vain, after something came, during which nobody looks at the clock: to look takes as
+/// long as such a poll.
 const FRESH: u32 = 12;
 
 /// Polls in vain before the processor is offered to others.
