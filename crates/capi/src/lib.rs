@@ -10,6 +10,7 @@
 mod errno;
 mod exports;
 mod files;
+mod leave;
 mod lint;
 mod rdmacm;
 mod rsocket;

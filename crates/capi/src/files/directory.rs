@@ -169,7 +169,7 @@ fn remove_unused(directory: &File, path: &Path) {
 }
 
 /// Gives the directory up when the process exits.
-extern "C" fn leave() {
+pub(crate) fn leave() {
     // SAFETY: NULL, or what `current` leaked.
     let Some(directory) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child that never asked for it has only borrowed the parent's lock.
@@ -177,8 +177,3 @@ extern "C" fn leave() {
         remove_unused(&directory.lock, &directory.path);
     }
 }
-
-/// Called by the dynamic linker at exit.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static LEAVE: extern "C" fn() = leave;

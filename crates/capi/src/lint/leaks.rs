@@ -71,8 +71,8 @@ pub(super) fn remember_process() {
     PROCESS.store(process::id(), Ordering::Relaxed);
 }
 
-/// Lists what is left.
-extern "C" fn list_at_exit() {
+/// Lists what is left at exit.
+pub(crate) fn list() {
     if !super::is_on() || PROCESS.load(Ordering::Relaxed) != process::id() {
         return;
     }
@@ -85,8 +85,3 @@ extern "C" fn list_at_exit() {
         }
     }
 }
-
-/// Called by the dynamic linker at exit.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static LIST_AT_EXIT: extern "C" fn() = list_at_exit;

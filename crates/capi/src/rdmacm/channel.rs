@@ -2,12 +2,15 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use std::os::fd::AsRawFd;
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::cm::EventChannel;
 
 use super::{devices, event, table};
 use crate::abi::*;
+use crate::leave;
 use crate::verbs::fault::{Fault, pointer, status};
 use crate::verbs::object::Object;
 use crate::verbs::wait;
@@ -24,12 +27,34 @@ unsafe impl Object for Channel {
     type C = rdma_event_channel;
 }
 
+/// The channels that programs have, by address.
+///
+/// Programs destroy a channel while a thread of theirs is about to ask it for its next event, and
+/// then exit; `rping` is one. So who asks is not believed that there is a channel.
+static CHANNELS: Mutex<BTreeMap<usize, EventChannel>> = Mutex::new(BTreeMap::new());
+
+fn channels() -> MutexGuard<'static, BTreeMap<usize, EventChannel>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Channel {
     /// Makes one.
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Fault> {
         let channel = devices::manager().event_channel()?;
         let public = UnsafeCell::new(rdma_event_channel { fd: channel.as_raw_fd() });
-        Ok(Self { public, channel }.give())
+        let made = Self { public, channel: channel.clone() }.give();
+        channels().insert(made.addr(), channel);
+        Ok(made)
+    }
+
+    /// Destroys one.
+    ///
+    /// # Safety
+    /// As for [`Object::take`], except that the program may still ask it for events.
+    pub(crate) unsafe fn destroy(public: *mut rdma_event_channel) {
+        channels().remove(&public.addr());
+        // SAFETY: as the caller says, and whoever asks for events does not find it any more.
+        drop(unsafe { Self::take(public) });
     }
 }
 
@@ -38,8 +63,8 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(public: *mut rdma_event_channel) {
-    // SAFETY: a channel of the program, which it uses no more.
-    drop(unsafe { Channel::take(public) });
+    // SAFETY: a channel of the program.
+    unsafe { Channel::destroy(public) };
 }
 
 /// May be cancelled while it waits: see [`wait`].
@@ -51,33 +76,41 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         return status(Err(Fault::INVALID));
     }
     loop {
-        // SAFETY: a channel of the program.
-        if let Some(event) = unsafe { next(public) } {
-            // SAFETY: the program gives a place for the event.
-            unsafe { *place = event };
-            return 0;
-        }
-        // SAFETY: a channel of the program, whose descriptor never changes.
-        let fd = unsafe { (*public).fd };
-        if let Err(fault) = wait::until_readable(fd) {
+        let waited = match next(public) {
+            Ok(Next::Event(event)) => {
+                // SAFETY: the program gives a place for the event.
+                unsafe { *place = event };
+                return 0;
+            }
+            Ok(Next::None { fd }) => wait::until_readable(fd),
+            // It would only report that the program is about to end.
+            Err(_) if leave::has_begun() => wait::forever(),
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = waited {
             return status(Err(fault));
         }
     }
 }
 
-/// The next event whose id still exists.
-///
-/// # Safety
-/// `public` is a channel of the program.
-unsafe fn next(public: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
-    // SAFETY: as the caller says.
-    let channel = unsafe { Channel::of(public) };
+/// What a channel has.
+enum Next {
+    Event(*mut rdma_cm_event),
+    /// Nothing, until this descriptor is readable.
+    None {
+        fd: RawFd,
+    },
+}
+
+/// The next event whose id still exists. Fails if there is no such channel.
+fn next(public: *mut rdma_event_channel) -> Result<Next, Fault> {
+    let channel = channels().get(&public.addr()).cloned().ok_or(Fault(libc::EBADF))?;
     // First, so that no id goes away between its event being taken and being counted.
     let mut ids = table::lock();
-    loop {
-        let event = channel.channel.try_event()?;
+    while let Some(event) = channel.try_event() {
         if let Some(event) = event::publish(&mut ids, event) {
-            return Some(event);
+            return Ok(Next::Event(event));
         }
     }
+    Ok(Next::None { fd: channel.as_raw_fd() })
 }

@@ -99,7 +99,7 @@ impl Id {
             Err(e) => {
                 if is_sync {
                     // SAFETY: just made, and nobody else has it.
-                    drop(unsafe { Channel::take(channel) });
+                    unsafe { Channel::destroy(channel) };
                 }
                 Err(e.into())
             }
@@ -220,7 +220,7 @@ impl Id {
         if let Err(e) = moved {
             if is_sync {
                 // SAFETY: just made, and nobody else has it.
-                drop(unsafe { Channel::take(channel) });
+                unsafe { Channel::destroy(channel) };
             }
             return Err(e.into());
         }
@@ -236,7 +236,7 @@ impl Id {
         self.acks.settle();
         if was_sync {
             // SAFETY: the id made it for itself, and uses another now.
-            drop(unsafe { Channel::take(old.channel) });
+            unsafe { Channel::destroy(old.channel) };
         }
         Ok(())
     }
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(public: *mut rdma_cm_id) -> c_in
     drop(unsafe { Id::take(public) });
     if !channel.is_null() {
         // SAFETY: the id made it for itself.
-        drop(unsafe { Channel::take(channel) });
+        unsafe { Channel::destroy(channel) };
     }
     0
 }

@@ -39,7 +39,7 @@ pub(crate) fn counters() -> Vec<(String, Counters)> {
 
 /// A program that has received all that it wants may exit at once, and its peers shall not be left
 /// to wonder. With adapters of the kernel, the kernel tells them.
-extern "C" fn leave_at_exit() {
+pub(crate) fn take_leave() {
     // Whoever has the lock may be the thread that exits.
     let Ok(running) = RUNNING.try_lock() else { return };
     running.iter().for_each(|(_, context)| context.take_leave());
@@ -55,8 +55,3 @@ extern "C" fn be_the_adapter() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BE_THE_ADAPTER: extern "C" fn() = be_the_adapter;
-
-/// Called by the dynamic linker at exit.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static LEAVE_AT_EXIT: extern "C" fn() = leave_at_exit;

@@ -12,6 +12,7 @@ use crate::errno;
 use crate::verbs::fault::Fault;
 
 unsafe extern "C-unwind" {
+    fn pause() -> c_int;
     fn read(fd: c_int, bytes: *mut c_void, len: usize) -> isize;
 }
 
@@ -28,5 +29,12 @@ pub(crate) fn until_readable(fd: c_int) -> Result<(), Fault> {
     // Not the function of that name, at which a thread could be cancelled, too.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_write, fd, place, size_of::<u64>()) };
+    Ok(())
+}
+
+/// Waits for the process to end, or a signal.
+pub(crate) fn forever() -> Result<(), Fault> {
+    // SAFETY: the call has no preconditions.
+    unsafe { pause() };
     Ok(())
 }

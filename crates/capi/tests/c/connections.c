@@ -212,6 +212,22 @@ static void names(void)
     rdma_freeaddrinfo(found);
 }
 
+/* A thread may ask for the next event just when another has destroyed the channel. */
+static void too_late(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_event *event;
+    CHECK(channel);
+    rdma_destroy_event_channel(channel);
+    /* Its memory may have become something else. */
+    for (size_t len = 8; len <= 512; len += 8) {
+        void *other = malloc(len);
+        CHECK(other);
+        memset(other, 0xa5, len);
+    }
+    CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EBADF);
+}
+
 int main(void)
 {
     int count, context = 0;
@@ -233,5 +249,6 @@ int main(void)
     CHECK(!rdma_destroy_id(listening));
     rdma_destroy_event_channel(ours);
     rdma_destroy_event_channel(theirs);
+    too_late();
     return 0;
 }
