@@ -312,6 +312,62 @@ fn every_address_is_heard_while_somebody_polls() {
     }
 }
 
+/// Sends packets that come by themselves, and takes each.
+fn send_singles(tx: &mut impl Link, rx: &mut impl Link, path: Path, n: usize) {
+    for _ in 0..n {
+        tx.send(NOW, &send_of(path, 1, 64, 64)).expect("sent");
+        receive_packets(rx, 1);
+    }
+}
+
+/// Sends a train of four packets, and says in how many trains it came.
+fn pieces_of_train(tx: &mut impl Link, rx: &mut impl Link, path: Path) -> usize {
+    let train = send_of(path, 4, 64, 64);
+    tx.send(NOW, &train).expect("sent");
+    let got = receive_packets(rx, 4);
+    assert_eq!(flat(&got), packets_of(&train));
+    got.len()
+}
+
+/// Where packets come by themselves, the kernel need not say what it has merged.
+#[test]
+fn packets_are_merged_unless_they_come_by_themselves() {
+    let (a, b) = (loopback(84), loopback(85));
+    let (mut tx, mut rx) = (udp(config(), a), strict(config(), b));
+    let path = path(a, b);
+    for round in 0..3 {
+        assert_eq!(pieces_of_train(&mut tx, &mut rx, path), 1, "round {round}");
+        send_singles(&mut tx, &mut rx, path, 100);
+        // A train now and then changes nothing, several one after the other do.
+        for _ in 0..5 {
+            assert_eq!(pieces_of_train(&mut tx, &mut rx, path), 4, "round {round}");
+            send_singles(&mut tx, &mut rx, path, 50);
+        }
+        for _ in 0..10 {
+            pieces_of_train(&mut tx, &mut rx, path);
+        }
+    }
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+/// A socket that is not polled any more merges as before.
+#[test]
+fn only_the_hot_socket_merges_nothing() {
+    let [a, b, c] = [86, 87, 88].map(loopback);
+    let mut tx = udp(config(), c);
+    let mut rx =
+        Verified::new(UdpLink::new(config(), &[a, b]).expect("a link"), IcrcPolicy::Strict);
+    send_singles(&mut tx, &mut rx, path(c, a), 200);
+    assert_eq!(pieces_of_train(&mut tx, &mut rx, path(c, a)), 4);
+    assert_eq!(pieces_of_train(&mut tx, &mut rx, path(c, b)), 1);
+    assert_eq!(pieces_of_train(&mut tx, &mut rx, path(c, a)), 1);
+    // Nor does a new one inherit it.
+    send_singles(&mut tx, &mut rx, path(c, a), 200);
+    rx.set_addresses(&[b]).expect("nothing new");
+    rx.set_addresses(&[a, b]).expect("a is free");
+    assert_eq!(pieces_of_train(&mut tx, &mut rx, path(c, a)), 1);
+}
+
 /// Datagrams that are no packets neither disturb nor pass.
 #[test]
 fn junk_is_counted_and_dropped() {

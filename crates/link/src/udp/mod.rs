@@ -6,6 +6,7 @@
 //! in merged; where the kernel refuses, the link falls back to one packet per call for good and
 //! says so once.
 
+mod merge;
 mod rx;
 mod socket;
 mod tx;
@@ -13,7 +14,7 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
@@ -23,6 +24,7 @@ use socket2::Socket;
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
+use merge::Merging;
 use watch::{Hot, Watch};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
@@ -92,7 +94,16 @@ struct Port {
     addr: Gid,
     /// Receives, unless somebody else does at this address.
     rx: Option<Socket>,
+    /// That socket is somebody else's.
+    is_lent: bool,
     tx: Vec<Flow>,
+}
+
+impl Port {
+    /// Whether it is this socket that receives.
+    fn has(&self, fd: RawFd) -> bool {
+        self.rx.as_ref().is_some_and(|rx| rx.as_raw_fd() == fd)
+    }
 }
 
 /// A socket that sends.
@@ -122,6 +133,7 @@ pub struct UdpLink {
     epoll: Epoll,
     hot: Option<Hot>,
     watch: Watch,
+    merging: Merging,
     /// A sending socket waits for room.
     is_full: bool,
     /// How often in a row only the hot socket was asked.
@@ -143,6 +155,7 @@ impl UdpLink {
         let mut link = Self {
             hot: None,
             watch: Watch::new(&epoll)?,
+            merging: Merging::default(),
             gso: config.gso,
             config,
             ports: Vec::new(),
@@ -170,7 +183,7 @@ impl UdpLink {
         if self.ports[port].rx.is_none() {
             let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
             self.watch(&rx)?;
-            self.ports[port].rx = Some(rx);
+            (self.ports[port].rx, self.ports[port].is_lent) = (Some(rx), false);
             self.cool();
         }
         Ok(())
@@ -192,7 +205,7 @@ impl UdpLink {
         let Some(port) = port.filter(|_| is_meant && self.watch(&socket).is_ok()) else {
             return false;
         };
-        self.ports[port].rx = Some(socket);
+        (self.ports[port].rx, self.ports[port].is_lent) = (Some(socket), true);
         self.cool();
         true
     }
@@ -283,7 +296,7 @@ impl Link for UdpLink {
                 continue;
             }
             let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
-            self.ports.push(Port { addr, rx: None, tx });
+            self.ports.push(Port { addr, rx: None, is_lent: false, tx });
             if self.config.listen
                 && let Err(e) = self.listen(addr)
             {

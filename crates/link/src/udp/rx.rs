@@ -35,6 +35,7 @@ impl UdpLink {
             self.count_look();
             let taken = self.receive_from(hot.fd, hot.dst, budget, sink)?;
             self.streak = self.streak.saturating_add(1);
+            self.adapt_merging();
             return Ok(taken);
         }
         self.ask_all(budget, sink)
@@ -97,7 +98,10 @@ impl UdpLink {
         for taken in 0..budget {
             let datagram = match self.receive_one(fd) {
                 Ok(datagram) => datagram,
-                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(taken),
+                Err(Errno::EAGAIN | Errno::EINTR) => {
+                    self.merging.nothing();
+                    return Ok(taken);
+                }
                 Err(e) => {
                     // An error that an earlier packet of ours came back with.
                     self.counters.rx_errors += 1;
@@ -105,6 +109,7 @@ impl UdpLink {
                     continue;
                 }
             };
+            self.merging.arrived(datagram.segment.is_some());
             let Some((src, udp_sport)) = datagram.from else {
                 self.counters.rx_foreign += 1;
                 continue;

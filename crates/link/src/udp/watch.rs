@@ -57,6 +57,7 @@ impl UdpLink {
     pub(super) fn heat(&mut self, fd: RawFd) {
         if self.hot.is_none_or(|hot| hot.fd != fd) {
             self.watch_all();
+            self.merge();
             let is_only = self.receivers() == 1;
             self.hot = self.receiving(fd).map(|(_, dst)| Hot { fd, dst, is_only });
         }
@@ -65,6 +66,7 @@ impl UdpLink {
     /// There are other receiving sockets now, or will be: none of them is hot.
     pub(super) fn cool(&mut self) {
         self.watch_all();
+        self.merge();
         self.hot = None;
     }
 
