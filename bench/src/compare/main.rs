@@ -2,8 +2,8 @@
 //! between two processes of one host.
 //!
 //! Each row of a table is a server and a client, one process each. Rows take turns, so that a
-//! machine whose speed changes changes it for all of them, and the best run of each counts. The
-//! ratios of rows are what to look at.
+//! machine whose speed changes changes it for all of them, and the best run of each counts,
+//! unless it is one that cannot be. The ratios of rows are what to look at.
 
 mod cable;
 mod clock;

@@ -1,5 +1,7 @@
 //! What was measured, for people and for programs.
 
+use core::cmp::Ordering::{Greater, Less};
+
 use serde_json::{Value, json};
 
 use crate::load::Machine;
@@ -19,11 +21,22 @@ impl Series {
         Self { row, runs: Vec::new(), trouble: None }
     }
 
+    /// The best run that can be believed: some tools print, once in a while, a latency that no
+    /// machine has.
     fn best(&self) -> Option<Measured> {
         let better = |a: Measured, b: Measured| {
             if self.row.unit.is_better(b.value, a.value) { b } else { a }
         };
-        self.runs.iter().copied().reduce(better)
+        self.runs.iter().copied().filter(|run| self.is_believable(run.value)).reduce(better)
+    }
+
+    /// Whether a run is at most twice as good as the one in the middle.
+    fn is_believable(&self, value: f64) -> bool {
+        let unit = self.row.unit;
+        let mut values: Vec<f64> = self.runs.iter().map(|run| run.value).collect();
+        values.sort_by(|a, b| if unit.is_better(*a, *b) { Less } else { Greater });
+        let twice = values.get(values.len() / 2).map(|middle| unit.twice_as_good(*middle));
+        twice.is_none_or(|twice| !unit.is_better(value, twice))
     }
 
     fn worst(&self) -> Option<f64> {
@@ -82,6 +95,10 @@ impl Report {
         for series in &self.series {
             if let Some(why) = &series.trouble {
                 println!("{} failed: {why}", series.row.name);
+            }
+            for run in series.runs.iter().filter(|run| !series.is_believable(run.value)) {
+                let (name, value) = (series.row.name, series.row.unit.show(run.value));
+                println!("{name}: {value} is left out, more than twice as good as the middle run");
             }
         }
         if self.claims().next().is_none() {
@@ -196,7 +213,7 @@ pub(crate) fn machine(machine: &Machine, realtime: bool, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::TABLES;
+    use crate::rows::{TABLES, Unit};
 
     /// A report in which every row measured `value`, but `name`, which measured `other`.
     fn report(value: f64, name: &str, other: f64) -> Report {
@@ -215,6 +232,21 @@ mod tests {
             let (best, worst) = (series.best().unwrap().value, series.worst().unwrap());
             assert!(series.row.unit.is_better(best, worst), "{}", series.row.name);
         }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_does_not_count() {
+        let of = |values: &[f64]| {
+            let mut series = Series::new(&TABLES[1].rows[0]);
+            series.runs = values.iter().map(|&value| Measured { value, cost: None }).collect();
+            series.best().map(|best| best.value)
+        };
+        assert_eq!(TABLES[1].rows[0].unit, Unit::Microseconds);
+        assert_eq!(of(&[0.42, 0.09, 0.43]), Some(0.42));
+        assert_eq!(of(&[0.42, 0.21, 0.43]), Some(0.21));
+        assert_eq!(of(&[0.09, 0.42]), Some(0.42));
+        assert_eq!(of(&[0.09]), Some(0.09));
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl Unit {
         }
     }
 
+    /// What is twice as good as a value.
+    pub(crate) fn twice_as_good(self, value: f64) -> f64 {
+        if self == Self::Microseconds { value / 2.0 } else { value * 2.0 }
+    }
+
     /// Whether `a` is better than `b`.
     pub(crate) fn is_better(self, a: f64, b: f64) -> bool {
         if self == Self::Microseconds { a < b } else { a > b }
