@@ -52,7 +52,7 @@ const WIRE_MOST_NS: u64 = 40_000;
 const QUIET: u32 = 64;
 
 /// How often whoever polls looks at the rings before it is told of nothing.
-const LOOKS: u32 = 4;
+const LOOKS: u32 = 12;
 
 /// How often to look for what nobody tells us, while somebody calls anyway.
 const LOOK_NS: u64 = 10_000_000;
