@@ -58,6 +58,9 @@ counters! {
         rdma_recvs,
         /// Acknowledgement timeouts.
         local_ack_timeout_err,
+        /// Acknowledgement timeouts that did not count, because the peer had not got round to
+        /// taking what was sent.
+        excused_timeouts,
         /// Read responses or acknowledgements that showed an earlier response missing.
         implied_nak_seq_err,
         /// Sequence error NAKs sent.

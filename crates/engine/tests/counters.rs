@@ -60,7 +60,7 @@ fn iteration_covers_every_field() {
 
 #[test]
 fn every_counter_counts_its_event() {
-    let scripts: [fn() -> Counted; 18] = [
+    let scripts: [fn() -> Counted; 19] = [
         exchange,
         sent_to_itself,
         acknowledged_together,
@@ -70,6 +70,7 @@ fn every_counter_counts_its_event() {
         receiver_not_ready,
         asked_again,
         never_answered,
+        excused,
         answer_missing,
         cannot_be_sent,
         receive_too_small,
@@ -207,6 +208,14 @@ fn never_answered() -> Counted {
         all(s.host.engine.counters()),
         &[("local_ack_timeout_err", 2), ("retry_exceeded_err", 1), ("req_cqe_error", 1)],
     )
+}
+
+fn excused() -> Counted {
+    let mut s = Scripted::rc();
+    send(&mut s, 1);
+    s.now = s.now.plus_nanos(1_000_000_000);
+    s.host.engine.handle_timeout_unless(s.now, &mut |_, _| true);
+    (all(s.host.engine.counters()), &[("excused_timeouts", 1), ("local_ack_timeout_err", 0)])
 }
 
 fn answer_missing() -> Counted {

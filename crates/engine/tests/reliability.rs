@@ -5,6 +5,7 @@ mod common;
 use common::script::{ACK, MTU, nak, no_credits, psns, rnr, seen};
 use common::{OUR_PSN, Scripted, wr};
 use feroce_engine::{Config, Data, QpAttr, QpState, QpType, Remote, SendOp, SendWr, WcStatus};
+use feroce_train::Path;
 use feroce_wire::{NakCode, Op, Rkey, RnrTimer};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
@@ -46,6 +47,52 @@ fn the_timeout_counts_from_the_last_progress() {
     script.answer(OUR_PSN, ACK);
     assert!(script.wait((4096 << 14) - 1).is_empty());
     assert_eq!(psns(&script.wait(1)), [OUR_PSN + 1]);
+}
+
+/// Lets `ns` pass over a link that knows whether the peer has taken what was sent.
+fn wait_untaken(script: &mut Scripted, ns: u64, is_untaken: bool) -> usize {
+    script.now = script.now.plus_nanos(ns);
+    let dest = script.peer;
+    let mut asked = |path: &Path, _| {
+        assert_eq!(path.dst, dest);
+        is_untaken
+    };
+    script.host.engine.handle_timeout_unless(script.now, &mut asked);
+    script.host.transmit(script.now).len()
+}
+
+/// An adapter of hardware answers however busy its host is; a process that got no processor for a
+/// second is not lost, either.
+#[test]
+fn a_peer_that_is_known_to_be_slow_is_waited_for() {
+    let timeout = 4096 << 14;
+    let mut script = timed(14, 1);
+    script.post(send(1));
+    for _ in 0..100 {
+        assert_eq!(wait_untaken(&mut script, timeout, true), 0, "nothing was lost");
+    }
+    let counters = script.host.engine.counters();
+    assert_eq!((counters.excused_timeouts, counters.local_ack_timeout_err), (100, 0));
+    script.answer(OUR_PSN, ACK);
+    assert_eq!(script.done(), [(1, WcStatus::Success)]);
+
+    // Taken, but not answered: that counts.
+    script.post(send(2));
+    assert_eq!(wait_untaken(&mut script, timeout, true), 0);
+    assert_eq!(wait_untaken(&mut script, timeout, false), 1);
+    assert_eq!(wait_untaken(&mut script, timeout, false), 0);
+    assert_eq!(script.done(), [(2, WcStatus::RetryExceeded)]);
+}
+
+#[test]
+fn a_slow_peer_is_not_waited_for_for_ever() {
+    let timeout = 4096 << 14;
+    let mut script = timed(14, 1);
+    script.post(send(1));
+    let waits = (0..10_000).take_while(|_| wait_untaken(&mut script, timeout, true) == 0).count();
+    assert!((100..1000).contains(&waits), "{waits}");
+    assert_eq!(wait_untaken(&mut script, timeout, true), 0);
+    assert_eq!(script.done(), [(1, WcStatus::RetryExceeded)]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
-use feroce_wire::Gid;
+use feroce_wire::{Gid, Qpn};
 
 pub use describe::describe;
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
@@ -115,6 +115,12 @@ pub trait Link: Send {
     /// has not even taken what was sent says so to them, at their [`Link::nudge_fd`].
     fn nudge(&mut self) {}
 
+    /// Whether it is certain that something which was sent waits where the process that has a queue
+    /// pair will find it, and that this process is there and just does not get round to it.
+    fn is_untaken(&self, _path: &Path, _qpn: Qpn) -> bool {
+        false
+    }
+
     /// Readable when somebody waits for us to call [`Link::receive`] and does not know of anybody
     /// who sleeps on [`Link::wait_fd`]: whoever polled may be about no more. Whoever is told so
     /// reads what is there. It never blocks.
@@ -174,6 +180,10 @@ macro_rules! forward_to_inner {
 
         fn nudge(&mut self) {
             self.inner.nudge();
+        }
+
+        fn is_untaken(&self, path: &feroce_train::Path, qpn: feroce_wire::Qpn) -> bool {
+            self.inner.is_untaken(path, qpn)
         }
 
         fn nudge_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -252,6 +262,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn nudge(&mut self) {
         (**self).nudge();
+    }
+
+    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
+        (**self).is_untaken(path, qpn)
     }
 
     fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {

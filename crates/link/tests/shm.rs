@@ -204,6 +204,25 @@ fn a_packet_needs_no_train() {
     assert_eq!(sent, taken);
 }
 
+/// Who has not taken what was sent to it is slow, unless it is gone.
+#[test]
+fn what_nobody_has_taken_is_not_lost() {
+    let registry = Registry::new("untaken");
+    let (address, elsewhere) = (loopback(24), loopback(25));
+    let (mut a, _) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let train = train_to(address, address, to_b, 1);
+    assert!(!a.is_untaken(&train.path, to_b));
+    a.send(NOW, &train).expect("sent");
+    assert!(a.is_untaken(&train.path, to_b));
+    assert!(!a.is_untaken(&path(address, elsewhere), to_b), "nobody knows that of other hosts");
+    assert_eq!(b.receive(NOW, 8, &mut |_| {}).expect("received"), 1);
+    assert!(!a.is_untaken(&train.path, to_b));
+    a.send(NOW, &train).expect("sent");
+    drop(b);
+    assert!(!a.is_untaken(&train.path, to_b), "it is gone");
+}
+
 #[test]
 fn members_at_two_addresses_do_not_need_the_wire_either() {
     let registry = Registry::new("two");

@@ -6,8 +6,8 @@ mod table;
 mod tx;
 
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::Instant;
-use feroce_wire::Gid;
+use feroce_train::{Instant, Path};
+use feroce_wire::{Gid, Qpn};
 
 use crate::config::Config;
 use crate::counters::{Counters, DropCounters};
@@ -113,6 +113,17 @@ impl Engine {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timeout_unless(now, &mut |_, _| false);
+    }
+
+    /// The same, over a link that may know that a peer has not taken yet what was sent to it:
+    /// `is_untaken` is asked about a queue pair that did not answer in time. If so, that does not
+    /// count, for a while: an adapter of hardware answers however busy its host is.
+    pub fn handle_timeout_unless(
+        &mut self,
+        now: Instant,
+        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+    ) {
         self.now = now;
         while let Some((at, slot)) = self.core.timers.pop_due(now) {
             let Some(qp) = self.qps.at(slot) else {
@@ -122,7 +133,7 @@ impl Engine {
                 continue;
             }
             if qp.is_due(at, now) {
-                qp.handle_timeout(&mut self.core, now);
+                qp.handle_timeout(&mut self.core, now, is_untaken);
                 self.core.kicked.push(slot);
             }
             if let Some(deadline) = qp.deadline(now) {

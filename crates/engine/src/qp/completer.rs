@@ -1,7 +1,7 @@
 //! The completer: answers to our requests (IBTA vol1 9.7.6, 9.7.7).
 
-use feroce_train::Instant;
-use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Syndrome};
+use feroce_train::{Instant, Path};
+use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Qpn, Syndrome};
 
 use super::body::{Body, Rest};
 use super::buffers::{ScatterError, scatter};
@@ -12,6 +12,10 @@ use crate::cq::{Cqe, WcOpcode, WcStatus};
 use crate::event::AsyncEvent;
 use crate::hca::Core;
 use crate::wr::{Data, SendFlags, SendOp, SendWr};
+
+/// How long timeouts of a peer do not count that has not taken what was sent to it. One that takes
+/// longer is as good as lost.
+const EXCUSED_NS: u64 = 20_000_000_000;
 
 impl Qp {
     /// A response packet arrived: `rest` is what follows the BTH, without padding.
@@ -253,6 +257,7 @@ impl Qp {
             core.wake_next(id);
         }
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
+        self.req.silent_since = None;
         self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
         self.req.rnr_until = None;
         self.req.probes = 0;
@@ -307,13 +312,26 @@ impl Qp {
         }
     }
 
-    /// Timers of the requester.
-    pub(super) fn requester_timeout(&mut self, core: &mut Core, now: Instant) {
+    /// Timers of the requester. `is_untaken` is asked whether something for the peer waits where
+    /// the peer will find it.
+    pub(super) fn requester_timeout(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+    ) {
         if self.req.rnr_until.is_some_and(|at| at <= now) {
             self.req.rnr_until = None;
         }
         let una = self.req.window.una;
         if self.req.ack_deadline.is_some_and(|at| at <= now) {
+            let since = *self.req.silent_since.get_or_insert(now);
+            if now.nanos_since(since) < EXCUSED_NS && is_untaken(&self.path, self.dest_qpn()) {
+                // Nothing was lost, and to send it again would not make the peer faster.
+                core.counters.excused_timeouts += 1;
+                self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+                return;
+            }
             core.counters.local_ack_timeout_err += 1;
             self.req.response_gap = false;
             self.req.unanswered = true;

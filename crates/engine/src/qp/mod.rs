@@ -275,8 +275,13 @@ impl Qp {
     }
 
     /// Something that [`Qp::deadline`] announced is due.
-    pub(crate) fn handle_timeout(&mut self, core: &mut Core, now: Instant) {
-        self.requester_timeout(core, now);
+    pub(crate) fn handle_timeout(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+    ) {
+        self.requester_timeout(core, now, is_untaken);
     }
 
     /// A doorbell was rung, a timer ran out, or something else may have made work possible.

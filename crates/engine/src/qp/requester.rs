@@ -57,6 +57,8 @@ pub(crate) struct Requester {
     /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one
     /// request is under way: the window belongs to other queue pairs, too.
     pub(crate) unanswered: bool,
+    /// Since when the timer runs out again and again.
+    pub(crate) silent_since: Option<Instant>,
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
     pub(super) asking: Asking,

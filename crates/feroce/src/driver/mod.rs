@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use feroce_engine::{AsyncEvent, Engine, Event, SendWr};
 use feroce_link::Link;
 use feroce_ring::DoorbellSet;
-use feroce_train::{Instant, Single, Train};
+use feroce_train::{Instant, Path, Single, Train};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -114,7 +114,9 @@ impl State {
             busy = link.receive(now, budget, &mut |train| engine.handle_rx(now, train))? > 0;
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
-            self.engine.handle_timeout(now);
+            let link = &self.link;
+            let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
+            self.engine.handle_timeout_unless(now, &mut is_untaken);
         } else if !busy && turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
             // Whoever polls mostly finds this.
             return Ok(None);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
-use feroce_wire::Gid;
+use feroce_wire::{Gid, Qpn};
 
 use crate::icrc::{Checker, Sealer};
 use crate::{IcrcPolicy, Link, LinkCounters, Sent, UdpConfig, UdpLink};
@@ -484,6 +484,10 @@ impl Link for HostLink {
 
     fn nudge(&mut self) {
         self.peers.nudge();
+    }
+
+    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
+        self.peers.is_untaken(path.dst, qpn)
     }
 
     fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {

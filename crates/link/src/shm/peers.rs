@@ -405,6 +405,17 @@ impl Peers {
         }
     }
 
+    /// Whether the member that has a queue pair is there, goes on, and has not taken what was put
+    /// into its ring.
+    #[cold]
+    pub(super) fn is_untaken(&self, address: Gid, qpn: Qpn) -> bool {
+        let Route::Slot(slot) = self.route(address, qpn) else { return false };
+        let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
+        ring.is_some_and(|ring| !ring.is_empty())
+            && self.member.lives(slot)
+            && !self.member.lender(slot).is_stopped()
+    }
+
     /// Hands what has come through the rings to `sink`, and says whether it has ICRCs to check.
     #[inline]
     pub(super) fn receive(
