@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use feroce::{Cqe, SendFlags, SendWr};
 
 use super::clock::{self, nanos};
-use super::end::{End, Idle, succeeded};
+use super::end::{End, Idle};
 use super::measure::Sample;
 use super::progress::Progress;
 use super::side::{Message, Side, Tally, unexpected};
@@ -151,7 +151,7 @@ impl Pump {
         }
         let now = clock::now();
         for cqe in &self.cqes {
-            succeeded(cqe)?;
+            end.check(cqe)?;
             let Some(flow) = self.flows.get_mut((cqe.wr_id >> 48) as usize) else { continue };
             if let Some((seq, posted)) = flow.reporting.pop_front() {
                 flow.completed = seq + 1;
@@ -189,7 +189,7 @@ impl Sink {
             return Ok(false);
         }
         for cqe in &self.cqes {
-            succeeded(cqe)?;
+            end.check(cqe)?;
             let i = cqe.wr_id as usize;
             self.owed[i] += 1;
             if self.owed[i] >= self.batch {

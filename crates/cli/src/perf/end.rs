@@ -3,6 +3,7 @@
 //! Memory is one region. Each queue pair has a slot for what it sends and, after all of those, a
 //! slot for what it receives or what the peer writes; both sides have the same layout.
 
+use std::iter;
 use std::net::{IpAddr, UdpSocket};
 
 use anyhow::{Context as _, bail, ensure};
@@ -248,6 +249,23 @@ impl End {
         SendWr { wr_id, op, data: self.payload(out, size), flags, dest }
     }
 
+    /// Refuses a completion that is not a success, saying what may be the matter.
+    pub(crate) fn check(&self, cqe: &Cqe) -> anyhow::Result<()> {
+        if cqe.status == WcStatus::Success {
+            return Ok(());
+        }
+        // Whatever is flushed follows something that failed.
+        let rest = iter::from_fn(|| self.send_cq.poll_one()).map(|cqe| cqe.status);
+        let mut all = iter::once(cqe.status).chain(rest);
+        let cause = all.find(|status| !matches!(status, WcStatus::Success | WcStatus::Flushed));
+        match cause.unwrap_or(cqe.status) {
+            status @ WcStatus::RetryExceeded => {
+                bail!("the other side no longer answers ({status:?}): is it still there?")
+            }
+            status => bail!("a work request failed: {status}"),
+        }
+    }
+
     fn payload(&self, at: usize, size: usize) -> Data {
         if size > self.spec.inline as usize {
             return self.mr.data(at..at + size);
@@ -293,16 +311,5 @@ impl Idle {
             end.recv_cq.notify(Notify::Next);
         }
         Ok(())
-    }
-}
-
-/// Refuses a completion that is not a success, saying what may be the matter.
-pub(crate) fn succeeded(cqe: &Cqe) -> anyhow::Result<()> {
-    match cqe.status {
-        WcStatus::Success => Ok(()),
-        WcStatus::RetryExceeded => {
-            bail!("the other side no longer answers ({:?}): is it still there?", cqe.status)
-        }
-        status => bail!("a work request failed: {status}"),
     }
 }

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use feroce::Cqe;
 
 use super::clock::{self, nanos};
-use super::end::{End, Idle, succeeded};
+use super::end::{End, Idle};
 use super::measure::Sample;
 use super::progress::Progress;
 use super::side::{Message, Side, Tally, unexpected};
@@ -31,6 +30,8 @@ struct Player<'a> {
     posted: u64,
     /// Sends that are not known to be complete.
     outstanding: u64,
+    /// Receives that were used, and are posted again when the answer is on its way.
+    used: u64,
     /// The message that is expected, for writes: its last byte.
     mark: u8,
     /// How often to look for it between polls.
@@ -54,7 +55,8 @@ impl<'a> Player<'a> {
         };
         let every = u64::from(every.min(end.spec.tx_depth));
         let idle = Idle::default();
-        Self { end, side, size, every, posted: 0, outstanding: 0, mark: 0, looks: 2, idle }
+        let (posted, outstanding, used) = (0, 0, 0);
+        Self { end, side, size, every, posted, outstanding, used, mark: 0, looks: 2, idle }
     }
 
     /// Sends one message. Where every one reports, its completion is waited for before anything
@@ -69,13 +71,14 @@ impl<'a> Player<'a> {
         self.end.qps[0].post_send([wr]).context("cannot post")?;
         self.posted += 1;
         self.outstanding += 1;
+        self.replenish()?;
         if self.every == 1 && self.end.spec.is_ping_pong() { self.settle() } else { Ok(()) }
     }
 
     /// Takes completions of sends, and drives the adapter.
     fn reap(&mut self) -> anyhow::Result<bool> {
         let Some(cqe) = self.end.send_cq.poll_one() else { return Ok(false) };
-        succeeded(&cqe)?;
+        self.end.check(&cqe)?;
         self.outstanding = 0;
         Ok(true)
     }
@@ -85,7 +88,8 @@ impl<'a> Player<'a> {
         match self.end.spec.op {
             Op::Send => {
                 let Some(cqe) = self.end.recv_cq.poll_one() else { return Ok(false) };
-                self.accept(&cqe)?;
+                self.end.check(&cqe)?;
+                self.used += 1;
                 Ok(true)
             }
             Op::Write => {
@@ -106,9 +110,11 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn accept(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
-        succeeded(cqe)?;
-        self.end.post_receives(0, 1)
+    fn replenish(&mut self) -> anyhow::Result<()> {
+        match std::mem::take(&mut self.used) {
+            0 => Ok(()),
+            used => self.end.post_receives(0, used),
+        }
     }
 
     /// Waits for the message of the other side. `patient`: as long as it takes.
@@ -187,6 +193,7 @@ pub(crate) fn lead(
     if let Some(taken) = last {
         sample.record(nanos(taken) / halves);
     }
+    player.replenish()?;
     let sent = player.posted;
     clear(end, size)?;
     side.send(Message::Done { sent })?;
@@ -211,6 +218,7 @@ pub(crate) fn follow(end: &mut End, side: &mut Side, size: usize) -> anyhow::Res
         player.send()?;
         player.tidy()?;
     }
+    player.replenish()?;
     let sent = player.posted;
     clear(end, size)?;
     Ok(Tally { sent, ..Tally::default() })
