@@ -159,6 +159,9 @@ impl IcrcPrefix {
     #[must_use]
     pub fn with_ipv4_id(self, id: u16) -> Self {
         let flipped = id ^ self.id;
+        if flipped == 0 {
+            return self;
+        }
         let [high, low] = flipped.to_be_bytes();
         let crc_flips = match self.after_id {
             0 => return self,

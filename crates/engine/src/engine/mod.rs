@@ -98,6 +98,12 @@ impl Engine {
         self.core.events.pop_front()
     }
 
+    /// Whether there is one.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.core.events.is_empty()
+    }
+
     /// When to call [`Engine::handle_timeout`], if nothing else happens before. A time in the past
     /// means at once.
     #[inline]

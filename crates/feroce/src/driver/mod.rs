@@ -117,9 +117,14 @@ impl State {
             let link = &self.link;
             let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
             self.engine.handle_timeout_unless(now, &mut is_untaken);
-        } else if !busy && turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
-            // Whoever polls mostly finds this.
-            return Ok(None);
+        } else if turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
+            // Whoever polls mostly finds this, or what needs no answer at once.
+            if !busy {
+                return Ok(None);
+            }
+            if self.cm.is_none() && !self.engine.has_events() {
+                return Ok(Some(true));
+            }
         }
         loop {
             let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
