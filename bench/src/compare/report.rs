@@ -34,7 +34,7 @@ impl Series {
     /// anything can be.
     fn is_believable(&self, value: f64) -> bool {
         let unit = self.row.unit;
-        if self.row.neighbours.is_some() {
+        if self.row.neighbours.is_some_and(|n| n > 0) {
             return true;
         }
         let mut values: Vec<f64> = self.runs.iter().map(|run| run.value).collect();
