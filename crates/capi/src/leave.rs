@@ -15,7 +15,7 @@ extern "C" fn at_exit() {
     HAS_BEGUN.store(true, Ordering::Relaxed);
     verbs::adapter::take_leave();
     lint::list_leaks();
-    files::remove();
+    files::leave();
 }
 
 /// Called by the dynamic linker at exit.

@@ -16,7 +16,7 @@ mod next;
 mod path;
 mod raw;
 
-pub(crate) use directory::leave as remove;
+pub(crate) use directory::leave;
 
 /// Where a file of the kernel's really is: programs that are given this path find it even where
 /// their calls do not come by here. The path itself, if there is no such file.

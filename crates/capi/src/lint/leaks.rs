@@ -72,7 +72,7 @@ pub(super) fn remember_process() {
 }
 
 /// Lists what is left at exit.
-pub(crate) fn list() {
+pub(crate) fn list_leaks() {
     if !super::is_on() || PROCESS.load(Ordering::Relaxed) != process::id() {
         return;
     }

@@ -28,7 +28,7 @@ use std::sync::{Once, PoisonError};
 
 use feroce::{Cqe, Settings, WcStatus};
 
-pub(crate) use leaks::{Kind, freed, kept, list as list_leaks, made};
+pub(crate) use leaks::{Kind, freed, kept, list_leaks, made};
 pub(crate) use ledger::{CqFacts, Memory, Name, Queues, Request};
 pub(crate) use pulled::pulled;
 pub(crate) use refused::access_refused_here;

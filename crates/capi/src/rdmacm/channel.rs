@@ -76,18 +76,21 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         return status(Err(Fault::INVALID));
     }
     loop {
-        let waited = match next(public) {
+        let fd = match next(public) {
             Ok(Next::Event(event)) => {
                 // SAFETY: the program gives a place for the event.
                 unsafe { *place = event };
                 return 0;
             }
-            Ok(Next::None { fd }) => wait::until_readable(fd),
-            // It would only report that the program is about to end.
-            Err(_) if leave::has_begun() => wait::forever(),
-            Err(fault) => Err(fault),
+            Ok(Next::Nothing { fd }) => fd,
+            // It would report that to somebody who is about to end.
+            Err(_) if leave::has_begun() => {
+                wait::until_signal();
+                continue;
+            }
+            Err(fault) => return status(Err(fault)),
         };
-        if let Err(fault) = waited {
+        if let Err(fault) = wait::until_readable(fd) {
             return status(Err(fault));
         }
     }
@@ -96,8 +99,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
 /// What a channel has.
 enum Next {
     Event(*mut rdma_cm_event),
-    /// Nothing, until this descriptor is readable.
-    None {
+    /// Until this descriptor is readable.
+    Nothing {
         fd: RawFd,
     },
 }
@@ -112,5 +115,5 @@ fn next(public: *mut rdma_event_channel) -> Result<Next, Fault> {
             return Ok(Next::Event(event));
         }
     }
-    Ok(Next::None { fd: channel.as_raw_fd() })
+    Ok(Next::Nothing { fd: channel.as_raw_fd() })
 }

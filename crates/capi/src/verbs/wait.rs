@@ -32,9 +32,8 @@ pub(crate) fn until_readable(fd: c_int) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Waits for the process to end, or a signal.
-pub(crate) fn forever() -> Result<(), Fault> {
+/// Waits until a signal comes, or the process ends.
+pub(crate) fn until_signal() {
     // SAFETY: the call has no preconditions.
     unsafe { pause() };
-    Ok(())
 }
