@@ -294,10 +294,10 @@ const KEYS: &[Key] = &[
     Key {
         name: "convert",
         default: "off",
-        help: "when memory of the program is registered, make its whole pages shareable where they \
-               are, so that other processes of this host copy from and to them without the kernel; \
-               the program must not write to them meanwhile, and children of a fork have them in \
-               common with it",
+        help: "when memory of the program is registered, 64 KiB of it or more, make its whole \
+               pages shareable where they are, so that other processes of this host copy from and \
+               to them without the kernel; the program must not write to them meanwhile, and \
+               children of a fork have them in common with it",
         apply: |s, v| set(&mut s.convert, switch(v)),
     },
     Key {
