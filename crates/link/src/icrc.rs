@@ -8,8 +8,8 @@
 //! wrong, and with foreign senders, it uses that a CRC is linear: the one identification that
 //! makes the packet right, if there is one, can be computed.
 
+use std::io;
 use std::ops::Range;
-use std::{io, mem};
 
 use feroce_train::{Framing, Instant, Path, Payload, RxMeta, RxTrain, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
@@ -160,21 +160,40 @@ impl Sealer {
             }
             return train.count as usize * (len + ICRC_LEN);
         }
-        let mut seal = |packet: Range<usize>, id: u32, out: &mut [u8]| {
-            let prefix = prefixes.get(packet.len()).with_ipv4_id(id as u16);
-            let icrc = prefix.seal(&out[packet.clone()]);
-            out[packet.end..][..ICRC_LEN].copy_from_slice(&icrc);
-        };
-        let mut last = 0..train.emit(0, out);
-        for i in 1..train.count {
-            let at = last.end + ICRC_LEN;
-            let next = at..at + train.emit(i, &mut out[at..]);
-            // Each is sealed after the next is copied: what was just written is slow to read.
-            seal(mem::replace(&mut last, next), i - 1, out);
+        // All heads come first: what was just written in pieces is slow to read as a whole.
+        let mut end = 0;
+        for i in 0..train.count {
+            train.emit_head(i, &mut out[end..]);
+            end += train.packet_len(i) + ICRC_LEN;
         }
-        seal(last.clone(), train.count - 1, out);
-        last.end + ICRC_LEN
+        let (mut at, mut unsealed) = (0, None);
+        for i in 0..train.count {
+            let packet = at..at + train.packet_len(i);
+            at = packet.end + ICRC_LEN;
+            let prefix = prefixes.get(packet.len()).with_ipv4_id(i as u16);
+            let icrc = train.emit_body(i, &mut out[packet.clone()], prefix);
+            // Of those that are not hashed already, each is sealed after the next is copied: what
+            // was just written is slow to read.
+            if let Some((packet, prefix)) = unsealed.take() {
+                seal(packet, prefix, out);
+            }
+            match icrc {
+                Some(icrc) => out[packet.end..at].copy_from_slice(&icrc),
+                None => unsealed = Some((packet, prefix)),
+            }
+        }
+        if let Some((packet, prefix)) = unsealed {
+            seal(packet, prefix, out);
+        }
+        end
     }
+}
+
+/// Ends a packet with its ICRC.
+#[inline]
+fn seal(packet: Range<usize>, prefix: IcrcPrefix, out: &mut [u8]) {
+    let icrc = prefix.seal(&out[packet.clone()]);
+    out[packet.end..][..ICRC_LEN].copy_from_slice(&icrc);
 }
 
 /// What is known of the identifications of a received train: packet `i` is likely to have
@@ -346,3 +365,6 @@ impl<L: Link> Link for Verified<L> {
         counters
     }
 }
+
+#[cfg(test)]
+mod tests;

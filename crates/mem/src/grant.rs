@@ -135,6 +135,14 @@ impl Grant<Read> {
             None => Ok(()),
         }
     }
+
+    /// As [`Grant::copy_out`], and returns the CRC-32 `crc` extended by the copy. `None`, and
+    /// nothing is copied, unless that can be done in one pass; see [`Region::read_hashed_at`].
+    #[inline]
+    pub fn copy_out_hashed(&self, offset: usize, out: &mut [u8], crc: u32) -> Option<u32> {
+        let (region, start) = self.locate(offset, out.len()).ok()??;
+        region.read_hashed_at(start, out, crc)
+    }
 }
 
 impl Grant<Write> {

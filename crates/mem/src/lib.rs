@@ -10,7 +10,7 @@
 //! * [`Source`] is memory of somebody else, from which bytes come in one copy.
 //! * [`Dereg`] is what deregistration leaves: proof, once it is quiet, that no grant is left.
 //!
-//! All `unsafe` code is in `region.rs`, behind a safe interface; the memory model it relies on is
+//! All `unsafe` code is in `region`, behind a safe interface; the memory model it relies on is
 //! described on [`Region`]. Nothing here blocks, allocates on the data path, or reads a clock.
 //!
 //! Rules follow IBTA vol1 10.6 (memory management) and 9.4 (checks made by a responder).
@@ -43,7 +43,7 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 mod access;

@@ -1,5 +1,5 @@
-//! Memory itself. All `unsafe` code of the crate is here.
-#![allow(unsafe_code, reason = "the one audited file: everything else in the crate is safe")]
+//! Memory itself. All `unsafe` code of the crate is here, and in the copy that hashes.
+#![allow(unsafe_code, reason = "the one audited module: everything else in the crate is safe")]
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
@@ -7,6 +7,9 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+#[cfg(all(target_arch = "x86_64", any(test, feature = "std")))]
+mod fold;
 
 use crate::{AccessError, FetchError, OutOfBounds, OutOfMemory};
 
@@ -154,6 +157,16 @@ impl Region {
             None => out.fill(0),
         }
         Ok(())
+    }
+
+    /// As [`Region::read_at`], and returns the CRC-32 `crc` extended by what was read. `None`, and
+    /// nothing is read, unless that can be done in one pass: it takes a processor that can, and at
+    /// least 512 bytes, a multiple of 16, that end at a multiple of eight.
+    #[inline]
+    pub fn read_hashed_at(&self, offset: usize, out: &mut [u8], crc: u32) -> Option<u32> {
+        let src = self.pointer(offset, out.len()).ok()??;
+        // SAFETY: `pointer` gave `out.len()` bytes of this region; its invariant holds.
+        unsafe { copy_out_hashed(src, out, crc) }
     }
 
     /// Copies `data` to `offset`. The last byte is stored last; see the memory model above.
@@ -441,6 +454,31 @@ unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
         // SAFETY: `head` is no longer than `out`.
         unsafe { ptr::copy(src, head.as_mut_ptr(), head.len()) };
     }
+}
+
+/// As [`copy_out`], and returns the CRC-32 `crc` extended by the copy; `None`, and nothing is
+/// copied, where that takes more than one pass.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[cfg(all(target_arch = "x86_64", any(test, feature = "std")))]
+#[inline]
+unsafe fn copy_out_hashed(src: *mut u8, out: &mut [u8], crc: u32) -> Option<u32> {
+    let len = out.len();
+    if !fold::takes(len) || last_word(src.addr(), len) != 8 || !fold::is_possible() {
+        return None;
+    }
+    let mut last = [0; 8];
+    // SAFETY: these are the last eight bytes, and `last_word` says that they are aligned.
+    unsafe { load(src.wrapping_add(len - 8), &mut last) };
+    // SAFETY: the bytes are valid by contract; the rest was just checked.
+    Some(unsafe { fold::copy_out(src, out, u64::from_ne_bytes(last), crc) })
+}
+
+#[cfg(not(all(target_arch = "x86_64", any(test, feature = "std"))))]
+unsafe fn copy_out_hashed(_: *mut u8, _: &mut [u8], _: u32) -> Option<u32> {
+    None
 }
 
 /// Loads one word of 1, 2, 4 or 8 bytes, or nothing if `word` is empty.

@@ -128,6 +128,16 @@ impl Payload {
         }
     }
 
+    /// As [`Payload::copy_out`], and returns the CRC-32 `crc` extended by the copy. `None`, and
+    /// nothing is copied, unless that can be done in one pass.
+    #[inline]
+    pub(crate) fn copy_out_hashed(&self, offset: usize, out: &mut [u8], crc: u32) -> Option<u32> {
+        match self {
+            Self::One(grant) => grant.copy_out_hashed(offset, out, crc),
+            _ => None,
+        }
+    }
+
     /// Packet `i`, if it is written out already.
     #[inline]
     pub(crate) fn packet(&self, i: u32) -> Option<&[u8]> {

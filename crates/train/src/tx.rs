@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
 use crate::{Lease, Path, Payload};
@@ -185,23 +186,62 @@ impl Train {
             out[..packet.len()].copy_from_slice(packet);
             return packet.len();
         }
-        let bth = self.bth(i);
+        let out = &mut out[..self.packet_len(i)];
+        self.emit_head(i, out);
+        let (_, body) = self.split(i, out);
+        self.fill(i, body);
+        out.len()
+    }
+
+    /// Writes the headers of packet `i`, which is not written out yet, to the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than they are.
+    #[inline]
+    pub fn emit_head(&self, i: u32, out: &mut [u8]) {
+        let (bth, rest) = out.split_first_chunk_mut().expect("a packet holds a BTH");
+        self.bth(i).emit(bth);
         let ext = self.ext(i).as_slice();
+        rest[..ext.len()].copy_from_slice(ext);
+    }
+
+    /// Writes the rest of packet `i` behind its headers, which `packet` begins with. Returns its
+    /// ICRC, which `prefix` is for, if that comes at no cost: the payload is hashed while it is
+    /// copied, where that is possible.
+    ///
+    /// # Panics
+    /// If `packet` is not as long as [`Train::packet_len`].
+    #[inline]
+    pub fn emit_body(&self, i: u32, packet: &mut [u8], prefix: IcrcPrefix) -> Option<[u8; 4]> {
+        let (head, body) = self.split(i, packet);
         let (start, len) = self.payload_range(i);
-        let total = Bth::LEN + ext.len() + len + usize::from(bth.pad);
-        let out = &mut out[..total];
-        let (head, rest) = out.split_first_chunk_mut().expect("a packet holds a BTH");
-        bth.emit(head);
-        let (ext_out, rest) = rest.split_at_mut(ext.len());
-        ext_out.copy_from_slice(ext);
-        let (data, pad) = rest.split_at_mut(len);
+        if len == body.len() {
+            let mut copy = |crc| self.payload.copy_out_hashed(start, body, crc);
+            if let Some(digest) = prefix.begin(head).update_with(&mut copy) {
+                return Some(digest.seal());
+            }
+        }
+        self.fill(i, body);
+        None
+    }
+
+    /// A packet in two: headers, and payload with padding.
+    #[inline]
+    fn split<'a>(&self, i: u32, packet: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
+        packet.split_at_mut(Bth::LEN + self.ext(i).as_slice().len())
+    }
+
+    /// Writes payload and padding of packet `i`.
+    #[inline]
+    fn fill(&self, i: u32, body: &mut [u8]) {
+        let (start, len) = self.payload_range(i);
+        let (data, pad) = body.split_at_mut(len);
         if !self.payload.copy_out(start, data) {
             data.fill(0);
         }
         if !pad.is_empty() {
             pad.fill(0);
         }
-        total
     }
 }
 

@@ -233,6 +233,13 @@ impl IcrcDigest {
         self.hasher.update(bytes);
     }
 
+    /// Adds the next piece, with a function that extends a CRC-32 by it, or says that it cannot.
+    #[inline]
+    pub fn update_with(self, extend: impl FnOnce(u32) -> Option<u32>) -> Option<Self> {
+        let crc = extend(self.hasher.finalize())?;
+        Some(Self { hasher: Hasher::new_with_initial(crc) })
+    }
+
     /// The ICRC.
     #[inline]
     pub fn finish(self) -> u32 {

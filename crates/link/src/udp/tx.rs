@@ -152,9 +152,10 @@ impl UdpLink {
     /// Sends a train in one call. Where that is refused and packets one by one are not, the
     /// kernel does not do it here, and is not asked again.
     fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
-        let len = self.sealer.emit_all(train, sport, &mut self.tx_buf);
+        let out = with_payload_aligned(&mut self.tx_buf);
+        let len = self.sealer.emit_all(train, sport, out);
         let stride = (train.packet_len(0) + ICRC_LEN) as u16;
-        match dest.send(&self.tx_buf[..len], Some(stride)) {
+        match dest.send(&out[..len], Some(stride)) {
             Outcome::Done => (train.count, Outcome::Done),
             Outcome::Refused => {
                 let (sent, outcome) = self.send_each(train, dest, sport);
@@ -303,4 +304,11 @@ impl Destination {
             Err(e) => Outcome::Failed(e),
         }
     }
+}
+
+/// The part of a buffer in which payload of trains begins at multiples of 16: headers are 12 bytes
+/// longer than a multiple of that, and with the ICRC behind it a packet is one.
+fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
+    let at = buffer.as_ptr().align_offset(16) + ICRC_LEN;
+    &mut buffer[at..]
 }

@@ -3,6 +3,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 use std::thread;
 
+use proptest::prelude::*;
+
 use super::*;
 
 /// Surroundings that must not change.
@@ -252,4 +254,85 @@ fn the_last_word_does_not_come_from_a_source_that_is_gone() {
     let source = Bytes(pattern(64), false);
     assert_eq!(region.write_from(0, 64, &source, 0), Err(FetchError::Gone));
     assert_eq!(region.load_u64(56).unwrap(), 0, "who waits for it waits on");
+}
+
+/// Whether these bytes can be read and hashed in one pass here.
+fn can_be_hashed(addr: u64, len: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let is_possible = fold::is_possible();
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_possible = false;
+    is_possible && len >= 512 && len.is_multiple_of(16) && addr.is_multiple_of(8)
+}
+
+fn hash(crc: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// Reads `len` bytes at `at` to `shift` of a buffer, and looks at everything.
+fn check_hashed(region: &Region, bytes: &[u8], (at, len, shift): (usize, usize, usize), crc: u32) {
+    let mut out = vec![CANARY; shift + len + 64];
+    let hashed = region.read_hashed_at(at, &mut out[shift..shift + len], crc);
+    let is_read = can_be_hashed(region.addr() + at as u64, len);
+    assert_eq!(hashed, is_read.then(|| hash(crc, &bytes[at..at + len])), "{len} at {at}");
+    let (before, rest) = out.split_at(shift);
+    let (read, after) = rest.split_at(len);
+    if is_read {
+        assert_eq!(read, &bytes[at..at + len], "{len} at {at} to {shift}");
+    }
+    let untouched = if is_read { &[] } else { read };
+    assert!(before.iter().chain(untouched).chain(after).all(|&b| b == CANARY));
+}
+
+#[test]
+fn every_length_is_hashed_or_left_alone() {
+    let (region, bytes) = (Region::alloc(8192).unwrap(), pattern(8192));
+    region.write_at(0, &bytes).unwrap();
+    for len in (0..1200).chain(4080..4120) {
+        // What is aligned how differs from one to the next.
+        check_hashed(&region, &bytes, (8 * (len % 9), len, 4 * (len % 17)), len as u32);
+    }
+    for (at, shift) in (0..64).flat_map(|at| (0..64).map(move |shift| (at, shift))) {
+        check_hashed(&region, &bytes, (at, 4096, shift), 0);
+    }
+    assert_eq!(region.read_hashed_at(4096 + 8, &mut vec![0; 4096], 0), None, "out of bounds");
+}
+
+proptest! {
+    #[test]
+    fn what_is_hashed_is_what_is_read(
+        bytes in proptest::collection::vec(any::<u8>(), 8192),
+        at in 0_usize..64,
+        lanes in 0_usize..300,
+        shift in 0_usize..64,
+        crc: u32,
+    ) {
+        let region = Region::alloc(bytes.len()).unwrap();
+        region.write_at(0, &bytes).unwrap();
+        check_hashed(&region, &bytes, (at, 16 * lanes, shift), crc);
+    }
+}
+
+/// A packet that is sent while its memory changes has the checksum of what is in it.
+#[test]
+fn what_changes_meanwhile_is_hashed_as_it_was_read() {
+    let (region, done) = (Region::alloc(4096).unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut fill = 0_u8;
+            while !done.load(Ordering::Relaxed) {
+                fill = fill.wrapping_add(1);
+                region.write_at(0, &[fill; 4096]).unwrap();
+            }
+        });
+        let mut out = vec![0; 4096];
+        for _ in 0..20_000 {
+            if let Some(hashed) = region.read_hashed_at(0, &mut out, 7) {
+                assert_eq!(hashed, hash(7, &out));
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }

@@ -1,0 +1,192 @@
+//! Copying and hashing in one pass.
+//!
+//! Whoever copies memory into a packet, and hashes the packet, reads everything twice. Here the
+//! CRC comes from the registers through which the bytes pass: what is hashed is what was copied,
+//! even if somebody changes the memory meanwhile.
+//!
+//! How that goes is well known (Gopal and others, *Fast CRC computation for generic polynomials
+//! using PCLMULQDQ instruction*, Intel 2009). A message is a polynomial. Sixteen bytes of it,
+//! times x^n modulo the polynomial of the CRC, may be added to the sixteen that stand n bits
+//! behind them, and left out. In the end sixteen bytes are left, with the CRC of the whole.
+
+use core::arch::x86_64::{
+    __m128i, __m512i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_set_epi64x, _mm_xor_si128,
+    _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_set_epi64,
+    _mm512_setzero_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
+};
+use core::{mem, ptr};
+
+use crc32fast::Hasher;
+
+/// What is copied in one turn, and by one instruction at most and at least.
+const TURN: usize = 4 * BLOCK;
+const BLOCK: usize = 64;
+const LANE: usize = 16;
+
+/// The shortest copy that is worth it.
+const SHORTEST: usize = 2 * TURN;
+
+/// Whether so many bytes can be copied in this way.
+#[inline]
+pub(super) fn takes(len: usize) -> bool {
+    len >= SHORTEST && len.is_multiple_of(LANE)
+}
+
+/// Whether this processor can.
+#[inline]
+pub(super) fn is_possible() -> bool {
+    std::is_x86_feature_detected!("avx512f")
+        && std::is_x86_feature_detected!("vpclmulqdq")
+        && std::is_x86_feature_detected!("pclmulqdq")
+}
+
+/// Copies from `src` to fill `out`, and returns the CRC-32 `crc` extended by the copy. `last` is
+/// the last word, which was loaded before.
+///
+/// # Safety
+///
+/// The processor [can](is_possible). `src` is valid for reads of `out.len()` bytes that meet the
+/// invariant of [`Region`](super::Region), and it [takes](takes) so many.
+#[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq")]
+pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, crc: u32) -> u32 {
+    let (dst, len) = (out.as_mut_ptr(), out.len());
+    debug_assert!(takes(len), "the caller has seen to it");
+    // Stores that cross lines of the cache are dear. Up to the first line, lane by lane.
+    let head = Some(dst.align_offset(BLOCK)).filter(|head| head.is_multiple_of(LANE)).unwrap_or(0);
+    let mut at = 0;
+    let mut carried = _mm_cvtsi32_si128(!crc as i32);
+    while at < head {
+        // SAFETY: `head` is shorter than a block, and so than both.
+        let lane: __m128i = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+        carried = fold_lane(_mm_xor_si128(lane, carried));
+        at += LANE;
+    }
+    let mut sums = [_mm512_setzero_si512(); 4];
+    for sum in &mut sums {
+        // SAFETY: head and four blocks are no longer than both.
+        *sum = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+        at += BLOCK;
+    }
+    sums[0] = _mm512_xor_si512(sums[0], _mm512_zextsi128_si512(carried));
+    // The last lane is not for the loops.
+    while at + TURN < len {
+        for sum in &mut sums {
+            // SAFETY: four times a block from `at` on end before both do.
+            let block = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+            *sum = fold(*sum, all(const { by(4 * 512) }), block);
+            at += BLOCK;
+        }
+    }
+    let [a, b, c, d] = sums;
+    let d = fold(a, all(const { by(3 * 512) }), d);
+    let d = fold(b, all(const { by(2 * 512) }), d);
+    let mut sum = fold(c, all(const { by(512) }), d);
+    while at + BLOCK < len {
+        // SAFETY: a block from `at` on ends before both do.
+        let block = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+        sum = fold(sum, all(const { by(512) }), block);
+        at += BLOCK;
+    }
+    let mut sum = lanes_to_one(sum);
+    while at + LANE < len {
+        // SAFETY: a lane from `at` on ends before both do.
+        let lane = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+        sum = _mm_xor_si128(fold_lane(sum), lane);
+        at += LANE;
+    }
+    // SAFETY: a lane is left.
+    let word: i64 = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
+    out[at + 8..].copy_from_slice(&last.to_ne_bytes());
+    sum = _mm_xor_si128(fold_lane(sum), _mm_set_epi64x(last as i64, word));
+    crc_of(sum)
+}
+
+/// Copies one value, in one load that the compiler does not repeat.
+///
+/// # Safety
+///
+/// `src` and `dst` are valid for a read and a write of as many bytes.
+#[inline(always)]
+unsafe fn pass<T: Copy>(src: *const u8, dst: *mut u8) -> T {
+    #[derive(Clone, Copy)]
+    #[repr(C, packed)]
+    struct Anywhere<T>(T);
+    // SAFETY: by contract; it need not be aligned.
+    let value = unsafe { ptr::read_volatile(src.cast::<Anywhere<T>>()) };
+    // SAFETY: by contract; it need not be aligned.
+    unsafe { ptr::write(dst.cast(), value) };
+    value.0
+}
+
+/// Adds four lanes, each `k` further on, to `next`.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold(sum: __m512i, k: __m512i, next: __m512i) -> __m512i {
+    let low = _mm512_clmulepi64_epi128(sum, k, 0x00);
+    let high = _mm512_clmulepi64_epi128(sum, k, 0x11);
+    // The exclusive or of all three.
+    _mm512_ternarylogic_epi64(low, high, next, 0x96)
+}
+
+/// What a lane adds to the next.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn fold_lane(sum: __m128i) -> __m128i {
+    let (low, high) = const { by(128) };
+    let k = _mm_set_epi64x(high, low);
+    _mm_xor_si128(_mm_clmulepi64_si128(sum, k, 0x00), _mm_clmulepi64_si128(sum, k, 0x11))
+}
+
+/// Adds the first three lanes to the last.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn lanes_to_one(sum: __m512i) -> __m128i {
+    let k = lanes(const { [by(3 * 128), by(2 * 128), by(128), (0, 0)] });
+    let moved = fold(sum, k, _mm512_setzero_si512());
+    let first = _mm512_castsi512_si128(moved);
+    let second = _mm512_extracti32x4_epi32(moved, 1);
+    let third = _mm512_extracti32x4_epi32(moved, 2);
+    let last = _mm512_extracti32x4_epi32(sum, 3);
+    _mm_xor_si128(_mm_xor_si128(first, second), _mm_xor_si128(third, last))
+}
+
+/// The CRC of sixteen bytes that stand for a message, whatever it began with.
+#[inline]
+fn crc_of(sum: __m128i) -> u32 {
+    // SAFETY: both are sixteen bytes of any kind.
+    let bytes: [u8; LANE] = unsafe { mem::transmute(sum) };
+    let mut hasher = Hasher::new_with_initial(!0);
+    hasher.update(&bytes);
+    hasher.finalize()
+}
+
+/// The same for every lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn all(k: (i64, i64)) -> __m512i {
+    lanes([k; 4])
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes([a, b, c, d]: [(i64, i64); 4]) -> __m512i {
+    _mm512_set_epi64(d.1, d.0, c.1, c.0, b.1, b.0, a.1, a.0)
+}
+
+/// What moves a lane `bits` further on: its first half, which stands 64 bits before its second,
+/// and that. The product of two numbers of reversed bits is one bit short, and reduced modulo the
+/// polynomial it would be 32 bits further on: hence the exponents.
+const fn by(bits: u32) -> (i64, i64) {
+    (power(bits + 32), power(bits - 32))
+}
+
+/// x^n modulo the polynomial of the CRC, in 33 bits, the coefficient of x^0 first.
+const fn power(n: u32) -> i64 {
+    let (mut power, mut i) = (0x8000_0000_u32, 0);
+    while i < n {
+        let carry = (power & 1).wrapping_neg();
+        power = (power >> 1) ^ (carry & 0xedb8_8320);
+        i += 1;
+    }
+    (power as i64) << 1
+}
