@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
 
 use feroce_mem::Landing;
 use feroce_wire::Gid;
@@ -228,6 +229,33 @@ pub(crate) fn read_process(
     let read = unsafe {
         libc::process_vm_readv(pid, local.as_ptr(), local_len, remote.as_ptr(), remote_len, 0)
     };
+    usize::try_from(read) == Ok(wanted)
+}
+
+/// Writes pieces of our memory, the address and the length of each, to a file. They are in memory
+/// that others may change until the kernel has read them; it says how many bytes were written.
+pub(crate) fn write_pieces(file: &File, pieces: &[[AtomicU64; 2]], at: u64) -> Option<usize> {
+    if size_of::<[AtomicU64; 2]>() != size_of::<libc::iovec>() {
+        return None;
+    }
+    let (count, at) = (i32::try_from(pieces.len()).ok()?, libc::off_t::try_from(at).ok()?);
+    // SAFETY: an `iovec` is an address and a length, each as long as the words here. Whatever they
+    // say, the kernel only reads at these addresses, or fails.
+    let written = unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr().cast(), count, at) };
+    usize::try_from(written).ok()
+}
+
+/// Fills a landing with what a file has at `at`. False: it has not all of it.
+pub(crate) fn read_into(file: &File, landing: &mut Landing<'_>, at: u64) -> bool {
+    let Ok(at) = libc::off_t::try_from(at) else { return false };
+    let wanted = landing.len();
+    let pieces = landing.pieces();
+    let local = pieces.map(|(at, len)| libc::iovec { iov_base: at.cast(), iov_len: len });
+    // An empty piece costs as much as any.
+    let local = if pieces[0].1 == 0 { &local[1..] } else { &local[..] };
+    // SAFETY: the kernel writes to the pieces of the landing only, which is borrowed until then and
+    // allows it.
+    let read = unsafe { libc::preadv(file.as_raw_fd(), local.as_ptr(), local.len() as i32, at) };
     usize::try_from(read) == Ok(wanted)
 }
 

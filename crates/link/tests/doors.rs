@@ -169,6 +169,73 @@ fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     std::fs::remove_dir_all(&root).expect("removed");
 }
 
+/// Ordinary memory, that nobody can map.
+fn ordinary() -> (Arc<Region>, Reach) {
+    let region = Region::alloc(LEN).expect("memory");
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let reach = Reach { iova: 1000, at: region.addr(), len: LEN, access };
+    (region, reach)
+}
+
+#[test]
+fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
+    let (mut a, mut b, way, root) = neighbours("ordinary", 46, true);
+    let (region, reach) = ordinary();
+    let write =
+        |a: &Host, va: u64, bytes: &[u8]| a.member.write(&way, va, bytes.len(), &Bytes(bytes));
+    open(&mut a, &mut b, &way, &reach);
+    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(LEN).collect();
+    for (i, len) in [1, 5, 8, 9, 17, 4096].into_iter().enumerate() {
+        region.write_at(0, &[0xee; LEN]).expect("in bounds");
+        assert!(write(&a, 1000 + 100, &bytes[..len]), "{len} bytes");
+        let mut there = vec![0; LEN];
+        region.read_at(0, &mut there).expect("in bounds");
+        assert_eq!(there[100..100 + len], bytes[..len]);
+        assert!(there[..100].iter().chain(&there[100 + len..]).all(|byte| *byte == 0xee));
+        assert_eq!(b.member.passed(), 2 * i as u64 + 1);
+        let target = Region::alloc(len).expect("memory");
+        let mut take = |source: &dyn Source| target.write_from(0, len, source, 0).is_ok();
+        // Whoever is answered may go on.
+        let back = Way { from: way.to, to: way.from, rkey: Rkey(9) };
+        let own = a.reach();
+        open(&mut b, &mut a, &back, &own);
+        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")));
+        assert!(a.member.read(&way, 1000 + 100, len, &mut take));
+        let mut read = vec![0; len];
+        target.read_at(0, &mut read).expect("in bounds");
+        assert_eq!(read, bytes[..len]);
+        b.member.revoke_answers();
+        assert!(!write(&a, 1000, b"x"), "shut");
+        open(&mut a, &mut b, &way, &reach);
+        let passed = b.member.passed();
+        assert!(!write(&a, 1000, &bytes[..4097]), "that is copied once, by who is written to");
+        assert!(!write(&a, 1000 + LEN as u64 - 7, &bytes[..8]), "beyond the end");
+        assert_eq!(b.member.passed(), passed);
+    }
+    remove(a, b, &root);
+}
+
+/// One after the other, and nothing comes back: then to put them into the ring takes less time.
+#[test]
+fn only_some_messages_in_a_row_go_through_the_kernel() {
+    let (mut a, mut b, way, root) = neighbours("row", 47, true);
+    let (_region, reach) = ordinary();
+    open(&mut a, &mut b, &way, &reach);
+    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"));
+    let in_a_row = |a: &Host| (0..100).take_while(|_| write(a)).count();
+    let some = in_a_row(&a);
+    assert!((1..100).contains(&some), "{some}");
+    assert_eq!(in_a_row(&a), some, "one that went another way ended the row");
+    let back = Way { from: way.to, to: way.from, ..way };
+    let own = a.reach();
+    open(&mut b, &mut a, &back, &own);
+    for _ in 0..10 * some {
+        assert!(write(&a), "there was an answer");
+        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")));
+    }
+    remove(a, b, &root);
+}
+
 /// Whoever is written to all the time still gets what comes through rings, one thing at a time.
 #[test]
 fn what_passes_does_not_hold_up_what_is_received() {
@@ -227,5 +294,20 @@ fn whoever_shuts_a_door_waits_for_those_inside() {
         assert!(writer.join().expect("no panic"), "it was open when it was passed");
     });
     assert!(b.read(0, LEN) == [0xee; LEN], "something came after the door was shut");
+
+    let (region, reach) = ordinary();
+    open(&mut a, &mut b, &way, &reach);
+    is_inside.store(false, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &Slow(&is_inside)));
+        while !is_inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        b.member.revoke_answers();
+        assert!(!writer.join().expect("no panic"), "it has looked once more");
+    });
+    let mut bytes = [0; LEN];
+    region.read_at(0, &mut bytes).expect("in bounds");
+    assert!(bytes == [0; LEN], "something came after the door was shut");
     remove(a, b, &root);
 }

@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Sleep until completions come instead of polling.
     #[arg(short, long)]
     events: bool,
+    /// While waiting for a write, look at memory and make no call [write latency].
+    #[arg(long, conflicts_with = "events")]
+    no_poll: bool,
     /// Both sides send.
     #[arg(short, long)]
     bidirectional: bool,
@@ -131,6 +134,7 @@ impl Args {
             events: self.events,
             bidirectional: self.bidirectional,
             memory: self.memory,
+            no_poll: self.no_poll,
         };
         spec.check()?;
         Ok(spec)

@@ -56,7 +56,8 @@ impl<'a> Player<'a> {
         let every = u64::from(every.min(end.spec.tx_depth));
         let idle = Idle::default();
         let (posted, outstanding, used) = (0, 0, 0);
-        Self { end, side, size, every, posted, outstanding, used, mark: 0, looks: 2, idle }
+        let looks = if end.spec.no_poll { MOST_LOOKS } else { 2 };
+        Self { end, side, size, every, posted, outstanding, used, mark: 0, looks, idle }
     }
 
     /// Sends one message. Where every one reports, its completion is waited for before anything
@@ -99,11 +100,16 @@ impl<'a> Player<'a> {
                     self.end.mr.read_at(last, &mut byte)?;
                     if byte[0] == self.mark {
                         // What comes while nobody polls need not be polled for as often.
-                        self.looks = if look > 0 { MOST_LOOKS } else { (self.looks / 2).max(2) };
+                        self.looks = match look {
+                            0 if !self.end.spec.no_poll => (self.looks / 2).max(2),
+                            _ => MOST_LOOKS,
+                        };
                         return Ok(true);
                     }
                 }
-                self.reap()?;
+                if !self.end.spec.no_poll {
+                    self.reap()?;
+                }
                 Ok(false)
             }
             Op::Read | Op::Atomic => self.reap(),
@@ -145,7 +151,8 @@ impl<'a> Player<'a> {
 
     /// Keeps the send queue from filling up with sends that do not report.
     fn tidy(&mut self) -> anyhow::Result<()> {
-        if self.end.spec.op == Op::Send { self.settle() } else { Ok(()) }
+        let is_due = self.end.spec.op == Op::Send || self.end.spec.no_poll;
+        if is_due { self.settle() } else { Ok(()) }
     }
 
     /// Waits for the completion of the last send that reports, if that is due.

@@ -121,6 +121,8 @@ pub(crate) struct Spec {
     pub(crate) events: bool,
     pub(crate) bidirectional: bool,
     pub(crate) memory: Memory,
+    /// Whoever waits for a write looks at its memory and makes no call.
+    pub(crate) no_poll: bool,
 }
 
 /// Whether the user chose sizes, and which.
@@ -193,6 +195,10 @@ impl Spec {
         ensure!(
             !(lat && self.op == Op::Write && self.events),
             "-e: write latency is measured by polling memory; nothing completes at the target"
+        );
+        ensure!(
+            !self.no_poll || (lat && self.op == Op::Write),
+            "--no-poll: only writes are waited for in memory, where latency is measured"
         );
         ensure!(
             self.inline == 0 || matches!(self.op, Op::Write | Op::Send),

@@ -1,17 +1,20 @@
 //! Doors: memory of a process that its peers on the host may read and write by themselves.
 //!
-//! A responder opens a door to memory that is in a file (see `shared`), for one requester on the
-//! host and with one key. The requester hears of it through the ring, maps the file, and from then
-//! on its engine can ask whether a read or write may go that way. All doors of a member are shut at
-//! once, by the word that revokes loans in its answers: whoever goes through a door says so first,
-//! and looks at the word then.
+//! A responder opens a door to some memory for one requester on the host and with one key. The
+//! requester hears of it through the ring. If the memory is in a file (see `shared`), it maps that;
+//! if it is ordinary, the kernel copies short messages (see `distant`). From then on its engine can
+//! ask whether a read or write may go that way. All doors of a member are shut at once, by the word
+//! that revokes loans in its answers: whoever goes through a door says so first, and looks at the
+//! word then.
 
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{RxMeta, Way};
 use feroce_wire::{Qpn, Rkey};
 
+use super::distant::Distant;
 use super::loan::LenderProcess;
 use super::member::Wake;
 use super::record::{self, META};
@@ -24,25 +27,31 @@ const PLACES: usize = 256;
 /// Most doors that wait to be told to those they are for.
 const MAX_OFFERS: usize = 64;
 
+/// How many messages go to processes one by one although nothing comes from others meanwhile.
+const ROW: u32 = 8;
+
 /// Bytes of a record after what every record has.
-const TERMS: usize = 56;
+const TERMS: usize = 64;
 
 /// A door that was opened, and that its requester has not heard of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) way: Way,
     reach: Reach,
-    file: FilePlace,
+    /// Where it is, if it is in a file.
+    file: Option<FilePlace>,
     /// The word that shuts it, as it was when it was opened.
     answers: u32,
 }
 
 impl Offer {
-    /// A door to that part of what a key reaches which is in a file, if any is.
-    pub(super) fn new(way: Way, reach: Reach, files: &Files, answers: u32) -> Option<Self> {
-        let (at, len, file) = files.part(reach.at, reach.len)?;
+    /// A door to what a key reaches, or to that part of it which is in a file, if any is.
+    pub(super) fn new(way: Way, reach: Reach, files: &Files, answers: u32) -> Self {
+        let Some((at, len, file)) = files.part(reach.at, reach.len) else {
+            return Self { way, reach, file: None, answers };
+        };
         let iova = reach.iova.wrapping_add(at - reach.at);
-        Some(Self { way, reach: Reach { iova, at, len, ..reach }, file, answers })
+        Self { way, reach: Reach { iova, at, len, ..reach }, file: Some(file), answers }
     }
 
     /// Length of its record.
@@ -54,18 +63,21 @@ impl Offer {
         let meta = RxMeta { src: self.way.to.0, dst: self.way.from.0, ..RxMeta::default() };
         record::write_door_meta(meta, head);
         let (words, numbers) = terms.split_at_mut(24);
+        // No file has the number zero.
+        let file = self.file.unwrap_or_default();
         let small = [
             self.way.from.1.get(),
             self.way.to.1.get(),
             self.way.rkey.0,
             self.reach.access.bits(),
             self.answers,
-            self.file.fd,
+            file.fd,
         ];
         for (out, word) in words.chunks_exact_mut(4).zip(small) {
             out.copy_from_slice(&word.to_ne_bytes());
         }
-        let large = [self.reach.iova, self.reach.len as u64, self.file.inode, self.file.offset];
+        let Reach { iova, at, len, .. } = self.reach;
+        let large = [iova, at, len as u64, file.inode, file.offset];
         for (out, number) in numbers.chunks_exact_mut(8).zip(large) {
             out.copy_from_slice(&number.to_ne_bytes());
         }
@@ -82,10 +94,10 @@ impl Offer {
             rkey: Rkey(word(2)?),
         };
         let access = Access::from_bits_truncate(word(3)?);
-        let len = usize::try_from(number(1)?).ok()?;
-        // Where it is in the other process is of no use here.
-        let reach = Reach { iova: number(0)?, at: 0, len, access };
-        let file = FilePlace { fd: word(5)?, inode: number(2)?, offset: number(3)? };
+        let len = usize::try_from(number(2)?).ok()?;
+        let reach = Reach { iova: number(0)?, at: number(1)?, len, access };
+        let file = FilePlace { fd: word(5)?, inode: number(3)?, offset: number(4)? };
+        let file = (file.inode != 0).then_some(file);
         Some(Self { way, reach, file, answers: word(4)? })
     }
 }
@@ -121,9 +133,14 @@ pub(super) struct Door {
     iova: u64,
     len: usize,
     access: Access,
-    /// The file, and where in it the first byte is.
-    region: Arc<Region>,
-    offset: usize,
+    behind: Behind,
+}
+
+/// What is behind a door, and where in it the first byte is.
+#[derive(Debug)]
+enum Behind {
+    File(Arc<Region>, usize),
+    Process(Arc<Distant>, u64),
 }
 
 impl Door {
@@ -133,13 +150,30 @@ impl Door {
         let at = usize::try_from(va.checked_sub(self.iova)?).ok()?;
         let fits = len <= self.len && at <= self.len - len;
         let may = self.access.contains(what);
-        (fits && may).then(|| Inside { region: &self.region, at: self.offset + at, len })
+        if !fits || !may {
+            return None;
+        }
+        match &self.behind {
+            Behind::File(region, start) => Some(Inside::File(Part { region, at: start + at, len })),
+            Behind::Process(process, start) => {
+                let at = start.wrapping_add(at as u64);
+                (len <= Distant::MOST).then_some(Inside::Process(process, at))
+            }
+        }
     }
 }
 
 /// Memory behind a door.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inside<'a> {
+pub(super) enum Inside<'a> {
+    File(Part<'a>),
+    /// Of a process, from an address on.
+    Process(&'a Distant, u64),
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
     pub(super) region: &'a Region,
     pub(super) at: usize,
     len: usize,
@@ -147,9 +181,14 @@ pub(super) struct Inside<'a> {
 
 impl Source for Inside<'_> {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
-        let len = landing.len();
-        let fits = len <= self.len && offset <= self.len - len;
-        fits && self.region.land(self.at + offset, len, landing).is_ok()
+        match *self {
+            Self::File(Part { region, at, len: all }) => {
+                let len = landing.len();
+                let fits = len <= all && offset <= all - len;
+                fits && region.land(at + offset, len, landing).is_ok()
+            }
+            Self::Process(process, at) => process.read(at.wrapping_add(offset as u64), landing),
+        }
     }
 }
 
@@ -159,6 +198,10 @@ pub(super) struct Doors {
     places: Vec<Option<Box<Door>>>,
     /// Files of others that are mapped as long as a door leads there, by number.
     maps: Vec<(u64, Weak<Region>)>,
+    /// Processes whose memory is open as long as a door leads there, by slot and generation.
+    processes: Vec<((u8, u32), Weak<Distant>)>,
+    /// How many messages went to processes one after the other, and what had come before the last.
+    row: Cell<(u32, u64)>,
 }
 
 impl Doors {
@@ -170,12 +213,16 @@ impl Doors {
         (slot, generation): (u8, u32),
         wake: &Arc<Wake>,
     ) {
-        let Some(region) = self.map(process, offer.file) else { return };
-        let Ok(offset) = usize::try_from(offer.file.offset) else { return };
-        let Reach { iova, len, access, .. } = offer.reach;
-        if len > region.len() || offset > region.len() - len {
-            return;
-        }
+        let Reach { iova, at, len, access } = offer.reach;
+        let behind = match offer.file {
+            Some(file) => self.map(process, file).and_then(|region| {
+                let offset = usize::try_from(file.offset).ok()?;
+                let fits = len <= region.len() && offset <= region.len() - len;
+                fits.then_some(Behind::File(region, offset))
+            }),
+            None => self.open(process, (slot, generation)).map(|open| Behind::Process(open, at)),
+        };
+        let Some(behind) = behind else { return };
         self.places.resize_with(PLACES, || None);
         self.places[place_of(&offer.way)] = Some(Box::new(Door {
             way: offer.way,
@@ -186,8 +233,7 @@ impl Doors {
             iova,
             len,
             access,
-            region,
-            offset,
+            behind,
         }));
     }
 
@@ -201,6 +247,29 @@ impl Doors {
         let map = shared::map_to_write(process, file)?;
         self.maps.push((file.inode, Arc::downgrade(&map)));
         Some(map)
+    }
+
+    /// Opens the memory of another process, unless it is.
+    fn open(&mut self, process: &LenderProcess, who: (u8, u32)) -> Option<Arc<Distant>> {
+        self.processes.retain(|(_, open)| open.strong_count() > 0);
+        let known = self.processes.iter().find(|(known, _)| *known == who);
+        if let Some(open) = known.and_then(|(_, open)| open.upgrade()) {
+            return Some(open);
+        }
+        let open = Arc::new(Distant::open(process)?);
+        self.processes.push((who, Arc::downgrade(&open)));
+        Some(open)
+    }
+
+    /// Whether a message may go to a process by itself, when `passed` have come from others. Of
+    /// many without an answer it takes longer than to let the process fetch them.
+    #[inline]
+    pub(super) fn is_turn_of_one(&self, passed: u64) -> bool {
+        let (sent, had) = self.row.get();
+        let sent = if passed == had { sent + 1 } else { 0 };
+        let may = sent < ROW;
+        self.row.set((if may { sent } else { 0 }, passed));
+        may
     }
 
     /// The door for a way.

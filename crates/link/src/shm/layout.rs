@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use feroce_wire::Gid;
 
+use super::distant::Aim;
 use super::loan::LEASES;
 use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 9;
+pub(super) const VERSION: u32 = 10;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -78,6 +79,8 @@ pub(super) struct Slot {
     pub(super) napping: AtomicU32,
     /// Whose memory it is copying from or to: one more than the slot; zero: nobody's.
     pub(super) fetching: Apart<AtomicU32>,
+    /// What it is about to write to the memory of another; whoever that is may take it away.
+    pub(super) aim: Apart<Aim>,
     /// How many messages of others came through its doors.
     pub(super) passed: Apart<AtomicU64>,
     /// Change when loans are revoked: in answers, when doors are shut as well, and to some queue

@@ -164,12 +164,11 @@ pub(super) struct LenderProcess {
 }
 
 impl LenderProcess {
-    /// Whether somebody has stopped it: a debugger, or a signal.
+    /// Whether somebody has stopped it, each of its threads: a debugger, or a signal.
     pub(super) fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // Its state follows its name, which may have anything in it.
-        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-        matches!(state, Some('T' | 't'))
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid));
+        let mut threads = threads.into_iter().flatten().flatten().peekable();
+        threads.peek().is_some() && threads.all(|thread| is_stopped(&thread.path()))
     }
 
     /// Whether its memory can be read, and it is who it should be.
@@ -179,6 +178,14 @@ impl LenderProcess {
         let read = sys::read_process(self.pid, &[witness], None, &mut word);
         read && u64::from_ne_bytes(word) == self.witness.1
     }
+}
+
+/// Whether a thread, which is a directory of the kernel, is stopped.
+fn is_stopped(thread: &std::path::Path) -> bool {
+    let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+    // Its state follows its name, which may have anything in it.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
 }
 
 /// A loan that was received.

@@ -15,6 +15,7 @@
 mod convert;
 mod demux;
 mod directory;
+mod distant;
 mod door;
 mod layout;
 mod loan;

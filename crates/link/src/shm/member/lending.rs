@@ -19,7 +19,7 @@ use crate::sys;
 /// How often a processor is offered to somebody who copies from or to here.
 const YIELDS: u32 = 1000;
 /// How long to wait afterwards for one that is not stopped, in looks of [`PAUSE_MS`].
-const LOOKS: u32 = 2000;
+const LOOKS: u32 = 20_000;
 const PAUSE_MS: u8 = 1;
 
 /// What others need who fetch from the memory of a member.
@@ -87,17 +87,21 @@ impl Member {
 
     /// Waits until the member in a slot has copied what it is copying from or to here, for it would
     /// go on with whatever comes to be at the same addresses. One that is stopped may never say
-    /// that it has; but a copy by the kernel is made whole before it stops, and what it writes
-    /// itself, it writes to a file.
+    /// that it has; but a copy by the kernel is made whole before it stops, or not begun any more,
+    /// and what it writes itself, it writes to a file.
     fn let_finish(&self, slot: u8) {
-        let Fetching { from, .. } = self.fetching_from(self.slot);
+        let (area, Fetching { from, .. }) = (self.area(slot), self.fetching_from(self.slot));
         for look in 0..YIELDS + LOOKS {
-            if self.area(slot).fetching.load(Ordering::Acquire) != from {
+            if area.fetching.load(Ordering::Acquire) != from {
                 return;
             }
             if look < YIELDS {
                 std::thread::yield_now();
-            } else if self.lives(slot) && !self.lender(slot).is_stopped() {
+                continue;
+            }
+            // Should it go on with something else already, that goes another way.
+            area.aim.clear();
+            if self.lives(slot) && !self.lender(slot).is_stopped() {
                 let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
             } else {
                 break;
@@ -123,16 +127,18 @@ impl Lender for Member {
 
     fn open(&self, way: &Way, reach: &Reach) {
         let answers = self.area(self.slot).answers.load(Ordering::Relaxed);
-        if let Some(offer) = Offer::new(*way, *reach, &self.files, answers) {
-            self.offers.lock().unwrap_or_else(PoisonError::into_inner).push(offer);
-            self.has_offers.store(true, Ordering::Relaxed);
-        }
+        let offer = Offer::new(*way, *reach, &self.files, answers);
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner).push(offer);
+        self.has_offers.store(true, Ordering::Relaxed);
     }
 
     #[inline]
     fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
-        self.go_through(way, va, len, Access::REMOTE_WRITE, |inside| {
-            inside.region.write_from(inside.at, len, source, 0).is_ok()
+        self.go_through(way, va, len, Access::REMOTE_WRITE, |inside, is_open| match inside {
+            Inside::File(part) => part.region.write_from(part.at, len, source, 0).is_ok(),
+            Inside::Process(process, at) => {
+                process.write(at, (len, source), &self.area(self.slot).aim, is_open)
+            }
         })
     }
 
@@ -144,7 +150,11 @@ impl Lender for Member {
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
-        self.go_through(way, va, len, Access::REMOTE_READ, |inside| take(&inside))
+        self.go_through(way, va, len, Access::REMOTE_READ, |inside, is_open| match inside {
+            Inside::File(_) => take(&inside),
+            // One that was stopped meanwhile may have read what came to be there.
+            Inside::Process(..) => take(&inside) && is_open(),
+        })
     }
 
     fn passed(&self) -> u64 {
@@ -167,11 +177,16 @@ impl Member {
         va: u64,
         len: usize,
         what: Access,
-        work: impl FnOnce(Inside<'_>) -> bool,
+        work: impl FnOnce(Inside<'_>, &dyn Fn() -> bool) -> bool,
     ) -> bool {
         let mut doors = self.doors();
         let Some(door) = doors.find(way) else { return false };
         let Some(inside) = door.place(va, len, what) else { return false };
+        if let Inside::Process(..) = inside
+            && !doors.is_turn_of_one(self.passed())
+        {
+            return false;
+        }
         let area = self.area(door.slot);
         // Whoever shuts it from now on waits until this is done.
         let announced = self.fetching_from(door.slot).announce();
@@ -180,7 +195,7 @@ impl Member {
             doors.retain(|door| self.is_open(door));
             return false;
         }
-        if !work(inside) {
+        if !work(inside, &|| self.is_open(door)) {
             return false;
         }
         // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it

@@ -1,0 +1,194 @@
+//! Ordinary memory of another process, which the kernel reads and writes for this one.
+//!
+//! The kernel lets a process write to the memory of another of the same user through a file of it
+//! (`/proc/…/mem`). An open one stays with the memory it was opened for: should the process end, or
+//! run another program, or another process have its number, nothing can be written any more.
+//!
+//! Whoever lets others write must be able to forbid it, also to one that is stopped when it has
+//! made sure that it may and before it does. So what the kernel is told to write lies in shared
+//! memory, as an [`Aim`]: it looks there when it is called, and whoever forbids it takes it away
+//! there. A call that has begun ends before its thread can be stopped.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use feroce_mem::{Landing, Region, Source};
+
+use super::loan::LenderProcess;
+use crate::sys;
+
+/// Bytes that are stored after all others, in one go if they are one word.
+const LAST: usize = 8;
+
+/// What a process is about to write to another: two pieces of its own memory, the address and the
+/// length of each, as the kernel reads them.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Aim([[AtomicU64; 2]; 2]);
+
+impl Aim {
+    /// `len` bytes from `base` on, the last of many apart.
+    fn set(&self, base: u64, len: usize) {
+        let first = if len > LAST { len - LAST } else { len } as u64;
+        for (piece, (at, len)) in self.0.iter().zip([(0, first), (first, len as u64 - first)]) {
+            piece[0].store(base + at, Ordering::Relaxed);
+            // Whoever finds afterwards that it may write, does so before anybody clears this.
+            piece[1].store(len, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes it away from a process that may be stopped: that writes nothing with it any more.
+    pub(super) fn clear(&self) {
+        self.0.iter().for_each(|piece| piece[1].store(0, Ordering::SeqCst));
+    }
+}
+
+/// The memory of another process.
+#[derive(Debug)]
+pub(super) struct Distant {
+    file: File,
+    /// What is to be written, in one piece.
+    staged: Arc<Region>,
+}
+
+impl Distant {
+    /// Longest message for which this is the way: the kernel copies twice.
+    pub(super) const MOST: usize = 4096;
+
+    /// `None`: it may not be touched, or is not that of the process that is meant.
+    pub(super) fn open(process: &LenderProcess) -> Option<Self> {
+        let path = format!("/proc/{}/mem", process.pid);
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        let (at, says) = process.witness;
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).ok()?;
+        let staged = Region::alloc(Self::MOST).ok()?;
+        (u64::from_ne_bytes(word) == says).then_some(Self { file, staged })
+    }
+
+    /// Writes the first `len` bytes of a source to `at`, unless `may` says at the last moment that
+    /// it may not, or somebody clears the aim after that.
+    pub(super) fn write(
+        &self,
+        at: u64,
+        (len, source): (usize, &dyn Source),
+        aim: &Aim,
+        may: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.staged.write_from(0, len, source, 0).is_err() {
+            return false;
+        }
+        aim.set(self.staged.addr(), len);
+        may() && sys::write_pieces(&self.file, &aim.0, at) == Some(len)
+    }
+
+    /// Fills a landing with what is at `at`.
+    pub(super) fn read(&self, at: u64, landing: &mut Landing<'_>) -> bool {
+        sys::read_into(&self.file, landing, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Bytes<'a>(&'a [u8]);
+
+    impl Source for Bytes<'_> {
+        fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+            landing.put(&self.0[offset..]);
+            true
+        }
+    }
+
+    fn aim() -> Aim {
+        Aim(std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))))
+    }
+
+    fn process(pid: u32, at: u64, says: u64) -> LenderProcess {
+        LenderProcess { pid, witness: (at, says) }
+    }
+
+    #[test]
+    fn whoever_is_stopped_before_it_writes_can_be_kept_from_it() {
+        let (target, witness) = (Region::alloc(64).unwrap(), Box::new(77_u64));
+        let at = std::ptr::from_ref(&*witness).addr() as u64;
+        assert!(Distant::open(&process(std::process::id(), at, 78)).is_none(), "another process");
+        let memory = Distant::open(&process(std::process::id(), at, 77)).unwrap();
+        let (aim, source) = (aim(), Bytes(&[0x11; 64]));
+        let is_empty = || {
+            let mut bytes = [0; 64];
+            target.read_at(0, &mut bytes).unwrap();
+            bytes == [0; 64]
+        };
+        for len in [1, 8, 9, 64] {
+            let write =
+                |may: &dyn Fn() -> bool| memory.write(target.addr(), (len, &source), &aim, may);
+            assert!(!write(&|| false) && is_empty());
+            // It may, and is stopped; then somebody takes its aim away, and it goes on.
+            let is_stopped = || {
+                aim.clear();
+                true
+            };
+            assert!(!write(&is_stopped) && is_empty());
+            assert!(write(&|| true) && !is_empty());
+            target.write_at(0, &[0; 64]).unwrap();
+        }
+    }
+
+    /// The same process, at the same addresses, but another program: it has nothing to do with what
+    /// its peers knew of it.
+    #[test]
+    fn a_process_that_runs_another_program_is_not_written_to() {
+        let mut child = Command::new("setarch")
+            .args(["-R", "sh", "-c", "echo; read _; exec sh -c 'echo; read _'"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut hear = || std::io::Read::read_exact(&mut output, &mut [0]).unwrap();
+        hear();
+        let file = |name: &str| format!("/proc/{}/{name}", child.id());
+        let stack = || {
+            let maps = std::fs::read_to_string(file("maps")).unwrap();
+            let line = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+            let end = line.split(['-', ' ']).nth(1).unwrap();
+            u64::from_str_radix(end, 16).unwrap() - 8
+        };
+        let at = stack();
+        let word = || {
+            let mut word = [0; 8];
+            File::open(file("mem")).unwrap().read_exact_at(&mut word, at).unwrap();
+            u64::from_ne_bytes(word)
+        };
+        let memory = Distant::open(&process(child.id(), at, word())).unwrap();
+        let (aim, source) = (aim(), Bytes(&[0x11; 8]));
+        assert!(memory.write(at, (8, &source), &aim, || true));
+        assert_eq!(word(), 0x1111_1111_1111_1111);
+        input.write_all(b"\n").unwrap();
+        hear();
+        assert_eq!(stack(), at, "its stack is where it was");
+        assert!(!memory.write(at, (8, &source), &aim, || true));
+        let target = Region::alloc(8).unwrap();
+        assert!(target.write_from(0, 8, &At(&memory, at), 0).is_err());
+        assert_ne!(word(), 0x1111_1111_1111_1111);
+        input.write_all(b"\n").unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    #[derive(Debug)]
+    struct At<'a>(&'a Distant, u64);
+
+    impl Source for At<'_> {
+        fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
+            self.0.read(self.1, landing)
+        }
+    }
+}
