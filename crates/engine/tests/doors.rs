@@ -43,7 +43,7 @@ impl Lender for House {
         self.doors.lock().expect("no panic").push((*way, *reach));
     }
 
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
         let doors = self.doors.lock().expect("no panic");
         let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
@@ -103,8 +103,8 @@ impl Lender for Neighbour {
 
     fn revoke_answers(&self) {}
 
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
-        self.0.write(way, va, len, source)
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> bool {
+        self.0.write(way, va, len, source, is_awaited)
     }
 
     fn read(

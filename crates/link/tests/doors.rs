@@ -85,7 +85,7 @@ fn remove(a: Host, b: Host, root: &Path) {
 fn a_door_leads_to_what_it_was_opened_for() {
     let (mut a, mut b, way, root) = neighbours("leads", 41, true);
     let write = |a: &Host, way: &Way, va: u64, bytes: &[u8]| {
-        a.member.write(way, va, bytes.len(), &Bytes(bytes))
+        a.member.write(way, va, bytes.len(), &Bytes(bytes), true)
     };
     assert!(!write(&a, &way, 1000, b"early"), "nobody has opened it");
     let reach = b.reach();
@@ -140,7 +140,7 @@ fn a_door_leads_to_what_it_was_opened_for() {
 #[test]
 fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     let (mut a, mut b, way, root) = neighbours("shut", 42, true);
-    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"));
+    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
     let reach = b.reach();
     open(&mut a, &mut b, &way, &reach);
     assert!(write(&a));
@@ -181,8 +181,9 @@ fn ordinary() -> (Arc<Region>, Reach) {
 fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
     let (mut a, mut b, way, root) = neighbours("ordinary", 46, true);
     let (region, reach) = ordinary();
-    let write =
-        |a: &Host, va: u64, bytes: &[u8]| a.member.write(&way, va, bytes.len(), &Bytes(bytes));
+    let write = |a: &Host, va: u64, bytes: &[u8]| {
+        a.member.write(&way, va, bytes.len(), &Bytes(bytes), true)
+    };
     open(&mut a, &mut b, &way, &reach);
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(LEN).collect();
     for (i, len) in [1, 5, 8, 9, 17, 4096].into_iter().enumerate() {
@@ -199,7 +200,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
         let back = Way { from: way.to, to: way.from, rkey: Rkey(9) };
         let own = a.reach();
         open(&mut b, &mut a, &back, &own);
-        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")));
+        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
         assert!(a.member.read(&way, 1000 + 100, len, &mut take));
         let mut read = vec![0; len];
         target.read_at(0, &mut read).expect("in bounds");
@@ -221,7 +222,7 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     let (mut a, mut b, way, root) = neighbours("row", 47, true);
     let (_region, reach) = ordinary();
     open(&mut a, &mut b, &way, &reach);
-    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"));
+    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
     let in_a_row = |a: &Host| (0..100).take_while(|_| write(a)).count();
     let some = in_a_row(&a);
     assert!((1..100).contains(&some), "{some}");
@@ -231,8 +232,31 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     open(&mut b, &mut a, &back, &own);
     for _ in 0..10 * some {
         assert!(write(&a), "there was an answer");
-        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")));
+        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
     }
+    remove(a, b, &root);
+}
+
+/// It takes what is in its ring sooner than the kernel would copy it, unless it has to answer.
+#[test]
+fn whoever_polls_is_sent_what_nobody_waits_for() {
+    let (mut a, mut b, way, root) = neighbours("polls", 48, true);
+    let (_region, reach) = ordinary();
+    open(&mut a, &mut b, &way, &reach);
+    let back = Way { from: way.to, to: way.from, ..way };
+    let own = a.reach();
+    open(&mut b, &mut a, &back, &own);
+    let write = |a: &Host, is_awaited| {
+        let answer = b.member.write(&back, 1000, 1, &Bytes(b"x"), true);
+        answer && a.member.write(&way, 1000, 1, &Bytes(b"x"), is_awaited)
+    };
+    assert!(write(&a, false), "it does not poll");
+    assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 1);
+    assert!(b.link.is_quiet(), "it polls in vain");
+    assert!(!write(&a, false), "it polls");
+    assert!(write(&a, true), "it polls, but may not answer");
+    assert!(b.link.arm(NOW, false), "its driver thread takes over");
+    assert!(write(&a, false), "nobody polls");
     remove(a, b, &root);
 }
 
@@ -245,9 +269,9 @@ fn what_passes_does_not_hold_up_what_is_received() {
     let back = Way { from: way.to, to: way.from, ..way };
     a.member.open(&back, &a.reach());
     a.link.send_all(NOW, &[]).expect("sent");
-    assert!(a.member.write(&way, 1000, 1, &Bytes(b"x")));
+    assert!(a.member.write(&way, 1000, 1, &Bytes(b"x"), true));
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
-    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x")), "it has heard of the other door");
+    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it has heard of the other door");
     remove(a, b, &root);
 }
 
@@ -256,11 +280,11 @@ fn who_wants_packets_has_no_doors() {
     let (mut a, mut b, way, root) = neighbours("packets", 43, false);
     let reach = b.reach();
     open(&mut a, &mut b, &way, &reach);
-    assert!(!a.member.write(&way, 1000, 1, &Bytes(b"x")), "it wants to see what it sends");
+    assert!(!a.member.write(&way, 1000, 1, &Bytes(b"x"), true), "it wants to see what it sends");
     let back = Way { from: way.to, to: way.from, ..way };
     let reach = a.reach();
     open(&mut b, &mut a, &back, &reach);
-    assert!(!b.member.write(&back, 1000, 1, &Bytes(b"x")), "it wants to see what it gets");
+    assert!(!b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it wants to see what it gets");
     remove(a, b, &root);
 }
 
@@ -284,7 +308,7 @@ fn whoever_shuts_a_door_waits_for_those_inside() {
     let (is_inside, reach) = (AtomicBool::new(false), b.reach());
     open(&mut a, &mut b, &way, &reach);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.member.write(&way, 1000, LEN, &Slow(&is_inside)));
+        let writer = scope.spawn(|| a.member.write(&way, 1000, LEN, &Slow(&is_inside), true));
         while !is_inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
@@ -299,7 +323,7 @@ fn whoever_shuts_a_door_waits_for_those_inside() {
     open(&mut a, &mut b, &way, &reach);
     is_inside.store(false, Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &Slow(&is_inside)));
+        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &Slow(&is_inside), true));
         while !is_inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }

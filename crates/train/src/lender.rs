@@ -41,9 +41,17 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
     fn open(&self, _way: &Way, _reach: &Reach) {}
 
     /// Writes the first `len` bytes of a source to address `va` at the responder of a way, if there
-    /// is a door. False: there is none, it does not lead there, or the source had nothing; then
-    /// nothing was written.
-    fn write(&self, _way: &Way, _va: u64, _len: usize, _source: &dyn Source) -> bool {
+    /// is a door. False: there is none, it does not lead there, the source had nothing, or it is
+    /// quicker to send them; then nothing was written. `is_awaited`: somebody waits until it is
+    /// complete.
+    fn write(
+        &self,
+        _way: &Way,
+        _va: u64,
+        _len: usize,
+        _source: &dyn Source,
+        _is_awaited: bool,
+    ) -> bool {
         false
     }
 

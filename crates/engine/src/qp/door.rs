@@ -40,9 +40,16 @@ struct Ends {
     pd: PdId,
     /// It may have reads outstanding.
     reads: bool,
+    /// Every request has a completion.
+    signals_all: bool,
 }
 
 impl Ends {
+    #[inline]
+    fn signals(&self, wr: &SendWr) -> bool {
+        self.signals_all || wr.flags.contains(SendFlags::SIGNALED)
+    }
+
     /// Executes a request if there is a door.
     #[inline]
     fn pass(&self, core: &mut Core, wr: &SendWr) -> bool {
@@ -55,7 +62,8 @@ impl Ends {
         let way = |rkey| Way { from: self.from, to: self.to, rkey };
         let is_done = match (&wr.op, &wr.data) {
             (SendOp::Write(Remote { addr, rkey }), data) => {
-                lender.write(&way(*rkey), *addr, len, &Outgoing { mrs, pd: self.pd, data })
+                let source = Outgoing { mrs, pd: self.pd, data };
+                lender.write(&way(*rkey), *addr, len, &source, self.signals(wr))
             }
             (SendOp::Read(Remote { addr, rkey }), Data::Sges(sges)) if self.reads => {
                 lender.read(&way(*rkey), *addr, len, &mut |source| {
@@ -94,11 +102,12 @@ impl Qp {
         wr: &SendWr,
     ) -> bool {
         let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.is_empty();
-        if !is_first || !self.ends().pass(core, wr) {
+        let ends = self.ends();
+        if !is_first || !ends.pass(core, wr) {
             self.shared.set_may_pass(false);
             return false;
         }
-        if wr.flags.contains(SendFlags::SIGNALED) || self.init.sq_sig_all {
+        if ends.signals(wr) {
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), WcStatus::Success, now());
             let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
             core.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
@@ -109,7 +118,8 @@ impl Qp {
     #[inline]
     fn ends(&self) -> Ends {
         let (from, to) = ((self.path.src, self.qpn), (self.path.dst, self.dest_qpn()));
-        Ends { from, to, pd: self.init.pd, reads: self.max_rd_atomic() > 0 }
+        let (reads, signals_all) = (self.max_rd_atomic() > 0, self.init.sq_sig_all);
+        Ends { from, to, pd: self.init.pd, reads, signals_all }
     }
 
     /// A read or write with this key was executed: the peer may do the next ones by itself.

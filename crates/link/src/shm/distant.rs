@@ -34,8 +34,11 @@ impl Aim {
         let first = if len > LAST { len - LAST } else { len } as u64;
         for (piece, (at, len)) in self.0.iter().zip([(0, first), (first, len as u64 - first)]) {
             piece[0].store(base + at, Ordering::Relaxed);
-            // Whoever finds afterwards that it may write, does so before anybody clears this.
-            piece[1].store(len, Ordering::SeqCst);
+            // Mostly it is as long as the one before.
+            if piece[1].load(Ordering::Relaxed) != len {
+                // Whoever finds afterwards that it may write, does so before anybody clears this.
+                piece[1].store(len, Ordering::SeqCst);
+            }
         }
     }
 

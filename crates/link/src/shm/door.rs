@@ -200,7 +200,8 @@ pub(super) struct Doors {
     maps: Vec<(u64, Weak<Region>)>,
     /// Processes whose memory is open as long as a door leads there, by slot and generation.
     processes: Vec<((u8, u32), Weak<Distant>)>,
-    /// How many messages went to processes one after the other, and what had come before the last.
+    /// How many messages went to processes one after the other, and what others had sent when that
+    /// was last asked.
     row: Cell<(u32, u64)>,
 }
 
@@ -261,15 +262,20 @@ impl Doors {
         Some(open)
     }
 
-    /// Whether a message may go to a process by itself, when `passed` have come from others. Of
-    /// many without an answer it takes longer than to let the process fetch them.
+    /// Whether a message may go to a process by itself. For many that are not answered that would
+    /// take longer than to let the process fetch them. `passed` says how many others have sent, and
+    /// is seldom asked, as others write it.
     #[inline]
-    pub(super) fn is_turn_of_one(&self, passed: u64) -> bool {
+    pub(super) fn is_turn_of_one(&self, passed: impl FnOnce() -> u64) -> bool {
         let (sent, had) = self.row.get();
-        let sent = if passed == had { sent + 1 } else { 0 };
-        let may = sent < ROW;
-        self.row.set((if may { sent } else { 0 }, passed));
-        may
+        if sent < ROW {
+            self.row.set((sent + 1, had));
+            return true;
+        }
+        let has = passed();
+        let is_answered = has != had;
+        self.row.set((u32::from(is_answered), has));
+        is_answered
     }
 
     /// The door for a way.

@@ -77,6 +77,8 @@ pub(super) struct Slot {
     pub(super) sleeping: AtomicU32,
     /// It does, and looks at its memory when it is woken.
     pub(super) napping: AtomicU32,
+    /// It polls while it waits for something, or did until its driver thread took over.
+    pub(super) polling: AtomicU32,
     /// Whose memory it is copying from or to: one more than the slot; zero: nobody's.
     pub(super) fetching: Apart<AtomicU32>,
     /// What it is about to write to the memory of another; whoever that is may take it away.

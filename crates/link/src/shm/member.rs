@@ -512,6 +512,7 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
 fn empty(area: &Slot) {
     area.sleeping.store(0, Ordering::Relaxed);
     area.napping.store(0, Ordering::Relaxed);
+    area.polling.store(0, Ordering::Relaxed);
     area.fetching.store(0, Ordering::Relaxed);
     area.passed.store(0, Ordering::Relaxed);
     area.wants_icrc.store(0, Ordering::Relaxed);

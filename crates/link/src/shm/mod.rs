@@ -465,7 +465,13 @@ impl Link for HostLink {
     fn is_quiet(&self) -> bool {
         // To come back takes as long as a few looks; but whoever is written to looks elsewhere.
         let looks = if self.is_written_to { 1 } else { LOOKS };
-        self.quiet < QUIET && self.local.is_empty() && (0..looks).all(|_| self.peers.is_quiet())
+        let is_quiet = self.quiet < QUIET
+            && self.local.is_empty()
+            && (0..looks).all(|_| self.peers.is_quiet());
+        if is_quiet {
+            self.member.show_polling();
+        }
+        is_quiet
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {

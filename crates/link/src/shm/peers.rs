@@ -520,6 +520,9 @@ impl Peers {
         while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
         let area = self.member.area(self.member.slot());
         area.napping.store(looks.into(), Ordering::Relaxed);
+        if !looks {
+            area.polling.store(0, Ordering::Relaxed);
+        }
         fall_asleep(&area.sleeping);
         let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty())
             && !(looks && self.has_let_pass());

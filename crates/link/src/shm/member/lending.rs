@@ -42,6 +42,15 @@ impl Member {
         Fetching { word: &self.area(self.slot).fetching, from: u32::from(slot) + 1 }
     }
 
+    /// Says that this member looks at its rings, and finds nothing.
+    #[inline]
+    pub(in crate::shm) fn show_polling(&self) {
+        let polling = &self.area(self.slot).polling;
+        if polling.load(Ordering::Relaxed) == 0 {
+            polling.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Memory of this process that others can map.
     pub(in crate::shm) fn files(&self) -> &Files {
         &self.files
@@ -133,8 +142,9 @@ impl Lender for Member {
     }
 
     #[inline]
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source) -> bool {
-        self.go_through(way, va, len, Access::REMOTE_WRITE, |inside, is_open| match inside {
+    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> bool {
+        let what = (Access::REMOTE_WRITE, is_awaited);
+        self.go_through(way, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => part.region.write_from(part.at, len, source, 0).is_ok(),
             Inside::Process(process, at) => {
                 process.write(at, (len, source), &self.area(self.slot).aim, is_open)
@@ -150,7 +160,8 @@ impl Lender for Member {
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
-        self.go_through(way, va, len, Access::REMOTE_READ, |inside, is_open| match inside {
+        let what = (Access::REMOTE_READ, true);
+        self.go_through(way, va, len, what, |inside, is_open| match inside {
             Inside::File(_) => take(&inside),
             // One that was stopped meanwhile may have read what came to be there.
             Inside::Process(..) => take(&inside) && is_open(),
@@ -168,26 +179,30 @@ impl Member {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to `len` bytes at `va` behind the door of a way. False: there is none, it
-    /// does not lead there or not for that, or it could not be done.
+    /// Does something that may be awaited to `len` bytes at `va` behind the door of a way. False:
+    /// there is none, it does not lead there or not for that, it could not be done, or there is a
+    /// quicker way.
     #[inline]
     fn go_through(
         &self,
         way: &Way,
         va: u64,
         len: usize,
-        what: Access,
+        (what, is_awaited): (Access, bool),
         work: impl FnOnce(Inside<'_>, &dyn Fn() -> bool) -> bool,
     ) -> bool {
         let mut doors = self.doors();
         let Some(door) = doors.find(way) else { return false };
         let Some(inside) = door.place(va, len, what) else { return false };
-        if let Inside::Process(..) = inside
-            && !doors.is_turn_of_one(self.passed())
-        {
-            return false;
-        }
         let area = self.area(door.slot);
+        if let Inside::Process(..) = inside {
+            // Whoever polls takes what is in its ring sooner than the kernel copies it; but it may
+            // do something else before it says that it has.
+            let is_polling = !is_awaited && area.polling.load(Ordering::Relaxed) != 0;
+            if is_polling || !doors.is_turn_of_one(|| self.passed()) {
+                return false;
+            }
+        }
         // Whoever shuts it from now on waits until this is done.
         let announced = self.fetching_from(door.slot).announce();
         if !self.is_open(door) {
