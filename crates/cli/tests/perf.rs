@@ -125,6 +125,18 @@ fn datagrams_end_at_the_mtu() {
     assert_eq!(rows.last().map(|r| r["size"].clone()), Some(4096.into()));
 }
 
+/// Nobody polls while it waits, so nobody but the adapter can see to it that anything comes.
+#[test]
+fn whoever_waits_may_only_look_at_its_memory() {
+    for memory in ["ordinary", "shareable"] {
+        for signals in ["1", "16"] {
+            let args =
+                ["write", "lat", "-n", "200", "-Q", signals, "--no-poll", "--memory", memory];
+            assert_eq!(row(&args)["iterations"], 200, "{args:?}");
+        }
+    }
+}
+
 #[test]
 fn sockets_for_comparison() {
     let rows = both(&["write", "lat", "-n", "50", "--reference", "udp"]);
@@ -153,6 +165,8 @@ fn mistakes_are_explained() {
         (&["read", "bw", "-c", "uc"], "reliable connection"),
         (&["atomic", "bw", "-s", "16"], "8 bytes"),
         (&["write", "lat", "-e"], "polling memory"),
+        (&["send", "lat", "--no-poll"], "only writes are waited for in memory"),
+        (&["write", "bw", "--no-poll"], "where latency is measured"),
         (&["write", "lat", "-b"], "-b is for bandwidth"),
         (&["write", "bw", "-n", "0"], "nothing to measure"),
         (&["write", "bw", "-m", "1500"], "256, 512, 1024, 2048 or 4096"),

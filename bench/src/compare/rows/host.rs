@@ -24,6 +24,8 @@ const LIBFABRIC_LAT: &str = "host: libfabric shm 8 B latency";
 const WRITE_LAT: &str = "host: feroce WRITE 8 B latency, ordinary";
 const WRITE_LAT_SHARED: &str = "host: feroce WRITE 8 B latency, shareable";
 const WRITE_LAT_COMPLETED: &str = "host: feroce WRITE 8 B latency, each completed";
+const WRITE_LAT_UNPOLLED: &str = "host: feroce WRITE 8 B latency, ordinary, no call";
+const WRITE_LAT_SHARED_UNPOLLED: &str = "host: feroce WRITE 8 B latency, shareable, no call";
 const SEND_LAT: &str = "host: feroce SEND 8 B latency";
 const UCX_PUT_BW: &str = "host: UCX put 1 MiB";
 const UCX_TAG_BW: &str = "host: UCX tag 1 MiB";
@@ -74,6 +76,19 @@ const ROWS: &[Row] = &[
         client: "perf write lat -s 8 -D {seconds} --memory shareable --json {server}",
         read: read::feroce_latency,
         ..by(Tool::Feroce, WRITE_LAT_SHARED, Unit::Microseconds)
+    },
+    // As a program that only looks at its memory waits for a message.
+    Row {
+        server: "perf write lat",
+        client: "perf write lat -s 8 -D {seconds} --memory ordinary --no-poll --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, WRITE_LAT_UNPOLLED, Unit::Microseconds)
+    },
+    Row {
+        server: "perf write lat",
+        client: "perf write lat -s 8 -D {seconds} --memory shareable --no-poll --json {server}",
+        read: read::feroce_latency,
+        ..by(Tool::Feroce, WRITE_LAT_SHARED_UNPOLLED, Unit::Microseconds)
     },
     Row {
         server: "perf send lat",
@@ -181,6 +196,8 @@ const ROWS: &[Row] = &[
 const CLAIMS: &[Claim] = &[
     claim(WRITE_LAT, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
     claim(WRITE_LAT_SHARED, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
+    claim(WRITE_LAT_UNPOLLED, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
+    claim(WRITE_LAT_SHARED_UNPOLLED, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
     claim(SEND_LAT, UCX_TAG_LAT, Some(Wanted::AtMost(1.5))),
     claim(SEND_LAT, LIBFABRIC_LAT, None),
     claim(WRITE_BW, UCX_TAG_BW, Some(Wanted::AtLeast(0.8))),

@@ -130,6 +130,10 @@ impl<'a> Player<'a> {
         while !self.look()? {
             turns += 1;
             if turns.is_multiple_of(256) || self.end.spec.events {
+                if self.end.spec.no_poll {
+                    // At real-time priority nobody else would ever get this processor.
+                    std::thread::yield_now();
+                }
                 match self.side.try_recv()? {
                     Some(Message::Done { .. }) => return Ok(Heard::End),
                     Some(other) => return Err(unexpected(&other)),

@@ -27,8 +27,10 @@ const PLACES: usize = 256;
 /// Most doors that wait to be told to those they are for.
 const MAX_OFFERS: usize = 64;
 
-/// How many messages go to processes one by one although nothing comes from others meanwhile.
+/// How many messages go to processes one by one although nothing comes from others meanwhile, and
+/// how many do not after that.
 const ROW: u32 = 8;
+const PAUSE: u32 = 256;
 
 /// Bytes of a record after what every record has.
 const TERMS: usize = 64;
@@ -200,8 +202,8 @@ pub(super) struct Doors {
     maps: Vec<(u64, Weak<Region>)>,
     /// Processes whose memory is open as long as a door leads there, by slot and generation.
     processes: Vec<((u8, u32), Weak<Distant>)>,
-    /// How many messages went to processes one after the other, and what others had sent when that
-    /// was last asked.
+    /// How many messages in a row were to go to processes, and what others had sent when that was
+    /// last asked.
     row: Cell<(u32, u64)>,
 }
 
@@ -267,15 +269,16 @@ impl Doors {
     /// is seldom asked, as others write it.
     #[inline]
     pub(super) fn is_turn_of_one(&self, passed: impl FnOnce() -> u64) -> bool {
-        let (sent, had) = self.row.get();
-        if sent < ROW {
-            self.row.set((sent + 1, had));
+        let (asked, had) = self.row.get();
+        if asked < ROW {
+            self.row.set((asked + 1, had));
             return true;
         }
         let has = passed();
         let is_answered = has != had;
-        self.row.set((u32::from(is_answered), has));
-        is_answered
+        let is_over = is_answered || asked == ROW + PAUSE;
+        self.row.set((if is_over { 1 } else { asked + 1 }, has));
+        is_over
     }
 
     /// The door for a way.
