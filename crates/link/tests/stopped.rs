@@ -1,0 +1,153 @@
+//! A process that a debugger stops when it is about to write to another.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use std::io::{BufReader, Write as _};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{loopback, member};
+use feroce_link::{Link as _, Member};
+use feroce_mem::{Access, Landing, Reach, Region, Source};
+use feroce_train::{Instant, Lender as _, Way};
+use feroce_wire::{Gid, Qpn, Rkey};
+use nix::sys::ptrace::{self, Options};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+/// Set in the child: its address, and where the registry is.
+const ADDRESS: &str = "FEROCE_TEST_ADDRESS";
+const ROOT: &str = "FEROCE_TEST_ROOT";
+
+/// Eight bytes of the same value.
+#[derive(Debug)]
+struct Eight(u8);
+
+impl Source for Eight {
+    fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
+        landing.put(&[self.0; 8]);
+        true
+    }
+}
+
+fn qpn(prefix: u8) -> Qpn {
+    Qpn::new(u32::from(prefix) << 16 | 0x1234)
+}
+
+fn way(address: Gid, from: u8, to: u8) -> Way {
+    Way { from: (address, qpn(from)), to: (address, qpn(to)), rkey: Rkey(0x4711) }
+}
+
+fn line(input: &mut impl std::io::BufRead) -> String {
+    let mut line = String::new();
+    input.read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+/// Not a test by itself: what the child runs. It writes once, waits to be told, and writes again.
+#[test]
+fn child_process() {
+    let (Ok(address), Ok(root)) = (std::env::var(ADDRESS), std::env::var(ROOT)) else { return };
+    let address = Gid::from_ipv4(address.parse::<Ipv4Addr>().expect("an address").octets());
+    let (member, mut link) = member(Path::new(&root), address, true);
+    println!("@{}", member.prefix());
+    let mut input = std::io::stdin().lock();
+    let peer = line(&mut input).parse().expect("a prefix");
+    let write = |member: &Member, value: u8| {
+        member.write(&way(address, member.prefix(), peer), 0, 8, &Eight(value), true)
+    };
+    while !write(&member, 0x11) {
+        link.receive(NOW, 16, &mut |_| {}).expect("received");
+    }
+    println!("@written");
+    assert_eq!(line(&mut input), "again");
+    println!("@{}", write(&member, 0x22));
+}
+
+/// What the child says next.
+fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
+    loop {
+        let line = line(child);
+        // The harness says things as well.
+        if let Some((_, said)) = line.split_once('@') {
+            return said.to_owned();
+        }
+    }
+}
+
+/// Stops every thread of a process, as a debugger does.
+fn stop(process: u32) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
+    let number = |name: std::ffi::OsString| name.to_str()?.parse().ok();
+    let threads =
+        threads.filter_map(|thread| Some(Pid::from_raw(number(thread.ok()?.file_name())?)));
+    let threads: Vec<_> = threads.collect();
+    for thread in &threads {
+        ptrace::seize(*thread, Options::PTRACE_O_EXITKILL).expect("it is of our child");
+        ptrace::interrupt(*thread).expect("it is there");
+        waitpid(*thread, Some(WaitPidFlag::__WALL)).expect("it stops");
+    }
+    threads
+}
+
+/// Lets a stopped thread go on until it calls the kernel to write.
+fn run_until_it_writes(thread: Pid) {
+    let is_writing = || {
+        let regs = ptrace::getregs(thread).expect("it is stopped");
+        // At the entry of a call its result is not known.
+        regs.orig_rax == libc::SYS_pwritev.cast_unsigned()
+            && regs.rax.cast_signed() == -i64::from(libc::ENOSYS)
+    };
+    loop {
+        ptrace::syscall(thread, None).expect("it goes on");
+        waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
+        if is_writing() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
+    let address = loopback(49);
+    let root: PathBuf = std::env::temp_dir().join(format!("feroce-stopped-{}", std::process::id()));
+    let (member, mut link) = member(&root, address, true);
+    let region = Region::alloc(8).expect("memory");
+    let ip = Ipv4Addr::from(address.as_ipv4().expect("an IPv4 address"));
+    let mut child = Command::new(std::env::current_exe().expect("we run"))
+        .args(["--exact", "child_process", "--nocapture"])
+        .env(ADDRESS, ip.to_string())
+        .env(ROOT, &root)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut input = child.stdin.take().expect("piped");
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let prefix = hear(&mut output).parse().expect("a prefix");
+    writeln!(input, "{}", member.prefix()).expect("it listens");
+    let access = Access::REMOTE_WRITE;
+    let reach = Reach { iova: 0, at: region.addr(), len: 8, access };
+    link.receive(NOW, 16, &mut |_| {}).expect("received");
+    member.open(&way(address, prefix, member.prefix()), &reach);
+    link.send_all(NOW, &[]).expect("sent");
+    assert_eq!(hear(&mut output), "written");
+    let value = || region.load_u64(0).expect("in bounds").to_ne_bytes();
+    assert_eq!(value(), [0x11; 8]);
+
+    let threads = stop(child.id());
+    writeln!(input, "again").expect("it will listen");
+    // The harness runs it in the last one.
+    run_until_it_writes(*threads.last().expect("there is one"));
+    member.revoke_answers();
+    threads.iter().for_each(|thread| ptrace::detach(*thread, None).expect("it goes on"));
+    assert_eq!(hear(&mut output), "false");
+    assert_eq!(value(), [0x11; 8], "it has written to what is not open any more");
+    assert!(child.wait().expect("it ends").success());
+    drop((link, member));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
