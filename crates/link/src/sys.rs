@@ -238,10 +238,12 @@ pub(crate) fn write_pieces(file: &File, pieces: &[[AtomicU64; 2]], at: u64) -> O
     if size_of::<[AtomicU64; 2]>() != size_of::<libc::iovec>() {
         return None;
     }
-    let (count, at) = (i32::try_from(pieces.len()).ok()?, libc::off_t::try_from(at).ok()?);
+    let (fd, count) = (file.as_raw_fd(), pieces.len());
+    // Not the function of C: a thread could be cancelled there. The kernel wants the two halves of
+    // the place, of which a register has room for both.
     // SAFETY: an `iovec` is an address and a length, each as long as the words here. Whatever they
     // say, the kernel only reads at these addresses, or fails.
-    let written = unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr().cast(), count, at) };
+    let written = unsafe { libc::syscall(libc::SYS_pwritev, fd, pieces.as_ptr(), count, at, 0) };
     usize::try_from(written).ok()
 }
 
