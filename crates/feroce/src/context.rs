@@ -180,6 +180,9 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
+        if let Some(member) = member.as_ref().filter(|_| settings.convert) {
+            member.trust_others();
+        }
         let adapter = Adapter::Soft(Arc::new(Soft { driver, member, converts: settings.convert }));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }

@@ -147,19 +147,25 @@ impl Pd {
         Mr::register(self, region, 0..len, iova, access)
     }
 
-    /// Memory that somebody else owns, as a region to register. With the setting `convert` its
-    /// whole pages are made shareable, where that is of use and can be done.
+    /// Memory that somebody else owns, as a region to register. If it is shared memory, other
+    /// processes of this host may map it. With the setting `convert` the whole pages of other
+    /// memory are made shareable, where that is of use and can be done.
     ///
     /// # Safety
     /// As for [`Pd::register_raw`]; with `convert`, nobody writes to the bytes until this returns.
     pub unsafe fn raw_region(&self, ptr: *mut u8, len: usize) -> Arc<Region> {
         if let Adapter::Soft(soft) = self.context().adapter()
-            && let Some(member) = soft.member.as_ref().filter(|_| soft.converts)
+            && let Some(member) = &soft.member
         {
-            // SAFETY: as the caller says; whoever sets `convert` does not mind what it does.
-            match unsafe { member.convert(ptr, len) } {
+            // SAFETY: as the caller says.
+            let shareable = match unsafe { member.adopt(ptr, len) } {
+                // SAFETY: as the caller says; whoever sets `convert` does not mind what it does.
+                Err(_) if soft.converts => unsafe { member.convert(ptr, len) },
+                adopted => adopted,
+            };
+            match shareable {
                 Ok(region) => return region,
-                Err(why) => tracing::info!("{len} bytes at {ptr:p} stay private: {why}"),
+                Err(why) => tracing::debug!("{len} bytes at {ptr:p} stay private: {why}"),
             }
         }
         // SAFETY: the caller promises what `Region::from_raw` demands.

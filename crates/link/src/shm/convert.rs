@@ -14,6 +14,7 @@
 use std::io;
 use std::ops::Range;
 
+use super::areas::{Area, areas};
 use super::map::{exchange, make_private};
 use super::shared::{Entry, Files, new_file};
 
@@ -54,7 +55,7 @@ impl Files {
             // SAFETY: whole pages of private memory that the caller gives us, as the kernel says.
             unsafe { exchange(start.wrapping_add(done), chunk, &file, done) }?;
         }
-        Ok(Converted(self.list(file, pages.start as u64, pages.len())?))
+        Ok(Converted(self.list(file, 0, pages.start as u64, pages.len())?))
     }
 }
 
@@ -93,76 +94,31 @@ fn whole_pages(smaps: &str, at: usize, len: usize) -> Result<Range<usize>, &'sta
         let page =
             area.page.filter(|page| page.is_power_of_two()).ok_or("its pages are unknown")?;
         pages.get_or_insert_with(|| at.next_multiple_of(page)..end / page * page);
-        area.check()?;
+        check(&area)?;
         checked = area.range.end;
     }
     let pages = pages.filter(|_| checked >= end).ok_or("it is not all there")?;
     if pages.len() < LEAST { Err("it is too short to be worth it") } else { Ok(pages) }
 }
 
-/// An area of the address space, as the kernel describes it.
-#[derive(Debug)]
-struct Area<'a> {
-    range: Range<usize>,
-    rights: &'a str,
-    is_file: bool,
-    name: &'a str,
-    page: Option<usize>,
-    flags: &'a str,
-}
-
-impl Area<'_> {
-    /// What stands in the way of exchanging its pages.
-    fn check(&self) -> Result<(), &'static str> {
-        if self.rights.ends_with('s') {
-            return Err("it is shared already");
-        }
-        if self.is_file {
-            return Err("it is mapped from a file");
-        }
-        if !self.rights.starts_with("rw") {
-            return Err("it may not be read and written");
-        }
-        // It is given back and used for other things, which a child of a fork must have to itself.
-        if self.name == "[heap]" {
-            return Err("it is part of the heap");
-        }
-        let mut flags = self.flags.split_whitespace();
-        let obstacle = flags.find_map(|flag| OBSTACLES.iter().find(|(known, _)| *known == flag));
-        obstacle.map_or(Ok(()), |(_, why)| Err(*why))
+/// What stands in the way of exchanging the pages of an area.
+fn check(area: &Area<'_>) -> Result<(), &'static str> {
+    if area.rights.ends_with('s') {
+        return Err("it is shared already");
     }
-}
-
-/// The areas in `/proc/self/smaps`: a line with addresses, then a line for each thing to say.
-fn areas(smaps: &str) -> impl Iterator<Item = Area<'_>> {
-    let mut lines = smaps.lines().peekable();
-    std::iter::from_fn(move || {
-        let mut area = loop {
-            if let Some(area) = head(lines.next()?) {
-                break area;
-            }
-        };
-        while let Some(line) = lines.next_if(|line| head(line).is_none()) {
-            if let Some(size) = line.strip_prefix("KernelPageSize:") {
-                let kib = size.trim().strip_suffix(" kB").and_then(|kib| kib.parse().ok());
-                area.page = kib.map(|kib: usize| kib << 10);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:") {
-                area.flags = flags;
-            }
-        }
-        Some(area)
-    })
-}
-
-/// The first line of an area.
-fn head(line: &str) -> Option<Area<'_>> {
-    let mut words = line.split_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    let (range, rights) = (address(start)?..address(end)?, words.next()?);
-    let inode = words.nth(2)?;
-    let name = words.next().unwrap_or("");
-    Some(Area { range, rights, is_file: inode != "0", name, page: None, flags: "" })
+    if area.inode != 0 {
+        return Err("it is mapped from a file");
+    }
+    if !area.rights.starts_with("rw") {
+        return Err("it may not be read and written");
+    }
+    // It is given back and used for other things, which a child of a fork must have to itself.
+    if area.name == "[heap]" {
+        return Err("it is part of the heap");
+    }
+    let mut flags = area.flags.split_whitespace();
+    let obstacle = flags.find_map(|flag| OBSTACLES.iter().find(|(known, _)| *known == flag));
+    obstacle.map_or(Ok(()), |(_, why)| Err(*why))
 }
 
 #[cfg(test)]

@@ -156,11 +156,13 @@ pub(super) fn word_of(peer: Qpn) -> usize {
 }
 
 /// A process that lends, as its peer knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LenderProcess {
     pub(super) pid: u32,
     /// Where its witness is, and what it says.
     pub(super) witness: (u64, u64),
+    /// It is trusted not to make files shorter that are mapped here.
+    pub(super) is_trusted: bool,
 }
 
 impl LenderProcess {
@@ -386,7 +388,7 @@ mod tests {
                 bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
             }
             bytes.extend(&tail);
-            let (words, lender) = (words(), LenderProcess { pid: 0, witness: (0, 0) });
+            let (words, lender) = (words(), LenderProcess::default());
             let (maps, words) = (RefCell::default(), (&words.0, &words.1));
             let word = AtomicU32::new(0);
             let fetching = Fetching { word: &word, from: 1 };
@@ -402,7 +404,10 @@ mod tests {
     fn this_process_can_be_read_and_only_where_it_is_known() {
         let witness = Box::new(0x1234_5678_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let lender = |at, says| LenderProcess { pid: std::process::id(), witness: (at, says) };
+        let lender = |at, says| {
+            let (pid, is_trusted) = (std::process::id(), false);
+            LenderProcess { pid, witness: (at, says), is_trusted }
+        };
         assert!(lender(at, *witness).is_readable());
         assert!(!lender(at, 1).is_readable(), "another process");
         assert!(!lender(8, *witness).is_readable(), "nothing is there");

@@ -103,6 +103,8 @@ pub struct Member {
     revoked: AtomicU32,
     /// Memory of this process that others can map.
     files: Files,
+    /// Others are trusted not to make files shorter that are mapped here.
+    trusts: AtomicBool,
     /// Doors that were opened and that nobody has been told of, and whether there are any.
     offers: Mutex<Offers>,
     has_offers: AtomicBool,
@@ -169,6 +171,7 @@ impl Member {
             _witness: witness,
             revoked: AtomicU32::new(0),
             files: Files::default(),
+            trusts: AtomicBool::new(false),
             offers: Mutex::default(),
             has_offers: AtomicBool::new(false),
             doors: Mutex::default(),

@@ -12,6 +12,8 @@
 //! Nothing here makes anything reliable: a ring that stays full, a process that dies and a port
 //! that changes hands lose packets, as networks do.
 
+mod adopt;
+mod areas;
 mod convert;
 mod demux;
 mod directory;

@@ -3,13 +3,14 @@
 //! To read the memory of another process through the kernel costs more than to copy it. Memory that
 //! a member allocates is a file without a name, so its peers can map it and copy from there. They
 //! find it through the process that has it, whose descriptors they may open as they may read its
-//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away.
+//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What a
+//! program shares by itself (see `adopt`) may not be like that.
 
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use feroce_mem::{Landing, Region};
@@ -42,6 +43,8 @@ struct Shelf {
     all: RwLock<Vec<Listed>>,
     /// Somebody may write to a file although that is over.
     has_late_writer: AtomicBool,
+    /// How many files are the program's, which has them also when that is over.
+    of_program: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +53,8 @@ struct Listed {
     len: usize,
     fd: u32,
     inode: u64,
+    /// Where in the file the first byte is.
+    offset: u64,
 }
 
 impl Files {
@@ -57,23 +62,33 @@ impl Files {
     /// a process has only so many descriptors.
     pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
-        if len.get() < LONG && all.iter().filter(|listed| listed.len < LONG).count() >= MAX_SHORT {
+        if !self.has_room(len.get()) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        drop(all);
         let file = new_file(len.get())?;
         let mapping = Mapping::new(&file, len)?;
-        let entry = self.list(file, mapping.address(), len.get())?;
+        let entry = self.list(file, 0, mapping.address(), len.get())?;
         Ok(mapping.into_region(Allocated(entry)))
     }
 
-    /// Says that `len` bytes from `base` on are those of a file, as long as the entry lives.
-    pub(super) fn list(&self, file: File, base: u64, len: usize) -> io::Result<Entry> {
+    /// Whether memory of this length may have a descriptor.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
+        len >= LONG || all.iter().filter(|listed| listed.len < LONG).count() < MAX_SHORT
+    }
+
+    /// Says that `len` bytes from `base` on are those of a file from `offset` on, as long as the
+    /// entry lives.
+    pub(super) fn list(&self, file: File, offset: u64, base: u64, len: usize) -> io::Result<Entry> {
         let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
-        let listed = Listed { base, len, fd, inode: fstat(&file)?.st_ino };
+        let listed = Listed { base, len, fd, inode: fstat(&file)?.st_ino, offset };
         self.0.all.write().unwrap_or_else(PoisonError::into_inner).push(listed);
-        Ok(Entry { file, listed, files: self.clone() })
+        Ok(Entry { file, listed, files: self.clone(), is_of_program: false })
+    }
+
+    /// Whether the program has a file that peers may have mapped, and goes on to have it.
+    pub(super) fn has_those_of_program(&self) -> bool {
+        self.0.of_program.load(Ordering::Relaxed) > 0
     }
 
     /// Somebody was about to write to a file, was stopped, and may do so whenever it goes on.
@@ -97,10 +112,10 @@ impl Files {
     pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
         let end = at.checked_add(len as u64)?;
         let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find_map(|&Listed { base, len, fd, inode }| {
+        all.iter().find_map(|&Listed { base, len, fd, inode, offset }| {
             let (start, end) = (at.max(base), end.min(base.checked_add(len as u64)?));
             let len = usize::try_from(end.checked_sub(start).filter(|len| *len > 0)?).ok()?;
-            Some((start, len, FilePlace { fd, inode, offset: start - base }))
+            Some((start, len, FilePlace { fd, inode, offset: offset + (start - base) }))
         })
     }
 }
@@ -120,9 +135,17 @@ pub(super) struct Entry {
     file: File,
     listed: Listed,
     files: Files,
+    is_of_program: bool,
 }
 
 impl Entry {
+    /// The file is the program's.
+    pub(super) fn of_program(mut self) -> Self {
+        self.is_of_program = true;
+        self.files.0.of_program.fetch_add(1, Ordering::Relaxed);
+        self
+    }
+
     /// The list.
     pub(super) fn files(&self) -> &Files {
         &self.files
@@ -138,6 +161,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let mut all = self.files.0.all.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|listed| *listed != self.listed);
+        self.files.0.of_program.fetch_sub(self.is_of_program.into(), Ordering::Relaxed);
     }
 }
 
@@ -207,14 +231,16 @@ pub(super) fn map_to_write(process: &LenderProcess, place: FilePlace) -> Option<
     Some(Mapping::new(&file, len).ok()?.into_region(()))
 }
 
-/// Opens a file of a process that nobody can make shorter.
+/// Opens a file of a process that nobody can make shorter, or who is trusted not to.
 fn open(process: &LenderProcess, place: FilePlace, writes: bool) -> Option<(File, NonZeroUsize)> {
     let path = format!("/proc/{}/fd/{}", process.pid, place.fd);
     let file = File::options().read(true).write(writes).open(path).ok()?;
     let stat = fstat(&file).ok()?;
-    let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS).ok()?);
+    let seals =
+        fcntl(&file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
+    let is_safe = process.is_trusted || seals.contains(SealFlag::F_SEAL_SHRINK);
     // The process may have closed it, or have gone, and others have the numbers.
-    if stat.st_ino != place.inode || !seals.contains(SEALS) || !process.is_readable() {
+    if stat.st_ino != place.inode || !is_safe || !process.is_readable() {
         return None;
     }
     let len = usize::try_from(stat.st_size).ok().and_then(NonZeroUsize::new)?;
@@ -252,7 +278,8 @@ mod tests {
         region.write_at(5000, b"here").unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let process = LenderProcess { pid: std::process::id(), witness: (at, 77) };
+        let process =
+            LenderProcess { pid: std::process::id(), witness: (at, 77), is_trusted: false };
         let place = files.place(region.addr() + 5000, 4).unwrap();
         let extent = Extent { at: 0, len: 4, file: Some(place) };
         let fetch = |process: LenderProcess, extent| {

@@ -28,7 +28,9 @@ impl Member {
     pub(in crate::shm) fn lender(&self, slot: u8) -> LenderProcess {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
-        LenderProcess { pid: area.pid.load(Ordering::Relaxed), witness: (at, says) }
+        let pid = area.pid.load(Ordering::Relaxed);
+        let is_trusted = self.trusts.load(Ordering::Relaxed);
+        LenderProcess { pid, witness: (at, says), is_trusted }
     }
 
     /// The words by which the member in a slot revokes loans.
@@ -68,6 +70,23 @@ impl Member {
         sys::let_all_read();
     }
 
+    /// Trusts the other members not to make files shorter whose memory they have registered: this
+    /// process maps them, and would be killed.
+    pub fn trust_others(&self) {
+        self.trusts.store(true, Ordering::Relaxed);
+    }
+
+    /// `len` bytes of the program as a region that other members can map, if they are memory that
+    /// it shares already; or the reason why they are not.
+    ///
+    /// # Safety
+    /// As for [`Region::from_raw`].
+    pub unsafe fn adopt(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
+        let entry = self.files.adopt(base.addr() as u64, len)?;
+        // SAFETY: as the caller says.
+        Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
+    }
+
     /// `len` bytes of the program as a region, their whole pages made shareable in place, so that
     /// what is lent from there is copied without the kernel; or the reason why not.
     ///
@@ -97,7 +116,8 @@ impl Member {
     /// Waits until the member in a slot has copied what it is copying from or to here, for it would
     /// go on with whatever comes to be at the same addresses. One that is stopped may never say
     /// that it has; but a copy by the kernel is made whole before it stops, or not begun any more,
-    /// and what it writes itself, it writes to a file.
+    /// and what it writes itself, it writes to a file. If that is the program's, it is waited for
+    /// all the same.
     fn let_finish(&self, slot: u8) {
         let (area, Fetching { from, .. }) = (self.area(slot), self.fetching_from(self.slot));
         for look in 0..YIELDS + LOOKS {
@@ -110,7 +130,9 @@ impl Member {
             }
             // Should it go on with something else already, that goes another way.
             area.aim.clear();
-            if self.lives(slot) && !self.lender(slot).is_stopped() {
+            let is_stopped =
+                || self.lender(slot).is_stopped() && !self.files.has_those_of_program();
+            if self.lives(slot) && !is_stopped() {
                 let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
             } else {
                 break;

@@ -1,0 +1,160 @@
+//! Memory of a program that is in a file already: it shares it with processes of its own.
+//!
+//! Peers can map such a file as they map those of the adapter (see `shared`), if this process can
+//! still open it. It remains the program's: should that make it shorter, whoever touches what was
+//! there is killed. So peers map it only if it is sealed against that, or if they trust their peers.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use nix::sys::stat::makedev;
+
+use super::areas::{Area, areas};
+use super::shared::{Entry, Files};
+
+/// From this length on, it is worth a look.
+const LEAST: usize = 4096;
+
+impl Files {
+    /// Says of `len` bytes from `base` on that they are those of a file, as long as the entry
+    /// lives, if they are shared memory; or says why not.
+    pub(super) fn adopt(&self, base: u64, len: usize) -> io::Result<Entry> {
+        let no = |why| io::Error::new(io::ErrorKind::Unsupported, why);
+        if len < LEAST || !self.has_room(len) {
+            return Err(no("it is too short to be worth it"));
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let start = usize::try_from(base).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let area = areas(&maps).find(|area| area.range.contains(&start));
+        let area = area.filter(|area| area.range.end - start >= len);
+        let area = area.ok_or_else(|| no("it is not in one piece"))?;
+        if !(area.rights.starts_with("rw") && area.rights.ends_with('s') && area.inode != 0) {
+            return Err(no("it is not shared"));
+        }
+        let file = open(&area).ok_or_else(|| no("its file is not to be found"))?;
+        let offset = area.offset + (start - area.range.start) as u64;
+        self.list(file, offset, base, len).map(Entry::of_program)
+    }
+}
+
+/// Opens the file that an area is of, by what leads there: a link of the kernel, which not everybody
+/// may use, its name, or a descriptor that the program has.
+fn open(area: &Area<'_>) -> Option<File> {
+    let range = &area.range;
+    let link = format!("/proc/self/map_files/{:x}-{:x}", range.start, range.end);
+    let named = [PathBuf::from(link), PathBuf::from(area.name)].into_iter();
+    let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let device = makedev(area.device.0, area.device.1);
+    let is_it = |found: &Metadata| (found.dev(), found.ino()) == (device, area.inode);
+    // Others may be anything: to open them may have consequences.
+    let mut paths = named.chain(descriptors.map(|entry| entry.path()));
+    paths.find_map(|path| {
+        std::fs::metadata(&path).ok().filter(is_it)?;
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        file.metadata().ok().filter(is_it).map(|_| file)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+    use super::super::loan::LenderProcess;
+    use super::super::shared::map_to_write;
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Memory of a program: some pages of a file, from the second one on.
+    struct Pages(std::ptr::NonNull<std::ffi::c_void>);
+
+    impl Pages {
+        const LEN: usize = 4 * PAGE;
+
+        fn of(file: &File, flags: MapFlags) -> Self {
+            file.set_len((PAGE + Self::LEN) as u64).unwrap();
+            let len = NonZeroUsize::new(Self::LEN).unwrap();
+            let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            // SAFETY: a new mapping takes nothing from anybody.
+            Self(unsafe { mmap(None, len, prot, flags, file, PAGE as i64) }.unwrap())
+        }
+
+        fn at(&self, offset: usize) -> u64 {
+            (self.0.addr().get() + offset) as u64
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: it is ours, and the test is over.
+            unsafe { munmap(self.0, Self::LEN) }.unwrap();
+        }
+    }
+
+    fn memory_file() -> File {
+        File::from(memfd_create(c"a program", MFdFlags::MFD_ALLOW_SEALING).unwrap())
+    }
+
+    #[test]
+    fn shared_memory_is_found_in_its_file() {
+        let (files, file) = (Files::default(), memory_file());
+        let pages = Pages::of(&file, MapFlags::MAP_SHARED);
+        let entry = files.adopt(pages.at(100), 2 * PAGE).unwrap();
+        let place = files.place(pages.at(200), PAGE).expect("it is listed");
+        assert_eq!((place.inode, place.offset), (file.metadata().unwrap().ino(), 4096 + 200));
+        assert_ne!(place.fd, std::os::fd::AsRawFd::as_raw_fd(&file).cast_unsigned());
+        assert_eq!(files.place(pages.at(0), PAGE), None, "that was not registered");
+        assert!(files.has_those_of_program());
+        drop(entry);
+        assert_eq!(files.place(pages.at(200), PAGE), None);
+        assert!(!files.has_those_of_program());
+
+        let path = std::env::temp_dir().join(format!("feroce-adopt-{}", std::process::id()));
+        let named = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let pages = Pages::of(&named, MapFlags::MAP_SHARED);
+        drop(named);
+        let found = files.adopt(pages.at(0), Pages::LEN);
+        std::fs::remove_file(&path).unwrap();
+        assert!(found.is_ok() && files.place(pages.at(0), Pages::LEN).is_some(), "by its name");
+    }
+
+    #[test]
+    fn what_is_not_shared_is_not_adopted() {
+        let (files, file) = (Files::default(), memory_file());
+        let why = |at, len| files.adopt(at, len).expect_err("refused").to_string();
+        let pages = Pages::of(&file, MapFlags::MAP_PRIVATE);
+        assert!(why(pages.at(0), Pages::LEN).contains("not shared"));
+        let pages = Pages::of(&file, MapFlags::MAP_SHARED);
+        assert!(why(pages.at(0), 100).contains("too short"));
+        assert!(why(pages.at(0), 1 << 40).contains("in one piece"));
+        assert!(!files.has_those_of_program());
+    }
+
+    #[test]
+    fn only_who_trusts_maps_what_may_become_shorter() {
+        let (files, file) = (Files::default(), memory_file());
+        let pages = Pages::of(&file, MapFlags::MAP_SHARED);
+        let _entry = files.adopt(pages.at(0), Pages::LEN).unwrap();
+        let place = files.place(pages.at(0), 8).unwrap();
+        let witness = Box::new(77_u64);
+        let at = std::ptr::from_ref(&*witness).addr() as u64;
+        let process = |is_trusted| {
+            let pid = std::process::id();
+            LenderProcess { pid, witness: (at, 77), is_trusted }
+        };
+        assert!(map_to_write(&process(false), place).is_none());
+        let region = map_to_write(&process(true), place).expect("mapped");
+        region.write_at(PAGE, b"hello").unwrap();
+        // SAFETY: in bounds, and nobody writes there now.
+        let there = unsafe { std::slice::from_raw_parts(pages.0.as_ptr().cast::<u8>(), 5) };
+        assert_eq!(there, b"hello");
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(map_to_write(&process(false), place).is_some(), "it stays as long as it is");
+    }
+}
