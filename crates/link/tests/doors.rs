@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::ffi::c_void;
+use std::fs::File;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +16,8 @@ use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
 use nix::poll::{PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const LEN: usize = 10_000;
@@ -236,6 +242,37 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
         assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
         assert!(write(&a), "there was an answer");
     }
+    remove(a, b, &root);
+}
+
+/// Memory that a program shares by itself, in a file that may become shorter.
+fn shared() -> (File, NonNull<c_void>) {
+    let file = File::from(memfd_create(c"a program", MFdFlags::MFD_CLOEXEC).expect("a file"));
+    file.set_len(LEN as u64).expect("memory");
+    let len = NonZeroUsize::new(LEN).expect("not empty");
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping takes nothing from anybody.
+    let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &file, 0) };
+    (file, base.expect("mapped"))
+}
+
+#[test]
+fn who_trusts_its_peers_maps_what_they_share() {
+    let (mut a, mut b, way, root) = neighbours("shared", 50, true);
+    let (_file, base) = shared();
+    // SAFETY: it stays until the process ends.
+    let region = unsafe { b.member.adopt(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let reach = Reach { at: region.addr(), ..b.reach() };
+    let in_a_row = |a: &Host| {
+        let write = |_: &usize| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
+        (0..100).take_while(write).count()
+    };
+    open(&mut a, &mut b, &way, &reach);
+    assert!((1..100).contains(&in_a_row(&a)), "through the kernel");
+    a.member.trust_others();
+    open(&mut a, &mut b, &way, &reach);
+    assert_eq!(in_a_row(&a), 100);
+    assert_eq!(region.load_u64(0).expect("in bounds").to_ne_bytes()[0], b'x');
     remove(a, b, &root);
 }
 

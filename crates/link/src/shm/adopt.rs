@@ -17,13 +17,19 @@ use super::shared::{Entry, Files};
 /// From this length on, it is worth a look.
 const LEAST: usize = 4096;
 
+/// Most files that are kept open for peers: the program wants descriptors, too.
+const MOST: usize = 256;
+
 impl Files {
     /// Says of `len` bytes from `base` on that they are those of a file, as long as the entry
     /// lives, if they are shared memory; or says why not.
     pub(super) fn adopt(&self, base: u64, len: usize) -> io::Result<Entry> {
         let no = |why| io::Error::new(io::ErrorKind::Unsupported, why);
-        if len < LEAST || !self.has_room(len) {
+        if len < LEAST {
             return Err(no("it is too short to be worth it"));
+        }
+        if !self.has_room(len) || self.count_of_program() >= MOST {
+            return Err(no("there are many already"));
         }
         let maps = std::fs::read_to_string("/proc/self/maps")?;
         let start = usize::try_from(base).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -110,10 +116,10 @@ mod tests {
         assert_eq!((place.inode, place.offset), (file.metadata().unwrap().ino(), 4096 + 200));
         assert_ne!(place.fd, std::os::fd::AsRawFd::as_raw_fd(&file).cast_unsigned());
         assert_eq!(files.place(pages.at(0), PAGE), None, "that was not registered");
-        assert!(files.has_those_of_program());
+        assert_eq!(files.count_of_program(), 1);
         drop(entry);
         assert_eq!(files.place(pages.at(200), PAGE), None);
-        assert!(!files.has_those_of_program());
+        assert_eq!(files.count_of_program(), 0);
 
         let path = std::env::temp_dir().join(format!("feroce-adopt-{}", std::process::id()));
         let named = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -133,7 +139,10 @@ mod tests {
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
         assert!(why(pages.at(0), 100).contains("too short"));
         assert!(why(pages.at(0), 1 << 40).contains("in one piece"));
-        assert!(!files.has_those_of_program());
+        assert_eq!(files.count_of_program(), 0);
+        let kept: Vec<_> = (0..).map_while(|_| files.adopt(pages.at(0), PAGE).ok()).collect();
+        assert!((1..=MOST).contains(&kept.len()), "{}", kept.len());
+        assert!(why(pages.at(0), PAGE).contains("many already"));
     }
 
     #[test]

@@ -217,14 +217,14 @@ impl Doors {
         wake: &Arc<Wake>,
     ) {
         let Reach { iova, at, len, access } = offer.reach;
-        let behind = match offer.file {
-            Some(file) => self.map(process, file).and_then(|region| {
-                let offset = usize::try_from(file.offset).ok()?;
-                let fits = len <= region.len() && offset <= region.len() - len;
-                fits.then_some(Behind::File(region, offset))
-            }),
-            None => self.open(process, (slot, generation)).map(|open| Behind::Process(open, at)),
-        };
+        let file = offer.file.and_then(|file| {
+            let (region, offset) = (self.map(process, file)?, usize::try_from(file.offset).ok()?);
+            let fits = len <= region.len() && offset <= region.len() - len;
+            fits.then_some(Behind::File(region, offset))
+        });
+        // What is in a file that may not be mapped is memory as any other.
+        let open = |doors: &mut Self| doors.open(process, (slot, generation));
+        let behind = file.or_else(|| open(self).map(|open| Behind::Process(open, at)));
         let Some(behind) = behind else { return };
         self.places.resize_with(PLACES, || None);
         self.places[place_of(&offer.way)] = Some(Box::new(Door {

@@ -86,9 +86,9 @@ impl Files {
         Ok(Entry { file, listed, files: self.clone(), is_of_program: false })
     }
 
-    /// Whether the program has a file that peers may have mapped, and goes on to have it.
-    pub(super) fn has_those_of_program(&self) -> bool {
-        self.0.of_program.load(Ordering::Relaxed) > 0
+    /// How many files the program has by itself, and goes on to have.
+    pub(super) fn count_of_program(&self) -> usize {
+        self.0.of_program.load(Ordering::Relaxed)
     }
 
     /// Somebody was about to write to a file, was stopped, and may do so whenever it goes on.

@@ -131,7 +131,7 @@ impl Member {
             // Should it go on with something else already, that goes another way.
             area.aim.clear();
             let is_stopped =
-                || self.lender(slot).is_stopped() && !self.files.has_those_of_program();
+                || self.lender(slot).is_stopped() && self.files.count_of_program() == 0;
             if self.lives(slot) && !is_stopped() {
                 let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
             } else {
