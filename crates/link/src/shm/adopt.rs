@@ -2,7 +2,7 @@
 //!
 //! Peers can map such a file as they map those of the adapter (see `shared`), if this process can
 //! still open it. It remains the program's: should that make it shorter, whoever touches what was
-//! there is killed. So peers map it only if it is sealed against that, or if they trust their peers.
+//! there is killed. So peers map it only if it is sealed against that, or if they trust others.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -45,8 +45,8 @@ impl Files {
     }
 }
 
-/// Opens the file that an area is of, by what leads there: a link of the kernel, which not everybody
-/// may use, its name, or a descriptor that the program has.
+/// Opens the file that an area is of, by what leads there: a link of the kernel, which not
+/// everybody may use, its name, or a descriptor that the program has.
 fn open(area: &Area<'_>) -> Option<File> {
     let range = &area.range;
     let link = format!("/proc/self/map_files/{:x}-{:x}", range.start, range.end);

@@ -7,8 +7,8 @@ use std::ops::Range;
 pub(super) struct Area<'a> {
     pub(super) range: Range<usize>,
     pub(super) rights: &'a str,
-    /// Where in its file it begins, and which file that is: its device and its number, which is zero
-    /// if there is none.
+    /// Where in its file it begins, and which file that is: its device, and its number, which is
+    /// zero if there is none.
     pub(super) offset: u64,
     pub(super) device: (u64, u64),
     pub(super) inode: u64,

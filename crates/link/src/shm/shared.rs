@@ -3,8 +3,8 @@
 //! To read the memory of another process through the kernel costs more than to copy it. Memory that
 //! a member allocates is a file without a name, so its peers can map it and copy from there. They
 //! find it through the process that has it, whose descriptors they may open as they may read its
-//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What a
-//! program shares by itself (see `adopt`) may not be like that.
+//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What
+//! a program shares by itself (see `adopt`) may not be like that.
 
 use std::fs::File;
 use std::io;
