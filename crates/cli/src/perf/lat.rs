@@ -18,7 +18,7 @@ const OVERDUE: Duration = Duration::from_secs(5);
 const SIGNAL_EVERY: u32 = 16;
 
 /// Most looks at memory between two polls.
-const MOST_LOOKS: u32 = 64;
+const MOST_LOOKS: u32 = 256;
 
 /// One side of the exchange.
 struct Player<'a> {
@@ -102,7 +102,7 @@ impl<'a> Player<'a> {
                         // What comes while nobody polls need not be polled for as often.
                         self.looks = match look {
                             0 if !self.end.spec.no_poll => (self.looks / 2).max(2),
-                            _ => MOST_LOOKS,
+                            _ => (2 * self.looks).min(MOST_LOOKS),
                         };
                         return Ok(true);
                     }
@@ -153,10 +153,17 @@ impl<'a> Player<'a> {
         Ok(Heard::Message)
     }
 
-    /// Keeps the send queue from filling up with sends that do not report.
+    /// Keeps the send queue from filling up with sends that do not report, and the completion queue
+    /// with those that do.
     fn tidy(&mut self) -> anyhow::Result<()> {
-        let is_due = self.end.spec.op == Op::Send || self.end.spec.no_poll;
-        if is_due { self.settle() } else { Ok(()) }
+        if self.end.spec.op == Op::Send || self.end.spec.no_poll {
+            return self.settle();
+        }
+        // Where answers come between two polls, nobody else would take completions.
+        if self.outstanding >= self.every {
+            self.reap()?;
+        }
+        Ok(())
     }
 
     /// Waits for the completion of the last send that reports, if that is due.
