@@ -165,7 +165,10 @@ impl Pd {
             };
             match shareable {
                 Ok(region) => return region,
-                Err(why) => tracing::debug!("{len} bytes at {ptr:p} stay private: {why}"),
+                Err(why) if soft.converts => {
+                    tracing::info!("{len} bytes at {ptr:p} stay private: {why}");
+                }
+                Err(_) => {}
             }
         }
         // SAFETY: the caller promises what `Region::from_raw` demands.
