@@ -297,8 +297,7 @@ const KEYS: &[Key] = &[
         help: "when memory of the program is registered, 64 KiB of it or more, make its whole \
                pages shareable where they are, so that other processes of this host copy from and \
                to them without the kernel; the program must not write to them meanwhile, and \
-               children of a fork have them in common with it; map also what other programs share \
-               by themselves and might make shorter, which would end this one",
+               children of a fork have them in common with it",
         apply: |s, v| set(&mut s.convert, switch(v)),
     },
     Key {

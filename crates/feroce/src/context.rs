@@ -17,6 +17,7 @@ use crate::device::watch::Watch;
 use crate::device::{Device, DeviceKind};
 use crate::driver::{AsyncQueue, Clock, Driver, Object};
 use crate::pd::Pd;
+use crate::sigbus::Sigbus;
 use crate::xrc::Xrcd;
 use crate::{Error, Settings, rdma_core, stack, sys};
 
@@ -150,6 +151,7 @@ impl Context {
         let member = join(&settings, config.seed);
         if let Some(member) = &member {
             lease(&mut config, member);
+            member.guard_with(&Sigbus);
             if settings.readable {
                 member.let_all_read();
             }
@@ -180,9 +182,6 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
-        if let Some(member) = member.as_ref().filter(|_| settings.convert) {
-            member.trust_others();
-        }
         let adapter = Adapter::Soft(Arc::new(Soft { driver, member, converts: settings.convert }));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }

@@ -51,6 +51,7 @@ mod qp;
 mod rdma_core;
 mod runtime;
 pub mod safety;
+mod sigbus;
 mod srq;
 mod stack;
 mod sys;

@@ -31,7 +31,7 @@ pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{IcrcPolicy, Verified, seal_prefix};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig};
-pub use shm::{HostLink, Member};
+pub use shm::{Guard, HostLink, Member, Watch};
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};

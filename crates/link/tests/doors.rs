@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{counter, loopback, member};
-use feroce_link::{HostLink, Link, Member};
+use feroce_link::{Guard, HostLink, Link, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
@@ -257,7 +257,7 @@ fn shared() -> (File, NonNull<c_void>) {
 }
 
 #[test]
-fn who_trusts_its_peers_maps_what_they_share() {
+fn whoever_has_a_guard_maps_what_others_share() {
     let (mut a, mut b, way, root) = neighbours("shared", 50, true);
     let (_file, base) = shared();
     // SAFETY: it stays until the process ends.
@@ -269,11 +269,21 @@ fn who_trusts_its_peers_maps_what_they_share() {
     };
     open(&mut a, &mut b, &way, &reach);
     assert!((1..100).contains(&in_a_row(&a)), "through the kernel");
-    a.member.trust_others();
+    a.member.guard_with(&Trusting);
     open(&mut a, &mut b, &way, &reach);
     assert_eq!(in_a_row(&a), 100);
     assert_eq!(region.load_u64(0).expect("in bounds").to_ne_bytes()[0], b'x');
     remove(a, b, &root);
+}
+
+/// Nothing becomes shorter here.
+#[derive(Debug)]
+struct Trusting;
+
+impl Guard for Trusting {
+    fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
+        Some(Box::new(()))
+    }
 }
 
 /// It takes what is in its ring sooner than the kernel would copy it, unless it has to answer.

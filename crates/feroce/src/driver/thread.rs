@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 
-use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::{Driver, NEVER, Turn};
 use crate::device::watch::Watch;
@@ -22,8 +22,11 @@ pub(super) fn spawn(
 ) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     // Signals are for the program: one that waits for them, or that has blocked them in its own
-    // threads, must not find that this one got them. The thread inherits the mask.
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    // threads, must not find that this one got them. The thread inherits the mask. One signal is
+    // for whoever touches memory that has gone (see `sigbus`).
+    let mut others = SigSet::all();
+    others.remove(Signal::SIGBUS);
+    let before = others.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let spawned = builder.spawn(move || run(&driver, watch.as_ref()));
     before.thread_set_mask()?;
     spawned

@@ -1,8 +1,7 @@
 //! Memory of a program that is in a file already: it shares it with processes of its own.
 //!
 //! Peers can map such a file as they map those of the adapter (see `shared`), if this process can
-//! still open it. It remains the program's: should that make it shorter, whoever touches what was
-//! there is killed. So peers map it only if it is sealed against that, or if they trust others.
+//! still open it. It remains the program's, which may make it shorter (see `guard`).
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -71,6 +70,7 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
+    use super::super::guard::{Guard, Watch};
     use super::super::loan::LenderProcess;
     use super::super::shared::map_to_write;
     use super::*;
@@ -146,24 +146,41 @@ mod tests {
     }
 
     #[test]
-    fn only_who_trusts_maps_what_may_become_shorter() {
+    fn what_may_become_shorter_is_mapped_under_guard() {
         let (files, file) = (Files::default(), memory_file());
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
         let _entry = files.adopt(pages.at(0), Pages::LEN).unwrap();
         let place = files.place(pages.at(0), 8).unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let process = |is_trusted| {
-            let pid = std::process::id();
-            LenderProcess { pid, witness: (at, 77), is_trusted }
-        };
-        assert!(map_to_write(&process(false), place).is_none());
-        let region = map_to_write(&process(true), place).expect("mapped");
+        let process = |guard| LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
+        assert!(map_to_write(&process(None), place).is_none(), "nobody would watch it");
+        assert!(map_to_write(&process(Some(&Blind)), place).is_none(), "nobody does");
+        let region = map_to_write(&process(Some(&Trusting)), place).expect("mapped");
         region.write_at(PAGE, b"hello").unwrap();
         // SAFETY: in bounds, and nobody writes there now.
         let there = unsafe { std::slice::from_raw_parts(pages.0.as_ptr().cast::<u8>(), 5) };
         assert_eq!(there, b"hello");
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
-        assert!(map_to_write(&process(false), place).is_some(), "it stays as long as it is");
+        assert!(map_to_write(&process(None), place).is_some(), "it stays as long as it is");
+    }
+
+    /// Nothing becomes shorter here.
+    #[derive(Debug)]
+    struct Trusting;
+
+    impl Guard for Trusting {
+        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
+            Some(Box::new(()))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Blind;
+
+    impl Guard for Blind {
+        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
+            None
+        }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn process(pid: u32, at: u64, says: u64) -> LenderProcess {
-        LenderProcess { pid, witness: (at, says), is_trusted: false }
+        LenderProcess { pid, witness: (at, says), guard: None }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use feroce_mem::{Landing, Source};
 use feroce_train::{Lent, Payload, Run, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Qpn};
 
+use super::guard::Guard;
 use super::record::{self, META};
 use super::shared::{Files, Maps};
 use crate::sys::{self, Extent, FilePlace};
@@ -161,8 +162,8 @@ pub(super) struct LenderProcess {
     pub(super) pid: u32,
     /// Where its witness is, and what it says.
     pub(super) witness: (u64, u64),
-    /// It is trusted not to make files shorter that are mapped here.
-    pub(super) is_trusted: bool,
+    /// What keeps this one alive if that one makes a file shorter that is mapped here.
+    pub(super) guard: Option<&'static dyn Guard>,
 }
 
 impl LenderProcess {
@@ -404,10 +405,8 @@ mod tests {
     fn this_process_can_be_read_and_only_where_it_is_known() {
         let witness = Box::new(0x1234_5678_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let lender = |at, says| {
-            let (pid, is_trusted) = (std::process::id(), false);
-            LenderProcess { pid, witness: (at, says), is_trusted }
-        };
+        let lender =
+            |at, says| LenderProcess { pid: std::process::id(), witness: (at, says), guard: None };
         assert!(lender(at, *witness).is_readable());
         assert!(!lender(at, 1).is_readable(), "another process");
         assert!(!lender(8, *witness).is_readable(), "nothing is there");

@@ -16,6 +16,8 @@ use feroce_mem::{Landing, Region};
 use feroce_ring::RingMemory;
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mremap, munmap};
 
+use super::guard::{Guard, Watch, watch};
+
 /// Types that consist of atomic words only, in a layout that is the same in every process.
 ///
 /// # Safety
@@ -70,34 +72,42 @@ impl Mapping {
         self.base.addr().get() as u64
     }
 
-    /// All of it as a region; `keep` is dropped with that.
+    /// All of it as a region; `keep` is dropped with that, while all is still there.
     pub(super) fn into_region(self, keep: impl Send + Sync + 'static) -> Arc<Region> {
         let (base, len) = (self.base.as_ptr(), self.len);
         // SAFETY: it stays mapped, readable and writable as long as `self` lives, which the region
         // keeps, and nothing here makes a reference to it.
-        unsafe { Region::from_raw(base, len, Some(Box::new((self, keep)))) }
+        unsafe { Region::from_raw(base, len, Some(Box::new((keep, self)))) }
     }
 }
 
 /// A file of another process, mapped to be read.
 ///
 /// Invariant: `base` leads to `len` bytes that stay mapped and readable while this lives: nobody
-/// can make the file shorter.
+/// can make the file shorter, or it is watched.
 #[derive(Debug)]
 pub(super) struct ReadMap {
     base: NonNull<u8>,
     len: usize,
+    watch: Option<Watch>,
 }
 
 // SAFETY: memory that other processes write at any time may as well be read by any thread.
 unsafe impl Send for ReadMap {}
 
 impl ReadMap {
-    /// Maps the first `len` bytes of a file, which has as many and will.
-    pub(super) fn new(file: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
+    /// Maps the first `len` bytes of a file, which has as many. Unless it always will, it needs a
+    /// guard.
+    pub(super) fn new(
+        file: impl AsFd,
+        len: NonZeroUsize,
+        guard: Option<&'static dyn Guard>,
+    ) -> io::Result<Self> {
         // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
         let base = unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0) }?;
-        Ok(Self { base: base.cast(), len: len.get() })
+        let mut map = Self { base: base.cast(), len: len.get(), watch: None };
+        map.watch = watch(guard, base.addr().get() as u64, len)?;
+        Ok(map)
     }
 
     /// Appends `len` bytes at `offset` to a landing. False: there are not as many.
@@ -116,6 +126,8 @@ impl ReadMap {
 
 impl Drop for ReadMap {
     fn drop(&mut self) {
+        // Others may have the addresses next.
+        self.watch = None;
         // SAFETY: it is our mapping, and nothing is borrowed from it.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }

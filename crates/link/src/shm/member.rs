@@ -20,7 +20,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
@@ -30,6 +30,7 @@ use nix::sys::stat::fstat;
 
 use super::directory::Directory;
 use super::door::{Doors, Offers};
+use super::guard::Guard;
 use super::layout::{
     FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
     slot_start,
@@ -103,8 +104,8 @@ pub struct Member {
     revoked: AtomicU32,
     /// Memory of this process that others can map.
     files: Files,
-    /// Others are trusted not to make files shorter that are mapped here.
-    trusts: AtomicBool,
+    /// Keeps this process alive if somebody makes a file shorter that is mapped here.
+    guard: OnceLock<&'static dyn Guard>,
     /// Doors that were opened and that nobody has been told of, and whether there are any.
     offers: Mutex<Offers>,
     has_offers: AtomicBool,
@@ -171,7 +172,7 @@ impl Member {
             _witness: witness,
             revoked: AtomicU32::new(0),
             files: Files::default(),
-            trusts: AtomicBool::new(false),
+            guard: OnceLock::new(),
             offers: Mutex::default(),
             has_offers: AtomicBool::new(false),
             doors: Mutex::default(),

@@ -19,6 +19,7 @@ mod demux;
 mod directory;
 mod distant;
 mod door;
+mod guard;
 mod layout;
 mod loan;
 mod lock;
@@ -40,6 +41,7 @@ use feroce_wire::{Gid, Qpn};
 
 use crate::icrc::{Checker, Sealer};
 use crate::{IcrcPolicy, Link, LinkCounters, Sent, UdpConfig, UdpLink};
+pub use guard::{Guard, Watch};
 use loan::Loan;
 pub use member::Member;
 use peers::{Peers, Pushed, Route};

@@ -4,7 +4,7 @@
 //! a member allocates is a file without a name, so its peers can map it and copy from there. They
 //! find it through the process that has it, whose descriptors they may open as they may read its
 //! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What
-//! a program shares by itself (see `adopt`) may not be like that.
+//! a program shares by itself (see `adopt`) may not be like that (see `guard`).
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,9 @@ use feroce_mem::{Landing, Region};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
+use super::guard::{Guard, watch};
 use super::loan::LenderProcess;
 use super::map::{Mapping, ReadMap};
 use crate::sys::{Extent, FilePlace};
@@ -221,30 +223,44 @@ impl Maps {
 
 /// Maps a file of a process, to be read.
 fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
-    let (file, len) = open(process, place, false)?;
-    ReadMap::new(&file, len).ok()
+    let (file, len, guard) = open(process, place, false)?;
+    ReadMap::new(&file, len, guard).ok()
 }
 
 /// Maps a file of a process, to be written to as well.
 pub(super) fn map_to_write(process: &LenderProcess, place: FilePlace) -> Option<Arc<Region>> {
-    let (file, len) = open(process, place, true)?;
-    Some(Mapping::new(&file, len).ok()?.into_region(()))
+    let (file, len, guard) = open(process, place, true)?;
+    let mapping = Mapping::new(&file, len).ok()?;
+    let watch = watch(guard, mapping.address(), len).ok()?;
+    Some(mapping.into_region(watch))
 }
 
-/// Opens a file of a process that nobody can make shorter, or who is trusted not to.
-fn open(process: &LenderProcess, place: FilePlace, writes: bool) -> Option<(File, NonZeroUsize)> {
+/// Opens a file of a process, if nobody can make it shorter, or with the guard that it needs
+/// otherwise.
+fn open(
+    process: &LenderProcess,
+    place: FilePlace,
+    writes: bool,
+) -> Option<(File, NonZeroUsize, Option<&'static dyn Guard>)> {
     let path = format!("/proc/{}/fd/{}", process.pid, place.fd);
     let file = File::options().read(true).write(writes).open(path).ok()?;
     let stat = fstat(&file).ok()?;
     let seals =
         fcntl(&file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
-    let is_safe = process.is_trusted || seals.contains(SealFlag::F_SEAL_SHRINK);
+    let guard = if seals.contains(SealFlag::F_SEAL_SHRINK) {
+        None
+    } else if fstatfs(&file).ok()?.filesystem_type() == HUGETLBFS_MAGIC {
+        // Pages as large cannot be replaced one by one.
+        return None;
+    } else {
+        Some(process.guard?)
+    };
     // The process may have closed it, or have gone, and others have the numbers.
-    if stat.st_ino != place.inode || !is_safe || !process.is_readable() {
+    if stat.st_ino != place.inode || !process.is_readable() {
         return None;
     }
     let len = usize::try_from(stat.st_size).ok().and_then(NonZeroUsize::new)?;
-    Some((file, len))
+    Some((file, len, guard))
 }
 
 #[cfg(test)]
@@ -278,8 +294,7 @@ mod tests {
         region.write_at(5000, b"here").unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let process =
-            LenderProcess { pid: std::process::id(), witness: (at, 77), is_trusted: false };
+        let process = LenderProcess { pid: std::process::id(), witness: (at, 77), guard: None };
         let place = files.place(region.addr() + 5000, 4).unwrap();
         let extent = Extent { at: 0, len: 4, file: Some(place) };
         let fetch = |process: LenderProcess, extent| {

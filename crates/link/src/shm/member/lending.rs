@@ -11,6 +11,7 @@ use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
 use crate::shm::door::{Door, Doors, Inside, Offer};
+use crate::shm::guard::Guard;
 use crate::shm::layout::Slot;
 use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shm::shared::Files;
@@ -29,8 +30,7 @@ impl Member {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
         let pid = area.pid.load(Ordering::Relaxed);
-        let is_trusted = self.trusts.load(Ordering::Relaxed);
-        LenderProcess { pid, witness: (at, says), is_trusted }
+        LenderProcess { pid, witness: (at, says), guard: self.guard.get().copied() }
     }
 
     /// The words by which the member in a slot revokes loans.
@@ -70,10 +70,11 @@ impl Member {
         sys::let_all_read();
     }
 
-    /// Trusts the other members not to make files shorter whose memory they have registered: this
-    /// process maps them, and would be killed.
-    pub fn trust_others(&self) {
-        self.trusts.store(true, Ordering::Relaxed);
+    /// From now on, files of others that may become shorter are mapped, too, and `guard` sees to it
+    /// that this process does not end with them.
+    pub fn guard_with(&self, guard: &'static dyn Guard) {
+        // Whoever was first is as good.
+        let _ = self.guard.set(guard);
     }
 
     /// `len` bytes of the program as a region that other members can map, if they are memory that
