@@ -1,9 +1,10 @@
 //! One measurement: starts the server, then the client, and waits for both.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -108,9 +109,13 @@ impl Runner<'_> {
             End::Client => row.client,
             End::Server => row.server,
         };
-        command.arg(path).args(expand(args, self.seconds)).envs(row.env.iter().copied());
+        let memory = args.contains(Memory::HOLE).then(Memory::new).transpose()?;
+        let args = expand(args, self.seconds, memory.as_ref());
+        command.arg(path).args(args).envs(row.env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.cable.at(place, end, || Process::start(&mut command))?
+        let mut process = self.cable.at(place, end, || Process::start(&mut command))??;
+        process.memory = memory;
+        Ok(process)
     }
 
     fn wait_for_door(&self, server: &mut Process, door: Door) -> anyhow::Result<()> {
@@ -159,12 +164,40 @@ struct Process {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
+    /// It uses that, if anything.
+    memory: Option<Memory>,
+}
+
+/// Memory in a file, as programs share it. It goes when nobody wants it any more.
+struct Memory(PathBuf);
+
+impl Memory {
+    /// Where its path goes in the arguments of a row.
+    const HOLE: &str = "{memory}";
+    /// Enough for any row.
+    const LEN: u64 = 64 << 20;
+
+    fn new() -> anyhow::Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = format!("/dev/shm/feroce-compare-{}-{number}", std::process::id());
+        let file = File::create_new(&path).with_context(|| format!("cannot make {path}"))?;
+        let memory = Self(path.into());
+        file.set_len(Self::LEN)?;
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Process {
     fn start(command: &mut Command) -> anyhow::Result<Self> {
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-        let mut process = Self { child, stdout: None, stderr: None };
+        let mut process = Self { child, stdout: None, stderr: None, memory: None };
         process.stdout = process.child.stdout.take().map(collect).transpose()?;
         process.stderr = process.child.stderr.take().map(collect).transpose()?;
         Ok(process)
@@ -217,10 +250,12 @@ fn last_line(text: &str) -> Option<&str> {
 }
 
 /// Fills in the arguments of a row.
-fn expand(args: &str, seconds: u32) -> Vec<String> {
+fn expand(args: &str, seconds: u32, memory: Option<&Memory>) -> Vec<String> {
+    let memory = memory.map(|Memory(path)| path.to_string_lossy()).unwrap_or_default();
     let one = |arg: &str| match arg {
         "{server}" => SERVER.to_owned(),
         "{seconds}" => seconds.to_string(),
+        _ if arg.contains(Memory::HOLE) => arg.replace(Memory::HOLE, &memory),
         _ => match arg.strip_prefix('{').and_then(|arg| arg.strip_suffix("/s}")) {
             Some(n) => (n.parse().unwrap_or(1) * u64::from(seconds)).to_string(),
             None => arg.to_owned(),
@@ -261,9 +296,20 @@ mod tests {
 
     #[test]
     fn arguments_are_filled_in() {
-        let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3);
+        let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3, None);
         assert_eq!(args, ["-c", SERVER, "-t", "3", "-n", "3000", "-J"]);
-        assert!(expand("", 3).is_empty());
+        assert!(expand("", 3, None).is_empty());
+    }
+
+    #[test]
+    fn memory_is_there_as_long_as_somebody_has_it() {
+        let memory = Memory::new().unwrap();
+        let path = memory.0.clone();
+        let args = expand("--mmap={memory}", 3, Some(&memory));
+        assert_eq!(args, [format!("--mmap={}", path.display())]);
+        assert_eq!(path.metadata().unwrap().len(), Memory::LEN);
+        drop(memory);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -72,6 +72,10 @@ impl Lender for House {
         has_passed
     }
 
+    fn is_wide(&self, way: &Way, _: u64, _: usize, _: Access) -> bool {
+        self.doors.lock().expect("no panic").iter().any(|(known, _)| known == way)
+    }
+
     fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
     }
@@ -115,6 +119,10 @@ impl Lender for Neighbour {
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
         self.0.read(way, va, len, take)
+    }
+
+    fn is_wide(&self, way: &Way, va: u64, len: usize, what: Access) -> bool {
+        self.0.is_wide(way, va, len, what)
     }
 }
 
@@ -262,6 +270,46 @@ fn nothing_overtakes_what_is_under_way() {
     assert_eq!(pair.a.poll_all().len(), 2);
     write(&mut pair, &mut qa, 600, 8, WcStatus::Success);
     assert_eq!(house.passed(), 1, "now there is nothing before it");
+}
+
+/// Whoever always has something under way would never go through the door otherwise.
+#[test]
+fn long_writes_that_follow_others_wait_until_they_can_pass() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let long = |pair: &Pair, id: u64, op: SendOp| wr(id, op, pair.a.data(0, 32 << 10));
+    let op = SendOp::Write(pair.b.remote(0));
+    // Before there is a door, they go one after another.
+    let doors = std::mem::take(&mut *house.doors.lock().expect("no panic"));
+    for id in 1..=2 {
+        qa.sq.post(long(&pair, id, op)).expect("posted");
+    }
+    let under_way = pair.a.transmit(pair.now);
+    *house.doors.lock().expect("no panic") = doors;
+    for id in 3..=10 {
+        qa.sq.post(long(&pair, id, op)).expect("posted");
+    }
+    assert!(pair.a.transmit(pair.now).is_empty(), "they wait for the first two");
+    for packet in under_way {
+        pair.b.receive(pair.now, &packet);
+    }
+    pair.run();
+    let ids: Vec<u64> = pair.a.poll_all().iter().map(|done| done.wr_id).collect();
+    assert_eq!((ids, house.passed()), ((1..=10).collect(), 8));
+}
+
+/// The next ones would have to wait as well.
+#[test]
+fn who_follows_what_cannot_pass_does_not_wait() {
+    let (mut pair, mut qa, mut qb, house) = neighbours(|_| {});
+    let recv = pair.b.recv(9, 0, 64);
+    qb.rq.as_mut().expect("receives").post(recv).expect("posted");
+    let before = pair.a.engine.counters().rdma_sends;
+    qa.sq.post(wr(1, SendOp::Send, pair.a.data(0, 64))).expect("posted");
+    let op = SendOp::Write(pair.b.remote(1000));
+    qa.sq.post(wr(2, op, pair.a.data(0, 32 << 10))).expect("posted");
+    pair.a.transmit(pair.now);
+    assert_eq!(house.passed(), 0);
+    assert_eq!(pair.a.engine.counters().rdma_sends - before, 2, "both are on their way");
 }
 
 #[test]

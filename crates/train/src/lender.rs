@@ -1,6 +1,6 @@
 //! Memory that processes of one host let each other touch.
 
-use feroce_mem::{Reach, Source};
+use feroce_mem::{Access, Reach, Source};
 use feroce_wire::{Gid, Qpn, Rkey};
 
 /// How often a [`Lender`] had revoked something when payload was offered.
@@ -64,6 +64,12 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
         _len: usize,
         _take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
+        false
+    }
+
+    /// Whether there is a door for a way through which `len` bytes at `va` are moved as fast as
+    /// memory allows.
+    fn is_wide(&self, _way: &Way, _va: u64, _len: usize, _what: Access) -> bool {
         false
     }
 

@@ -1,8 +1,8 @@
 //! Two processes of one host, on one address.
 //!
 //! There are two kinds of memory: *ordinary*, what programs allocate and register, and *shareable*,
-//! what the adapter allocates. UCX has both: tags move messages between ordinary buffers (`cma`),
-//! puts go to memory that the two processes share (`posix`).
+//! what the adapter allocates, or what programs have in files. UCX has both: tags move messages
+//! between ordinary buffers (`cma`), puts go to memory that the two processes share (`posix`).
 
 use super::{Claim, Row, Table, Unit, Wanted, by, claim};
 use crate::cable::Place;
@@ -43,6 +43,8 @@ const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
 const DROP_IN_LAT: &str = "host: ib_write_lat 8 B, drop-in";
 const DROP_IN_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in";
 const CONVERTED_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in, converted";
+const FILE_LAT: &str = "host: ib_write_lat 8 B, drop-in, a file";
+const FILE_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in, a file";
 
 pub(super) const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "posix,cma")];
 
@@ -109,6 +111,13 @@ const ROWS: &[Row] = &[
         client: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s} {server}",
         read: read::perftest_latency,
         ..by(Tool::DropIn, DROP_IN_LAT, Unit::Microseconds)
+    },
+    // Memory that the program shares by itself.
+    Row {
+        server: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s} --mmap={memory}",
+        client: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s} --mmap={memory} {server}",
+        read: read::perftest_latency,
+        ..by(Tool::DropIn, FILE_LAT, Unit::Microseconds)
     },
     Row {
         env: UCX_ENV,
@@ -180,6 +189,12 @@ const ROWS: &[Row] = &[
         ..by(Tool::DropIn, CONVERTED_BW_64K, Unit::GbitPerSecond)
     },
     Row {
+        server: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --mmap={memory}",
+        client: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --mmap={memory} --report_gbits \
+                 {server}",
+        ..by(Tool::DropIn, FILE_BW_64K, Unit::GbitPerSecond)
+    },
+    Row {
         env: UCX_ENV,
         client: "{server} -t ucp_put_bw -s 8 -n {5000000/s} -w 1000 -f -v",
         read: read::ucx_rate,
@@ -212,4 +227,6 @@ const CLAIMS: &[Claim] = &[
     claim(DROP_IN_BW_64K, WRITE_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(CONVERTED_BW_64K, WRITE_BW_64K_SHARED, Some(Wanted::AtLeast(0.8))),
     claim(CONVERTED_BW_64K, DROP_IN_BW_64K, None),
+    claim(FILE_LAT, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
+    claim(FILE_BW_64K, UCX_PUT_BW_64K, Some(Wanted::AtLeast(0.8))),
 ];

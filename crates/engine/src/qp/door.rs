@@ -22,6 +22,9 @@ use crate::wr::{Data, Remote, SendFlags, SendOp, SendWr};
 /// Longest message that goes through a door: nobody else can use the adapter meanwhile.
 const MOST: u64 = 1 << 20;
 
+/// From this length on, a message is worth waiting for until nothing is under way.
+const WORTH_IT: u64 = 16 << 10;
+
 /// A peer that does not use the door for a key hears of it again after so many messages.
 const REPEAT: u32 = 256;
 
@@ -78,7 +81,35 @@ impl Ends {
     }
 }
 
+impl Ends {
+    /// Whether there is a door for a long message that moves it as fast as can be.
+    fn is_wide(&self, core: &Core, wr: &SendWr) -> bool {
+        let (len, lender) = (wr.data.len(), core.lender.as_ref());
+        let (&SendOp::Write(Remote { addr, rkey }) | &SendOp::Read(Remote { addr, rkey })) = &wr.op
+        else {
+            return false;
+        };
+        let what = if wr.op.is_fetch() { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+        let way = Way { from: self.from, to: self.to, rkey };
+        (WORTH_IT..=MOST).contains(&len)
+            && lender.is_some_and(|lender| lender.is_wide(&way, addr, len as usize, what))
+    }
+}
+
 impl Qp {
+    /// Whether a request should wait until nothing is under way, and then go through a door:
+    /// whoever has many under way when it hears of one would never use it. But if the one before
+    /// cannot go that way, the next ones will not be alone either.
+    #[inline]
+    pub(super) fn waits_for_door(&mut self, core: &Core, index: usize) -> bool {
+        if index == 0 || core.lender.is_none() || self.init.qp_type != QpType::Rc {
+            return false;
+        }
+        let ends = self.ends();
+        let mut is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(core, wr));
+        is_wide(index) && is_wide(index - 1)
+    }
+
     /// Executes the oldest request in the queue, with nothing under way, if there is a door. False:
     /// it must be sent.
     #[inline]

@@ -191,6 +191,13 @@ impl Lender for Member {
         })
     }
 
+    fn is_wide(&self, way: &Way, va: u64, len: usize, what: Access) -> bool {
+        let doors = self.doors();
+        doors.find(way).is_some_and(|door| {
+            matches!(door.place(va, len, what), Some(Inside::File(_))) && self.is_open(door)
+        })
+    }
+
     fn passed(&self) -> u64 {
         self.area(self.slot).passed.load(Ordering::Relaxed)
     }
