@@ -190,8 +190,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         server: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --mmap={memory}",
-        client: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --mmap={memory} --report_gbits \
-                 {server}",
+        client: "run -- ib_write_bw -F -s 65536 -t 128 -n {100000/s} --mmap={memory} \
+                 --report_gbits {server}",
         ..by(Tool::DropIn, FILE_BW_64K, Unit::GbitPerSecond)
     },
     Row {
