@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short = 'l', long, default_value_t = 1)]
     post_list: u32,
     /// One in so many sends reports its completion [default: a quarter of the depth, every one
-    /// from 8 KiB on; one in 16 where latency is measured].
+    /// from 8 KiB on; one in 64 where latency is measured].
     #[arg(short = 'Q', long, default_value_t = 0, hide_default_value = true)]
     cq_mod: u32,
     /// Queue pairs.

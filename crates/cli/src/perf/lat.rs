@@ -15,7 +15,7 @@ use super::stop;
 /// How long an answer may take before it counts as lost.
 const OVERDUE: Duration = Duration::from_secs(5);
 /// One in so many sends of a ping-pong reports, if nobody says otherwise.
-const SIGNAL_EVERY: u32 = 16;
+const SIGNAL_EVERY: u32 = 64;
 
 /// Most looks at memory between two polls.
 const MOST_LOOKS: u32 = 256;

@@ -13,8 +13,8 @@ use super::{LossPolicy, Qp};
 use crate::hca::Core;
 use crate::wr::SendFlags;
 
-/// Most messages in a row that do not ask, in the largest queue.
-const UNASKED_MOST: usize = 16;
+/// Most messages in a row that do not ask, in the largest queue; in others, half of it.
+const UNASKED_MOST: usize = 64;
 
 /// From so few receives of the peer on, every message asks: the answer brings news of more.
 const FEW_CREDITS: i32 = 8;
@@ -81,7 +81,7 @@ impl Qp {
     /// needs a receive for it.
     #[inline]
     pub(super) fn wants_answer(&self, core: &Core, takes_receive: bool, flags: SendFlags) -> bool {
-        let most = (self.sq.capacity() / 4).min(UNASKED_MOST);
+        let most = (self.sq.capacity() / 2).min(UNASKED_MOST);
         flags.contains(SendFlags::SIGNALED)
             || self.init.sq_sig_all
             || self.shared.is_streaming()

@@ -15,8 +15,8 @@ use super::UdpLink;
 
 /// How many arrivals by themselves it takes until nothing is handed over merged.
 const ALONE: u32 = 64;
-/// How many of those one counts that is not by itself. The acknowledgement behind every sixteenth
-/// message of a ping-pong should change nothing.
+/// How many of those one counts that is not by itself. The acknowledgement behind one message
+/// of a ping-pong in sixteen, or more, should change nothing.
 const COMPANY: u32 = 8;
 
 /// How packets come.
