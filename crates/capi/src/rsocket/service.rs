@@ -53,14 +53,17 @@ fn service() -> Result<Arc<Service>, Fault> {
     Ok(service)
 }
 
-/// Starts a thread that gets no signals: they are for the program. A thread inherits the mask.
+/// Starts a thread that gets no signals: they are for the program. One is for whoever touches
+/// memory that has gone. A thread inherits the mask.
 fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: a place for the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the set was just made.
+    unsafe { libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS) };
     // SAFETY: the set was just made, and there is a place for the old one.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let started = start();
     // SAFETY: the call above has filled it in.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
