@@ -78,7 +78,7 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowConfig {
-    /// At the start.
+    /// At the start. Below this it grows faster.
     pub initial: u64,
     /// However much is lost.
     pub min: u64,

@@ -1,8 +1,8 @@
 //! Destinations and how many bytes may be in flight to each.
 //!
 //! Receive buffers below us are finite and shared by every queue pair that talks to the same
-//! address, so the bound is per destination. It grows by about one packet per window of
-//! acknowledged bytes and shrinks by a quarter at most once per round trip when packets are lost.
+//! address, so the bound is per destination. It grows by a few packets per window of acknowledged
+//! bytes and shrinks by a quarter at most once per round trip when packets are lost.
 //! Queue pairs that found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -15,6 +15,13 @@ use crate::config::WindowConfig;
 
 /// What one packet costs beyond its payload: small packets occupy a receive buffer, too.
 pub(crate) const PACKET_COST: u64 = 512;
+
+/// What the window grows by per window of acknowledged bytes.
+const GROWTH: u64 = 8 << 10;
+
+/// The same, up to what it was at the start. A path that loses one packet in a hundred, however
+/// little is sent, would be nearly empty otherwise, and trains short.
+const REGROWTH: u64 = 32 << 10;
 
 /// Index of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +88,8 @@ impl Peer {
         self.credit += bytes;
         if self.credit >= self.window {
             self.credit -= self.window;
-            self.window = (self.window + (8 << 10)).min(config.max);
+            let regrown = (self.window + REGROWTH).min(config.initial);
+            self.window = (self.window + GROWTH).max(regrown).min(config.max);
         }
     }
 
