@@ -23,6 +23,9 @@ const GROWTH: u64 = 8 << 10;
 /// little is sent, would be nearly empty otherwise, and trains short.
 const REGROWTH: u64 = 32 << 10;
 
+/// For how long after a loss the next packets are thought to be in danger.
+const LOSSY_NS: u64 = 10_000_000;
+
 /// Index of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerId(usize);
@@ -40,6 +43,8 @@ pub(crate) struct Peer {
     credit: u64,
     /// No second cut before this time.
     cut_again_at: Instant,
+    /// A packet is known to have been lost not long before this time.
+    lossy_until: Instant,
     /// Smoothed round trip time and its mean deviation; zero until measured.
     srtt_ns: u64,
     rttvar_ns: u64,
@@ -104,6 +109,17 @@ impl Peer {
         self.credit = 0;
     }
 
+    /// The peer has got packets, and not one that was sent before them.
+    pub(crate) fn missed(&mut self, now: Instant) {
+        self.lossy_until = now.plus_nanos(LOSSY_NS);
+    }
+
+    /// Whether an answer that does not come is more likely lost than late.
+    #[inline]
+    pub(crate) fn is_lossy(&self, now: Instant) -> bool {
+        now < self.lossy_until
+    }
+
     /// A round trip was measured (RFC 6298).
     #[inline]
     pub(crate) fn measured(&mut self, rtt_ns: u64) {
@@ -165,6 +181,7 @@ impl Peers {
                 in_flight: 0,
                 credit: 0,
                 cut_again_at: Instant::ZERO,
+                lossy_until: Instant::ZERO,
                 srtt_ns: 0,
                 rttvar_ns: 0,
                 waiters: VecDeque::new(),

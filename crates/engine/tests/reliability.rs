@@ -303,6 +303,24 @@ fn an_overdue_answer_is_probed_for_before_the_timeout() {
 }
 
 #[test]
+fn while_packets_are_lost_an_answer_is_overdue_sooner() {
+    let mut script = probing(7);
+    script.post_all([send(2), send(3)]);
+    let again = script.answer(OUR_PSN + 1, nak(NakCode::PsnSequence));
+    assert_eq!(psns(&again), [OUR_PSN + 1, OUR_PSN + 2]);
+    // They are lost, too, and nobody says so.
+    assert!(script.wait(124_999).is_empty());
+    assert_eq!(psns(&script.wait(1)), [OUR_PSN + 1]);
+    script.answer(OUR_PSN + 2, ACK);
+    assert_eq!(script.done(), [(2, OK), (3, OK)]);
+    // That was long ago.
+    script.wait(10_000_000);
+    script.post(send(4));
+    assert!(script.wait(999_999).is_empty());
+    assert_eq!(psns(&script.wait(1)), [OUR_PSN + 3]);
+}
+
+#[test]
 fn answers_that_a_slow_peer_gave_before_a_probe_cost_no_retries() {
     let mut script = probing(1);
     let data = script.host.data(0, 8 * MTU as u32);

@@ -19,6 +19,9 @@ const UNASKED_MOST: usize = 64;
 /// From so few receives of the peer on, every message asks: the answer brings news of more.
 const FEW_CREDITS: i32 = 8;
 
+/// How much sooner, at the soonest, an answer is overdue while packets are being lost.
+const LOSSY_HURRY: u64 = 8;
+
 /// What acknowledgements were asked for.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
@@ -139,12 +142,15 @@ impl Qp {
             return;
         }
         let Some(peer) = self.peer else { return };
-        let overdue = match core.peers.get(peer).overdue_ns() {
+        let (peer, is_asked) = (core.peers.get(peer), self.req.is_asked());
+        let overdue = match peer.overdue_ns() {
             Some(ns) => ns,
-            None if self.req.is_asked() => return,
+            None if is_asked => return,
             None => 0,
         };
-        let wait = overdue.max(core.config.min_probe_ns) << self.req.probes.min(10);
+        // A peer may be asleep for long; where packets are being lost, that is not to be expected.
+        let hurry = if is_asked && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
+        let wait = overdue.max(core.config.min_probe_ns / hurry) << self.req.probes.min(10);
         if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
             self.req.probe_deadline = Some(now.plus_nanos(wait));
         }

@@ -118,6 +118,7 @@ impl Qp {
                     return;
                 }
                 core.counters.rcvd_seq_err += 1;
+                self.missed(core, now);
                 self.retry(core, now, psn);
             }
             Syndrome::Nak(code) => {
@@ -178,6 +179,7 @@ impl Qp {
         }
         self.req.response_gap = true;
         core.counters.implied_nak_seq_err += 1;
+        self.missed(core, now);
         self.retry(core, now, missing);
     }
 
@@ -288,6 +290,13 @@ impl Qp {
         let window = core.config.window;
         if let Some(id) = self.peer {
             core.peers.get(id).lost(now, &window);
+        }
+    }
+
+    /// Tells the destination that a packet is missing between others, on the way there or back.
+    fn missed(&self, core: &mut Core, now: Instant) {
+        if let Some(id) = self.peer {
+            core.peers.get(id).missed(now);
         }
     }
 
