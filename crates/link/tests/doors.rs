@@ -269,9 +269,14 @@ fn whoever_has_a_guard_maps_what_others_share() {
     };
     open(&mut a, &mut b, &way, &reach);
     assert!((1..100).contains(&in_a_row(&a)), "through the kernel");
+    let is_wide = |a: &Host, len| a.member.is_wide(&way, 1000, len, Access::REMOTE_WRITE);
+    assert!(!is_wide(&a, 1));
     a.member.guard_with(&Trusting);
     open(&mut a, &mut b, &way, &reach);
     assert_eq!(in_a_row(&a), 100);
+    assert!(is_wide(&a, LEN) && !is_wide(&a, LEN + 1));
+    b.member.revoke_answers();
+    assert!(!is_wide(&a, 1), "it is shut");
     assert_eq!(region.load_u64(0).expect("in bounds").to_ne_bytes()[0], b'x');
     remove(a, b, &root);
 }

@@ -79,9 +79,7 @@ impl Ends {
         core.counters.rdma_sends += u64::from(is_done);
         is_done
     }
-}
 
-impl Ends {
     /// Whether there is a door for a long message that moves it as fast as can be.
     fn is_wide(&self, core: &Core, wr: &SendWr) -> bool {
         let (len, lender) = (wr.data.len(), core.lender.as_ref());
@@ -101,8 +99,8 @@ impl Qp {
     /// whoever has many under way when it hears of one would never use it. But if the one before
     /// cannot go that way, the next ones will not be alone either.
     #[inline]
-    pub(super) fn waits_for_door(&mut self, core: &Core, index: usize) -> bool {
-        if index == 0 || core.lender.is_none() || self.init.qp_type != QpType::Rc {
+    pub(super) fn waits_for_door(&mut self, core: &Core, index: usize, len: u64) -> bool {
+        if index == 0 || len < WORTH_IT || self.init.qp_type != QpType::Rc {
             return false;
         }
         let ends = self.ends();

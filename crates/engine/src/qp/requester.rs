@@ -193,7 +193,7 @@ impl Qp {
             SendOp::LocalInv(_) => index > 0,
             _ => flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty(),
         };
-        if is_fenced || self.waits_for_door(core, index) {
+        if is_fenced || self.waits_for_door(core, index, len) {
             return Err(Blocked::NoWork);
         }
         if index == 0 && self.pass_oldest(core) {
