@@ -140,6 +140,11 @@ impl QpShared {
         self.may_pass.store(may, Ordering::Relaxed);
     }
 
+    /// Has the engine look at the queue pair again, when others have had their turn.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::SeqCst);
         // Pairs with the fence in `RecvQueue::publish`: either the consumer sees the new state,

@@ -297,6 +297,46 @@ fn long_writes_that_follow_others_wait_until_they_can_pass() {
     assert_eq!((ids, house.passed()), ((1..=10).collect(), 8));
 }
 
+/// Nobody waits until all is copied that somebody has posted.
+#[test]
+fn others_have_their_turn_between_long_messages() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let len = 400 << 10;
+    for id in 1..=7 {
+        let op = SendOp::Write(pair.b.remote(0));
+        qa.sq.post(wr(id, op, pair.a.data(0, len))).expect("posted");
+    }
+    for (turn, passed) in [3, 6, 7].into_iter().enumerate() {
+        assert!(pair.a.transmit(pair.now).is_empty());
+        assert_eq!(house.passed(), passed, "after turn {turn}");
+    }
+    assert_eq!(pair.a.poll_all().len(), 7);
+}
+
+/// Nobody asked for an answer to what is before it.
+#[test]
+fn what_waits_for_a_door_asks_for_the_answers_that_it_needs() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    let doors = std::mem::take(&mut *house.doors.lock().expect("no panic"));
+    let op = SendOp::Write(pair.b.remote(0));
+    for id in 1..=2 {
+        let quiet = wr(id, op, pair.a.data(0, 32 << 10));
+        qa.sq.post(SendWr { flags: SendFlags::empty(), ..quiet }).expect("posted");
+        if id == 1 {
+            let under_way = pair.a.transmit(pair.now);
+            *house.doors.lock().expect("no panic") = doors.clone();
+            for packet in under_way {
+                pair.b.receive(pair.now, &packet);
+            }
+        }
+    }
+    pair.run();
+    // It asks at once, as whoever is late would.
+    pair.wait(1);
+    pair.run();
+    assert_eq!((qa.sq.outstanding(), house.passed()), (0, 1));
+}
+
 /// The next ones would have to wait as well.
 #[test]
 fn who_follows_what_cannot_pass_does_not_wait() {

@@ -3,18 +3,22 @@
 //! What programs of this host share by themselves and have registered is mapped here. It is theirs,
 //! and they may make it shorter, by mistake or on purpose. An adapter of hardware would go on to
 //! write to the pages that it has, which nobody sees any more. So does this one: a page that is
-//! gone is replaced by one of zeros, and whoever touched it goes on.
+//! gone is replaced by one of zeros, and whoever touched it goes on. If the page should have been
+//! there, because the file is as long as ever but there is no memory left, say, the link finds that
+//! out, and what was copied goes another way.
 //!
 //! The handler comes with the first memory that needs it. Signals for other memory go to whoever
-//! had them before. If the program takes the signal for itself later, or blocks it, nothing is
-//! watched any more.
+//! had them before. A program that blocks the signal when it opens a device does without: only
+//! files that cannot become shorter are mapped. If it does so later, or takes the signal for
+//! itself, nothing is watched any more.
 
 use std::ffi::{c_int, c_void};
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use feroce_link::{Guard, Watch};
+use nix::sys::signal::{SigSet, Signal};
 
 /// Most pieces of memory that are watched.
 const MOST: usize = 256;
@@ -26,10 +30,13 @@ static WATCHED: [Piece; MOST] = [const { Piece::none() }; MOST];
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A piece of memory that is watched.
+#[derive(Debug)]
 struct Piece {
     /// Where it begins; zero if the place is free.
     at: AtomicUsize,
     len: AtomicUsize,
+    /// Something was missing.
+    is_torn: AtomicBool,
 }
 
 impl Piece {
@@ -37,7 +44,8 @@ impl Piece {
     const TAKEN: usize = 1;
 
     const fn none() -> Self {
-        Self { at: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+        let is_torn = AtomicBool::new(false);
+        Self { at: AtomicUsize::new(0), len: AtomicUsize::new(0), is_torn }
     }
 
     fn has(&self, address: usize) -> bool {
@@ -56,10 +64,11 @@ impl Piece {
 pub(crate) struct Sigbus;
 
 impl Guard for Sigbus {
-    fn watch(&self, at: u64, len: NonZeroUsize) -> Option<Watch> {
+    fn watch(&self, at: u64, len: NonZeroUsize) -> Option<Box<dyn Watch>> {
         let at = usize::try_from(at).ok().filter(|at| *at > Piece::TAKEN)?;
         install().then_some(())?;
         let piece = WATCHED.iter().find(|piece| piece.take())?;
+        piece.is_torn.store(false, Ordering::Relaxed);
         piece.len.store(len.get(), Ordering::Relaxed);
         piece.at.store(at, Ordering::Release);
         Some(Box::new(Watched(piece)))
@@ -67,12 +76,25 @@ impl Guard for Sigbus {
 }
 
 /// Ends when it is dropped.
+#[derive(Debug)]
 struct Watched(&'static Piece);
+
+impl Watch for Watched {
+    #[inline]
+    fn is_torn(&self) -> bool {
+        self.0.is_torn.load(Ordering::Acquire)
+    }
+}
 
 impl Drop for Watched {
     fn drop(&mut self) {
         self.0.at.store(0, Ordering::Release);
     }
+}
+
+/// Whether this thread has blocked the signal: it would end all the same.
+pub(crate) fn is_blocked() -> bool {
+    SigSet::thread_get_mask().is_ok_and(|blocked| blocked.contains(Signal::SIGBUS))
 }
 
 /// Takes the signal, unless that was done.
@@ -100,7 +122,10 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let about = unsafe { &*info };
     // SAFETY: this signal has an address; if somebody sent it, the code says so.
     let (code, address) = (about.si_code, unsafe { about.si_addr() }.addr());
-    if code == libc::BUS_ADRERR && WATCHED.iter().any(|piece| piece.has(address)) {
+    let watched = WATCHED.iter().find(|piece| piece.has(address));
+    if let Some(piece) = watched.filter(|_| code == libc::BUS_ADRERR) {
+        // Before anybody can see anything else there.
+        piece.is_torn.store(true, Ordering::Release);
         // SAFETY: the memory is ours, and what was there is gone already.
         if unsafe { replace(address) } {
             return;
@@ -145,6 +170,7 @@ unsafe fn replace(address: usize) -> bool {
     let at = std::ptr::without_provenance_mut(address & !(page - 1));
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: whatever the page was, nobody can have read or written it since it went.
+    // SAFETY: the page is of a mapping of this process, as the caller says. Another thread may have
+    // replaced it just before, and written to it; nobody else sees that.
     unsafe { libc::mmap(at, page, prot, flags, -1, 0) == at }
 }

@@ -13,6 +13,7 @@ use common::{ALL, Host, connect};
 use feroce::{Data, Iova, Qp, SendOp, SendWr, SgeList, WcStatus};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::signal::{SigSet, Signal};
 
 const LEN: usize = 1 << 20;
 const MESSAGE: usize = 64 << 10;
@@ -52,9 +53,13 @@ fn acquainted(net: u8) -> (Host, Qp, Host, Qp, File) {
         assert!(b.read(4096, MESSAGE) == bytes);
         send(&b, &mut to, &a, &mut from, [0..MESSAGE - 4096, 0..4096]);
     }
-    let passed = b.context.link_counters().into_iter().find(|(name, _)| *name == "shm_passed");
-    assert_eq!(passed.map(|(_, n)| n), Some(2), "all but the first, which finds no door");
     (a, from, b, to, file)
+}
+
+/// How many messages came to a host without its doing.
+fn passed(host: &Host) -> u64 {
+    let counters = host.context.link_counters();
+    counters.iter().find(|(name, _)| *name == "shm_passed").map_or(0, |(_, n)| *n)
 }
 
 fn run(host: &Host, qp: &mut Qp, op: SendOp) {
@@ -73,6 +78,7 @@ fn send(from: &Host, sends: &mut Qp, to: &Host, receives: &mut Qp, parts: [Range
 #[test]
 fn whoever_has_it_mapped_goes_on() {
     let (a, mut from, b, mut to, file) = acquainted(173);
+    assert_eq!(passed(&b), 2, "all but the first, which finds no door");
     file.set_len(4096 + 8192).expect("made shorter");
     let bytes = a.fill(0, MESSAGE, 0x77);
     run(&a, &mut from, SendOp::Write(b.mr.remote(4096)));
@@ -86,6 +92,21 @@ fn whoever_has_it_mapped_goes_on() {
     send(&b, &mut to, &a, &mut from, [LEN - MESSAGE + 4096..LEN, 4096..8192]);
     assert!(a.read(0, MESSAGE - 4096) == [0; MESSAGE - 4096]);
     assert!(a.read(MESSAGE - 4096, 4096) == bytes[..4096]);
+
+    // What is there again is what everybody sees.
+    file.set_len(LEN as u64).expect("as long as before");
+    for seed in [0x31, 0x32, 0x33] {
+        let bytes = a.fill(0, MESSAGE, seed);
+        run(&a, &mut from, SendOp::Write(b.mr.remote(LEN - MESSAGE)));
+        assert!(b.read(LEN - MESSAGE, MESSAGE) == bytes);
+        let bytes = b.fill(LEN - MESSAGE, MESSAGE, seed + 0x10);
+        run(&a, &mut from, SendOp::Read(b.mr.remote(LEN - MESSAGE)));
+        assert!(a.read(0, MESSAGE) == bytes);
+        let bytes = b.fill(LEN - MESSAGE, MESSAGE, seed + 0x20);
+        let parts = [LEN - MESSAGE..LEN - 4096, LEN - 4096..LEN];
+        send(&b, &mut to, &a, &mut from, parts);
+        assert!(a.read(0, MESSAGE) == bytes);
+    }
 }
 
 /// Runs a test of this file once more, as a child with a role.
@@ -105,15 +126,42 @@ fn touch_what_is_gone() {
     assert_eq!(word, 0);
 }
 
+/// With the handler of Rust's library or without one, as programs in C are.
 #[test]
 fn other_memory_that_is_gone_is_not_our_affair() {
-    if std::env::var_os(CHILD).is_some() {
-        let _all = acquainted(174);
+    if let Ok(role) = std::env::var(CHILD) {
+        if role.contains("default") {
+            // SAFETY: what is done by default needs no handler.
+            unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        }
+        let (_a, _from, b, ..) = acquainted(174);
+        assert_eq!(passed(&b), 2);
+        if role.contains("sent") {
+            // SAFETY: no preconditions.
+            unsafe { libc::raise(libc::SIGBUS) };
+        }
         touch_what_is_gone();
         return;
     }
-    let status = child("other_memory_that_is_gone_is_not_our_affair", "touch");
-    assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    for role in ["touch", "touch, default", "sent, default"] {
+        let status = child("other_memory_that_is_gone_is_not_our_affair", role);
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{role}: {status}");
+    }
+}
+
+#[test]
+fn where_the_signal_is_blocked_nothing_is_mapped_that_may_become_shorter() {
+    if std::env::var_os(CHILD).is_some() {
+        SigSet::from(Signal::SIGBUS).thread_block().expect("blocked");
+        let (a, mut from, b, _to, file) = acquainted(176);
+        assert_eq!(passed(&b), 0, "through the kernel, which takes no long ones");
+        file.set_len(LEN as u64 / 2).expect("made shorter");
+        run(&a, &mut from, SendOp::Write(b.mr.remote(4096)));
+        return;
+    }
+    let test = "where_the_signal_is_blocked_nothing_is_mapped_that_may_become_shorter";
+    let status = child(test, "blocked");
+    assert!(status.success(), "{status}");
 }
 
 /// What a program does that takes the signal itself.

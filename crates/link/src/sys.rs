@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use feroce_mem::Landing;
 use feroce_wire::Gid;
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 
 /// Sets a socket option that takes an integer.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -191,9 +192,31 @@ pub(crate) struct Extent {
 pub(crate) struct FilePlace {
     /// The number of the descriptor.
     pub(crate) fd: u32,
-    /// The number of the file. No other has it as long as anybody has this one open or mapped.
-    pub(crate) inode: u64,
+    pub(crate) file: FileId,
     pub(crate) offset: u64,
+}
+
+impl FilePlace {
+    /// What is so many bytes behind it.
+    pub(crate) fn plus(self, len: usize) -> Self {
+        Self { offset: self.offset.wrapping_add(len as u64), ..self }
+    }
+}
+
+/// Which file it is. No other is the same as long as anybody has this one open or mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FileId {
+    /// The file system that it is in, and its number there, which is not zero.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    /// That of an open file.
+    pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
+        let stat = fstat(file)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
 }
 
 /// Most pieces that are read at once.

@@ -286,9 +286,56 @@ fn whoever_has_a_guard_maps_what_others_share() {
 struct Trusting;
 
 impl Guard for Trusting {
-    fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
-        Some(Box::new(()))
+    fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Box<dyn Watch>> {
+        Some(Box::new(Self))
     }
+}
+
+impl Watch for Trusting {
+    fn is_torn(&self) -> bool {
+        false
+    }
+}
+
+/// Something is missing, if it says so.
+#[derive(Debug)]
+struct Saying(AtomicBool);
+
+impl Guard for Saying {
+    fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Box<dyn Watch>> {
+        Some(Box::new(Said))
+    }
+}
+
+#[derive(Debug)]
+struct Said;
+
+static SAYING: Saying = Saying(AtomicBool::new(false));
+
+impl Watch for Said {
+    fn is_torn(&self) -> bool {
+        SAYING.0.load(Ordering::Relaxed)
+    }
+}
+
+/// There may be no memory left for a file that is as long as ever.
+#[test]
+fn what_was_missing_although_it_should_be_there_is_not_used() {
+    let (mut a, mut b, way, root) = neighbours("torn", 51, true);
+    let (_file, base) = shared();
+    // SAFETY: it stays until the process ends.
+    let region = unsafe { b.member.adopt(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let reach = Reach { at: region.addr(), ..b.reach() };
+    a.member.guard_with(&SAYING);
+    open(&mut a, &mut b, &way, &reach);
+    let long = vec![7; LEN];
+    let write = |a: &Host| a.member.write(&way, 1000, LEN, &Bytes(&long), true);
+    assert!(write(&a));
+    SAYING.0.store(true, Ordering::Relaxed);
+    assert!(!write(&a), "it should be there");
+    open(&mut a, &mut b, &way, &reach);
+    assert!(!write(&a), "nor is it mapped again");
+    remove(a, b, &root);
 }
 
 /// It takes what is in its ring sooner than the kernel would copy it, unless it has to answer.

@@ -13,7 +13,7 @@ use super::{LossPolicy, Qp};
 use crate::hca::Core;
 use crate::wr::SendFlags;
 
-/// Most messages in a row that do not ask, in the largest queue; in others, half of it.
+/// Most messages in a row that do not ask; never more than half of the queue.
 const UNASKED_MOST: usize = 64;
 
 /// From so few receives of the peer on, every message asks: the answer brings news of more.

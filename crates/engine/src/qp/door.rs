@@ -19,8 +19,9 @@ use crate::cq::{Cqe, WcStatus};
 use crate::hca::Core;
 use crate::wr::{Data, Remote, SendFlags, SendOp, SendWr};
 
-/// Longest message that goes through a door: nobody else can use the adapter meanwhile.
-const MOST: u64 = 1 << 20;
+/// Longest message that goes through a door, and how much does in a row: nobody else can use the
+/// adapter meanwhile.
+pub(super) const MOST: u64 = 1 << 20;
 
 /// From this length on, a message is worth waiting for until nothing is under way.
 const WORTH_IT: u64 = 16 << 10;

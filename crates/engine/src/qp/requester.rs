@@ -8,7 +8,7 @@ use super::asking::Asking;
 use super::buffers::gather;
 use super::shape::{Piece, Shape};
 use super::window::{Flight, Kind, Window};
-use super::{Qp, QpState, earliest};
+use super::{Qp, QpState, door, earliest};
 use crate::cq::WcStatus;
 use crate::hca::Core;
 use crate::peer::{PACKET_COST, Peer};
@@ -142,6 +142,7 @@ impl Qp {
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) {
+        let mut passed = 0;
         loop {
             let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
             if !sends || self.req.is_held() || now < self.paced_until {
@@ -152,7 +153,13 @@ impl Qp {
                 match self.start_next(core) {
                     Ok(()) if self.req.window.cursor < self.req.window.flights.len() => {}
                     Ok(()) => {
+                        let last = self.req.window.flights.back();
+                        passed += last.map_or(0, |flight| u64::from(flight.len));
                         self.retire(core, now);
+                        if passed >= door::MOST {
+                            // Others want the adapter, too.
+                            return self.shared.ring();
+                        }
                         continue;
                     }
                     Err(_) => return self.ask_if_waiting(now),

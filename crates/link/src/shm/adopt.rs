@@ -72,8 +72,9 @@ mod tests {
 
     use super::super::guard::{Guard, Watch};
     use super::super::loan::LenderProcess;
-    use super::super::shared::map_to_write;
+    use super::super::shared::Mapped;
     use super::*;
+    use crate::sys::FileId;
 
     const PAGE: usize = 4096;
 
@@ -113,7 +114,8 @@ mod tests {
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
         let entry = files.adopt(pages.at(100), 2 * PAGE).unwrap();
         let place = files.place(pages.at(200), PAGE).expect("it is listed");
-        assert_eq!((place.inode, place.offset), (file.metadata().unwrap().ino(), 4096 + 200));
+        let id = FileId::of(&file).unwrap();
+        assert_eq!((place.file, place.offset), (id, 4096 + 200));
         assert_ne!(place.fd, std::os::fd::AsRawFd::as_raw_fd(&file).cast_unsigned());
         assert_eq!(files.place(pages.at(0), PAGE), None, "that was not registered");
         assert_eq!(files.count_of_program(), 1);
@@ -154,15 +156,15 @@ mod tests {
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
         let process = |guard| LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
-        assert!(map_to_write(&process(None), place).is_none(), "nobody would watch it");
-        assert!(map_to_write(&process(Some(&Blind)), place).is_none(), "nobody does");
-        let region = map_to_write(&process(Some(&Trusting)), place).expect("mapped");
+        assert!(Mapped::new(&process(None), place).is_none(), "nobody would watch it");
+        assert!(Mapped::new(&process(Some(&Blind)), place).is_none(), "nobody does");
+        let region = Mapped::new(&process(Some(&Trusting)), place).expect("mapped").region;
         region.write_at(PAGE, b"hello").unwrap();
         // SAFETY: in bounds, and nobody writes there now.
         let there = unsafe { std::slice::from_raw_parts(pages.0.as_ptr().cast::<u8>(), 5) };
         assert_eq!(there, b"hello");
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
-        assert!(map_to_write(&process(None), place).is_some(), "it stays as long as it is");
+        assert!(Mapped::new(&process(None), place).is_some(), "it stays as long as it is");
     }
 
     /// Nothing becomes shorter here.
@@ -170,8 +172,14 @@ mod tests {
     struct Trusting;
 
     impl Guard for Trusting {
-        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
-            Some(Box::new(()))
+        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Box<dyn Watch>> {
+            Some(Box::new(Self))
+        }
+    }
+
+    impl Watch for Trusting {
+        fn is_torn(&self) -> bool {
+            false
         }
     }
 
@@ -179,7 +187,7 @@ mod tests {
     struct Blind;
 
     impl Guard for Blind {
-        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Watch> {
+        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Box<dyn Watch>> {
             None
         }
     }

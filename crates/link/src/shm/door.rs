@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
-use feroce_mem::{Access, Landing, Reach, Region, Source};
+use feroce_mem::{Access, Landing, Reach, Source};
 use feroce_train::{RxMeta, Way};
 use feroce_wire::{Qpn, Rkey};
 
@@ -18,8 +18,8 @@ use super::distant::Distant;
 use super::loan::LenderProcess;
 use super::member::Wake;
 use super::record::{self, META};
-use super::shared::{self, Files};
-use crate::sys::FilePlace;
+use super::shared::{Files, Mapped};
+use crate::sys::{FileId, FilePlace};
 
 /// Most doors that a member remembers; one that would have the place of another takes it.
 const PLACES: usize = 256;
@@ -33,7 +33,7 @@ const ROW: u32 = 8;
 const PAUSE: u32 = 256;
 
 /// Bytes of a record after what every record has.
-const TERMS: usize = 64;
+const TERMS: usize = 72;
 
 /// A door that was opened, and that its requester has not heard of.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,8 @@ impl Offer {
             out.copy_from_slice(&word.to_ne_bytes());
         }
         let Reach { iova, at, len, .. } = self.reach;
-        let large = [iova, at, len as u64, file.inode, file.offset];
+        let FileId { device, inode } = file.file;
+        let large = [iova, at, len as u64, inode, device, file.offset];
         for (out, number) in numbers.chunks_exact_mut(8).zip(large) {
             out.copy_from_slice(&number.to_ne_bytes());
         }
@@ -98,8 +99,9 @@ impl Offer {
         let access = Access::from_bits_truncate(word(3)?);
         let len = usize::try_from(number(2)?).ok()?;
         let reach = Reach { iova: number(0)?, at: number(1)?, len, access };
-        let file = FilePlace { fd: word(5)?, inode: number(3)?, offset: number(4)? };
-        let file = (file.inode != 0).then_some(file);
+        let file = FileId { inode: number(3)?, device: number(4)? };
+        let place = FilePlace { fd: word(5)?, file, offset: number(5)? };
+        let file = (file.inode != 0).then_some(place);
         Some(Self { way, reach, file, answers: word(4)? })
     }
 }
@@ -141,7 +143,7 @@ pub(super) struct Door {
 /// What is behind a door, and where in it the first byte is.
 #[derive(Debug)]
 enum Behind {
-    File(Arc<Region>, usize),
+    File(Arc<Mapped>, usize),
     Process(Arc<Distant>, u64),
 }
 
@@ -156,7 +158,10 @@ impl Door {
             return None;
         }
         match &self.behind {
-            Behind::File(region, start) => Some(Inside::File(Part { region, at: start + at, len })),
+            Behind::File(map, start) => {
+                let part = Part { map, at: start + at, len };
+                part.is_true().then_some(Inside::File(part))
+            }
             Behind::Process(process, start) => {
                 let at = start.wrapping_add(at as u64);
                 (len <= Distant::MOST).then_some(Inside::Process(process, at))
@@ -176,18 +181,32 @@ pub(super) enum Inside<'a> {
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part<'a> {
-    pub(super) region: &'a Region,
-    pub(super) at: usize,
+    map: &'a Mapped,
+    at: usize,
     len: usize,
+}
+
+impl Part<'_> {
+    /// Writes all of it.
+    #[inline]
+    pub(super) fn write(&self, source: &dyn Source) -> bool {
+        self.map.region.write_from(self.at, self.len, source, 0).is_ok() && self.is_true()
+    }
+
+    /// Whether it is as it should be.
+    #[inline]
+    pub(super) fn is_true(&self) -> bool {
+        self.map.is_true(self.at, self.len)
+    }
 }
 
 impl Source for Inside<'_> {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         match *self {
-            Self::File(Part { region, at, len: all }) => {
+            Self::File(Part { map, at, len: all }) => {
                 let len = landing.len();
                 let fits = len <= all && offset <= all - len;
-                fits && region.land(at + offset, len, landing).is_ok()
+                fits && map.region.land(at + offset, len, landing).is_ok()
             }
             Self::Process(process, at) => process.read(at.wrapping_add(offset as u64), landing),
         }
@@ -198,8 +217,8 @@ impl Source for Inside<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     places: Vec<Option<Box<Door>>>,
-    /// Files of others that are mapped as long as a door leads there, by number.
-    maps: Vec<(u64, Weak<Region>)>,
+    /// Files of others that are mapped as long as a door leads there.
+    maps: Vec<(FileId, Weak<Mapped>)>,
     /// Processes whose memory is open as long as a door leads there, by slot and generation.
     processes: Vec<((u8, u32), Weak<Distant>)>,
     /// How many messages in a row were to go to processes, and what others had sent when that was
@@ -218,9 +237,10 @@ impl Doors {
     ) {
         let Reach { iova, at, len, access } = offer.reach;
         let file = offer.file.and_then(|file| {
-            let (region, offset) = (self.map(process, file)?, usize::try_from(file.offset).ok()?);
-            let fits = len <= region.len() && offset <= region.len() - len;
-            fits.then_some(Behind::File(region, offset))
+            let (map, offset) = (self.map(process, file)?, usize::try_from(file.offset).ok()?);
+            let all = map.region.len();
+            let fits = len <= all && offset <= all - len;
+            fits.then_some(Behind::File(map, offset))
         });
         // What is in a file that may not be mapped is memory as any other.
         let open = |doors: &mut Self| doors.open(process, (slot, generation));
@@ -240,15 +260,15 @@ impl Doors {
         }));
     }
 
-    /// Maps a file of another process, unless it is.
-    fn map(&mut self, process: &LenderProcess, file: FilePlace) -> Option<Arc<Region>> {
+    /// Maps a file of another process, unless it is, or something of it was missing.
+    fn map(&mut self, process: &LenderProcess, place: FilePlace) -> Option<Arc<Mapped>> {
         self.maps.retain(|(_, map)| map.strong_count() > 0);
-        let known = self.maps.iter().find(|(inode, _)| *inode == file.inode);
+        let known = self.maps.iter().find(|(file, _)| *file == place.file);
         if let Some(map) = known.and_then(|(_, map)| map.upgrade()) {
-            return Some(map);
+            return (!map.is_torn()).then_some(map);
         }
-        let map = shared::map_to_write(process, file)?;
-        self.maps.push((file.inode, Arc::downgrade(&map)));
+        let map = Arc::new(Mapped::new(process, place)?);
+        self.maps.push((place.file, Arc::downgrade(&map)));
         Some(map)
     }
 

@@ -1,9 +1,10 @@
 //! Files of others that may become shorter while they are mapped here.
 //!
 //! Whoever touches what is not there any more gets a signal, which ends its process. A signal is
-//! the affair of a whole process, so somebody above has to take it.
+//! the affair of a whole process, so somebody above has to take it. It puts something else in the
+//! place of what is missing; from then on, that part of the memory is not that of the file.
 
-use std::any::Any;
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 
@@ -11,18 +12,47 @@ use std::num::NonZeroUsize;
 pub trait Guard: Send + Sync + std::fmt::Debug {
     /// From now on, whoever touches what is gone of `len` mapped bytes from `at` on finds zeros
     /// there, and goes on. `None`: nothing more can be watched.
-    fn watch(&self, at: u64, len: NonZeroUsize) -> Option<Watch>;
+    fn watch(&self, at: u64, len: NonZeroUsize) -> Option<Box<dyn Watch>>;
 }
 
 /// Mapped memory is watched as long as this lives.
-pub type Watch = Box<dyn Any + Send + Sync>;
+pub trait Watch: Send + Sync + std::fmt::Debug {
+    /// Whether something was missing, so that not all of the memory is that of the file.
+    fn is_torn(&self) -> bool;
+}
 
-/// Has some memory watched, if there has to be a guard.
-pub(super) fn watch(
-    guard: Option<&'static dyn Guard>,
-    at: u64,
-    len: NonZeroUsize,
-) -> io::Result<Option<Watch>> {
-    let watch = guard.map(|guard| guard.watch(at, len).ok_or(io::ErrorKind::QuotaExceeded));
-    Ok(watch.transpose()?)
+/// A file that may become shorter, and who watches its memory; or one that may not.
+#[derive(Debug)]
+pub(super) struct Watched(Option<(File, Box<dyn Watch>)>);
+
+impl Watched {
+    /// Has the memory of a file watched, if there has to be a guard.
+    pub(super) fn new(
+        guard: Option<&'static dyn Guard>,
+        file: File,
+        at: u64,
+        len: NonZeroUsize,
+    ) -> io::Result<Self> {
+        let watch = guard.map(|guard| guard.watch(at, len).ok_or(io::ErrorKind::QuotaExceeded));
+        Ok(Self(watch.transpose()?.map(|watch| (file, watch))))
+    }
+
+    /// Whether something was missing.
+    pub(super) fn is_torn(&self) -> bool {
+        self.0.as_ref().is_some_and(|(_, watch)| watch.is_torn())
+    }
+
+    /// Whether all up to `end` is as it should be: it is what others see, or it is not in the file,
+    /// so that nobody sees it. Something may be missing although the file is as long as before, as
+    /// there is no memory left, or it may be there again.
+    #[inline]
+    pub(super) fn is_true_until(&self, end: u64) -> bool {
+        let Some((file, watch)) = &self.0 else { return true };
+        !watch.is_torn() || file.metadata().is_ok_and(|now| now.len() < end)
+    }
+
+    /// Ends before the memory does: others may have its addresses next.
+    pub(super) fn end(&mut self) {
+        self.0 = None;
+    }
 }

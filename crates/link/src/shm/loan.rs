@@ -22,7 +22,7 @@ use feroce_wire::{Bth, Qpn};
 use super::guard::Guard;
 use super::record::{self, META};
 use super::shared::{Files, Maps};
-use crate::sys::{self, Extent, FilePlace};
+use crate::sys::{self, Extent, FileId, FilePlace};
 
 /// Shorter payload is copied into the ring: to fetch it would take longer.
 pub(super) const LEND_FROM: usize = 8 << 10;
@@ -38,7 +38,7 @@ pub(super) const LEASES: usize = 64;
 
 /// Bytes between what every record has and the extents.
 const TERMS: usize = 24;
-const EXTENT: usize = 40;
+const EXTENT: usize = 48;
 
 /// A run of packets, and where its payload is.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Extents {
     fn push(&mut self, extent: Extent) -> bool {
         if let Some(last) = self.all[..self.count].last_mut()
             && last.at.checked_add(last.len as u64) == Some(extent.at)
-            && last.file.map(|file| file.inode) == extent.file.map(|file| file.inode)
+            && last.file.map(|place| place.plus(last.len)) == extent.file
         {
             last.len += extent.len;
             return true;
@@ -141,8 +141,9 @@ impl<'a> Loan<'a> {
         let (places, headers) = rest.split_at_mut(self.extents.count * EXTENT);
         for (place, extent) in places.chunks_exact_mut(EXTENT).zip(self.extents.as_slice()) {
             let file = extent.file.unwrap_or_default();
-            let numbers =
-                [extent.at, extent.len as u64, file.inode, file.offset, u64::from(file.fd)];
+            let FileId { device, inode } = file.file;
+            let (len, fd) = (extent.len as u64, u64::from(file.fd));
+            let numbers = [extent.at, len, inode, device, file.offset, fd];
             for (out, number) in place.chunks_exact_mut(8).zip(numbers) {
                 out.copy_from_slice(&number.to_ne_bytes());
             }
@@ -259,15 +260,13 @@ impl<'a> Received<'a> {
         let mut total = 0_usize;
         for (extent, place) in extents.all.iter_mut().zip(places.chunks_exact(EXTENT)) {
             let number = |at: usize| Some(u64::from_ne_bytes(*place.get(at..)?.first_chunk()?));
-            let file = FilePlace {
-                inode: number(16)?,
-                offset: number(24)?,
-                fd: u32::try_from(number(32)?).ok()?,
-            };
+            let file = FileId { inode: number(16)?, device: number(24)? };
+            let fd = u32::try_from(number(40)?).ok()?;
+            let place = FilePlace { file, offset: number(32)?, fd };
             *extent = Extent {
                 at: number(0)?,
                 len: usize::try_from(number(8)?).ok()?,
-                file: (file.inode != 0).then_some(file),
+                file: (file.inode != 0).then_some(place),
             };
             total = total.checked_add(extent.len)?;
         }
@@ -321,10 +320,7 @@ impl<'a> Received<'a> {
             (skip, left) = (skip - skipped, left - taken);
             if taken > 0 {
                 let at = extent.at.wrapping_add(skipped as u64);
-                let file = extent.file.map(|file| {
-                    let offset = file.offset.wrapping_add(skipped as u64);
-                    FilePlace { offset, ..file }
-                });
+                let file = extent.file.map(|place| place.plus(skipped));
                 part.push(Extent { at, len: taken, file });
             }
         }
@@ -343,9 +339,11 @@ impl Source for Received<'_> {
 impl Received<'_> {
     fn copy(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         let part = self.part(offset, landing.len());
-        if self.maps.borrow_mut().fetch(&self.lender, part.as_slice(), landing) {
+        let mut maps = self.maps.borrow_mut();
+        if maps.fetch(&self.lender, part.as_slice(), landing) {
             self.is_mapped.set(true);
-            return true;
+            // If not, it comes again, and is fetched in another way.
+            return maps.is_true(part.as_slice());
         }
         let witness = Extent { at: self.lender.witness.0, len: 8, file: None };
         let mut word = [0; 8];
@@ -399,6 +397,24 @@ mod tests {
                 prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));
             }
         }
+    }
+
+    #[test]
+    fn only_what_follows_in_its_file_as_well_is_one_piece() {
+        let file = FileId { device: 1, inode: 2 };
+        let piece = |at, offset, file| Extent {
+            at,
+            len: 100,
+            file: Some(FilePlace { fd: 3, file, offset }),
+        };
+        let mut extents = Extents::default();
+        assert!(extents.push(piece(1000, 5000, file)));
+        assert!(extents.push(piece(1100, 5100, file)));
+        assert_eq!(extents.as_slice().len(), 1);
+        assert!(extents.push(piece(1200, 9000, file)), "another part of the file");
+        assert!(extents.push(piece(1300, 9100, FileId { device: 2, ..file })), "another file");
+        let lens: Vec<_> = extents.as_slice().iter().map(|extent| extent.len).collect();
+        assert_eq!(lens, [200, 100, 100]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use feroce_mem::{Landing, Region};
 use feroce_ring::RingMemory;
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mremap, munmap};
 
-use super::guard::{Guard, Watch, watch};
+use super::guard::{Guard, Watched};
 
 /// Types that consist of atomic words only, in a layout that is the same in every process.
 ///
@@ -89,7 +89,7 @@ impl Mapping {
 pub(super) struct ReadMap {
     base: NonNull<u8>,
     len: usize,
-    watch: Option<Watch>,
+    watched: Watched,
 }
 
 // SAFETY: memory that other processes write at any time may as well be read by any thread.
@@ -99,15 +99,24 @@ impl ReadMap {
     /// Maps the first `len` bytes of a file, which has as many. Unless it always will, it needs a
     /// guard.
     pub(super) fn new(
-        file: impl AsFd,
+        file: File,
         len: NonZeroUsize,
         guard: Option<&'static dyn Guard>,
     ) -> io::Result<Self> {
+        let prot = ProtFlags::PROT_READ;
         // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
-        let base = unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0) }?;
-        let mut map = Self { base: base.cast(), len: len.get(), watch: None };
-        map.watch = watch(guard, base.addr().get() as u64, len)?;
-        Ok(map)
+        let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &file, 0) }?;
+        let watched =
+            Watched::new(guard, file, base.addr().get() as u64, len).inspect_err(|_| {
+                // SAFETY: it was just mapped, and nobody knows of it.
+                let _ = unsafe { munmap(base, len.get()) };
+            })?;
+        Ok(Self { base: base.cast(), len: len.get(), watched })
+    }
+
+    /// Whether all of it up to `end` is as it should be.
+    pub(super) fn is_true_until(&self, end: u64) -> bool {
+        self.watched.is_true_until(end)
     }
 
     /// Appends `len` bytes at `offset` to a landing. False: there are not as many.
@@ -126,8 +135,7 @@ impl ReadMap {
 
 impl Drop for ReadMap {
     fn drop(&mut self) {
-        // Others may have the addresses next.
-        self.watch = None;
+        self.watched.end();
         // SAFETY: it is our mapping, and nothing is borrowed from it.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }

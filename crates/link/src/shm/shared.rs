@@ -16,13 +16,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use feroce_mem::{Landing, Region};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
-use super::guard::{Guard, watch};
+use super::guard::{Guard, Watched};
 use super::loan::LenderProcess;
 use super::map::{Mapping, ReadMap};
-use crate::sys::{Extent, FilePlace};
+use crate::sys::{Extent, FileId, FilePlace};
 
 /// Most files of one peer that stay mapped.
 const MAX_MAPS: usize = 64;
@@ -54,7 +53,7 @@ struct Listed {
     base: u64,
     len: usize,
     fd: u32,
-    inode: u64,
+    file: FileId,
     /// Where in the file the first byte is.
     offset: u64,
 }
@@ -83,7 +82,7 @@ impl Files {
     /// entry lives.
     pub(super) fn list(&self, file: File, offset: u64, base: u64, len: usize) -> io::Result<Entry> {
         let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
-        let listed = Listed { base, len, fd, inode: fstat(&file)?.st_ino, offset };
+        let listed = Listed { base, len, fd, file: FileId::of(&file)?, offset };
         self.0.all.write().unwrap_or_else(PoisonError::into_inner).push(listed);
         Ok(Entry { file, listed, files: self.clone(), is_of_program: false })
     }
@@ -114,10 +113,10 @@ impl Files {
     pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
         let end = at.checked_add(len as u64)?;
         let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find_map(|&Listed { base, len, fd, inode, offset }| {
+        all.iter().find_map(|&Listed { base, len, fd, file, offset }| {
             let (start, end) = (at.max(base), end.min(base.checked_add(len as u64)?));
             let len = usize::try_from(end.checked_sub(start).filter(|len| *len > 0)?).ok()?;
-            Some((start, len, FilePlace { fd, inode, offset: offset + (start - base) }))
+            Some((start, len, FilePlace { fd, file, offset: offset + (start - base) }))
         })
     }
 }
@@ -182,8 +181,8 @@ impl Drop for Allocated {
 /// The files of a peer that are mapped here.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
-    /// By number; `None` for those that could not be.
-    all: Vec<(u64, Option<ReadMap>)>,
+    /// `None` for those that cannot be.
+    all: Vec<(FileId, Option<ReadMap>)>,
 }
 
 impl Maps {
@@ -202,21 +201,36 @@ impl Maps {
             })
     }
 
+    /// Whether what was fetched is as it should be.
+    pub(super) fn is_true(&self, parts: &[Extent]) -> bool {
+        parts.iter().all(|part| {
+            let end = |offset: u64| offset.saturating_add(part.len as u64);
+            self.find(part).is_some_and(|(map, offset)| map.is_true_until(end(offset)))
+        })
+    }
+
     /// Maps what some memory is in, unless it is. False: it cannot be.
     fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
-        let Some(place) = part.file else { return false };
-        if self.all.iter().all(|(inode, _)| *inode != place.inode) {
-            if self.all.len() == MAX_MAPS {
-                self.all.remove(0);
+        let Some(FilePlace { file, offset, .. }) = part.file else { return false };
+        match self.all.iter_mut().find(|(known, _)| *known == file) {
+            Some((_, map)) => {
+                // What was missing once may be so again, or may be there again.
+                let end = offset.saturating_add(part.len as u64);
+                map.take_if(|map| !map.is_true_until(end));
             }
-            self.all.push((place.inode, map(process, place)));
+            None => {
+                if self.all.len() == MAX_MAPS {
+                    self.all.remove(0);
+                }
+                self.all.extend(part.file.map(|place| (file, map(process, place))));
+            }
         }
         self.find(part).is_some()
     }
 
     fn find(&self, part: &Extent) -> Option<(&ReadMap, u64)> {
         let place = part.file?;
-        let (_, map) = self.all.iter().find(|(inode, _)| *inode == place.inode)?;
+        let (_, map) = self.all.iter().find(|(file, _)| *file == place.file)?;
         Some((map.as_ref()?, place.offset))
     }
 }
@@ -224,15 +238,36 @@ impl Maps {
 /// Maps a file of a process, to be read.
 fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
     let (file, len, guard) = open(process, place, false)?;
-    ReadMap::new(&file, len, guard).ok()
+    ReadMap::new(file, len, guard).ok()
 }
 
-/// Maps a file of a process, to be written to as well.
-pub(super) fn map_to_write(process: &LenderProcess, place: FilePlace) -> Option<Arc<Region>> {
-    let (file, len, guard) = open(process, place, true)?;
-    let mapping = Mapping::new(&file, len).ok()?;
-    let watch = watch(guard, mapping.address(), len).ok()?;
-    Some(mapping.into_region(watch))
+/// A file of a process that is mapped to be written to as well.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    /// Ends before the memory does.
+    watched: Watched,
+    pub(super) region: Arc<Region>,
+}
+
+impl Mapped {
+    /// Maps a file, if it can be.
+    pub(super) fn new(process: &LenderProcess, place: FilePlace) -> Option<Self> {
+        let (file, len, guard) = open(process, place, true)?;
+        let mapping = Mapping::new(&file, len).ok()?;
+        let watched = Watched::new(guard, file, mapping.address(), len).ok()?;
+        Some(Self { watched, region: mapping.into_region(()) })
+    }
+
+    /// Whether something was missing.
+    pub(super) fn is_torn(&self) -> bool {
+        self.watched.is_torn()
+    }
+
+    /// Whether `len` bytes at `at` are as they should be.
+    #[inline]
+    pub(super) fn is_true(&self, at: usize, len: usize) -> bool {
+        self.watched.is_true_until(at.saturating_add(len) as u64)
+    }
 }
 
 /// Opens a file of a process, if nobody can make it shorter, or with the guard that it needs
@@ -244,7 +279,6 @@ fn open(
 ) -> Option<(File, NonZeroUsize, Option<&'static dyn Guard>)> {
     let path = format!("/proc/{}/fd/{}", process.pid, place.fd);
     let file = File::options().read(true).write(writes).open(path).ok()?;
-    let stat = fstat(&file).ok()?;
     let seals =
         fcntl(&file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
     let guard = if seals.contains(SealFlag::F_SEAL_SHRINK) {
@@ -256,10 +290,10 @@ fn open(
         Some(process.guard?)
     };
     // The process may have closed it, or have gone, and others have the numbers.
-    if stat.st_ino != place.inode || !process.is_readable() {
+    if FileId::of(&file).ok()? != place.file || !process.is_readable() {
         return None;
     }
-    let len = usize::try_from(stat.st_size).ok().and_then(NonZeroUsize::new)?;
+    let len = usize::try_from(file.metadata().ok()?.len()).ok().and_then(NonZeroUsize::new)?;
     Some((file, len, guard))
 }
 
@@ -273,7 +307,7 @@ mod tests {
         let (one, two) = (files.alloc(10_000).unwrap(), files.alloc(5000).unwrap());
         let place = files.place(one.addr() + 100, 9900).expect("all of it is there");
         assert_eq!(place.offset, 100);
-        assert_ne!(Some(place.inode), files.place(two.addr(), 5000).map(|place| place.inode));
+        assert_ne!(Some(place.file), files.place(two.addr(), 5000).map(|place| place.file));
         assert_eq!(files.place(one.addr() + 100, 9901), None, "beyond its end");
         assert_eq!(files.place(8, 8), None);
         let at = one.addr();
@@ -306,8 +340,12 @@ mod tests {
             fetched.then_some(bytes)
         };
         assert_eq!(fetch(process, extent), Some(*b"here"));
-        let other = FilePlace { inode: place.inode + 1, ..place };
-        assert_eq!(fetch(process, Extent { file: Some(other), ..extent }), None);
+        let FileId { device, inode } = place.file;
+        let others = [(device + 1, inode), (device, inode + 1)];
+        for file in others.map(|(device, inode)| FileId { device, inode }) {
+            let other = FilePlace { file, ..place };
+            assert_eq!(fetch(process, Extent { file: Some(other), ..extent }), None);
+        }
         let beyond = FilePlace { offset: 9999, ..place };
         assert_eq!(fetch(process, Extent { file: Some(beyond), ..extent }), None);
         let stranger = LenderProcess { witness: (at, 78), ..process };

@@ -168,7 +168,7 @@ impl Lender for Member {
     fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> bool {
         let what = (Access::REMOTE_WRITE, is_awaited);
         self.go_through(way, va, len, what, |inside, is_open| match inside {
-            Inside::File(part) => part.region.write_from(part.at, len, source, 0).is_ok(),
+            Inside::File(part) => part.write(source),
             Inside::Process(process, at) => {
                 process.write(at, (len, source), &self.area(self.slot).aim, is_open)
             }
@@ -185,7 +185,7 @@ impl Lender for Member {
     ) -> bool {
         let what = (Access::REMOTE_READ, true);
         self.go_through(way, va, len, what, |inside, is_open| match inside {
-            Inside::File(_) => take(&inside),
+            Inside::File(part) => take(&inside) && part.is_true(),
             // One that was stopped meanwhile may have read what came to be there.
             Inside::Process(..) => take(&inside) && is_open(),
         })
