@@ -198,7 +198,7 @@ fn eight_processes_on_one_address() {
 }
 
 /// Everybody talks to everybody, and when one has had enough nobody is far behind. How far is up to
-/// the scheduler as well, but a process or a pair that starves would be behind by more than this.
+/// the scheduler as well, but a pair that starves would be behind by more than this.
 #[test]
 fn eight_processes_among_each_other() {
     const ALL: usize = 8;
@@ -235,7 +235,7 @@ fn eight_processes_among_each_other() {
         let totals: Vec<u64> = counts.iter().map(|counts| counts.iter().sum()).collect();
         let mean = totals.iter().sum::<u64>() / ALL as u64;
         eprintln!("{totals:?}");
-        assert!(totals.iter().all(|total| *total >= mean / 4), "{totals:?}");
+        assert!(totals.iter().all(|total| *total >= mean / 2), "{totals:?}");
         let pairs = || counts.iter().flatten();
         assert!(pairs().all(|n| *n >= mean / ALL as u64 / 10), "{counts:?}");
         all.into_iter().for_each(Process::finish);

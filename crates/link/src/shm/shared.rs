@@ -211,18 +211,18 @@ impl Maps {
 
     /// Maps what some memory is in, unless it is. False: it cannot be.
     fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
-        let Some(FilePlace { file, offset, .. }) = part.file else { return false };
-        match self.all.iter_mut().find(|(known, _)| *known == file) {
+        let Some(place) = part.file else { return false };
+        match self.all.iter_mut().find(|(file, _)| *file == place.file) {
             Some((_, map)) => {
                 // What was missing once may be so again, or may be there again.
-                let end = offset.saturating_add(part.len as u64);
+                let end = place.offset.saturating_add(part.len as u64);
                 map.take_if(|map| !map.is_true_until(end));
             }
             None => {
                 if self.all.len() == MAX_MAPS {
                     self.all.remove(0);
                 }
-                self.all.extend(part.file.map(|place| (file, map(process, place))));
+                self.all.push((place.file, map(process, place)));
             }
         }
         self.find(part).is_some()
