@@ -1,4 +1,4 @@
-//! Atomics of several adapters of one host at the same word: none is lost.
+//! Several adapters with one address, as processes of a host have.
 
 mod common;
 
@@ -6,7 +6,9 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 
 use common::{ALL, Host, connect};
-use feroce::{Iova, Mr, Qp, SendOp, SendWr, WcStatus};
+use feroce::{
+    AddrVec, Data, Gid, InlineBytes, Iova, Mr, Qkey, Qp, QpCap, Qpn, SendOp, SendWr, WcStatus,
+};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
@@ -32,7 +34,7 @@ fn add(from: &Host, qp: &mut Qp, target: &Mr) {
     }
 }
 
-/// Two responders have the word in common, each with two requesters. All have one address.
+/// Two responders have the word in common, each with two requesters: nothing is lost.
 #[test]
 fn atomics_of_two_adapters_at_one_word() {
     let file = File::from(memfd_create(c"in common", MFdFlags::MFD_CLOEXEC).expect("a file"));
@@ -58,4 +60,38 @@ fn atomics_of_two_adapters_at_one_word() {
     let mut word = [0; 8];
     targets[0].read_at(0, &mut word).expect("in bounds");
     assert_eq!(u64::from_ne_bytes(word), 4 * ROUNDS);
+}
+
+fn datagrams(host: &Host, qkey: Qkey) -> Qp {
+    let qp = host.pd.ud_qp(&host.cq, &host.cq, QpCap::new(16, 16)).create();
+    let mut qp = qp.expect("a queue pair");
+    qp.activate(qkey).expect("ready");
+    qp
+}
+
+/// Each hears the group, whoever has the socket, at the address of the sender as at another; one
+/// that is not in it does not.
+#[test]
+fn a_group_is_heard_by_everybody_at_an_address() {
+    let (a, others) = (Host::new(178, 1), [1, 1, 2, 2, 2].map(|number| Host::new(178, number)));
+    let (qkey, group) = (Qkey(0x1234), Gid::from_ipv4([239, 103, 1, 2]));
+    let mut ends = others.each_ref().map(|host| datagrams(host, qkey));
+    for (i, (host, qp)) in others.iter().zip(&mut ends).enumerate() {
+        qp.post_recv([host.mr.recv(2, 0..4096)]).expect("posted");
+        if i < 4 {
+            qp.attach_mcast(group).expect("attached");
+        }
+    }
+    let sgid_index = a.context.port().first_gid();
+    let path = AddrVec { dgid: group, sgid_index, ..AddrVec::default() };
+    let (ah, mut sender) = (a.pd.create_ah(path).expect("a way"), datagrams(&a, qkey));
+    let dest = ah.dest(Qpn::MULTICAST, qkey);
+    let inline = Data::Inline(InlineBytes::new(b"datagram"));
+    let wr = SendWr { dest, ..SendWr::new(4, SendOp::Send, inline) };
+    sender.post_send([wr]).expect("posted");
+    assert_eq!(a.wait().status, WcStatus::Success);
+    for host in &others[..4] {
+        assert_eq!((host.wait().wr_id, host.read(40, 8)), (2, b"datagram".to_vec()));
+    }
+    assert!(others[4].cq.poll_one().is_none(), "it is not in the group");
 }
