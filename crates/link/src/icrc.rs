@@ -2,11 +2,11 @@
 //!
 //! The ICRC covers the IPv4 identification, which a UDP socket can neither choose nor see. What
 //! saves us: an unconnected socket that forbids fragmentation sends identification 0, and the
-//! segments of an offloaded train carry 0, 1, 2 and so on. So the sender knows what the network
-//! will see. The receiver does not know where its kernel cut or merged what the sender sent; it
-//! guesses that the packets it got together have consecutive identifications. Where that is
-//! wrong, and with foreign senders, it uses that a CRC is linear: the one identification that
-//! makes the packet right, if there is one, can be computed.
+//! segments of an offloaded train carry 0, 1, 2 and so on; a connected one counts on from what it
+//! can learn (see `udp::lane`). So the sender knows what the network will see. The receiver does not know where its kernel cut or merged what the sender sent; it
+//! guesses that the packets it got together have consecutive identifications, and that those of a
+//! flow go on from where they were. Where that is wrong it uses that a CRC is linear: the one
+//! identification that makes the packet right, if there is one, can be computed.
 
 use std::io;
 use std::ops::Range;
@@ -121,18 +121,18 @@ impl Sealer {
         len + ICRC_LEN
     }
 
-    /// Writes a packet that leaves from `udp_sport`, and its ICRC for identification 0, and returns
-    /// the length.
+    /// Writes a packet that leaves from `udp_sport`, and its ICRC for identification `id`, and
+    /// returns the length.
     #[inline]
     pub(crate) fn emit_single(
         &mut self,
-        packet: Single<'_>,
-        udp_sport: u16,
+        packet: &mut Single<'_>,
+        (udp_sport, id): (u16, u16),
         out: &mut [u8],
     ) -> usize {
         let len = packet.len + ICRC_LEN;
         (packet.write)(&mut out[..packet.len]);
-        self.seal(packet.path, udp_sport, 0, &mut out[..len]);
+        self.seal(packet.path, udp_sport, id, &mut out[..len]);
         len
     }
 
@@ -203,6 +203,43 @@ pub(crate) struct Ids {
     base: u16,
 }
 
+/// Flows whose identifications do not begin at zero each time, and what they go on with.
+#[derive(Debug)]
+struct Counting {
+    /// Source address and port, and the next identification. Flows share the places.
+    flows: Vec<(Gid, u16, Ids)>,
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Self { flows: vec![(Gid::default(), 0, Ids::default()); 256] }
+    }
+}
+
+impl Counting {
+    #[inline]
+    fn place(src: Gid, udp_sport: u16) -> usize {
+        let [.., host] = src.0;
+        usize::from(udp_sport.to_be_bytes()[1] ^ host)
+    }
+
+    /// What the next packets of a flow are likely to have.
+    #[inline]
+    fn next(&self, src: Gid, udp_sport: u16) -> Ids {
+        match &self.flows[Self::place(src, udp_sport)] {
+            (known, port, ids) if *known == src && *port == udp_sport => *ids,
+            _ => Ids::default(),
+        }
+    }
+
+    /// A packet of the flow had `id`.
+    #[inline]
+    fn note(&mut self, src: Gid, udp_sport: u16, id: u16) {
+        let next = Ids { base: id.wrapping_add(1) };
+        self.flows[Self::place(src, udp_sport)] = (src, udp_sport, next);
+    }
+}
+
 impl Ids {
     /// The identification that makes the ICRC of packet `index` right; without IPv4, zero if it
     /// is right.
@@ -243,8 +280,9 @@ pub enum IcrcPolicy {
     /// passes.
     #[default]
     AnyId,
-    /// Only what a feroce sender can have used, which is below 64: one damaged packet in 67
-    /// million passes.
+    /// Only what a feroce sender can have used, which is below 64, or the one after that of the
+    /// last packet of its flow: one damaged packet in 66 million passes. The first packet of a
+    /// flow that counts on from anywhere does not.
     Strict,
 }
 
@@ -271,11 +309,12 @@ pub(crate) struct Checker {
     /// Packets dropped.
     bad: u64,
     prefixes: Prefixes,
+    counting: Counting,
 }
 
 impl Checker {
     pub(crate) fn new(policy: IcrcPolicy) -> Self {
-        Self { policy, bad: 0, prefixes: Prefixes::default() }
+        Self { policy, bad: 0, prefixes: Prefixes::default(), counting: Counting::default() }
     }
 
     /// What it did so far.
@@ -290,7 +329,8 @@ impl Checker {
         let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
         let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
         let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
-        let mut ids = Ids::default();
+        let next = self.counting.next(src, udp_sport);
+        let (mut ids, mut last) = (next, None);
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
@@ -298,10 +338,12 @@ impl Checker {
                 if !is_ipv4 {
                     return prefix.verify(transport, *icrc);
                 }
-                match (ids.find(&prefix, transport, *icrc, i as u16), policy) {
-                    (Some(id), IcrcPolicy::Strict) => id < MAX_TRAIN_PACKETS,
-                    (found, _) => found.is_some(),
+                let Some(id) = ids.find(&prefix, transport, *icrc, i as u16) else { return false };
+                let goes_on = id == next.base.wrapping_add(i as u16) && next.base != 0;
+                if goes_on || id >= MAX_TRAIN_PACKETS {
+                    last = Some(id);
                 }
+                goes_on || id < MAX_TRAIN_PACKETS || policy == IcrcPolicy::AnyId
             });
             if !is_good {
                 self.bad += 1;
@@ -313,6 +355,9 @@ impl Checker {
                 continue;
             }
             good.end += packet.len();
+        }
+        if let Some(id) = last {
+            self.counting.note(src, udp_sport, id);
         }
         match good.len() {
             0 => {}

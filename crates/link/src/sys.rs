@@ -93,6 +93,16 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Er
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
+/// Sends a datagram to whom the socket is connected to, if there is room for it.
+#[inline]
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
+    let (at, len, flags) = (bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT);
+    // SAFETY: the pointer leads to as many bytes as is said, which the kernel only reads; there is
+    // no address.
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, 0, 0) };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
 
 /// What a datagram is received into.

@@ -6,6 +6,7 @@
 //! in merged; where the kernel refuses, the link falls back to one packet per call for good and
 //! says so once.
 
+mod lane;
 mod merge;
 mod rx;
 mod socket;
@@ -24,6 +25,7 @@ use socket2::Socket;
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
+use lane::Lanes;
 use merge::Merging;
 use watch::{Hot, Watch};
 
@@ -134,6 +136,7 @@ pub struct UdpLink {
     hot: Option<Hot>,
     watch: Watch,
     merging: Merging,
+    lanes: Lanes,
     /// A sending socket waits for room.
     is_full: bool,
     /// How often in a row only the hot socket was asked.
@@ -156,6 +159,7 @@ impl UdpLink {
             hot: None,
             watch: Watch::new(&epoll)?,
             merging: Merging::default(),
+            lanes: Lanes::default(),
             gso: config.gso,
             config,
             ports: Vec::new(),
@@ -287,6 +291,7 @@ impl Link for UdpLink {
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.cool();
+        self.lanes.close();
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
             forget(&self.epoll, flows.chain(&port.rx));

@@ -34,6 +34,21 @@ pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Resul
 
 /// A sending socket on a port that nobody has; `flow` says where to begin looking.
 fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<Flow> {
+    let socket = open_sender(config, addr, scope)?;
+    let start = u16::try_from(flow * 97 % 0x4000).unwrap_or(0);
+    for step in 0..0x4000_u16 {
+        let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
+        match socket.bind(&socket_addr(addr, port, scope).into()) {
+            Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
+}
+
+/// A socket to send with from an address, still without a port.
+pub(super) fn open_sender(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
     let socket = open(config, addr)?;
     let hops = u32::from(DEFAULT_HOP_LIMIT);
     if let Some(v4) = addr.as_ipv4() {
@@ -49,16 +64,7 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
     }
     // It never receives what we want: RoCEv2 comes to port 4791.
     let _ = socket.set_recv_buffer_size(2048);
-    let start = u16::try_from(flow * 97 % 0x4000).unwrap_or(0);
-    for step in 0..0x4000_u16 {
-        let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
-        match socket.bind(&socket_addr(addr, port, scope).into()) {
-            Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
+    Ok(socket)
 }
 
 /// A socket that receives a multicast group on interface `scope`, or that of `local`.

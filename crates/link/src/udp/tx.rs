@@ -33,6 +33,7 @@ enum Outcome {
 impl UdpLink {
     /// Sends trains in order until the socket of one is full, and returns how many it took.
     pub(super) fn send_trains(&mut self, trains: &[Train]) -> io::Result<usize> {
+        self.lanes.sent_train();
         let mut taken = 0;
         while let Some(first) = trains.get(taken) {
             let together = if self.gso { run_of_packets(&trains[taken..]) } else { 1 };
@@ -89,17 +90,22 @@ impl UdpLink {
     /// Sends a packet by itself. False: it was not sent, and goes in a train, where it is known
     /// what to do about that.
     #[inline]
-    pub(super) fn send_packet(&mut self, packet: Single<'_>) -> bool {
+    pub(super) fn send_packet(&mut self, mut packet: Single<'_>) -> bool {
+        let is_sent = self.send_by_lane(&mut packet) || self.send_from_flow(&mut packet);
+        self.counters.tx_trains += u64::from(is_sent);
+        self.counters.tx_packets += u64::from(is_sent);
+        is_sent
+    }
+
+    /// The same, from the socket of its flow.
+    fn send_from_flow(&mut self, packet: &mut Single<'_>) -> bool {
         let Some((dest, port, flow)) = self.destination(packet.path) else { return false };
         if packet.len + ICRC_LEN > self.tx_buf.len() {
             return false;
         }
         let sport = self.ports[port].tx[flow].port;
-        let len = self.sealer.emit_single(packet, sport, &mut self.tx_buf);
-        let is_sent = matches!(dest.send(&self.tx_buf[..len], None), Outcome::Done);
-        self.counters.tx_trains += u64::from(is_sent);
-        self.counters.tx_packets += u64::from(is_sent);
-        is_sent
+        let len = self.sealer.emit_single(packet, (sport, 0), &mut self.tx_buf);
+        matches!(dest.send(&self.tx_buf[..len], None), Outcome::Done)
     }
 
     /// The way to the end of a path, with the port and the socket that packets leave from.

@@ -1,0 +1,189 @@
+//! A socket for the one peer that short packets go to.
+//!
+//! For a packet that leaves from a connected socket, the kernel need not look for the way: between
+//! two ends of one machine that is a tenth of the latency of a short message. But its
+//! identification is not zero. It counts up from a number that the kernel chose when the socket was
+//! connected, and the ICRC covers it. The kernel tells whoever asks when a packet has left, and
+//! shows the packet, headers and all: a datagram without content is sent first to learn the number,
+//! and another to see that it counts. Now and then it is looked at again.
+//!
+//! Only packets that go by themselves take the lane, so that the number is always known; and only
+//! while there is little else, so that those of other sockets are not overtaken. Whatever goes
+//! wrong closes it, and they go from the socket that is not connected, as before.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use feroce_train::{Path, Single};
+use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
+use nix::sys::socket::{MsgFlags, recv};
+use socket2::Socket;
+
+use super::{DEFAULT_HOP_LIMIT, UdpConfig, UdpLink, socket, socket_addr};
+use crate::icrc::ICRC_LEN;
+use crate::sys::{send, set_int};
+
+/// How many packets by themselves on one path it takes.
+const ALONE: u32 = 64;
+/// How many of those one train counts. The acknowledgement behind one message of a ping-pong in
+/// sixteen, or more, should change nothing.
+const COMPANY: u32 = 8;
+/// After how many packets the identification is looked at again.
+const LOOK_AFTER: u32 = 1 << 16;
+
+/// Who gets a lane.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    /// Where packets go by themselves.
+    path: Path,
+    /// How much speaks for a lane to there, up to [`ALONE`].
+    alone: u32,
+    lane: Option<Lane>,
+    /// There cannot be one here.
+    is_impossible: bool,
+}
+
+impl Lanes {
+    /// A train was sent.
+    #[inline]
+    pub(super) fn sent_train(&mut self) {
+        self.alone = self.alone.saturating_sub(COMPANY);
+        if self.alone == 0 && self.lane.is_some() {
+            self.close();
+        }
+    }
+
+    /// Whatever goes anywhere goes from the socket of its flow.
+    #[cold]
+    pub(super) fn close(&mut self) {
+        (self.alone, self.lane) = (0, None);
+    }
+}
+
+/// A connected socket.
+#[derive(Debug)]
+struct Lane {
+    path: Path,
+    socket: Socket,
+    sport: u16,
+    /// The identification of the next packet, and how far the one after is from it.
+    next: u16,
+    step: u16,
+    /// How many packets go before it is looked at again.
+    left: u32,
+}
+
+impl Lane {
+    /// From `from`, which is not connected, to the end of a path.
+    fn new(config: &UdpConfig, path: Path, from: &Socket, sport: u16) -> io::Result<Self> {
+        let scope = config.interface.as_ref().map_or(0, |(_, index)| *index);
+        let socket = socket::open_sender(config, path.src, scope)?;
+        // Nobody else gets the port: that needs leave from both sockets that have it already.
+        from.set_reuse_address(true)?;
+        socket.set_reuse_address(true)?;
+        let bound = socket.bind(&socket_addr(path.src, sport, scope).into());
+        from.set_reuse_address(false)?;
+        socket.set_reuse_address(false)?;
+        bound?;
+        socket.connect(&socket_addr(path.dst, ROCE_UDP_PORT, scope).into())?;
+        let mut lane = Self { path, socket, sport, next: 0, step: 0, left: LOOK_AFTER };
+        if path.dst.as_ipv4().is_some() {
+            let first = lane.learn()?;
+            lane.step = lane.learn()?.wrapping_sub(first);
+            lane.next = first.wrapping_add(2 * lane.step);
+        }
+        match lane.step {
+            0 | 1 => Ok(lane),
+            _ => Err(io::Error::other("the identifications of packets do not count up")),
+        }
+    }
+
+    /// Whether it is known what identification the next packet has.
+    #[inline]
+    fn is_known(&mut self) -> bool {
+        self.left = self.left.wrapping_sub(1);
+        self.left < LOOK_AFTER || self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
+        let expected = self.next;
+        (self.next, self.left) = (expected.wrapping_add(self.step), LOOK_AFTER);
+        self.path.dst.as_ipv4().is_none() || self.learn().is_ok_and(|id| id == expected)
+    }
+
+    /// Sends a packet that was sealed for the identification `next`.
+    #[inline]
+    fn send(&mut self, packet: &[u8]) -> bool {
+        self.next = self.next.wrapping_add(self.step);
+        send(self.socket.as_raw_fd(), packet).is_ok()
+    }
+
+    /// Sends a datagram without content, and says what identification it had.
+    fn learn(&self) -> io::Result<u16> {
+        let ask = |flags: u32| {
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
+            set_int(&self.socket, level, name, flags as i32)
+        };
+        ask(libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE)?;
+        let sent = self.socket.send(&[]);
+        ask(0)?;
+        sent?;
+        let mut packet = [0; 256];
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let len = recv(self.socket.as_raw_fd(), &mut packet, flags)?;
+        // Whatever comes before them, it ends with these headers.
+        let headers = packet[..len].last_chunk::<{ Ipv4::MIN_LEN + Udp::LEN }>();
+        match headers.map(|headers| Ipv4::parse(headers)) {
+            Some(Ok((ip, _))) if Gid::from_ipv4(ip.dst) == self.path.dst => Ok(ip.id),
+            _ => Err(io::Error::other("the kernel shows another packet than it sent")),
+        }
+    }
+}
+
+impl UdpLink {
+    /// Sends a packet by itself if its path has a lane, or has deserved one.
+    #[inline]
+    pub(super) fn send_by_lane(&mut self, packet: &mut Single<'_>) -> bool {
+        if self.lanes.path != *packet.path {
+            self.lanes.close();
+            self.lanes.path = *packet.path;
+        }
+        self.lanes.alone = (self.lanes.alone + 1).min(ALONE);
+        if self.lanes.lane.is_none() && self.lanes.alone == ALONE {
+            self.open_lane();
+        }
+        let Some(lane) = &mut self.lanes.lane else { return false };
+        if packet.len + ICRC_LEN > self.tx_buf.len() {
+            return false;
+        }
+        let is_sent = lane.is_known() && {
+            let sealed = (lane.sport, lane.next);
+            let len = self.sealer.emit_single(packet, sealed, &mut self.tx_buf);
+            lane.send(&self.tx_buf[..len])
+        };
+        if !is_sent {
+            self.lanes.close();
+        }
+        is_sent
+    }
+
+    #[cold]
+    fn open_lane(&mut self) {
+        self.lanes.close();
+        let path = self.lanes.path;
+        let is_plain = path.traffic_class & !3 == 0
+            && matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT)
+            && !path.dst.is_multicast();
+        let flow = self.flow_of(&path).filter(|_| is_plain && !self.lanes.is_impossible);
+        let Some((port, flow)) = flow else { return };
+        let flow = &self.ports[port].tx[flow];
+        match Lane::new(&self.config, path, &flow.socket, flow.port) {
+            Ok(lane) => self.lanes.lane = Some(lane),
+            Err(e) => {
+                tracing::debug!("no connected socket to {}: {e}", path.dst);
+                self.lanes.is_impossible = true;
+            }
+        }
+    }
+}
