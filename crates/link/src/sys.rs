@@ -21,15 +21,6 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A datagram that was received.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    /// Its length.
-    pub(crate) len: usize,
-    /// Whom it came from: address and port.
-    pub(crate) from: Option<(Gid, u16)>,
-}
-
 /// A socket address, as the kernel reads and writes it: long enough for IPv6.
 #[derive(Debug)]
 #[repr(C, align(8))]
@@ -110,6 +101,7 @@ const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have o
 pub(crate) struct Inbox {
     pub(crate) bytes: Vec<u8>,
     from: RawAddress,
+    from_len: libc::socklen_t,
     /// For control messages, aligned as they are.
     control: [u64; 16],
 }
@@ -117,7 +109,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// For datagrams of at most `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        Self { bytes: vec![0; len], from: RawAddress::UNKNOWN, control: [0; 16] }
+        Self { bytes: vec![0; len], from: RawAddress::UNKNOWN, from_len: 0, control: [0; 16] }
     }
 
     /// Receives a datagram, if there is one, and tells `hear` what control messages say: level,
@@ -127,14 +119,17 @@ impl Inbox {
     pub(crate) fn receive(
         &mut self,
         fd: RawFd,
+        asks_from: bool,
         mut hear: impl FnMut(i32, i32, i32),
-    ) -> Result<Arrival, Errno> {
-        let Self { bytes, from, control } = self;
+    ) -> Result<usize, Errno> {
+        let Self { bytes, from, control, .. } = self;
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: a message header of zeros is a valid one.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_name = from.0.as_mut_ptr().cast();
-        header.msg_namelen = size_of_val(from) as _;
+        if asks_from {
+            header.msg_name = from.0.as_mut_ptr().cast();
+            header.msg_namelen = size_of_val(from) as _;
+        }
         header.msg_iov = &raw mut iov;
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
@@ -156,7 +151,14 @@ impl Inbox {
             hear(number(&what), number(&what[4..]), value);
             rest = rest.get((len as usize).div_ceil(size_of::<u64>()).max(1)..).unwrap_or(&[]);
         }
-        Ok(Arrival { len, from: from.read(header.msg_namelen) })
+        self.from_len = header.msg_namelen;
+        Ok(len)
+    }
+
+    /// Whom the last datagram was from, address and port, if that was asked for.
+    #[inline]
+    pub(crate) fn from(&self) -> Option<(Gid, u16)> {
+        self.from.read(self.from_len)
     }
 }
 

@@ -69,7 +69,7 @@ impl<'a> Player<'a> {
         }
         let signaled = (self.posted + 1).is_multiple_of(self.every);
         let wr = self.end.request(0, 0, self.size, signaled);
-        self.end.qps[0].post_send([wr]).context("cannot post")?;
+        self.end.qps[0].post_one(wr).context("cannot post")?;
         self.posted += 1;
         self.outstanding += 1;
         self.replenish()?;

@@ -93,6 +93,22 @@ impl Sender {
         }
     }
 
+    /// Posts one request. Where there is but one, this is a little faster than [`Sender::post`].
+    #[inline]
+    pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
+        match &mut self.side {
+            SendSide::Soft(soft) => {
+                soft.begin(wr)?;
+                soft.submit();
+                Ok(())
+            }
+            SendSide::Hard(hard) => {
+                hard.stage(wr)?;
+                hard.submit()
+            }
+        }
+    }
+
     /// Puts one request into the queue; nothing happens until [`Sender::submit`].
     #[inline]
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {

@@ -255,6 +255,12 @@ impl Qp {
         self.sender.post(wrs)
     }
 
+    /// Posts one send. Where there is but one, this is a little faster than [`Qp::post_send`].
+    #[inline]
+    pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.sender.post_one(wr)
+    }
+
     /// Posts receives, in order, until one is refused.
     #[doc(alias = "ibv_post_recv")]
     #[inline]

@@ -56,6 +56,9 @@ const WIRE_MOST_NS: u64 = 40_000;
 /// The wire is asked each time again when so many calls in a row found nothing in the rings.
 const QUIET: u32 = 64;
 
+/// How often in a row only the wire is asked, while nobody else is there.
+const ALONE_MOST: u32 = 16;
+
 /// How often whoever polls looks at the rings before it is told of nothing.
 const LOOKS: u32 = 12;
 
@@ -100,6 +103,8 @@ pub struct HostLink {
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
     quiet: u32,
+    /// How many calls in a row only asked the wire, since nobody else is there.
+    alone: u32,
     /// What came last came through a door.
     is_written_to: bool,
     /// When the wire is asked again, whatever comes through the rings.
@@ -136,6 +141,7 @@ impl HostLink {
             near: None,
             local: VecDeque::new(),
             quiet: QUIET,
+            alone: 0,
             is_written_to: false,
             next_wire: Instant::ZERO,
             wire_pause: WIRE_NS,
@@ -269,7 +275,14 @@ impl HostLink {
     fn sync(&mut self) {
         if self.peers.sync() {
             self.next_look = Instant::ZERO;
+            self.note_sharing();
         }
+    }
+
+    /// Tells the sockets whether they are for others, too.
+    fn note_sharing(&mut self) {
+        let is_shared = self.udp.addresses().any(|address| self.peers.shares(address));
+        self.udp.set_shared(is_shared);
     }
 
     /// What nobody tells us: who has gone, and whether there is a place to take.
@@ -285,6 +298,38 @@ impl HostLink {
         let all_taken = self.places.take(&mut self.udp, &self.member, &mut self.peers);
         self.in_hurry = self.peers.bury_suspects() || !all_taken;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
+    }
+
+    /// Whether nobody else is there as far as is known, for a few calls in a row.
+    #[inline]
+    fn is_alone(&mut self) -> bool {
+        let is_alone = self.quiet >= QUIET
+            && self.alone < ALONE_MOST
+            && self.peers.is_alone()
+            && self.local.is_empty()
+            && self.udp.is_watching();
+        self.alone = if is_alone { self.alone + 1 } else { 0 };
+        is_alone
+    }
+
+    /// Takes at most `budget` trains from the wire.
+    #[inline]
+    fn receive_from_wire(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        let (peers, counters) = (&mut self.peers, &mut self.counters);
+        let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
+        let received = match &mut self.checker {
+            Some(checker) => {
+                self.udp.receive(now, budget, &mut |train| checker.pass(train, &mut pass))
+            }
+            None => self.udp.receive(now, budget, &mut pass),
+        };
+        self.peers.flush();
+        received
     }
 
     /// Whether to ask the wire this time.
@@ -415,6 +460,9 @@ impl Link for HostLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
+        if self.is_alone() && now < self.next_look {
+            return self.receive_from_wire(now, budget, sink);
+        }
         self.sync();
         if now >= self.next_look {
             self.look(now);
@@ -447,16 +495,7 @@ impl Link for HostLink {
         let is_quiet = taken == 0 && !has_let_pass;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         if is_turn_of_wire && taken < budget {
-            let (peers, counters) = (&mut self.peers, &mut self.counters);
-            let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
-            let received = match &mut self.checker {
-                Some(checker) => self.udp.receive(now, budget - taken, &mut |train| {
-                    checker.pass(train, &mut pass);
-                }),
-                None => self.udp.receive(now, budget - taken, &mut pass),
-            };
-            self.peers.flush();
-            let received = received?;
+            let received = self.receive_from_wire(now, budget - taken, sink)?;
             let longer = (2 * self.wire_pause).min(WIRE_MOST_NS);
             self.wire_pause = if received > 0 { WIRE_NS } else { longer };
             taken += received;
@@ -522,7 +561,9 @@ impl Link for HostLink {
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.sync();
         self.near = None;
-        self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
+        let set = self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers);
+        self.note_sharing();
+        set
     }
 
     fn join(&mut self, group: Gid) -> io::Result<()> {

@@ -14,17 +14,18 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use feroce_train::{Path, Single};
+use feroce_train::{Framing, Path, Single};
+use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
 
 use super::{DEFAULT_HOP_LIMIT, UdpConfig, UdpLink, socket, socket_addr};
-use crate::icrc::ICRC_LEN;
+use crate::icrc::{ICRC_LEN, emit_single, seal_prefix};
 use crate::sys::{send, set_int};
 
 /// How many packets by themselves on one path it takes.
-const ALONE: u32 = 64;
+const ALONE: u32 = 256;
 /// How many of those one train counts. The acknowledgement behind one message of a ping-pong in
 /// sixteen, or more, should change nothing.
 const COMPANY: u32 = 8;
@@ -66,6 +67,8 @@ struct Lane {
     path: Path,
     socket: Socket,
     sport: u16,
+    /// Length of the last packet, and what its ICRC began with.
+    prefix: (usize, IcrcPrefix),
     /// The identification of the next packet, and how far the one after is from it.
     next: u16,
     step: u16,
@@ -78,15 +81,10 @@ impl Lane {
     fn new(config: &UdpConfig, path: Path, from: &Socket, sport: u16) -> io::Result<Self> {
         let scope = config.interface.as_ref().map_or(0, |(_, index)| *index);
         let socket = socket::open_sender(config, path.src, scope)?;
-        // Nobody else gets the port: that needs leave from both sockets that have it already.
-        from.set_reuse_address(true)?;
-        socket.set_reuse_address(true)?;
-        let bound = socket.bind(&socket_addr(path.src, sport, scope).into());
-        from.set_reuse_address(false)?;
-        socket.set_reuse_address(false)?;
-        bound?;
+        socket::bind_beside(&socket, from)?;
         socket.connect(&socket_addr(path.dst, ROCE_UDP_PORT, scope).into())?;
-        let mut lane = Self { path, socket, sport, next: 0, step: 0, left: LOOK_AFTER };
+        let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, sport, 0));
+        let mut lane = Self { path, socket, sport, prefix, next: 0, step: 0, left: LOOK_AFTER };
         if path.dst.as_ipv4().is_some() {
             let first = lane.learn()?;
             lane.step = lane.learn()?.wrapping_sub(first);
@@ -157,9 +155,13 @@ impl UdpLink {
         if packet.len + ICRC_LEN > self.tx_buf.len() {
             return false;
         }
+        if lane.prefix.0 != packet.len {
+            let prefix = self.sealer.prefix(packet.path, lane.sport, packet.len);
+            lane.prefix = (packet.len, prefix);
+        }
         let is_sent = lane.is_known() && {
-            let sealed = (lane.sport, lane.next);
-            let len = self.sealer.emit_single(packet, sealed, &mut self.tx_buf);
+            let prefix = lane.prefix.1.with_ipv4_id(lane.next);
+            let len = emit_single(packet, prefix, &mut self.tx_buf);
             lane.send(&self.tx_buf[..len])
         };
         if !is_sent {
@@ -179,7 +181,10 @@ impl UdpLink {
         let Some((port, flow)) = flow else { return };
         let flow = &self.ports[port].tx[flow];
         match Lane::new(&self.config, path, &flow.socket, flow.port) {
-            Ok(lane) => self.lanes.lane = Some(lane),
+            Ok(lane) => {
+                self.lanes.lane = Some(lane);
+                self.counters.tx_lanes += 1;
+            }
             Err(e) => {
                 tracing::debug!("no connected socket to {}: {e}", path.dst);
                 self.lanes.is_impossible = true;

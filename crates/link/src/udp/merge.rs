@@ -31,14 +31,16 @@ pub(super) struct Merging {
 }
 
 impl Merging {
-    /// A datagram has come.
+    /// A datagram has come. Says whether it came by itself.
     #[inline]
-    pub(super) fn arrived(&mut self, is_merged: bool) {
-        self.alone = match is_merged || self.is_behind {
-            true => self.alone.saturating_sub(COMPANY),
-            false => (self.alone + 1).min(ALONE),
+    pub(super) fn arrived(&mut self, is_merged: bool) -> bool {
+        let is_alone = !is_merged && !self.is_behind;
+        self.alone = match is_alone {
+            true => (self.alone + 1).min(ALONE),
+            false => self.alone.saturating_sub(COMPANY),
         };
         self.is_behind = true;
+        is_alone
     }
 
     /// There was none.
@@ -62,7 +64,9 @@ impl UdpLink {
 
     #[cold]
     fn take_apart(&mut self) {
-        let Some((socket, _)) = self.hot.and_then(|hot| self.receiving(hot.fd)) else { return };
+        let Some((socket, _)) = self.hot.and_then(|hot| self.receiving(hot.source.fd)) else {
+            return;
+        };
         // Who has lent it to us would not know.
         let is_lent = self.ports.iter().any(|port| port.is_lent && port.has(socket.as_raw_fd()));
         if self.config.gro && !is_lent && setsockopt(socket, UdpGroSegment, &false).is_ok() {

@@ -1,11 +1,13 @@
 //! RoCEv2 over UDP sockets, without privilege.
 //!
 //! One socket per address receives on port 4791; a few more send, each from a port of its own, so
-//! that flows spread over equal-cost paths. Sockets are never connected and never fragment: the
-//! ICRC depends on it (see `icrc`). Trains go out in one call with segmentation offload and come
+//! that flows spread over equal-cost paths. They are not connected and never fragment: the ICRC
+//! depends on it (see `icrc`). Whoever exchanges short messages with one peer gets sockets that are
+//! connected to it besides (`lane` and `gate`). Trains go out in one call with segmentation offload and come
 //! in merged; where the kernel refuses, the link falls back to one packet per call for good and
 //! says so once.
 
+mod gate;
 mod lane;
 mod merge;
 mod rx;
@@ -25,6 +27,7 @@ use socket2::Socket;
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
+use gate::Gates;
 use lane::Lanes;
 use merge::Merging;
 use watch::{Hot, Watch};
@@ -88,6 +91,9 @@ struct Counters {
     rx_foreign: u64,
     /// Multicasts of our own that came back: the engine has had its copy.
     rx_own: u64,
+    /// Connected sockets that were made to send, and to receive.
+    tx_lanes: u64,
+    rx_gates: u64,
 }
 
 /// An address of the port, with its sockets.
@@ -137,6 +143,7 @@ pub struct UdpLink {
     watch: Watch,
     merging: Merging,
     lanes: Lanes,
+    gates: Gates,
     /// A sending socket waits for room.
     is_full: bool,
     /// How often in a row only the hot socket was asked.
@@ -160,6 +167,7 @@ impl UdpLink {
             watch: Watch::new(&epoll)?,
             merging: Merging::default(),
             lanes: Lanes::default(),
+            gates: Gates::default(),
             gso: config.gso,
             config,
             ports: Vec::new(),
@@ -191,6 +199,11 @@ impl UdpLink {
             self.cool();
         }
         Ok(())
+    }
+
+    /// The addresses of the port.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Gid> {
+        self.ports.iter().map(|port| port.addr)
     }
 
     /// The socket that receives at an address.
@@ -231,7 +244,8 @@ impl UdpLink {
 
     /// How many sockets receive.
     fn receivers(&self) -> usize {
-        self.groups.len() + self.ports.iter().filter(|p| p.rx.is_some()).count()
+        let ports = self.ports.iter().filter(|p| p.rx.is_some()).count();
+        ports + self.groups.len() + usize::from(self.gates.gate.is_some())
     }
 
     /// Whether a packet was sent by this link.
@@ -347,6 +361,8 @@ impl Link for UdpLink {
             ("udp_rx_errors", c.rx_errors),
             ("udp_rx_foreign", c.rx_foreign),
             ("udp_rx_own", c.rx_own),
+            ("udp_tx_lanes", c.tx_lanes),
+            ("udp_rx_gates", c.rx_gates),
         ]
     }
 }

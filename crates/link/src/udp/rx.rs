@@ -3,23 +3,25 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use feroce_train::{Ecn, Framing, RxMeta, RxTrain};
-use feroce_wire::Gid;
+use feroce_train::{Ecn, RxTrain};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::UdpLink;
+use super::watch::Source;
 
 /// How often in a row only the socket that had something last is asked, while there are others.
 /// Whoever polls mostly waits for an answer from where the last one came from.
 const MAX_STREAK: u32 = 16;
+
+/// How often whoever has a gate looks before it is told of nothing.
+const LOOKS: u32 = 3;
 
 /// One datagram, or several that the kernel merged.
 struct Datagram {
     len: usize,
     /// Length of each but the last, if merged.
     segment: Option<usize>,
-    from: Option<(Gid, u16)>,
     traffic_class: u8,
     hop_limit: u8,
 }
@@ -30,12 +32,24 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let hot = self.hot.filter(|hot| hot.is_only || self.streak < MAX_STREAK);
-        if let Some(hot) = hot.filter(|_| !self.is_full) {
+        if let Some(hot) = self.hot
+            && (hot.is_only || self.streak < MAX_STREAK)
+            && !self.is_full
+        {
             self.count_look();
-            let taken = self.receive_from(hot.fd, hot.dst, budget, sink)?;
+            let mut taken = self.receive_from(&hot.source, budget, sink)?;
+            // Whoever waits for one peer alone waits here rather than come back: that takes as long
+            // as half a look.
+            let mut looks = if hot.source.is_connected { LOOKS } else { 1 };
+            while taken == 0 && looks > 1 {
+                taken = self.receive_from(&hot.source, budget, sink)?;
+                looks -= 1;
+            }
             self.streak = self.streak.saturating_add(1);
             self.adapt_merging();
+            if self.gates.is_due() {
+                return Ok(taken + self.change_gate(sink)?);
+            }
             return Ok(taken);
         }
         self.ask_all(budget, sink)
@@ -59,7 +73,8 @@ impl UdpLink {
                 self.has_room(fd);
             }
             let Some((_, dst)) = self.receiving(fd) else { continue };
-            let n = self.receive_from(fd, dst, budget - taken.min(budget), sink)?;
+            let source = Source::open(fd, dst);
+            let n = self.receive_from(&source, budget - taken.min(budget), sink)?;
             if n > 0 {
                 self.heat(fd);
             }
@@ -67,7 +82,8 @@ impl UdpLink {
         }
         let aside = self.watch.aside.and_then(|fd| Some((fd, self.receiving(fd)?.1)));
         if let Some((fd, dst)) = aside {
-            taken += self.receive_from(fd, dst, budget - taken.min(budget), sink)?;
+            let source = Source::open(fd, dst);
+            taken += self.receive_from(&source, budget - taken.min(budget), sink)?;
         }
         if self.hot.is_none() && self.receivers() == 1 {
             let mut sockets = self.ports.iter().filter_map(|p| p.rx.as_ref());
@@ -87,16 +103,15 @@ impl UdpLink {
         self.is_full = self.ports.iter().any(|p| p.tx.iter().any(|flow| flow.waits));
     }
 
-    /// Takes at most `budget` trains from the socket that stands for an address.
-    fn receive_from(
+    /// Takes at most `budget` trains from a socket.
+    pub(super) fn receive_from(
         &mut self,
-        fd: RawFd,
-        dst: Gid,
+        source: &Source,
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
         for taken in 0..budget {
-            let datagram = match self.receive_one(fd) {
+            let datagram = match self.receive_one(source) {
                 Ok(datagram) => datagram,
                 Err(Errno::EAGAIN | Errno::EINTR) => {
                     self.merging.nothing();
@@ -109,25 +124,26 @@ impl UdpLink {
                     continue;
                 }
             };
-            self.merging.arrived(datagram.segment.is_some());
-            let Some((src, udp_sport)) = datagram.from else {
-                self.counters.rx_foreign += 1;
-                continue;
-            };
-            if dst.is_multicast() && self.is_own(src, udp_sport) {
-                self.counters.rx_own += 1;
-                continue;
+            let is_alone = self.merging.arrived(datagram.segment.is_some());
+            let mut meta = source.meta;
+            if source.is_connected {
+                self.gates.count(is_alone);
+            } else {
+                let Some(from) = self.inbox.from() else {
+                    self.counters.rx_foreign += 1;
+                    continue;
+                };
+                if meta.dst.is_multicast() && self.is_own(from.0, from.1) {
+                    self.counters.rx_own += 1;
+                    continue;
+                }
+                self.gates.arrived(&from, is_alone);
+                (meta.src, meta.udp_sport) = from;
             }
             self.counters.rx_trains += 1;
-            let meta = RxMeta {
-                src,
-                dst,
-                udp_sport,
-                traffic_class: datagram.traffic_class & !3,
-                hop_limit: datagram.hop_limit,
-                ecn: Ecn::from_bits(datagram.traffic_class),
-                framing: Framing::RoceV2,
-            };
+            meta.traffic_class = datagram.traffic_class & !3;
+            meta.hop_limit = datagram.hop_limit;
+            meta.ecn = Ecn::from_bits(datagram.traffic_class);
             let bytes = &self.inbox.bytes[..datagram.len];
             let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
             sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
@@ -136,9 +152,9 @@ impl UdpLink {
     }
 
     #[inline]
-    fn receive_one(&mut self, fd: RawFd) -> Result<Datagram, Errno> {
+    fn receive_one(&mut self, source: &Source) -> Result<Datagram, Errno> {
         let (mut segment, mut traffic_class, mut hop_limit) = (None, 0, 0);
-        let arrival = self.inbox.receive(fd, |level, kind, number| match (level, kind) {
+        let hear = |level, kind, number| match (level, kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => segment = usize::try_from(number).ok(),
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 traffic_class = number as u8;
@@ -147,7 +163,8 @@ impl UdpLink {
                 hop_limit = number as u8;
             }
             _ => {}
-        })?;
-        Ok(Datagram { len: arrival.len, segment, from: arrival.from, traffic_class, hop_limit })
+        };
+        let len = self.inbox.receive(source.fd, !source.is_connected, hear)?;
+        Ok(Datagram { len, segment, traffic_class, hop_limit })
     }
 }

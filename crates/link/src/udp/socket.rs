@@ -25,6 +25,24 @@ pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<S
     Ok(rx)
 }
 
+/// Another socket that receives where `first` does.
+pub(super) fn open_second(config: &UdpConfig, first: &Socket, addr: Gid) -> io::Result<Socket> {
+    let rx = open(config, addr)?;
+    prepare_rx(config, &rx, addr)?;
+    bind_beside(&rx, first)?;
+    Ok(rx)
+}
+
+/// Binds a socket to the address and port of another. Nobody else gets them: for that, both must
+/// allow it.
+pub(super) fn bind_beside(socket: &Socket, other: &Socket) -> io::Result<()> {
+    other.set_reuse_address(true)?;
+    let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&other.local_addr()?));
+    other.set_reuse_address(false)?;
+    socket.set_reuse_address(false)?;
+    bound
+}
+
 /// The sockets that send from an address.
 pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
     let open =

@@ -13,7 +13,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
 use crate::sys::send_to;
 
 /// Most bytes in one datagram: what IPv4 allows.
@@ -104,7 +104,8 @@ impl UdpLink {
             return false;
         }
         let sport = self.ports[port].tx[flow].port;
-        let len = self.sealer.emit_single(packet, (sport, 0), &mut self.tx_buf);
+        let prefix = self.sealer.prefix(packet.path, sport, packet.len);
+        let len = emit_single(packet, prefix, &mut self.tx_buf);
         matches!(dest.send(&self.tx_buf[..len], None), Outcome::Done)
     }
 

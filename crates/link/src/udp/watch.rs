@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use feroce_train::{Framing, RxMeta};
 use feroce_wire::Gid;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -22,12 +23,28 @@ use super::UdpLink;
 /// polls briefly and sleeps then should not pay for both.
 const SET_ASIDE_AFTER: u32 = 256;
 
+/// A socket that receives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    pub(super) fd: RawFd,
+    /// What is known of all that comes: the address that it stands for, and where it comes from
+    /// if the socket is connected.
+    pub(super) meta: RxMeta,
+    pub(super) is_connected: bool,
+}
+
+impl Source {
+    /// One that anybody may send to.
+    pub(super) fn open(fd: RawFd, dst: Gid) -> Self {
+        let meta = RxMeta { dst, framing: Framing::RoceV2, ..RxMeta::default() };
+        Self { fd, meta, is_connected: false }
+    }
+}
+
 /// The socket that packets came from last: asked first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hot {
-    pub(super) fd: RawFd,
-    /// The address that it stands for.
-    pub(super) dst: Gid,
+    pub(super) source: Source,
     /// There is no other.
     pub(super) is_only: bool,
 }
@@ -55,11 +72,15 @@ impl Watch {
 impl UdpLink {
     /// Makes a receiving socket the hot one.
     pub(super) fn heat(&mut self, fd: RawFd) {
-        if self.hot.is_none_or(|hot| hot.fd != fd) {
+        if self.hot.is_none_or(|hot| hot.source.fd != fd) {
             self.watch_all();
             self.merge();
             let is_only = self.receivers() == 1;
-            self.hot = self.receiving(fd).map(|(_, dst)| Hot { fd, dst, is_only });
+            let gate = self.gates.gate.as_ref().map(|gate| gate.source);
+            let gate = gate.filter(|gate| gate.fd == fd);
+            let open = || Some(Source::open(fd, self.receiving(fd)?.1));
+            let source = gate.or_else(open);
+            self.hot = source.map(|source| Hot { source, is_only });
         }
     }
 
@@ -67,6 +88,7 @@ impl UdpLink {
     pub(super) fn cool(&mut self) {
         self.watch_all();
         self.merge();
+        self.close_gate();
         self.hot = None;
     }
 
@@ -98,7 +120,9 @@ impl UdpLink {
 
     #[cold]
     fn set_aside(&mut self) {
-        let Some((socket, _)) = self.hot.and_then(|hot| self.receiving(hot.fd)) else { return };
+        let Some((socket, _)) = self.hot.and_then(|hot| self.receiving(hot.source.fd)) else {
+            return;
+        };
         if self.watch.aside.is_none() && self.epoll.delete(socket).is_ok() {
             self.watch.aside = Some(socket.as_raw_fd());
             // It is written to once before it is read.
@@ -114,7 +138,8 @@ impl UdpLink {
     /// A receiving socket, and the address that it stands for.
     pub(super) fn receiving(&self, fd: RawFd) -> Option<(&Socket, Gid)> {
         let ports = self.ports.iter().filter_map(|p| Some((p.rx.as_ref()?, p.addr)));
-        let mut all = ports.chain(self.groups.iter().map(|g| (&g.rx, g.gid)));
+        let gate = self.gates.gate.iter().map(|g| (&g.socket, g.source.meta.dst));
+        let mut all = ports.chain(self.groups.iter().map(|g| (&g.rx, g.gid))).chain(gate);
         all.find(|(socket, _)| socket.as_raw_fd() == fd)
     }
 }

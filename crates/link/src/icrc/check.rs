@@ -1,0 +1,292 @@
+//! Checking the ICRC of what was received.
+
+use std::io;
+use std::ops::Range;
+
+use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
+use feroce_wire::Gid;
+use feroce_wire::icrc::IcrcPrefix;
+
+use super::{ICRC_LEN, MAX_TRAIN_PACKETS, OfTrain, Prefixes};
+use crate::{Link, LinkCounters, Sent, forward_to_inner};
+
+/// What is known of the identifications of a received train: packet `i` is likely to have
+/// `base + i`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ids {
+    base: u16,
+}
+
+/// Flows whose identifications do not begin at zero each time, and what they go on with.
+#[derive(Debug)]
+struct Counting {
+    /// Flows share the places.
+    flows: Vec<Option<Flow>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    src: Gid,
+    udp_sport: u16,
+    /// What the next packet is likely to have.
+    next: u16,
+    /// How many in a row did not have it.
+    misses: u8,
+}
+
+impl Counting {
+    /// A flow is forgotten after so many packets that do not count.
+    const MOST_MISSES: u8 = 8;
+
+    #[inline]
+    fn place(&mut self, src: Gid, udp_sport: u16) -> &mut Option<Flow> {
+        let [.., host] = src.0;
+        &mut self.flows[usize::from(udp_sport.to_be_bytes()[1] ^ host)]
+    }
+
+    /// What the next packet of a flow is likely to have.
+    #[inline]
+    fn next(&mut self, src: Gid, udp_sport: u16) -> u16 {
+        let flow = self.place(src, udp_sport).filter(|f| f.src == src && f.udp_sport == udp_sport);
+        flow.map_or(0, |flow| flow.next)
+    }
+
+    /// A packet of a flow that counts had `id`.
+    #[inline]
+    fn note(&mut self, src: Gid, udp_sport: u16, id: u16) {
+        let next = id.wrapping_add(1);
+        *self.place(src, udp_sport) = Some(Flow { src, udp_sport, next, misses: 0 });
+    }
+
+    /// A packet did not have what it should, if its flow counted.
+    fn miss(&mut self, src: Gid, udp_sport: u16) {
+        let place = self.place(src, udp_sport);
+        if let Some(flow) = place {
+            flow.misses += 1;
+            if flow.misses >= Self::MOST_MISSES {
+                *place = None;
+            }
+        }
+    }
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Self { flows: vec![None; 256] }
+    }
+}
+
+impl Ids {
+    /// The identification that makes the ICRC of packet `index` right; without IPv4, zero if it
+    /// is right.
+    pub(crate) fn find(
+        &mut self,
+        prefix: &IcrcPrefix,
+        transport: &[u8],
+        icrc: [u8; ICRC_LEN],
+        index: u16,
+    ) -> Option<u16> {
+        let likely = self.base.wrapping_add(index);
+        if prefix.with_ipv4_id(likely).verify(transport, icrc) {
+            return Some(likely);
+        }
+        if likely != 0 && prefix.verify(transport, icrc) {
+            return Some(0);
+        }
+        let id = prefix.find_ipv4_id(transport, u32::from_le_bytes(icrc))?;
+        self.base = id.wrapping_sub(index);
+        Some(id)
+    }
+}
+
+/// Whether packets have an identification.
+pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
+    framing == Framing::RoceV2 && dst.as_ipv4().is_some()
+}
+
+/// The packets in a range of the bytes of a train, as a train.
+pub(crate) fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
+    RxTrain { bytes: train.bytes.get(range).unwrap_or(&[]), ..*train }
+}
+
+/// How strict to be about packets whose IPv4 identification cannot be seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IcrcPolicy {
+    /// Any identification will do, if it makes the ICRC right: one damaged packet in 65,536
+    /// passes.
+    #[default]
+    AnyId,
+    /// Only what a feroce sender can have used, which is below 64, or the one after that of the
+    /// last packet of its flow: one damaged packet in 66 million passes. The first packet of a
+    /// flow that counts on from anywhere does not.
+    Strict,
+}
+
+/// Checks the ICRC of received packets and drops those that fail.
+///
+/// Belongs on top of a stack of layers: what passes up from it has its ICRC marked as trailer.
+#[derive(Debug)]
+pub struct Verified<L> {
+    inner: L,
+    checker: Checker,
+}
+
+impl<L: Link> Verified<L> {
+    /// Checks what `inner` receives.
+    pub fn new(inner: L, policy: IcrcPolicy) -> Self {
+        Self { inner, checker: Checker::new(policy) }
+    }
+}
+
+/// The state that checking needs, apart from the link below.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    policy: IcrcPolicy,
+    /// Packets dropped.
+    bad: u64,
+    prefixes: Prefixes,
+    counting: Counting,
+    like: Option<Like>,
+}
+
+/// A packet that came by itself, as far as the next one is likely to be like it.
+#[derive(Clone, Copy, Debug)]
+struct Like {
+    flow: (Framing, Gid, Gid, u16),
+    len: usize,
+    /// For identification 0.
+    prefix: IcrcPrefix,
+}
+
+impl Checker {
+    pub(crate) fn new(policy: IcrcPolicy) -> Self {
+        let (prefixes, counting) = (Prefixes::default(), Counting::default());
+        Self { policy, bad: 0, prefixes, counting, like: None }
+    }
+
+    /// What it did so far.
+    pub(crate) fn counters(&self) -> LinkCounters {
+        vec![("rx_icrc_encapsulated", self.bad)]
+    }
+
+    /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
+    #[inline]
+    pub(crate) fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+        let train = RxTrain { trailer: ICRC_LEN, ..*train };
+        match self.is_as_expected(&train) {
+            true => sink(&train),
+            false => self.pass_good(&train, sink),
+        }
+    }
+
+    /// Whether a train is one packet that is good, and like the last one.
+    #[inline]
+    fn is_as_expected(&mut self, train: &RxTrain<'_>) -> bool {
+        let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        let like = self.like.as_ref().filter(|like| {
+            like.len == train.bytes.len() && like.flow == (framing, src, dst, udp_sport)
+        });
+        let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
+        let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
+        let id = self.counting.next(src, udp_sport);
+        let is_good = like.prefix.with_ipv4_id(id).verify(transport, *icrc);
+        if is_good && id != 0 {
+            self.counting.note(src, udp_sport, id);
+        }
+        is_good
+    }
+
+    fn pass_good(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+        let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
+        let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
+        let is_single = train.bytes.len() <= train.stride;
+        self.like = is_single.then(|| Like {
+            flow: (framing, src, dst, udp_sport),
+            len: train.bytes.len(),
+            prefix: prefixes.get(len),
+        });
+        let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
+        let next = self.counting.next(src, udp_sport);
+        let (mut ids, mut last) = (Ids { base: next }, None);
+        let mut good = 0..0;
+        for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
+            let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
+                let prefix = prefixes.get(transport.len());
+                if !is_ipv4 {
+                    return prefix.verify(transport, *icrc);
+                }
+                let Some(id) = ids.find(&prefix, transport, *icrc, i as u16) else { return false };
+                let goes_on = next != 0 && id == next.wrapping_add(i as u16);
+                if goes_on || id >= MAX_TRAIN_PACKETS {
+                    last = Some(id);
+                }
+                goes_on || id < MAX_TRAIN_PACKETS || policy == IcrcPolicy::AnyId
+            });
+            if !is_good {
+                self.bad += 1;
+                if !good.is_empty() {
+                    sink(&part(train, good.clone()));
+                }
+                good.start = good.end + packet.len();
+                good.end = good.start;
+                continue;
+            }
+            good.end += packet.len();
+        }
+        match last {
+            Some(id) => self.counting.note(src, udp_sport, id),
+            None if next != 0 => self.counting.miss(src, udp_sport),
+            None => {}
+        }
+        match good.len() {
+            0 => {}
+            all if all == train.bytes.len() => sink(train),
+            _ => sink(&part(train, good)),
+        }
+    }
+}
+
+impl<L: Link> Link for Verified<L> {
+    forward_to_inner!();
+
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
+    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
+        self.inner.send(now, train)
+    }
+
+    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.inner.send_all(now, trains)
+    }
+
+    fn send_single(&mut self, packet: Single<'_>) -> bool {
+        self.inner.send_single(packet)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        budget: usize,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) -> io::Result<usize> {
+        let checker = &mut self.checker;
+        self.inner.receive(now, budget, &mut |train| checker.pass(train, sink))
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.inner.counters();
+        counters.extend(self.checker.counters());
+        counters
+    }
+}
