@@ -1,12 +1,13 @@
 //! The ICRC: what a sender seals packets with, and the layer that checks them.
 //!
-//! The ICRC covers the IPv4 identification, which a UDP socket can neither choose nor see. What
-//! saves us: an unconnected socket that forbids fragmentation sends identification 0, and the
-//! segments of an offloaded train carry 0, 1, 2 and so on; a connected one counts on from what it
-//! can learn (see `udp::lane`). So the sender knows what the network will see. The receiver does not know where its kernel cut or merged what the sender sent; it
-//! guesses that the packets it got together have consecutive identifications, and that those of a
-//! flow go on from where they were. Where that is wrong it uses that a CRC is linear: the one
-//! identification that makes the packet right, if there is one, can be computed.
+//! The ICRC covers the IPv4 identification, which a UDP socket cannot choose. What saves us: an
+//! unconnected socket that forbids fragmentation sends identification 0, and the segments of an
+//! offloaded train carry 0, 1, 2 and so on; a connected one counts on from a number that it can
+//! learn (see `udp::lane`). So the sender knows what the network will see. The receiver does not
+//! know where its kernel cut or merged what the sender sent; it guesses that the packets it got
+//! together have consecutive identifications, and that those of a flow go on from where they were.
+//! Where that is wrong it uses that a CRC is linear: the one identification that makes the packet
+//! right, if there is one, can be computed.
 
 mod check;
 

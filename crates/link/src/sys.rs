@@ -21,6 +21,17 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Which network namespace a socket is in, if the kernel tells.
+pub(crate) fn namespace_of(socket: impl AsFd) -> Option<u64> {
+    let (fd, mut cookie) = (socket.as_fd().as_raw_fd(), 0_u64);
+    let mut len = size_of_val(&cookie) as libc::socklen_t;
+    let (level, name, into) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &raw mut cookie);
+    // SAFETY: the descriptor is borrowed for the call, and the pointers lead to `len` bytes and to
+    // `len`, which live as long.
+    let rc = unsafe { libc::getsockopt(fd, level, name, into.cast(), &raw mut len) };
+    (rc == 0).then_some(cookie)
+}
+
 /// A socket address, as the kernel reads and writes it: long enough for IPv6.
 #[derive(Debug)]
 #[repr(C, align(8))]

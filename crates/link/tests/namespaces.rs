@@ -2,17 +2,16 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 
 use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
+use common::sniff::{capture, captured};
 use common::{
     counter, flat, is_readable, packets_of, path, receive_packets, send_alone, send_of, warnings,
 };
 use feroce_link::{IcrcPolicy, Link, Pcap, PcapConfig, Sent, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path};
 use feroce_wire::{Frame, Gid, Net};
-use socket2::{Domain, Protocol, Socket, Type};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -28,30 +27,6 @@ fn udp(addr: Gid) -> UdpLink {
 
 fn strict(addr: Gid) -> Verified<UdpLink> {
     Verified::new(udp(addr), IcrcPolicy::Strict)
-}
-
-/// Sees every frame of the namespace of this thread.
-fn capture() -> Socket {
-    let all = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
-    let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(all)).expect("root");
-    socket.set_recv_buffer_size(8 << 20).expect("a buffer");
-    socket
-}
-
-/// The RoCE frames that were captured.
-fn captured(mut socket: &Socket) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    let mut buf = vec![0; 70_000];
-    loop {
-        match socket.read(&mut buf) {
-            Ok(n) if Frame::parse_ethernet(&buf[..n]).is_ok() => frames.push(buf[..n].to_vec()),
-            Ok(_) => {}
-            Err(e) => {
-                assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
-                return frames;
-            }
-        }
-    }
 }
 
 /// Both families: addresses of `a` and `b`.

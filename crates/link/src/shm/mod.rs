@@ -56,9 +56,6 @@ const WIRE_MOST_NS: u64 = 40_000;
 /// The wire is asked each time again when so many calls in a row found nothing in the rings.
 const QUIET: u32 = 64;
 
-/// How often in a row only the wire is asked, while nobody else is there.
-const ALONE_MOST: u32 = 16;
-
 /// How often whoever polls looks at the rings before it is told of nothing.
 const LOOKS: u32 = 12;
 
@@ -103,8 +100,6 @@ pub struct HostLink {
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
     quiet: u32,
-    /// How many calls in a row only asked the wire, since nobody else is there.
-    alone: u32,
     /// What came last came through a door.
     is_written_to: bool,
     /// When the wire is asked again, whatever comes through the rings.
@@ -141,7 +136,6 @@ impl HostLink {
             near: None,
             local: VecDeque::new(),
             quiet: QUIET,
-            alone: 0,
             is_written_to: false,
             next_wire: Instant::ZERO,
             wire_pause: WIRE_NS,
@@ -300,38 +294,6 @@ impl HostLink {
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
-    /// Whether nobody else is there as far as is known, for a few calls in a row.
-    #[inline]
-    fn is_alone(&mut self) -> bool {
-        let is_alone = self.quiet >= QUIET
-            && self.alone < ALONE_MOST
-            && self.peers.is_alone()
-            && self.local.is_empty()
-            && self.udp.is_watching();
-        self.alone = if is_alone { self.alone + 1 } else { 0 };
-        is_alone
-    }
-
-    /// Takes at most `budget` trains from the wire.
-    #[inline]
-    fn receive_from_wire(
-        &mut self,
-        now: Instant,
-        budget: usize,
-        sink: &mut dyn FnMut(&RxTrain<'_>),
-    ) -> io::Result<usize> {
-        let (peers, counters) = (&mut self.peers, &mut self.counters);
-        let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
-        let received = match &mut self.checker {
-            Some(checker) => {
-                self.udp.receive(now, budget, &mut |train| checker.pass(train, &mut pass))
-            }
-            None => self.udp.receive(now, budget, &mut pass),
-        };
-        self.peers.flush();
-        received
-    }
-
     /// Whether to ask the wire this time.
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
@@ -460,9 +422,6 @@ impl Link for HostLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        if self.is_alone() && now < self.next_look {
-            return self.receive_from_wire(now, budget, sink);
-        }
         self.sync();
         if now >= self.next_look {
             self.look(now);
@@ -495,7 +454,16 @@ impl Link for HostLink {
         let is_quiet = taken == 0 && !has_let_pass;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         if is_turn_of_wire && taken < budget {
-            let received = self.receive_from_wire(now, budget - taken, sink)?;
+            let (peers, counters) = (&mut self.peers, &mut self.counters);
+            let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
+            let received = match &mut self.checker {
+                Some(checker) => self.udp.receive(now, budget - taken, &mut |train| {
+                    checker.pass(train, &mut pass);
+                }),
+                None => self.udp.receive(now, budget - taken, &mut pass),
+            };
+            self.peers.flush();
+            let received = received?;
             let longer = (2 * self.wire_pause).min(WIRE_MOST_NS);
             self.wire_pause = if received > 0 { WIRE_NS } else { longer };
             taken += received;

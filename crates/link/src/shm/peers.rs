@@ -243,12 +243,6 @@ impl Peers {
         self.used.is_empty() && self.incoming.is_empty()
     }
 
-    /// Whether there is nobody that we know of.
-    #[inline]
-    pub(super) fn is_alone(&self) -> bool {
-        self.known.is_empty() && self.is_empty()
-    }
-
     /// Whether another member has an address.
     #[inline]
     pub(super) fn shares(&self, address: Gid) -> bool {

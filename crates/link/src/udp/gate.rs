@@ -15,6 +15,7 @@ use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::Gid;
 use socket2::Socket;
 
+use super::lane::MOST_FAILURES;
 use super::watch::Source;
 use super::{UdpLink, forget, socket, socket_addr};
 
@@ -36,8 +37,8 @@ pub(super) struct Gates {
     /// How much speaks for a gate for that, up to [`ALONE`].
     alone: u32,
     pub(super) gate: Option<Gate>,
-    /// There cannot be one here.
-    is_impossible: bool,
+    /// How often there could not be one.
+    failures: u32,
     /// Others take their packets from the first socket, too.
     is_shared: bool,
 }
@@ -75,8 +76,8 @@ impl Gates {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         match self.gate {
-            None => self.alone == ALONE && !self.is_impossible && !self.is_shared,
-            Some(_) => self.alone == 0,
+            None => self.alone == ALONE && self.failures < MOST_FAILURES && !self.is_shared,
+            Some(_) => self.alone == 0 || self.is_shared,
         }
     }
 }
@@ -85,9 +86,6 @@ impl UdpLink {
     /// Whether others take their packets from the receiving sockets, too. Then all must be there.
     pub(crate) fn set_shared(&mut self, is_shared: bool) {
         self.gates.is_shared = is_shared;
-        if is_shared && self.gates.gate.is_some() {
-            self.cool();
-        }
     }
 
     /// Opens a gate, or closes it, and takes what has come until then.
@@ -101,37 +99,44 @@ impl UdpLink {
         }
         let Some(first) = self.hot.map(|hot| hot.source) else { return Ok(0) };
         match self.open_gate(&first) {
-            Ok(gate) => self.gates.gate = Some(gate),
+            Ok(gate) => self.gates.gate = gate,
             Err(e) => {
                 tracing::debug!("no connected socket from {}: {e}", self.gates.last.0);
-                self.gates.is_impossible = true;
-                return Ok(0);
+                self.gates.failures += 1;
             }
         }
-        let mut taken = 0;
+        if self.gates.gate.is_none() {
+            self.gates.alone = 0;
+            return Ok(0);
+        }
+        // How packets come has not changed.
+        let (mut taken, alone) = (0, self.merging.alone);
         let gate =
             self.gates.gate.as_ref().map(|gate| Source { is_connected: false, ..gate.source });
         for source in [Some(first), gate].into_iter().flatten() {
             taken += self.receive_from(&source, MOST, sink)?;
             self.heat(source.fd);
         }
+        self.merging.alone = alone;
+        self.adapt_merging();
         Ok(taken)
     }
 
-    /// A second socket where `first` is, for the packets that come by themselves.
-    fn open_gate(&mut self, first: &Source) -> io::Result<Gate> {
+    /// A second socket where `first` is, for the packets that come by themselves. None: `first` is
+    /// for a group, or is somebody else's.
+    fn open_gate(&mut self, first: &Source) -> io::Result<Option<Gate>> {
         let ((src, udp_sport), scope) = (self.gates.last, self.interface_index());
         let meta = RxMeta { src, udp_sport, ..first.meta };
         let port = self.ports.iter().find(|port| port.has(first.fd) && !port.is_lent);
         let Some(first) = port.and_then(|port| port.rx.as_ref()) else {
-            return Err(io::ErrorKind::Unsupported.into());
+            return Ok(None);
         };
         let socket = socket::open_second(&self.config, first, meta.dst)?;
         socket.connect(&socket_addr(src, udp_sport, scope).into())?;
         self.watch(&socket)?;
         self.counters.rx_gates += 1;
         let source = Source { fd: socket.as_raw_fd(), meta, is_connected: true };
-        Ok(Gate { socket, source })
+        Ok(Some(Gate { socket, source }))
     }
 
     /// Closes the gate. What is in it is lost.

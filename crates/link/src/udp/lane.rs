@@ -29,6 +29,8 @@ const ALONE: u32 = 256;
 /// How many of those one train counts. The acknowledgement behind one message of a ping-pong in
 /// sixteen, or more, should change nothing.
 const COMPANY: u32 = 8;
+/// A lane that could not be opened so often is not tried again.
+pub(super) const MOST_FAILURES: u32 = 8;
 /// After how many packets the identification is looked at again.
 const LOOK_AFTER: u32 = 1 << 16;
 
@@ -40,8 +42,8 @@ pub(super) struct Lanes {
     /// How much speaks for a lane to there, up to [`ALONE`].
     alone: u32,
     lane: Option<Lane>,
-    /// There cannot be one here.
-    is_impossible: bool,
+    /// How often there could not be one.
+    failures: u32,
 }
 
 impl Lanes {
@@ -177,7 +179,7 @@ impl UdpLink {
         let is_plain = path.traffic_class & !3 == 0
             && matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT)
             && !path.dst.is_multicast();
-        let flow = self.flow_of(&path).filter(|_| is_plain && !self.lanes.is_impossible);
+        let flow = self.flow_of(&path).filter(|_| is_plain && self.lanes.failures < MOST_FAILURES);
         let Some((port, flow)) = flow else { return };
         let flow = &self.ports[port].tx[flow];
         match Lane::new(&self.config, path, &flow.socket, flow.port) {
@@ -187,7 +189,7 @@ impl UdpLink {
             }
             Err(e) => {
                 tracing::debug!("no connected socket to {}: {e}", path.dst);
-                self.lanes.is_impossible = true;
+                self.lanes.failures += 1;
             }
         }
     }

@@ -23,7 +23,7 @@ const COMPANY: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     /// How much speaks for their coming by themselves, up to [`ALONE`].
-    alone: u32,
+    pub(super) alone: u32,
     /// Nobody has looked in vain since the last arrival.
     is_behind: bool,
     /// The socket that hands over nothing merged.

@@ -2,10 +2,10 @@
 //!
 //! One socket per address receives on port 4791; a few more send, each from a port of its own, so
 //! that flows spread over equal-cost paths. They are not connected and never fragment: the ICRC
-//! depends on it (see `icrc`). Whoever exchanges short messages with one peer gets sockets that are
-//! connected to it besides (`lane` and `gate`). Trains go out in one call with segmentation offload and come
-//! in merged; where the kernel refuses, the link falls back to one packet per call for good and
-//! says so once.
+//! depends on it (see `icrc`). Whoever exchanges short messages with one peer gets sockets besides
+//! that are connected to it (`lane` and `gate`). Trains go out in one call with segmentation
+//! offload and come in merged; where the kernel refuses, the link falls back to one packet per call
+//! for good and says so once.
 
 mod gate;
 mod lane;

@@ -8,7 +8,7 @@ use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, Udp
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
 use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, socket_addr};
-use crate::sys::set_int;
+use crate::sys::{namespace_of, set_int};
 
 /// Ports that RoCEv2 senders use as sources (annex A17.9.2).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
@@ -36,6 +36,10 @@ pub(super) fn open_second(config: &UdpConfig, first: &Socket, addr: Gid) -> io::
 /// Binds a socket to the address and port of another. Nobody else gets them: for that, both must
 /// allow it.
 pub(super) fn bind_beside(socket: &Socket, other: &Socket) -> io::Result<()> {
+    if namespace_of(socket) != namespace_of(other) {
+        // This thread has gone elsewhere since.
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    }
     other.set_reuse_address(true)?;
     let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&other.local_addr()?));
     other.set_reuse_address(false)?;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 pub(crate) mod netns;
+pub(crate) mod sniff;
 pub(crate) mod warnings;
 
 use std::path::Path as FilePath;

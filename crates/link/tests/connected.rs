@@ -1,0 +1,254 @@
+//! Connected sockets of the UDP link: what takes them, what they change, and what they must not.
+
+mod common;
+
+use common::netns::{Cable, global, index_of, with_cable};
+use common::sniff::{capture, captured};
+use common::{
+    Got, counter, flat, loopback, member, packets_of, path, receive, receive_packets, send_alone,
+    send_of,
+};
+use feroce_link::{HostLink, IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
+use feroce_train::{Instant, Path, Train};
+use feroce_wire::{Frame, Gid, Net, Psn};
+
+const NOW: Instant = Instant::ZERO;
+
+/// So many packets by themselves make any link connect.
+const MANY: u32 = 600;
+
+fn udp(addr: Gid) -> UdpLink {
+    UdpLink::new(UdpConfig { flows: 2, ..UdpConfig::default() }, &[addr]).expect("a link")
+}
+
+fn checked(addr: Gid, policy: IcrcPolicy) -> Verified<UdpLink> {
+    Verified::new(udp(addr), policy)
+}
+
+/// A short packet that no other is like.
+fn packet(path: Path, n: u32) -> Train {
+    let mut train = send_of(path, 1, 64, 8);
+    train.bth.psn = Psn::new(n);
+    train
+}
+
+/// Sends a packet by itself, and takes it.
+fn cross(tx: &mut impl Link, rx: &mut impl Link, path: Path, n: u32) -> Got {
+    let train = packet(path, n);
+    assert!(send_alone(tx, &train));
+    let got = receive_packets(rx, 1).remove(0);
+    assert_eq!((&got.packets, got.meta.src), (&packets_of(&train), path.src), "packet {n}");
+    got
+}
+
+/// The frames on the cable are what any RoCE receiver accepts, and say what they did before.
+#[test]
+fn packets_of_a_lane_are_right_on_the_cable() {
+    with_cable(1500, |cable| {
+        for (a, b) in [(Cable::a4(), Cable::b4()), (global(1), global(2))] {
+            let on_wire = || UdpConfig {
+                interface: Some(("wire".to_owned(), index_of("wire"))),
+                ..UdpConfig::default()
+            };
+            let mut tx = cable.in_a(|| UdpLink::new(on_wire(), &[a]).expect("a link"));
+            let mut rx = cable.in_b(|| UdpLink::new(on_wire(), &[b]).expect("a link"));
+            let (path, socket) = (path(a, b), cable.in_b(capture));
+            for n in 0..MANY {
+                assert!(cable.in_a(|| send_alone(&mut tx, &packet(path, n))));
+                let got = cable.in_b(|| receive_packets(&mut rx, 1).remove(0));
+                assert_eq!((got.meta.hop_limit, got.meta.src), (64, a));
+            }
+            assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "udp_rx_gates")), (1, 1));
+            let frames = captured(&socket);
+            assert_eq!(frames.len(), MANY as usize, "frames on the cable");
+            let mut ids = Vec::new();
+            for (n, bytes) in (0..).zip(&frames) {
+                let frame = Frame::parse_ethernet(bytes).expect("a RoCE frame");
+                assert!(frame.icrc_ok(), "packet {n} from {a}: wrong ICRC");
+                assert_eq!(frame.transport, packets_of(&packet(path, n))[0]);
+                let (ecn, port) = match frame.net {
+                    Net::V4(ip, udp) => {
+                        assert!(ip.dont_fragment);
+                        ids.push(ip.id);
+                        (ip.ecn, udp.src_port)
+                    }
+                    Net::V6(ip, udp) => (ip.ecn, udp.src_port),
+                    Net::Grh(_) => panic!("not RoCEv2"),
+                };
+                assert_eq!((ecn, port), (2, tx.actual_path(&path).udp_sport));
+            }
+            // Until there was a lane, it was zero.
+            let counting = ids.iter().position(|id| *id != 0).unwrap_or(ids.len());
+            assert!((200..300).contains(&counting) || ids.is_empty(), "from {counting} on");
+            let steps = ids[counting..].windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+            assert!(steps.into_iter().all(|step| step == 1), "{ids:?}");
+        }
+    });
+}
+
+/// A thread that has gone to another namespace, which has the same addresses, sends from where the
+/// link is.
+#[test]
+fn connected_sockets_are_where_the_others_are() {
+    with_cable(1500, |cable| {
+        let (a, b) = (loopback(20), loopback(21));
+        let (mut tx, mut rx) = cable.in_a(|| (udp(a), checked(b, IcrcPolicy::AnyId)));
+        for n in 0..MANY {
+            cable.in_b(|| cross(&mut tx, &mut rx, path(a, b), n));
+        }
+        assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "udp_rx_gates")), (0, 0));
+    });
+}
+
+/// It accepts what counts on, once it has seen where.
+#[test]
+fn a_strict_receiver_loses_the_first_packet_of_a_lane() {
+    let (a, b) = (loopback(22), loopback(23));
+    let (mut tx, mut rx) = (udp(a), checked(b, IcrcPolicy::Strict));
+    let mut came = 0;
+    for n in 0..MANY {
+        assert!(send_alone(&mut tx, &packet(path(a, b), n)));
+        came += flat(&receive(&mut rx, NOW)).len() as u64;
+    }
+    assert_eq!(counter(&tx, "udp_tx_lanes"), 1);
+    assert_eq!((came, counter(&rx, "rx_icrc_encapsulated")), (u64::from(MANY) - 1, 1));
+}
+
+/// Trains between packets are for another socket, which neither keeps them back nor is overtaken.
+#[test]
+fn a_lane_is_for_whoever_sends_nothing_else() {
+    let (a, b) = (loopback(24), loopback(25));
+    let (mut tx, mut rx) = (udp(a), checked(b, IcrcPolicy::AnyId));
+    for n in 0..MANY {
+        cross(&mut tx, &mut rx, path(a, b), n);
+        let train = send_of(path(a, b), 3, 64, 64);
+        tx.send_all(NOW, std::slice::from_ref(&train)).expect("sent");
+        assert_eq!(flat(&receive_packets(&mut rx, 3)), packets_of(&train));
+    }
+    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "udp_rx_gates")), (0, 0));
+    // Nor for several peers in turn.
+    let (c, mut other) = (loopback(26), checked(loopback(26), IcrcPolicy::AnyId));
+    for n in 0..MANY {
+        cross(&mut tx, &mut rx, path(a, b), n);
+        cross(&mut tx, &mut other, path(a, c), n);
+    }
+    assert_eq!(counter(&tx, "udp_tx_lanes"), 0);
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+/// A connected socket is told that nobody receives at the other end; nothing is lost by that when
+/// somebody does again.
+#[test]
+fn a_lane_ends_with_its_peer() {
+    let (a, b) = (loopback(27), loopback(28));
+    let mut tx = udp(a);
+    for lanes in 1..3 {
+        let mut rx = checked(b, IcrcPolicy::AnyId);
+        for n in 0..MANY {
+            cross(&mut tx, &mut rx, path(a, b), n);
+        }
+        assert_eq!(counter(&tx, "udp_tx_lanes"), lanes);
+        drop(rx);
+        for n in 0..5 {
+            assert!(send_alone(&mut tx, &packet(path(a, b), n)));
+        }
+    }
+}
+
+/// What comes from elsewhere is told as such, and ends the gate if there is much of it. Nothing is
+/// lost or overtaken by what comes before or behind it.
+#[test]
+fn a_gate_is_for_one_flow() {
+    let [a, b, c] = [29, 30, 31].map(loopback);
+    let (mut tx, mut other) = (udp(a), udp(c));
+    let mut rx = checked(b, IcrcPolicy::AnyId);
+    for gates in 1..3 {
+        for n in 0..MANY {
+            cross(&mut tx, &mut rx, path(a, b), n);
+        }
+        assert_eq!(counter(&rx, "udp_rx_gates"), gates);
+        for n in 0..10 {
+            cross(&mut other, &mut rx, path(c, b), n);
+            cross(&mut tx, &mut rx, path(a, b), n);
+        }
+        assert_eq!(counter(&rx, "udp_rx_gates"), gates);
+        for n in 0..100 {
+            cross(&mut other, &mut rx, path(c, b), n);
+        }
+        for n in 0..50 {
+            assert!(send_alone(&mut tx, &packet(path(a, b), n)));
+        }
+        let expected = (0..50).flat_map(|n| packets_of(&packet(path(a, b), n)));
+        assert_eq!(flat(&receive_packets(&mut rx, 50)), expected.collect::<Vec<_>>());
+    }
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+}
+
+/// Whoever sleeps is woken by what comes to either socket.
+#[test]
+fn gates_wake() {
+    let [a, b, c] = [32, 33, 34].map(loopback);
+    let (mut tx, mut other) = (udp(a), udp(c));
+    let mut rx = checked(b, IcrcPolicy::AnyId);
+    for n in 0..MANY {
+        cross(&mut tx, &mut rx, path(a, b), n);
+    }
+    assert_eq!(counter(&rx, "udp_rx_gates"), 1);
+    for n in 0..4 {
+        for (tx, from) in [(&mut tx, a), (&mut other, c)] {
+            assert!(receive(&mut rx, NOW).is_empty());
+            assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0));
+            assert!(send_alone(tx, &packet(path(from, b), n)));
+            assert!(common::is_readable(&rx, 10_000));
+            assert_eq!(receive_packets(&mut rx, 1)[0].meta.src, from);
+        }
+    }
+}
+
+/// The port is free for others when the address has gone.
+#[test]
+fn connected_sockets_go_with_their_address() {
+    let (a, b) = (loopback(35), loopback(36));
+    let (mut tx, mut rx) = (udp(a), checked(b, IcrcPolicy::AnyId));
+    for n in 0..MANY {
+        cross(&mut tx, &mut rx, path(a, b), n);
+    }
+    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "udp_rx_gates")), (1, 1));
+    assert!(UdpLink::new(UdpConfig::default(), &[b]).is_err(), "the port is taken");
+    rx.set_addresses(&[]).expect("none");
+    let mut next = checked(b, IcrcPolicy::AnyId);
+    cross(&mut tx, &mut next, path(a, b), 7);
+    tx.set_addresses(&[]).expect("none");
+    assert!(!send_alone(&mut tx, &packet(path(a, b), 8)), "from an address that is gone");
+}
+
+/// Processes that share an address share the socket: there all must come, so that one of them can
+/// take over.
+#[test]
+fn there_is_no_gate_where_an_address_is_shared() {
+    let root = std::env::temp_dir().join(format!("feroce-connected-{}", std::process::id()));
+    let (a, b) = (loopback(37), loopback(38));
+    let mut tx = udp(a);
+    let (_first, mut rx) = member(&root, b, true);
+    // The first packet of a lane is lost on this receiver, which is strict.
+    let mut arrive = |rx: &mut HostLink, n: u32| {
+        let train = packet(path(a, b), n);
+        assert!(send_alone(&mut tx, &train));
+        let mut looks = (0..3).map(|_| receive(rx, NOW));
+        let got = looks.find(|got| !got.is_empty());
+        u32::from(got.is_some_and(|got| flat(&got) == packets_of(&train)))
+    };
+    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
+    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY - 1, 1));
+    let (_second, mut neighbour) = member(&root, b, true);
+    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
+    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
+    assert_eq!(counter(&neighbour, "udp_rx_trains"), 0);
+    drop(rx);
+    // The port is free at once.
+    assert!(receive(&mut neighbour, Instant::from_nanos(1_000_000_000)).is_empty());
+    let came: u32 = (0..MANY).map(|n| arrive(&mut neighbour, n)).sum();
+    assert!(came >= MANY - 2, "{came} of {MANY}: {:?}", neighbour.counters());
+    drop(neighbour);
+    std::fs::remove_dir_all(root).expect("nobody else has it");
+}
