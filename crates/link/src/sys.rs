@@ -107,6 +107,43 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
 
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
 
+/// Sends a run of datagrams of `segment` bytes each, of which the last may be shorter, if there is
+/// room for all of it; see [`send_to`].
+#[inline]
+pub(crate) fn send_segments(
+    fd: RawFd,
+    bytes: &[u8],
+    to: &SocketAddr,
+    segment: u16,
+) -> Result<(), Errno> {
+    let (mut to, to_len) = RawAddress::of(to);
+    // One control message: its length, level and type, then what it says.
+    let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
+    let mut control = [0_u64; 3];
+    control[0] = len as u64;
+    let mut what = [0; 8];
+    what[..4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    what[4..].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    control[1] = u64::from_ne_bytes(what);
+    let mut said = [0; 8];
+    said[..2].copy_from_slice(&segment.to_ne_bytes());
+    control[2] = u64::from_ne_bytes(said);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: a message header of zeros is a valid one.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = to.0.as_mut_ptr().cast();
+    header.msg_namelen = to_len;
+    header.msg_iov = &raw mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: every pointer in the header leads to as many bytes as the header says, which the
+    // kernel only reads.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
 /// What a datagram is received into.
 #[derive(Debug)]
 pub(crate) struct Inbox {

@@ -14,7 +14,7 @@ use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
-use crate::sys::send_to;
+use crate::sys::{send_segments, send_to};
 
 /// Most bytes in one datagram: what IPv4 allows.
 const MAX_DATAGRAM: usize = 65_507;
@@ -293,8 +293,11 @@ impl Destination {
         }
         let flags = MsgFlags::MSG_DONTWAIT;
         let sent = match &control[..n] {
-            // This says as much with less for the kernel to read.
+            // These say as much, with less for the kernel to read or without allocating.
             [] => send_to(self.fd, bytes, &self.to),
+            [ControlMessage::UdpGsoSegments(segment)] => {
+                send_segments(self.fd, bytes, &self.to, **segment)
+            }
             control => {
                 let bytes = [IoSlice::new(bytes)];
                 sendmsg(self.fd, &bytes, control, flags, Some(&SockaddrStorage::from(self.to)))
