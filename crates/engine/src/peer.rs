@@ -2,7 +2,8 @@
 //!
 //! Receive buffers below us are finite and shared by every queue pair that talks to the same
 //! address, so the bound is per destination. It grows by a few packets per window of acknowledged
-//! bytes and shrinks by a quarter at most once per round trip when packets are lost.
+//! bytes, or by a quarter until packets are lost for the first time, and shrinks by a quarter at
+//! most once per round trip when they are.
 //! Queue pairs that found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,7 @@ use crate::config::WindowConfig;
 /// What one packet costs beyond its payload: small packets occupy a receive buffer, too.
 pub(crate) const PACKET_COST: u64 = 512;
 
-/// What the window grows by per window of acknowledged bytes.
+/// What the window grows by per window of acknowledged bytes, at the least.
 const GROWTH: u64 = 8 << 10;
 
 /// The same, up to what it was at the start. A path that loses one packet in a hundred, however
@@ -41,6 +42,8 @@ pub(crate) struct Peer {
     in_flight: u64,
     /// Bytes acknowledged since the window last grew.
     credit: u64,
+    /// Packets were lost at some time.
+    has_lost: bool,
     /// No second cut before this time.
     cut_again_at: Instant,
     /// A packet is known to have been lost not long before this time.
@@ -87,14 +90,19 @@ impl Peer {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// Bytes were acknowledged: the window may grow.
+    /// Bytes were acknowledged that were [released](Peer::release) before: the window may grow.
     #[inline]
     pub(crate) fn acked(&mut self, bytes: u64, config: &WindowConfig) {
+        let was_used = self.in_flight + bytes >= self.window / 2;
         self.credit += bytes;
         if self.credit >= self.window {
             self.credit -= self.window;
             let regrown = (self.window + REGROWTH).min(config.initial);
-            self.window = (self.window + GROWTH).max(regrown).min(config.max);
+            // Where nobody has found yet how much there is room for, a fast path would be full only
+            // after a second otherwise. But a window that nobody fills says nothing.
+            let is_searching = was_used && !self.has_lost;
+            let growth = if is_searching { (self.window / 4).max(GROWTH) } else { GROWTH };
+            self.window = (self.window + growth).max(regrown).min(config.max);
         }
     }
 
@@ -107,6 +115,7 @@ impl Peer {
         self.cut_again_at = now.plus_nanos(self.srtt_ns.max(100_000));
         self.window = (self.window - self.window / 4).max(config.min);
         self.credit = 0;
+        self.has_lost = true;
     }
 
     /// The peer has got packets, and not one that was sent before them.
@@ -180,6 +189,7 @@ impl Peers {
                 window: config.initial.min(config.max),
                 in_flight: 0,
                 credit: 0,
+                has_lost: false,
                 cut_again_at: Instant::ZERO,
                 lossy_until: Instant::ZERO,
                 srtt_ns: 0,

@@ -247,6 +247,32 @@ fn the_window_shrinks_once_per_round_trip_and_grows_again() {
     assert!(largest > 8, "the window grew to {largest} packets only");
 }
 
+#[test]
+fn the_window_grows_by_a_quarter_until_something_is_lost() {
+    let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
+    let mut script = rc(Config { window, ..windowed(64) });
+    let request = long_write(&script, 1, 400);
+    assert_eq!(script.post(request).len(), 64);
+    assert_eq!(script.answer(OUR_PSN + 63, ACK).len(), 80);
+    assert_eq!(script.answer(OUR_PSN + 143, ACK).len(), 100);
+    assert_eq!(script.answer(OUR_PSN + 144, nak(NakCode::PsnSequence)).len(), 75);
+    // By 8 KiB from now on.
+    assert_eq!(script.answer(OUR_PSN + 218, ACK).len(), 80);
+}
+
+#[test]
+fn a_window_that_is_not_used_grows_by_little() {
+    let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
+    let mut script = rc(Config { window, ..windowed(64) });
+    for i in 0..4 {
+        let request = long_write(&script, 1, 16);
+        assert_eq!(script.post(request).len(), 16);
+        script.answer(OUR_PSN + 16 * i + 15, ACK);
+    }
+    let request = long_write(&script, 1, 120);
+    assert_eq!(script.post(request).len(), 69);
+}
+
 /// Where the second queue pair is connected.
 const OTHER_QPN: Qpn = Qpn::new(0x43);
 
