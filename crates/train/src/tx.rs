@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use feroce_mem::Behind;
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
@@ -216,8 +217,9 @@ impl Train {
         let (head, body) = self.split(i, packet);
         let (start, len) = self.payload_range(i);
         if len == body.len() {
-            let mut copy = |crc| self.payload.copy_out_hashed(start, body, crc);
-            if let Some(digest) = prefix.begin(head).update_with(&mut copy) {
+            let copy =
+                |crc, bytes| self.payload.copy_out_hashed(start, body, Behind { crc, bytes });
+            if let Some(digest) = prefix.begin_with(head, copy) {
                 return Some(digest.seal());
             }
         }

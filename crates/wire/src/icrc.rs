@@ -203,11 +203,35 @@ impl IcrcPrefix {
     /// header.
     #[inline]
     pub fn begin(&self, head: &[u8]) -> IcrcDigest {
-        // The packet is fed as it is: what ones in place of the byte would flip is flipped before.
-        let hidden = head.first_chunk::<{ Bth::LEN }>().map_or(0, |bth| !bth[BTH_ECN_AT]);
-        let mut hasher = Hasher::new_with_initial(self.crc ^ BTH_ECN[usize::from(hidden)]);
+        let mut hasher = Hasher::new_with_initial(self.before(head));
         hasher.update(head);
         IcrcDigest { hasher }
+    }
+
+    /// As [`begin`](Self::begin), and adds the next piece, with a function that extends a CRC-32 by
+    /// the last twelve bytes of `head` and that piece, or says that it cannot.
+    #[inline]
+    pub fn begin_with(
+        &self,
+        head: &[u8],
+        extend: impl FnOnce(u32, [u8; Bth::LEN]) -> Option<u32>,
+    ) -> Option<IcrcDigest> {
+        let (first, last) = head.split_last_chunk()?;
+        let mut crc = self.before(head);
+        if !first.is_empty() {
+            let mut hasher = Hasher::new_with_initial(crc);
+            hasher.update(first);
+            crc = hasher.finalize();
+        }
+        Some(IcrcDigest { hasher: Hasher::new_with_initial(extend(crc, *last)?) })
+    }
+
+    /// The CRC to begin with. The packet is fed as it is: what ones in place of the byte that is
+    /// not covered would flip is flipped before.
+    #[inline]
+    fn before(&self, head: &[u8]) -> u32 {
+        let hidden = head.first_chunk::<{ Bth::LEN }>().map_or(0, |bth| !bth[BTH_ECN_AT]);
+        self.crc ^ BTH_ECN[usize::from(hidden)]
     }
 
     /// Eight bytes of ones and then `parts`.
@@ -231,13 +255,6 @@ impl IcrcDigest {
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.hasher.update(bytes);
-    }
-
-    /// Adds the next piece, with a function that extends a CRC-32 by it, or says that it cannot.
-    #[inline]
-    pub fn update_with(self, extend: impl FnOnce(u32) -> Option<u32>) -> Option<Self> {
-        let crc = extend(self.hasher.finalize())?;
-        Some(Self { hasher: Hasher::new_with_initial(crc) })
     }
 
     /// The ICRC.

@@ -10,14 +10,16 @@
 //! behind them, and left out. In the end sixteen bytes are left, with the CRC of the whole.
 
 use core::arch::x86_64::{
-    __m128i, __m512i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_prefetch,
-    _mm_set_epi64x, _mm_xor_si128, _mm512_castsi512_si128, _mm512_clmulepi64_epi128,
-    _mm512_extracti32x4_epi32, _mm512_set_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi64,
-    _mm512_xor_si512, _mm512_zextsi128_si512,
+    __m128i, __m512i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_prefetch, _mm_set_epi64x,
+    _mm_xor_si128, _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
+    _mm512_set_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
 };
 use core::{mem, ptr};
 
 use crc32fast::Hasher;
+
+use super::Behind;
 
 /// What is copied in one turn, and by one instruction at most and at least.
 const TURN: usize = 4 * BLOCK;
@@ -45,21 +47,21 @@ pub(super) fn is_possible() -> bool {
         && std::is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Copies from `src` to fill `out`, and returns the CRC-32 `crc` extended by the copy. `last` is
-/// the last word, which was loaded before.
+/// Copies from `src` to fill `out`, and returns the CRC-32 of what it comes behind, extended by the
+/// copy. `last` is the last word, which was loaded before.
 ///
 /// # Safety
 ///
 /// The processor [can](is_possible). `src` is valid for reads of `out.len()` bytes that meet the
 /// invariant of [`Region`](super::Region), and it [takes](takes) so many.
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq")]
-pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, crc: u32) -> u32 {
+pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, behind: Behind) -> u32 {
     let (dst, len) = (out.as_mut_ptr(), out.len());
     debug_assert!(takes(len), "the caller has seen to it");
     // Stores that cross lines of the cache are dear. Up to the first line, lane by lane.
     let head = Some(dst.align_offset(BLOCK)).filter(|head| head.is_multiple_of(LANE)).unwrap_or(0);
     let mut at = 0;
-    let mut carried = _mm_cvtsi32_si128(!crc as i32);
+    let mut carried = fold_lane(lane_of(behind));
     while at < head {
         // SAFETY: `head` is shorter than a block, and so than both.
         let lane: __m128i = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
@@ -106,6 +108,15 @@ pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, crc: u3
     out[at + 8..].copy_from_slice(&last.to_ne_bytes());
     sum = _mm_xor_si128(fold_lane(sum), _mm_set_epi64x(last as i64, word));
     crc_of(sum)
+}
+
+/// What a copy comes behind, as a lane: zeros, with which nothing begins, and the bytes, of which
+/// the first have the CRC so far added.
+#[inline]
+#[target_feature(enable = "sse2")]
+fn lane_of(Behind { crc, bytes: [a, b, c, d, rest @ ..] }: Behind) -> __m128i {
+    let first = u64::from(u32::from_le_bytes([a, b, c, d]) ^ !crc) << 32;
+    _mm_set_epi64x(i64::from_le_bytes(rest), first as i64)
 }
 
 /// Copies one value, in one load that the compiler does not repeat.
