@@ -24,7 +24,7 @@ pub use check::{IcrcPolicy, Verified};
 pub(crate) const ICRC_LEN: usize = 4;
 
 /// Most packets in a train of ours: as many segments as every kernel with segmentation offload
-/// takes. Identifications of our packets are below it.
+/// takes. Identifications of our packets are below it, unless their socket is connected.
 pub(crate) const MAX_TRAIN_PACKETS: u16 = 64;
 
 /// The state of the ICRC after the headers below the transport packet of `len` bytes. On IPv4 it

@@ -99,10 +99,22 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Er
 #[inline]
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
     let (at, len, flags) = (bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT);
+    let (to, to_len) = (std::ptr::null::<u8>(), 0_usize);
     // SAFETY: the pointer leads to as many bytes as is said, which the kernel only reads; there is
     // no address.
-    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, 0, 0) };
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, to, to_len) };
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// Receives what the kernel shows of a packet that was sent with a time stamp.
+pub(crate) fn receive_shown(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
+    let (at, len) = (into.as_mut_ptr(), into.len());
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    let (from, from_len) = (std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
+    // SAFETY: the pointer leads to as many bytes as is said, which nobody else uses; there is no
+    // address.
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, from, from_len) };
+    usize::try_from(got).map_err(|_| Errno::last())
 }
 
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");

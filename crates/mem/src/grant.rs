@@ -136,8 +136,8 @@ impl Grant<Read> {
         }
     }
 
-    /// As [`Grant::copy_out`], and returns the CRC-32 of what it comes behind, extended by the copy.
-    /// `None`, and nothing is copied, unless that can be done in one pass; see
+    /// As [`Grant::copy_out`], and returns the CRC-32 of what it comes behind, extended by the
+    /// copy. `None`, and nothing is copied, unless that can be done in one pass; see
     /// [`Region::read_hashed_at`].
     #[inline]
     pub fn copy_out_hashed(&self, offset: usize, out: &mut [u8], behind: Behind) -> Option<u32> {

@@ -44,11 +44,11 @@ impl Counting {
         &mut self.flows[usize::from(udp_sport.to_be_bytes()[1] ^ host)]
     }
 
-    /// What the next packet of a flow is likely to have.
+    /// What the next packet of a flow that counts is likely to have.
     #[inline]
-    fn next(&mut self, src: Gid, udp_sport: u16) -> u16 {
+    fn next(&mut self, src: Gid, udp_sport: u16) -> Option<u16> {
         let flow = self.place(src, udp_sport).filter(|f| f.src == src && f.udp_sport == udp_sport);
-        flow.map_or(0, |flow| flow.next)
+        flow.map(|flow| flow.next)
     }
 
     /// A packet of a flow that counts had `id`.
@@ -99,6 +99,12 @@ impl Ids {
     }
 }
 
+/// Whether packets with such identifications may have been sent one soon after the other, in either
+/// order.
+fn is_near(id: u16, other: u16) -> bool {
+    id.wrapping_sub(other).wrapping_add(MAX_TRAIN_PACKETS) <= 2 * MAX_TRAIN_PACKETS
+}
+
 /// Whether packets have an identification.
 pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
     framing == Framing::RoceV2 && dst.as_ipv4().is_some()
@@ -116,9 +122,9 @@ pub enum IcrcPolicy {
     /// passes.
     #[default]
     AnyId,
-    /// Only what a feroce sender can have used, which is below 64, or the one after that of the
-    /// last packet of its flow: one damaged packet in 66 million passes. The first packet of a
-    /// flow that counts on from anywhere does not.
+    /// Only what a feroce sender can have used, which is below 64, or near that of the last packet
+    /// of its flow: one damaged packet in 22 million passes. The first packet of a flow that counts
+    /// on from anywhere does not.
     Strict,
 }
 
@@ -188,9 +194,9 @@ impl Checker {
         });
         let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
         let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
-        let id = self.counting.next(src, udp_sport);
-        let is_good = like.prefix.with_ipv4_id(id).verify(transport, *icrc);
-        if is_good && id != 0 {
+        let next = self.counting.next(src, udp_sport);
+        let is_good = like.prefix.with_ipv4_id(next.unwrap_or(0)).verify(transport, *icrc);
+        if is_good && let Some(id) = next {
             self.counting.note(src, udp_sport, id);
         }
         is_good
@@ -208,7 +214,7 @@ impl Checker {
         });
         let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
         let next = self.counting.next(src, udp_sport);
-        let (mut ids, mut last) = (Ids { base: next }, None);
+        let (mut ids, mut last) = (Ids { base: next.unwrap_or(0) }, None);
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
@@ -217,7 +223,7 @@ impl Checker {
                     return prefix.verify(transport, *icrc);
                 }
                 let Some(id) = ids.find(&prefix, transport, *icrc, i as u16) else { return false };
-                let goes_on = next != 0 && id == next.wrapping_add(i as u16);
+                let goes_on = next.is_some_and(|next| is_near(id, next));
                 if goes_on || id >= MAX_TRAIN_PACKETS {
                     last = Some(id);
                 }
@@ -236,7 +242,7 @@ impl Checker {
         }
         match last {
             Some(id) => self.counting.note(src, udp_sport, id),
-            None if next != 0 => self.counting.miss(src, udp_sport),
+            None if next.is_some() => self.counting.miss(src, udp_sport),
             None => {}
         }
         match good.len() {

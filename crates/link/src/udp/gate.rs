@@ -6,7 +6,8 @@
 //! port, connected to that place. Everything else comes to the first, as before.
 //!
 //! Until the second is connected, it may get anything. So whatever is in either is taken with its
-//! source, in the order in which it can have come, before the source is no longer asked for.
+//! source, that in the first one first, before the source is no longer asked for. Before the second
+//! is closed, it is connected to nobody and emptied.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,14 +18,17 @@ use socket2::Socket;
 
 use super::lane::MOST_FAILURES;
 use super::watch::Source;
-use super::{UdpLink, forget, socket, socket_addr};
+use super::{Port, UdpLink, forget, socket, socket_addr};
 
 /// How many packets in a row by themselves from one place it takes.
 const ALONE: u32 = 256;
 /// How many of those one counts that is from elsewhere, or not by itself.
 const COMPANY: u32 = 8;
-/// Most that may wait in the first socket when there is a second.
-const MOST: usize = 64;
+/// How many packets are taken at a time when a socket is emptied, and how often.
+const AT_A_TIME: usize = 64;
+const TIMES: usize = 256;
+/// Nobody sends from here: the port of the discard service.
+const NOBODY: u16 = 9;
 
 /// Address and port of a sender.
 type Sender = (Gid, u16);
@@ -91,59 +95,70 @@ impl UdpLink {
     /// Opens a gate, or closes it, and takes what has come until then.
     #[cold]
     pub(super) fn change_gate(&mut self, sink: &mut dyn FnMut(&RxTrain<'_>)) -> io::Result<usize> {
-        if let Some(gate) = &self.gates.gate {
-            let source = gate.source;
-            let taken = self.receive_from(&source, MOST, sink);
-            self.cool();
+        let scope = self.interface_index();
+        if let Some(Gate { socket, source }) = &self.gates.gate {
+            let source = *source;
+            let _ = socket.connect(&socket_addr(source.meta.dst, NOBODY, scope).into());
+            let taken = self.empty(&source, sink);
+            self.close_gate();
             return taken;
         }
+        self.gates.alone = 0;
         let Some(first) = self.hot.map(|hot| hot.source) else { return Ok(0) };
-        match self.open_gate(&first) {
-            Ok(gate) => self.gates.gate = gate,
-            Err(e) => {
-                tracing::debug!("no connected socket from {}: {e}", self.gates.last.0);
-                self.gates.failures += 1;
-            }
-        }
-        if self.gates.gate.is_none() {
-            self.gates.alone = 0;
+        let may_have_one = |port: &&Port| self.config.connect && !port.is_lent;
+        let mut ports = self.ports.iter().filter(may_have_one);
+        let port = ports.find(|port| port.has(first.fd)).and_then(|port| port.rx.as_ref());
+        // It is for a group, or somebody else's.
+        let Some(port) = port else { return Ok(0) };
+        let (src, udp_sport) = self.gates.last;
+        let Ok(socket) = socket::open_second(&self.config, port, first.meta.dst) else {
+            self.gates.failures += 1;
             return Ok(0);
+        };
+        let connected = socket.connect(&socket_addr(src, udp_sport, scope).into());
+        let is_open = connected.is_ok() && self.watch(&socket).is_ok();
+        // How packets come does not change by that.
+        let alone = self.merging.alone;
+        let second = Source { fd: socket.as_raw_fd(), ..first };
+        let taken = self.empty(&first, sink)? + self.empty(&second, sink)?;
+        if !is_open {
+            self.gates.failures += 1;
+            return Ok(taken);
         }
-        // How packets come has not changed.
-        let (mut taken, alone) = (0, self.merging.alone);
-        let gate =
-            self.gates.gate.as_ref().map(|gate| Source { is_connected: false, ..gate.source });
-        for source in [Some(first), gate].into_iter().flatten() {
-            taken += self.receive_from(&source, MOST, sink)?;
-            self.heat(source.fd);
-        }
+        let meta = RxMeta { src, udp_sport, ..first.meta };
+        let source = Source { meta, is_connected: true, ..second };
+        self.gates.gate = Some(Gate { socket, source });
+        (self.gates.last, self.gates.alone) = ((src, udp_sport), ALONE);
+        self.counters.rx_gates += 1;
+        self.heat(source.fd);
         self.merging.alone = alone;
         self.adapt_merging();
         Ok(taken)
     }
 
-    /// A second socket where `first` is, for the packets that come by themselves. None: `first` is
-    /// for a group, or is somebody else's.
-    fn open_gate(&mut self, first: &Source) -> io::Result<Option<Gate>> {
-        let ((src, udp_sport), scope) = (self.gates.last, self.interface_index());
-        let meta = RxMeta { src, udp_sport, ..first.meta };
-        let port = self.ports.iter().find(|port| port.has(first.fd) && !port.is_lent);
-        let Some(first) = port.and_then(|port| port.rx.as_ref()) else {
-            return Ok(None);
-        };
-        let socket = socket::open_second(&self.config, first, meta.dst)?;
-        socket.connect(&socket_addr(src, udp_sport, scope).into())?;
-        self.watch(&socket)?;
-        self.counters.rx_gates += 1;
-        let source = Source { fd: socket.as_raw_fd(), meta, is_connected: true };
-        Ok(Some(Gate { socket, source }))
+    /// Takes all that is in a socket.
+    fn empty(&mut self, source: &Source, sink: &mut dyn FnMut(&RxTrain<'_>)) -> io::Result<usize> {
+        let mut all = 0;
+        for _ in 0..TIMES {
+            let taken = self.receive_from(source, AT_A_TIME, sink)?;
+            all += taken;
+            if taken < AT_A_TIME {
+                break;
+            }
+        }
+        Ok(all)
     }
 
     /// Closes the gate. What is in it is lost.
     pub(super) fn close_gate(&mut self) {
         if let Some(gate) = self.gates.gate.take() {
+            self.cool();
             forget(&self.epoll, [&gate.socket]);
         }
+    }
+
+    /// Closes the gate when packets are taken next.
+    pub(super) fn end_gate(&mut self) {
         self.gates.alone = 0;
     }
 }

@@ -8,8 +8,8 @@
 //! and another to see that it counts. Now and then it is looked at again.
 //!
 //! Only packets that go by themselves take the lane, so that the number is always known; and only
-//! while there is little else, so that those of other sockets are not overtaken. Whatever goes
-//! wrong closes it, and they go from the socket that is not connected, as before.
+//! while there is little else, so that there is little that they could overtake on their way.
+//! Whatever goes wrong closes it, and they go from the socket that is not connected, as before.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,12 +17,11 @@ use std::os::fd::AsRawFd;
 use feroce_train::{Framing, Path, Single};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
-use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
 
 use super::{DEFAULT_HOP_LIMIT, UdpConfig, UdpLink, socket, socket_addr};
 use crate::icrc::{ICRC_LEN, emit_single, seal_prefix};
-use crate::sys::{send, set_int};
+use crate::sys::{receive_shown, send, set_int};
 
 /// How many packets by themselves on one path it takes.
 const ALONE: u32 = 256;
@@ -88,14 +87,15 @@ impl Lane {
         let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, sport, 0));
         let mut lane = Self { path, socket, sport, prefix, next: 0, step: 0, left: LOOK_AFTER };
         if path.dst.as_ipv4().is_some() {
-            let first = lane.learn()?;
-            lane.step = lane.learn()?.wrapping_sub(first);
-            lane.next = first.wrapping_add(2 * lane.step);
+            let (first, second) = (lane.learn()?, lane.learn()?);
+            lane.step = match second.wrapping_sub(first) {
+                0 if first == 0 => 0,
+                1 => 1,
+                _ => return Err(io::Error::other("identifications do not count up")),
+            };
+            lane.next = second.wrapping_add(lane.step);
         }
-        match lane.step {
-            0 | 1 => Ok(lane),
-            _ => Err(io::Error::other("the identifications of packets do not count up")),
-        }
+        Ok(lane)
     }
 
     /// Whether it is known what identification the next packet has.
@@ -121,23 +121,30 @@ impl Lane {
 
     /// Sends a datagram without content, and says what identification it had.
     fn learn(&self) -> io::Result<u16> {
+        let fd = self.socket.as_raw_fd();
         let ask = |flags: u32| {
             let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
             set_int(&self.socket, level, name, flags as i32)
         };
+        let mut packet = [0; 256];
         ask(libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE)?;
-        let sent = self.socket.send(&[]);
+        let sent = send(fd, &[]);
         ask(0)?;
         sent?;
-        let mut packet = [0; 256];
-        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
-        let len = recv(self.socket.as_raw_fd(), &mut packet, flags)?;
-        // Whatever comes before them, it ends with these headers.
-        let headers = packet[..len].last_chunk::<{ Ipv4::MIN_LEN + Udp::LEN }>();
-        match headers.map(|headers| Ipv4::parse(headers)) {
-            Some(Ok((ip, _))) if Gid::from_ipv4(ip.dst) == self.path.dst => Ok(ip.id),
-            _ => Err(io::Error::other("the kernel shows another packet than it sent")),
+        // A device on top of another shows it twice.
+        let mut id = None;
+        while let Ok(len) = receive_shown(fd, &mut packet) {
+            // Whatever comes before them, it ends with these headers.
+            let headers = packet[..len].last_chunk::<{ Ipv4::MIN_LEN + Udp::LEN }>();
+            let shown = headers.and_then(|headers| Ipv4::parse(headers).ok());
+            let shown = shown.filter(|(ip, _)| Gid::from_ipv4(ip.dst) == self.path.dst);
+            match (shown, id) {
+                (Some((ip, _)), None) => id = Some(ip.id),
+                (Some((ip, _)), Some(id)) if ip.id == id => {}
+                _ => return Err(io::Error::other("the kernel shows other packets, too")),
+            }
         }
+        id.ok_or_else(|| io::Error::other("the kernel does not show what it sent"))
     }
 }
 
@@ -176,7 +183,8 @@ impl UdpLink {
     fn open_lane(&mut self) {
         self.lanes.close();
         let path = self.lanes.path;
-        let is_plain = path.traffic_class & !3 == 0
+        let is_plain = self.config.connect
+            && path.traffic_class & !3 == 0
             && matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT)
             && !path.dst.is_multicast();
         let flow = self.flow_of(&path).filter(|_| is_plain && self.lanes.failures < MOST_FAILURES);

@@ -30,6 +30,7 @@ use crate::{Link, LinkCounters, Sent};
 use gate::Gates;
 use lane::Lanes;
 use merge::Merging;
+use rx::MAX_STREAK;
 use watch::{Hot, Watch};
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
@@ -54,6 +55,8 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Try to receive merged packets.
     pub gro: bool,
+    /// Exchange short packets with one peer through connected sockets.
+    pub connect: bool,
     /// Receive at every address; else only where [`UdpLink::listen`] says so.
     pub listen: bool,
 }
@@ -68,6 +71,7 @@ impl Default for UdpConfig {
             ecn: true,
             gso: true,
             gro: true,
+            connect: true,
             listen: true,
         }
     }
@@ -230,6 +234,7 @@ impl UdpLink {
     /// No longer receives at an address.
     pub(crate) fn stop_listening(&mut self, addr: Gid) {
         self.cool();
+        self.close_gate();
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
         if let Some(rx) = port.and_then(|port| port.rx.take()) {
             forget(&self.epoll, [&rx]);
@@ -296,6 +301,8 @@ impl Link for UdpLink {
     }
 
     fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
+        // Whoever is woken may be so by any of them.
+        self.streak = MAX_STREAK;
         self.watch_all()
     }
 
@@ -304,7 +311,13 @@ impl Link for UdpLink {
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        let has = |addr: &Gid| self.ports.iter().any(|p| p.addr == *addr);
+        let keeps_all = self.addresses().all(|addr| addresses.contains(&addr));
+        if keeps_all && addresses.iter().all(|addr| addr.is_zero() || has(addr)) {
+            return Ok(());
+        }
         self.cool();
+        self.close_gate();
         self.lanes.close();
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);

@@ -12,7 +12,7 @@ use super::watch::Source;
 
 /// How often in a row only the socket that had something last is asked, while there are others.
 /// Whoever polls mostly waits for an answer from where the last one came from.
-const MAX_STREAK: u32 = 16;
+pub(super) const MAX_STREAK: u32 = 16;
 
 /// How often whoever has a gate looks before it is told of nothing.
 const LOOKS: u32 = 3;
@@ -32,6 +32,12 @@ impl UdpLink {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
+        if self.gates.is_due() {
+            let taken = self.change_gate(sink)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+        }
         if let Some(hot) = self.hot
             && (hot.is_only || self.streak < MAX_STREAK)
             && !self.is_full
@@ -47,9 +53,6 @@ impl UdpLink {
             }
             self.streak = self.streak.saturating_add(1);
             self.adapt_merging();
-            if self.gates.is_due() {
-                return Ok(taken + self.change_gate(sink)?);
-            }
             return Ok(taken);
         }
         self.ask_all(budget, sink)

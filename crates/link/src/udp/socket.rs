@@ -36,8 +36,9 @@ pub(super) fn open_second(config: &UdpConfig, first: &Socket, addr: Gid) -> io::
 /// Binds a socket to the address and port of another. Nobody else gets them: for that, both must
 /// allow it.
 pub(super) fn bind_beside(socket: &Socket, other: &Socket) -> io::Result<()> {
-    if namespace_of(socket) != namespace_of(other) {
-        // This thread has gone elsewhere since.
+    let namespace = namespace_of(socket);
+    if namespace.is_none() || namespace != namespace_of(other) {
+        // This thread may have gone elsewhere since.
         return Err(io::ErrorKind::AddrNotAvailable.into());
     }
     other.set_reuse_address(true)?;

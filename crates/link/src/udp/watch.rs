@@ -88,7 +88,7 @@ impl UdpLink {
     pub(super) fn cool(&mut self) {
         self.watch_all();
         self.merge();
-        self.close_gate();
+        self.end_gate();
         self.hot = None;
     }
 
