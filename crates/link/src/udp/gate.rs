@@ -30,14 +30,14 @@ const TIMES: usize = 256;
 /// Nobody sends from here: the port of the discard service.
 const NOBODY: u16 = 9;
 
-/// Address and port of a sender.
-type Sender = (Gid, u16);
+/// Where packets come from, address and port, and to which address.
+type Flow = (Gid, u16, Gid);
 
 /// Who gets a gate.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     /// Where the last packet by itself came from.
-    last: Sender,
+    last: Flow,
     /// How much speaks for a gate for that, up to [`ALONE`].
     alone: u32,
     pub(super) gate: Option<Gate>,
@@ -59,10 +59,10 @@ impl Gates {
     ///
     /// Not inlined: addresses that are compared in memory are compared as a whole.
     #[inline(never)]
-    pub(super) fn arrived(&mut self, from: &Sender, is_alone: bool) {
-        let is_same = self.last == *from;
+    pub(super) fn arrived(&mut self, flow: &Flow, is_alone: bool) {
+        let is_same = self.last == *flow;
         if !is_same && self.gate.is_none() {
-            (self.last, self.alone) = (*from, 0);
+            (self.last, self.alone) = (*flow, 0);
         }
         self.count(is_same && is_alone);
     }
@@ -95,40 +95,40 @@ impl UdpLink {
     /// Opens a gate, or closes it, and takes what has come until then.
     #[cold]
     pub(super) fn change_gate(&mut self, sink: &mut dyn FnMut(&RxTrain<'_>)) -> io::Result<usize> {
-        let scope = self.interface_index();
-        if let Some(Gate { socket, source }) = &self.gates.gate {
-            let source = *source;
-            let _ = socket.connect(&socket_addr(source.meta.dst, NOBODY, scope).into());
-            let taken = self.empty(&source, sink);
-            self.close_gate();
-            return taken;
-        }
+        let Some(Gate { socket, source }) = &self.gates.gate else { return self.open_gate(sink) };
+        let (source, scope) = (*source, self.interface_index());
+        let _ = socket.connect(&socket_addr(source.meta.dst, NOBODY, scope).into());
+        let taken = self.empty(&source, sink);
+        self.close_gate();
+        taken
+    }
+
+    fn open_gate(&mut self, sink: &mut dyn FnMut(&RxTrain<'_>)) -> io::Result<usize> {
         self.gates.alone = 0;
-        let Some(first) = self.hot.map(|hot| hot.source) else { return Ok(0) };
-        let may_have_one = |port: &&Port| self.config.connect && !port.is_lent;
-        let mut ports = self.ports.iter().filter(may_have_one);
-        let port = ports.find(|port| port.has(first.fd)).and_then(|port| port.rx.as_ref());
-        // It is for a group, or somebody else's.
+        let (src, udp_sport, dst) = self.gates.last;
+        // What comes to a group, or to a socket of somebody else's, comes there only.
+        let may_have_one = |port: &&Port| port.addr == dst && !port.is_lent && self.config.connect;
+        let port = self.ports.iter().find(may_have_one).and_then(|port| port.rx.as_ref());
         let Some(port) = port else { return Ok(0) };
-        let (src, udp_sport) = self.gates.last;
-        let Ok(socket) = socket::open_second(&self.config, port, first.meta.dst) else {
+        let first = Source::open(port.as_raw_fd(), dst);
+        let Ok(socket) = socket::open_second(&self.config, port, dst) else {
             self.gates.failures += 1;
             return Ok(0);
         };
-        let connected = socket.connect(&socket_addr(src, udp_sport, scope).into());
-        let is_open = connected.is_ok() && self.watch(&socket).is_ok();
+        let peer = socket_addr(src, udp_sport, self.interface_index());
+        let is_open = socket.connect(&peer.into()).is_ok() && self.watch(&socket).is_ok();
         // How packets come does not change by that.
         let alone = self.merging.alone;
-        let second = Source { fd: socket.as_raw_fd(), ..first };
+        let second = Source::open(socket.as_raw_fd(), dst);
         let taken = self.empty(&first, sink)? + self.empty(&second, sink)?;
         if !is_open {
             self.gates.failures += 1;
             return Ok(taken);
         }
-        let meta = RxMeta { src, udp_sport, ..first.meta };
+        let meta = RxMeta { src, udp_sport, ..second.meta };
         let source = Source { meta, is_connected: true, ..second };
         self.gates.gate = Some(Gate { socket, source });
-        (self.gates.last, self.gates.alone) = ((src, udp_sport), ALONE);
+        (self.gates.last, self.gates.alone) = ((src, udp_sport, dst), ALONE);
         self.counters.rx_gates += 1;
         self.heat(source.fd);
         self.merging.alone = alone;

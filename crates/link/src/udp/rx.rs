@@ -132,16 +132,16 @@ impl UdpLink {
             if source.is_connected {
                 self.gates.count(is_alone);
             } else {
-                let Some(from) = self.inbox.from() else {
+                let Some((src, udp_sport)) = self.inbox.from() else {
                     self.counters.rx_foreign += 1;
                     continue;
                 };
-                if meta.dst.is_multicast() && self.is_own(from.0, from.1) {
+                if meta.dst.is_multicast() && self.is_own(src, udp_sport) {
                     self.counters.rx_own += 1;
                     continue;
                 }
-                self.gates.arrived(&from, is_alone);
-                (meta.src, meta.udp_sport) = from;
+                self.gates.arrived(&(src, udp_sport, meta.dst), is_alone);
+                (meta.src, meta.udp_sport) = (src, udp_sport);
             }
             self.counters.rx_trains += 1;
             meta.traffic_class = datagram.traffic_class & !3;
