@@ -65,7 +65,8 @@ impl Lanes {
 /// A connected socket.
 #[derive(Debug)]
 struct Lane {
-    path: Path,
+    /// Whom it is connected to.
+    dst: Gid,
     socket: Socket,
     sport: u16,
     /// Length of the last packet, and what its ICRC began with.
@@ -85,7 +86,8 @@ impl Lane {
         socket::bind_beside(&socket, from)?;
         socket.connect(&socket_addr(path.dst, ROCE_UDP_PORT, scope).into())?;
         let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, sport, 0));
-        let mut lane = Self { path, socket, sport, prefix, next: 0, step: 0, left: LOOK_AFTER };
+        let mut lane =
+            Self { dst: path.dst, socket, sport, prefix, next: 0, step: 0, left: LOOK_AFTER };
         if path.dst.as_ipv4().is_some() {
             let (first, second) = (lane.learn()?, lane.learn()?);
             lane.step = match second.wrapping_sub(first) {
@@ -109,7 +111,7 @@ impl Lane {
     fn look(&mut self) -> bool {
         let expected = self.next;
         (self.next, self.left) = (expected.wrapping_add(self.step), LOOK_AFTER);
-        self.path.dst.as_ipv4().is_none() || self.learn().is_ok_and(|id| id == expected)
+        self.dst.as_ipv4().is_none() || self.learn().is_ok_and(|id| id == expected)
     }
 
     /// Sends a packet that was sealed for the identification `next`.
@@ -137,7 +139,7 @@ impl Lane {
             // Whatever comes before them, it ends with these headers.
             let headers = packet[..len].last_chunk::<{ Ipv4::MIN_LEN + Udp::LEN }>();
             let shown = headers.and_then(|headers| Ipv4::parse(headers).ok());
-            let shown = shown.filter(|(ip, _)| Gid::from_ipv4(ip.dst) == self.path.dst);
+            let shown = shown.filter(|(ip, _)| Gid::from_ipv4(ip.dst) == self.dst);
             match (shown, id) {
                 (Some((ip, _)), None) => id = Some(ip.id),
                 (Some((ip, _)), Some(id)) if ip.id == id => {}
