@@ -321,9 +321,10 @@ const KEYS: &[Key] = &[
     Key {
         name: "icrc",
         default: "any",
-        help: "`strict` refuses packets whose IPv4 identification is not the expected one: the \
-               first packet from each connected socket of a feroce sender, and most of other \
-               senders",
+        help: "which IPv4 identifications, that a socket is not shown, may make the ICRC right: \
+               with `any`, those that feroce senders use, or any in a flow that does not begin \
+               like theirs; with `strict`, never any, so that most packets of other senders are \
+               refused",
         apply: |s, v| {
             s.strict_icrc = match v {
                 "any" => false,

@@ -10,6 +10,7 @@
 //! right, if there is one, can be computed.
 
 mod check;
+mod flows;
 
 use std::ops::Range;
 
@@ -17,8 +18,9 @@ use feroce_train::{Framing, Path, Payload, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Grh, Ipv4, Ipv6, ROCE_UDP_PORT, Udp};
 
+pub use check::Verified;
 pub(crate) use check::{Checker, Ids, is_ipv4, part};
-pub use check::{IcrcPolicy, Verified};
+pub use flows::IcrcPolicy;
 
 /// Length of the ICRC.
 pub(crate) const ICRC_LEN: usize = 4;

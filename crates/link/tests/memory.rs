@@ -180,11 +180,21 @@ fn identifications_of_our_senders_pass() {
 
 #[test]
 fn identifications_of_foreign_senders_need_the_lenient_policy() {
-    let ids = [60, 61, 62, 63, 64, 65, 66, 0xffff];
+    let ids = [1060, 61, 9000, 1062, 1063, 300, 30_000, 0xffff];
     let found = pass(IcrcPolicy::AnyId, loopback(8), &ids, |_, _| ());
     assert_eq!(found, (ALL.to_vec(), 1, 0));
     let found = pass(IcrcPolicy::Strict, loopback(8), &ids, |_, _| ());
-    assert_eq!(found, (vec![0, 1, 2, 3], 1, 4));
+    assert_eq!(found, (vec![1, 4], 2, 6));
+}
+
+/// Who began like one of ours does not choose at random suddenly.
+#[test]
+fn identifications_that_a_flow_would_not_use_are_damage() {
+    let ids = [60, 61, 62, 63, 64, 65, 66, 0xffff];
+    for policy in [IcrcPolicy::AnyId, IcrcPolicy::Strict] {
+        let found = pass(policy, loopback(8), &ids, |_, _| ());
+        assert_eq!(found, (vec![0, 1, 2, 3, 4, 5, 6], 1, 1));
+    }
 }
 
 #[test]

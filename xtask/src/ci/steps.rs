@@ -27,7 +27,7 @@ const BAD_SOAK_SECONDS: u64 = 30;
 const KILL_SECONDS: u64 = 20;
 
 /// What the bad network does.
-const SOAK_FAULTS: &str = "loss=0.5%,dup=0.2%,reorder=0.5%:3,corrupt=0.1%";
+const SOAK_FAULTS: &str = "loss=0.5%,dup=0.2%,reorder=0.5%:3,corrupt=1%";
 
 /// Seconds for each fuzz target in one run.
 const FUZZ_SECONDS: u64 = 5;

@@ -18,13 +18,15 @@ pub(crate) struct Pair {
     pub(crate) base: usize,
     pub(crate) ours: Vec<u8>,
     pub(crate) theirs: Vec<u8>,
+    /// What was done since the memory was last compared: the operation, from, to and how many.
+    pub(crate) done: Vec<(&'static str, usize, usize, usize)>,
 }
 
 impl Pair {
     pub(crate) fn new(a: &Host, b: &Host, base: usize, shared: bool) -> Self {
         let srq = shared.then(|| b.pd.create_srq(64, 1).expect("a shared receive queue"));
         let (ours, theirs) = (vec![0; SHARE], vec![0; SHARE]);
-        let mut pair = Self { ends: None, srq, base, ours, theirs };
+        let mut pair = Self { ends: None, srq, base, ours, theirs, done: Vec::new() };
         pair.reconnect(a, b);
         pair
     }
@@ -86,6 +88,7 @@ impl Soak {
                 3 => SendOp::WriteImm(remote, imm),
                 _ => SendOp::SendImm(imm),
             };
+            pair.done.push((["read", "write", "write", "write", "send"][kind], from, to, len));
             if op.consumes_receive() {
                 let into = if kind == 3 { 0..0 } else { base + to..base + to + len };
                 pair.post_recv(self.b.mr.recv(id, into));
@@ -115,6 +118,7 @@ impl Soak {
         let (place, seed) = (self.random.place(len), self.random.below(1 << 20));
         let bytes = pattern(seed as u32, len);
         let pair = &mut self.pairs[at];
+        pair.done.push(("refill", place, place, len));
         self.a.mr.write_at(pair.base + place, &bytes).expect("inside");
         pair.ours[place..place + len].copy_from_slice(&bytes);
     }
@@ -126,6 +130,7 @@ impl Soak {
         let hit = self.random.below(2) == 0;
         let ids = [self.id(), self.id()];
         let pair = &mut self.pairs[at];
+        pair.done.push(("atomics", from, to, 8));
         let remote = self.b.mr.remote(pair.base + to);
         let old = word(&pair.theirs, to);
         let sum = old.wrapping_add(add);
@@ -154,6 +159,7 @@ impl Soak {
         let (from, to) = (self.random.place(len), self.random.place(len));
         let id = self.id();
         let pair = &mut self.pairs[at];
+        pair.done.push(("early send", from, to, len));
         pair.theirs[to..to + len].copy_from_slice(&pair.ours[from..from + len]);
         let (from, to) = (pair.base + from, pair.base + to);
         let data = self.a.mr.data(from..from + len);

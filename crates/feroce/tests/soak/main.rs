@@ -73,10 +73,25 @@ impl Soak {
     /// Every byte of both hosts.
     fn check(&self) {
         for (i, pair) in self.pairs.iter().enumerate() {
-            assert!(self.a.read(pair.base, SHARE) == pair.ours, "our memory, queue pair {i}");
-            assert!(self.b.read(pair.base, SHARE) == pair.theirs, "their memory, queue pair {i}");
+            for (whose, host, must_be) in
+                [("our", &self.a, &pair.ours), ("their", &self.b, &pair.theirs)]
+            {
+                if let Some(difference) = difference(&host.read(pair.base, SHARE), must_be) {
+                    panic!("{whose} memory, queue pair {i}: {difference}; {:?}", pair.done);
+                }
+            }
         }
     }
+}
+
+/// Where memory is not what it must be, in words.
+fn difference(is: &[u8], must_be: &[u8]) -> Option<String> {
+    let differs = |&at: &usize| is[at] != must_be[at];
+    let first = (0..is.len()).find(differs)?;
+    let last = (0..is.len()).rfind(differs)?;
+    let count = (first..=last).filter(differs).count();
+    let [is, must_be] = [is, must_be].map(|bytes| bytes[first..].chunks(16).next());
+    Some(format!("{count} bytes from {first} to {last}: {is:02x?}, must be {must_be:02x?}"))
 }
 
 /// The next completion, which must be of this request.
@@ -100,6 +115,7 @@ fn random_operations_leave_every_byte_where_the_model_says() {
             soak.step();
         }
         soak.check();
+        soak.pairs.iter_mut().for_each(|pair| pair.done.clear());
     }
     for (name, count) in &soak.steps {
         println!("{count:8} {name}");

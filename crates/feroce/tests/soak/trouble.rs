@@ -19,6 +19,7 @@ impl Soak {
         let seed = self.id() as u32;
         let pair = &mut self.pairs[at];
         let new = pattern(seed, LEN);
+        pair.done.push(("write when destroyed", from, to, LEN));
         self.a.mr.write_at(pair.base + from, &new).expect("inside");
         pair.ours[from..from + LEN].copy_from_slice(&new);
         let (base, remote) = (pair.base, self.b.mr.remote(pair.base + to));
@@ -41,6 +42,7 @@ impl Soak {
     pub(crate) fn deregister_target(&mut self, at: usize) -> &'static str {
         let doomed = self.b.pd.alloc_mr(LEN, ALL).expect("memory");
         let ids: Vec<u64> = (0..UNDER_WAY).map(|_| self.id()).collect();
+        self.pairs[at].done.push(("deregister target", 0, 0, LEN));
         let (base, remote) = (self.pairs[at].base, doomed.remote(0));
         let data = || self.a.mr.data(base..base + LEN);
         let write = |&id: &u64| SendWr::new(id, SendOp::Write(remote), data());
@@ -58,6 +60,7 @@ impl Soak {
         let doomed = self.a.pd.alloc_mr(LEN, ALL).expect("memory");
         let target = self.b.pd.alloc_mr(LEN, ALL).expect("memory");
         let ids: Vec<u64> = (0..UNDER_WAY).map(|_| self.id()).collect();
+        self.pairs[at].done.push(("deregister source", 0, 0, LEN));
         let bytes = pattern(ids[0] as u32, LEN);
         doomed.write_at(0, &bytes).expect("inside");
         let write =
@@ -83,6 +86,7 @@ impl Soak {
         let mut mw = self.b.pd.alloc_mw(MwType::Two).expect("a window");
         let rkey = mw.next_rkey();
         let pair = &mut self.pairs[at];
+        pair.done.push(("window", from, to, len));
         let (base, addr) = (pair.base, self.b.mr.addr() + (pair.base + to) as u64);
         let binding = Bind {
             mr: self.b.mr.lkey(),

@@ -7,7 +7,8 @@ use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 use feroce_wire::icrc::IcrcPrefix;
 
-use super::{ICRC_LEN, MAX_TRAIN_PACKETS, OfTrain, Prefixes};
+use super::flows::{Flows, IcrcPolicy};
+use super::{ICRC_LEN, OfTrain, Prefixes};
 use crate::{Link, LinkCounters, Sent, forward_to_inner};
 
 /// What is known of the identifications of a received train: packet `i` is likely to have
@@ -15,65 +16,6 @@ use crate::{Link, LinkCounters, Sent, forward_to_inner};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ids {
     base: u16,
-}
-
-/// Flows whose identifications do not begin at zero each time, and what they go on with.
-#[derive(Debug)]
-struct Counting {
-    /// Flows share the places.
-    flows: Vec<Option<Flow>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Flow {
-    src: Gid,
-    udp_sport: u16,
-    /// What the next packet is likely to have.
-    next: u16,
-    /// How many in a row did not have it.
-    misses: u8,
-}
-
-impl Counting {
-    /// A flow is forgotten after so many packets that do not count.
-    const MOST_MISSES: u8 = 8;
-
-    #[inline]
-    fn place(&mut self, src: Gid, udp_sport: u16) -> &mut Option<Flow> {
-        let [.., host] = src.0;
-        &mut self.flows[usize::from(udp_sport.to_be_bytes()[1] ^ host)]
-    }
-
-    /// What the next packet of a flow that counts is likely to have.
-    #[inline]
-    fn next(&mut self, src: Gid, udp_sport: u16) -> Option<u16> {
-        let flow = self.place(src, udp_sport).filter(|f| f.src == src && f.udp_sport == udp_sport);
-        flow.map(|flow| flow.next)
-    }
-
-    /// A packet of a flow that counts had `id`.
-    #[inline]
-    fn note(&mut self, src: Gid, udp_sport: u16, id: u16) {
-        let next = id.wrapping_add(1);
-        *self.place(src, udp_sport) = Some(Flow { src, udp_sport, next, misses: 0 });
-    }
-
-    /// A packet did not have what it should, if its flow counted.
-    fn miss(&mut self, src: Gid, udp_sport: u16) {
-        let place = self.place(src, udp_sport);
-        if let Some(flow) = place {
-            flow.misses += 1;
-            if flow.misses >= Self::MOST_MISSES {
-                *place = None;
-            }
-        }
-    }
-}
-
-impl Default for Counting {
-    fn default() -> Self {
-        Self { flows: vec![None; 256] }
-    }
 }
 
 impl Ids {
@@ -99,12 +41,6 @@ impl Ids {
     }
 }
 
-/// Whether packets with such identifications may have been sent one soon after the other, in either
-/// order.
-fn is_near(id: u16, other: u16) -> bool {
-    id.wrapping_sub(other).wrapping_add(MAX_TRAIN_PACKETS) <= 2 * MAX_TRAIN_PACKETS
-}
-
 /// Whether packets have an identification.
 pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
     framing == Framing::RoceV2 && dst.as_ipv4().is_some()
@@ -113,19 +49,6 @@ pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
 /// The packets in a range of the bytes of a train, as a train.
 pub(crate) fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
     RxTrain { bytes: train.bytes.get(range).unwrap_or(&[]), ..*train }
-}
-
-/// How strict to be about packets whose IPv4 identification cannot be seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IcrcPolicy {
-    /// Any identification will do, if it makes the ICRC right: one damaged packet in 65,536
-    /// passes.
-    #[default]
-    AnyId,
-    /// Only what a feroce sender can have used, which is below 64, or near that of the last packet
-    /// of its flow: one damaged packet in 22 million passes. The first packet of a flow that counts
-    /// on from anywhere does not.
-    Strict,
 }
 
 /// Checks the ICRC of received packets and drops those that fail.
@@ -151,7 +74,7 @@ pub(crate) struct Checker {
     /// Packets dropped.
     bad: u64,
     prefixes: Prefixes,
-    counting: Counting,
+    flows: Flows,
     like: Option<Like>,
 }
 
@@ -166,8 +89,8 @@ struct Like {
 
 impl Checker {
     pub(crate) fn new(policy: IcrcPolicy) -> Self {
-        let (prefixes, counting) = (Prefixes::default(), Counting::default());
-        Self { policy, bad: 0, prefixes, counting, like: None }
+        let (prefixes, flows) = (Prefixes::default(), Flows::default());
+        Self { policy, bad: 0, prefixes, flows, like: None }
     }
 
     /// What it did so far.
@@ -194,16 +117,20 @@ impl Checker {
         });
         let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
         let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
-        let next = self.counting.next(src, udp_sport);
-        let is_good = like.prefix.with_ipv4_id(next.unwrap_or(0)).verify(transport, *icrc);
-        if is_good && let Some(id) = next {
-            self.counting.note(src, udp_sport, id);
+        let mut counting = self.flows.get(&src, udp_sport).filter(|flow| flow.next().is_some());
+        let id = counting.as_ref().and_then(|flow| flow.next()).unwrap_or(0);
+        let is_good = like.prefix.with_ipv4_id(id).verify(transport, *icrc);
+        if is_good && let Some(flow) = &mut counting {
+            flow.went_on(id);
         }
         is_good
     }
 
     fn pass_good(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        if train.bytes.is_empty() {
+            return self.flows.announced(&src, udp_sport);
+        }
         let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
         let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
         let is_single = train.bytes.len() <= train.stride;
@@ -213,8 +140,9 @@ impl Checker {
             prefix: prefixes.get(len),
         });
         let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
-        let next = self.counting.next(src, udp_sport);
-        let (mut ids, mut last) = (Ids { base: next.unwrap_or(0) }, None);
+        let mut flow = self.flows.get_or_new(&src, udp_sport);
+        let (next, mut is_heard) = (flow.next(), false);
+        let mut ids = Ids { base: next.unwrap_or(0) };
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
@@ -222,12 +150,9 @@ impl Checker {
                 if !is_ipv4 {
                     return prefix.verify(transport, *icrc);
                 }
-                let Some(id) = ids.find(&prefix, transport, *icrc, i as u16) else { return false };
-                let goes_on = next.is_some_and(|next| is_near(id, next));
-                if goes_on || id >= MAX_TRAIN_PACKETS {
-                    last = Some(id);
-                }
-                goes_on || id < MAX_TRAIN_PACKETS || policy == IcrcPolicy::AnyId
+                let id = ids.find(&prefix, transport, *icrc, i as u16);
+                is_heard |= id.is_some();
+                id.is_some_and(|id| flow.may_have(id, policy))
             });
             if !is_good {
                 self.bad += 1;
@@ -240,10 +165,11 @@ impl Checker {
             }
             good.end += packet.len();
         }
-        match last {
-            Some(id) => self.counting.note(src, udp_sport, id),
-            None if next.is_some() => self.counting.miss(src, udp_sport),
-            None => {}
+        if is_heard {
+            if next.is_some() && flow.next() == next {
+                flow.miss();
+            }
+            self.flows.keep(flow);
         }
         match good.len() {
             0 => {}
