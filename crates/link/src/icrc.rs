@@ -132,19 +132,24 @@ impl Sealer {
         self.prefixes.get((Framing::RoceV2, path.src, path.dst, udp_sport, len))
     }
 
-    /// Writes the packets of a train one after the other, each with its ICRC for identification
-    /// 0, 1, 2 and so on, and returns the length.
-    pub(crate) fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
+    /// Writes the packets of a train that leaves from `udp_sport` one after the other, each with
+    /// its ICRC for identification `id`, `id + 1` and so on, and returns the length.
+    pub(crate) fn emit_all(
+        &mut self,
+        train: &Train,
+        (udp_sport, id): (u16, u16),
+        out: &mut [u8],
+    ) -> usize {
         let (src, dst, len) = (train.path.src, train.path.dst, train.packet_len(0));
         let key = (Framing::RoceV2, src, dst, udp_sport, len);
         let mut prefixes = OfTrain::new(&mut self.prefixes, key);
         if let Payload::Packets { bytes, len } = &train.payload {
             let prefix = prefixes.get(*len);
             let places = out.chunks_exact_mut(len + ICRC_LEN);
-            for ((packet, place), id) in bytes.chunks_exact(*len).zip(places).zip(0..) {
+            for ((packet, place), i) in bytes.chunks_exact(*len).zip(places).zip(0..) {
                 let (copy, icrc) = place.split_at_mut(*len);
                 copy.copy_from_slice(packet);
-                icrc.copy_from_slice(&prefix.with_ipv4_id(id).seal(packet));
+                icrc.copy_from_slice(&prefix.with_ipv4_id(id.wrapping_add(i)).seal(packet));
             }
             return train.count as usize * (len + ICRC_LEN);
         }
@@ -158,7 +163,7 @@ impl Sealer {
         for i in 0..train.count {
             let packet = at..at + train.packet_len(i);
             at = packet.end + ICRC_LEN;
-            let prefix = prefixes.get(packet.len()).with_ipv4_id(i as u16);
+            let prefix = prefixes.get(packet.len()).with_ipv4_id(id.wrapping_add(i as u16));
             let icrc = train.emit_body(i, &mut out[packet.clone()], prefix);
             // Of those that are not hashed already, each is sealed after the next is copied: what
             // was just written is slow to read.

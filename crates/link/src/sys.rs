@@ -120,15 +120,15 @@ pub(crate) fn receive_shown(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> 
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
 
 /// Sends a run of datagrams of `segment` bytes each, of which the last may be shorter, if there is
-/// room for all of it; see [`send_to`].
+/// room for all of it; see [`send_to`]. Without an address, the socket is connected.
 #[inline]
 pub(crate) fn send_segments(
     fd: RawFd,
     bytes: &[u8],
-    to: &SocketAddr,
+    to: Option<&SocketAddr>,
     segment: u16,
 ) -> Result<(), Errno> {
-    let (mut to, to_len) = RawAddress::of(to);
+    let (mut to, to_len) = to.map_or((RawAddress::UNKNOWN, 0), RawAddress::of);
     // One control message: its length, level and type, then what it says.
     let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
     let mut control = [0_u64; 3];

@@ -147,19 +147,85 @@ fn a_strict_receiver_loses_nothing_to_a_lane() {
     assert_eq!(came + lost, u64::from(all));
 }
 
-/// Trains between packets are for another socket, which neither keeps them back nor is overtaken.
+/// What `n` sends, by itself or together: one packet, a train, or packets that make a train.
+fn mixed(path: Path, n: u32) -> Vec<Train> {
+    match n % 3 {
+        0 => vec![packet(path, n)],
+        1 => vec![send_of(path, 5, 64, 64)],
+        _ => (0..7).map(|i| packet(path, 7 * n + i)).collect(),
+    }
+}
+
+/// Trains take the lane as well, whose identifications are those of all of their packets; whoever
+/// receives them knows which come next.
 #[test]
-fn a_lane_is_for_whoever_sends_nothing_else() {
+fn all_that_goes_to_one_peer_takes_the_lane() {
+    with_cable(1500, |cable| {
+        cable.cut_trains();
+        let (a, b) = (Cable::a4(), Cable::b4());
+        let mut tx = cable.in_a(|| udp(a));
+        let (mut rx, socket) = cable.in_b(|| (checked(b, IcrcPolicy::Strict), capture()));
+        let mut expected = Vec::new();
+        for n in 0..MANY {
+            let trains = mixed(path(a, b), n);
+            cable.in_a(|| tx.send_all(NOW, &trains)).expect("sent");
+            let packets: Vec<_> = trains.iter().flat_map(packets_of).collect();
+            let got = cable.in_b(|| receive_packets(&mut rx, packets.len()));
+            assert_eq!(flat(&got), packets, "what {n} sent");
+            expected.extend(packets);
+        }
+        assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&tx, "udp_tx_lost")), (1, 0));
+        assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+        let frames = captured(&socket);
+        assert_eq!(frames.len(), expected.len(), "frames on the cable");
+        for (bytes, packet) in frames.iter().zip(&expected) {
+            let frame = Frame::parse_ethernet(bytes).expect("a RoCE frame");
+            assert!(frame.icrc_ok(), "wrong ICRC");
+            assert_eq!(frame.transport, *packet);
+        }
+    });
+}
+
+/// What a connected socket has no room for goes from the other; and what that has no room for is
+/// said to have none. Nothing is lost or overtaken.
+#[test]
+fn a_lane_may_be_full() {
+    with_cable(1500, |cable| {
+        let (a, b) = (Cable::a4(), Cable::b4());
+        let config = UdpConfig { sndbuf: 16 << 10, flows: 1, ..UdpConfig::default() };
+        let mut tx = cable.in_a(|| UdpLink::new(config, &[a]).expect("a link"));
+        let mut rx = cable.in_b(|| checked(b, IcrcPolicy::Strict));
+        for n in 0..MANY {
+            cable.in_a(|| tx.send_all(NOW, &[packet(path(a, b), n)])).expect("sent");
+            cable.in_b(|| receive_packets(&mut rx, 1));
+        }
+        assert_eq!(counter(&tx, "udp_tx_lanes"), 1);
+        // Packets to a neighbour who does not answer stay in the kernel.
+        cable.in_b(|| ip("link set wire arp off"));
+        cable.in_a(|| ip("neigh del 10.9.0.2 dev wire"));
+        let trains: Vec<_> = (0..100)
+            .map(|n| {
+                let mut train = send_of(path(a, b), 12, 1024, 1024);
+                train.bth.psn = Psn::new(12 * n);
+                train
+            })
+            .collect();
+        let sent = cable.in_a(|| tx.send_all(NOW, &trains)).expect("no error");
+        assert!((2..20).contains(&sent), "{sent} trains in two small buffers");
+        assert_eq!(counter(&tx, "udp_tx_full"), 1);
+        cable.in_a(|| ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev wire"));
+        let expected: Vec<_> = trains[..sent].iter().flat_map(packets_of).collect();
+        let got = cable.in_b(|| receive_packets(&mut rx, expected.len()));
+        assert_eq!(flat(&got), expected);
+        assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
+    });
+}
+
+/// Whoever sends to several in turn has none.
+#[test]
+fn a_lane_is_for_one_peer() {
     let (a, b) = (loopback(24), loopback(25));
     let (mut tx, mut rx) = (udp(a), checked(b, IcrcPolicy::AnyId));
-    for n in 0..MANY {
-        cross(&mut tx, &mut rx, path(a, b), n);
-        let train = send_of(path(a, b), 3, 64, 64);
-        tx.send_all(NOW, std::slice::from_ref(&train)).expect("sent");
-        assert_eq!(flat(&receive_packets(&mut rx, 3)), packets_of(&train));
-    }
-    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "udp_rx_gates")), (0, 0));
-    // Nor for several peers in turn.
     let (c, mut other) = (loopback(26), checked(loopback(26), IcrcPolicy::AnyId));
     for n in 0..MANY {
         cross(&mut tx, &mut rx, path(a, b), n);

@@ -150,9 +150,10 @@ impl Checker {
                 if !is_ipv4 {
                     return prefix.verify(transport, *icrc);
                 }
-                let id = ids.find(&prefix, transport, *icrc, i as u16);
+                let index = i as u16;
+                let id = ids.find(&prefix, transport, *icrc, index);
                 is_heard |= id.is_some();
-                id.is_some_and(|id| flow.may_have(id, policy))
+                id.is_some_and(|id| flow.may_have(index, id, policy))
             });
             if !is_good {
                 self.bad += 1;

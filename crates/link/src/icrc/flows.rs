@@ -70,8 +70,8 @@ impl Flow {
         self.next
     }
 
-    /// Whether a packet of the flow may have this identification.
-    pub(super) fn may_have(&mut self, id: u16, policy: IcrcPolicy) -> bool {
+    /// Whether packet `index` of what was received together may have this identification.
+    pub(super) fn may_have(&mut self, index: u16, id: u16, policy: IcrcPolicy) -> bool {
         let goes_on = self.next.is_some_and(|next| is_near(id, next));
         let is_likely = goes_on || id < Self::LOW;
         let may_have = is_likely
@@ -88,7 +88,9 @@ impl Flow {
             _ => Habit::Ours,
         };
         if may_have && (goes_on || id >= MAX_TRAIN_PACKETS) {
-            self.went_on(id);
+            // Our senders count the calls, and on from there within a train.
+            let of_call = if self.habit == Habit::Ours { index } else { 0 };
+            self.went_on(id.wrapping_sub(of_call));
         }
         may_have
     }
@@ -178,7 +180,7 @@ mod tests {
     /// Which of the packets of a flow pass.
     fn passing(policy: IcrcPolicy, ids: impl IntoIterator<Item = u16>) -> Vec<u16> {
         let mut flow = Flow::new(AT.0, AT.1);
-        ids.into_iter().filter(|&id| flow.may_have(id, policy)).collect()
+        ids.into_iter().filter(|&id| flow.may_have(0, id, policy)).collect()
     }
 
     /// What the damage to a packet is taken for may be any identification.
@@ -197,7 +199,7 @@ mod tests {
             let mut flows = Flows::default();
             let may_have = |flows: &mut Flows, id| {
                 let mut flow = flows.get_or_new(&AT.0, AT.1);
-                let may_have = flow.may_have(id, policy);
+                let may_have = flow.may_have(0, id, policy);
                 flows.keep(flow);
                 may_have
             };

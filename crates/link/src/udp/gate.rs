@@ -16,10 +16,11 @@ use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::Gid;
 use socket2::Socket;
 
-use super::lane::MOST_FAILURES;
 use super::watch::Source;
 use super::{Port, UdpLink, forget, socket, socket_addr};
 
+/// A gate that could not be opened so often is not tried again.
+const MOST_FAILURES: u32 = 8;
 /// How many packets in a row by themselves from one place it takes.
 const ALONE: u32 = 256;
 /// How many of those one counts that is from elsewhere, or not by itself.

@@ -1,15 +1,15 @@
-//! A socket for the one peer that short packets go to.
+//! A socket for whoever sends to one peer.
 //!
-//! For a packet that leaves from a connected socket, the kernel need not look for the way: between
-//! two ends of one machine that is a tenth of the latency of a short message. But its
-//! identification is not zero. It counts up from a number that the kernel chose when the socket was
-//! connected, and the ICRC covers it. The kernel tells whoever asks when a packet has left, and
-//! shows the packet, headers and all: a datagram without content is sent first to learn the number,
-//! and another to see that it counts. Now and then it is looked at again.
+//! For what leaves from a connected socket, the kernel need not look for the way: between two ends
+//! of one machine that is a tenth of the latency of a short message. But the identification of its
+//! packets is not zero. It counts up from a number that the kernel chose when the socket was
+//! connected, by one with each call, and from there within a train; and the ICRC covers it. The
+//! kernel tells whoever asks when a packet has left, and shows the packet, headers and all: a
+//! datagram without content is sent first to learn the number, and another to see that it counts.
+//! After the first train, and now and then, it is looked at again.
 //!
-//! Only packets that go by themselves take the lane, so that the number is always known; and only
-//! while there is little else, so that there is little that they could overtake on their way.
-//! Whatever goes wrong closes it, and they go from the socket that is not connected, as before.
+//! While there is a lane, all that goes its way takes it, in order. Whatever goes wrong closes it,
+//! and what follows leaves from the socket that is not connected, as before.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,40 +19,42 @@ use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
 use socket2::Socket;
 
+use super::tx::with_payload_aligned;
 use super::{DEFAULT_HOP_LIMIT, UdpConfig, UdpLink, socket, socket_addr};
-use crate::icrc::{ICRC_LEN, emit_single, seal_prefix};
-use crate::sys::{receive_shown, send, set_int};
+use crate::icrc::{ICRC_LEN, Sealer, emit_single, seal_prefix};
+use crate::sys::{receive_shown, send, send_segments, set_int};
 
-/// How many packets by themselves on one path it takes.
+/// How many calls in a row on one path it takes.
 const ALONE: u32 = 256;
-/// How many of those one train counts. The acknowledgement behind one message of a ping-pong in
-/// sixteen, or more, should change nothing.
-const COMPANY: u32 = 8;
-/// A lane that could not be opened so often is not tried again.
-pub(super) const MOST_FAILURES: u32 = 8;
-/// After how many packets the identification is looked at again.
+/// Each failure doubles that, so often.
+const DOUBLINGS: u32 = 8;
+/// After how many calls the identification is looked at again.
 const LOOK_AFTER: u32 = 1 << 16;
 
 /// Who gets a lane.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    /// Where packets go by themselves.
+    /// Where the last calls sent to.
     path: Path,
-    /// How much speaks for a lane to there, up to [`ALONE`].
+    /// How many did.
     alone: u32,
     lane: Option<Lane>,
-    /// How often there could not be one.
+    /// How often one could not be opened, or did not work.
     failures: u32,
 }
 
 impl Lanes {
-    /// A train was sent.
+    /// Whether enough speaks for a lane.
     #[inline]
-    pub(super) fn sent_train(&mut self) {
-        self.alone = self.alone.saturating_sub(COMPANY);
-        if self.alone == 0 && self.lane.is_some() {
-            self.close();
-        }
+    fn is_deserved(&self) -> bool {
+        self.alone >= ALONE << self.failures.min(DOUBLINGS)
+    }
+
+    /// There is none, and more must speak for the next.
+    #[cold]
+    fn fail(&mut self) {
+        self.close();
+        self.failures += 1;
     }
 
     /// Whatever goes anywhere goes from the socket of its flow.
@@ -71,11 +73,14 @@ struct Lane {
     sport: u16,
     /// Length of the last packet, and what its ICRC began with.
     prefix: (usize, IcrcPrefix),
-    /// The identification of the next packet, and how far the one after is from it.
+    /// The identification of what the next call sends, and how far that of the one after is from
+    /// it.
     next: u16,
     step: u16,
-    /// How many packets go before it is looked at again.
+    /// How many calls go before it is looked at again.
     left: u32,
+    /// Whether it was, since a train was sent.
+    counts_trains: bool,
 }
 
 impl Lane {
@@ -86,8 +91,16 @@ impl Lane {
         socket::bind_beside(&socket, from)?;
         socket.connect(&socket_addr(path.dst, ROCE_UDP_PORT, scope).into())?;
         let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, sport, 0));
-        let mut lane =
-            Self { dst: path.dst, socket, sport, prefix, next: 0, step: 0, left: LOOK_AFTER };
+        let mut lane = Self {
+            dst: path.dst,
+            socket,
+            sport,
+            prefix,
+            next: 0,
+            step: 0,
+            left: LOOK_AFTER,
+            counts_trains: false,
+        };
         if path.dst.as_ipv4().is_some() {
             let (first, second) = (lane.learn()?, lane.learn()?);
             lane.step = match second.wrapping_sub(first) {
@@ -100,7 +113,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Whether it is known what identification the next packet has.
+    /// Whether it is known what identification the next call sends.
     #[inline]
     fn is_known(&mut self) -> bool {
         self.left = self.left.wrapping_sub(1);
@@ -114,11 +127,22 @@ impl Lane {
         self.dst.as_ipv4().is_none() || self.learn().is_ok_and(|id| id == expected)
     }
 
-    /// Sends a packet that was sealed for the identification `next`.
+    /// Sends a packet, or a train of packets of `stride` bytes, that was sealed for the
+    /// identification `next`.
     #[inline]
-    fn send(&mut self, packet: &[u8]) -> bool {
+    fn send(&mut self, packets: &[u8], stride: Option<u16>) -> bool {
         self.next = self.next.wrapping_add(self.step);
-        send(self.socket.as_raw_fd(), packet).is_ok()
+        let fd = self.socket.as_raw_fd();
+        let sent = match stride {
+            None => send(fd, packets),
+            Some(stride) => {
+                if !self.counts_trains {
+                    (self.counts_trains, self.left) = (true, 0);
+                }
+                send_segments(fd, packets, None, stride)
+            }
+        };
+        sent.is_ok()
     }
 
     /// Sends a datagram without content, and says what identification it had.
@@ -151,21 +175,50 @@ impl Lane {
 }
 
 impl UdpLink {
-    /// Sends a packet by itself if its path has a lane, or has deserved one.
+    /// Whether a path has a lane, or has deserved one. What is sent next goes there.
     #[inline]
-    pub(super) fn send_by_lane(&mut self, packet: &mut Single<'_>) -> bool {
-        if self.lanes.path != *packet.path {
+    fn has_lane(&mut self, path: &Path) -> bool {
+        if self.lanes.path != *path {
             self.lanes.close();
-            self.lanes.path = *packet.path;
+            self.lanes.path = *path;
         }
-        self.lanes.alone = (self.lanes.alone + 1).min(ALONE);
-        if self.lanes.lane.is_none() && self.lanes.alone == ALONE {
+        self.lanes.alone = self.lanes.alone.saturating_add(1);
+        if self.lanes.lane.is_none() && self.lanes.is_deserved() {
             self.open_lane();
         }
-        let Some(lane) = &mut self.lanes.lane else { return false };
-        if packet.len + ICRC_LEN > self.tx_buf.len() {
+        self.lanes.lane.is_some()
+    }
+
+    /// Sends what `emit` writes for a port and an identification: packets of `stride` bytes each,
+    /// or one. False: it was not sent, and there is no lane.
+    pub(super) fn send_by_lane(
+        &mut self,
+        path: &Path,
+        stride: Option<u16>,
+        emit: impl FnOnce(&mut Sealer, (u16, u16), &mut [u8]) -> usize,
+    ) -> bool {
+        if !self.has_lane(path) {
             return false;
         }
+        let Some(lane) = &mut self.lanes.lane else { return false };
+        let is_sent = lane.is_known() && {
+            let out = with_payload_aligned(&mut self.tx_buf);
+            let len = emit(&mut self.sealer, (lane.sport, lane.next), out);
+            lane.send(&out[..len], stride)
+        };
+        if !is_sent {
+            self.lanes.fail();
+        }
+        is_sent
+    }
+
+    /// Sends a packet by itself if its path has a lane, or has deserved one.
+    #[inline]
+    pub(super) fn send_packet_by_lane(&mut self, packet: &mut Single<'_>) -> bool {
+        if packet.len + ICRC_LEN > self.tx_buf.len() || !self.has_lane(packet.path) {
+            return false;
+        }
+        let Some(lane) = &mut self.lanes.lane else { return false };
         if lane.prefix.0 != packet.len {
             let prefix = self.sealer.prefix(packet.path, lane.sport, packet.len);
             lane.prefix = (packet.len, prefix);
@@ -173,10 +226,10 @@ impl UdpLink {
         let is_sent = lane.is_known() && {
             let prefix = lane.prefix.1.with_ipv4_id(lane.next);
             let len = emit_single(packet, prefix, &mut self.tx_buf);
-            lane.send(&self.tx_buf[..len])
+            lane.send(&self.tx_buf[..len], None)
         };
         if !is_sent {
-            self.lanes.close();
+            self.lanes.fail();
         }
         is_sent
     }
@@ -189,7 +242,7 @@ impl UdpLink {
             && path.traffic_class & !3 == 0
             && matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT)
             && !path.dst.is_multicast();
-        let flow = self.flow_of(&path).filter(|_| is_plain && self.lanes.failures < MOST_FAILURES);
+        let flow = self.flow_of(&path).filter(|_| is_plain);
         let Some((port, flow)) = flow else { return };
         let flow = &self.ports[port].tx[flow];
         match Lane::new(&self.config, path, &flow.socket, flow.port) {
@@ -199,7 +252,7 @@ impl UdpLink {
             }
             Err(e) => {
                 tracing::debug!("no connected socket to {}: {e}", path.dst);
-                self.lanes.failures += 1;
+                self.lanes.fail();
             }
         }
     }

@@ -13,7 +13,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
 use crate::Sent;
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer, emit_single};
 use crate::sys::{send_segments, send_to};
 
 /// Most bytes in one datagram: what IPv4 allows.
@@ -33,7 +33,6 @@ enum Outcome {
 impl UdpLink {
     /// Sends trains in order until the socket of one is full, and returns how many it took.
     pub(super) fn send_trains(&mut self, trains: &[Train]) -> io::Result<usize> {
-        self.lanes.sent_train();
         let mut taken = 0;
         while let Some(first) = trains.get(taken) {
             let together = if self.gso { run_of_packets(&trains[taken..]) } else { 1 };
@@ -51,19 +50,24 @@ impl UdpLink {
 
     /// Sends trains of one packet each, of one length and on one path, in one call.
     fn send_together(&mut self, trains: &[Train]) -> io::Result<Sent> {
-        let Some((dest, port, flow)) = trains.first().and_then(|t| self.destination(&t.path))
-        else {
+        let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
+        let emit = |sealer: &mut Sealer, (sport, id): (u16, u16), out: &mut [u8]| {
+            trains.iter().zip(0..).fold(0, |len, (train, i)| {
+                len + sealer.emit(train, sport, (0, id.wrapping_add(i)), &mut out[len..])
+            })
+        };
+        if self.send_by_lane(&trains[0].path, Some(stride), emit) {
+            self.sent_together(trains);
+            return Ok(Sent::Done);
+        }
+        let Some((dest, port, flow)) = self.destination(&trains[0].path) else {
             return self.send_one_by_one(trains);
         };
-        let (mut len, sport) = (0, self.ports[port].tx[flow].port);
-        for (id, train) in trains.iter().enumerate() {
-            len += self.sealer.emit(train, sport, (0, id as u16), &mut self.tx_buf[len..]);
-        }
-        let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
+        let sport = self.ports[port].tx[flow].port;
+        let len = emit(&mut self.sealer, (sport, 0), &mut self.tx_buf);
         match dest.send(&self.tx_buf[..len], Some(stride)) {
             Outcome::Done => {
-                self.counters.tx_trains += 1;
-                self.counters.tx_packets += trains.len() as u64;
+                self.sent_together(trains);
                 Ok(Sent::Done)
             }
             Outcome::Full => {
@@ -74,6 +78,11 @@ impl UdpLink {
             // One by one it may work, or fail with an error of its own.
             _ => self.send_one_by_one(trains),
         }
+    }
+
+    fn sent_together(&mut self, trains: &[Train]) {
+        self.counters.tx_trains += 1;
+        self.counters.tx_packets += trains.len() as u64;
     }
 
     /// Sends trains whatever happens to those before: what finds the socket full is lost, as on
@@ -91,7 +100,7 @@ impl UdpLink {
     /// what to do about that.
     #[inline]
     pub(super) fn send_packet(&mut self, mut packet: Single<'_>) -> bool {
-        let is_sent = self.send_by_lane(&mut packet) || self.send_from_flow(&mut packet);
+        let is_sent = self.send_packet_by_lane(&mut packet) || self.send_from_flow(&mut packet);
         self.counters.tx_trains += u64::from(is_sent);
         self.counters.tx_packets += u64::from(is_sent);
         is_sent
@@ -125,14 +134,21 @@ impl UdpLink {
     }
 
     pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
+        let len = train.total_len() + train.count as usize * ICRC_LEN;
+        let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
+        let stride = (train.count > 1).then(|| (train.packet_len(0) + ICRC_LEN) as u16);
+        let emit = |sealer: &mut Sealer, from, out: &mut [u8]| sealer.emit_all(train, from, out);
+        let is_one_call = fits && (self.gso || train.count == 1);
+        if is_one_call && self.send_by_lane(&train.path, stride, emit) {
+            self.settle(train, train.count, Outcome::Done);
+            return Ok(Sent::Done);
+        }
         let Some((dest, port, flow)) = self.destination(&train.path) else {
             self.counters.tx_no_address += u64::from(train.count);
             return Ok(Sent::Done);
         };
         let sport = self.ports[port].tx[flow].port;
-        let len = train.total_len() + train.count as usize * ICRC_LEN;
-        let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
-        let (sent, outcome) = if self.gso && train.count > 1 && fits {
+        let (sent, outcome) = if is_one_call && train.count > 1 {
             self.send_offloaded(train, &dest, sport)
         } else {
             self.send_each(train, &dest, sport)
@@ -160,7 +176,7 @@ impl UdpLink {
     /// kernel does not do it here, and is not asked again.
     fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
         let out = with_payload_aligned(&mut self.tx_buf);
-        let len = self.sealer.emit_all(train, sport, out);
+        let len = self.sealer.emit_all(train, (sport, 0), out);
         let stride = (train.packet_len(0) + ICRC_LEN) as u16;
         match dest.send(&out[..len], Some(stride)) {
             Outcome::Done => (train.count, Outcome::Done),
@@ -296,7 +312,7 @@ impl Destination {
             // These say as much, with less for the kernel to read or without allocating.
             [] => send_to(self.fd, bytes, &self.to),
             [ControlMessage::UdpGsoSegments(segment)] => {
-                send_segments(self.fd, bytes, &self.to, **segment)
+                send_segments(self.fd, bytes, Some(&self.to), **segment)
             }
             control => {
                 let bytes = [IoSlice::new(bytes)];
@@ -318,7 +334,7 @@ impl Destination {
 
 /// The part of a buffer in which payload of trains begins at multiples of 16: headers are 12 bytes
 /// longer than a multiple of that, and with the ICRC behind it a packet is one.
-fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
+pub(super) fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
     let at = buffer.as_ptr().align_offset(16) + ICRC_LEN;
     &mut buffer[at..]
 }
