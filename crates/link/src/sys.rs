@@ -106,6 +106,15 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
+/// Bytes that were sent from a socket and have not left the machine, with what the kernel needs for
+/// them.
+pub(crate) fn unsent(fd: RawFd) -> Result<usize, Errno> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer to where the pointer leads.
+    let known = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    if known < 0 { Err(Errno::last()) } else { Ok(usize::try_from(bytes).unwrap_or(0)) }
+}
+
 /// Receives what the kernel shows of a packet that was sent with a time stamp.
 pub(crate) fn receive_shown(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     let (at, len) = (into.as_mut_ptr(), into.len());

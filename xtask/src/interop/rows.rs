@@ -278,6 +278,8 @@ pub(super) const ROWS: &[Row] = &[
     ours_there(pingpong("ibv_ud_pingpong", "-c -n 20 -s 1024")),
     leaving(ours_there(pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"))),
     measured("ib_send_bw", "-m 1024 -n 20 -s 65539", " %b %n "),
+    measured("ib_send_bw", "-n 600 -s 8 -t 1", " %b %n "),
+    measured("ib_send_bw", "-m 1024 -n 600 -s 2048 -t 1", " %b %n "),
     measured("ib_send_lat", "-n 20 -s 1", " %b %n "),
     measured("ib_write_bw", "-m 4096 -n 20 -s 65539", " %b %n "),
     measured("ib_write_lat", "-n 20 -s 1025", " %b %n "),

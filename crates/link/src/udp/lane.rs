@@ -8,8 +8,10 @@
 //! datagram without content is sent first to learn the number, and another to see that it counts.
 //! After the first train, and now and then, it is looked at again.
 //!
-//! While there is a lane, all that goes its way takes it, in order. Whatever goes wrong closes it,
-//! and what follows leaves from the socket that is not connected, as before.
+//! While there is a lane, all that goes its way takes it, in order. It is opened and closed when
+//! nothing waits to leave: schedulers keep sockets apart, and do not know that the packets of two
+//! are one flow. Whatever goes wrong closes it as well, and what follows leaves from the socket that
+//! is not connected, as before.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,10 +19,11 @@ use std::os::fd::AsRawFd;
 use feroce_train::{Framing, Path, Single};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
-use socket2::Socket;
+use nix::errno::Errno;
 
 use super::tx::with_payload_aligned;
-use super::{DEFAULT_HOP_LIMIT, UdpConfig, UdpLink, socket, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, UdpLink, socket, socket_addr};
+use crate::Sent;
 use crate::icrc::{ICRC_LEN, Sealer, emit_single, seal_prefix};
 use crate::sys::{receive_shown, send, send_segments, set_int};
 
@@ -50,17 +53,31 @@ impl Lanes {
         self.alone >= ALONE << self.failures.min(DOUBLINGS)
     }
 
-    /// There is none, and more must speak for the next.
-    #[cold]
-    fn fail(&mut self) {
-        self.close();
-        self.failures += 1;
-    }
-
     /// Whatever goes anywhere goes from the socket of its flow.
     #[cold]
-    pub(super) fn close(&mut self) {
+    fn close(&mut self) {
         (self.alone, self.lane) = (0, None);
+    }
+
+    /// What is sent goes to the end of another path. Whether that can have a lane: this one can be
+    /// given up.
+    #[cold]
+    fn turn_to(&mut self, path: &Path) -> bool {
+        let can = self.flow().is_none_or(Flow::is_idle);
+        if can {
+            self.close();
+            self.path = *path;
+        }
+        can
+    }
+
+    /// The socket, if there is one.
+    pub(super) fn flow(&self) -> Option<&Flow> {
+        self.lane.as_ref().map(|lane| &lane.flow)
+    }
+
+    pub(super) fn flow_mut(&mut self) -> Option<&mut Flow> {
+        self.lane.as_mut().map(|lane| &mut lane.flow)
     }
 }
 
@@ -69,8 +86,7 @@ impl Lanes {
 struct Lane {
     /// Whom it is connected to.
     dst: Gid,
-    socket: Socket,
-    sport: u16,
+    flow: Flow,
     /// Length of the last packet, and what its ICRC began with.
     prefix: (usize, IcrcPrefix),
     /// The identification of what the next call sends, and how far that of the one after is from
@@ -84,17 +100,16 @@ struct Lane {
 }
 
 impl Lane {
-    /// From `from`, which is not connected, to the end of a path.
-    fn new(config: &UdpConfig, path: Path, from: &Socket, sport: u16) -> io::Result<Self> {
+    /// From the port of `from`, which is not connected, to the end of a path.
+    fn new(config: &UdpConfig, path: Path, from: &Flow) -> io::Result<Self> {
         let scope = config.interface.as_ref().map_or(0, |(_, index)| *index);
         let socket = socket::open_sender(config, path.src, scope)?;
-        socket::bind_beside(&socket, from)?;
+        socket::bind_beside(&socket, &from.socket)?;
         socket.connect(&socket_addr(path.dst, ROCE_UDP_PORT, scope).into())?;
-        let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, sport, 0));
+        let prefix = (0, seal_prefix(Framing::RoceV2, path.src, path.dst, from.port, 0));
         let mut lane = Self {
             dst: path.dst,
-            socket,
-            sport,
+            flow: Flow { socket, port: from.port, watched: false, waits: false },
             prefix,
             next: 0,
             step: 0,
@@ -130,27 +145,28 @@ impl Lane {
     /// Sends a packet, or a train of packets of `stride` bytes, that was sealed for the
     /// identification `next`.
     #[inline]
-    fn send(&mut self, packets: &[u8], stride: Option<u16>) -> bool {
-        self.next = self.next.wrapping_add(self.step);
-        let fd = self.socket.as_raw_fd();
-        let sent = match stride {
-            None => send(fd, packets),
+    fn send(&mut self, packets: &[u8], stride: Option<u16>) -> Result<(), Errno> {
+        let fd = self.flow.socket.as_raw_fd();
+        match stride {
+            None => send(fd, packets)?,
             Some(stride) => {
+                send_segments(fd, packets, None, stride)?;
                 if !self.counts_trains {
                     (self.counts_trains, self.left) = (true, 0);
                 }
-                send_segments(fd, packets, None, stride)
             }
-        };
-        sent.is_ok()
+        }
+        // The kernel does not count what it has no room for.
+        self.next = self.next.wrapping_add(self.step);
+        Ok(())
     }
 
     /// Sends a datagram without content, and says what identification it had.
     fn learn(&self) -> io::Result<u16> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.flow.socket.as_raw_fd();
         let ask = |flags: u32| {
             let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
-            set_int(&self.socket, level, name, flags as i32)
+            set_int(&self.flow.socket, level, name, flags as i32)
         };
         let mut packet = [0; 256];
         ask(libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_SOFTWARE)?;
@@ -178,9 +194,8 @@ impl UdpLink {
     /// Whether a path has a lane, or has deserved one. What is sent next goes there.
     #[inline]
     fn has_lane(&mut self, path: &Path) -> bool {
-        if self.lanes.path != *path {
-            self.lanes.close();
-            self.lanes.path = *path;
+        if self.lanes.path != *path && !self.lanes.turn_to(path) {
+            return false;
         }
         self.lanes.alone = self.lanes.alone.saturating_add(1);
         if self.lanes.lane.is_none() && self.lanes.is_deserved() {
@@ -190,48 +205,64 @@ impl UdpLink {
     }
 
     /// Sends what `emit` writes for a port and an identification: packets of `stride` bytes each,
-    /// or one. False: it was not sent, and there is no lane.
+    /// or one. `None`: it was not sent, and there is no lane.
     pub(super) fn send_by_lane(
         &mut self,
         path: &Path,
         stride: Option<u16>,
         emit: impl FnOnce(&mut Sealer, (u16, u16), &mut [u8]) -> usize,
-    ) -> bool {
+    ) -> Option<Sent> {
         if !self.has_lane(path) {
-            return false;
+            return None;
         }
-        let Some(lane) = &mut self.lanes.lane else { return false };
-        let is_sent = lane.is_known() && {
+        let lane = self.lanes.lane.as_mut()?;
+        let sent = lane.is_known().then(|| {
             let out = with_payload_aligned(&mut self.tx_buf);
-            let len = emit(&mut self.sealer, (lane.sport, lane.next), out);
+            let len = emit(&mut self.sealer, (lane.flow.port, lane.next), out);
             lane.send(&out[..len], stride)
-        };
-        if !is_sent {
-            self.lanes.fail();
-        }
-        is_sent
+        });
+        self.settle_lane(sent)
     }
 
     /// Sends a packet by itself if its path has a lane, or has deserved one.
     #[inline]
-    pub(super) fn send_packet_by_lane(&mut self, packet: &mut Single<'_>) -> bool {
+    pub(super) fn send_packet_by_lane(&mut self, packet: &mut Single<'_>) -> Option<Sent> {
         if packet.len + ICRC_LEN > self.tx_buf.len() || !self.has_lane(packet.path) {
-            return false;
+            return None;
         }
-        let Some(lane) = &mut self.lanes.lane else { return false };
+        let lane = self.lanes.lane.as_mut()?;
         if lane.prefix.0 != packet.len {
-            let prefix = self.sealer.prefix(packet.path, lane.sport, packet.len);
+            let prefix = self.sealer.prefix(packet.path, lane.flow.port, packet.len);
             lane.prefix = (packet.len, prefix);
         }
-        let is_sent = lane.is_known() && {
+        let sent = lane.is_known().then(|| {
             let prefix = lane.prefix.1.with_ipv4_id(lane.next);
             let len = emit_single(packet, prefix, &mut self.tx_buf);
             lane.send(&self.tx_buf[..len], None)
-        };
-        if !is_sent {
-            self.lanes.fail();
+        });
+        self.settle_lane(sent)
+    }
+
+    /// What to make of what the kernel said, or of an identification that is not known.
+    #[inline]
+    fn settle_lane(&mut self, sent: Option<Result<(), Errno>>) -> Option<Sent> {
+        match sent {
+            Some(Ok(())) => Some(Sent::Done),
+            Some(Err(Errno::EAGAIN)) => Some(Sent::Full),
+            _ => {
+                self.close_lane();
+                self.lanes.failures += 1;
+                None
+            }
         }
-        is_sent
+    }
+
+    /// Whatever goes anywhere goes from the socket of its flow. Whoever waits for room in this one
+    /// finds out by trying.
+    #[cold]
+    pub(super) fn close_lane(&mut self) {
+        self.lanes.close();
+        self.is_full = self.awaits_room();
     }
 
     #[cold]
@@ -245,14 +276,17 @@ impl UdpLink {
         let flow = self.flow_of(&path).filter(|_| is_plain);
         let Some((port, flow)) = flow else { return };
         let flow = &self.ports[port].tx[flow];
-        match Lane::new(&self.config, path, &flow.socket, flow.port) {
+        if !flow.is_idle() {
+            return;
+        }
+        match Lane::new(&self.config, path, flow) {
             Ok(lane) => {
                 self.lanes.lane = Some(lane);
                 self.counters.tx_lanes += 1;
             }
             Err(e) => {
                 tracing::debug!("no connected socket to {}: {e}", path.dst);
-                self.lanes.fail();
+                self.lanes.failures += 1;
             }
         }
     }

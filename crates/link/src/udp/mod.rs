@@ -25,7 +25,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
-use crate::sys::Inbox;
+use crate::sys::{Inbox, unsent};
 use crate::{Link, LinkCounters, Sent};
 use gate::Gates;
 use lane::Lanes;
@@ -127,6 +127,13 @@ struct Flow {
     watched: bool,
     /// Was full, and nobody has heard yet that it no longer is.
     waits: bool,
+}
+
+impl Flow {
+    /// Whether all that was sent from it has left, and nobody waits for that.
+    fn is_idle(&self) -> bool {
+        !self.waits && unsent(self.socket.as_raw_fd()) == Ok(0)
+    }
 }
 
 /// A multicast group that the port has joined.
@@ -253,6 +260,12 @@ impl UdpLink {
         ports + self.groups.len() + usize::from(self.gates.gate.is_some())
     }
 
+    /// Whether somebody waits for room in a socket that sends.
+    fn awaits_room(&self) -> bool {
+        let mut flows = self.ports.iter().flat_map(|p| &p.tx).chain(self.lanes.flow());
+        flows.any(|flow| flow.waits)
+    }
+
     /// Whether a packet was sent by this link.
     fn is_own(&self, src: Gid, udp_sport: u16) -> bool {
         let mut ports = self.ports.iter().filter(|p| p.addr == src);
@@ -318,7 +331,7 @@ impl Link for UdpLink {
         }
         self.cool();
         self.close_gate();
-        self.lanes.close();
+        self.close_lane();
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
             forget(&self.epoll, flows.chain(&port.rx));

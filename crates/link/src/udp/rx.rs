@@ -99,11 +99,11 @@ impl UdpLink {
 
     /// Notes that a sending socket has room again, if `fd` is one.
     fn has_room(&mut self, fd: RawFd) {
-        let flows = self.ports.iter_mut().flat_map(|p| &mut p.tx);
+        let flows = self.ports.iter_mut().flat_map(|p| &mut p.tx).chain(self.lanes.flow_mut());
         for flow in flows.filter(|flow| flow.socket.as_raw_fd() == fd) {
             flow.waits = false;
         }
-        self.is_full = self.ports.iter().any(|p| p.tx.iter().any(|flow| flow.waits));
+        self.is_full = self.awaits_room();
     }
 
     /// Takes at most `budget` trains from a socket.

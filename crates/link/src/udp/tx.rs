@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use feroce_train::{Path, Single, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use super::socket::ECT0;
-use super::{DEFAULT_HOP_LIMIT, UdpLink, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, Flow, UdpLink, socket_addr};
 use crate::Sent;
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer, emit_single};
 use crate::sys::{send_segments, send_to};
@@ -56,9 +56,13 @@ impl UdpLink {
                 len + sealer.emit(train, sport, (0, id.wrapping_add(i)), &mut out[len..])
             })
         };
-        if self.send_by_lane(&trains[0].path, Some(stride), emit) {
-            self.sent_together(trains);
-            return Ok(Sent::Done);
+        match self.send_by_lane(&trains[0].path, Some(stride), emit) {
+            Some(Sent::Done) => {
+                self.sent_together(trains);
+                return Ok(Sent::Done);
+            }
+            Some(Sent::Full) => return self.wait_for_lane(),
+            None => {}
         }
         let Some((dest, port, flow)) = self.destination(&trains[0].path) else {
             return self.send_one_by_one(trains);
@@ -72,7 +76,8 @@ impl UdpLink {
             }
             Outcome::Full => {
                 self.counters.tx_full += 1;
-                self.wait_for_room(port, flow)?;
+                self.is_full = true;
+                wait_for_room(&self.epoll, &mut self.ports[port].tx[flow])?;
                 Ok(Sent::Full)
             }
             // One by one it may work, or fail with an error of its own.
@@ -100,7 +105,10 @@ impl UdpLink {
     /// what to do about that.
     #[inline]
     pub(super) fn send_packet(&mut self, mut packet: Single<'_>) -> bool {
-        let is_sent = self.send_packet_by_lane(&mut packet) || self.send_from_flow(&mut packet);
+        let is_sent = match self.send_packet_by_lane(&mut packet) {
+            Some(sent) => sent == Sent::Done,
+            None => self.send_from_flow(&mut packet),
+        };
         self.counters.tx_trains += u64::from(is_sent);
         self.counters.tx_packets += u64::from(is_sent);
         is_sent
@@ -139,9 +147,14 @@ impl UdpLink {
         let stride = (train.count > 1).then(|| (train.packet_len(0) + ICRC_LEN) as u16);
         let emit = |sealer: &mut Sealer, from, out: &mut [u8]| sealer.emit_all(train, from, out);
         let is_one_call = fits && (self.gso || train.count == 1);
-        if is_one_call && self.send_by_lane(&train.path, stride, emit) {
-            self.settle(train, train.count, Outcome::Done);
-            return Ok(Sent::Done);
+        let by_lane = is_one_call.then(|| self.send_by_lane(&train.path, stride, emit)).flatten();
+        match by_lane {
+            Some(Sent::Done) => {
+                self.settle(train, train.count, Outcome::Done);
+                return Ok(Sent::Done);
+            }
+            Some(Sent::Full) => return self.wait_for_lane(),
+            None => {}
         }
         let Some((dest, port, flow)) = self.destination(&train.path) else {
             self.counters.tx_no_address += u64::from(train.count);
@@ -155,7 +168,8 @@ impl UdpLink {
         };
         self.settle(train, sent, outcome);
         if matches!(outcome, Outcome::Full) {
-            self.wait_for_room(port, flow)?;
+            self.is_full = true;
+            wait_for_room(&self.epoll, &mut self.ports[port].tx[flow])?;
             return Ok(Sent::Full);
         }
         Ok(Sent::Done)
@@ -238,22 +252,31 @@ impl UdpLink {
         }
     }
 
-    /// Makes the link's descriptor readable once the socket has room.
-    fn wait_for_room(&mut self, port: usize, flow: usize) -> io::Result<()> {
-        let flow = &mut self.ports[port].tx[flow];
-        if flow.waits {
-            return Ok(());
+    /// The lane has no room.
+    fn wait_for_lane(&mut self) -> io::Result<Sent> {
+        self.counters.tx_full += 1;
+        if let Some(flow) = self.lanes.flow_mut() {
+            self.is_full = true;
+            wait_for_room(&self.epoll, flow)?;
         }
-        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
-        let mut event = EpollEvent::new(flags, flow.socket.as_raw_fd() as u64);
-        if flow.watched {
-            self.epoll.modify(&flow.socket, &mut event)?;
-        } else {
-            self.epoll.add(&flow.socket, event)?;
-        }
-        (flow.watched, flow.waits, self.is_full) = (true, true, true);
-        Ok(())
+        Ok(Sent::Full)
     }
+}
+
+/// Makes the link's descriptor readable once the socket has room.
+fn wait_for_room(epoll: &Epoll, flow: &mut Flow) -> io::Result<()> {
+    if flow.waits {
+        return Ok(());
+    }
+    let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
+    let mut event = EpollEvent::new(flags, flow.socket.as_raw_fd() as u64);
+    if flow.watched {
+        epoll.modify(&flow.socket, &mut event)?;
+    } else {
+        epoll.add(&flow.socket, event)?;
+    }
+    (flow.watched, flow.waits) = (true, true);
+    Ok(())
 }
 
 /// How many trains from the first on are one packet each, on one path and of one length; the last
