@@ -2,8 +2,8 @@
 //!
 //! Receive buffers below us are finite and shared by every queue pair that talks to the same
 //! address, so the bound is per destination. It grows by a few packets per window of acknowledged
-//! bytes, or by a quarter until packets are lost for the first time, and shrinks by a quarter at
-//! most once per round trip when they are.
+//! bytes, or by a quarter until packets are lost for the first time or take long, and shrinks by a
+//! quarter at most once per round trip when they are lost.
 //! Queue pairs that found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -23,6 +23,10 @@ const GROWTH: u64 = 8 << 10;
 /// The same, up to what it was at the start. A path that loses one packet in a hundred, however
 /// little is sent, would be nearly empty otherwise, and trains short.
 const REGROWTH: u64 = 32 << 10;
+
+/// Where a round trip takes longer than this, what is in flight waits somewhere on the way, or has
+/// far to go: more of it might come later than it is waited for.
+const SLOW_NS: u64 = 4_000_000;
 
 /// For how long after a loss the next packets are thought to be in danger.
 const LOSSY_NS: u64 = 10_000_000;
@@ -100,7 +104,7 @@ impl Peer {
             let regrown = (self.window + REGROWTH).min(config.initial);
             // Where nobody has found yet how much there is room for, a fast path would be full only
             // after a second otherwise. But a window that nobody fills says nothing.
-            let is_searching = was_used && !self.has_lost;
+            let is_searching = was_used && !self.has_lost && self.srtt_ns < SLOW_NS;
             let growth = if is_searching { (self.window / 4).max(GROWTH) } else { GROWTH };
             self.window = (self.window + growth).max(regrown).min(config.max);
         }

@@ -260,6 +260,17 @@ fn the_window_grows_by_a_quarter_until_something_is_lost() {
     assert_eq!(script.answer(OUR_PSN + 218, ACK).len(), 80);
 }
 
+/// More in flight would be acknowledged later still, perhaps after it was sent again.
+#[test]
+fn the_window_grows_by_little_where_answers_take_long() {
+    let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
+    let mut script = rc(Config { window, ..windowed(64) });
+    let request = long_write(&script, 1, 400);
+    assert_eq!(script.post(request).len(), 64);
+    script.now = script.now.plus_nanos(5_000_000);
+    assert_eq!(script.answer(OUR_PSN + 63, ACK).len(), 69);
+}
+
 #[test]
 fn a_window_that_is_not_used_grows_by_little() {
     let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };

@@ -284,7 +284,7 @@ const KEYS: &[Key] = &[
     Key {
         name: "connect",
         default: "1",
-        help: "exchange short messages with one peer through connected sockets: a tenth less \
+        help: "exchange messages with one peer through connected sockets: a tenth less \
                latency; their packets have IPv4 identifications that count on from anywhere",
         apply: |s, v| set(&mut s.connect, switch(v)),
     },

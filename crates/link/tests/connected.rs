@@ -186,8 +186,8 @@ fn all_that_goes_to_one_peer_takes_the_lane() {
     });
 }
 
-/// What a connected socket has no room for stays with whoever sends, and is said to have room when it
-/// has. Nothing is lost or overtaken, and those who go elsewhere do not close it meanwhile.
+/// What a connected socket has no room for stays with whoever sends, who is told when there is.
+/// Nothing is lost or overtaken, and those who go elsewhere do not close it meanwhile.
 #[test]
 fn a_lane_may_be_full() {
     with_cable(1500, |cable| {

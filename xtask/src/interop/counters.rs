@@ -43,9 +43,9 @@ const TAKEN: &str = "rcvd_pkts";
 /// One in so many may come for a queue pair that is gone, if the program leaves early.
 const LATE: u64 = 10;
 
-/// Whoever sends much to one peer does so from a connected socket after so many datagrams, and sends
-/// datagrams without content first, which the driver refuses: two to begin with, one after the first
-/// train. The socket may be another one later.
+/// Whoever sends much to one peer does so from a connected socket after so many datagrams, and
+/// sends datagrams without content first, which the driver refuses: two to begin with, one after
+/// the first train. The socket may be another one later.
 const MUCH: u64 = 256;
 const WITHOUT_CONTENT: u64 = 6;
 

@@ -252,10 +252,10 @@ impl Qp {
             let window = core.config.window;
             let peer = core.peers.get(id);
             peer.release(freed);
-            peer.acked(freed, &window);
             if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
                 peer.measured(now.nanos_since(sent));
             }
+            peer.acked(freed, &window);
             core.wake_next(id);
         }
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);

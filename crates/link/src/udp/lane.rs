@@ -10,8 +10,8 @@
 //!
 //! While there is a lane, all that goes its way takes it, in order. It is opened and closed when
 //! nothing waits to leave: schedulers keep sockets apart, and do not know that the packets of two
-//! are one flow. Whatever goes wrong closes it as well, and what follows leaves from the socket that
-//! is not connected, as before.
+//! are one flow. Whatever goes wrong closes it as well, and what follows leaves from the socket
+//! that is not connected, as before.
 
 use std::io;
 use std::os::fd::AsRawFd;
