@@ -18,8 +18,9 @@
 //! A stale value is safe: it shows the ring fuller to the producer, emptier to the consumer, than
 //! it is. The shared word is read only when the stale value gives a reason to stop.
 //!
-//! Counters run modulo `2 * capacity`: full and empty differ, the capacity need not be a power of
-//! two, the slot number follows with one comparison, and nothing ever overflows.
+//! Counters wrap around at 2^32, far beyond any capacity, so that how far they are apart is one
+//! subtraction. As the capacity need not be a power of two, a counter does not tell its slot: each
+//! side also keeps the slot that it is at.
 
 use core::{cell::Cell, fmt, marker::PhantomData};
 
@@ -65,49 +66,24 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     assert!(capacity <= MAX_CAPACITY, "a ring of {capacity} slots is too large");
     let shared = Arc::new(Shared {
         slots: Slots::new(capacity),
-        capacity: Capacity(capacity as u32),
+        capacity: capacity as u32,
+        oldest: AtomicU32::new(0),
         closed: AtomicBool::new(false),
-        _head_apart: [0; 51],
+        _head_apart: [0; 63],
         head: AtomicU32::new(0),
         _tail_apart: [0; 60],
         tail: AtomicU32::new(0),
     });
-    let producer =
-        Producer { shared: shared.clone(), tail: 0, published: 0, head: 0, _not_sync: PhantomData };
-    let consumer = Consumer { shared, head: 0, tail: 0, _not_sync: PhantomData };
+    let producer = Producer {
+        shared: shared.clone(),
+        tail: 0,
+        slot: 0,
+        published: 0,
+        head: 0,
+        _not_sync: PhantomData,
+    };
+    let consumer = Consumer { shared, head: 0, slot: 0, tail: Cell::new(0) };
     (producer, consumer)
-}
-
-/// The number of slots, and the arithmetic of counters modulo twice that.
-#[derive(Clone, Copy, Debug)]
-struct Capacity(u32);
-
-impl Capacity {
-    /// How far `to` is ahead of `from`; at most the capacity, for counters of a ring.
-    #[inline]
-    fn distance(self, from: u32, to: u32) -> u32 {
-        if to >= from { to - from } else { to + 2 * self.0 - from }
-    }
-
-    /// The counter `by` steps after `counter`, for `by` up to the capacity.
-    #[inline]
-    fn forward(self, counter: u32, by: u32) -> u32 {
-        let sum = counter + by;
-        if sum >= 2 * self.0 { sum - 2 * self.0 } else { sum }
-    }
-
-    /// The counter one step before `counter`.
-    #[inline]
-    fn back(self, counter: u32) -> u32 {
-        if counter == 0 { 2 * self.0 - 1 } else { counter - 1 }
-    }
-
-    /// The slot that the item counted by `counter` goes to.
-    #[inline]
-    fn slot(self, counter: u32) -> usize {
-        let slot = if counter >= self.0 { counter - self.0 } else { counter };
-        slot as usize
-    }
 }
 
 /// What both halves share. What is written while running is kept a cache line away from what is
@@ -115,10 +91,13 @@ impl Capacity {
 #[repr(C)]
 struct Shared<T> {
     slots: Slots<T>,
-    capacity: Capacity,
+    /// The number of slots.
+    capacity: u32,
+    /// The slot of the oldest item, once the consumer is dropped.
+    oldest: AtomicU32,
     /// Set when the consumer is dropped.
     closed: AtomicBool,
-    _head_apart: [u8; 51],
+    _head_apart: [u8; 63],
     /// Items removed. Written by the consumer.
     head: AtomicU32,
     _tail_apart: [u8; 60],
@@ -126,14 +105,31 @@ struct Shared<T> {
     tail: AtomicU32,
 }
 
+impl<T> Shared<T> {
+    /// The slot `by` steps after `slot`, for `by` up to the capacity.
+    #[inline]
+    fn forward(&self, slot: u32, by: u32) -> u32 {
+        let sum = slot + by;
+        if sum >= self.capacity { sum - self.capacity } else { sum }
+    }
+
+    /// The slot before `slot`.
+    #[inline]
+    fn back(&self, slot: u32) -> u32 {
+        if slot == 0 { self.capacity - 1 } else { slot - 1 }
+    }
+}
+
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
+        let mut slot = self.oldest.load(Ordering::Relaxed);
         while head != tail {
             // SAFETY: both halves are gone, so all slots are held here; up to `tail` they are full.
-            drop(unsafe { self.slots.take(self.capacity.slot(head)) });
-            head = self.capacity.forward(head, 1);
+            drop(unsafe { self.slots.take(slot as usize) });
+            head = head.wrapping_add(1);
+            slot = self.forward(slot, 1);
         }
     }
 }
@@ -147,11 +143,14 @@ impl<T> Drop for Shared<T> {
 /// # Invariant
 ///
 /// `published` is what this half last stored to the shared `tail`. Slots in `published..tail` are
-/// full and held by the producer, those in `tail..head + capacity` are empty and held by it.
+/// full and held by the producer, those in `tail..head + capacity` are empty and held by it. `slot`
+/// is below the capacity, unless that is 0.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     /// Items published or staged.
     tail: u32,
+    /// The slot that `tail` is at.
+    slot: u32,
     /// Items published.
     published: u32,
     /// Items removed by the consumer, when last looked at.
@@ -192,8 +191,7 @@ impl<T> Producer<T> {
     /// full stages large items this way, which copies them once.
     #[inline]
     pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
-        let capacity = self.shared.capacity;
-        let is_full = capacity.distance(self.head, self.tail) == capacity.0 && self.free() == 0;
+        let is_full = self.tail.wrapping_sub(self.head) == self.shared.capacity && self.free() == 0;
         (!is_full).then_some(Vacant { producer: self })
     }
 
@@ -208,39 +206,38 @@ impl<T> Producer<T> {
 
     /// Drops everything staged and not published, newest first.
     pub fn unstage_all(&mut self) {
-        let capacity = self.shared.capacity;
         while self.tail != self.published {
-            self.tail = capacity.back(self.tail);
+            self.tail = self.tail.wrapping_sub(1);
+            self.slot = self.shared.back(self.slot);
             // SAFETY: the slot was staged and not published, so it is full and held by this half.
-            drop(unsafe { self.shared.slots.take(capacity.slot(self.tail)) });
+            drop(unsafe { self.shared.slots.take(self.slot as usize) });
         }
     }
 
     /// How many items are staged and not published.
     #[inline]
     pub fn staged(&self) -> usize {
-        self.shared.capacity.distance(self.published, self.tail) as usize
+        self.tail.wrapping_sub(self.published) as usize
     }
 
     /// How many items the ring can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.shared.capacity.0 as usize
+        self.shared.capacity as usize
     }
 
     /// How many more items can be staged now. Only this half can make it less.
     #[inline]
     pub fn free(&mut self) -> usize {
         self.head = self.shared.head.load(Ordering::Acquire);
-        let capacity = self.shared.capacity;
-        (capacity.0 - capacity.distance(self.head, self.tail)) as usize
+        (self.shared.capacity - self.tail.wrapping_sub(self.head)) as usize
     }
 
     /// How many items are in the ring, those staged included.
     #[inline]
     pub fn len(&self) -> usize {
         let head = self.shared.head.load(Ordering::Acquire);
-        self.shared.capacity.distance(head, self.tail) as usize
+        self.tail.wrapping_sub(head) as usize
     }
 
     /// Whether nothing is in the ring, staged or published.
@@ -270,11 +267,12 @@ impl<T> Vacant<'_, T> {
     /// Puts an item in without showing it to the consumer yet.
     #[inline]
     pub fn stage(self, item: T) {
-        let Producer { shared, tail, .. } = self.producer;
+        let Producer { shared, tail, slot, .. } = self.producer;
         // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
         // half; there is one producer, so it is the one writer.
-        unsafe { shared.slots.write(shared.capacity.slot(*tail), item) };
-        *tail = shared.capacity.forward(*tail, 1);
+        unsafe { shared.slots.write(*slot as usize, item) };
+        *tail = tail.wrapping_add(1);
+        *slot = shared.forward(*slot, 1);
     }
 }
 
@@ -299,22 +297,24 @@ impl<T> fmt::Debug for Producer<T> {
 /// # Invariant
 ///
 /// `head` is what this half last stored to the shared `head`. Slots in `head..tail` are full and
-/// held by the consumer.
+/// held by the consumer. `slot` is below the capacity, unless that is 0.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     /// Items removed.
     head: u32,
+    /// The slot that `head` is at.
+    slot: u32,
     /// Items published by the producer, when last looked at.
-    tail: u32,
-    _not_sync: PhantomData<Cell<()>>,
+    tail: Cell<u32>,
 }
 
 impl<T> Consumer<T> {
     /// The item that `i` older ones are in front of, left where it is.
     #[inline]
-    pub fn peek(&mut self, i: usize) -> Option<&T> {
+    pub fn peek(&self, i: usize) -> Option<&T> {
         let slot = self.find(i)?;
-        // SAFETY: the slot is full and held by this half, which stays borrowed with the item.
+        // SAFETY: the slot is full and held by this half, which stays borrowed with the item, so
+        // that it is neither removed nor changed.
         Some(unsafe { self.shared.slots.get(slot) })
     }
 
@@ -332,7 +332,7 @@ impl<T> Consumer<T> {
         let slot = self.find(0)?;
         // SAFETY: the slot is full and held by this half; it is given up by the store below.
         let item = unsafe { self.shared.slots.take(slot) };
-        self.head = self.shared.capacity.forward(self.head, 1);
+        self.advance();
         self.shared.head.store(self.head, Ordering::Release);
         Some(item)
     }
@@ -344,7 +344,7 @@ impl<T> Consumer<T> {
         let slot = self.find(0)?;
         // SAFETY: the slot is full and held by this half.
         let seen = look(unsafe { self.shared.slots.get(slot) });
-        self.head = self.shared.capacity.forward(self.head, 1);
+        self.advance();
         let _given_up = GiveUp { head: &self.shared.head, to: self.head };
         // SAFETY: the slot is full and held by this half; it is given up when this returns.
         unsafe { self.shared.slots.discard(slot) };
@@ -355,7 +355,7 @@ impl<T> Consumer<T> {
     #[inline]
     pub fn len(&self) -> usize {
         let tail = self.shared.tail.load(Ordering::Acquire);
-        self.shared.capacity.distance(self.head, tail) as usize
+        tail.wrapping_sub(self.head) as usize
     }
 
     /// Whether there is nothing to take out.
@@ -367,20 +367,26 @@ impl<T> Consumer<T> {
     /// How many items the ring can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.shared.capacity.0 as usize
+        self.shared.capacity as usize
     }
 
     /// The slot of the `i`-th oldest item: one that is full and held by this half.
     #[inline]
-    fn find(&mut self, i: usize) -> Option<usize> {
-        let capacity = self.shared.capacity;
-        if i >= capacity.distance(self.head, self.tail) as usize {
-            self.tail = self.shared.tail.load(Ordering::Acquire);
-            if i >= capacity.distance(self.head, self.tail) as usize {
+    fn find(&self, i: usize) -> Option<usize> {
+        if i >= self.tail.get().wrapping_sub(self.head) as usize {
+            self.tail.set(self.shared.tail.load(Ordering::Acquire));
+            if i >= self.tail.get().wrapping_sub(self.head) as usize {
                 return None;
             }
         }
-        Some(capacity.slot(capacity.forward(self.head, i as u32)))
+        Some(self.shared.forward(self.slot, i as u32) as usize)
+    }
+
+    /// The oldest item is being removed.
+    #[inline]
+    fn advance(&mut self) {
+        self.head = self.head.wrapping_add(1);
+        self.slot = self.shared.forward(self.slot, 1);
     }
 }
 
@@ -400,6 +406,7 @@ impl Drop for GiveUp<'_> {
 
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
+        self.shared.oldest.store(self.slot, Ordering::Relaxed);
         self.shared.closed.store(true, Ordering::Release);
     }
 }

@@ -62,7 +62,7 @@ fn staged_items_are_published_whole() {
 #[test]
 fn a_batch_is_seen_whole_or_not_at_all() {
     loom::model(|| {
-        let (mut producer, mut consumer) = spsc(3);
+        let (mut producer, consumer) = spsc(3);
         let sending = thread::spawn(move || {
             for number in 0..3 {
                 producer.stage(number).unwrap();

@@ -105,7 +105,7 @@ impl Qp {
             return false;
         }
         let ends = self.ends();
-        let mut is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(core, wr));
+        let is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(core, wr));
         is_wide(index) && is_wide(index - 1)
     }
 

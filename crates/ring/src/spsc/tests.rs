@@ -37,6 +37,30 @@ fn items_come_out_in_order_whatever_the_capacity() {
 }
 
 #[test]
+fn counters_may_wrap_around() {
+    let (mut producer, mut consumer) = spsc(3);
+    let start = u32::MAX - 4;
+    (producer.tail, producer.published, producer.head) = (start, start, start);
+    (consumer.head, consumer.tail) = (start, Cell::new(start));
+    for counter in [&producer.shared.head, &producer.shared.tail] {
+        counter.store(start, Ordering::Relaxed);
+    }
+    for number in 0..10 {
+        producer.push(Box::new(number)).unwrap();
+        producer.push(Box::new(number + 1)).unwrap();
+        producer.stage(Box::new(number + 2)).unwrap();
+        assert_eq!((producer.len(), producer.free(), producer.staged()), (3, 0, 1));
+        assert_eq!(consumer.peek(1), Some(&Box::new(number + 1)));
+        assert_eq!(consumer.peek(2), None);
+        producer.unstage_all();
+        assert_eq!(consumer.pop(), Some(Box::new(number)));
+        assert_eq!(consumer.pop(), Some(Box::new(number + 1)));
+    }
+    // What is left is dropped from where it is.
+    producer.push(Box::new(10)).unwrap();
+}
+
+#[test]
 fn a_ring_of_capacity_zero_is_full_and_empty() {
     let (mut producer, mut consumer) = spsc(0);
     assert_eq!(producer.push(1), Err(1));
@@ -56,7 +80,7 @@ fn a_capacity_beyond_the_limit_is_refused() {
 
 #[test]
 fn peek_beyond_any_capacity_finds_nothing() {
-    let (mut producer, mut consumer) = spsc(4);
+    let (mut producer, consumer) = spsc(4);
     producer.push(1).unwrap();
     assert_eq!(consumer.peek(usize::MAX), None);
     assert_eq!(consumer.peek(u32::MAX as usize + 1), None);
