@@ -69,33 +69,33 @@ impl QpTable {
 
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let slot = self.slot_of(qpn)?;
-        let qp = self.slots.get_mut(slot)?.take()?;
+        let qp = self.slots.get_mut(slot as usize)?.take()?;
         if slot != 0 {
-            self.free.push_back(slot as u32);
+            self.free.push_back(slot);
         }
         self.live -= 1;
         Some(qp)
     }
 
+    /// The slot of a number, if it is one of ours.
     #[inline]
-    fn slot_of(&self, qpn: Qpn) -> Option<usize> {
+    pub(super) fn slot_of(&self, qpn: Qpn) -> Option<u32> {
         if qpn == Qpn::QP1 {
             return Some(0);
         }
         let index = qpn.get().checked_sub(self.first).filter(|&i| i < self.count)?;
         let distance =
             if index >= self.start { index - self.start } else { index + self.count - self.start };
-        Some(distance as usize + 1)
+        Some(distance + 1)
     }
 
     #[inline]
     pub(super) fn get(&mut self, qpn: Qpn) -> Option<&mut Qp> {
-        let slot = self.slot_of(qpn)?;
-        self.slots.get_mut(slot)?.as_deref_mut()
+        self.at(self.slot_of(qpn)?)
     }
 
     pub(super) fn peek(&self, qpn: Qpn) -> Option<&Qp> {
-        self.slots.get(self.slot_of(qpn)?)?.as_deref()
+        self.slots.get(self.slot_of(qpn)? as usize)?.as_deref()
     }
 
     #[inline]

@@ -7,7 +7,6 @@ use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
-use crate::qp::Qp;
 use crate::wr::SendWr;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
@@ -111,11 +110,12 @@ impl Engine {
         if self.core.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
             return false;
         }
-        let peer = self.qps.peek(qpn).map(Qp::peer_end);
+        let Some(slot) = self.qps.slot_of(qpn) else { return false };
+        let peer = self.qps.at(slot).map(|qp| qp.peer_end());
         if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
             return false;
         }
-        self.qps.get(qpn).is_some_and(|qp| qp.express(&mut self.core, now, send))
+        self.qps.at(slot).is_some_and(|qp| qp.express(&mut self.core, now, send))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -278,7 +278,7 @@ impl Engine {
     #[inline]
     fn is_for_us(&self, gid: Gid, qpn: Qpn) -> bool {
         // Every process at an address has a QP1: which one is meant, the link knows.
-        qpn != Qpn::QP1 && self.qps.peek(qpn).is_some() && self.core.is_own_gid(gid)
+        self.core.is_own_gid(gid) && qpn != Qpn::QP1 && self.qps.peek(qpn).is_some()
     }
 
     /// Hands the packets to ourselves to the receiving side.

@@ -9,7 +9,7 @@ use feroce_mem::{Loan, MrTable, PdId, Read};
 use feroce_train::{Instant, Single};
 use feroce_wire::{Bth, Opcode, Service};
 
-use super::shape::{Only, emit_only, only_len};
+use super::shape::Only;
 use super::window::Kind;
 use super::{Qp, QpState, QpType};
 use crate::hca::Core;
@@ -17,7 +17,7 @@ use crate::peer::PACKET_COST;
 use crate::wr::{Data, SendFlags, SendOp};
 
 /// Longest message. It is not longer than a packet of the smallest path MTU.
-const SHORT: u64 = 256;
+const SHORT: u32 = 256;
 
 /// The bytes of a message, with the right to read them.
 enum Bytes<'a> {
@@ -85,17 +85,19 @@ impl Qp {
         }
         let index = self.req.window.flights.len();
         let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return false };
-        let (flags, takes_receive, len) = (wr.flags, wr.op.consumes_receive(), wr.data.len());
+        let Some(only) = Only::of(wr) else { return false };
+        let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
         let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
-        if len > SHORT
+        if only.payload > SHORT
             || may_pass
             || flags.contains(SendFlags::FENCE)
             || !self.req.may_start(1, takes_receive)
         {
             return false;
         }
-        let (cost, full) = (len + PACKET_COST, self.pmtu as u64 + PACKET_COST);
+        let cost = u64::from(only.payload) + PACKET_COST;
+        let full = self.pmtu as u64 + PACKET_COST;
         let destination = core.peers.get(peer);
         if destination.room() < cost + full || destination.has_waiters() {
             return false;
@@ -103,20 +105,20 @@ impl Qp {
         let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
         let asks = is_long || self.wants_answer(core, takes_receive, flags);
         let (dest, psn, pkey) = (self.dest_qpn(), self.req.window.next, self.pkey);
-        let (Some(wr), path) = (self.sq.peek(index), &self.path) else { return false };
-        let bytes = Bytes::of(&wr.data, &core.mrs, self.init.pd);
-        let (Some(packet_len), Some(bytes)) = (only_len(wr), bytes) else { return false };
+        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return false };
         let mut write = |out: &mut [u8]| {
             let Some((head, rest)) = out.split_first_chunk_mut() else { return };
-            let Some(Only { op, payload, body }) = emit_only(wr, rest) else { return };
-            let (data, padding) = body.split_at_mut(payload);
+            let Some((data, padding)) = only.emit(rest) else { return };
             bytes.copy(data);
-            padding.fill(0);
             let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), padding.len() as u8);
-            let bth = Bth::new(Opcode::new(Service::Rc, op), dest, psn);
+            if pad > 0 {
+                padding.fill(0);
+            }
+            let bth = Bth::new(Opcode::new(Service::Rc, only.op), dest, psn);
             Bth { solicited, ack_req: asks, pkey, pad, ..bth }.emit(head);
         };
-        if !send(Single { path, dest, len: packet_len, write: &mut write }) {
+        let packet_len = only.packet_len();
+        if !send(Single { path: &self.path, dest, len: packet_len, write: &mut write }) {
             return false;
         }
         core.counters.sent_pkts += 1;
@@ -125,7 +127,7 @@ impl Qp {
         core.peers.get(peer).sent(cost);
         self.req.count_request(takes_receive);
         self.req.asking.count_message(asks);
-        self.req.window.start(Kind::Acked, 1, len as u32, asks);
+        self.req.window.start(Kind::Acked, 1, only.payload, asks);
         self.req.window.sent_whole(1, cost);
         let end = self.req.window.next;
         self.count_asked(asks, cost, end);

@@ -11,7 +11,7 @@ use feroce_wire::{Bth, Opcode};
 
 use super::buffers::gather_into;
 use super::requester::Start;
-use super::shape::{Only, emit_only};
+use super::shape::Only;
 use super::window::Kind;
 use super::{Qp, QpState};
 use crate::hca::Core;
@@ -83,24 +83,24 @@ impl Qp {
                 break;
             };
             // What is not such a message is not started yet; what fails does so when it is alone.
-            let Some(Only { op, payload, body }) = emit_only(wr, rest) else { break };
+            let Some(only) = Only::of(wr) else { break };
+            let Some((data, pad)) = only.emit(rest) else { break };
             let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);
-            let its_cost = payload as u64 + PACKET_COST;
-            let (data, pad) = body.split_at_mut(payload);
+            let its_cost = u64::from(only.payload) + PACKET_COST;
             if flags.contains(SendFlags::FENCE)
                 || cost + its_cost > room
                 || gather_into(&core.mrs, pd, &wr.data, data).is_err()
             {
                 break;
             }
-            let (kind, packets, payload) = (Kind::Acked, 1, payload as u32);
-            let request = Start { kind, packets, len: payload, takes_receive, flags };
+            let (kind, packets, len) = (Kind::Acked, 1, only.payload);
+            let request = Start { kind, packets, len, takes_receive, flags };
             if self.start(core, request).is_err() {
                 break;
             }
             let Some(&flight) = self.req.window.flights.back() else { break };
             let bth = Bth {
-                opcode: Opcode::new(service, op),
+                opcode: Opcode::new(service, only.op),
                 psn: flight.first,
                 solicited: flags.contains(SendFlags::SOLICITED),
                 pad: pad.len() as u8,

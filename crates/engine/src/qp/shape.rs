@@ -174,52 +174,65 @@ impl Shape {
     }
 }
 
-/// A message that is one packet, with all that comes before its payload written.
-pub(super) struct Only<'a> {
+/// A message that is one packet, without its bytes.
+pub(super) struct Only {
     pub(super) op: Op,
     /// Bytes of payload.
-    pub(super) payload: usize,
-    /// Where payload and padding go.
-    pub(super) body: &'a mut [u8],
+    pub(super) payload: u32,
+    xrc: Option<XrcEth>,
+    start: Option<Reth>,
+    end: End,
 }
 
-/// Writes the extension headers of a message of one packet to `out`, which is the packet without
-/// its BTH. `None` for other operations, and if the packet would not be as long as that.
-#[inline]
-pub(super) fn emit_only<'a>(wr: &SendWr, out: &'a mut [u8]) -> Option<Only<'a>> {
-    let len = u32::try_from(wr.data.len()).ok()?;
-    let message = message(&wr.op, len)?;
-    let [.., op] = *message.ops;
-    let mut body = out;
-    if let Dest::Xrc(srqn) = wr.dest {
-        XrcEth { srqn }.emit(take(&mut body)?);
+impl Only {
+    /// The message of a work request, which fits in one packet; `None` for other operations.
+    #[inline]
+    pub(super) fn of(wr: &SendWr) -> Option<Self> {
+        let payload = u32::try_from(wr.data.len()).ok()?;
+        let Message { ops, start, end } = message(&wr.op, payload)?;
+        let [.., op] = *ops;
+        let xrc = match wr.dest {
+            Dest::Xrc(srqn) => Some(XrcEth { srqn }),
+            _ => None,
+        };
+        Some(Self { op, payload, xrc, start, end })
     }
-    if let Some(reth) = message.start {
-        reth.emit(take(&mut body)?);
-    }
-    match message.end {
-        End::Plain => {}
-        End::Imm(imm) => ImmDt { imm }.emit(take(&mut body)?),
-        End::Inv(rkey) => Ieth { rkey }.emit(take(&mut body)?),
-    }
-    let payload = len as usize;
-    (body.len() == payload.next_multiple_of(4)).then_some(Only { op, payload, body })
-}
 
-/// Length of the one packet of a message that fits in one, from its BTH to its padding; `None` for
-/// other operations.
-#[inline]
-pub(super) fn only_len(wr: &SendWr) -> Option<usize> {
-    let len = u32::try_from(wr.data.len()).ok()?;
-    let message = message(&wr.op, len)?;
-    let start = if message.start.is_some() { Reth::LEN } else { 0 };
-    let end = match message.end {
-        End::Plain => 0,
-        End::Imm(_) => ImmDt::LEN,
-        End::Inv(_) => Ieth::LEN,
-    };
-    let xrc = if matches!(wr.dest, Dest::Xrc(_)) { XrcEth::LEN } else { 0 };
-    Some(Bth::LEN + xrc + start + end + (len as usize).next_multiple_of(4))
+    /// Length of the packet, from its BTH to its padding.
+    #[inline]
+    pub(super) fn packet_len(&self) -> usize {
+        let xrc = if self.xrc.is_some() { XrcEth::LEN } else { 0 };
+        let start = if self.start.is_some() { Reth::LEN } else { 0 };
+        let end = match self.end {
+            End::Plain => 0,
+            End::Imm(_) => ImmDt::LEN,
+            End::Inv(_) => Ieth::LEN,
+        };
+        Bth::LEN + xrc + start + end + (self.payload as usize).next_multiple_of(4)
+    }
+
+    /// Writes the extension headers to `out`, which is the packet without its BTH. Says where the
+    /// payload and the padding go; `None` if the packet would not be as long as `out`.
+    #[inline]
+    pub(super) fn emit<'a>(&self, out: &'a mut [u8]) -> Option<(&'a mut [u8], &'a mut [u8])> {
+        let mut body = out;
+        if let Some(xrc) = &self.xrc {
+            xrc.emit(take(&mut body)?);
+        }
+        if let Some(reth) = &self.start {
+            reth.emit(take(&mut body)?);
+        }
+        match self.end {
+            End::Plain => {}
+            End::Imm(imm) => ImmDt { imm }.emit(take(&mut body)?),
+            End::Inv(rkey) => Ieth { rkey }.emit(take(&mut body)?),
+        }
+        let payload = self.payload as usize;
+        if body.len() != payload.next_multiple_of(4) {
+            return None;
+        }
+        body.split_at_mut_checked(payload)
+    }
 }
 
 /// Splits the next header off.
