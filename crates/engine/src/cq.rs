@@ -2,11 +2,13 @@
 //!
 //! The engine pushes entries into a ring; the consumer polls them without the engine. Whether a
 //! consumer that sleeps must be woken is decided once per batch of entries: the engine publishes
-//! the entries, issues one fence, and looks at the arm state; the consumer arms, issues one
-//! fence, and looks at the ring. One of the two always sees the other.
+//! the entries and takes the arm state; the consumer arms and looks at the ring. All that is done
+//! to the arm state reads and writes it in one step, releases and acquires. So of any two the later
+//! one sees what was done before the earlier: either the engine sees that the consumer has armed,
+//! or the consumer sees the entries.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering, fence};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use bitflags::bitflags;
 use feroce_ring::{Consumer, Producer};
@@ -257,8 +259,7 @@ impl CqPoller {
     /// poll once more after arming.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, notify: Notify) {
-        self.shared.arm.fetch_max(notify as u8, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.shared.arm.fetch_max(notify as u8, Ordering::AcqRel);
     }
 
     /// Entries waiting.
@@ -326,16 +327,22 @@ impl Cq {
         self.fresh.is_some()
     }
 
-    /// Decides, after a fence, whether the consumer must be woken for the fresh entries.
+    /// Decides whether the consumer must be woken for the fresh entries.
+    #[inline]
     pub(crate) fn take_wake(&mut self) -> bool {
         let Some(reason) = self.fresh.take() else {
             return false;
         };
-        let armed = self.shared.arm.load(Ordering::Relaxed);
-        if armed < reason as u8 {
+        let armed = self.shared.arm.swap(0, Ordering::AcqRel);
+        if armed == 0 {
             return false;
         }
-        self.shared.arm.swap(0, Ordering::Relaxed) != 0
+        let wakes = armed >= reason as u8;
+        if !wakes {
+            // It waits for something else, still; if it armed again meanwhile, for that as well.
+            self.shared.arm.fetch_max(armed, Ordering::AcqRel);
+        }
+        wakes
     }
 
     /// Replaces the ring by one of `depth` entries, moving what waits. `poller` must be the other

@@ -185,10 +185,6 @@ impl Core {
     /// Turns fresh completions into wake-ups for those who asked; see `cq`.
     #[inline]
     pub(crate) fn wake_consumers(&mut self) {
-        if self.fresh_cqs.is_empty() {
-            return;
-        }
-        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
         while let Some(id) = self.fresh_cqs.pop() {
             if self.cqs.get_mut(id.0 as usize).is_some_and(Cq::take_wake) {
                 self.events.push_back(Event::Completion(id));
