@@ -16,6 +16,17 @@
 //!   in the same release sequence). Ring releases and clear acquires, so the look that follows
 //!   sees the work. A clear by plain store would read nothing and lose this edge.
 //!
+//! # Why no bell is left to nobody
+//!
+//! The owner may be whoever has a lock. A thread that has rung tries to get it; if it cannot,
+//! whoever has it answers the bell. Whoever has it gives it up first, and then looks at the list
+//! with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are read-modify-write operations on
+//! `head`, which release and acquire (as all others are read-modify-write, too, nothing ends what a
+//! release began), so one comes first:
+//!
+//! * Ring, then look: the bell is seen.
+//! * Look, then ring: the ringer, who tries the lock afterwards, sees that it was given up.
+//!
 //! # Why the list stays whole
 //!
 //! `next` of a bell is written only by whoever turned `rung` from false to true, until the id is
@@ -40,12 +51,16 @@ pub struct DoorbellSet {
 
 impl DoorbellSet {
     /// Whether a bell is waiting to be drained: one load.
-    ///
-    /// An owner that is about to sleep and a thread that has rung and looks for a sleeper each need
-    /// a sequentially consistent fence between their own store and their look at the other's.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.head.load(Ordering::Acquire) != NONE
+    }
+
+    /// Whether a bell is waiting to be drained, for whoever has just given up being the owner. If
+    /// none is, whoever rings next sees that; see the module documentation.
+    #[inline]
+    pub fn is_rung_meanwhile(&self) -> bool {
+        self.head.compare_exchange(NONE, NONE, Ordering::AcqRel, Ordering::Acquire).is_err()
     }
 }
 
@@ -81,7 +96,7 @@ impl Doorbell {
         loop {
             self.next.store(head, Ordering::Relaxed);
             let list = &self.set.head;
-            match list.compare_exchange(head, self.id, Ordering::Release, Ordering::Relaxed) {
+            match list.compare_exchange(head, self.id, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
             }

@@ -11,7 +11,9 @@ mod model;
 #[path = "loom/shared.rs"]
 mod shared;
 
-use feroce_ring::{DoorbellOwner, spsc};
+use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, spsc};
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::{
     Census,
@@ -165,4 +167,67 @@ fn two_ringers_of_two_bells_are_both_heard() {
 #[test]
 fn ringing_again_is_heard_again() {
     check_doorbells([0, 1], 2, 1);
+}
+
+/// What whoever has a lock owns: the bells, and a ring to look into.
+struct Owned {
+    bells: DoorbellOwner,
+    ring: Consumer<u32>,
+    found: u32,
+}
+
+/// A lock that nobody waits for. Whoever tries it looks first, and what is seen may be old; the
+/// mutex inside is never contended.
+struct Lock {
+    is_taken: AtomicBool,
+    owned: Mutex<Owned>,
+}
+
+impl Lock {
+    fn is_ours(&self) -> bool {
+        let (won, lost) = (Ordering::Acquire, Ordering::Relaxed);
+        !self.is_taken.load(Ordering::Relaxed)
+            && self.is_taken.compare_exchange(false, true, won, lost).is_ok()
+    }
+
+    /// Answers the bells, gives the lock up, and looks again.
+    fn finish(&self, set: &DoorbellSet) {
+        loop {
+            let mut owned = self.owned.try_lock().expect("the lock is ours");
+            let Owned { bells, ring, found } = &mut *owned;
+            bells.drain(|_| {
+                while ring.pop().is_some() {
+                    *found += 1;
+                }
+            });
+            drop(owned);
+            self.is_taken.store(false, Ordering::Release);
+            if !set.is_rung_meanwhile() || !self.is_ours() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn no_bell_is_left_to_nobody() {
+    loom::model(|| {
+        let mut bells = DoorbellOwner::new();
+        let (mut posts, ring) = spsc(1);
+        let (bell, set) = (bells.bell(0), bells.set().clone());
+        let owned = Mutex::new(Owned { bells, ring, found: 0 });
+        let lock = Arc::new(Lock { is_taken: AtomicBool::new(true), owned });
+        let posting = thread::spawn({
+            let (lock, set) = (lock.clone(), set.clone());
+            move || {
+                posts.push(0).expect("there is room");
+                if bell.ring() && lock.is_ours() {
+                    lock.finish(&set);
+                }
+            }
+        });
+        lock.finish(&set);
+        posting.join().expect("the poster does not fail");
+        assert_eq!(lock.owned.lock().unwrap().found, 1);
+    });
 }

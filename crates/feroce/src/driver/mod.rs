@@ -323,10 +323,9 @@ impl Driver {
         result
     }
 
-    /// Work was posted: sends it, unless whoever holds the lock will.
+    /// Work was posted, and a bell was rung: sends it, unless whoever holds the lock will.
     #[inline]
     pub(crate) fn kick(&self) {
-        fence(Ordering::SeqCst);
         if let Some(state) = self.try_lock() {
             let now = self.now();
             if self.finish(state, now, Turn::Send) {
@@ -365,8 +364,7 @@ impl Driver {
     /// Whoever leaves the lock without [`Driver::finish`] looks here whether somebody rang.
     #[inline]
     fn answer_bell(&self) {
-        fence(Ordering::SeqCst);
-        if self.doorbells.is_rung() {
+        if self.doorbells.is_rung_meanwhile() {
             self.kick();
         }
     }
@@ -462,9 +460,8 @@ impl Driver {
             let deadline = driven.and_then(|_| state.deadline(now));
             drop(state);
             self.plan(deadline);
-            // Pairs with the fence in `kick`: either we see the bell, or the poster gets the lock.
-            fence(Ordering::SeqCst);
-            if !self.doorbells.is_rung() {
+            // Either we see the bell, or whoever rang it gets the lock.
+            if !self.doorbells.is_rung_meanwhile() {
                 return busy;
             }
             match self.try_lock() {

@@ -71,11 +71,11 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
         // Somebody may have rung while we had the lock and left the work to us.
-        fence(Ordering::SeqCst);
+        let is_rung = driver.doorbells.is_rung_meanwhile();
         if wait_ns > 0
             && !acks_wait
             && may_sleep
-            && !driver.doorbells.is_rung()
+            && !is_rung
             && driver.sleep(watch_fd, Some(&link), wait_ns)
         {
             follow(driver, watch);

@@ -1,7 +1,6 @@
 //! The consumer's ends of the two queues of a queue pair.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
 use feroce_wire::Qpn;
@@ -189,9 +188,8 @@ impl SoftSender {
             // Whoever comes for those that wait already takes these, too.
             return;
         }
-        // The bell was rung before we look: whoever takes the last answer sees the one or we see
-        // the other.
-        fence(Ordering::SeqCst);
+        // The bell was rung before we look: either whoever takes the last answer, and looks for
+        // bells afterwards, sees it, or we see that all was answered.
         if self.gathered >= GATHER_MOST || !self.may_wait(self.gathered) {
             self.gathered = 0;
             if !is_alone {
