@@ -456,8 +456,10 @@ impl Driver {
             });
             busy |= driven == Some(true);
             turn = Turn::Send;
-            // What nobody touched is due when it was.
-            let deadline = driven.and_then(|_| state.deadline(now));
+            // What nobody touched is due when it was. A thread that is awake, or stands by, asks
+            // for itself before it sleeps; it says under the lock that it will.
+            let sleeps = self.planned.load(Ordering::Relaxed) > 0;
+            let deadline = driven.filter(|_| sleeps).and_then(|_| state.deadline(now));
             drop(state);
             self.plan(deadline);
             // Either we see the bell, or whoever rang it gets the lock.
