@@ -64,6 +64,8 @@ pub struct Region {
     kind: Kind,
 }
 
+/// With a tag of its own: every access looks whether there is memory.
+#[repr(u8)]
 enum Kind {
     /// Allocated here: the address and layout to free.
     Owned(usize, Layout),
