@@ -81,7 +81,10 @@ pub(crate) struct Checker {
 /// A packet that came by itself, as far as the next one is likely to be like it.
 #[derive(Clone, Copy, Debug)]
 struct Like {
-    flow: (Framing, Gid, Gid, u16),
+    framing: Framing,
+    src: Gid,
+    dst: Gid,
+    udp_sport: u16,
     len: usize,
     /// For identification 0.
     prefix: IcrcPrefix,
@@ -101,8 +104,10 @@ impl Checker {
     /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
     #[inline]
     pub(crate) fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+        let is_as_expected = self.is_as_expected(train);
+        // Copied only now: what was just written in parts is slow to read as a whole.
         let train = RxTrain { trailer: ICRC_LEN, ..*train };
-        match self.is_as_expected(&train) {
+        match is_as_expected {
             true => sink(&train),
             false => self.pass_good(&train, sink),
         }
@@ -111,13 +116,17 @@ impl Checker {
     /// Whether a train is one packet that is good, and like the last one.
     #[inline]
     fn is_as_expected(&mut self, train: &RxTrain<'_>) -> bool {
-        let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        let RxMeta { framing, src, dst, udp_sport, .. } = &train.meta;
         let like = self.like.as_ref().filter(|like| {
-            like.len == train.bytes.len() && like.flow == (framing, src, dst, udp_sport)
+            like.len == train.bytes.len()
+                && like.framing == *framing
+                && like.src == *src
+                && like.dst == *dst
+                && like.udp_sport == *udp_sport
         });
         let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
         let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
-        let mut counting = self.flows.get(&src, udp_sport).filter(|flow| flow.next().is_some());
+        let mut counting = self.flows.get(src, *udp_sport).filter(|flow| flow.next().is_some());
         let id = counting.as_ref().and_then(|flow| flow.next()).unwrap_or(0);
         let is_good = like.prefix.with_ipv4_id(id).verify(transport, *icrc);
         if is_good && let Some(flow) = &mut counting {
@@ -134,10 +143,9 @@ impl Checker {
         let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
         let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
         let is_single = train.bytes.len() <= train.stride;
-        self.like = is_single.then(|| Like {
-            flow: (framing, src, dst, udp_sport),
-            len: train.bytes.len(),
-            prefix: prefixes.get(len),
+        self.like = is_single.then(|| {
+            let (len, prefix) = (train.bytes.len(), prefixes.get(len));
+            Like { framing, src, dst, udp_sport, len, prefix }
         });
         let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
         let mut flow = self.flows.get_or_new(&src, udp_sport);

@@ -128,7 +128,10 @@ impl UdpLink {
                 }
             };
             let is_alone = self.merging.arrived(datagram.segment.is_some());
-            let mut meta = source.meta;
+            let bytes = &self.inbox.bytes[..datagram.len];
+            let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
+            let mut train = RxTrain { meta: source.meta, bytes, stride, trailer: 0, lent: None };
+            let meta = &mut train.meta;
             if source.is_connected {
                 self.gates.count(is_alone);
             } else {
@@ -147,9 +150,7 @@ impl UdpLink {
             meta.traffic_class = datagram.traffic_class & !3;
             meta.hop_limit = datagram.hop_limit;
             meta.ecn = Ecn::from_bits(datagram.traffic_class);
-            let bytes = &self.inbox.bytes[..datagram.len];
-            let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
-            sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
+            sink(&train);
         }
         Ok(budget)
     }
