@@ -139,10 +139,20 @@ pub(super) fn scatter(
     if data.len() == 0 {
         return Ok(());
     }
-    let lend = |piece: &Piece<'_>| -> Result<Loan<'_, Write>, ScatterError> {
+    let lend_at = |sge: &Sge, addr, len| -> Result<Loan<'_, Write>, ScatterError> {
+        mrs.lend_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
+    };
+    // Most short messages go to one piece.
+    if let [sge] = sges
+        && offset == 0
+        && data.len() <= sge.len as usize
+    {
+        let loan = lend_at(sge, sge.addr, data.len() as u32)?;
+        return Ok(data.copy(0, data.len(), &loan)?);
+    }
+    let lend = |piece: &Piece<'_>| {
         let addr = piece.addr.ok_or(ScatterError::Protection)?;
-        mrs.lend_local::<Write>(pd, piece.sge.lkey, addr, piece.len)
-            .map_err(|_| ScatterError::Protection)
+        lend_at(piece.sge, addr, piece.len)
     };
     let pieces = || Pieces::new(sges, offset, data.len());
     let first = pieces().next().ok_or(ScatterError::TooLong)?;

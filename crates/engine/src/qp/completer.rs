@@ -19,7 +19,7 @@ const EXCUSED_NS: u64 = 20_000_000_000;
 
 impl Qp {
     /// A response packet arrived: `rest` is what follows the BTH, without padding.
-    #[inline]
+    #[inline(never)]
     pub(super) fn handle_response(
         &mut self,
         core: &mut Core,

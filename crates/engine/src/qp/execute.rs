@@ -3,10 +3,11 @@
 use feroce_mem::{Access, Atomic, Read, Write};
 use feroce_train::Instant;
 use feroce_wire::{
-    AtomicEth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey, Srqn,
+    AtomicEth, Bth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey,
+    Srqn,
 };
 
-use super::body::Body;
+use super::body::{Body, Rest};
 use super::buffers::{ScatterError, scatter};
 use super::receive::{NoReceive, Receive};
 use super::replay::{Memory, Remembered};
@@ -33,8 +34,6 @@ impl Qp {
         }
         if op == Op::WriteOnly {
             self.execute_write_only(core, request)
-        } else if op == Op::SendOnly && self.execute_send_only(core, now, request) {
-            Ok(1)
         } else if op.is_send() {
             self.execute_send(core, now, request)
         } else if op.is_write() {
@@ -66,7 +65,7 @@ impl Qp {
         if fits { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
-    #[inline]
+    #[inline(never)]
     fn execute_send(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         if !op.starts() && self.rsp.inbound != Some(Inbound::Send) {
@@ -108,20 +107,26 @@ impl Qp {
     /// A whole message for a receive of this queue pair's own, which is left where it is until it
     /// is done. False: it is something else, or something is wrong, and nothing has happened.
     #[inline]
-    fn execute_send_only(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> bool {
-        let (RecvSource::Own(receives), None, None) =
-            (&mut self.rq, &self.rsp.receive, request.lent)
+    pub(super) fn execute_send_only(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        bth: &Bth,
+        rest: &Rest<'_>,
+    ) -> bool {
+        let (RecvSource::Own(receives), None, None, None) =
+            (&mut self.rq, &self.rsp.inbound, &self.rsp.receive, &rest.lent)
         else {
             return false;
         };
-        let (pd, data) = (self.init.pd, Body::Here(request.body));
+        let (pd, data) = (self.init.pd, Body::Here(rest.bytes));
         let place = |wr: &RecvWr| scatter(&core.mrs, pd, wr.sges.as_slice(), 0, data).is_ok();
         if data.len() > self.pmtu || !receives.peek(0).is_some_and(place) {
             return false;
         }
         let Some(wr_id) = receives.pop_with(|wr| wr.wr_id) else { return false };
         let cqe = Cqe::new(wr_id, self.qpn, WcOpcode::Recv, WcStatus::Success, now);
-        let (byte_len, solicited) = (data.len() as u32, request.solicited);
+        let (byte_len, solicited) = (data.len() as u32, bth.solicited);
         let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
         core.complete_recv(self.init.recv_cq, cqe);
         self.finish_message(core);
@@ -157,7 +162,7 @@ impl Qp {
         Ok(data.packets())
     }
 
-    #[inline]
+    #[inline(never)]
     fn execute_write(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         self.require(Access::REMOTE_WRITE)?;
@@ -207,6 +212,7 @@ impl Qp {
         Ok(data.packets())
     }
 
+    #[inline(never)]
     fn execute_read(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_READ)?;
         self.require_resource()?;
@@ -225,6 +231,7 @@ impl Qp {
         Ok(packets)
     }
 
+    #[inline(never)]
     fn execute_atomic(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_ATOMIC)?;
         self.require_resource()?;
@@ -244,6 +251,7 @@ impl Qp {
         Ok(1)
     }
 
+    #[inline(never)]
     fn execute_atomic_write(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_WRITE)?;
         self.require_resource()?;
@@ -261,6 +269,7 @@ impl Qp {
         Ok(1)
     }
 
+    #[inline(never)]
     fn execute_flush(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
         let (feth, body) = Feth::parse(request.body)?;
         let (reth, rest) = Reth::parse(body)?;

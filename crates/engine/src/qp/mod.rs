@@ -386,6 +386,7 @@ impl Qp {
     }
 
     /// A congestion notification arrived.
+    #[cold]
     pub(crate) fn on_cnp(
         &mut self,
         core: &mut Core,
@@ -409,6 +410,7 @@ impl Qp {
     }
 
     /// A packet arrived with congestion experienced: tell the sender, but not too often.
+    #[cold]
     fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
         core.counters.np_ecn_marked_roce_packets += 1;
         if !self.init.qp_type.is_connected() || now < self.cnp_again_at {

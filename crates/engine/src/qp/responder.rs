@@ -151,6 +151,11 @@ impl Qp {
         rest: Rest<'_>,
     ) {
         let ahead = bth.psn.diff(self.rsp.expected);
+        // Short messages mostly are this, and need less.
+        if ahead == 0 && op == Op::SendOnly && self.execute_send_only(core, now, bth, &rest) {
+            self.rsp.nak_sent = false;
+            return self.note_executed(core, bth, op, 1);
+        }
         if ahead > 0 {
             return self.handle_gap(core, now);
         }
@@ -168,17 +173,21 @@ impl Qp {
         }
         self.rsp.nak_sent = false;
         match self.execute(core, now, &request) {
-            Ok(taken) => {
-                self.rsp.expected = self.rsp.expected.wrapping_add(taken);
-                self.rsp.owes_ack = !has_own_reply(op);
-                // What is not asked for may still go with what is.
-                let asked = bth.ack_req || self.rsp.replies.is_bare_ack();
-                if asked && self.rsp.owes_ack {
-                    let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
-                    core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
-                }
-            }
+            Ok(taken) => self.note_executed(core, bth, op, taken),
             Err(refusal) => self.refuse(core, now, refusal),
+        }
+    }
+
+    /// A request was executed that took so many PSNs.
+    #[inline]
+    fn note_executed(&mut self, core: &mut Core, bth: &Bth, op: Op, taken: u32) {
+        self.rsp.expected = self.rsp.expected.wrapping_add(taken);
+        self.rsp.owes_ack = !has_own_reply(op);
+        // What is not asked for may still go with what is.
+        let asked = bth.ack_req || self.rsp.replies.is_bare_ack();
+        if asked && self.rsp.owes_ack {
+            let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
+            core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
         }
     }
 
@@ -208,6 +217,7 @@ impl Qp {
     }
 
     /// A packet came before one that is expected: say so, once per gap.
+    #[cold]
     fn handle_gap(&mut self, core: &mut Core, now: Instant) {
         core.counters.out_of_seq_request += 1;
         if self.rsp.nak_sent {
@@ -223,6 +233,7 @@ impl Qp {
     }
 
     /// A request that was executed before (IBTA vol1 9.7.5.1).
+    #[cold]
     fn handle_duplicate(&mut self, core: &mut Core, request: &Request<'_>) {
         core.counters.duplicate_request += 1;
         let known = self.rsp.replay.find(request.psn);
@@ -295,6 +306,7 @@ impl Qp {
 
     /// Tells the peer why its request is not executed and, unless it only came too early, stops
     /// (IBTA vol1 9.9.3).
+    #[cold]
     fn refuse(&mut self, core: &mut Core, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
             Refusal::Truncated => return core.drop(Drop::Truncated),

@@ -154,6 +154,7 @@ impl Qp {
     }
 
     /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
+    #[inline(never)]
     pub(super) fn handle_unreliable(
         &mut self,
         core: &mut Core,
