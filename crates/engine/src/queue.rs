@@ -195,13 +195,11 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether a request might be executed at once, by
-    /// [`Engine::pass`](crate::Engine::pass), if it were not posted.
+    /// Whether a request, one that [could be posted](SendQueue::check), might be executed at once
+    /// by [`Engine::pass`](crate::Engine::pass), if it were not posted.
     #[inline]
-    pub fn may_pass(&self, wr: &SendWr) -> bool {
-        self.shared.may_pass.load(Ordering::Relaxed)
-            && self.ring.is_empty()
-            && self.check(wr).is_ok()
+    pub fn may_pass(&self) -> bool {
+        self.shared.may_pass.load(Ordering::Relaxed) && self.ring.is_empty()
     }
 
     /// Shows everything staged to the engine, but rings no bell: whoever does so drives the engine,
@@ -260,8 +258,9 @@ impl SendQueue {
         self.shared.state()
     }
 
+    /// Whether a request could be posted, if there were room for it.
     #[inline]
-    fn check(&self, wr: &SendWr) -> Result<(), PostError> {
+    pub fn check(&self, wr: &SendWr) -> Result<(), PostError> {
         let state = self.shared.state();
         if !state.takes_sends() {
             return Err(PostError::BadState(state));

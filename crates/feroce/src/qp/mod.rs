@@ -256,7 +256,6 @@ impl Qp {
     }
 
     /// Posts one send. Where there is but one, this is a little faster than [`Qp::post_send`].
-    #[inline]
     pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.sender.post_one(wr)
     }
