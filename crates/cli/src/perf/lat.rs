@@ -196,20 +196,20 @@ pub(crate) fn lead(
         player.mark = player.mark.wrapping_add(1).max(1);
         player.send()?;
         // What can wait until the message is on its way does.
-        if let Some(taken) = last.take() {
-            sample.record(nanos(taken) / halves);
+        if let Some((from, to)) = last.take() {
+            sample.record(nanos(to - from) / halves);
         }
         progress.tick(player.posted);
         if let Heard::End = player.wait(false)? {
             bail!("the other side stopped");
         }
         let now = clock::now();
-        last = Some(now - before);
+        last = Some((before, now));
         before = now;
         player.tidy()?;
     }
-    if let Some(taken) = last {
-        sample.record(nanos(taken) / halves);
+    if let Some((from, to)) = last {
+        sample.record(nanos(to - from) / halves);
     }
     player.replenish()?;
     let sent = player.posted;
