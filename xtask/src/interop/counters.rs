@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn datagrams_without_content_precede_many_others() {
-        let many = |refused| {
+        let many = |refused: u64| {
             let taken = [("rcvd_pkts", 305), ("udp_received", 307 + refused)];
             let others = [("send_err", 1), ("icrc_checked", 300)];
             after(Counters::AtRest, &[taken, others].concat())
