@@ -19,7 +19,6 @@ use std::os::fd::AsRawFd;
 use feroce_train::{Framing, Path, Single};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Ipv4, ROCE_UDP_PORT, Udp};
-use nix::errno::Errno;
 
 use super::tx::with_payload_aligned;
 use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, UdpLink, socket, socket_addr};
@@ -128,24 +127,34 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Whether it is known what identification the next call sends.
+    /// Fails unless it is known what identification the next call sends.
     #[inline]
-    fn is_known(&mut self) -> bool {
-        self.left = self.left.wrapping_sub(1);
-        self.left < LOOK_AFTER || self.look()
+    fn look_if_due(&mut self) -> io::Result<()> {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => self.look(),
+        }
     }
 
     #[cold]
-    fn look(&mut self) -> bool {
-        let expected = self.next;
-        (self.next, self.left) = (expected.wrapping_add(self.step), LOOK_AFTER);
-        self.dst.as_ipv4().is_none() || self.learn().is_ok_and(|id| id == expected)
+    fn look(&mut self) -> io::Result<()> {
+        if self.dst.as_ipv4().is_some() {
+            if self.learn()? != self.next {
+                return Err(io::Error::other("the kernel counts otherwise"));
+            }
+            self.next = self.next.wrapping_add(self.step);
+        }
+        self.left = LOOK_AFTER;
+        Ok(())
     }
 
     /// Sends a packet, or a train of packets of `stride` bytes, that was sealed for the
     /// identification `next`.
     #[inline]
-    fn send(&mut self, packets: &[u8], stride: Option<u16>) -> Result<(), Errno> {
+    fn send(&mut self, packets: &[u8], stride: Option<u16>) -> io::Result<()> {
         let fd = self.flow.socket.as_raw_fd();
         match stride {
             None => send(fd, packets)?,
@@ -216,7 +225,7 @@ impl UdpLink {
             return None;
         }
         let lane = self.lanes.lane.as_mut()?;
-        let sent = lane.is_known().then(|| {
+        let sent = lane.look_if_due().and_then(|()| {
             let out = with_payload_aligned(&mut self.tx_buf);
             let len = emit(&mut self.sealer, (lane.flow.port, lane.next), out);
             lane.send(&out[..len], stride)
@@ -235,7 +244,7 @@ impl UdpLink {
             let prefix = self.sealer.prefix(packet.path, lane.flow.port, packet.len);
             lane.prefix = (packet.len, prefix);
         }
-        let sent = lane.is_known().then(|| {
+        let sent = lane.look_if_due().and_then(|()| {
             let prefix = lane.prefix.1.with_ipv4_id(lane.next);
             let len = emit_single(packet, prefix, &mut self.tx_buf);
             lane.send(&self.tx_buf[..len], None)
@@ -243,13 +252,14 @@ impl UdpLink {
         self.settle_lane(sent)
     }
 
-    /// What to make of what the kernel said, or of an identification that is not known.
+    /// What to make of what the kernel said.
     #[inline]
-    fn settle_lane(&mut self, sent: Option<Result<(), Errno>>) -> Option<Sent> {
+    fn settle_lane(&mut self, sent: io::Result<()>) -> Option<Sent> {
         match sent {
-            Some(Ok(())) => Some(Sent::Done),
-            Some(Err(Errno::EAGAIN)) => Some(Sent::Full),
-            _ => {
+            Ok(()) => Some(Sent::Done),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Some(Sent::Full),
+            Err(e) => {
+                tracing::debug!("the connected socket to {}: {e}", self.lanes.path.dst);
                 self.close_lane();
                 self.lanes.failures += 1;
                 None
@@ -269,7 +279,9 @@ impl UdpLink {
     fn open_lane(&mut self) {
         self.lanes.close();
         let path = self.lanes.path;
+        // Without offload, the packets of a train would leave one by one from the other socket.
         let is_plain = self.config.connect
+            && self.gso
             && path.traffic_class & !3 == 0
             && matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT)
             && !path.dst.is_multicast();
