@@ -24,8 +24,8 @@ const GROWTH: u64 = 8 << 10;
 /// little is sent, would be nearly empty otherwise, and trains short.
 const REGROWTH: u64 = 32 << 10;
 
-/// Where a round trip takes longer than this, what is in flight waits somewhere on the way, or has
-/// far to go: more of it might come later than it is waited for.
+/// Where a round trip takes longer than this, and twice as long as the shortest, what is in flight
+/// waits somewhere on the way: more of it might come later than it is waited for.
 const SLOW_NS: u64 = 4_000_000;
 
 /// For how long after a loss the next packets are thought to be in danger.
@@ -55,6 +55,8 @@ pub(crate) struct Peer {
     /// Smoothed round trip time and its mean deviation; zero until measured.
     srtt_ns: u64,
     rttvar_ns: u64,
+    /// The shortest round trip; as long as can be until measured.
+    shortest_ns: u64,
     waiters: VecDeque<u32>,
 }
 
@@ -104,7 +106,8 @@ impl Peer {
             let regrown = (self.window + REGROWTH).min(config.initial);
             // Where nobody has found yet how much there is room for, a fast path would be full only
             // after a second otherwise. But a window that nobody fills says nothing.
-            let is_searching = was_used && !self.has_lost && self.srtt_ns < SLOW_NS;
+            let is_slow = self.srtt_ns >= SLOW_NS.max(self.shortest_ns.saturating_mul(2));
+            let is_searching = was_used && !self.has_lost && !is_slow;
             let growth = if is_searching { (self.window / 4).max(GROWTH) } else { GROWTH };
             self.window = (self.window + growth).max(regrown).min(config.max);
         }
@@ -136,6 +139,7 @@ impl Peer {
     /// A round trip was measured (RFC 6298).
     #[inline]
     pub(crate) fn measured(&mut self, rtt_ns: u64) {
+        self.shortest_ns = self.shortest_ns.min(rtt_ns);
         if self.srtt_ns == 0 {
             self.srtt_ns = rtt_ns.max(1);
             self.rttvar_ns = rtt_ns / 2;
@@ -198,6 +202,7 @@ impl Peers {
                 lossy_until: Instant::ZERO,
                 srtt_ns: 0,
                 rttvar_ns: 0,
+                shortest_ns: u64::MAX,
                 waiters: VecDeque::new(),
             })
         });

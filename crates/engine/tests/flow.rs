@@ -267,8 +267,23 @@ fn the_window_grows_by_little_where_answers_take_long() {
     let mut script = rc(Config { window, ..windowed(64) });
     let request = long_write(&script, 1, 400);
     assert_eq!(script.post(request).len(), 64);
-    script.now = script.now.plus_nanos(5_000_000);
-    assert_eq!(script.answer(OUR_PSN + 63, ACK).len(), 69);
+    script.now = script.now.plus_nanos(1_000_000);
+    assert_eq!(script.answer(OUR_PSN + 63, ACK).len(), 80);
+    script.now = script.now.plus_nanos(30_000_000);
+    assert_eq!(script.answer(OUR_PSN + 143, ACK).len(), 85);
+}
+
+/// Where they take as long whatever is in flight, it is far.
+#[test]
+fn the_window_grows_by_a_quarter_where_the_peer_is_far() {
+    let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
+    let mut script = rc(Config { window, ..windowed(64) });
+    let request = long_write(&script, 1, 400);
+    assert_eq!(script.post(request).len(), 64);
+    script.now = script.now.plus_nanos(30_000_000);
+    assert_eq!(script.answer(OUR_PSN + 63, ACK).len(), 80);
+    script.now = script.now.plus_nanos(30_000_000);
+    assert_eq!(script.answer(OUR_PSN + 143, ACK).len(), 100);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use common::{
 };
 use feroce_link::{Fault, FaultConfig, HostLink, IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
 use feroce_train::{Instant, Path, Train};
-use feroce_wire::{Frame, Gid, Net, Psn};
+use feroce_wire::{Frame, Gid, Net, Psn, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -370,6 +370,31 @@ fn connected_sockets_go_with_their_address() {
     cross(&mut tx, &mut next, path(a, b), 7);
     tx.set_addresses(&[]).expect("none");
     assert!(!send_alone(&mut tx, &packet(path(a, b), 8)), "from an address that is gone");
+}
+
+/// Packets for a process that has not got the socket pass by one that has, which checks them: what
+/// it has heard of a flow need not be told.
+#[test]
+fn whoever_has_not_got_the_socket_loses_nothing_to_a_lane() {
+    let root = std::env::temp_dir().join(format!("feroce-announced-{}", std::process::id()));
+    let (a, b) = (loopback(44), loopback(45));
+    let mut tx = udp(a);
+    let (_first, mut owner) = member(&root, b, true);
+    let (second, mut rx) = member(&root, b, true);
+    let mut came = Vec::new();
+    for n in 0..MANY {
+        let mut train = packet(path(a, b), n);
+        train.bth.dest_qp = Qpn::new(u32::from(second.prefix()) << 16 | 0x1234);
+        assert!(send_alone(&mut tx, &train));
+        for _ in 0..3 {
+            assert!(receive(&mut owner, NOW).is_empty());
+            came.extend(flat(&receive(&mut rx, NOW)));
+        }
+        assert_eq!(came.pop(), Some(packets_of(&train).remove(0)), "packet {n}");
+    }
+    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "rx_icrc_encapsulated")), (1, 0));
+    drop((owner, rx));
+    std::fs::remove_dir_all(root).expect("nobody else has it");
 }
 
 /// Processes that share an address share the socket: there all must come, so that one of them can

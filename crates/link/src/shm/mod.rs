@@ -320,7 +320,8 @@ fn distribute(
     sink: &mut dyn FnMut(&RxTrain<'_>),
 ) {
     let dst = train.meta.dst;
-    if !peers.shares(dst) {
+    // What is empty says something of its flow to whoever checks packets above.
+    if train.bytes.is_empty() || !peers.shares(dst) {
         return sink(train);
     }
     let mut run = 0..0;
@@ -431,8 +432,8 @@ impl Link for HostLink {
         let mut pass = |train: &RxTrain<'_>, has_icrc: bool| match checker {
             Some(checker) if has_icrc => checker.pass(train, sink),
             Some(_) => sink(train),
-            // A layer above would miss what is not there.
-            None if has_icrc => sink(train),
+            // A layer above wants to look for itself, and would miss what is not there.
+            None if has_icrc || train.trailer > 0 => sink(&RxTrain { trailer: 0, ..*train }),
             None => {}
         };
         let mut taken = 0;

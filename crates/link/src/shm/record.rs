@@ -38,11 +38,13 @@ enum Kind {
     Again,
     /// No packets: a door was opened.
     Door,
+    /// Packets, each of which ends with its ICRC, which is right.
+    Checked,
 }
 
 impl Kind {
     fn read(byte: u8) -> Option<Self> {
-        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again, Self::Door];
+        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again, Self::Door, Self::Checked];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -152,7 +154,8 @@ fn emit_all(train: &Train, mut out: &mut [u8]) {
 pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
     let stride = u32::try_from(train.stride).unwrap_or(u32::MAX);
-    RecordMeta { meta: train.meta, stride, kind: Kind::Sealed }.write(head);
+    let kind = if train.trailer == ICRC_LEN { Kind::Checked } else { Kind::Sealed };
+    RecordMeta { meta: train.meta, stride, kind }.write(head);
     packets.copy_from_slice(train.bytes);
 }
 
@@ -193,10 +196,11 @@ pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Co
         Kind::Lent => return Some(Content::Lent(meta, bytes)),
         Kind::Door => return Some(Content::Door(meta, bytes)),
         Kind::Bare => *last = Some(meta),
-        Kind::Sealed | Kind::Again => {}
+        Kind::Sealed | Kind::Again | Kind::Checked => {}
     }
     let stride = usize::try_from(stride).ok().filter(|&stride| stride > ICRC_LEN)?;
-    let train = RxTrain { meta, bytes, stride, trailer: 0, lent: None };
+    let trailer = if kind == Kind::Checked { ICRC_LEN } else { 0 };
+    let train = RxTrain { meta, bytes, stride, trailer, lent: None };
     (!bytes.is_empty()).then_some(Content::Packets(train, kind == Kind::Sealed))
 }
 
@@ -237,7 +241,7 @@ mod tests {
         assert!(!is_one(&record), "no such code point");
         (record[1], record[2]) = (0, 9);
         assert!(!is_one(&record), "no such framing");
-        (record[2], record[0]) = (0, 5);
+        (record[2], record[0]) = (0, 6);
         assert!(!is_one(&record), "no such kind");
     }
 

@@ -2,8 +2,8 @@
 //!
 //! One socket per address receives on port 4791; a few more send, each from a port of its own, so
 //! that flows spread over equal-cost paths. They are not connected and never fragment: the ICRC
-//! depends on it (see `icrc`). Whoever exchanges short messages with one peer gets sockets besides
-//! that are connected to it (`lane` and `gate`). Trains go out in one call with segmentation
+//! depends on it (see `icrc`). Whoever talks to one peer gets sockets besides that are
+//! connected to it (`lane` and `gate`). Trains go out in one call with segmentation
 //! offload and come in merged; where the kernel refuses, the link falls back to one packet per call
 //! for good and says so once.
 
@@ -55,7 +55,7 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Try to receive merged packets.
     pub gro: bool,
-    /// Exchange short packets with one peer through connected sockets.
+    /// Exchange packets with one peer through connected sockets.
     pub connect: bool,
     /// Receive at every address; else only where [`UdpLink::listen`] says so.
     pub listen: bool,

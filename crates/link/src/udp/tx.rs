@@ -198,6 +198,7 @@ impl UdpLink {
                 let (sent, outcome) = self.send_each(train, dest, sport);
                 if sent > 0 {
                     self.gso = false;
+                    self.close_lane();
                     tracing::warn!("UDP_SEGMENT refused: packets are sent one by one from now on");
                 }
                 (sent, outcome)
