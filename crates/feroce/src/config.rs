@@ -323,7 +323,7 @@ const KEYS: &[Key] = &[
         default: "any",
         help: "which IPv4 identifications, that a socket is not shown, may make the ICRC right: \
                with `any`, those that feroce senders use, or any in a flow that does not begin \
-               like theirs; with `strict`, never any, so that most packets of other senders are \
+               like theirs; with `strict`, never any, so that packets of other senders may be \
                refused",
         apply: |s, v| {
             s.strict_icrc = match v {
