@@ -93,7 +93,7 @@ pub struct Settings {
     pub gso: bool,
     /// Merged packets when receiving.
     pub gro: bool,
-    /// Connected sockets for short messages to and from one peer.
+    /// Connected sockets for messages to and from one peer.
     pub connect: bool,
     /// Mark packets as ECN-capable.
     pub ecn: bool,

@@ -83,7 +83,6 @@ impl Flow {
         let may_have = is_likely
             || match (self.habit, policy) {
                 (Habit::Any | Habit::Announced, _) | (Habit::Unknown, IcrcPolicy::AnyId) => true,
-                (_, IcrcPolicy::AnyId) if self.refusals >= Self::MOST_REFUSALS => true,
                 _ => self.is_confirmed(id),
             };
         self.habit = match self.habit {
@@ -91,9 +90,10 @@ impl Flow {
             // Packets that were sent before may have been overtaken.
             Habit::Announced if is_likely && !goes_on => Habit::Announced,
             Habit::Announced => Habit::Ours,
-            _ if self.refusals >= Self::MOST_REFUSALS && policy == IcrcPolicy::AnyId => Habit::Any,
-            Habit::Unknown if may_have && !is_likely && policy == IcrcPolicy::AnyId => Habit::Any,
-            _ => Habit::Ours,
+            _ if policy == IcrcPolicy::Strict || is_likely => Habit::Ours,
+            Habit::Unknown => Habit::Any,
+            Habit::Ours if self.refusals >= Self::MOST_REFUSALS => Habit::Any,
+            Habit::Ours => Habit::Ours,
         };
         if may_have && (goes_on || id >= MAX_TRAIN_PACKETS) {
             // Our senders count the calls, and on from there within a train.
