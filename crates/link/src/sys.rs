@@ -117,8 +117,13 @@ pub(crate) fn unsent(fd: RawFd) -> Result<usize, Errno> {
 
 /// Receives what the kernel shows of a packet that was sent with a time stamp.
 pub(crate) fn receive_shown(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
-    let (at, len) = (into.as_mut_ptr(), into.len());
-    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    receive(fd, into, libc::MSG_ERRQUEUE)
+}
+
+/// Receives a datagram, if there is one, and nothing that is said of it.
+#[inline]
+fn receive(fd: RawFd, into: &mut [u8], flags: libc::c_int) -> Result<usize, Errno> {
+    let (at, len, flags) = (into.as_mut_ptr(), into.len(), flags | libc::MSG_DONTWAIT);
     let (from, from_len) = (std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
     // SAFETY: the pointer leads to as many bytes as is said, which nobody else uses; there is no
     // address.
@@ -222,6 +227,12 @@ impl Inbox {
         }
         self.from_len = header.msg_namelen;
         Ok(len)
+    }
+
+    /// Receives a datagram, if there is one, without what control messages say.
+    #[inline]
+    pub(crate) fn receive_untold(&mut self, fd: RawFd) -> Result<usize, Errno> {
+        receive(fd, &mut self.bytes, 0)
     }
 
     /// Whom the last datagram was from, address and port, if that was asked for.

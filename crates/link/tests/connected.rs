@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::{Ipv4Addr, UdpSocket};
+
 use common::netns::{Cable, global, index_of, ip, with_cable};
 use common::sniff::{capture, captured};
 use common::{
@@ -9,8 +11,9 @@ use common::{
     send_alone, send_of,
 };
 use feroce_link::{Fault, FaultConfig, HostLink, IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
-use feroce_train::{Instant, Path, Train};
-use feroce_wire::{Frame, Gid, Net, Psn, Qpn};
+use feroce_train::{Ecn, Instant, Path, Train};
+use feroce_wire::{Frame, Gid, Net, Psn, Qpn, ROCE_UDP_PORT};
+use socket2::SockRef;
 
 const NOW: Instant = Instant::ZERO;
 
@@ -353,6 +356,31 @@ fn gates_wake() {
             assert_eq!(receive_packets(&mut rx, 1)[0].meta.src, from);
         }
     }
+}
+
+/// What headers say is asked of one packet in eight, until it changes.
+#[test]
+fn congestion_is_seen_through_a_gate() {
+    let (a, b) = (loopback(46), loopback(47));
+    let v4 = |gid: Gid| Ipv4Addr::from(gid.as_ipv4().expect("an IPv4 address"));
+    let mut rx = udp(b);
+    let tx = UdpSocket::bind((v4(a), 0)).expect("a port");
+    let mut marks = |ecn: u32, packets: u32| -> Vec<Ecn> {
+        SockRef::from(&tx).set_tos_v4(ecn).expect("the bits of congestion");
+        let cross = |_| {
+            tx.send_to(&[0; 32], (v4(b), ROCE_UDP_PORT)).expect("sent");
+            receive_packets(&mut rx, 1)[0].meta.ecn
+        };
+        (0..packets).map(cross).collect()
+    };
+    assert_eq!(marks(2, MANY), vec![Ecn::Capable; MANY as usize]);
+    let marked = marks(3, 40);
+    let seen = marked.iter().position(|&ecn| ecn == Ecn::Congested).expect("congestion");
+    assert!(seen < 8 && marked[seen..].iter().all(|&ecn| ecn == Ecn::Congested), "{marked:?}");
+    let after = marks(2, 40);
+    assert_eq!(after, vec![Ecn::Capable; 40], "every packet is asked");
+    let (gates, unasked) = (counter(&rx, "udp_rx_gates"), counter(&rx, "udp_rx_unasked"));
+    assert!(gates == 1 && unasked > 100, "{unasked} were not asked");
 }
 
 /// The port is free for others when the address has gone.

@@ -16,6 +16,7 @@ use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::Gid;
 use socket2::Socket;
 
+use super::header::Headers;
 use super::watch::Source;
 use super::{Port, UdpLink, forget, socket, socket_addr};
 
@@ -42,6 +43,8 @@ pub(super) struct Gates {
     /// How much speaks for a gate for that, up to [`ALONE`].
     alone: u32,
     pub(super) gate: Option<Gate>,
+    /// What packets that come through it say.
+    pub(super) headers: Headers,
     /// How often there could not be one.
     failures: u32,
     /// Others take their packets from the first socket, too.
@@ -129,6 +132,7 @@ impl UdpLink {
         let meta = RxMeta { src, udp_sport, ..second.meta };
         let source = Source { meta, is_connected: true, ..second };
         self.gates.gate = Some(Gate { socket, source });
+        self.gates.headers = Headers::default();
         (self.gates.last, self.gates.alone) = ((src, udp_sport, dst), ALONE);
         self.counters.rx_gates += 1;
         self.heat(source.fd);

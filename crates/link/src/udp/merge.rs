@@ -43,6 +43,12 @@ impl Merging {
         is_alone
     }
 
+    /// Whether a socket hands over nothing merged.
+    #[inline]
+    pub(super) fn is_apart(&self, fd: RawFd) -> bool {
+        self.apart == Some(fd)
+    }
+
     /// There was none.
     #[inline]
     pub(super) fn nothing(&mut self) {

@@ -8,6 +8,7 @@
 //! for good and says so once.
 
 mod gate;
+mod header;
 mod lane;
 mod merge;
 mod rx;
@@ -98,6 +99,8 @@ struct Counters {
     /// Connected sockets that were made to send, and to receive.
     tx_lanes: u64,
     rx_gates: u64,
+    /// Packets that were not asked what their headers say.
+    rx_unasked: u64,
 }
 
 /// An address of the port, with its sockets.
@@ -389,6 +392,7 @@ impl Link for UdpLink {
             ("udp_rx_own", c.rx_own),
             ("udp_tx_lanes", c.tx_lanes),
             ("udp_rx_gates", c.rx_gates),
+            ("udp_rx_unasked", c.rx_unasked),
         ]
     }
 }

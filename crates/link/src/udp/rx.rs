@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::UdpLink;
+use super::header::Header;
 use super::watch::Source;
 
 /// How often in a row only the socket that had something last is asked, while there are others.
@@ -22,8 +23,7 @@ struct Datagram {
     len: usize,
     /// Length of each but the last, if merged.
     segment: Option<usize>,
-    traffic_class: u8,
-    hop_limit: u8,
+    header: Header,
 }
 
 impl UdpLink {
@@ -147,9 +147,10 @@ impl UdpLink {
                 (meta.src, meta.udp_sport) = (src, udp_sport);
             }
             self.counters.rx_trains += 1;
-            meta.traffic_class = datagram.traffic_class & !3;
-            meta.hop_limit = datagram.hop_limit;
-            meta.ecn = Ecn::from_bits(datagram.traffic_class);
+            let Header { traffic_class, hop_limit } = datagram.header;
+            meta.traffic_class = traffic_class & !3;
+            meta.hop_limit = hop_limit;
+            meta.ecn = Ecn::from_bits(traffic_class);
             sink(&train);
         }
         Ok(budget)
@@ -157,18 +158,29 @@ impl UdpLink {
 
     #[inline]
     fn receive_one(&mut self, source: &Source) -> Result<Datagram, Errno> {
-        let (mut segment, mut traffic_class, mut hop_limit) = (None, 0, 0);
+        // Merged packets must say how long each is.
+        let may_be_untold = source.is_connected && self.merging.is_apart(source.fd);
+        if may_be_untold && let Some(header) = self.gates.headers.known() {
+            let len = self.inbox.receive_untold(source.fd)?;
+            self.gates.headers.passed();
+            self.counters.rx_unasked += 1;
+            return Ok(Datagram { len, segment: None, header });
+        }
+        let (mut segment, mut header) = (None, Header::default());
         let hear = |level, kind, number| match (level, kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => segment = usize::try_from(number).ok(),
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                traffic_class = number as u8;
+                header.traffic_class = number as u8;
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                hop_limit = number as u8;
+                header.hop_limit = number as u8;
             }
             _ => {}
         };
         let len = self.inbox.receive(source.fd, !source.is_connected, hear)?;
-        Ok(Datagram { len, segment, traffic_class, hop_limit })
+        if may_be_untold {
+            self.gates.headers.said(header);
+        }
+        Ok(Datagram { len, segment, header })
     }
 }
