@@ -390,13 +390,19 @@ impl Driver {
         if busy {
             self.patience.reset();
         } else {
+            // Whoever has the link looks at it. Bells are looked at as soon as nobody has it: to
+            // give way may take long.
             let nudge = || {
                 if let Some(mut state) = self.try_lock() {
                     state.link.nudge();
                 }
+                self.answer_bell();
             };
-            // Whoever has the link looks at it.
-            let arm = || self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
+            let arm = || {
+                let may_sleep = self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
+                self.answer_bell();
+                may_sleep
+            };
             self.patience.lose(&self.clock, nudge, arm);
         }
     }

@@ -58,8 +58,10 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
                     driver.nudged_at.store(driver.now().as_nanos(), Ordering::Relaxed);
                 }
             }
-            let _state = driver.lock();
+            let state = driver.lock();
             driver.stands_by.store(false, Ordering::Relaxed);
+            drop(state);
+            driver.answer_bell();
             continue;
         }
         let mut state = driver.lock();
@@ -117,6 +119,9 @@ fn linger(driver: &Driver) {
     driver.stands_by.store(false, Ordering::Relaxed);
     if state.engine.has_waiting_acks() {
         driver.finish(state, now, Turn::Receive);
+    } else {
+        drop(state);
+        driver.answer_bell();
     }
 }
 
