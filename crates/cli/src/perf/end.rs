@@ -246,7 +246,7 @@ impl End {
             _ => Dest::Connected,
         };
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        SendWr { wr_id, op, data: self.payload(out, size), flags, dest }
+        SendWr { wr_id, op, data: self.payload(i, size), flags, dest }
     }
 
     /// Refuses a completion that is not a success, saying what may be the matter.
@@ -266,7 +266,9 @@ impl End {
         }
     }
 
-    fn payload(&self, at: usize, size: usize) -> Data {
+    /// What queue pair `i` sends.
+    pub(crate) fn payload(&self, i: usize, size: usize) -> Data {
+        let at = self.out_at(i);
         if size > self.spec.inline as usize {
             return self.mr.data(at..at + size);
         }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use feroce::{SendFlags, SendWr};
 
 use super::clock::{self, nanos};
 use super::end::{End, Idle};
@@ -28,6 +29,8 @@ struct Player<'a> {
     /// One in so many sends reports.
     every: u64,
     posted: u64,
+    /// The next message.
+    next: SendWr,
     /// Sends that are not known to be complete.
     outstanding: u64,
     /// Receives that were used, and are posted again when the answer is on its way.
@@ -55,25 +58,36 @@ impl<'a> Player<'a> {
         };
         let every = u64::from(every.min(end.spec.tx_depth));
         let idle = Idle::default();
+        let next = end.request(0, 0, size, every == 1);
         let (posted, outstanding, used) = (0, 0, 0);
         let looks = if end.spec.no_poll { MOST_LOOKS } else { 2 };
-        Self { end, side, size, every, posted, outstanding, used, mark: 0, looks, idle }
+        Self { end, side, size, every, posted, next, outstanding, used, mark: 0, looks, idle }
     }
 
     /// Sends one message. Where every one reports, its completion is waited for before anything
     /// else, as perftest does.
     fn send(&mut self) -> anyhow::Result<()> {
         if self.end.spec.op == Op::Write {
-            let last = self.end.out_at(0) + self.size - 1;
-            self.end.mr.write_at(last, &[self.mark])?;
+            self.put_mark()?;
         }
-        let signaled = (self.posted + 1).is_multiple_of(self.every);
-        let wr = self.end.request(0, 0, self.size, signaled);
-        self.end.qps[0].post_one(wr).context("cannot post")?;
+        self.end.qps[0].post_one(self.next.clone()).context("cannot post")?;
         self.posted += 1;
         self.outstanding += 1;
+        let signaled = (self.posted + 1).is_multiple_of(self.every);
+        self.next.flags.set(SendFlags::SIGNALED, signaled);
         self.replenish()?;
         if self.every == 1 && self.end.spec.is_ping_pong() { self.settle() } else { Ok(()) }
+    }
+
+    /// Ends the next message with the mark.
+    #[inline(never)]
+    fn put_mark(&mut self) -> anyhow::Result<()> {
+        let last = self.end.out_at(0) + self.size - 1;
+        self.end.mr.write_at(last, &[self.mark])?;
+        if self.size <= self.end.spec.inline as usize {
+            self.next.data = self.end.payload(0, self.size);
+        }
+        Ok(())
     }
 
     /// Takes completions of sends, and drives the adapter.
@@ -153,17 +167,20 @@ impl<'a> Player<'a> {
         Ok(Heard::Message)
     }
 
+    /// As [`Player::settle_some`], if that is due.
+    #[inline]
+    fn tidy(&mut self) -> anyhow::Result<()> {
+        if self.outstanding < self.every { Ok(()) } else { self.settle_some() }
+    }
+
     /// Keeps the send queue from filling up with sends that do not report, and the completion queue
     /// with those that do.
-    fn tidy(&mut self) -> anyhow::Result<()> {
+    fn settle_some(&mut self) -> anyhow::Result<()> {
         if self.end.spec.op == Op::Send || self.end.spec.no_poll {
             return self.settle();
         }
         // Where answers come between two polls, nobody else would take completions.
-        if self.outstanding >= self.every {
-            self.reap()?;
-        }
-        Ok(())
+        self.reap().map(|_| ())
     }
 
     /// Waits for the completion of the last send that reports, if that is due.
@@ -195,7 +212,8 @@ pub(crate) fn lead(
     while player.posted < target && !stop::requested() && until.is_none_or(|at| before < at) {
         player.mark = player.mark.wrapping_add(1).max(1);
         player.send()?;
-        // What can wait until the message is on its way does.
+        // What can wait until the message is on its way does. The clock cannot: the answer may be
+        // on its way before the call that sends has returned.
         if let Some((from, to)) = last.take() {
             sample.record(nanos(to - from) / halves);
         }
