@@ -10,12 +10,10 @@ mod field {
     /// Solicited event, migration request, pad count (2), transport version (4).
     pub(super) const FLAGS: Field<1, 1> = Field;
     pub(super) const PKEY: Field<2, 2> = Field;
-    /// FECN, BECN, reserved (6). The ICRC does not cover this byte.
-    pub(super) const ECN: Field<4, 1> = Field;
-    pub(super) const DEST_QP: Field<5, 3> = Field;
-    /// Acknowledge request, reserved (7).
-    pub(super) const ACK: Field<8, 1> = Field;
-    pub(super) const PSN: Field<9, 3> = Field;
+    /// FECN, BECN, reserved (6), which the ICRC does not cover; destination QP (24).
+    pub(super) const ECN_DEST_QP: Field<4, 4> = Field;
+    /// Acknowledge request, reserved (7), PSN (24).
+    pub(super) const ACK_PSN: Field<8, 4> = Field;
 
     pub(super) const SOLICITED: u8 = 0x80;
     pub(super) const MIG_REQ: u8 = 0x40;
@@ -106,11 +104,15 @@ impl Bth {
         field::OPCODE.put(out, [self.opcode.0]);
         field::FLAGS.put(out, [flags]);
         field::PKEY.put(out, self.pkey.0.to_be_bytes());
-        field::ECN.put(out, [ecn]);
-        field::DEST_QP.put(out, self.dest_qp.to_be_bytes());
-        field::ACK.put(out, [ack]);
-        field::PSN.put(out, self.psn.to_be_bytes());
+        field::ECN_DEST_QP.put(out, join(ecn, self.dest_qp.get()));
+        field::ACK_PSN.put(out, join(ack, self.psn.get()));
     }
+}
+
+/// A byte and a 24-bit number in one word.
+#[inline]
+const fn join(first: u8, rest: u32) -> [u8; 4] {
+    (((first as u32) << 24) | rest).to_be_bytes()
 }
 
 fixed_header! {
@@ -191,7 +193,7 @@ impl BthView<'_> {
     /// Queue pair the packet is for.
     #[inline]
     pub fn dest_qp(self) -> Qpn {
-        Qpn::from_be_bytes(field::DEST_QP.get(self.0))
+        Qpn::new(u32::from_be_bytes(field::ECN_DEST_QP.get(self.0)))
     }
 
     /// The requester wants an acknowledgement.
@@ -203,7 +205,7 @@ impl BthView<'_> {
     /// Packet sequence number.
     #[inline]
     pub fn psn(self) -> Psn {
-        Psn::from_be_bytes(field::PSN.get(self.0))
+        Psn::new(u32::from_be_bytes(field::ACK_PSN.get(self.0)))
     }
 
     #[inline]
@@ -214,13 +216,13 @@ impl BthView<'_> {
 
     #[inline]
     fn ecn(self) -> u8 {
-        let [byte] = field::ECN.get(self.0);
+        let [byte, ..] = field::ECN_DEST_QP.get(self.0);
         byte
     }
 
     #[inline]
     fn ack(self) -> u8 {
-        let [byte] = field::ACK.get(self.0);
+        let [byte, ..] = field::ACK_PSN.get(self.0);
         byte
     }
 }
