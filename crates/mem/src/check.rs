@@ -50,13 +50,13 @@ impl MrTable {
             return Loan::nothing();
         }
         let Some(Entry::Mr(mr)) = self.slots.get(lkey.into()) else {
-            return Err(AccessError::BadKey);
+            return Err(denied(AccessError::BadKey));
         };
         let Some(extent) = &mr.extent else {
-            return Err(AccessError::BadKey);
+            return Err(denied(AccessError::BadKey));
         };
         if mr.pd != pd {
-            return Err(AccessError::WrongPd);
+            return Err(denied(AccessError::WrongPd));
         }
         lend(&mr.registration, extent, R::LOCAL, addr, len.into())
     }
@@ -132,22 +132,23 @@ impl MrTable {
         qpn: Qpn,
         rkey: Rkey,
     ) -> Result<(&Arc<Registration>, &Extent), AccessError> {
-        let entry = self.slots.get(rkey.into()).ok_or(AccessError::BadKey)?;
+        let bad_key = || denied(AccessError::BadKey);
+        let entry = self.slots.get(rkey.into()).ok_or_else(bad_key)?;
         let (owner, only_qp, registration, extent) = match entry {
             Entry::Mr(mr) => {
-                let extent = mr.extent.as_ref().ok_or(AccessError::BadKey)?;
+                let extent = mr.extent.as_ref().ok_or_else(bad_key)?;
                 (mr.pd, None, &mr.registration, extent)
             }
             Entry::Window(window) => {
-                let bound = window.bound.as_ref().ok_or(AccessError::BadKey)?;
+                let bound = window.bound.as_ref().ok_or_else(bad_key)?;
                 (window.pd, bound.qpn, &bound.registration, &bound.extent)
             }
         };
         if owner != pd {
-            return Err(AccessError::WrongPd);
+            return Err(denied(AccessError::WrongPd));
         }
         if only_qp.is_some_and(|only| only != qpn) {
-            return Err(AccessError::WrongQp);
+            return Err(denied(AccessError::WrongQp));
         }
         Ok((registration, extent))
     }
@@ -162,7 +163,7 @@ fn lend<'a, R: Right>(
     len: u64,
 ) -> Result<Loan<'a, R>, AccessError> {
     if !extent.access.contains(need) {
-        return Err(AccessError::NotPermitted);
+        return Err(denied(AccessError::NotPermitted));
     }
     let (start, len) = locate(extent, va, len)?;
     Loan::new(registration, start, len)
@@ -171,9 +172,17 @@ fn lend<'a, R: Right>(
 /// The range in the region that `len` bytes at `va` are.
 #[inline]
 fn locate(extent: &Extent, va: u64, len: u64) -> Result<(usize, usize), AccessError> {
-    let len = usize::try_from(len).map_err(|_| AccessError::OutOfBounds)?;
-    let start = extent.locate(va, len).ok_or(AccessError::OutOfBounds)?;
+    let outside = || denied(AccessError::OutOfBounds);
+    let len = usize::try_from(len).map_err(|_| outside())?;
+    let start = extent.locate(va, len).ok_or_else(outside)?;
     Ok((start, len))
+}
+
+/// Gives the reason back. Being cold, it tells the compiler what mostly is not so.
+#[cold]
+#[inline(never)]
+fn denied(reason: AccessError) -> AccessError {
+    reason
 }
 
 #[cfg(test)]
