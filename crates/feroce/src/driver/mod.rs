@@ -12,6 +12,7 @@ mod fork;
 mod patience;
 mod thread;
 
+use std::hint::cold_path;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -348,7 +349,7 @@ impl Driver {
 
     /// Sends the one request of a queue pair that waits, if [`Engine::express`] does and nobody has
     /// the lock.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn express(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
         let (is_sent, deadline) = state.express(|| self.now(), qpn);
@@ -456,10 +457,13 @@ impl Driver {
     ) -> bool {
         let mut busy = false;
         loop {
-            let driven = state.drive(now, turn).unwrap_or_else(|e| {
-                tracing::warn!("link: {e}");
-                Some(false)
-            });
+            let driven = match state.drive(now, turn) {
+                Ok(driven) => driven,
+                Err(e) => {
+                    warn_of_link(&e);
+                    Some(false)
+                }
+            };
             busy |= driven == Some(true);
             turn = Turn::Send;
             // What nobody touched is due when it was. A thread that is awake, or stands by, asks
@@ -472,6 +476,7 @@ impl Driver {
             if !self.doorbells.is_rung_meanwhile() {
                 return busy;
             }
+            cold_path();
             match self.try_lock() {
                 Some(again) => state = again,
                 None => return busy,
@@ -526,7 +531,7 @@ impl Driver {
         }
         state.engine.take_leave();
         if let Err(e) = state.drive(now, Turn::Send) {
-            tracing::warn!("link: {e}");
+            warn_of_link(&e);
         }
         state.link.save();
     }
@@ -562,4 +567,10 @@ impl Driver {
         let _ = self.wake.read();
         watch.is_some() && fds[1].any() == Some(true)
     }
+}
+
+/// Trains that an error of the link hits count as lost.
+#[cold]
+fn warn_of_link(e: &io::Error) {
+    tracing::warn!("link: {e}");
 }

@@ -188,6 +188,12 @@ impl SoftSender {
                 return;
             }
         }
+        self.ring(staged, is_alone);
+    }
+
+    /// Rings the bell for what was staged, and drives the adapter unless it may wait.
+    #[inline(never)]
+    fn ring(&mut self, staged: usize, is_alone: bool) {
         let is_first = self.queue.ring();
         // If it is, somebody has taken what waited before.
         self.gathered = if is_first { staged } else { self.gathered + staged };
