@@ -6,6 +6,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::hint::cold_path;
 
 use feroce_mem::{MrLimits, MrTable};
 use feroce_train::{Lender, Path, Train};
@@ -105,7 +106,7 @@ impl Core {
     }
 
     /// Counts a dropped packet.
-    #[inline]
+    #[cold]
     pub(crate) fn drop(&mut self, reason: Drop) {
         self.drops.count(reason);
     }
@@ -137,6 +138,7 @@ impl Core {
                 self.fresh_cqs.push(id);
             }
         } else {
+            cold_path();
             // IBTA vol1 10.10: the entry is lost, which is fatal to the queue.
             cq.overrun = true;
             self.counters.cq_overrun += 1;

@@ -263,10 +263,10 @@ impl SendQueue {
     pub fn check(&self, wr: &SendWr) -> Result<(), PostError> {
         let state = self.shared.state();
         if !state.takes_sends() {
-            return Err(PostError::BadState(state));
+            return refused(PostError::BadState(state));
         }
         if !self.qp_type.supports(&wr.op) {
-            return Err(PostError::OpNotSupported);
+            return refused(PostError::OpNotSupported);
         }
         let dest_fits = match self.qp_type {
             QpType::Ud => matches!(wr.dest, Dest::Ud { .. }),
@@ -274,22 +274,22 @@ impl SendQueue {
             _ => wr.dest == Dest::Connected,
         };
         if !dest_fits {
-            return Err(PostError::BadDestination);
+            return refused(PostError::BadDestination);
         }
         match &wr.data {
             Data::Inline(bytes) => {
                 if wr.op.is_fetch() || wr.op.is_local() {
-                    return Err(PostError::InlineNotAllowed);
+                    return refused(PostError::InlineNotAllowed);
                 }
                 // The word of an atomic write travels with the request, whatever else may.
                 let is_word = matches!(wr.op, SendOp::AtomicWrite(_));
                 if !is_word && bytes.len() > self.max_inline as usize {
-                    return Err(PostError::InlineTooLong);
+                    return refused(PostError::InlineTooLong);
                 }
             }
             Data::Sges(sges) => {
                 if sges.as_slice().len() > self.max_sge as usize {
-                    return Err(PostError::TooManySges);
+                    return refused(PostError::TooManySges);
                 }
             }
         }
@@ -297,11 +297,25 @@ impl SendQueue {
             wr.op,
             SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_)
         );
-        if is_word && wr.data.len() != 8 {
-            return Err(PostError::BadAtomicLength);
+        if is_word && !is_word_long(&wr.data) {
+            return refused(PostError::BadAtomicLength);
         }
         Ok(())
     }
+}
+
+/// Whether data is as long as the word of an atomic operation. By itself: the length of anything
+/// else is no matter.
+#[inline(never)]
+fn is_word_long(data: &Data) -> bool {
+    data.len() == 8
+}
+
+/// Says why a request was not accepted. Being cold, it tells the compiler what mostly is not so.
+#[cold]
+#[inline(never)]
+fn refused(error: PostError) -> Result<(), PostError> {
+    Err(error)
 }
 
 /// Posts receive work requests to one queue pair.

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use core::fmt;
+use core::hint::cold_path;
 
 use bitflags::bitflags;
 use feroce_mem::{Access, Bind};
@@ -77,7 +78,10 @@ impl SgeList {
     pub fn as_slice(&self) -> &[Sge] {
         match &self.0 {
             Repr::Inline { len, sges } => sges.get(..usize::from(*len)).unwrap_or(sges),
-            Repr::Heap(sges) => sges,
+            Repr::Heap(sges) => {
+                cold_path();
+                sges
+            }
         }
     }
 
@@ -87,7 +91,10 @@ impl SgeList {
         match self.as_slice() {
             // Most lists are this; the loop is a long one.
             [sge] => u64::from(sge.len),
-            sges => sges.iter().map(|s| u64::from(s.len)).sum(),
+            sges => {
+                cold_path();
+                sges.iter().map(|s| u64::from(s.len)).sum()
+            }
         }
     }
 }

@@ -56,15 +56,15 @@ impl<T> Slots<T> {
     pub(crate) unsafe fn write(&self, index: usize, item: T) {
         let cell = &self.segments[index / SEGMENT_SLOTS];
         // SAFETY: the cell is only ever written by the writer, which is the caller.
-        let installed = cell.with(|segment| unsafe { (*segment).is_some() });
-        if !installed {
+        let installed = cell.with(|segment| unsafe { (*segment).as_deref() });
+        let slots = installed.unwrap_or_else(|| {
             let fresh = self.new_segment(index / SEGMENT_SLOTS);
             // SAFETY: nobody else looks at the cell before a slot in it was full, and none was.
-            cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
-        }
+            cell.with_mut(|segment| unsafe { &**(*segment).insert(fresh) })
+        });
         // Copied once: a closure that owned the item would copy it twice.
         let item = ManuallyDrop::new(item);
-        self.slot(index).with_mut(|slot| {
+        slots[index % SEGMENT_SLOTS].with_mut(|slot| {
             // SAFETY: the caller holds the slot, which has the size and alignment of an item; the
             // item is not dropped here and so moves.
             unsafe { ptr::copy_nonoverlapping(&raw const *item, slot.cast(), 1) };
@@ -86,19 +86,15 @@ impl<T> Slots<T> {
         })
     }
 
-    /// Drops the item in slot `index` where it is.
+    /// Drops an item that [`Slots::get_mut`] lent, where it is.
     ///
     /// # Safety
     ///
-    /// The caller is the holder of slot `index`, and the slot is full.
+    /// The caller is still the holder of its slot, which counts as empty from here on.
     #[inline]
-    pub(crate) unsafe fn discard(&self, index: usize) {
-        self.slot(index).with_mut(|slot| {
-            // SAFETY: the caller holds the slot.
-            let slot = unsafe { &mut *slot };
-            // SAFETY: the slot is full, and counts as empty from here on.
-            unsafe { slot.assume_init_drop() };
-        });
+    pub(crate) unsafe fn discard(item: &mut T) {
+        // SAFETY: it is one item, and nobody will take it for one again.
+        unsafe { ptr::drop_in_place(item) };
     }
 
     /// Lends the item in slot `index`.

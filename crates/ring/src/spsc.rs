@@ -113,6 +113,12 @@ impl<T> Shared<T> {
         if sum >= self.capacity { sum - self.capacity } else { sum }
     }
 
+    /// A counter and the slot that it is at, one item later.
+    #[inline]
+    fn after(&self, count: u32, slot: u32) -> (u32, u32) {
+        (count.wrapping_add(1), self.forward(slot, 1))
+    }
+
     /// The slot before `slot`.
     #[inline]
     fn back(&self, slot: u32) -> u32 {
@@ -271,8 +277,7 @@ impl<T> Vacant<'_, T> {
         // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
         // half; there is one producer, so it is the one writer.
         unsafe { shared.slots.write(*slot as usize, item) };
-        *tail = tail.wrapping_add(1);
-        *slot = shared.forward(*slot, 1);
+        (*tail, *slot) = shared.after(*tail, *slot);
     }
 }
 
@@ -329,33 +334,35 @@ impl<T> Consumer<T> {
     /// Takes out the oldest item. Its slot is free for the producer once this returns.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let slot = self.find(0)?;
+        let slot = self.oldest()?;
         // SAFETY: the slot is full and held by this half; it is given up by the store below.
         let item = unsafe { self.shared.slots.take(slot) };
-        self.advance();
+        (self.head, self.slot) = self.shared.after(self.head, self.slot);
         self.shared.head.store(self.head, Ordering::Release);
         Some(item)
     }
 
-    /// Takes out the oldest item without moving it: gives what `look` makes of it, and drops it
-    /// where it is. Its slot is free for the producer once this returns.
+    /// Takes out the oldest item, if `look` makes something of it, without moving it: gives what
+    /// that is, and drops the item where it is. Its slot is free for the producer once this
+    /// returns.
     #[inline]
-    pub fn pop_with<R>(&mut self, look: impl FnOnce(&T) -> R) -> Option<R> {
-        let slot = self.find(0)?;
-        // SAFETY: the slot is full and held by this half.
-        let seen = look(unsafe { self.shared.slots.get(slot) });
-        self.advance();
+    pub fn pop_if<R>(&mut self, look: impl FnOnce(&T) -> Option<R>) -> Option<R> {
+        let slot = self.oldest()?;
+        // SAFETY: the slot is full and held by this half, and nothing else here touches it.
+        let item = unsafe { self.shared.slots.get_mut(slot) };
+        let seen = look(item)?;
+        (self.head, self.slot) = self.shared.after(self.head, self.slot);
         let _given_up = GiveUp { head: &self.shared.head, to: self.head };
-        // SAFETY: the slot is full and held by this half; it is given up when this returns.
-        unsafe { self.shared.slots.discard(slot) };
+        // SAFETY: the item is in a slot that is full, and given up when this returns.
+        unsafe { Slots::discard(item) };
         Some(seen)
     }
 
     /// How many items are published and not removed.
     #[inline]
     pub fn len(&self) -> usize {
-        let tail = self.shared.tail.load(Ordering::Acquire);
-        tail.wrapping_sub(self.head) as usize
+        self.tail.set(self.shared.tail.load(Ordering::Acquire));
+        self.tail.get().wrapping_sub(self.head) as usize
     }
 
     /// Whether there is nothing to take out.
@@ -370,23 +377,26 @@ impl<T> Consumer<T> {
         self.shared.capacity as usize
     }
 
+    /// Whether more than `i` items are published and not removed.
+    #[inline]
+    fn has(&self, i: usize) -> bool {
+        if i < self.tail.get().wrapping_sub(self.head) as usize {
+            return true;
+        }
+        self.tail.set(self.shared.tail.load(Ordering::Acquire));
+        i < self.tail.get().wrapping_sub(self.head) as usize
+    }
+
     /// The slot of the `i`-th oldest item: one that is full and held by this half.
     #[inline]
     fn find(&self, i: usize) -> Option<usize> {
-        if i >= self.tail.get().wrapping_sub(self.head) as usize {
-            self.tail.set(self.shared.tail.load(Ordering::Acquire));
-            if i >= self.tail.get().wrapping_sub(self.head) as usize {
-                return None;
-            }
-        }
-        Some(self.shared.forward(self.slot, i as u32) as usize)
+        self.has(i).then(|| self.shared.forward(self.slot, i as u32) as usize)
     }
 
-    /// The oldest item is being removed.
+    /// The slot of the oldest item: one that is full and held by this half.
     #[inline]
-    fn advance(&mut self) {
-        self.head = self.head.wrapping_add(1);
-        self.slot = self.shared.forward(self.slot, 1);
+    fn oldest(&self) -> Option<usize> {
+        self.has(0).then_some(self.slot as usize)
     }
 }
 

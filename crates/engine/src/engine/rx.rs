@@ -1,5 +1,7 @@
 //! Packets in.
 
+use core::hint::cold_path;
+
 use feroce_train::{Instant, Lent, Packets, RxMeta, RxTrain};
 use feroce_wire::{Bth, BthView, Deth, Op, Qpn, Service};
 
@@ -22,25 +24,24 @@ impl Engine {
 
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, train: &RxTrain<'_>) {
-        if let Some(lent) = train.lent {
-            // Every packet of the run has a BTH; the first may have more.
-            let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
-            self.core.count_received(lent.packets, headers + lent.len);
-            let none = &mut Packets::default();
-            if let Err(reason) = self.handle_packet(now, &train.meta, train.bytes, none, Some(lent))
-            {
-                self.core.drop(reason);
-            }
-            return;
+        if let Some(lent) = &train.lent {
+            return self.receive_lent(now, train, lent);
         }
         let mut packets = train.packets();
         while let Some(packet) = packets.next() {
             self.core.count_received(1, packet.len());
-            let handled = self.handle_packet(now, &train.meta, packet, &mut packets, None);
-            if let Err(reason) = handled {
-                self.core.drop(reason);
-            }
+            self.handle_packet(now, &train.meta, packet, &mut packets, None);
         }
+    }
+
+    /// Takes in a run of packets whose payload is elsewhere.
+    #[inline(never)]
+    fn receive_lent(&mut self, now: Instant, train: &RxTrain<'_>, lent: &Lent<'_>) {
+        // Every packet of the run has a BTH; the first may have more.
+        let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
+        self.core.count_received(lent.packets, headers + lent.len);
+        let none = &mut Packets::default();
+        self.handle_packet(now, &train.meta, train.bytes, none, Some(lent));
     }
 
     /// Checks that come before any queue pair is asked (IBTA vol1 9.6.1), then the queue pair.
@@ -52,57 +53,70 @@ impl Engine {
         meta: &RxMeta,
         packet: &[u8],
         behind: &mut Packets<'_>,
-        lent: Option<Lent<'_>>,
-    ) -> Result<(), Drop> {
-        let (mut bth, rest) = Bth::parse(packet).map_err(|_| Drop::Truncated)?;
-        let (service, op) = bth.opcode.decode().ok_or(Drop::BadOpcode)?;
+        lent: Option<&Lent<'_>>,
+    ) {
+        let core = &mut self.core;
+        let Ok((bth, bytes)) = Bth::parse(packet) else { return core.drop(Drop::Truncated) };
+        let Some((service, op)) = bth.opcode.decode() else { return core.drop(Drop::BadOpcode) };
         if bth.tver != 0 {
-            return Err(Drop::BadVersion);
+            return core.drop(Drop::BadVersion);
         }
-        if !packet.len().is_multiple_of(4) || usize::from(bth.pad) > rest.len() {
-            return Err(Drop::BadPadding);
+        if !packet.len().is_multiple_of(4) || usize::from(bth.pad) > bytes.len() {
+            return core.drop(Drop::BadPadding);
         }
-        let mut rest = &rest[..rest.len() - usize::from(bth.pad)];
+        let bytes = &bytes[..bytes.len() - usize::from(bth.pad)];
         if lent.is_some() && (service != Service::Rc || bth.pad != 0) {
-            return Err(Drop::BadOpcode);
+            return core.drop(Drop::BadOpcode);
         }
         if bth.dest_qp == Qpn::MULTICAST {
-            return self.handle_multicast(now, meta, &bth, (service, op), (packet, rest));
+            cold_path();
+            return self.handle_multicast(now, meta, &bth, (service, op), (packet, bytes));
         }
-        if !self.core.is_own_gid(meta.dst) {
-            return Err(Drop::BadAddress);
+        if !core.is_own_gid(meta.dst) {
+            return core.drop(Drop::BadAddress);
         }
-        let (core, qp) = (&mut self.core, self.qps.get(bth.dest_qp).ok_or(Drop::UnknownQp)?);
+        let Some(qp) = self.qps.get(bth.dest_qp) else { return core.drop(Drop::UnknownQp) };
         if service == Service::Cnp {
-            return qp.on_cnp(core, now, meta);
+            cold_path();
+            return qp.on_cnp(core, now, meta).unwrap_or_else(|reason| core.drop(reason));
         }
         if qp.init.qp_type == QpType::Ud {
+            // To make a header takes longer than to jump.
+            cold_path();
             let grh = header_area(meta, packet.len());
-            qp.accept_datagram(core, now, &bth, (service, op), rest, (&grh, meta))?;
+            if let Err(reason) =
+                qp.accept_datagram(core, now, &bth, (service, op), bytes, (&grh, meta))
+            {
+                return core.drop(reason);
+            }
         } else {
-            qp.check(meta, &bth, service)?;
+            if let Err(reason) = qp.check(meta, &bth, service) {
+                return core.drop(reason);
+            }
+            let (psn, ack_req, solicited) = (bth.psn, bth.ack_req, bth.solicited);
+            let mut rest = Rest { op, psn, ack_req, solicited, bytes, lent };
             loop {
-                if let Err(reason) =
-                    qp.accept(core, now, meta, &bth, op, Rest { bytes: rest, lent })
-                {
-                    core.drop(reason);
-                }
+                qp.accept(core, now, meta, &rest);
                 let Some(next) = behind.next_like(packet, ALIKE) else { break };
+                // One that is alone is in a hurry.
+                cold_path();
                 core.count_received(1, next.len());
                 let Ok(view) = BthView::new_checked(next) else { break };
-                (bth.psn, bth.ack_req) = (view.psn(), view.ack_req());
+                (rest.psn, rest.ack_req) = (view.psn(), view.ack_req());
                 // It is as long as the first, and padded like it.
-                rest = &next[Bth::LEN..][..rest.len()];
+                rest.bytes = &next[Bth::LEN..][..bytes.len()];
             }
         }
         if !qp.queued && qp.may_have_more() {
             qp.queued = true;
             core.ready.push_back(qp.slot);
         }
-        if let Some(deadline) = qp.deadline(now) {
+        // Only answers change what the queue pair waits for.
+        if !op.is_request()
+            && let Some(deadline) = qp.deadline(now)
+        {
             core.timers.arm(qp.slot, &mut qp.armed, deadline);
         }
-        Ok(())
     }
 
     /// A copy for every member on this port (IBTA vol1 10.5).
@@ -113,16 +127,16 @@ impl Engine {
         bth: &Bth,
         what: (Service, Op),
         bytes: (&[u8], &[u8]),
-    ) -> Result<(), Drop> {
+    ) {
         let (packet, rest) = bytes;
         if what.0 != Service::Ud || !meta.dst.is_multicast() {
-            return Err(Drop::BadAddress);
+            return self.core.drop(Drop::BadAddress);
         }
         let members = self.core.groups.of(meta.dst).len();
         if members == 0 {
-            return Err(Drop::NoMember);
+            return self.core.drop(Drop::NoMember);
         }
-        let (deth, _) = Deth::parse(rest).map_err(|_| Drop::Truncated)?;
+        let Ok((deth, _)) = Deth::parse(rest) else { return self.core.drop(Drop::Truncated) };
         let is_ours = self.core.is_own_gid(meta.src);
         let grh = header_area(meta, packet.len());
         for i in 0..members {
@@ -140,6 +154,5 @@ impl Engine {
                 core.drop(reason);
             }
         }
-        Ok(())
     }
 }

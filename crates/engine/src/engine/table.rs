@@ -94,6 +94,7 @@ impl QpTable {
         self.at(self.slot_of(qpn)?)
     }
 
+    #[inline]
     pub(super) fn peek(&self, qpn: Qpn) -> Option<&Qp> {
         self.slots.get(self.slot_of(qpn)? as usize)?.as_deref()
     }

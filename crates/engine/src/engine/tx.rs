@@ -7,6 +7,7 @@ use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
+use crate::qp::refuse;
 use crate::wr::SendWr;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
@@ -108,12 +109,12 @@ impl Engine {
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
         if self.core.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
-            return false;
+            return refuse();
         }
-        let Some(slot) = self.qps.slot_of(qpn) else { return false };
+        let Some(slot) = self.qps.slot_of(qpn) else { return refuse() };
         let peer = self.qps.at(slot).map(|qp| qp.peer_end());
         if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
-            return false;
+            return refuse();
         }
         self.qps.at(slot).is_some_and(|qp| qp.express(&mut self.core, now, send))
     }

@@ -83,14 +83,19 @@ impl Qp {
     /// Whether a message that would be started now should ask at its end. `takes_receive`: the peer
     /// needs a receive for it.
     #[inline]
-    pub(super) fn wants_answer(&self, core: &Core, takes_receive: bool, flags: SendFlags) -> bool {
-        let most = (self.sq.capacity() / 2).min(UNASKED_MOST);
+    pub(super) fn wants_answer(&self, takes_receive: bool, flags: SendFlags) -> bool {
         flags.contains(SendFlags::SIGNALED)
-            || self.init.sq_sig_all
             || self.shared.is_streaming()
-            || self.req.asking.messages >= most
+            || self.req.asking.messages >= self.unasked_most
             || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
-            || !self.may_ask_later(core)
+    }
+
+    /// Most messages in a row that need not ask, with the attributes as they are.
+    pub(super) fn most_unasked(&self, core: &Core) -> usize {
+        match self.init.sq_sig_all || !self.may_ask_later(core) {
+            true => 0,
+            false => (self.sq.capacity() / 2).min(UNASKED_MOST),
+        }
     }
 
     /// Whether a probe would ask, and long before the transport timer runs out.

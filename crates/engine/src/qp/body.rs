@@ -2,21 +2,22 @@
 
 use feroce_mem::{FetchError, Loan, Write};
 use feroce_train::Lent;
+use feroce_wire::{Op, Psn};
 
-/// What follows the BTH of a packet, without padding.
+/// What is left of a packet when its BTH was checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest<'a> {
-    /// Headers, and payload if it is at hand.
+    pub(crate) op: Op,
+    pub(crate) psn: Psn,
+    pub(crate) ack_req: bool,
+    pub(crate) solicited: bool,
+    /// What follows the BTH, without padding: headers, and payload if it is at hand.
     pub(crate) bytes: &'a [u8],
     /// Payload that is not. The packet stands for a run of them then.
-    pub(crate) lent: Option<Lent<'a>>,
+    pub(crate) lent: Option<&'a Lent<'a>>,
 }
 
 impl<'a> Rest<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, lent: None }
-    }
-
     /// The payload, where `bytes` is what follows all headers; `None` if it is in both places.
     #[inline]
     pub(super) fn body(lent: Option<Lent<'a>>, bytes: &'a [u8]) -> Option<Body<'a>> {
@@ -49,6 +50,15 @@ impl Body<'_> {
         match self {
             Self::Here(_) => 1,
             Self::Lent(lent) => lent.packets,
+        }
+    }
+
+    /// Copies all of it to the start of `to`.
+    #[inline]
+    pub(super) fn place(&self, to: &Loan<'_, Write>) -> Result<(), FetchError> {
+        match self {
+            Self::Here(bytes) => Ok(to.copy_in(bytes)?),
+            Self::Lent(lent) => to.fetch(lent.source, lent.offset, lent.len),
         }
     }
 

@@ -139,25 +139,47 @@ pub(super) fn scatter(
     if data.len() == 0 {
         return Ok(());
     }
-    let lend_at = |sge: &Sge, addr, len| -> Result<Loan<'_, Write>, ScatterError> {
-        mrs.lend_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
-    };
     // Most short messages go to one piece.
     if let [sge] = sges
         && offset == 0
         && data.len() <= sge.len as usize
     {
-        let loan = lend_at(sge, sge.addr, data.len() as u32)?;
-        return Ok(data.copy(0, data.len(), &loan)?);
+        let loan = lend_at(mrs, pd, sge, sge.addr, data.len() as u32)?;
+        return Ok(data.place(&loan)?);
     }
+    scatter_pieces(mrs, pd, sges, offset, data)
+}
+
+/// A right to write to a part of an element.
+#[inline]
+fn lend_at<'a>(
+    mrs: &'a MrTable,
+    pd: PdId,
+    sge: &Sge,
+    addr: u64,
+    len: u32,
+) -> Result<Loan<'a, Write>, ScatterError> {
+    mrs.lend_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
+}
+
+/// As [`scatter`], where a message is in several pieces, or the buffers are. By itself, so that
+/// what is short stays together.
+#[inline(never)]
+fn scatter_pieces(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    data: Body<'_>,
+) -> Result<(), ScatterError> {
     let lend = |piece: &Piece<'_>| {
         let addr = piece.addr.ok_or(ScatterError::Protection)?;
-        lend_at(piece.sge, addr, piece.len)
+        lend_at(mrs, pd, piece.sge, addr, piece.len)
     };
     let pieces = || Pieces::new(sges, offset, data.len());
     let first = pieces().next().ok_or(ScatterError::TooLong)?;
     if first.len as usize == data.len() {
-        return Ok(data.copy(0, data.len(), &lend(&first)?)?);
+        return Ok(data.place(&lend(&first)?)?);
     }
     let mut room = 0;
     for piece in pieces() {

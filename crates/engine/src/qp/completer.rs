@@ -18,20 +18,13 @@ use crate::wr::{Data, SendFlags, SendOp, SendWr};
 const EXCUSED_NS: u64 = 20_000_000_000;
 
 impl Qp {
-    /// A response packet arrived: `rest` is what follows the BTH, without padding.
+    /// A response packet arrived.
     #[inline(never)]
-    pub(super) fn handle_response(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        psn: Psn,
-        op: Op,
-        rest: Rest<'_>,
-    ) {
+    pub(super) fn handle_response(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return core.drop(Drop::BadState);
         }
-        let (mut psn, mut op, mut lent) = (psn, op, rest.lent);
+        let (mut psn, mut op, mut lent) = (rest.psn, rest.op, rest.lent.copied());
         let (aeth, rest) = if op.has_aeth() {
             match Aeth::parse(rest.bytes) {
                 Ok((aeth, rest)) => (Some(aeth), rest),
@@ -371,10 +364,10 @@ impl Qp {
             let all = self.init.sq_sig_all;
             let look = |wr: &SendWr| {
                 let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
-                signalled.then(|| (wr.wr_id, opcode_of(&wr.op), wr.op.is_fetch()))
+                Some(signalled.then(|| (wr.wr_id, opcode_of(&wr.op), wr.op.is_fetch())))
             };
             // First make room, then tell: whoever polls the completion may post at once.
-            let Some(report) = self.sq.pop_with(look) else { break };
+            let Some(report) = self.sq.pop_if(look) else { break };
             if let Some((wr_id, opcode, is_fetch)) = report {
                 let fetched = if is_fetch { flight.len } else { 0 };
                 let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);

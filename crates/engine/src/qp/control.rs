@@ -97,6 +97,7 @@ impl Qp {
             dest_qpn
         );
         self.follow_pkey(core);
+        self.unasked_most = self.most_unasked(core);
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
         self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
         Ok(())

@@ -3,8 +3,7 @@
 use feroce_mem::{Access, Atomic, Read, Write};
 use feroce_train::Instant;
 use feroce_wire::{
-    AtomicEth, Bth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey,
-    Srqn,
+    AtomicEth, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Op, Psn, Reth, Rkey, Srqn,
 };
 
 use super::body::{Body, Rest};
@@ -111,7 +110,6 @@ impl Qp {
         &mut self,
         core: &mut Core,
         now: Instant,
-        bth: &Bth,
         rest: &Rest<'_>,
     ) -> bool {
         let (RecvSource::Own(receives), None, None, None) =
@@ -120,13 +118,15 @@ impl Qp {
             return false;
         };
         let (pd, data) = (self.init.pd, Body::Here(rest.bytes));
-        let place = |wr: &RecvWr| scatter(&core.mrs, pd, wr.sges.as_slice(), 0, data).is_ok();
-        if data.len() > self.pmtu || !receives.peek(0).is_some_and(place) {
+        let place = |wr: &RecvWr| {
+            scatter(&core.mrs, pd, wr.sges.as_slice(), 0, data).ok().map(|()| wr.wr_id)
+        };
+        if data.len() > self.pmtu {
             return false;
         }
-        let Some(wr_id) = receives.pop_with(|wr| wr.wr_id) else { return false };
+        let Some(wr_id) = receives.pop_if(place) else { return false };
         let cqe = Cqe::new(wr_id, self.qpn, WcOpcode::Recv, WcStatus::Success, now);
-        let (byte_len, solicited) = (data.len() as u32, bth.solicited);
+        let (byte_len, solicited) = (data.len() as u32, rest.solicited);
         let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
         core.complete_recv(self.init.recv_cq, cqe);
         self.finish_message(core);
@@ -156,7 +156,7 @@ impl Qp {
         if data.len() != len as usize {
             return Err(Refusal::Invalid);
         }
-        data.copy(0, data.len(), &loan)?;
+        data.place(&loan)?;
         self.open_door(core, rkey);
         self.finish_message(core);
         Ok(data.packets())
@@ -197,7 +197,7 @@ impl Qp {
             self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
         }
         let loan = core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
-        data.copy(0, data.len(), &loan)?;
+        data.place(&loan)?;
         if op.ends() {
             self.rsp.inbound = None;
             if imm.is_some() {

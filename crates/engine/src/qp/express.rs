@@ -54,6 +54,14 @@ impl<'a> Bytes<'a> {
     }
 }
 
+/// Says that a message goes the way of everything. Being cold, it tells the compiler what mostly is
+/// not so.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse() -> bool {
+    false
+}
+
 impl Qp {
     /// Whether it has nothing to do and nothing to wait for but one request that was just posted.
     #[inline]
@@ -63,7 +71,7 @@ impl Qp {
             && self.state == QpState::Rts
             && self.sq.len() == posted + 1
             && self.req.window.cursor == posted
-            && self.req.may_send(posted + 1)
+            && !self.req.is_held()
             && !self.req.halted
             && !self.req.unanswered
             && !self.queued
@@ -81,11 +89,11 @@ impl Qp {
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
         if !self.is_free() {
-            return false;
+            return refuse();
         }
         let index = self.req.window.flights.len();
-        let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return false };
-        let Some(only) = Only::of(wr) else { return false };
+        let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return refuse() };
+        let Some(only) = Only::of(wr) else { return refuse() };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
         let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
@@ -94,32 +102,34 @@ impl Qp {
             || flags.contains(SendFlags::FENCE)
             || !self.req.may_start(1, takes_receive)
         {
-            return false;
+            return refuse();
         }
         let cost = u64::from(only.payload) + PACKET_COST;
         let full = self.pmtu as u64 + PACKET_COST;
         let destination = core.peers.get(peer);
         if destination.room() < cost + full || destination.has_waiters() {
-            return false;
+            return refuse();
         }
         let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
-        let asks = is_long || self.wants_answer(core, takes_receive, flags);
-        let (dest, psn, pkey) = (self.dest_qpn(), self.req.window.next, self.pkey);
-        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return false };
+        let asks = is_long || self.wants_answer(takes_receive, flags);
+        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return refuse() };
+        let bth = self.bth(Opcode::new(Service::Rc, only.op), self.req.window.next);
+        let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), only.pad());
+        let mut head = [0; Bth::LEN];
+        Bth { solicited, ack_req: asks, pad, ..bth }.emit(&mut head);
         let mut write = |out: &mut [u8]| {
-            let Some((head, rest)) = out.split_first_chunk_mut() else { return };
+            let Some((place, rest)) = out.split_first_chunk_mut() else { return };
+            *place = head;
             let Some((data, padding)) = only.emit(rest) else { return };
             bytes.copy(data);
-            let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), padding.len() as u8);
-            if pad > 0 {
+            if !padding.is_empty() {
                 padding.fill(0);
             }
-            let bth = Bth::new(Opcode::new(Service::Rc, only.op), dest, psn);
-            Bth { solicited, ack_req: asks, pkey, pad, ..bth }.emit(head);
         };
         let packet_len = only.packet_len();
-        if !send(Single { path: &self.path, dest, len: packet_len, write: &mut write }) {
-            return false;
+        let (path, dest) = (&self.path, bth.dest_qp);
+        if !send(Single { path, dest, len: packet_len, write: &mut write }) {
+            return refuse();
         }
         core.counters.sent_pkts += 1;
         core.counters.sent_bytes += packet_len as u64;

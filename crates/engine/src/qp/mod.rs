@@ -45,6 +45,7 @@ use crate::{SrqId, XrcdId};
 
 pub use attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
 pub(crate) use body::Rest;
+pub(crate) use express::refuse;
 pub use state::{QpState, QpType};
 
 use requester::Requester;
@@ -82,6 +83,8 @@ pub(crate) struct Qp {
     peer: Option<PeerId>,
     pmtu: usize,
     pkey: Pkey,
+    /// Most messages in a row that do not ask for an acknowledgement.
+    unasked_most: usize,
     /// Congestion control, and when it lets the next train go.
     cc: Option<Box<dyn CongestionControl>>,
     paced_until: Instant,
@@ -119,6 +122,7 @@ impl Qp {
             peer: None,
             pmtu: Pmtu::B256.bytes(),
             pkey: Pkey::DEFAULT,
+            unasked_most: 0,
             cc: None,
             paced_until: Instant::ZERO,
             cnp_again_at: Instant::ZERO,
@@ -307,40 +311,28 @@ impl Qp {
         self.check_address(meta)
     }
 
-    /// A packet for a connected queue pair arrived that passes [`Qp::check`]; `rest` is what
-    /// follows the BTH.
+    /// A packet for a connected queue pair arrived that passes [`Qp::check`].
     #[inline]
-    pub(crate) fn accept(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        meta: &RxMeta,
-        bth: &Bth,
-        op: Op,
-        rest: Rest<'_>,
-    ) -> Result<(), Drop> {
+    pub(crate) fn accept(&mut self, core: &mut Core, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
         // One that came with it may have changed that.
         if !self.state.receives() {
-            return Err(Drop::BadState);
+            return core.drop(Drop::BadState);
         }
         if meta.ecn == Ecn::Congested {
             self.notify_congestion(core, now);
         }
-        match (self.init.qp_type, op.is_request()) {
-            (QpType::Rc | QpType::XrcIni, false) => {
-                self.handle_response(core, now, bth.psn, op, rest);
-            }
+        match (self.init.qp_type, rest.op.is_request()) {
+            (QpType::Rc | QpType::XrcIni, false) => self.handle_response(core, now, rest),
             (QpType::Rc | QpType::XrcTgt, true) => {
                 self.note_established(core);
-                self.handle_request(core, now, bth, op, rest);
+                self.handle_request(core, now, rest);
             }
             (QpType::Uc, true) if rest.lent.is_none() => {
                 self.note_established(core);
-                self.handle_unreliable(core, now, bth, op, rest.bytes);
+                self.handle_unreliable(core, now, rest);
             }
-            _ => return Err(Drop::BadOpcode),
+            _ => core.drop(Drop::BadOpcode),
         }
-        Ok(())
     }
 
     /// A packet for a datagram queue pair arrived; `grh` goes in front of its payload.

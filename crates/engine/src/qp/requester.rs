@@ -1,5 +1,7 @@
 //! The requester: from send work requests to trains (IBTA vol1 9.7.3).
 
+use core::hint::cold_path;
+
 use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
 use feroce_wire::{Bth, Msn, Opcode, Psn};
@@ -87,7 +89,7 @@ impl Requester {
 
     /// Whether it must wait for an answer, a time or room at the destination.
     #[inline]
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
     }
 
@@ -98,7 +100,13 @@ impl Requester {
         // One request beyond the credits may go: its fate brings new ones.
         let is_limited = |limit: Msn| ssn.diff(limit) > 1;
         let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
-        self.window.has_psns(packets) && !(has_none && self.window.has_unacked())
+        if has_none {
+            cold_path();
+            if self.window.has_unacked() {
+                return false;
+            }
+        }
+        self.window.has_psns(packets)
     }
 
     /// Counts a request that is started. One that needs no receive moves the limit along.
@@ -241,7 +249,7 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         self.req.count_request(takes_receive);
-        let asks = self.wants_answer(core, takes_receive, flags);
+        let asks = self.wants_answer(takes_receive, flags);
         self.req.asking.count_message(asks);
         self.req.window.start(kind, packets, len, asks);
         core.counters.rdma_sends += 1;

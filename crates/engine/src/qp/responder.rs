@@ -1,8 +1,10 @@
 //! The responder of a reliable service: requests of the peer (IBTA vol1 9.7.4, 9.7.5).
 
+use core::hint::cold_path;
+
 use feroce_mem::{AccessError, FetchError, PdId};
 use feroce_train::{Instant, Lent};
-use feroce_wire::{Bth, Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
+use feroce_wire::{Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
 use super::body::{Body, Rest};
 use super::door::Opened;
@@ -140,26 +142,19 @@ impl<'a> Request<'a> {
 pub(super) type Taken = Result<u32, Refusal>;
 
 impl Qp {
-    /// A request packet arrived: `rest` is what follows the BTH, without padding.
+    /// A request packet arrived.
     #[inline]
-    pub(super) fn handle_request(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        bth: &Bth,
-        op: Op,
-        rest: Rest<'_>,
-    ) {
-        let ahead = bth.psn.diff(self.rsp.expected);
+    pub(super) fn handle_request(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+        let ahead = rest.psn.diff(self.rsp.expected);
         // Short messages mostly are this, and need less.
-        if ahead == 0 && op == Op::SendOnly && self.execute_send_only(core, now, bth, &rest) {
+        if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(core, now, rest) {
             self.rsp.nak_sent = false;
-            return self.note_executed(core, bth, op, 1);
+            return self.note_executed(core, rest, 1);
         }
         if ahead > 0 {
             return self.handle_gap(core, now);
         }
-        let mut request = match self.take_apart(core, bth, op, rest) {
+        let mut request = match self.take_apart(core, rest) {
             Ok(request) => request,
             Err(refusal) if ahead == 0 => return self.refuse(core, now, refusal),
             Err(_) => return core.drop(Drop::Truncated),
@@ -173,18 +168,18 @@ impl Qp {
         }
         self.rsp.nak_sent = false;
         match self.execute(core, now, &request) {
-            Ok(taken) => self.note_executed(core, bth, op, taken),
+            Ok(taken) => self.note_executed(core, rest, taken),
             Err(refusal) => self.refuse(core, now, refusal),
         }
     }
 
     /// A request was executed that took so many PSNs.
     #[inline]
-    fn note_executed(&mut self, core: &mut Core, bth: &Bth, op: Op, taken: u32) {
+    fn note_executed(&mut self, core: &mut Core, rest: &Rest<'_>, taken: u32) {
         self.rsp.expected = self.rsp.expected.wrapping_add(taken);
-        self.rsp.owes_ack = !has_own_reply(op);
+        self.rsp.owes_ack = !has_own_reply(rest.op);
         // What is not asked for may still go with what is.
-        let asked = bth.ack_req || self.rsp.replies.is_bare_ack();
+        let asked = rest.ack_req || self.rsp.replies.is_bare_ack();
         if asked && self.rsp.owes_ack {
             let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
             core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
@@ -196,12 +191,10 @@ impl Qp {
     pub(super) fn take_apart<'a>(
         &self,
         core: &Core,
-        bth: &Bth,
-        op: Op,
-        rest: Rest<'a>,
+        rest: &Rest<'a>,
     ) -> Result<Request<'a>, Refusal> {
-        let Rest { bytes, lent } = rest;
-        if lent.is_some_and(|lent| !may_be_lent(op, &lent)) {
+        let Rest { op, psn, solicited, bytes, lent, .. } = *rest;
+        if lent.is_some_and(|lent| !may_be_lent(op, lent)) {
             return Err(Refusal::Invalid);
         }
         let (srqn, pd, body) = match self.rq {
@@ -213,7 +206,7 @@ impl Qp {
             }
             _ => (None, self.init.pd, bytes),
         };
-        Ok(Request { op, psn: bth.psn, solicited: bth.solicited, srqn, pd, body, lent })
+        Ok(Request { op, psn, solicited, srqn, pd, body, lent: lent.copied() })
     }
 
     /// A packet came before one that is expected: say so, once per gap.
@@ -354,8 +347,10 @@ impl Qp {
     }
 
     /// The first packet on a queue pair in RTR tells that the peer is there.
+    #[inline]
     pub(super) fn note_established(&mut self, core: &mut Core) {
         if self.state == QpState::Rtr && !self.rsp.established {
+            cold_path();
             self.rsp.established = true;
             core.event(AsyncEvent::CommEstablished(self.qpn));
         }

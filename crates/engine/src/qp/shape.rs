@@ -208,7 +208,13 @@ impl Only {
             End::Imm(_) => ImmDt::LEN,
             End::Inv(_) => Ieth::LEN,
         };
-        Bth::LEN + xrc + start + end + (self.payload as usize).next_multiple_of(4)
+        Bth::LEN + xrc + start + end + self.payload as usize + usize::from(self.pad())
+    }
+
+    /// Bytes of padding, of which there are less than four.
+    #[inline]
+    pub(super) fn pad(&self) -> u8 {
+        (self.payload.wrapping_neg() % 4) as u8
     }
 
     /// Writes the extension headers to `out`, which is the packet without its BTH. Says where the
@@ -227,11 +233,8 @@ impl Only {
             End::Imm(imm) => ImmDt { imm }.emit(take(&mut body)?),
             End::Inv(rkey) => Ieth { rkey }.emit(take(&mut body)?),
         }
-        let payload = self.payload as usize;
-        if body.len() != payload.next_multiple_of(4) {
-            return None;
-        }
-        body.split_at_mut_checked(payload)
+        let (data, padding) = body.split_at_mut_checked(self.payload as usize)?;
+        (padding.len() == usize::from(self.pad())).then_some((data, padding))
     }
 }
 

@@ -155,23 +155,17 @@ impl Qp {
 
     /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
     #[inline(never)]
-    pub(super) fn handle_unreliable(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        bth: &Bth,
-        op: Op,
-        rest: &[u8],
-    ) {
-        let in_sequence = bth.psn == self.rsp.expected;
-        self.rsp.expected = bth.psn.next();
+    pub(super) fn handle_unreliable(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+        let op = rest.op;
+        let in_sequence = rest.psn == self.rsp.expected;
+        self.rsp.expected = rest.psn.next();
         if !in_sequence || (op.starts() && self.rsp.inbound.is_some()) {
             self.abandon_inbound();
         }
         if !op.starts() && self.rsp.inbound.is_none() {
             return core.drop(Drop::BadSequence);
         }
-        let result = match self.take_apart(core, bth, op, Rest::new(rest)) {
+        let result = match self.take_apart(core, rest) {
             Ok(request) => self.execute(core, now, &request),
             Err(refusal) => Err(refusal),
         };

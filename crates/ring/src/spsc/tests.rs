@@ -168,14 +168,16 @@ fn items_left_are_dropped_with_the_second_half() {
 #[test]
 fn an_item_that_was_only_looked_at_is_dropped_once_and_its_slot_is_free() {
     let item = Arc::new(());
+    let count = |item: &Arc<()>| Some(Arc::strong_count(item));
     let (mut producer, mut consumer) = spsc(2);
-    assert_eq!(consumer.pop_with(Arc::strong_count), None);
+    assert_eq!(consumer.pop_if(count), None);
     producer.push(Arc::clone(&item)).unwrap();
     producer.push(Arc::clone(&item)).unwrap();
-    assert_eq!(consumer.pop_with(Arc::strong_count), Some(3));
+    assert_eq!(consumer.pop_if(|_| None::<()>), None);
+    assert_eq!(consumer.pop_if(count), Some(3));
     assert_eq!((Arc::strong_count(&item), producer.free()), (2, 1));
-    assert_eq!(consumer.pop_with(Arc::strong_count), Some(2));
-    assert_eq!(consumer.pop_with(Arc::strong_count), None);
+    assert_eq!(consumer.pop_if(count), Some(2));
+    assert_eq!(consumer.pop_if(count), None);
     drop((producer, consumer));
     assert_eq!(Arc::strong_count(&item), 1);
 }
@@ -192,7 +194,7 @@ fn an_item_that_was_only_looked_at_and_whose_drop_panics_is_not_dropped_again() 
     let (mut producer, mut consumer) = spsc(4);
     producer.push(Bomb(Arc::clone(&item))).ok().unwrap();
     producer.push(Bomb(Arc::clone(&item))).ok().unwrap();
-    let discard = std::panic::AssertUnwindSafe(|| consumer.pop_with(|_| ()));
+    let discard = std::panic::AssertUnwindSafe(|| consumer.pop_if(|_| Some(())));
     assert!(std::panic::catch_unwind(discard).is_err());
     assert_eq!((Arc::strong_count(&item), consumer.len()), (2, 1));
     drop((producer, consumer));
