@@ -246,6 +246,13 @@ impl<'a, R: Right> Loan<'a, R> {
         Ok(Self { registration: None, start: 0, len: 0, right: PhantomData })
     }
 
+    /// How many bytes it is to.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// The same right, to keep while the table changes.
     #[inline]
     pub fn keep(self) -> Grant<R> {

@@ -140,26 +140,27 @@ pub(super) fn scatter(
         return Ok(());
     }
     // Most short messages go to one piece.
-    if let [sge] = sges
-        && offset == 0
-        && data.len() <= sge.len as usize
+    if offset == 0
+        && let Some(loan) = lend_whole(mrs, pd, sges, data.len())
     {
-        let loan = lend_at(mrs, pd, sge, sge.addr, data.len() as u32)?;
         return Ok(data.place(&loan)?);
     }
     scatter_pieces(mrs, pd, sges, offset, data)
 }
 
-/// A right to write to a part of an element.
+/// The right to write a whole message to the buffers of a work request, if they are one piece and
+/// it may be had.
 #[inline]
-fn lend_at<'a>(
+pub(super) fn lend_whole<'a>(
     mrs: &'a MrTable,
     pd: PdId,
-    sge: &Sge,
-    addr: u64,
-    len: u32,
-) -> Result<Loan<'a, Write>, ScatterError> {
-    mrs.lend_local::<Write>(pd, sge.lkey, addr, len).map_err(|_| ScatterError::Protection)
+    sges: &[Sge],
+    len: usize,
+) -> Option<Loan<'a, Write>> {
+    match sges {
+        [sge] if len <= sge.len as usize => mrs.lend_local(pd, sge.lkey, sge.addr, len as u32).ok(),
+        _ => None,
+    }
 }
 
 /// As [`scatter`], where a message is in several pieces, or the buffers are. By itself, so that
@@ -174,7 +175,8 @@ fn scatter_pieces(
 ) -> Result<(), ScatterError> {
     let lend = |piece: &Piece<'_>| {
         let addr = piece.addr.ok_or(ScatterError::Protection)?;
-        lend_at(mrs, pd, piece.sge, addr, piece.len)
+        let loan = mrs.lend_local::<Write>(pd, piece.sge.lkey, addr, piece.len);
+        loan.map_err(|_| ScatterError::Protection)
     };
     let pieces = || Pieces::new(sges, offset, data.len());
     let first = pieces().next().ok_or(ScatterError::TooLong)?;

@@ -7,7 +7,7 @@ use feroce_wire::{
 };
 
 use super::body::{Body, Rest};
-use super::buffers::{ScatterError, scatter};
+use super::buffers::{ScatterError, lend_whole};
 use super::receive::{NoReceive, Receive};
 use super::replay::{Memory, Remembered};
 use super::replies::{ReadReply, Reply};
@@ -117,9 +117,10 @@ impl Qp {
         else {
             return false;
         };
-        let (pd, data) = (self.init.pd, Body::Here(rest.bytes));
+        let (pd, data) = (self.init.pd, rest.bytes);
         let place = |wr: &RecvWr| {
-            scatter(&core.mrs, pd, wr.sges.as_slice(), 0, data).ok().map(|()| wr.wr_id)
+            let loan = lend_whole(&core.mrs, pd, wr.sges.as_slice(), data.len())?;
+            loan.copy_in(data).ok().map(|()| wr.wr_id)
         };
         if data.len() > self.pmtu {
             return false;

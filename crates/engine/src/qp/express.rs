@@ -39,6 +39,14 @@ impl<'a> Bytes<'a> {
         }
     }
 
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::One(loan) => loan.len(),
+        }
+    }
+
     /// Writes them to `out`, which is as long.
     #[inline]
     fn copy(&self, out: &mut [u8]) {
@@ -93,7 +101,8 @@ impl Qp {
         }
         let index = self.req.window.flights.len();
         let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return refuse() };
-        let Some(only) = Only::of(wr) else { return refuse() };
+        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return refuse() };
+        let Some(only) = Only::of(wr, bytes.len() as u64) else { return refuse() };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
         let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
@@ -112,7 +121,6 @@ impl Qp {
         }
         let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
         let asks = is_long || self.wants_answer(takes_receive, flags);
-        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return refuse() };
         let bth = self.bth(Opcode::new(Service::Rc, only.op), self.req.window.next);
         let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), only.pad());
         let mut head = [0; Bth::LEN];

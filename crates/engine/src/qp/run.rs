@@ -83,7 +83,7 @@ impl Qp {
                 break;
             };
             // What is not such a message is not started yet; what fails does so when it is alone.
-            let Some(only) = Only::of(wr) else { break };
+            let Some(only) = Only::of(wr, wr.data.len()) else { break };
             let Some((data, pad)) = only.emit(rest) else { break };
             let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);
             let its_cost = u64::from(only.payload) + PACKET_COST;

@@ -185,10 +185,11 @@ pub(super) struct Only {
 }
 
 impl Only {
-    /// The message of a work request, which fits in one packet; `None` for other operations.
+    /// The message of a work request, of `len` bytes, which fit in one packet; `None` for other
+    /// operations.
     #[inline]
-    pub(super) fn of(wr: &SendWr) -> Option<Self> {
-        let payload = u32::try_from(wr.data.len()).ok()?;
+    pub(super) fn of(wr: &SendWr, len: u64) -> Option<Self> {
+        let payload = u32::try_from(len).ok()?;
         let Message { ops, start, end } = message(&wr.op, payload)?;
         let [.., op] = *ops;
         let xrc = match wr.dest {
