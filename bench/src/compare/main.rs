@@ -30,7 +30,7 @@ use signal_hook::flag;
 use cable::{Cable, Place};
 use load::Machine;
 use report::{Report, Series};
-use rows::{Row, TABLES};
+use rows::{Row, TABLES, TURNS};
 use run::Runner;
 use tools::Tools;
 
@@ -51,7 +51,8 @@ struct Args {
     /// Rounds; the best run of each row counts [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds that one run takes [default: 2].
+    /// Seconds that a row takes in one round; latencies over the cable take four turns of a quarter
+    /// each [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
     /// One round of one second.
@@ -130,8 +131,9 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
         if report.series.is_empty() {
             continue;
         }
-        for round in 1..=rounds {
-            for series in &mut report.series {
+        let turns = (1..=rounds).flat_map(|round| (0..TURNS).map(move |turn| (round, turn)));
+        for (round, turn) in turns {
+            for series in report.series.iter_mut().filter(|series| turn < series.row.turns()) {
                 if !stop.load(Ordering::Relaxed) {
                     machine.look();
                     progress(&format!("round {round} of {rounds}: {}", series.row.name));

@@ -24,7 +24,8 @@ pub(crate) struct Row {
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Arguments, with spaces between. `{server}` becomes the address of the server, `{seconds}`
     /// how long to measure, and `{1000/s}` a thousand for each of these seconds, for tools that
-    /// count and do not look at the clock.
+    /// count and do not look at the clock. `{turn}` becomes a part of the seconds, for rows that
+    /// have several turns in each round.
     pub(crate) server: &'static str,
     /// The same, of the client.
     pub(crate) client: &'static str,
@@ -34,6 +35,20 @@ pub(crate) struct Row {
     /// How many processes do nothing but keep a processor busy meanwhile. With these, both ends
     /// have the priority that everybody has. `None`: the row is not about that.
     pub(crate) neighbours: Option<u8>,
+}
+
+/// Turns in a round that some rows have. The machine may be twice as fast in one second as in the
+/// next: whoever is compared by little should be there as often as the other.
+pub(crate) const TURNS: u32 = 4;
+
+/// Stands for how long one of them takes.
+pub(crate) const TURN: &str = "{turn}";
+
+impl Row {
+    /// How many turns it has in a round.
+    pub(crate) fn turns(&self) -> u32 {
+        if self.client.contains(TURN) { TURNS } else { 1 }
+    }
 }
 
 /// What a server opens when it is ready.
@@ -200,19 +215,19 @@ const CABLE: &[Row] = &[
     },
     Row {
         server: "udp echo polling",
-        client: "udp ping {server} {seconds} 8 polling",
+        client: "udp ping {server} {turn} 8 polling",
         read: read::udp_latency,
         ..by(Tool::Itself, UDP_POLLING, Unit::Microseconds)
     },
     Row {
         server: "udp echo train",
-        client: "udp ping {server} {seconds} 60 train",
+        client: "udp ping {server} {turn} 60 train",
         read: read::udp_latency,
         ..by(Tool::Itself, UDP_TRAIN, Unit::Microseconds)
     },
     Row {
         server: "udp echo blocking",
-        client: "udp ping {server} {seconds} 8 blocking",
+        client: "udp ping {server} {turn} 8 blocking",
         read: read::udp_latency,
         ..by(Tool::Itself, UDP_BLOCKING, Unit::Microseconds)
     },
@@ -236,13 +251,13 @@ const CABLE: &[Row] = &[
     },
     Row {
         server: "perf write lat",
-        client: "perf write lat -s 8 -D {seconds} --json {server}",
+        client: "perf write lat -s 8 -D {turn} --json {server}",
         read: read::feroce_latency,
         ..by(Tool::Feroce, WRITE_LAT, Unit::Microseconds)
     },
     Row {
         server: "perf send lat",
-        client: "perf send lat -s 8 -D {seconds} --json {server}",
+        client: "perf send lat -s 8 -D {turn} --json {server}",
         read: read::feroce_latency,
         ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
     },

@@ -13,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use crate::cable::{Cable, End, Place, SERVER};
 use crate::clock::{ended_children_cpu_s, nap, now};
 use crate::read::Said;
-use crate::rows::{Door, Row};
+use crate::rows::{Door, Row, TURN, TURNS};
 
 /// How long a server may take to be ready, and to end after its client.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -255,6 +255,7 @@ fn expand(args: &str, seconds: u32, memory: Option<&Memory>) -> Vec<String> {
     let one = |arg: &str| match arg {
         "{server}" => SERVER.to_owned(),
         "{seconds}" => seconds.to_string(),
+        TURN => (f64::from(seconds) / f64::from(TURNS)).to_string(),
         _ if arg.contains(Memory::HOLE) => arg.replace(Memory::HOLE, &memory),
         _ => match arg.strip_prefix('{').and_then(|arg| arg.strip_suffix("/s}")) {
             Some(n) => (n.parse().unwrap_or(1) * u64::from(seconds)).to_string(),
@@ -299,6 +300,7 @@ mod tests {
         let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3, None);
         assert_eq!(args, ["-c", SERVER, "-t", "3", "-n", "3000", "-J"]);
         assert!(expand("", 3, None).is_empty());
+        assert_eq!(expand("{turn} {turn}s", 3, None), ["0.75", "{turn}s"]);
     }
 
     #[test]

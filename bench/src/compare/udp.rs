@@ -34,11 +34,11 @@ pub(crate) enum Role {
     /// Count what arrives.
     Sink,
     /// Send as fast as it goes.
-    Source { server: Ipv4Addr, seconds: u32, size: u16, per_call: usize },
+    Source { server: Ipv4Addr, seconds: f64, size: u16, per_call: usize },
     /// Send everything back.
     Echo { wait: Wait },
     /// Measure half round trips.
-    Ping { server: Ipv4Addr, seconds: u32, size: u16, wait: Wait },
+    Ping { server: Ipv4Addr, seconds: f64, size: u16, wait: Wait },
 }
 
 /// What to do until a datagram comes.
@@ -60,18 +60,14 @@ impl Role {
         match self {
             Self::Sink => sink(),
             Self::Source { server, seconds, size, per_call } => {
-                source(server, limit(seconds), size, per_call)
+                source(server, Duration::try_from_secs_f64(seconds)?, size, per_call)
             }
             Self::Echo { wait } => echo(wait),
             Self::Ping { server, seconds, size, wait } => {
-                ping(server, limit(seconds), size.into(), wait)
+                ping(server, Duration::try_from_secs_f64(seconds)?, size.into(), wait)
             }
         }
     }
-}
-
-fn limit(seconds: u32) -> Duration {
-    Duration::from_secs(seconds.into())
 }
 
 /// Counts datagrams from the first to the last, merged by the kernel where it can.
