@@ -51,8 +51,8 @@ struct Args {
     /// Rounds; the best run of each row counts [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds that a row takes in one round; latencies over the cable take four turns of a quarter
-    /// each [default: 2].
+    /// Seconds that a row takes in a round; latencies over the cable have four turns in each, of a
+    /// quarter [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
     /// One round of one second.
@@ -133,7 +133,7 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
         }
         let turns = (1..=rounds).flat_map(|round| (0..TURNS).map(move |turn| (round, turn)));
         for (round, turn) in turns {
-            for series in report.series.iter_mut().filter(|series| turn < series.row.turns()) {
+            for series in report.series.iter_mut().filter(|series| turn < series.row.turns) {
                 if !stop.load(Ordering::Relaxed) {
                     machine.look();
                     progress(&format!("round {round} of {rounds}: {}", series.row.name));

@@ -24,8 +24,7 @@ pub(crate) struct Row {
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Arguments, with spaces between. `{server}` becomes the address of the server, `{seconds}`
     /// how long to measure, and `{1000/s}` a thousand for each of these seconds, for tools that
-    /// count and do not look at the clock. `{turn}` becomes a part of the seconds, for rows that
-    /// have several turns in each round.
+    /// count and do not look at the clock.
     pub(crate) server: &'static str,
     /// The same, of the client.
     pub(crate) client: &'static str,
@@ -35,21 +34,13 @@ pub(crate) struct Row {
     /// How many processes do nothing but keep a processor busy meanwhile. With these, both ends
     /// have the priority that everybody has. `None`: the row is not about that.
     pub(crate) neighbours: Option<u8>,
+    /// How many turns it has in a round, which share its time.
+    pub(crate) turns: u32,
 }
 
-/// Turns in a round that some rows have. The machine may be twice as fast in one second as in the
-/// next: whoever is compared by little should be there as often as the other.
+/// Turns in a round of whoever is compared by little. The machine may be twice as fast in one
+/// second as in the next: all of them should be there as often when it is.
 pub(crate) const TURNS: u32 = 4;
-
-/// Stands for how long one of them takes.
-pub(crate) const TURN: &str = "{turn}";
-
-impl Row {
-    /// How many turns it has in a round.
-    pub(crate) fn turns(&self) -> u32 {
-        if self.client.contains(TURN) { TURNS } else { 1 }
-    }
-}
 
 /// What a server opens when it is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +156,8 @@ const fn by(tool: Tool, name: &'static str, unit: Unit) -> Row {
         Tool::DropIn => (Door::Tcp(18515), read::perftest_bandwidth),
         Tool::Itself => (Door::Udp(crate::udp::PORT), read::udp_bandwidth),
     };
-    Row { name, unit, tool, env: &[], server: "", client: "", door, read, neighbours: None }
+    let (neighbours, turns) = (None, 1);
+    Row { name, unit, tool, env: &[], server: "", client: "", door, read, neighbours, turns }
 }
 
 const UCX_ENV: &[(&str, &str)] = &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "wire")];
@@ -215,50 +207,58 @@ const CABLE: &[Row] = &[
     },
     Row {
         server: "udp echo polling",
-        client: "udp ping {server} {turn} 8 polling",
+        client: "udp ping {server} {seconds} 8 polling",
         read: read::udp_latency,
+        turns: TURNS,
         ..by(Tool::Itself, UDP_POLLING, Unit::Microseconds)
     },
     Row {
         server: "udp echo train",
-        client: "udp ping {server} {turn} 60 train",
+        client: "udp ping {server} {seconds} 60 train",
         read: read::udp_latency,
+        turns: TURNS,
         ..by(Tool::Itself, UDP_TRAIN, Unit::Microseconds)
     },
     Row {
         server: "udp echo blocking",
-        client: "udp ping {server} {turn} 8 blocking",
+        client: "udp ping {server} {seconds} 8 blocking",
         read: read::udp_latency,
+        turns: TURNS,
         ..by(Tool::Itself, UDP_BLOCKING, Unit::Microseconds)
     },
     Row {
         env: UCX_ENV,
         client: "{server} -t ucp_put_lat -s 8 -n {20000/s} -w 1000 -f -v",
         read: read::ucx_latency,
+        turns: TURNS,
         ..by(Tool::Ucx, UCX_PUT_LAT, Unit::Microseconds)
     },
     Row {
         env: UCX_ENV,
         client: "{server} -t tag_lat -s 8 -n {50000/s} -w 1000 -f -v",
         read: read::ucx_latency,
+        turns: TURNS,
         ..by(Tool::Ucx, UCX_TAG_LAT, Unit::Microseconds)
     },
     Row {
         server: "-p tcp -e msg -S 8 -I {50000/s}",
         client: "-p tcp -e msg -S 8 -I {50000/s} {server}",
         read: read::libfabric_latency,
+        turns: TURNS,
         ..by(Tool::Libfabric, LIBFABRIC_LAT, Unit::Microseconds)
     },
     Row {
         server: "perf write lat",
-        client: "perf write lat -s 8 -D {turn} --json {server}",
+        client: "perf write lat -s 8 -D {seconds} --json {server}",
         read: read::feroce_latency,
+        turns: TURNS,
         ..by(Tool::Feroce, WRITE_LAT, Unit::Microseconds)
     },
     Row {
         server: "perf send lat",
-        client: "perf send lat -s 8 -D {turn} --json {server}",
+        client: "perf send lat -s 8 -D {seconds} --json {server}",
         read: read::feroce_latency,
+        turns: TURNS,
         ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
     },
     // As long as the packet of an 8-byte WRITE: transport and RDMA header, data, ICRC.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use crate::cable::{Cable, End, Place, SERVER};
 use crate::clock::{ended_children_cpu_s, nap, now};
 use crate::read::Said;
-use crate::rows::{Door, Row, TURN, TURNS};
+use crate::rows::{Door, Row};
 
 /// How long a server may take to be ready, and to end after its client.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -110,7 +110,7 @@ impl Runner<'_> {
             End::Server => row.server,
         };
         let memory = args.contains(Memory::HOLE).then(Memory::new).transpose()?;
-        let args = expand(args, self.seconds, memory.as_ref());
+        let args = expand(args, f64::from(self.seconds) / f64::from(row.turns), memory.as_ref());
         command.arg(path).args(args).envs(row.env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = self.cable.at(place, end, || Process::start(&mut command))??;
@@ -250,15 +250,14 @@ fn last_line(text: &str) -> Option<&str> {
 }
 
 /// Fills in the arguments of a row.
-fn expand(args: &str, seconds: u32, memory: Option<&Memory>) -> Vec<String> {
+fn expand(args: &str, seconds: f64, memory: Option<&Memory>) -> Vec<String> {
     let memory = memory.map(|Memory(path)| path.to_string_lossy()).unwrap_or_default();
     let one = |arg: &str| match arg {
         "{server}" => SERVER.to_owned(),
         "{seconds}" => seconds.to_string(),
-        TURN => (f64::from(seconds) / f64::from(TURNS)).to_string(),
         _ if arg.contains(Memory::HOLE) => arg.replace(Memory::HOLE, &memory),
         _ => match arg.strip_prefix('{').and_then(|arg| arg.strip_suffix("/s}")) {
-            Some(n) => (n.parse().unwrap_or(1) * u64::from(seconds)).to_string(),
+            Some(n) => (n.parse().unwrap_or(1.0) * seconds).round().to_string(),
             None => arg.to_owned(),
         },
     };
@@ -297,17 +296,17 @@ mod tests {
 
     #[test]
     fn arguments_are_filled_in() {
-        let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3, None);
+        let args = expand("-c {server} -t {seconds} -n {1000/s} -J", 3.0, None);
         assert_eq!(args, ["-c", SERVER, "-t", "3", "-n", "3000", "-J"]);
-        assert!(expand("", 3, None).is_empty());
-        assert_eq!(expand("{turn} {turn}s", 3, None), ["0.75", "{turn}s"]);
+        assert_eq!(expand("{seconds} {1000/s}", 0.25, None), ["0.25", "250"]);
+        assert!(expand("", 3.0, None).is_empty());
     }
 
     #[test]
     fn memory_is_there_as_long_as_somebody_has_it() {
         let memory = Memory::new().unwrap();
         let path = memory.0.clone();
-        let args = expand("--mmap={memory}", 3, Some(&memory));
+        let args = expand("--mmap={memory}", 3.0, Some(&memory));
         assert_eq!(args, [format!("--mmap={}", path.display())]);
         assert_eq!(path.metadata().unwrap().len(), Memory::LEN);
         drop(memory);

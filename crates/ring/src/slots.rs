@@ -23,8 +23,9 @@ type Segment<T> = Option<Box<[Slot<T>]>>;
 ///
 /// At any moment each slot has at most one *holder*, a thread that alone may touch it, and two
 /// holders of a slot follow each other with a happens-before edge between them. Only one thread,
-/// the *writer*, ever calls [`Slots::write`]. A slot is *full* from a `write` to the `take` that
-/// follows. Callers promise to be the holder, and for all but `write` that the slot is full.
+/// the *writer*, ever calls [`Slots::write`]. A slot is *full* from a `write` to the `take` or
+/// `discard` that follows. Callers promise to be the holder, and for all but `write` that the slot
+/// is full.
 ///
 /// From this follows the rule for the segment cells: a segment is installed by the writer before
 /// it first writes a slot in it, and never changes again. Anyone else who reads the cell holds
@@ -90,7 +91,8 @@ impl<T> Slots<T> {
     ///
     /// # Safety
     ///
-    /// The caller is still the holder of its slot, which counts as empty from here on.
+    /// The caller is still the holder of its slot, which counts as empty from here on, and does not
+    /// use the reference again.
     #[inline]
     pub(crate) unsafe fn discard(item: &mut T) {
         // SAFETY: it is one item, and nobody will take it for one again.

@@ -17,7 +17,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::{
     Census,
-    Receive::{self, Peek, PeekMut, Pop},
+    Receive::{self, Peek, PeekMut, Pop, PopIf},
     Send::{self, Publish, Push, Stage, UnstageAll},
     numbered,
 };
@@ -53,6 +53,7 @@ fn push_pop_and_peek_keep_the_order() {
 #[test]
 fn one_slot_changes_hands() {
     check(1, &[Push, Push, Push], &[Pop, PeekMut(0), Pop, Pop]);
+    check(1, &[Push, Push, Push], &[PopIf(false), PopIf(true), PopIf(true), Pop]);
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Send(Send::Publish)),
         1 => Just(Step::Send(Send::UnstageAll)),
         8 => Just(Step::Receive(Receive::Pop)),
+        2 => any::<bool>().prop_map(|takes| Step::Receive(Receive::PopIf(takes))),
         1 => (0..70usize).prop_map(|i| Step::Receive(Receive::Peek(i))),
         1 => (0..70usize).prop_map(|i| Step::Receive(Receive::PeekMut(i))),
     ]
@@ -64,7 +65,8 @@ impl Plain {
 
     fn receive(&mut self, step: Receive) -> bool {
         match step {
-            Receive::Pop => self.published.pop_front().is_some(),
+            Receive::Pop | Receive::PopIf(true) => self.published.pop_front().is_some(),
+            Receive::PopIf(false) => !self.published.is_empty(),
             Receive::Peek(i) | Receive::PeekMut(i) => i < self.published.len(),
         }
     }

@@ -111,7 +111,7 @@ impl Engine {
             qp.queued = true;
             core.ready.push_back(qp.slot);
         }
-        // Only answers change what the queue pair waits for.
+        // What a request makes due is armed when its answer is sent.
         if !op.is_request()
             && let Some(deadline) = qp.deadline(now)
         {

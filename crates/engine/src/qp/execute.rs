@@ -103,8 +103,9 @@ impl Qp {
         Ok(data.packets())
     }
 
-    /// A whole message for a receive of this queue pair's own, which is left where it is until it
-    /// is done. False: it is something else, or something is wrong, and nothing has happened.
+    /// A whole message for a receive of this queue pair's own with one buffer, which is left where
+    /// it is until it is done. False: it is something else, or something is wrong, and nothing has
+    /// happened.
     #[inline]
     pub(super) fn execute_send_only(
         &mut self,

@@ -212,10 +212,10 @@ impl Only {
         Bth::LEN + xrc + start + end + self.payload as usize + usize::from(self.pad())
     }
 
-    /// Bytes of padding, of which there are less than four.
+    /// Bytes of padding.
     #[inline]
     pub(super) fn pad(&self) -> u8 {
-        (self.payload.wrapping_neg() % 4) as u8
+        Bth::pad_for(self.payload as usize)
     }
 
     /// Writes the extension headers to `out`, which is the packet without its BTH. Says where the

@@ -72,7 +72,14 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
-    let _ = HELD.try_with(|place| place.replace(None));
+    let held = HELD.try_with(|place| place.replace(None)).ok().flatten();
+    for Held { state, driver } in held.into_iter().flat_map(|all| all.held) {
+        drop(state);
+        // To fork takes long, and who rang meanwhile may sleep. This is no place to send anything.
+        if driver.doorbells.is_rung_meanwhile() {
+            driver.wake_thread();
+        }
+    }
 }
 
 extern "C" fn in_child() {

@@ -362,12 +362,15 @@ impl Driver {
         is_sent
     }
 
-    /// Whoever leaves the lock without [`Driver::finish`] looks here whether somebody rang.
+    /// Whoever leaves the lock without [`Driver::finish`] looks here whether somebody rang. True:
+    /// somebody did.
     #[inline]
-    fn answer_bell(&self) {
-        if self.doorbells.is_rung_meanwhile() {
+    fn answer_bell(&self) -> bool {
+        let is_rung = self.doorbells.is_rung_meanwhile();
+        if is_rung {
             self.kick();
         }
+        is_rung
     }
 
     /// Takes what has arrived, unless somebody else is about to. Gives way to others if that has
@@ -401,8 +404,7 @@ impl Driver {
             };
             let arm = || {
                 let may_sleep = self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
-                self.answer_bell();
-                may_sleep
+                !self.answer_bell() && may_sleep
             };
             self.patience.lose(&self.clock, nudge, arm);
         }
@@ -569,7 +571,7 @@ impl Driver {
     }
 }
 
-/// Trains that an error of the link hits count as lost.
+/// Says what went wrong. What it hit counts as lost.
 #[cold]
 fn warn_of_link(e: &io::Error) {
     tracing::warn!("link: {e}");

@@ -99,8 +99,9 @@ impl Patience {
         let is_offered = self.offer(clock);
         // Whoever was woken on a crowded machine may take as long as a nap.
         if in_vain == NUDGE_AT || (!is_offered && (SPINS + 1..NUDGE_AT).contains(&in_vain)) {
-            nudge();
+            // First, since what is done besides may lead to something.
             self.in_vain.store(NUDGE_AT + 1, Ordering::Relaxed);
+            nudge();
         } else if in_vain < NUDGE_AT {
             self.in_vain.store(in_vain + 1, Ordering::Relaxed);
         }

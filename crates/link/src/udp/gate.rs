@@ -10,7 +10,7 @@
 //! is closed, it is connected to nobody and emptied.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::Gid;
@@ -78,6 +78,12 @@ impl Gates {
             true => (self.alone + 1).min(ALONE),
             false => self.alone.saturating_sub(COMPANY),
         };
+    }
+
+    /// Whether this socket is the gate.
+    #[inline]
+    pub(super) fn is_at(&self, fd: RawFd) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.source.fd == fd)
     }
 
     /// Whether it is time for another state.

@@ -123,7 +123,7 @@ impl UdpLink {
                 Err(e) => {
                     // An error that an earlier packet of ours came back with.
                     self.counters.rx_errors += 1;
-                    tracing::debug!("recvmsg: {e}");
+                    tracing::debug!("cannot receive: {e}");
                     continue;
                 }
             };
@@ -178,7 +178,7 @@ impl UdpLink {
             _ => {}
         };
         let len = self.inbox.receive(source.fd, !source.is_connected, hear)?;
-        if may_be_untold {
+        if self.gates.is_at(source.fd) {
             self.gates.headers.said(header);
         }
         Ok(Datagram { len, segment, header })

@@ -36,6 +36,8 @@ pub(crate) enum Send {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Receive {
     Pop,
+    /// Or leave it where it is.
+    PopIf(bool),
     Peek(usize),
     PeekMut(usize),
 }
@@ -117,6 +119,15 @@ impl Receiver {
     pub(crate) fn step(&mut self, step: Receive) -> bool {
         let number = match step {
             Receive::Pop => self.consumer.pop().map(|item| item.number),
+            Receive::PopIf(takes) => {
+                let mut seen = None;
+                let taken = self.consumer.pop_if(|item| {
+                    seen = Some(item.number);
+                    takes.then_some(item.number)
+                });
+                assert_eq!(taken, seen.filter(|_| takes));
+                seen
+            }
             Receive::Peek(i) => self.consumer.peek(i).map(|item| item.number),
             Receive::PeekMut(i) => self.consumer.peek_mut(i).map(|item| {
                 item.number += 1;
@@ -126,10 +137,11 @@ impl Receiver {
         };
         let Some(number) = number else { return false };
         match step {
-            Receive::Pop => {
+            Receive::Pop | Receive::PopIf(true) => {
                 assert_eq!(number, self.received);
                 self.received += 1;
             }
+            Receive::PopIf(false) => assert_eq!(number, self.received),
             Receive::Peek(i) | Receive::PeekMut(i) => {
                 assert_eq!(number as usize, self.received as usize + i);
             }
