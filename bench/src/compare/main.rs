@@ -51,8 +51,8 @@ struct Args {
     /// Rounds; the best run of each row counts [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds that a row takes in a round; latencies over the cable have four turns in each, of a
-    /// quarter [default: 2].
+    /// Seconds that one run takes; for latencies over the cable that is five turns, of which the
+    /// one in the middle counts [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
     /// One round of one second.
@@ -131,15 +131,17 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
         if report.series.is_empty() {
             continue;
         }
-        let turns = (1..=rounds).flat_map(|round| (0..TURNS).map(move |turn| (round, turn)));
-        for (round, turn) in turns {
-            for series in report.series.iter_mut().filter(|series| turn < series.row.turns) {
-                if !stop.load(Ordering::Relaxed) {
-                    machine.look();
-                    progress(&format!("round {round} of {rounds}: {}", series.row.name));
-                    one_run(&runner, &tools, table.place, series);
+        for round in 1..=rounds {
+            for turn in 0..TURNS {
+                for series in report.series.iter_mut().filter(|series| turn < series.row.turns) {
+                    if !stop.load(Ordering::Relaxed) {
+                        machine.look();
+                        progress(&format!("round {round} of {rounds}: {}", series.row.name));
+                        one_turn(&runner, &tools, table.place, series);
+                    }
                 }
             }
+            report.series.iter_mut().for_each(Series::end_round);
         }
         progress("");
         if args.json {
@@ -158,13 +160,13 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
 }
 
 /// Measures a row once more, unless it has only failed so far.
-fn one_run(runner: &Runner<'_>, tools: &Tools, place: Place, series: &mut Series) {
-    if series.trouble.is_some() && series.runs.is_empty() {
+fn one_turn(runner: &Runner<'_>, tools: &Tools, place: Place, series: &mut Series) {
+    if series.trouble.is_some() && series.runs.is_empty() && series.turns.is_empty() {
         return;
     }
     let path = tools.path(series.row.tool);
     match path.and_then(|path| runner.measure(place, series.row, &path)) {
-        Ok(measured) => series.runs.push(measured),
+        Ok(measured) => series.turns.push(measured),
         Err(_) if runner.stop.load(Ordering::Relaxed) => {}
         Err(why) => series.trouble = Some(format!("{why:#}")),
     }

@@ -11,6 +11,9 @@ use crate::run::Measured;
 /// All measurements of one row.
 pub(crate) struct Series {
     pub(crate) row: &'static Row,
+    /// The turns of this round.
+    pub(crate) turns: Vec<Measured>,
+    /// One of each round before.
     pub(crate) runs: Vec<Measured>,
     /// Why the last attempt failed, or why there was none.
     pub(crate) trouble: Option<String>,
@@ -18,7 +21,16 @@ pub(crate) struct Series {
 
 impl Series {
     pub(crate) fn new(row: &'static Row) -> Self {
-        Self { row, runs: Vec::new(), trouble: None }
+        Self { row, turns: Vec::new(), runs: Vec::new(), trouble: None }
+    }
+
+    /// Ends a round: of its turns, the one in the middle counts.
+    pub(crate) fn end_round(&mut self) {
+        let unit = self.row.unit;
+        let order = |a: f64, b: f64| if unit.is_better(a, b) { Less } else { Greater };
+        self.turns.sort_by(|a, b| order(a.value, b.value));
+        self.runs.extend(self.turns.get(self.turns.len() / 2));
+        self.turns.clear();
     }
 
     /// The best run that can be believed: some tools print, once in a while, a latency that no
@@ -227,6 +239,16 @@ mod tests {
             series.runs = [value, value * 2.0].map(|value| Measured { value, cost: None }).into();
         }
         report
+    }
+
+    #[test]
+    fn the_turn_in_the_middle_counts() {
+        let mut series = Series::new(&TABLES[0].rows[0]);
+        for turns in [vec![3.0, 9.0, 1.0], vec![7.0], Vec::new()] {
+            series.turns = turns.into_iter().map(|value| Measured { value, cost: None }).collect();
+            series.end_round();
+        }
+        assert_eq!(series.runs.iter().map(|run| run.value).collect::<Vec<_>>(), [3.0, 7.0]);
     }
 
     #[test]

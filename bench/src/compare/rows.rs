@@ -34,13 +34,13 @@ pub(crate) struct Row {
     /// How many processes do nothing but keep a processor busy meanwhile. With these, both ends
     /// have the priority that everybody has. `None`: the row is not about that.
     pub(crate) neighbours: Option<u8>,
-    /// How many turns it has in a round, which share its time.
+    /// How many turns it has in a round, which share its time. The one in the middle counts.
     pub(crate) turns: u32,
 }
 
 /// Turns in a round of whoever is compared by little. The machine may be twice as fast in one
-/// second as in the next: all of them should be there as often when it is.
-pub(crate) const TURNS: u32 = 4;
+/// second as in the next, so a run is put together from several of them.
+pub(crate) const TURNS: u32 = 5;
 
 /// What a server opens when it is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
