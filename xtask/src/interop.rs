@@ -60,6 +60,9 @@ Options:
 /// Between two looks at something that has not happened yet.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How `timeout` ends when a program took too long.
+const HUNG: &str = "exit status: 124";
+
 /// Most cells that may fail once and pass then.
 const SECOND_RUNS: u32 = 3;
 
@@ -220,8 +223,9 @@ fn run_trials(chosen: &[Trial], keep: bool) -> Outcome<String> {
             // one of them shows again, or in more cells than this forgives.
             second_runs += 1;
             println!("interop: {} runs again: {why}", trial.name());
-            if !lab.has_cable() {
-                println!("interop: the cable is dead, a new guest boots");
+            // One in which a program hung may stay as it is.
+            if why.contains(HUNG) || !lab.has_cable() {
+                println!("interop: a new guest boots");
                 lab.reboot(&image)?;
             }
             result = trial.run(&lab, index);
