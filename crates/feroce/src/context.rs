@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{Link, Member, UdpConfig};
+use feroce_link::{Link, UdpConfig};
+use feroce_local::Member;
 use feroce_train::Instant;
 use feroce_wire::Gid;
 

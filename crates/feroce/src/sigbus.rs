@@ -17,7 +17,7 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use feroce_link::{Guard, Watch};
+use feroce_local::{Guard, Watch};
 use nix::sys::signal::{SigSet, Signal};
 
 /// Most pieces of memory that are watched.

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use feroce_link::{
-    Fault, HostLink, IcrcPolicy, Link, Member, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink,
-    Verified,
+    Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
+use feroce_local::{HostLink, Member};
 
 use crate::driver::Clock;
 use crate::{Error, Settings};

@@ -18,12 +18,12 @@ use feroce_train::{Framing, Path, Payload, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Gid, Grh, Ipv4, Ipv6, ROCE_UDP_PORT, Udp};
 
-pub use check::Verified;
-pub(crate) use check::{Checker, Ids, is_ipv4, part};
+pub use check::{Checker, Verified, part};
+pub(crate) use check::{Ids, is_ipv4};
 pub use flows::IcrcPolicy;
 
 /// Length of the ICRC.
-pub(crate) const ICRC_LEN: usize = 4;
+pub const ICRC_LEN: usize = 4;
 
 /// Most packets in a train of ours: as many segments as every kernel with segmentation offload
 /// takes. Identifications of our packets are below it, unless their socket is connected.
@@ -107,14 +107,14 @@ impl<'a> OfTrain<'a> {
 
 /// Emits packets with their ICRCs.
 #[derive(Debug, Default)]
-pub(crate) struct Sealer {
+pub struct Sealer {
     prefixes: Prefixes,
 }
 
 impl Sealer {
     /// Writes packet `i` of a train that leaves from `udp_sport`, and its ICRC for identification
     /// `id`, and returns the length.
-    pub(crate) fn emit(
+    pub fn emit(
         &mut self,
         train: &Train,
         udp_sport: u16,
@@ -134,7 +134,7 @@ impl Sealer {
 
     /// Writes the packets of a train that leaves from `udp_sport` one after the other, each with
     /// its ICRC for identification `id`, `id + 1` and so on, and returns the length.
-    pub(crate) fn emit_all(
+    pub fn emit_all(
         &mut self,
         train: &Train,
         (udp_sport, id): (u16, u16),

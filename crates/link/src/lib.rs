@@ -1,9 +1,9 @@
 //! Links carry packet trains between engines.
 //!
-//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; [`HostLink`] adds
-//! the other processes of the host. Layers wrap any link and record, disturb or check what passes.
-//! The driver in `feroce` owns the stack and moves trains between it and an engine; engine and link
-//! never see each other.
+//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; `HostLink` of
+//! `feroce-local` adds the other processes of the host. Layers wrap any link and record,
+//! disturb or check what passes. The driver in `feroce` owns the stack and moves trains between it
+//! and an engine; engine and link never see each other.
 //!
 //! Received packets travel up the stack as they were on the wire, ICRC included, so that a layer
 //! can damage or record them; [`Verified`] on top of the stack checks the ICRC and drops what
@@ -14,7 +14,6 @@ mod fault;
 mod icrc;
 mod memory;
 mod pcap;
-mod shm;
 mod sys;
 mod tap;
 mod trace;
@@ -28,10 +27,9 @@ use feroce_wire::{Gid, Qpn};
 
 pub use describe::describe;
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
-pub use icrc::{IcrcPolicy, Verified, seal_prefix};
+pub use icrc::{Checker, ICRC_LEN, IcrcPolicy, Sealer, Verified, part, seal_prefix};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig};
-pub use shm::{Guard, HostLink, Member, Watch};
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};

@@ -1,15 +1,11 @@
 //! System calls that no crate of ours wraps.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use feroce_mem::Landing;
 use feroce_wire::Gid;
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
 
 /// Sets a socket option that takes an integer.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -240,145 +236,4 @@ impl Inbox {
     pub(crate) fn from(&self) -> Option<(Gid, u16)> {
         self.from.read(self.from_len)
     }
-}
-
-/// Lets go of what a descriptor leads to: from now on it leads to `/dev/null`. For descriptors that
-/// a child of a fork has in common with its parent, and that something in the child still owns.
-pub(crate) fn let_go(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let nowhere = File::options().read(true).write(true).open("/dev/null")?;
-    // SAFETY: both are open. The number stays open and its owner's, who closes it as before.
-    let rc = unsafe { libc::dup3(nowhere.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// A descriptor of another process, as one of our own: both lead to the same.
-pub(crate) fn descriptor_of(pid: u32, fd: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two numbers, and gives a new descriptor or an error.
-    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let process = owned(process)?;
-    // SAFETY: as above; the descriptor of the process is open.
-    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
-    owned(copy)
-}
-
-/// The descriptor that a system call gave, if it did.
-fn owned(returned: libc::c_long) -> io::Result<OwnedFd> {
-    match RawFd::try_from(returned) {
-        // SAFETY: the kernel has just made it, and nobody else knows of it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// A piece of the memory of another process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Extent {
-    pub(crate) at: u64,
-    pub(crate) len: usize,
-    /// Where it is in a file of the process, if it is in one that others may map.
-    pub(crate) file: Option<FilePlace>,
-}
-
-/// Where in a file of its process some memory is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct FilePlace {
-    /// The number of the descriptor.
-    pub(crate) fd: u32,
-    pub(crate) file: FileId,
-    pub(crate) offset: u64,
-}
-
-impl FilePlace {
-    /// What is so many bytes behind it.
-    pub(crate) fn plus(self, len: usize) -> Self {
-        Self { offset: self.offset.wrapping_add(len as u64), ..self }
-    }
-}
-
-/// Which file it is. No other is the same as long as anybody has this one open or mapped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct FileId {
-    /// The file system that it is in, and its number there, which is not zero.
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
-
-impl FileId {
-    /// That of an open file.
-    pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
-        let stat = fstat(file)?;
-        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
-    }
-}
-
-/// Most pieces that are read at once.
-const MAX_READ: usize = 16;
-
-/// Copies pieces of the memory of a process, first to fill `landing`, then `rest`. False: they
-/// could not all be read.
-pub(crate) fn read_process(
-    pid: u32,
-    extents: &[Extent],
-    landing: Option<&mut Landing<'_>>,
-    rest: &mut [u8],
-) -> bool {
-    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
-    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_READ];
-    if extents.len() > MAX_READ {
-        return false;
-    }
-    for (iov, extent) in remote.iter_mut().zip(extents) {
-        let Ok(at) = usize::try_from(extent.at) else { return false };
-        // An address of another process: nothing here is ever reached through it.
-        iov.iov_base = std::ptr::without_provenance_mut(at);
-        iov.iov_len = extent.len;
-    }
-    let [head, tail] = landing.map_or([(std::ptr::null_mut(), 0); 2], Landing::pieces);
-    let own = [head, tail, (rest.as_mut_ptr(), rest.len())];
-    let local = own.map(|(at, len)| libc::iovec { iov_base: at.cast(), iov_len: len });
-    let wanted: usize = own.iter().map(|(_, len)| len).sum();
-    let (local_len, remote_len) = (local.len() as libc::c_ulong, extents.len() as libc::c_ulong);
-    // SAFETY: the kernel writes to the local pieces only. The first two are those of the landing,
-    // which is borrowed until then and allows it; the third is `rest`. What it reads is memory of
-    // the other process, or the call fails.
-    let read = unsafe {
-        libc::process_vm_readv(pid, local.as_ptr(), local_len, remote.as_ptr(), remote_len, 0)
-    };
-    usize::try_from(read) == Ok(wanted)
-}
-
-/// Writes pieces of our memory, the address and the length of each, to a file. They are in memory
-/// that others may change until the kernel has read them; it says how many bytes were written.
-pub(crate) fn write_pieces(file: &File, pieces: &[[AtomicU64; 2]], at: u64) -> Option<usize> {
-    if size_of::<[AtomicU64; 2]>() != size_of::<libc::iovec>() {
-        return None;
-    }
-    let (fd, count) = (file.as_raw_fd(), pieces.len());
-    // Not the function of C: a thread could be cancelled there. The kernel wants the two halves of
-    // the place, of which a register has room for both.
-    // SAFETY: an `iovec` is an address and a length, each as long as the words here. Whatever they
-    // say, the kernel only reads at these addresses, or fails.
-    let written = unsafe { libc::syscall(libc::SYS_pwritev, fd, pieces.as_ptr(), count, at, 0) };
-    usize::try_from(written).ok()
-}
-
-/// Fills a landing with what a file has at `at`. False: it has not all of it.
-pub(crate) fn read_into(file: &File, landing: &mut Landing<'_>, at: u64) -> bool {
-    let Ok(at) = libc::off_t::try_from(at) else { return false };
-    let wanted = landing.len();
-    let pieces = landing.pieces();
-    let local = pieces.map(|(at, len)| libc::iovec { iov_base: at.cast(), iov_len: len });
-    // An empty piece costs as much as any.
-    let local = if pieces[0].1 == 0 { &local[1..] } else { &local[..] };
-    // SAFETY: the kernel writes to the pieces of the landing only, which is borrowed until then and
-    // allows it.
-    let read = unsafe { libc::preadv(file.as_raw_fd(), local.as_ptr(), local.len() as i32, at) };
-    usize::try_from(read) == Ok(wanted)
-}
-
-/// Lets every process of this user read the memory of this one, where Yama would only let its
-/// parents. Where there is no Yama, nothing needs to be said.
-pub(crate) fn let_all_read() {
-    // SAFETY: this touches no memory.
-    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }

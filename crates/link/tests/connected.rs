@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, UdpSocket};
 use common::netns::{Cable, global, index_of, ip, with_cable};
 use common::sniff::{capture, captured};
 use common::{
-    Got, counter, flat, is_readable, loopback, member, packets_of, path, receive, receive_packets,
+    Got, counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets,
     send_alone, send_of,
 };
-use feroce_link::{Fault, FaultConfig, HostLink, IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
+use feroce_link::{Fault, FaultConfig, IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path, Train};
-use feroce_wire::{Frame, Gid, Net, Psn, Qpn, ROCE_UDP_PORT};
+use feroce_wire::{Frame, Gid, Net, Psn, ROCE_UDP_PORT};
 use socket2::SockRef;
 
 const NOW: Instant = Instant::ZERO;
@@ -398,59 +398,4 @@ fn connected_sockets_go_with_their_address() {
     cross(&mut tx, &mut next, path(a, b), 7);
     tx.set_addresses(&[]).expect("none");
     assert!(!send_alone(&mut tx, &packet(path(a, b), 8)), "from an address that is gone");
-}
-
-/// Packets for a process that has not got the socket pass by one that has, which checks them: what
-/// it has heard of a flow need not be told.
-#[test]
-fn whoever_has_not_got_the_socket_loses_nothing_to_a_lane() {
-    let root = std::env::temp_dir().join(format!("feroce-announced-{}", std::process::id()));
-    let (a, b) = (loopback(44), loopback(45));
-    let mut tx = udp(a);
-    let (_first, mut owner) = member(&root, b, true);
-    let (second, mut rx) = member(&root, b, true);
-    let mut came = Vec::new();
-    for n in 0..MANY {
-        let mut train = packet(path(a, b), n);
-        train.bth.dest_qp = Qpn::new(u32::from(second.prefix()) << 16 | 0x1234);
-        assert!(send_alone(&mut tx, &train));
-        for _ in 0..3 {
-            assert!(receive(&mut owner, NOW).is_empty());
-            came.extend(flat(&receive(&mut rx, NOW)));
-        }
-        assert_eq!(came.pop(), Some(packets_of(&train).remove(0)), "packet {n}");
-    }
-    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "rx_icrc_encapsulated")), (1, 0));
-    drop((owner, rx));
-    std::fs::remove_dir_all(root).expect("nobody else has it");
-}
-
-/// Processes that share an address share the socket: there all must come, so that one of them can
-/// take over.
-#[test]
-fn there_is_no_gate_where_an_address_is_shared() {
-    let root = std::env::temp_dir().join(format!("feroce-connected-{}", std::process::id()));
-    let (a, b) = (loopback(37), loopback(38));
-    let mut tx = udp(a);
-    let (_first, mut rx) = member(&root, b, true);
-    let mut arrive = |rx: &mut HostLink, n: u32| {
-        let train = packet(path(a, b), n);
-        assert!(send_alone(&mut tx, &train));
-        let mut looks = (0..3).map(|_| receive(rx, NOW));
-        let got = looks.find(|got| !got.is_empty());
-        u32::from(got.is_some_and(|got| flat(&got) == packets_of(&train)))
-    };
-    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
-    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
-    let (_second, mut neighbour) = member(&root, b, true);
-    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
-    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
-    assert_eq!(counter(&neighbour, "udp_rx_trains"), 0);
-    drop(rx);
-    // The port is free at once.
-    assert!(receive(&mut neighbour, Instant::from_nanos(1_000_000_000)).is_empty());
-    let came: u32 = (0..MANY).map(|n| arrive(&mut neighbour, n)).sum();
-    assert!(came >= MANY - 2, "{came} of {MANY}: {:?}", neighbour.counters());
-    drop(neighbour);
-    std::fs::remove_dir_all(root).expect("nobody else has it");
 }

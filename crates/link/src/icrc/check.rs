@@ -47,7 +47,7 @@ pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
 }
 
 /// The packets in a range of the bytes of a train, as a train.
-pub(crate) fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
+pub fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
     RxTrain { bytes: train.bytes.get(range).unwrap_or(&[]), ..*train }
 }
 
@@ -69,7 +69,7 @@ impl<L: Link> Verified<L> {
 
 /// The state that checking needs, apart from the link below.
 #[derive(Debug)]
-pub(crate) struct Checker {
+pub struct Checker {
     policy: IcrcPolicy,
     /// Packets dropped.
     bad: u64,
@@ -91,19 +91,20 @@ struct Like {
 }
 
 impl Checker {
-    pub(crate) fn new(policy: IcrcPolicy) -> Self {
+    /// Checks by `policy`.
+    pub fn new(policy: IcrcPolicy) -> Self {
         let (prefixes, flows) = (Prefixes::default(), Flows::default());
         Self { policy, bad: 0, prefixes, flows, like: None }
     }
 
     /// What it did so far.
-    pub(crate) fn counters(&self) -> LinkCounters {
+    pub fn counters(&self) -> LinkCounters {
         vec![("rx_icrc_encapsulated", self.bad)]
     }
 
     /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
     #[inline]
-    pub(crate) fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+    pub fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let is_as_expected = self.is_as_expected(train);
         // Copied only now: what was just written in parts is slow to read as a whole.
         let train = RxTrain { trailer: ICRC_LEN, ..*train };

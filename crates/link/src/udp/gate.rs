@@ -98,7 +98,7 @@ impl Gates {
 
 impl UdpLink {
     /// Whether others take their packets from the receiving sockets, too. Then all must be there.
-    pub(crate) fn set_shared(&mut self, is_shared: bool) {
+    pub fn set_shared(&mut self, is_shared: bool) {
         self.gates.is_shared = is_shared;
     }
 

@@ -216,19 +216,19 @@ impl UdpLink {
     }
 
     /// The addresses of the port.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = Gid> {
+    pub fn addresses(&self) -> impl Iterator<Item = Gid> {
         self.ports.iter().map(|port| port.addr)
     }
 
     /// The socket that receives at an address.
-    pub(crate) fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>> {
+    pub fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>> {
         let port = self.ports.iter().find(|p| p.addr == addr)?;
         port.rx.as_ref().map(|rx| rx.as_fd())
     }
 
     /// Receives at an address of the port with a socket that somebody else has made, and has still.
     /// False: it is none that receives there.
-    pub(crate) fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
+    pub fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
         let (socket, scope) = (Socket::from(socket), self.interface_index());
         let expected = socket_addr(addr, ROCE_UDP_PORT, scope);
         let is_meant = socket.local_addr().is_ok_and(|a| a.as_socket() == Some(expected));
@@ -242,7 +242,7 @@ impl UdpLink {
     }
 
     /// No longer receives at an address.
-    pub(crate) fn stop_listening(&mut self, addr: Gid) {
+    pub fn stop_listening(&mut self, addr: Gid) {
         self.cool();
         self.close_gate();
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
@@ -253,7 +253,7 @@ impl UdpLink {
 
     /// Whether anything can arrive, or somebody waits for room.
     #[inline]
-    pub(crate) fn is_watching(&self) -> bool {
+    pub fn is_watching(&self) -> bool {
         self.hot.is_some() || self.is_full || self.receivers() > 0
     }
 

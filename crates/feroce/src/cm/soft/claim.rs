@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use feroce_cm::Accepts;
 use feroce_cm::rdma::BindError;
-use feroce_link::Member;
+use feroce_local::Member;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
 

@@ -10,11 +10,11 @@ use feroce_wire::Qpn;
 use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
-use crate::shm::door::{Door, Doors, Inside, Offer};
-use crate::shm::guard::Guard;
-use crate::shm::layout::Slot;
-use crate::shm::loan::{Fetching, LenderProcess, Words, word_of};
-use crate::shm::shared::Files;
+use crate::door::{Door, Doors, Inside, Offer};
+use crate::guard::Guard;
+use crate::layout::Slot;
+use crate::loan::{Fetching, LenderProcess, Words, word_of};
+use crate::shared::Files;
 use crate::sys;
 
 /// How often a processor is offered to somebody who copies from or to here.
@@ -26,7 +26,7 @@ const PAUSE_MS: u8 = 1;
 /// What others need who fetch from the memory of a member.
 impl Member {
     /// The process of the member in a slot.
-    pub(in crate::shm) fn lender(&self, slot: u8) -> LenderProcess {
+    pub(crate) fn lender(&self, slot: u8) -> LenderProcess {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
         let pid = area.pid.load(Ordering::Relaxed);
@@ -34,19 +34,19 @@ impl Member {
     }
 
     /// The words by which the member in a slot revokes loans.
-    pub(in crate::shm) fn words_of(&self, slot: u8) -> Words<'_> {
+    pub(crate) fn words_of(&self, slot: u8) -> Words<'_> {
         let area = self.area(slot);
         (&area.leases, &area.answers)
     }
 
     /// Where this member says that it fetches from the one in a slot.
-    pub(in crate::shm) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
+    pub(crate) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
         Fetching { word: &self.area(self.slot).fetching, from: u32::from(slot) + 1 }
     }
 
     /// Says that this member looks at its rings, and finds nothing.
     #[inline]
-    pub(in crate::shm) fn show_polling(&self) {
+    pub(crate) fn show_polling(&self) {
         let polling = &self.area(self.slot).polling;
         if polling.load(Ordering::Relaxed) == 0 {
             polling.store(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Member {
     }
 
     /// Memory of this process that others can map.
-    pub(in crate::shm) fn files(&self) -> &Files {
+    pub(crate) fn files(&self) -> &Files {
         &self.files
     }
 
@@ -255,14 +255,14 @@ impl Member {
 
     /// Whether doors were opened since they were last asked for.
     #[inline]
-    pub(in crate::shm) fn has_offers(&self) -> bool {
+    pub(crate) fn has_offers(&self) -> bool {
         // Whoever opens them and whoever asks are the same, or follow each other.
         self.has_offers.load(Ordering::Relaxed)
     }
 
     /// Doors that were opened since this was last asked.
     #[inline]
-    pub(in crate::shm) fn take_offers(&self) -> Vec<Offer> {
+    pub(crate) fn take_offers(&self) -> Vec<Offer> {
         if !self.has_offers() {
             return Vec::new();
         }
@@ -271,19 +271,14 @@ impl Member {
     }
 
     /// The member in a slot has opened a door for this one.
-    pub(in crate::shm) fn add_door(
-        &self,
-        (slot, generation): (u8, u32),
-        wake: &Arc<Wake>,
-        offer: &Offer,
-    ) {
+    pub(crate) fn add_door(&self, (slot, generation): (u8, u32), wake: &Arc<Wake>, offer: &Offer) {
         let mut doors = self.doors();
         doors.retain(|door| self.is_open(door));
         doors.add(offer, &self.lender(slot), (slot, generation), wake);
     }
 
     /// Forgets doors that are shut, which keep memory of others.
-    pub(in crate::shm) fn forget_shut_doors(&self) {
+    pub(crate) fn forget_shut_doors(&self) {
         self.doors().retain(|door| self.is_open(door));
     }
 

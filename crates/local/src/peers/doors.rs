@@ -3,13 +3,13 @@
 use feroce_train::{Instant, Lender as _};
 
 use super::{Peers, Route};
-use crate::shm::demux::{self, Target};
-use crate::shm::door::Offer;
+use crate::demux::{self, Target};
+use crate::door::Offer;
 
 impl Peers {
     /// Tells those on this host for whom doors were opened.
     #[inline]
-    pub(in crate::shm) fn tell_of_doors(&mut self, now: Instant) {
+    pub(crate) fn tell_of_doors(&mut self, now: Instant) {
         for offer in self.member.take_offers() {
             let (address, qpn) = offer.way.from;
             if let Route::Slot(slot) = self.route(address, qpn)
@@ -38,7 +38,7 @@ impl Peers {
 
     /// Whether others have gone through doors of this member since this was last asked.
     #[inline]
-    pub(in crate::shm) fn has_let_pass(&mut self) -> bool {
+    pub(crate) fn has_let_pass(&mut self) -> bool {
         let passed = self.member.passed();
         passed != std::mem::replace(&mut self.passed, passed)
     }

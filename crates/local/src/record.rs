@@ -1,9 +1,8 @@
 //! A train as a record in a ring: what a link knows of it, then its packets.
 
+use feroce_link::{ICRC_LEN, Sealer};
 use feroce_train::{Ecn, Framing, RxMeta, RxTrain, Train};
 use feroce_wire::Gid;
-
-use crate::icrc::{ICRC_LEN, Sealer};
 
 /// Bytes in front of the packets.
 pub(super) const META: usize = 48;

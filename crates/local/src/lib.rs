@@ -29,6 +29,7 @@ mod peers;
 mod places;
 mod record;
 mod shared;
+mod sys;
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,11 +37,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use feroce_link::{Checker, IcrcPolicy, Link, LinkCounters, Sealer, Sent, UdpConfig, UdpLink};
 use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
-use crate::icrc::{Checker, Sealer};
-use crate::{IcrcPolicy, Link, LinkCounters, Sent, UdpConfig, UdpLink};
 pub use guard::{Guard, Watch};
 use loan::Loan;
 pub use member::Member;
@@ -116,8 +116,8 @@ impl HostLink {
     /// A link without addresses, of a member of the registry.
     ///
     /// With `icrc`, it checks the ICRC of what comes from the wire itself, packets inside the host
-    /// have none, and no [`Verified`](crate::Verified) belongs above it. Without, every packet has
-    /// one, as layers want it that look at packets or damage them.
+    /// have none, and no [`Verified`](feroce_link::Verified) belongs above it. Without, every
+    /// packet has one, as layers want it that look at packets or damage them.
     pub fn new(
         config: UdpConfig,
         member: Arc<Member>,
@@ -327,7 +327,7 @@ fn distribute(
     let mut run = 0..0;
     let mut run_is_for = None;
     let mut pass = |bytes: std::ops::Range<usize>, slot, peers: &mut Peers| {
-        let part = crate::icrc::part(train, bytes);
+        let part = feroce_link::part(train, bytes);
         match slot {
             _ if part.bytes.is_empty() => {}
             None => sink(&part),

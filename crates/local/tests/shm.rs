@@ -8,7 +8,8 @@ use std::sync::Arc;
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
-use feroce_link::{HostLink, IcrcPolicy, Link, Member, Sent, UdpConfig, UdpLink, Verified};
+use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
+use feroce_local::{HostLink, Member};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
 use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};

@@ -6,7 +6,8 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use common::{counter, loopback, member, path};
-use feroce_link::{HostLink, Link, Member, Sent};
+use feroce_link::{Link, Sent};
+use feroce_local::{HostLink, Member};
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
 use feroce_train::{Ext, Instant, Lender, Payload, RxTrain, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Lkey, Op, Opcode, Psn, Qpn, Service};

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{counter, loopback, member};
-use feroce_link::{Guard, HostLink, Link, Member, Watch};
+use feroce_link::Link;
+use feroce_local::{Guard, HostLink, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender, Way};
 use feroce_wire::{Gid, Qpn, Rkey};

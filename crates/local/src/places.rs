@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use feroce_link::{Link, UdpLink};
 use feroce_wire::Gid;
 use nix::poll::{PollTimeout, poll};
 
 use super::member::Member;
 use super::peers::Peers;
-use crate::{Link, UdpLink};
 
 /// A process that has just ended may still have the port for a moment: how often to try again, and
 /// how long to wait in between.

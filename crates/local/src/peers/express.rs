@@ -3,18 +3,13 @@
 use feroce_train::{Lender as _, RxMeta, Single};
 
 use super::{Peers, show};
-use crate::shm::record;
+use crate::record;
 
 impl Peers {
     /// Puts the record of one packet without ICRC into the ring to a member, and shows it to it, if
     /// there is room and the same is known of it as of the last.
     #[inline]
-    pub(in crate::shm) fn push_single(
-        &mut self,
-        slot: u8,
-        packet: Single<'_>,
-        meta: RxMeta,
-    ) -> bool {
+    pub(crate) fn push_single(&mut self, slot: u8, packet: Single<'_>, meta: RxMeta) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
         let Some(ring) = peer.out.as_mut().filter(|_| peer.last == Some(meta)) else {
             return false;
@@ -31,7 +26,7 @@ impl Peers {
 
     /// Whether nothing has come through the rings or doors, and nothing has changed.
     #[inline]
-    pub(in crate::shm) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.incoming.iter().all(|incoming| incoming.ring.is_still_empty())
             && self.member.passed() == self.passed
             && !self.member.has_new_senders()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Another member, as somebody sees it who has to do with it.
 #[derive(Debug)]
-pub(in crate::shm) struct Contact {
+pub(crate) struct Contact {
     wake: Arc<Wake>,
     nudge: OwnedFd,
     life: OwnedFd,
@@ -18,17 +18,17 @@ impl Contact {
     }
 
     /// Hangs up when the member has gone.
-    pub(in crate::shm) fn life(&self) -> BorrowedFd<'_> {
+    pub(crate) fn life(&self) -> BorrowedFd<'_> {
         self.life.as_fd()
     }
 
     /// What wakes it.
-    pub(in crate::shm) fn wake(&self) -> &Arc<Wake> {
+    pub(crate) fn wake(&self) -> &Arc<Wake> {
         &self.wake
     }
 
     /// Tells whoever stands by there that nobody else seems to be about.
-    pub(in crate::shm) fn nudge(&self) {
+    pub(crate) fn nudge(&self) {
         // A full pipe tells just as well.
         let _ = nix::unistd::write(&self.nudge, &[1]);
     }
@@ -36,11 +36,11 @@ impl Contact {
 
 /// The pipe that a member sleeps on.
 #[derive(Debug)]
-pub(in crate::shm) struct Wake(OwnedFd);
+pub(crate) struct Wake(OwnedFd);
 
 impl Wake {
     /// Wakes it.
-    pub(in crate::shm) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // A full pipe wakes just as well.
         let _ = nix::unistd::write(&self.0, &[1]);
     }

@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use feroce_wire::{Gid, Qpn};
 
 use super::Peers;
-use crate::shm::demux::{self, Target};
+use crate::demux::{self, Target};
 use crate::sys;
 
 /// Where packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::shm) enum Route {
+pub(crate) enum Route {
     /// To another host, or to all members of a group.
     Wire,
     /// To another member.
@@ -26,7 +26,7 @@ pub(in crate::shm) enum Route {
 impl Peers {
     /// Where packets to a queue pair at an address go.
     #[inline]
-    pub(in crate::shm) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
+    pub(crate) fn route(&self, dst: Gid, qpn: Qpn) -> Route {
         match self.route.get() {
             Some((gid, to, route)) if gid == dst && to == qpn => route,
             _ => {
@@ -53,7 +53,7 @@ impl Peers {
     }
 
     /// The slot of whom a packet to an address of this host is for, if it names anybody.
-    pub(in crate::shm) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
+    pub(crate) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
         let me = self.member.slot();
         let is_at = |slot: u8| match slot == me {
             true => self.own.contains(&dst),
@@ -70,7 +70,7 @@ impl Peers {
     }
 
     /// Who should answer at an address of this host if nobody is named: this member if it can.
-    pub(in crate::shm) fn anybody_at(&self, dst: Gid) -> Option<u8> {
+    pub(crate) fn anybody_at(&self, dst: Gid) -> Option<u8> {
         if self.own.contains(&dst) {
             return Some(self.member.slot());
         }
@@ -97,7 +97,7 @@ impl Peers {
 
     /// The socket of the other member that receives for everybody at an address, if that is stopped
     /// and cannot.
-    pub(in crate::shm) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
+    pub(crate) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
         let (slot, socket) = self.socket_at(address)?;
         let process = self.member.lender(slot);
         if !process.is_stopped() || !process.is_readable() {

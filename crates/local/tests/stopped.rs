@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{loopback, member};
-use feroce_link::{Link as _, Member};
+use feroce_link::Link as _;
+use feroce_local::Member;
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender as _, Way};
 use feroce_wire::{Gid, Qpn, Rkey};

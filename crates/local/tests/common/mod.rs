@@ -1,0 +1,26 @@
+//! What the tests of this crate share.
+#![allow(dead_code, unused_imports, reason = "every test binary uses a part of it")]
+
+#[path = "../../../link/tests/common/trains.rs"]
+mod trains;
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use feroce_link::{IcrcPolicy, Link, UdpConfig};
+use feroce_local::{HostLink, Member};
+use feroce_wire::Gid;
+
+pub(crate) use trains::*;
+
+/// A member of the registry at `root`, and its link with one address. `fetches`: no layer wants to
+/// see packets.
+pub(crate) fn member(root: &FilePath, address: Gid, fetches: bool) -> (Arc<Member>, HostLink) {
+    std::fs::create_dir_all(root).expect("a directory");
+    let member = Arc::new(Member::join(root, 3).expect("a member"));
+    let icrc = Some(IcrcPolicy::Strict);
+    let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
+    let mut link = if fetches { link.fetching() } else { link };
+    link.set_addresses(&[address]).expect("an address");
+    (member, link)
+}

@@ -1,0 +1,80 @@
+//! Connected sockets, where several processes have one address.
+
+mod common;
+
+use common::{counter, flat, loopback, member, packets_of, path, receive, send_alone, send_of};
+use feroce_link::{Link as _, UdpConfig, UdpLink};
+use feroce_local::HostLink;
+use feroce_train::{Instant, Path, Train};
+use feroce_wire::{Gid, Psn, Qpn};
+
+const NOW: Instant = Instant::ZERO;
+
+/// So many packets by themselves make any link connect.
+const MANY: u32 = 600;
+
+fn udp(addr: Gid) -> UdpLink {
+    UdpLink::new(UdpConfig { flows: 2, ..UdpConfig::default() }, &[addr]).expect("a link")
+}
+
+/// A short packet that no other is like.
+fn packet(path: Path, n: u32) -> Train {
+    let mut train = send_of(path, 1, 64, 8);
+    train.bth.psn = Psn::new(n);
+    train
+}
+
+/// Processes that share an address share the socket: there all must come, so that one of them can
+/// take over.
+#[test]
+fn there_is_no_gate_where_an_address_is_shared() {
+    let root = std::env::temp_dir().join(format!("feroce-connected-{}", std::process::id()));
+    let (a, b) = (loopback(37), loopback(38));
+    let mut tx = udp(a);
+    let (_first, mut rx) = member(&root, b, true);
+    let mut arrive = |rx: &mut HostLink, n: u32| {
+        let train = packet(path(a, b), n);
+        assert!(send_alone(&mut tx, &train));
+        let mut looks = (0..3).map(|_| receive(rx, NOW));
+        let got = looks.find(|got| !got.is_empty());
+        u32::from(got.is_some_and(|got| flat(&got) == packets_of(&train)))
+    };
+    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
+    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
+    let (_second, mut neighbour) = member(&root, b, true);
+    let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
+    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
+    assert_eq!(counter(&neighbour, "udp_rx_trains"), 0);
+    drop(rx);
+    // The port is free at once.
+    assert!(receive(&mut neighbour, Instant::from_nanos(1_000_000_000)).is_empty());
+    let came: u32 = (0..MANY).map(|n| arrive(&mut neighbour, n)).sum();
+    assert!(came >= MANY - 2, "{came} of {MANY}: {:?}", neighbour.counters());
+    drop(neighbour);
+    std::fs::remove_dir_all(root).expect("nobody else has it");
+}
+
+/// Packets for a process that has not got the socket pass by one that has, which checks them: what
+/// it has heard of a flow need not be told.
+#[test]
+fn whoever_has_not_got_the_socket_loses_nothing_to_a_lane() {
+    let root = std::env::temp_dir().join(format!("feroce-announced-{}", std::process::id()));
+    let (a, b) = (loopback(44), loopback(45));
+    let mut tx = udp(a);
+    let (_first, mut owner) = member(&root, b, true);
+    let (second, mut rx) = member(&root, b, true);
+    let mut came = Vec::new();
+    for n in 0..MANY {
+        let mut train = packet(path(a, b), n);
+        train.bth.dest_qp = Qpn::new(u32::from(second.prefix()) << 16 | 0x1234);
+        assert!(send_alone(&mut tx, &train));
+        for _ in 0..3 {
+            assert!(receive(&mut owner, NOW).is_empty());
+            came.extend(flat(&receive(&mut rx, NOW)));
+        }
+        assert_eq!(came.pop(), Some(packets_of(&train).remove(0)), "packet {n}");
+    }
+    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "rx_icrc_encapsulated")), (1, 0));
+    drop((owner, rx));
+    std::fs::remove_dir_all(root).expect("nobody else has it");
+}
