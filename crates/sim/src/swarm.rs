@@ -57,6 +57,14 @@ pub struct Summary {
     pub result_hash: u64,
 }
 
+impl Summary {
+    /// One number for the whole run. Two builds that give the same digest for a seed have
+    /// simulated the same packets at the same times and have left the same memory.
+    pub fn digest(&self) -> u64 {
+        (self.trace_hash ^ self.result_hash.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 /// A run that violated an oracle, or panicked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {

@@ -73,6 +73,8 @@ struct Total {
     posted: u64,
     events: u64,
     counts: BTreeMap<String, u64>,
+    /// Sum of the digests of all runs, so that the order in which threads finish is irrelevant.
+    digest: u64,
     failures: Vec<Failure>,
 }
 
@@ -81,6 +83,7 @@ impl Total {
         self.wire.add(&summary.wire);
         self.posted += summary.posted;
         self.events += summary.events;
+        self.digest = self.digest.wrapping_add(summary.digest());
         for (name, n) in &summary.counts {
             *self.counts.entry(name.clone()).or_insert(0) += n;
         }
@@ -158,7 +161,7 @@ fn main() -> ExitCode {
     if args.program {
         return write_program(args.seed);
     }
-    let Total { wire, posted, events, counts, mut failures } = run_all(&args);
+    let Total { wire, posted, events, counts, digest, mut failures } = run_all(&args);
     if args.counts {
         counts.iter().for_each(|(name, n)| println!("{n:>12} {name}"));
     }
@@ -168,7 +171,7 @@ fn main() -> ExitCode {
     }
     println!(
         "swarm: {} seeds from {}, {} failures, {} packets, {} lost, {} corrupted, {} duplicated, \
-         {} reordered, {} forged, {posted} requests, {events} events",
+         {} reordered, {} forged, {posted} requests, {events} events, digest {digest:016x}",
         args.count,
         args.seed,
         failures.len(),
