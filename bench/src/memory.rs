@@ -2,9 +2,10 @@
 
 use std::alloc::System;
 
+use feroce_testkit::{TestQp, address};
 use stats_alloc::Region;
 
-use crate::pair::{DEPTH, Host, Pair, Qp, round_robin};
+use crate::pair::{DEPTH, Pair, connect, create_qp, host, round_robin};
 use crate::report::{Figure, Wanted};
 use crate::{ALLOCATOR, Effort};
 
@@ -20,13 +21,12 @@ pub(crate) fn memory(effort: Effort) -> Vec<Figure> {
 
 /// Queue pairs that are connected and have done nothing.
 fn idle(count: usize) -> Figure {
-    let mut host = Host::new(1, 4096);
-    let peer = Host::new(2, 4096).create_qp().qpn;
-    let gid = feroce_wire::Gid::from_ipv4([10, 0, 0, 2]);
+    let mut idle = host(1, 4096);
+    let peer = create_qp(&mut host(2, 4096)).qpn;
     let region = Region::new(ALLOCATOR);
-    let qps: Vec<Qp> = (0..count).map(|_| host.create_qp()).collect();
+    let qps: Vec<TestQp> = (0..count).map(|_| create_qp(&mut idle)).collect();
     for qp in &qps {
-        host.connect(qp.qpn, (gid, peer));
+        connect(&mut idle, qp.qpn, (address(2), peer));
     }
     let name = format!("memory per idle RC QP, {count} of them");
     Figure::new(name, "bytes", vec![live(&region) / count as f64])
@@ -43,7 +43,7 @@ fn used(what: &str, count: usize, writes: u32) -> Figure {
     Figure::new(name, "bytes", vec![live(&region) / (2 * count) as f64])
 }
 
-/// Bytes lent since the region began and not given back.
+/// Bytes allocated since the region began and not freed.
 fn live(region: &Region<'_, System>) -> f64 {
     let change = region.change();
     change.bytes_allocated as f64 - change.bytes_deallocated as f64

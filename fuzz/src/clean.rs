@@ -7,10 +7,11 @@ use feroce_engine::{
     Remote, SendOp, SendQueue, SendWr, Sge, SgeList, WcStatus,
 };
 use feroce_mem::{Iova, PdId, Region};
+use feroce_testkit::ALL;
 use feroce_train::{Instant, RxTrain};
 use feroce_wire::{Gid, Lkey, Pmtu, Psn, Qpn, Rkey};
 
-use crate::host::{ALL, CAPS, Host, packets};
+use crate::host::{CAPS, Host, packets};
 
 const MEMORY: usize = 16 << 10;
 const LEN: usize = 3000;
@@ -29,13 +30,14 @@ struct End {
 
 impl End {
     fn new(host: &mut Host) -> Self {
-        let pd = host.engine.alloc_pd().expect("a protection domain");
-        let (cq, poller) = host.engine.create_cq(16).expect("a completion queue");
+        let pd = host.base.engine.alloc_pd().expect("a protection domain");
+        let (cq, poller) = host.base.engine.create_cq(16).expect("a completion queue");
         let init = host.init_attr(QpType::Rc, false);
         let init = QpInitAttr { pd, send_cq: cq, recv_cq: cq, ..init };
-        let CreatedQp { qpn, sq, rq } = host.engine.create_qp(init).expect("a queue pair");
+        let CreatedQp { qpn, sq, rq } = host.base.engine.create_qp(init).expect("a queue pair");
         let region = Region::alloc(MEMORY).expect("memory");
-        let lkey = host.engine.reg_mr(pd, Arc::clone(&region), 0, MEMORY, Iova::ZeroBased, ALL);
+        let lkey =
+            host.base.engine.reg_mr(pd, Arc::clone(&region), 0, MEMORY, Iova::ZeroBased, ALL);
         let (rq, lkey) = (rq.expect("a receive queue"), lkey.expect("a registration"));
         Self { pd, cq, poller, qpn, sq, rq, region, lkey }
     }
@@ -45,7 +47,7 @@ impl End {
         let psn = Psn::new(0x00ff_fffd);
         let rtr = QpAttr::rtr(av, peer.1, psn, Pmtu::B1024);
         for attr in [QpAttr::init(ALL), rtr, QpAttr::rts(psn)] {
-            host.engine.modify_qp(now, self.qpn, &attr).expect("a transition");
+            host.base.engine.modify_qp(now, self.qpn, &attr).expect("a transition");
         }
     }
 
@@ -69,11 +71,11 @@ impl End {
     }
 
     fn tear_down(self, host: &mut Host) {
-        host.engine.destroy_qp(self.qpn).expect("a queue pair");
-        host.engine.destroy_cq(self.cq).expect("an unused completion queue");
-        let dereg = host.engine.dereg_mr(self.lkey).expect("a registration");
+        host.base.engine.destroy_qp(self.qpn).expect("a queue pair");
+        host.base.engine.destroy_cq(self.cq).expect("an unused completion queue");
+        let dereg = host.base.engine.dereg_mr(self.lkey).expect("a registration");
         assert!(dereg.is_quiet(), "a grant outlived the work it was for");
-        host.engine.dealloc_pd(self.pd).expect("an unused protection domain");
+        host.base.engine.dealloc_pd(self.pd).expect("an unused protection domain");
     }
 }
 
@@ -125,7 +127,7 @@ impl CleanPair {
                 break;
             }
         }
-        assert_eq!(done, 4, "the untouched pair is stuck: {:?}", a.engine.counters());
+        assert_eq!(done, 4, "the untouched pair is stuck: {:?}", a.base.engine.counters());
         for (end, at) in [(&self.b, 0), (&self.a, LEN), (&self.b, 2 * LEN)] {
             assert_eq!(end.read(at), bytes, "the untouched pair got other bytes");
         }
@@ -137,13 +139,13 @@ impl CleanPair {
 /// Carries everything that `from` wants sent between the clean addresses; the rest is lost.
 fn carry(now: Instant, from: &mut Host, to: &mut Host) {
     for _ in 0..1000 {
-        let Some(train) = from.engine.poll_transmit(now, &CAPS) else {
-            from.engine.trains_read();
+        let Some(train) = from.base.engine.poll_transmit(now, &CAPS) else {
+            from.base.engine.trains_read();
             return;
         };
         if train.path.dst == to.clean_gid {
             for packet in packets(&train) {
-                to.engine.handle_rx(now, &RxTrain::single(packet.meta, &packet.bytes));
+                to.base.engine.handle_rx(now, &RxTrain::single(packet.meta, &packet.bytes));
             }
         }
     }

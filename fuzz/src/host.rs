@@ -3,25 +3,16 @@
 use std::sync::Arc;
 
 use feroce_engine::{
-    AddrVec, AhId, Config, CqId, CqPoller, Cqe, CreatedQp, Data, Dest, Engine, LossPolicy, QpAttr,
-    QpCap, QpInitAttr, QpState, QpType, RecvQueue, RecvWr, SendOp, SendQueue, SendWr, Sge, SgeList,
-    SrqId, SrqInitAttr, SrqQueue, WindowConfig, XrcdId,
+    AddrVec, AhId, Config, Cqe, CreatedQp, Data, Dest, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    RecvQueue, RecvWr, SendOp, SendQueue, SendWr, Sge, SgeList, SrqId, SrqInitAttr, SrqQueue,
+    WindowConfig, XrcdId,
 };
-use feroce_mem::{Access, Iova, MwType, PdId, Region};
-use feroce_train::{Instant, LinkCaps, RxMeta, Train};
-use feroce_wire::{Gid, Lkey, Packet, Pmtu, Psn, Qkey, Qpn, Rkey};
-
-/// Everything a peer may do.
-pub(crate) const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+use feroce_mem::{Access, MwType, PdId};
+use feroce_testkit::{self as testkit, ALL, Connection, HostConfig, Mr, Packet, address};
+use feroce_train::{Instant, LinkCaps, Train};
+use feroce_wire::{Gid, Lkey, Pmtu, Qpn, Rkey};
 
 pub(crate) const CAPS: LinkCaps = LinkCaps { max_packets: 8, max_bytes: 4096 };
-pub(crate) const QKEY: Qkey = Qkey(0x1111_1111);
 pub(crate) const MTU: Pmtu = Pmtu::B256;
 
 /// Work requests in a queue.
@@ -72,15 +63,11 @@ pub(crate) struct Slot {
 
 /// See the module documentation.
 pub(crate) struct Host {
-    pub(crate) engine: Engine,
-    /// Address for the input's own use, and that of the pair nobody disturbs.
-    pub(crate) gid: Gid,
+    /// Engine, memory and completion queue; its address is for the input's own use.
+    pub(crate) base: testkit::Host,
+    /// Address of the pair that no input disturbs.
     pub(crate) clean_gid: Gid,
-    pub(crate) pd: PdId,
     other_pd: PdId,
-    pub(crate) cq: CqId,
-    pub(crate) poller: CqPoller,
-    pub(crate) region: Arc<Region>,
     pub(crate) keys: Keys,
     pub(crate) srq: SrqId,
     pub(crate) srq_queue: SrqQueue,
@@ -100,30 +87,30 @@ impl Host {
     pub(crate) fn new(number: u8, peer: u8) -> Self {
         // A small window, so that queue pairs have to wait for each other.
         let window = WindowConfig { initial: 8 << 10, min: 2 << 10, max: 16 << 10 };
-        let mut engine =
-            Engine::new(Config { seed: u64::from(number), window, ..Config::default() });
-        let gid = address(number);
+        let mut base = testkit::Host::build(HostConfig {
+            engine: Config { window, ..Config::default() },
+            registered: OPEN.0..OPEN.0 + OPEN.1,
+            cqes: 96,
+            ..HostConfig::new(number, MEMORY)
+        });
         let clean_gid = Gid::from_ipv4([10, 0, 1, number]);
-        engine.set_gid(0, gid);
+        let testkit::Host { engine, pd, cq, region, .. } = &mut base;
+        let (pd, cq) = (*pd, *cq);
         engine.set_gid(1, clean_gid);
-        let pd = engine.alloc_pd().expect("a protection domain");
         let other_pd = engine.alloc_pd().expect("a protection domain");
-        let (cq, poller) = engine.create_cq(96).expect("a completion queue");
-        let region = Region::alloc(MEMORY).expect("memory");
         region.write_at(0, &[CANARY; MEMORY]).expect("in bounds");
         for (at, len) in [OPEN, LOCAL] {
             region.write_at(at, &vec![!CANARY; len]).expect("in bounds");
         }
-        let mut reg = |pd, (at, len), access| {
-            let region = Arc::clone(&region);
-            engine.reg_mr(pd, region, at, len, Iova::ZeroBased, access).expect("a registration")
-        };
-        let open = reg(pd, OPEN, ALL);
+        let mut reg =
+            |pd, range, access| Mr::register(engine, pd, region, range, None, access).lkey();
         let local = reg(pd, LOCAL, Access::LOCAL_WRITE);
         let foreign = reg(other_pd, FOREIGN, ALL);
         let read_only = reg(pd, READ_ONLY, Access::REMOTE_READ);
         let window = engine.alloc_mw(pd, MwType::Two).expect("a window");
-        let fast = engine.alloc_mr(pd, Arc::clone(&region)).expect("a key");
+        let fast = engine.alloc_mr(pd, Arc::clone(region)).expect("a key");
+        let open = base.lkey;
+        let engine = &mut base.engine;
         let keys = Keys { open, local, foreign, read_only, window, fast };
         let srq = SrqInitAttr { pd, max_wr: 16, max_sge: 4, limit: 2, xrc: None };
         let (srq_id, srq_queue) = engine.create_srq(srq).expect("a shared receive queue");
@@ -133,14 +120,9 @@ impl Host {
         let av = AddrVec { dgid: address(peer), ..AddrVec::default() };
         let ah = engine.create_ah(pd, av).expect("an address handle");
         Self {
-            engine,
-            gid,
+            base,
             clean_gid,
-            pd,
             other_pd,
-            cq,
-            poller,
-            region,
             keys,
             srq: srq_id,
             srq_queue,
@@ -154,10 +136,6 @@ impl Host {
 
     pub(crate) fn init_attr(&self, qp_type: QpType, with_srq: bool) -> QpInitAttr {
         QpInitAttr {
-            qp_type,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
             srq: (with_srq && qp_type.has_rq()).then_some(self.srq),
             xrcd: (qp_type == QpType::XrcTgt).then_some(self.xrcd),
             cap: QpCap {
@@ -167,10 +145,7 @@ impl Host {
                 max_recv_sge: 4,
                 max_inline: 128,
             },
-            sq_sig_all: false,
-            loss: LossPolicy::Retransmit,
-            congestion_control: true,
-            hears_itself: true,
+            ..self.base.init_attr(qp_type)
         }
     }
 
@@ -180,7 +155,7 @@ impl Host {
 
     pub(crate) fn try_create(&mut self, qp_type: QpType, with_srq: bool) -> Option<Slot> {
         let init = self.init_attr(qp_type, with_srq);
-        let CreatedQp { qpn, sq, rq } = self.engine.create_qp(init).ok()?;
+        let CreatedQp { qpn, sq, rq } = self.base.engine.create_qp(init).ok()?;
         Some(Slot { qp_type, qpn, sq, rq })
     }
 
@@ -192,26 +167,10 @@ impl Host {
         to: QpState,
         peer: (Gid, Qpn),
     ) -> bool {
-        let (dgid, dest) = peer;
-        let av = AddrVec { dgid, ..AddrVec::default() };
-        let psn = Psn::new(0);
-        let attr = match (slot.qp_type, to) {
-            (QpType::Ud, QpState::Init) => QpAttr::init_ud(QKEY),
-            (_, QpState::Init) => QpAttr::init(ALL),
-            (QpType::Rc | QpType::XrcTgt, QpState::Rtr) => {
-                QpAttr { max_dest_rd_atomic: Some(4), ..QpAttr::rtr(av, dest, psn, MTU) }
-            }
-            (QpType::Uc | QpType::XrcIni, QpState::Rtr) => QpAttr::rtr_uc(av, dest, psn, MTU),
-            (QpType::Rc | QpType::XrcIni, QpState::Rts) => {
-                QpAttr { max_rd_atomic: Some(4), ..QpAttr::rts(psn) }
-            }
-            (QpType::XrcTgt, QpState::Rts) => {
-                QpAttr { timeout: Some(14), ..QpAttr::rts_unreliable(psn) }
-            }
-            (_, QpState::Rts) => QpAttr::rts_unreliable(psn),
-            _ => QpAttr::to(to),
-        };
-        self.engine.modify_qp(now, slot.qpn, &attr).is_ok()
+        let with =
+            QpAttr { max_dest_rd_atomic: Some(4), max_rd_atomic: Some(4), ..QpAttr::default() };
+        let connection = Connection { with, ..Connection::new(peer.0, peer.1, MTU) };
+        connection.step(&mut self.base.engine, now, slot.qpn, to).is_ok()
     }
 
     /// Takes a queue pair from RESET to `to`.
@@ -247,10 +206,10 @@ impl Host {
         SendWr { dest, ..SendWr::new(self.wr_id(0), op, data) }
     }
 
-    /// Panics if memory changed that nobody had a right to.
+    /// Panics if memory changed that no registration covers.
     pub(crate) fn check_memory(&self) {
         let mut memory = [0; MEMORY];
-        self.region.read_at(0, &mut memory).expect("in bounds");
+        self.base.region.read_at(0, &mut memory).expect("in bounds");
         let mut start = 0;
         for (open, len) in [OPEN, LOCAL, (MEMORY, 0)] {
             let is_whole = memory[start..open].iter().all(|&byte| byte == CANARY);
@@ -261,11 +220,11 @@ impl Host {
 
     /// Destroys what [`Host::new`] made; everything that used it must be gone.
     pub(crate) fn tear_down(mut self) {
-        let engine = &mut self.engine;
+        let engine = &mut self.base.engine;
         engine.destroy_srq(self.srq).expect("an unused shared receive queue");
         engine.destroy_srq(self.xrc_srq).expect("an unused shared receive queue");
         engine.dealloc_xrcd(self.xrcd).expect("an unused XRC domain");
-        engine.destroy_cq(self.cq).expect("an unused completion queue");
+        engine.destroy_cq(self.base.cq).expect("an unused completion queue");
         engine.destroy_ah(self.ah).expect("an address handle");
         // Keys may have been changed by the input, so find out what is left.
         let keys = self.keys;
@@ -279,40 +238,18 @@ impl Host {
     }
 }
 
-/// The address of a host.
-pub(crate) fn address(number: u8) -> Gid {
-    Gid::from_ipv4([10, 0, 0, number])
-}
-
-/// A packet on its way.
-#[derive(Clone, Debug)]
-pub(crate) struct InFlight {
-    pub(crate) meta: RxMeta,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// The packets of a train, checked for what every link relies on.
-pub(crate) fn packets(train: &Train) -> Vec<InFlight> {
-    let meta = RxMeta::from(&train.path);
-    let first = train.packet_len(0);
+/// The packets of a train, checked for what every link relies on and what the link promised.
+pub(crate) fn packets(train: &Train) -> Vec<Packet> {
     assert!(train.count == 1 || train.total_len() <= CAPS.max_bytes as usize, "{train:?}");
-    assert!(train.count >= 1 && train.count <= CAPS.max_packets, "{train:?}");
-    let mut total = 0;
-    let mut made = Vec::new();
-    for i in 0..train.count {
-        let mut bytes = vec![0; train.packet_len(i)];
-        let len = train.emit(i, &mut bytes);
-        assert_eq!(len, bytes.len(), "{train:?}");
-        assert!(len == first || (i + 1 == train.count && len < first), "{train:?}");
-        assert!(Packet::parse(&bytes).is_ok(), "{train:?}");
-        total += len;
-        made.push(InFlight { meta, bytes });
+    assert!(train.count <= CAPS.max_packets, "{train:?}");
+    let packets = testkit::packets(train);
+    for packet in &packets {
+        assert!(feroce_wire::Packet::parse(&packet.bytes).is_ok(), "{train:?}");
     }
-    assert_eq!(total, train.total_len(), "{train:?}");
-    made
+    packets
 }
 
-/// Takes the order of completions: work requests of one queue complete in the order in which they
+/// Checks the order of completions: work requests of one queue complete in the order in which they
 /// were posted, and never twice.
 #[derive(Debug, Default)]
 pub(crate) struct Order {

@@ -2,11 +2,12 @@
 
 use feroce_engine::{Dest, FlushKind, QpState, QpType, Remote, SendOp};
 use feroce_mem::{Access, Bind};
+use feroce_testkit::address;
 use feroce_train::{Ecn, Framing, Instant, RxMeta, RxTrain};
 use feroce_wire::{Bth, Gid, Imm, Opcode, Qpn, Rkey, Service};
 
 use crate::clean::CleanPair;
-use crate::host::{CAPS, Host, Order, Slot, address, packets};
+use crate::host::{CAPS, Host, Order, Slot, packets};
 use crate::input::Input;
 
 /// Where the packets come from: the peer of every queue pair but the clean one.
@@ -121,9 +122,9 @@ impl World {
             host.srq_queue.post(one).expect("room");
             host.xrc_queue.post(two).expect("room");
         }
-        host.engine.attach_mcast(self.slots[12].qpn, GROUP).expect("a member");
+        host.base.engine.attach_mcast(self.slots[12].qpn, GROUP).expect("a member");
         let init = host.init_attr(QpType::Ud, false);
-        let gsi = host.engine.create_gsi(init).expect("QP1");
+        let gsi = host.base.engine.create_gsi(init).expect("QP1");
         let mut gsi = Slot { qp_type: QpType::Ud, qpn: gsi.qpn, sq: gsi.sq, rq: gsi.rq };
         host.bring_up(self.now, &gsi, QpState::Rts, (address(ATTACKER), PEER_QPN));
         let recv = host.recv(0, 300);
@@ -158,8 +159,8 @@ impl World {
             set_key(&mut bytes, key);
         }
         let meta = RxMeta {
-            src: if to & 0x80 == 0 { address(ATTACKER) } else { self.host.gid },
-            dst: if how & 0x10 == 0 { self.host.gid } else { GROUP },
+            src: if to & 0x80 == 0 { address(ATTACKER) } else { self.host.base.gid },
+            dst: if how & 0x10 == 0 { self.host.base.gid } else { GROUP },
             ecn: if how & 1 == 0 { Ecn::Capable } else { Ecn::Congested },
             framing: match how >> 1 & 3 {
                 0 | 1 => Framing::RoceV2,
@@ -174,13 +175,13 @@ impl World {
         let trailer = if how & 0x20 == 0 { 0 } else { 4 };
         self.now = self.now.plus_nanos(1000);
         let train = RxTrain { meta, bytes: &bytes, stride, trailer, lent: None };
-        self.host.engine.handle_rx(self.now, &train);
+        self.host.base.engine.handle_rx(self.now, &train);
         if how & 0x40 == 0 {
             self.transmit();
         }
         if how & 0x80 != 0 {
             self.now = self.now.plus_nanos(100_000_000);
-            self.host.engine.handle_timeout(self.now);
+            self.host.base.engine.handle_timeout(self.now);
             self.transmit();
         }
     }
@@ -188,12 +189,12 @@ impl World {
     /// Takes what the engine sends, checks it and throws it away.
     fn transmit(&mut self) {
         for _ in 0..10_000 {
-            let Some(train) = self.host.engine.poll_transmit(self.now, &CAPS) else {
-                self.host.engine.trains_read();
-                while let Some(cqe) = self.host.poller.poll() {
+            let Some(train) = self.host.base.engine.poll_transmit(self.now, &CAPS) else {
+                self.host.base.engine.trains_read();
+                while let Some(cqe) = self.host.base.poller.poll() {
                     self.order.check(&cqe);
                 }
-                while self.host.engine.poll_event().is_some() {}
+                while self.host.base.engine.poll_event().is_some() {}
                 return;
             };
             packets(&train);
@@ -203,15 +204,15 @@ impl World {
 
     fn finish(mut self) {
         self.transmit();
-        self.host.engine.handle_timeout(self.now);
+        self.host.base.engine.handle_timeout(self.now);
         self.transmit();
-        let next = self.host.engine.poll_timeout();
+        let next = self.host.base.engine.poll_timeout();
         assert!(next.is_none_or(|at| at > self.now), "due at {next:?}, now it is {:?}", self.now);
         self.host.check_memory();
         self.clean.must_work(&mut self.host, &mut self.other, self.now);
-        self.host.engine.detach_mcast(self.slots[12].qpn, GROUP).expect("a member");
+        self.host.base.engine.detach_mcast(self.slots[12].qpn, GROUP).expect("a member");
         for slot in &self.slots {
-            self.host.engine.destroy_qp(slot.qpn).expect("a queue pair");
+            self.host.base.engine.destroy_qp(slot.qpn).expect("a queue pair");
         }
         self.host.check_memory();
         self.host.tear_down();

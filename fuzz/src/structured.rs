@@ -11,11 +11,12 @@ use feroce_engine::{
     SendWr, Sge, SgeList,
 };
 use feroce_mem::{Access, Bind, Iova, Rereg};
+use feroce_testkit::{ALL, Packet, QKEY};
 use feroce_train::{Ecn, InlineBytes, Instant, RxTrain};
 use feroce_wire::{Imm, Lkey, Rkey};
 
 use crate::clean::CleanPair;
-use crate::host::{ALL, CAPS, DEPTH, Host, InFlight, OPEN, Order, QKEY, Slot, packets};
+use crate::host::{CAPS, DEPTH, Host, OPEN, Order, Slot, packets};
 use crate::input::Input;
 
 /// Actions of one input at most.
@@ -47,7 +48,7 @@ struct Side {
     host: Host,
     slots: Vec<Slot>,
     /// Packets that were sent and have not arrived.
-    sent: VecDeque<InFlight>,
+    sent: VecDeque<Packet>,
     order: Order,
 }
 
@@ -95,7 +96,7 @@ impl World {
     fn connect(&mut self, which: usize, index: usize) {
         let [a, b] = &mut self.sides;
         let (side, peer) = if which == 0 { (a, b) } else { (b, a) };
-        let to = (peer.host.gid, peer.slots[index].qpn);
+        let to = (peer.host.base.gid, peer.slots[index].qpn);
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             side.host.step(self.now, &side.slots[index], state, to);
         }
@@ -132,14 +133,14 @@ impl World {
     fn transmit(&mut self, which: usize, count: usize) {
         let side = &mut self.sides[which];
         for _ in 0..count {
-            let Some(train) = side.host.engine.poll_transmit(self.now, &CAPS) else {
+            let Some(train) = side.host.base.engine.poll_transmit(self.now, &CAPS) else {
                 break;
             };
             side.sent.extend(packets(&train));
             side.sent.truncate(MAX_IN_FLIGHT);
         }
-        side.host.engine.trains_read();
-        while side.host.engine.poll_event().is_some() {}
+        side.host.base.engine.trains_read();
+        while side.host.base.engine.poll_event().is_some() {}
     }
 
     /// One packet arrives, or is lost, doubled or damaged.
@@ -171,7 +172,7 @@ impl World {
             packet.bytes.truncate(usize::from(input.u16()));
         }
         self.now = self.now.plus_nanos(100);
-        to.host.engine.handle_rx(self.now, &RxTrain::single(packet.meta, &packet.bytes));
+        to.host.base.engine.handle_rx(self.now, &RxTrain::single(packet.meta, &packet.bytes));
     }
 
     /// The network works for a while.
@@ -183,7 +184,7 @@ impl World {
                 let (from, to) = if which == 0 { (a, b) } else { (b, a) };
                 for packet in from.sent.drain(..) {
                     let train = RxTrain::single(packet.meta, &packet.bytes);
-                    to.host.engine.handle_rx(self.now, &train);
+                    to.host.base.engine.handle_rx(self.now, &train);
                 }
             }
             self.now = self.now.plus_nanos(1000);
@@ -193,7 +194,7 @@ impl World {
     fn advance(&mut self, ns: u64) {
         self.now = self.now.plus_nanos(ns);
         for side in &mut self.sides {
-            side.host.engine.handle_timeout(self.now);
+            side.host.base.engine.handle_timeout(self.now);
         }
     }
 
@@ -298,12 +299,12 @@ impl World {
 
     fn modify_by(&mut self, which: usize, index: usize, attr: &QpAttr) {
         let side = &mut self.sides[which];
-        let _ = side.host.engine.modify_qp(self.now, side.slots[index].qpn, attr);
+        let _ = side.host.base.engine.modify_qp(self.now, side.slots[index].qpn, attr);
     }
 
     fn query(&self, which: usize, index: usize) -> (QpAttr, feroce_engine::QpInitAttr) {
         let side = &self.sides[which];
-        side.host.engine.query_qp(side.slots[index].qpn).expect("it exists")
+        side.host.base.engine.query_qp(side.slots[index].qpn).expect("it exists")
     }
 
     /// Destroys a queue pair and makes another in its place.
@@ -313,7 +314,7 @@ impl World {
         let (qp_type, with_srq) = KINDS[index][which];
         // A completion queue that overran takes no new users.
         if let Some(slot) = side.host.try_create(qp_type, with_srq) {
-            side.host.engine.destroy_qp(side.slots[index].qpn).expect("it exists");
+            side.host.base.engine.destroy_qp(side.slots[index].qpn).expect("it exists");
             side.slots[index] = slot;
             self.connect(which, index);
         }
@@ -328,20 +329,21 @@ impl World {
         };
         match input.below(4) {
             0 => {
-                if let Ok(dereg) = host.engine.dereg_mr(host.keys.open) {
+                if let Ok(dereg) = host.base.engine.dereg_mr(host.keys.open) {
                     assert!(dereg.is_quiet(), "a grant is held between calls");
                     host.keys.open = register(host, access);
                 }
             }
             1 => {
                 let change = Rereg { access: Some(access), ..Rereg::default() };
-                let _ = host.engine.rereg_mr(host.keys.open, change);
+                let _ = host.base.engine.rereg_mr(host.keys.open, change);
             }
             2 => {
                 let key = host.keys.window;
-                if host.engine.dealloc_mw(key).is_ok() {
+                if host.base.engine.dealloc_mw(key).is_ok() {
                     let kind = input.pick(&[feroce_mem::MwType::One, feroce_mem::MwType::Two]);
-                    host.keys.window = host.engine.alloc_mw(host.pd, kind).expect("a window");
+                    host.keys.window =
+                        host.base.engine.alloc_mw(host.base.pd, kind).expect("a window");
                 }
             }
             _ => {
@@ -358,16 +360,16 @@ impl World {
         let host = &mut self.sides[which].host;
         let size = u32::from(input.u8());
         match input.below(4) {
-            0 => host.poller.arm(input.pick(&[Notify::Solicited, Notify::Next])),
-            1 => drop(host.engine.resize_cq(host.cq, &mut host.poller, size)),
-            2 => drop(host.engine.set_srq_limit(host.srq, size % 20)),
-            _ => drop(host.engine.resize_srq(host.srq, &mut host.srq_queue, size)),
+            0 => host.base.poller.arm(input.pick(&[Notify::Solicited, Notify::Next])),
+            1 => drop(host.base.engine.resize_cq(host.base.cq, &mut host.base.poller, size)),
+            2 => drop(host.base.engine.set_srq_limit(host.srq, size % 20)),
+            _ => drop(host.base.engine.resize_srq(host.srq, &mut host.srq_queue, size)),
         }
     }
 
     fn poll(&mut self, which: usize) {
         let side = &mut self.sides[which];
-        while let Some(cqe) = side.host.poller.poll() {
+        while let Some(cqe) = side.host.base.poller.poll() {
             side.order.check(&cqe);
         }
     }
@@ -430,10 +432,10 @@ impl World {
         for which in 0..2 {
             self.transmit(which, 10_000);
             let side = &mut self.sides[which];
-            let next = side.host.engine.poll_timeout();
+            let next = side.host.base.engine.poll_timeout();
             assert!(next.is_none_or(|at| at > self.now), "due at {next:?}, it is {:?}", self.now);
             for slot in &side.slots {
-                side.host.engine.destroy_qp(slot.qpn).expect("it exists");
+                side.host.base.engine.destroy_qp(slot.qpn).expect("it exists");
             }
             side.host.check_memory();
         }
@@ -460,8 +462,8 @@ fn remote_addr(input: &mut Input<'_>, len: u32) -> u64 {
 /// Registers the open memory again.
 fn register(host: &mut Host, access: Access) -> Lkey {
     let (at, len) = OPEN;
-    let region = Arc::clone(&host.region);
-    let key = host.engine.reg_mr(host.pd, region, at, len, Iova::ZeroBased, access);
+    let region = Arc::clone(&host.base.region);
+    let key = host.base.engine.reg_mr(host.base.pd, region, at, len, Iova::ZeroBased, access);
     key.expect("a registration")
 }
 

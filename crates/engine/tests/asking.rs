@@ -1,13 +1,11 @@
 //! When the requester asks for acknowledgements.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::script::{ACK, no_credits, psns, reth, said, seen};
-use common::{OUR_PSN, PEER_PSN, Packet, Pair, Scripted, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpState, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus,
 };
+use feroce_testkit::script::{ACK, no_credits, psns, reth, said, seen};
+use feroce_testkit::{OUR_PSN, PEER_PSN, Packet, Pair, Scripted, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::{Op, Rkey};
 

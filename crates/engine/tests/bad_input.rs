@@ -2,17 +2,15 @@
 //! works afterwards.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{ALL, CAPS, Host, Packet, Pair, QKEY, TestQp, header, psn, wr};
 use fastrand::Rng;
 use feroce_engine::{
     AddrVec, Config, CqPoller, DcqcnConfig, Dest, QpAttr, QpInitAttr, QpState, QpType, SendOp,
     SendWr, SrqInitAttr, SrqQueue, WcStatus,
 };
 use feroce_mem::{Access, Iova, Region};
+use feroce_testkit::{ALL, CAPS, Host, Packet, Pair, QKEY, TestQp, header, psn, wr};
 use feroce_train::{Ecn, Framing, Instant, RxMeta, RxTrain};
 use feroce_wire::{
     Aeth, AtomicEth, Bth, Deth, Gid, Lkey, Msn, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Reth, Rkey,
@@ -90,7 +88,7 @@ impl Victim {
                     let peer = (PEER, Qpn::new(0x42), psn(0x500));
                     qp.first_psn = psn(0x900);
                     let with = QpAttr::default();
-                    common::bring_up(&mut self.host, self.now, qp, peer, Pmtu::B256, &with);
+                    feroce_testkit::bring_up(&mut self.host, self.now, qp, peer, Pmtu::B256, &with);
                 }
             }
             while qp.rq.as_mut().is_some_and(|rq| rq.post(receive(self.key)).is_ok()) {}

@@ -1,9 +1,7 @@
 //! Every operation once, between two engines that lose nothing.
 
-mod common;
-
-use common::{Pair, wr};
 use feroce_engine::{Data, Dest, FlushKind, QpType, SendOp, SgeList, WcFlags, WcOpcode, WcStatus};
+use feroce_testkit::{Pair, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::Imm;
 
@@ -114,7 +112,7 @@ fn unreliable_connection_and_datagram() {
     let ah = pair.a.engine.create_ah(pair.a.pd, av).unwrap();
     db.rq.as_mut().unwrap().post(pair.b.recv(5, 20_000, 4096)).unwrap();
     let mut datagram = wr(6, SendOp::SendImm(Imm(1)), pair.a.data(0, 1001));
-    datagram.dest = Dest::Ud { ah, qpn: db.qpn, qkey: common::QKEY };
+    datagram.dest = Dest::Ud { ah, qpn: db.qpn, qkey: feroce_testkit::QKEY };
     da.sq.post(datagram).unwrap();
     pair.run();
     assert_eq!(pair.a.poll().unwrap().wr_id, 6);

@@ -1,10 +1,8 @@
 //! What a peer can make the engine keep is bounded.
 
-mod common;
-
-use common::script::{atomic, reth, rnr, said, with};
-use common::{CAPS, PEER_PSN, Packet, Scripted, header};
 use feroce_engine::{QpAttr, QpState, QpType, SendOp, SendWr, WcStatus};
+use feroce_testkit::script::{atomic, reth, rnr, said, with};
+use feroce_testkit::{CAPS, PEER_PSN, Packet, Scripted, header};
 use feroce_train::RxTrain;
 use feroce_wire::{NakCode, Op, Reth, Rkey, Syndrome};
 

@@ -1,10 +1,8 @@
 //! What the requester makes of answers.
 
-mod common;
-
-use common::script::{ACK, MTU, aeth, nak, psns, seen};
-use common::{OUR_PSN, Scripted, wr};
 use feroce_engine::{AsyncEvent, Data, QpState, Remote, SendOp, SendWr, WcOpcode, WcStatus};
+use feroce_testkit::script::{ACK, MTU, aeth, nak, psns, seen};
+use feroce_testkit::{OUR_PSN, Scripted, wr};
 use feroce_wire::{NakCode, Op, Rkey, Syndrome};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
@@ -304,7 +302,7 @@ fn the_first_loss_is_fatal_to_a_requester_that_expects_none() {
 fn the_first_loss_is_fatal_to_a_responder_that_expects_none() {
     let mut script = Scripted::lossless();
     script.recv(1, 0, 64);
-    let said = script.send(Op::SendOnly, common::PEER_PSN + 1, true, &[]);
+    let said = script.send(Op::SendOnly, feroce_testkit::PEER_PSN + 1, true, &[]);
     assert_eq!(said[0].syndrome(), nak(NakCode::PsnSequence));
     assert_eq!(script.done(), [(1, WcStatus::Flushed)]);
     assert_eq!(script.events(), [AsyncEvent::QpFatal(script.qp.qpn)]);

@@ -1,13 +1,11 @@
 //! Completion queues: overrun, notification, resizing, limits.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{Pair, TestQp, wr};
 use feroce_engine::{
     AsyncEvent, Config, CqId, CqPoller, CreateError, Data, DestroyError, Event, Limits, Notify,
     QpAttr, QpInitAttr, QpState, QpType, ResizeError, SendFlags, SendOp, SendWr, WcStatus,
 };
+use feroce_testkit::{Pair, TestQp, wr};
 use feroce_train::Instant;
 
 /// Two connected queue pairs, the second of which receives into a queue of its own of `depth`.

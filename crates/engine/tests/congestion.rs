@@ -1,13 +1,11 @@
 //! Congestion: who notifies whom, and what a notification does.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{CAPS, Host, Packet, Pair, Scripted, TestQp, wr};
 use feroce_engine::{
     AddrVec, Config, DcqcnConfig, Dest, QpAttr, QpInitAttr, QpState, QpType, SendOp, SendWr,
     WcStatus,
 };
+use feroce_testkit::{CAPS, Host, Packet, Pair, Scripted, TestQp, wr};
 use feroce_train::{Ecn, Instant};
 use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Reth, Service};
 
@@ -46,7 +44,8 @@ fn cnp(s: &Scripted) -> Packet {
 
 /// An empty write.
 fn write_only(s: &Scripted, psn: u32) -> Packet {
-    let reth = common::header(|out| Reth { va: 0, rkey: feroce_wire::Rkey(0), len: 0 }.emit(out));
+    let reth =
+        feroce_testkit::header(|out| Reth { va: 0, rkey: feroce_wire::Rkey(0), len: 0 }.emit(out));
     s.packet(Op::WriteOnly, psn, false, &reth)
 }
 
@@ -58,20 +57,20 @@ fn is_cnp(packet: &Packet) -> bool {
 fn a_marked_packet_is_answered_with_a_notification() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut s = Scripted::new(qp_type, QpAttr::default());
-        let packet = marked(write_only(&s, common::PEER_PSN));
+        let packet = marked(write_only(&s, feroce_testkit::PEER_PSN));
         let answer = s.deliver(&packet);
         assert_eq!(answer.len(), 1);
         let cnp = &answer[0];
         let bth = cnp.bth();
         assert_eq!(bth.opcode.decode(), Some((Service::Cnp, Op::Cnp)));
-        assert_eq!((bth.dest_qp, bth.psn, bth.becn), (common::PEER_QPN, Psn::new(0), true));
+        assert_eq!((bth.dest_qp, bth.psn, bth.becn), (feroce_testkit::PEER_QPN, Psn::new(0), true));
         assert_eq!((cnp.meta.src, cnp.meta.dst), (s.host.gid, s.peer));
         assert_eq!((bth.pkey, cnp.rest()), (feroce_wire::Pkey::DEFAULT, &[0; 16][..]));
         let counters = s.host.engine.counters();
         assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (1, 1));
         // The packet counts all the same.
         let (attr, _) = s.host.engine.query_qp(s.qp.qpn).unwrap();
-        assert_eq!(attr.rq_psn, Some(Psn::new(common::PEER_PSN + 1)));
+        assert_eq!(attr.rq_psn, Some(Psn::new(feroce_testkit::PEER_PSN + 1)));
     }
 }
 
@@ -82,7 +81,7 @@ fn notifications_keep_their_distance() {
     let mut sent = Vec::new();
     for i in 0..200 {
         // One packet every microsecond: `deliver` lets that pass.
-        let packet = marked(write_only(&s, common::PEER_PSN + i));
+        let packet = marked(write_only(&s, feroce_testkit::PEER_PSN + i));
         let cnps = s.deliver(&packet).iter().filter(|p| is_cnp(p)).count();
         sent.extend((0..cnps).map(|_| i));
     }
@@ -110,15 +109,15 @@ fn every_queue_pair_notifies_for_itself() {
 #[test]
 fn a_marked_packet_that_is_not_accepted_notifies_nobody() {
     let mut s = Scripted::new(QpType::Rc, QpAttr::default());
-    let mut stranger = marked(write_only(&s, common::PEER_PSN));
+    let mut stranger = marked(write_only(&s, feroce_testkit::PEER_PSN));
     stranger.meta.src = Gid::from_ipv4([10, 0, 0, 66]);
     assert!(s.deliver(&stranger).is_empty());
-    let mut foreign = marked(write_only(&s, common::PEER_PSN));
+    let mut foreign = marked(write_only(&s, feroce_testkit::PEER_PSN));
     foreign.bytes[2..4].copy_from_slice(&[0x12, 0x34]);
     assert!(s.deliver(&foreign).is_empty());
     // A queue pair that is not connected has nobody to tell.
     s.host.modify(s.now, s.qp.qpn, &QpAttr::to(QpState::Reset));
-    let packet = marked(write_only(&s, common::PEER_PSN));
+    let packet = marked(write_only(&s, feroce_testkit::PEER_PSN));
     assert!(s.deliver(&packet).is_empty());
     assert_eq!(s.host.engine.counters().np_cnp_sent, 0);
 }
@@ -129,7 +128,7 @@ fn datagrams_are_counted_only() {
     let (mut qa, mut qb) = pair.datagrams();
     let av = AddrVec { dgid: pair.b.gid, ..AddrVec::default() };
     let ah = pair.a.engine.create_ah(pair.a.pd, av).unwrap();
-    let dest = Dest::Ud { ah, qpn: qb.qpn, qkey: common::QKEY };
+    let dest = Dest::Ud { ah, qpn: qb.qpn, qkey: feroce_testkit::QKEY };
     qb.rq.as_mut().unwrap().post(pair.b.recv(1, 0, 100)).unwrap();
     qa.sq.post(SendWr { dest, ..wr(1, SendOp::Send, pair.a.data(0, 5)) }).unwrap();
     let packet = marked(pair.a.transmit(pair.now).remove(0));
@@ -262,7 +261,7 @@ fn a_queue_pair_starts_afresh_after_reset() {
     assert_eq!(pair.a.transmit(pair.now).len(), 1);
     pair.a.modify(pair.now, qa.qpn, &QpAttr::to(QpState::Reset));
     let peer = (pair.b.gid, qb.qpn, Psn::new(1));
-    common::bring_up(&mut pair.a, pair.now, &qa, peer, pair.mtu, &QpAttr::default());
+    feroce_testkit::bring_up(&mut pair.a, pair.now, &qa, peer, pair.mtu, &QpAttr::default());
     qa.sq.post(write(&pair)).unwrap();
     assert_eq!(pair.a.transmit(pair.now).len(), 1);
 }

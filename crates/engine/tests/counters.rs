@@ -1,17 +1,15 @@
 //! Every counter, by the event that it counts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::script::{ACK, aeth, nak, reth, rnr};
-use common::{Host, PEER_PSN, Pair, QKEY, Scripted, wr};
 use feroce_engine::{
     AddrVec, Config, Counters, Data, DcqcnConfig, Dest, DropCounters, QpAttr, QpInitAttr, QpState,
     QpType, Remote, SendFlags, SendOp, SendWr,
 };
 use feroce_mem::Access;
+use feroce_testkit::script::{ACK, aeth, nak, reth, rnr};
+use feroce_testkit::{Host, PEER_PSN, Pair, QKEY, Scripted, wr};
 use feroce_train::Ecn;
 use feroce_wire::{Bth, NakCode, Op, Opcode, Psn, Rkey};
 
@@ -136,7 +134,7 @@ fn sent_to_itself() -> Counted {
 }
 
 /// Empty writes that ask for an acknowledgement.
-fn write(s: &Scripted, psn: u32) -> common::Packet {
+fn write(s: &Scripted, psn: u32) -> feroce_testkit::Packet {
     s.packet(Op::WriteOnly, PEER_PSN + psn, true, &reth(0, Rkey(0), 0))
 }
 
@@ -182,9 +180,9 @@ fn send(s: &mut Scripted, id: u64) {
 fn receiver_not_ready() -> Counted {
     let mut s = Scripted::rc_with(QpAttr { rnr_retry: Some(1), ..QpAttr::default() });
     send(&mut s, 1);
-    s.answer(common::OUR_PSN, rnr(1));
+    s.answer(feroce_testkit::OUR_PSN, rnr(1));
     s.wait(1_000_000);
-    s.answer(common::OUR_PSN, rnr(1));
+    s.answer(feroce_testkit::OUR_PSN, rnr(1));
     (
         all(s.host.engine.counters()),
         &[("rcvd_rnr_err", 2), ("retry_rnr_exceeded_err", 1), ("req_cqe_error", 1)],
@@ -194,8 +192,8 @@ fn receiver_not_ready() -> Counted {
 fn asked_again() -> Counted {
     let mut s = Scripted::rc();
     send(&mut s, 1);
-    s.answer(common::OUR_PSN, nak(NakCode::PsnSequence));
-    s.answer(common::OUR_PSN, ACK);
+    s.answer(feroce_testkit::OUR_PSN, nak(NakCode::PsnSequence));
+    s.answer(feroce_testkit::OUR_PSN, ACK);
     (all(s.host.engine.counters()), &[("rcvd_seq_err", 1), ("completer_retry_err", 1)])
 }
 
@@ -223,7 +221,7 @@ fn answer_missing() -> Counted {
     let read = wr(1, SendOp::Read(Remote::default()), s.host.data(0, 8));
     s.post(read);
     send(&mut s, 2);
-    s.send(Op::Acknowledge, common::OUR_PSN + 1, false, &aeth(ACK, 2));
+    s.send(Op::Acknowledge, feroce_testkit::OUR_PSN + 1, false, &aeth(ACK, 2));
     (all(s.host.engine.counters()), &[("implied_nak_seq_err", 1), ("completer_retry_err", 1)])
 }
 
@@ -284,7 +282,7 @@ fn congested() -> Counted {
         packet.meta.ecn = Ecn::Congested;
         s.deliver(&packet);
         let bth = Bth { becn: true, ..Bth::new(Opcode::CNP, s.qp.qpn, Psn::new(0)) };
-        packet.bytes = [common::header(|out| bth.emit(out)), vec![0; 16]].concat();
+        packet.bytes = [feroce_testkit::header(|out| bth.emit(out)), vec![0; 16]].concat();
         packet.meta.ecn = Ecn::Capable;
         s.deliver(&packet);
     }
@@ -304,7 +302,7 @@ fn congested() -> Counted {
 fn overdue() -> Counted {
     let mut s = Scripted::rc();
     send(&mut s, 1);
-    s.answer(common::OUR_PSN, ACK);
+    s.answer(feroce_testkit::OUR_PSN, ACK);
     send(&mut s, 2);
     assert_eq!(s.wait(3_000_000).len(), 1);
     (all(s.host.engine.counters()), &[("tail_probes", 1), ("local_ack_timeout_err", 0)])

@@ -1,14 +1,12 @@
 //! Unreliable datagrams: address handles, queue keys, the header in front, QP1.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{Host, Packet, Pair, QKEY, TestQp, header, wr};
 use feroce_engine::{
     AddrVec, AhId, Config, CreateError, Dest, DestroyError, QpAttr, QpInitAttr, QpState, QpType,
     SendOp, SendWr, WcFlags, WcStatus,
 };
 use feroce_mem::PdId;
+use feroce_testkit::{Host, Packet, Pair, QKEY, TestQp, header, wr};
 use feroce_train::{Framing, RxMeta};
 use feroce_wire::{
     Bth, Deth, GRH_NEXT_HEADER, Gid, Grh, Ipv4, Ipv6, Op, Opcode, Pmtu, Psn, Qkey, Qpn, Service,

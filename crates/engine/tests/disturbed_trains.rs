@@ -1,11 +1,9 @@
 //! A train of a long write does what its packets would do one by one (I-8).
 //! Some are lost, damaged, marked or come twice.
 
-mod common;
-
-use common::script::{MTU, reth, with};
-use common::{PEER_PSN, Packet, Scripted};
 use feroce_engine::{Counters, Cqe, QpState};
+use feroce_testkit::script::{MTU, reth, with};
+use feroce_testkit::{PEER_PSN, Packet, Scripted};
 use feroce_train::{Ecn, RxTrain};
 use feroce_wire::Op;
 

@@ -1,17 +1,15 @@
 //! Reads and writes that a requester executes in the memory of its peer by itself: the same memory,
 //! order, completions and errors as with packets.
 
-mod common;
-
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Pair, TestQp, wr};
 use feroce_engine::{
     Data, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
     WcStatus,
 };
 use feroce_mem::{Access, Landing, Reach, Region, Source};
+use feroce_testkit::{Pair, TestQp, wr};
 use feroce_train::{InlineBytes, Lease, Lender, Way};
 use feroce_wire::{Lkey, Qpn};
 
@@ -389,7 +387,7 @@ fn access_that_is_taken_away_shuts_the_doors() {
 /// Errors are those of packets, and nothing is written.
 #[test]
 fn whatever_is_wrong_is_found_on_the_wire() {
-    let end = common::MEMORY as u64;
+    let end = feroce_testkit::MEMORY as u64;
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
     write(&mut pair, &mut qa, end - 4, 4, WcStatus::Success);
     assert_eq!(house.passed(), 1);

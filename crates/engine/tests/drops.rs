@@ -1,10 +1,8 @@
 //! Packets that are dropped, each for its reason and counted once.
 
-mod common;
-
-use common::script::{ACK, MTU, aeth, no_credits, reth};
-use common::{OUR_PSN, PEER_PSN, Packet, QKEY, Scripted, header, wr};
 use feroce_engine::{Data, QpAttr, QpState, QpType, SendOp};
+use feroce_testkit::script::{ACK, MTU, aeth, no_credits, reth};
+use feroce_testkit::{OUR_PSN, PEER_PSN, Packet, QKEY, Scripted, header, wr};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Qkey, Qpn, Rkey, Service};
 
 const P: u32 = PEER_PSN;
@@ -118,7 +116,7 @@ fn a_queue_pair_that_does_not_receive() {
     dropped(&mut script, &packet, "drop_bad_state");
     script.host.modify(script.now, script.qp.qpn, &QpAttr::to(QpState::Reset));
     dropped(&mut script, &packet, "drop_bad_state");
-    script.host.modify(script.now, script.qp.qpn, &QpAttr::init(common::ALL));
+    script.host.modify(script.now, script.qp.qpn, &QpAttr::init(feroce_testkit::ALL));
     dropped(&mut script, &packet, "drop_bad_state");
 }
 
@@ -158,7 +156,7 @@ fn duplicates_that_nobody_remembers() {
     let rest = reth(0, script.rkey(), 8);
     let packet = script.packet(Op::ReadRequest, P, true, &rest);
     dropped(&mut script, &packet, "drop_stale_duplicate");
-    let rest = common::script::atomic(0, script.rkey(), 1, 0);
+    let rest = feroce_testkit::script::atomic(0, script.rkey(), 1, 0);
     let packet = script.packet(Op::FetchAdd, P - 100, true, &rest);
     dropped(&mut script, &packet, "drop_stale_duplicate");
 }
@@ -177,7 +175,7 @@ fn answers_after_a_missing_one() {
     let remote = feroce_engine::Remote { addr: 0, rkey: Rkey(1) };
     script.post(wr(1, SendOp::Read(remote), data));
     script.respond(Op::ReadResponseMiddle, OUR_PSN + 1, &[0; MTU]);
-    let rest = common::script::with(aeth(ACK, 0), &[0; MTU]);
+    let rest = feroce_testkit::script::with(aeth(ACK, 0), &[0; MTU]);
     let packet = script.packet(Op::ReadResponseLast, OUR_PSN + 2, false, &rest);
     dropped(&mut script, &packet, "drop_response_gap");
 }
@@ -220,7 +218,7 @@ fn an_unreliable_message_too_long_for_its_receive() {
 #[test]
 fn an_unreliable_write_without_a_right() {
     let mut script = uc();
-    let rest = common::script::with(reth(0, Rkey(0x1234_5678), 8), &[0; 8]);
+    let rest = feroce_testkit::script::with(reth(0, Rkey(0x1234_5678), 8), &[0; 8]);
     let packet = script.packet(Op::WriteOnly, P, false, &rest);
     dropped(&mut script, &packet, "drop_access_denied");
     assert_eq!(script.state(), QpState::Rts);
@@ -229,14 +227,14 @@ fn an_unreliable_write_without_a_right() {
 /// A datagram queue pair in a script.
 fn ud() -> Scripted {
     let mut script = Scripted::rc();
-    script.qp = common::datagram_qp(&mut script.host, script.now);
+    script.qp = feroce_testkit::datagram_qp(&mut script.host, script.now);
     script.service = Service::Ud;
     script
 }
 
 fn datagram(script: &Scripted, qkey: Qkey, payload: &[u8]) -> Packet {
     let deth = header(|out| Deth { qkey, src_qp: Qpn::new(5) }.emit(out));
-    script.packet(Op::SendOnly, 0, false, &common::script::with(deth, payload))
+    script.packet(Op::SendOnly, 0, false, &feroce_testkit::script::with(deth, payload))
 }
 
 #[test]

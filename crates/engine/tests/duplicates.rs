@@ -1,10 +1,8 @@
 //! Requests that come twice: answered again, executed once (IBTA vol1 9.7.5.1.4).
 
-mod common;
-
-use common::script::{ACK, MTU, atomic, reth, rnr, said, seen, with};
-use common::{PEER_PSN, Packet, Scripted, header};
 use feroce_engine::{QpAttr, WcStatus};
+use feroce_testkit::script::{ACK, MTU, atomic, reth, rnr, said, seen, with};
+use feroce_testkit::{PEER_PSN, Packet, Scripted, header};
 use feroce_wire::{ImmDt, Op, Rkey};
 
 const P: u32 = PEER_PSN;
@@ -199,7 +197,7 @@ fn an_acknowledgement_said_again_does_not_claim_answers_that_may_be_lost() {
 fn half_the_psn_space_is_behind_and_half_ahead() {
     let mut script = Scripted::rc();
     script.recv(1, 0, 64);
-    let gap = common::script::nak(feroce_wire::NakCode::PsnSequence);
+    let gap = feroce_testkit::script::nak(feroce_wire::NakCode::PsnSequence);
     let ahead = (P + 0x007f_ffff) & 0x00ff_ffff;
     assert_eq!(said(&script.send(Op::SendOnly, ahead, true, &[])), [(P, gap, 0)]);
     let behind = P.wrapping_sub(0x0080_0000) & 0x00ff_ffff;

@@ -1,10 +1,8 @@
 //! Short messages that go as soon as they are posted.
 
-mod common;
-
-use common::script::{ACK, nak, psns, reth, with};
-use common::{OUR_PSN, PEER_PSN, Scripted, wr};
 use feroce_engine::{Data, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
+use feroce_testkit::script::{ACK, nak, psns, reth, with};
+use feroce_testkit::{OUR_PSN, PEER_PSN, Scripted, wr};
 use feroce_train::{InlineBytes, Single};
 use feroce_wire::{Imm, Lkey, NakCode, Op, Rkey};
 

@@ -1,12 +1,10 @@
 //! What holds the requester back: fences, responder resources, windows and credits.
 
-mod common;
-
-use common::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, said, seen, with};
-use common::{OUR_PSN, PEER_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowConfig,
 };
+use feroce_testkit::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, said, seen, with};
+use feroce_testkit::{OUR_PSN, PEER_PSN, PEER_QPN, Packet, Scripted, bring_up, psn, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::{CreditCode, NakCode, Op, Pmtu, Psn, Qpn, Rkey, Syndrome};
 
@@ -303,7 +301,7 @@ fn a_window_that_is_not_used_grows_by_little() {
 const OTHER_QPN: Qpn = Qpn::new(0x43);
 
 /// A second queue pair to the same destination.
-fn second(script: &mut Scripted) -> common::TestQp {
+fn second(script: &mut Scripted) -> feroce_testkit::TestQp {
     let init = script.host.init_attr(QpType::Rc);
     let mut qp = script.host.create_qp(init);
     qp.first_psn = Psn::new(OUR_PSN);

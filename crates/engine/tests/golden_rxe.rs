@@ -5,14 +5,12 @@
 //! specification is what we check, and the case says so.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::golden::{Captured, LEN, SERVER, Setup, Side, capture};
-use common::{Packet, header, wr};
 use feroce_engine::{Data, QpAttr, QpState, QpType, SendOp, WcFlags, WcStatus};
 use feroce_mem::{Access, Bind, Iova, MwType};
+use feroce_testkit::golden::{Captured, LEN, SERVER, Setup, Side, capture};
+use feroce_testkit::{Packet, header, wr};
 use feroce_wire::{
     Aeth, AtomicEth, CreditCode, Exts, Ieth, NakCode, Op, Pmtu, Qpn, Reth, Rkey, Syndrome,
 };

@@ -5,13 +5,11 @@
 //! transport header to the padding.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::golden::{CLIENT, Captured, SERVER, Setup, Side, capture};
-use common::{Packet, wr};
 use feroce_engine::{
     Data, Dest, QpAttr, QpState, QpType, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus,
 };
+use feroce_testkit::golden::{CLIENT, Captured, SERVER, Setup, Side, capture};
+use feroce_testkit::{Packet, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::{Deth, Imm, Op, Pmtu, Qkey, Qpn, Rkey};
 
@@ -245,7 +243,7 @@ fn datagrams_look_alike() {
 fn with_source(packet: &Packet, src_qp: Qpn) -> Packet {
     let deth = packet.exts().deth.unwrap();
     let mut packet = packet.clone();
-    let bytes = common::header(|out| Deth { src_qp, ..deth }.emit(out));
+    let bytes = feroce_testkit::header(|out| Deth { src_qp, ..deth }.emit(out));
     let at = feroce_wire::Bth::LEN;
     packet.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
     packet

@@ -1,10 +1,8 @@
 //! The longest message there is: 2^31 bytes.
 
-mod common;
-
-use common::{ALL, CAPS, Pair, wr};
 use feroce_engine::{Data, QpType, Remote, SendOp, Sge, SgeList, WcStatus};
 use feroce_mem::{Iova, Region};
+use feroce_testkit::{ALL, CAPS, Pair, wr};
 use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::{Pmtu, Rkey};
 
@@ -43,7 +41,7 @@ fn a_message_of_two_gibibytes_arrives_and_one_byte_more_is_refused() {
     let (mut qa, mut qb) = pair.connect(QpType::Rc);
     // Memory that reads as zeros and forgets what is written: as long as we like.
     let (len, base) = (1_u64 << 32, 0);
-    let register = |host: &mut common::Host| {
+    let register = |host: &mut feroce_testkit::Host| {
         let (pd, region) = (host.pd, Region::null());
         host.engine.reg_mr(pd, region, 0, len as usize, Iova::At(base), ALL).unwrap()
     };

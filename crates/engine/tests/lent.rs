@@ -1,15 +1,13 @@
 //! Trains whose payload stays with its sender until it is fetched: the same memory and completions
 //! as with packets, and nothing of what was revoked.
 
-mod common;
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{CAPS, Host, Pair, wr};
 use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_mem::{Landing, Source};
+use feroce_testkit::{CAPS, Host, Pair, wr};
 use feroce_train::{Lease, Lender, Lent, Run, RxMeta, RxTrain, Train};
 use feroce_wire::{Pmtu, Qpn};
 

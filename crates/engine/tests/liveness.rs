@@ -1,15 +1,13 @@
 //! Whatever a queue pair waits for comes, without the help of a timer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::mem::swap;
 
-use common::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, rnr, seen};
-use common::{OUR_PSN, PEER_PSN, PEER_QPN, Pair, Scripted, TestQp, bring_up, psn, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpState, QpType, Remote, SendOp, WcStatus, WindowConfig,
 };
+use feroce_testkit::script::{ACK, MTU, aeth, nak, no_credits, psns, reth, rnr, seen};
+use feroce_testkit::{OUR_PSN, PEER_PSN, PEER_QPN, Pair, Scripted, TestQp, bring_up, psn, wr};
 use feroce_train::LinkCaps;
 use feroce_wire::{NakCode, Op, Pmtu, Rkey};
 
@@ -138,6 +136,6 @@ fn a_window_that_shrinks_under_what_is_in_flight_opens_again() {
         s.now = s.now.plus_nanos(1_000_000);
     }
     let sent = s.host.transmit(s.now);
-    let asks = |p: &&common::Packet| p.op() == Op::WriteMiddle && p.bth().ack_req;
+    let asks = |p: &&feroce_testkit::Packet| p.op() == Op::WriteMiddle && p.bth().ack_req;
     assert_eq!(sent.iter().filter(asks).count(), 1, "{:?}", seen(&sent));
 }

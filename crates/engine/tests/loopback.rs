@@ -1,13 +1,11 @@
 //! An engine that talks to itself: nothing appears on the wire.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{CAPS, Host, QKEY, TestQp, psn, wr};
 use feroce_engine::{
     AddrVec, Data, Dest, Event, Notify, QpAttr, QpState, QpType, SendFlags, SendOp, SendWr,
     WcOpcode, WcStatus,
 };
+use feroce_testkit::{CAPS, Host, QKEY, TestQp, psn, wr};
 use feroce_train::{Instant, Single};
 use feroce_wire::{Pmtu, Qpn};
 
@@ -15,7 +13,7 @@ const NOW: Instant = Instant::from_nanos(1_000_000);
 
 fn bring_up(host: &mut Host, qp: &TestQp, peer: Qpn) {
     let gid = host.gid;
-    common::bring_up(host, NOW, qp, (gid, peer, psn(0)), Pmtu::B1024, &QpAttr::default());
+    feroce_testkit::bring_up(host, NOW, qp, (gid, peer, psn(0)), Pmtu::B1024, &QpAttr::default());
 }
 
 /// Two queue pairs of one engine, connected with each other.
@@ -90,7 +88,7 @@ fn a_queue_pair_connected_with_itself() {
 #[test]
 fn a_datagram_to_itself() {
     let mut host = Host::new(1);
-    let mut qp = common::datagram_qp(&mut host, NOW);
+    let mut qp = feroce_testkit::datagram_qp(&mut host, NOW);
     let av = AddrVec { dgid: host.gid, ..AddrVec::default() };
     let ah = host.engine.create_ah(host.pd, av).unwrap();
     qp.rq.as_mut().unwrap().post(host.recv(7, 1000, 1000)).unwrap();
@@ -117,7 +115,7 @@ fn an_unreliable_connection() {
 fn large_messages_give_others_a_turn_and_make_progress() {
     let mut host = Host::new(1);
     let (mut one, _two) = connect(&mut host, QpType::Rc);
-    let half = common::MEMORY / 2;
+    let half = feroce_testkit::MEMORY / 2;
     let bytes = host.fill(0, half, 1);
     for id in 0..20 {
         one.sq

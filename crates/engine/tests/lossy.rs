@@ -1,9 +1,7 @@
 //! What long writes cost where packets are lost, however few are sent.
 
-mod common;
-
-use common::{Packet, Pair, TestQp, wr};
 use feroce_engine::{QpType, SendOp, WcStatus};
+use feroce_testkit::{Packet, Pair, TestQp, wr};
 use feroce_train::Instant;
 use feroce_wire::Pmtu;
 

@@ -1,15 +1,13 @@
 //! Memory regions through queue pairs: who may reach what.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{ALL, Pair, TestQp, wr};
 use feroce_engine::{
     AsyncEvent, Data, QpAttr, QpState, QpType, RecvWr, Remote, SendOp, Sge, SgeList, WcStatus,
 };
 use feroce_mem::{Access, Iova, PdId, RegError, Region, Rereg};
+use feroce_testkit::{ALL, Pair, TestQp, wr};
 use feroce_wire::{Lkey, Rkey};
 
 struct Memory {
@@ -173,7 +171,7 @@ fn deregistration_ends_access_at_once() {
 fn deregistration_waits_for_a_train_that_the_link_still_holds() {
     let mut m = Memory::new();
     m.qa.sq.post(wr(1, SendOp::Write(m.pair.b.remote(0)), m.pair.a.data(0, 8))).unwrap();
-    let train = m.pair.a.engine.poll_transmit(m.pair.now, &common::CAPS).unwrap();
+    let train = m.pair.a.engine.poll_transmit(m.pair.now, &feroce_testkit::CAPS).unwrap();
     let ending = m.pair.a.engine.dereg_mr(m.pair.a.lkey).unwrap();
     assert!(!ending.is_quiet());
     drop(train);
@@ -188,7 +186,7 @@ fn memory_that_goes_under_a_read_in_progress_is_an_access_error() {
     for packet in m.pair.a.transmit(m.pair.now) {
         m.pair.b.receive(m.pair.now, &packet);
     }
-    let first = m.pair.b.engine.poll_transmit(m.pair.now, &common::CAPS);
+    let first = m.pair.b.engine.poll_transmit(m.pair.now, &feroce_testkit::CAPS);
     assert!(first.is_some());
     drop(first);
     assert!(m.pair.b.engine.dereg_mr(m.pair.b.lkey).unwrap().is_quiet());
@@ -236,7 +234,7 @@ fn registrations_that_are_refused() {
     let mut reg = |offset, len, iova, access| {
         m.pair.b.engine.reg_mr(pd, Arc::clone(&region), offset, len, iova, access)
     };
-    let size = common::MEMORY;
+    let size = feroce_testkit::MEMORY;
     assert_eq!(reg(1, size, Iova::ZeroBased, ALL), Err(RegError::OutOfBounds));
     assert_eq!(reg(usize::MAX, 2, Iova::ZeroBased, ALL), Err(RegError::OutOfBounds));
     assert_eq!(reg(0, usize::MAX, Iova::ZeroBased, ALL), Err(RegError::OutOfBounds));

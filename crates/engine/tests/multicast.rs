@@ -1,13 +1,11 @@
 //! Multicast: groups, members, copies.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{Host, Pair, QKEY, TestQp, wr};
 use feroce_engine::{
     AddrVec, Config, CreateError, Dest, DestroyError, Limits, QpInitAttr, QpType, SendOp, SendWr,
     WcStatus,
 };
+use feroce_testkit::{Host, Pair, QKEY, TestQp, wr};
 use feroce_wire::{Gid, Qkey, Qpn};
 
 const GROUP: Gid = Gid::from_ipv4([239, 1, 2, 3]);
@@ -16,7 +14,7 @@ const OTHER: Gid = Gid::from_ipv4([239, 1, 2, 4]);
 fn members(host: &mut Host, now: feroce_train::Instant, n: u64) -> Vec<TestQp> {
     (0..n)
         .map(|i| {
-            let mut qp = common::datagram_qp(host, now);
+            let mut qp = feroce_testkit::datagram_qp(host, now);
             qp.rq.as_mut().unwrap().post(host.recv(i, i * 1000, 1000)).unwrap();
             qp
         })
@@ -35,7 +33,7 @@ fn send(pair: &mut Pair, qp: &mut TestQp, group: Gid, qkey: Qkey) {
 #[test]
 fn every_member_gets_a_copy_and_nobody_else() {
     let mut pair = Pair::default();
-    let mut sender = common::datagram_qp(&mut pair.a, pair.now);
+    let mut sender = feroce_testkit::datagram_qp(&mut pair.a, pair.now);
     let bytes = pair.a.fill(500_000, 10, 6);
     let qps = members(&mut pair.b, pair.now, 4);
     for (i, qp) in qps.iter().take(3).enumerate() {
@@ -75,7 +73,7 @@ fn a_member_that_does_not_want_to_hear_itself_hears_the_others() {
     let init = QpInitAttr { hears_itself: false, ..pair.a.init_attr(QpType::Ud) };
     let mut local: Vec<_> = (0..2)
         .map(|i| {
-            let mut qp = common::datagram_qp_with(&mut pair.a, pair.now, init);
+            let mut qp = feroce_testkit::datagram_qp_with(&mut pair.a, pair.now, init);
             qp.rq.as_mut().unwrap().post(pair.a.recv(i, i * 1000, 1000)).unwrap();
             pair.a.engine.attach_mcast(qp.qpn, GROUP).unwrap();
             qp
@@ -93,7 +91,7 @@ fn a_member_that_does_not_want_to_hear_itself_hears_the_others() {
 #[test]
 fn a_group_without_members_is_dropped() {
     let mut pair = Pair::default();
-    let mut sender = common::datagram_qp(&mut pair.a, pair.now);
+    let mut sender = feroce_testkit::datagram_qp(&mut pair.a, pair.now);
     let qps = members(&mut pair.b, pair.now, 1);
     pair.b.engine.attach_mcast(qps[0].qpn, OTHER).unwrap();
     send(&mut pair, &mut sender, GROUP, QKEY);
@@ -104,9 +102,9 @@ fn a_group_without_members_is_dropped() {
 #[test]
 fn a_copy_that_cannot_be_delivered_does_not_stop_the_others() {
     let mut pair = Pair::default();
-    let mut sender = common::datagram_qp(&mut pair.a, pair.now);
+    let mut sender = feroce_testkit::datagram_qp(&mut pair.a, pair.now);
     let qps = members(&mut pair.b, pair.now, 2);
-    let deaf = common::datagram_qp(&mut pair.b, pair.now);
+    let deaf = feroce_testkit::datagram_qp(&mut pair.b, pair.now);
     for qpn in [qps[0].qpn, deaf.qpn, qps[1].qpn] {
         pair.b.engine.attach_mcast(qpn, GROUP).unwrap();
     }
@@ -120,7 +118,7 @@ fn a_copy_that_cannot_be_delivered_does_not_stop_the_others() {
 #[test]
 fn attaching_twice_is_one_membership() {
     let mut pair = Pair::default();
-    let mut sender = common::datagram_qp(&mut pair.a, pair.now);
+    let mut sender = feroce_testkit::datagram_qp(&mut pair.a, pair.now);
     let mut qps = members(&mut pair.b, pair.now, 1);
     qps[0].rq.as_mut().unwrap().post(pair.b.recv(1, 5000, 1000)).unwrap();
     let qpn = qps[0].qpn;

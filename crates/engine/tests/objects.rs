@@ -1,17 +1,15 @@
 //! Objects: limits, unknown and busy ones, numbers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{ALL, Host, Pair};
 use feroce_engine::{
     AddrVec, AhId, AsyncEvent, Config, CqId, CreateError, DestroyError, Engine, Event, Limits,
     QpCap, QpInitAttr, QpType, SrqId, SrqInitAttr, XrcdId,
 };
 use feroce_mem::{DeregError, Iova, MwType, PdId, RegError, Region, Rereg};
+use feroce_testkit::{ALL, Host, Pair};
 use feroce_wire::{Gid, Lkey, Pkey, Qpn, Rkey};
 
 fn limited(limits: Limits) -> Host {

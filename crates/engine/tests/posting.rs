@@ -1,14 +1,12 @@
 //! Posting: what is refused at once, what waits, what is flushed.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{Pair, QKEY, TestQp, wr};
 use feroce_engine::{
     AddrVec, Data, Dest, FlushKind, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
     Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus,
 };
 use feroce_mem::{Access, Bind};
+use feroce_testkit::{Pair, QKEY, TestQp, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::{Imm, Lkey, Qpn, Rkey, Srqn};
 
@@ -202,7 +200,7 @@ fn states_decide_what_may_be_posted() {
     let av = AddrVec { dgid: gid, ..AddrVec::default() };
     let way = [
         (QpAttr::default(), QpState::Reset, false, false),
-        (QpAttr::init(common::ALL), QpState::Init, false, true),
+        (QpAttr::init(feroce_testkit::ALL), QpState::Init, false, true),
         (QpAttr::rtr(av, qb.qpn, qb.first_psn, pair.mtu), QpState::Rtr, false, true),
         (QpAttr::rts(qb.first_psn), QpState::Rts, true, true),
         (QpAttr::to(QpState::Sqd), QpState::Sqd, true, true),

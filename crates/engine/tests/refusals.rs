@@ -1,13 +1,11 @@
 //! Requests that the responder refuses, and what both sides hear of it.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::script::{ACK, MTU, atomic, nak, reth, rnr, said, with};
-use common::{PEER_PSN, Packet, Scripted, header, wr};
 use feroce_engine::{AsyncEvent, Data, QpAttr, QpState, QpType, SendOp, Sge, SgeList, WcStatus};
 use feroce_mem::{Access, Bind, Iova, MwType};
+use feroce_testkit::script::{ACK, MTU, atomic, nak, reth, rnr, said, with};
+use feroce_testkit::{PEER_PSN, Packet, Scripted, header, wr};
 use feroce_wire::{
     Feth, FlushPlacement, FlushSelectivity, Ieth, ImmDt, NakCode, Op, Rkey, Syndrome,
 };
@@ -156,7 +154,7 @@ fn a_queue_pair_grants_only_the_operations_it_was_set_up_for() {
         (Access::FLUSH_GLOBAL, Op::Flush, with(feth, &reth(0, rkey, 4))),
     ];
     for (needed, op, rest) in cases {
-        let access = Some(common::ALL - needed);
+        let access = Some(feroce_testkit::ALL - needed);
         let mut script = Scripted::rc_with(QpAttr { access, ..QpAttr::default() });
         assert_eq!(said(&script.send(op, P, true, &rest)), [(P, INVALID, 0)], "{op:?}");
         assert_eq!(script.host.read(0, 8), [0; 8]);
@@ -215,7 +213,8 @@ fn keys_that_name_nothing_are_denied() {
     denies_all(0, 8, "index", |s| Rkey(s.rkey().0 ^ 0x100));
     denies_all(0, 8, "gone", |s| {
         let region = Arc::clone(&s.host.region);
-        let key = s.host.engine.reg_mr(s.host.pd, region, 0, 64, Iova::ZeroBased, common::ALL);
+        let key =
+            s.host.engine.reg_mr(s.host.pd, region, 0, 64, Iova::ZeroBased, feroce_testkit::ALL);
         let key = key.unwrap();
         drop(s.host.engine.dereg_mr(key).unwrap());
         Rkey(key.0)
@@ -224,7 +223,7 @@ fn keys_that_name_nothing_are_denied() {
 
 #[test]
 fn ranges_outside_the_memory_are_denied() {
-    let end = common::MEMORY as u64;
+    let end = feroce_testkit::MEMORY as u64;
     denies_all(end - 8 + 8, 8, "after the end", |s| s.rkey());
     denies_all(0u64.wrapping_sub(8), 8, "before the start", |s| s.rkey());
     let mut script = Scripted::rc();
@@ -238,7 +237,7 @@ fn ranges_outside_the_memory_are_denied() {
 #[test]
 fn a_write_is_checked_whole_before_its_first_byte_lands() {
     let mut script = Scripted::rc();
-    let start = common::MEMORY as u64 - 2 * MTU as u64;
+    let start = feroce_testkit::MEMORY as u64 - 2 * MTU as u64;
     let rest = with(reth(start, script.rkey(), 3 * MTU as u32), &[1; MTU]);
     assert_eq!(said(&script.send(Op::WriteFirst, P, true, &rest)), [(P, ACCESS, 0)]);
     assert_eq!(script.host.read(start as usize, MTU), [0; MTU]);
@@ -249,7 +248,7 @@ fn memory_of_another_protection_domain_is_denied() {
     denies_all(0, 8, "another domain", |s| {
         let pd = s.host.engine.alloc_pd().unwrap();
         let region = Arc::clone(&s.host.region);
-        let key = s.host.engine.reg_mr(pd, region, 0, 64, Iova::ZeroBased, common::ALL);
+        let key = s.host.engine.reg_mr(pd, region, 0, 64, Iova::ZeroBased, feroce_testkit::ALL);
         Rkey(key.unwrap().0)
     });
 }
@@ -283,9 +282,9 @@ fn a_window_of_type_two_is_for_one_queue_pair() {
     // Another queue pair of the same domain.
     let init = script.host.init_attr(QpType::Rc);
     let qp = script.host.create_qp(init);
-    let peer = (script.peer, common::PEER_QPN, common::psn(P));
+    let peer = (script.peer, feroce_testkit::PEER_QPN, feroce_testkit::psn(P));
     let mtu = feroce_wire::Pmtu::B1024;
-    common::bring_up(&mut script.host, script.now, &qp, peer, mtu, &QpAttr::default());
+    feroce_testkit::bring_up(&mut script.host, script.now, &qp, peer, mtu, &QpAttr::default());
     let bound = std::mem::replace(&mut script.qp, qp);
     let rest = with(reth(0, new_rkey, 8), &[1; 8]);
     is_denied(&mut script, Op::WriteOnly, &rest, "bound to another");
@@ -306,7 +305,7 @@ fn memory_that_goes_away_under_a_read_ends_it() {
     let mut script = Scripted::rc();
     let region = Arc::clone(&script.host.region);
     let iova = Iova::ZeroBased;
-    let key = script.host.engine.reg_mr(script.host.pd, region, 0, 8192, iova, common::ALL);
+    let key = script.host.engine.reg_mr(script.host.pd, region, 0, 8192, iova, feroce_testkit::ALL);
     let key = key.unwrap();
     let packet = script.packet(Op::ReadRequest, P, true, &reth(0, Rkey(key.0), 4096));
     script.host.receive(script.now, &packet);

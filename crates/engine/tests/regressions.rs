@@ -1,11 +1,9 @@
 //! Bugs that the seeded swarm found, each as the smallest script that shows it.
 
-mod common;
-
-use common::script::{reth, seen};
-use common::{ALL, OUR_PSN, PEER_PSN, Scripted};
 use feroce_engine::{Config, QpAttr, QpInitAttr, QpState, QpType, SrqInitAttr, WcStatus};
 use feroce_mem::Iova;
+use feroce_testkit::script::{reth, seen};
+use feroce_testkit::{ALL, OUR_PSN, PEER_PSN, Scripted};
 use feroce_wire::{Op, Rkey};
 
 fn state_of(s: &Scripted) -> QpState {

@@ -1,10 +1,8 @@
 //! Timers of the requester: acknowledgement timeout, receiver not ready, tail probe.
 
-mod common;
-
-use common::script::{ACK, MTU, nak, no_credits, psns, rnr, seen};
-use common::{OUR_PSN, Scripted, wr};
 use feroce_engine::{Config, Data, QpAttr, QpState, QpType, Remote, SendOp, SendWr, WcStatus};
+use feroce_testkit::script::{ACK, MTU, nak, no_credits, psns, rnr, seen};
+use feroce_testkit::{OUR_PSN, Scripted, wr};
 use feroce_train::Path;
 use feroce_wire::{NakCode, Op, Rkey, RnrTimer};
 

@@ -1,13 +1,11 @@
 //! What the requester sends: opcodes, headers, PSNs and flags of every operation.
 
-mod common;
-
-use common::script::{ACK, MTU, no_credits, psns, seen};
-use common::{OUR_PSN, Scripted, wr};
 use feroce_engine::{
     Data, FlushKind, PostError, QpAttr, QpInitAttr, QpState, QpType, Remote, SendFlags, SendOp,
     SendWr, SgeList, WcStatus,
 };
+use feroce_testkit::script::{ACK, MTU, no_credits, psns, seen};
+use feroce_testkit::{OUR_PSN, Scripted, wr};
 use feroce_train::InlineBytes;
 use feroce_wire::{
     AtomicEth, Exts, Feth, FlushPlacement, FlushSelectivity, Ieth, Imm, ImmDt, Lkey, Op, Reth, Rkey,
@@ -40,7 +38,7 @@ fn check_messages(op: SendOp, ops: [Op; 4], exts: impl Fn(Op, u32) -> Exts) {
             let ends = packet.op().ends();
             assert_eq!(packet.exts(), exts(packet.op(), len as u32), "{len} bytes");
             assert_eq!((bth.ack_req, bth.solicited, bth.tver), (ends, false, 0));
-            assert_eq!((bth.dest_qp, bth.pkey.0), (common::PEER_QPN, 0xffff));
+            assert_eq!((bth.dest_qp, bth.pkey.0), (feroce_testkit::PEER_QPN, 0xffff));
             assert_eq!(usize::from(bth.pad), packet.payload().len().wrapping_neg() & 3);
         }
         let sent: Vec<u8> = packets.iter().flat_map(|p| p.payload().to_vec()).collect();
@@ -174,7 +172,7 @@ fn an_acknowledgement_alone_does_not_answer_a_placement_extension() {
 
 #[test]
 fn psns_wrap_from_the_largest_to_zero() {
-    let init = |host: &mut common::Host| host.init_attr(QpType::Rc);
+    let init = |host: &mut feroce_testkit::Host| host.init_attr(QpType::Rc);
     let mut script = Scripted::made(no_credits(), QpAttr::default(), 0x00ff_fffe, init);
     let data = script.host.data(0, 4 * MTU as u32);
     let packets = script.post(wr(1, SendOp::Send, data.clone()));
@@ -243,7 +241,7 @@ fn an_unsignalled_request_that_fails_is_reported() {
     let mut script = Scripted::rc();
     let quiet = SendWr { flags: SendFlags::empty(), ..wr(1, SendOp::Send, Data::EMPTY) };
     script.post_all([quiet.clone(), SendWr { wr_id: 2, ..quiet }]);
-    let access = common::script::nak(feroce_wire::NakCode::RemoteOperational);
+    let access = feroce_testkit::script::nak(feroce_wire::NakCode::RemoteOperational);
     script.answer(OUR_PSN, access);
     assert_eq!(script.done(), [(1, WcStatus::RemoteOperation), (2, WcStatus::Flushed)]);
 }
@@ -327,7 +325,7 @@ fn sqd_finishes_what_was_started_reports_and_resumes() {
 
 #[test]
 fn sends_are_refused_before_rts_and_flushed_in_error() {
-    let mut host = common::Host::new(1);
+    let mut host = feroce_testkit::Host::new(1);
     let init = host.init_attr(QpType::Rc);
     let mut qp = host.create_qp(init);
     let send = || wr(1, SendOp::Send, Data::EMPTY);
@@ -336,7 +334,7 @@ fn sends_are_refused_before_rts_and_flushed_in_error() {
     let rq = qp.rq.as_mut().unwrap();
     assert_eq!(qp.sq.post(send()), Err(PostError::BadState(QpState::Reset)));
     assert_eq!(rq.post(recv.clone()), Err(PostError::BadState(QpState::Reset)));
-    host.modify(now, qp.qpn, &QpAttr::init(common::ALL));
+    host.modify(now, qp.qpn, &QpAttr::init(feroce_testkit::ALL));
     assert_eq!(qp.sq.post(send()), Err(PostError::BadState(QpState::Init)));
     assert_eq!(rq.post(recv.clone()), Ok(false));
     host.modify(now, qp.qpn, &QpAttr::to(QpState::Err));

@@ -1,15 +1,13 @@
 //! What the responder does with requests that are in order.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::script::{ACK, MTU, atomic, no_credits, reth, rnr, said, seen, with};
-use common::{OUR_PSN, PEER_PSN, Scripted, header, wr};
 use feroce_engine::{
     AsyncEvent, Config, Data, Notify, QpAttr, QpInitAttr, QpState, QpType, SendOp, SrqInitAttr,
     WcFlags, WcOpcode, WcStatus,
 };
 use feroce_mem::{Access, Bind, MwType};
+use feroce_testkit::script::{ACK, MTU, atomic, no_credits, reth, rnr, said, seen, with};
+use feroce_testkit::{OUR_PSN, PEER_PSN, Scripted, header, wr};
 use feroce_wire::{CreditCode, Ieth, Imm, ImmDt, Op, Rkey, Syndrome};
 
 const P: u32 = PEER_PSN;
@@ -111,7 +109,8 @@ fn a_read_is_answered_packet_by_packet() {
 fn atomics_answer_with_what_they_found() {
     let mut script = Scripted::rc();
     script.host.region.store_u64(64, 1000).unwrap();
-    let original = |packets: &[common::Packet]| packets[0].exts().atomic_ack.unwrap().original;
+    let original =
+        |packets: &[feroce_testkit::Packet]| packets[0].exts().atomic_ack.unwrap().original;
     let rkey = script.rkey();
     let answers = script.send(Op::FetchAdd, P, true, &atomic(64, rkey, 5, 0));
     assert_eq!(seen(&answers), [(Op::AtomicAcknowledge, P)]);
@@ -222,7 +221,7 @@ fn a_send_with_invalidate_takes_the_key_away() {
     let done = script.host.poll().unwrap();
     assert_eq!((done.flags, done.invalidated, done.byte_len), (WcFlags::WITH_INV, key, 4));
     let answers = script.send(Op::WriteOnly, P + 2, true, &write);
-    let refused = common::script::nak(feroce_wire::NakCode::RemoteAccess);
+    let refused = feroce_testkit::script::nak(feroce_wire::NakCode::RemoteAccess);
     assert_eq!(said(&answers), [(P + 2, refused, 2)]);
 }
 
@@ -234,13 +233,13 @@ fn a_solicited_message_wakes_whoever_waits_for_one() {
     script.host.poller.arm(Notify::Solicited);
     script.send(Op::SendOnly, P, true, &[0; 8]);
     script.host.drain_events();
-    assert!(!script.host.events.iter().any(common::script::is_wake));
+    assert!(!script.host.events.iter().any(feroce_testkit::script::is_wake));
     let mut packet = script.packet(Op::SendOnly, P + 1, true, &[0; 8]);
     packet.bytes[1] |= 0x80;
     assert!(packet.bth().solicited);
     script.deliver(&packet);
     script.host.drain_events();
-    assert!(script.host.events.iter().any(common::script::is_wake));
+    assert!(script.host.events.iter().any(feroce_testkit::script::is_wake));
 }
 
 #[test]
@@ -248,10 +247,10 @@ fn the_first_packet_in_rtr_is_reported_once() {
     let mut script = Scripted::rc();
     let init = script.host.init_attr(QpType::Rc);
     let qp = script.host.create_qp(init);
-    script.host.modify(script.now, qp.qpn, &QpAttr::init(common::ALL));
+    script.host.modify(script.now, qp.qpn, &QpAttr::init(feroce_testkit::ALL));
     let av = feroce_engine::AddrVec { dgid: script.peer, ..Default::default() };
     let psn = feroce_wire::Psn::new(P);
-    let rtr = QpAttr::rtr(av, common::PEER_QPN, psn, feroce_wire::Pmtu::B1024);
+    let rtr = QpAttr::rtr(av, feroce_testkit::PEER_QPN, psn, feroce_wire::Pmtu::B1024);
     script.host.modify(script.now, qp.qpn, &rtr);
     script.qp = qp;
     let empty_write = reth(0, Rkey(0), 0);

@@ -1,13 +1,11 @@
 //! Short messages that leave together.
 
-mod common;
-
-use common::script::{nak, no_credits, psns, seen};
-use common::{OUR_PSN, Packet, Scripted, wr};
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus,
     WindowConfig,
 };
+use feroce_testkit::script::{nak, no_credits, psns, seen};
+use feroce_testkit::{OUR_PSN, Packet, Scripted, wr};
 use feroce_train::{InlineBytes, LinkCaps, Payload, Train};
 use feroce_wire::{Imm, Lkey, NakCode, Op, Rkey};
 
@@ -103,7 +101,7 @@ fn a_run_ends_where_something_must_wait_or_fail() {
     let sent = trains(&mut script, wrs);
     assert_eq!(sent.iter().map(|train| train.count).collect::<Vec<_>>(), [2]);
     assert_eq!(script.done(), []);
-    script.answer(OUR_PSN + 1, common::script::ACK);
+    script.answer(OUR_PSN + 1, feroce_testkit::script::ACK);
     let done = script.done();
     let failed = (3, WcStatus::LocalProtection);
     let rest = (4, WcStatus::Flushed);
@@ -123,7 +121,7 @@ fn a_run_keeps_to_the_window_and_to_the_link() {
     let five = || (0..5).map(|id| wr(id, SendOp::Send, inline(id as u8, 4)));
     let sent = trains(&mut script, five());
     assert_eq!(sent.iter().map(|train| train.count).collect::<Vec<_>>(), [3]);
-    let next = script.answer(OUR_PSN + 2, common::script::ACK);
+    let next = script.answer(OUR_PSN + 2, feroce_testkit::script::ACK);
     assert_eq!(psns(&next), [OUR_PSN + 3, OUR_PSN + 4]);
 
     let mut script = rc();

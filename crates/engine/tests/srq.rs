@@ -1,14 +1,12 @@
 //! Shared receive queues.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{Pair, TestQp, wr};
 use feroce_engine::{
     AsyncEvent, Config, CreateError, DestroyError, Limits, PostError, QpAttr, QpInitAttr, QpState,
     QpType, RecvWr, ResizeError, SendOp, SgeList, SrqAttr, SrqId, SrqInitAttr, SrqQueue, WcStatus,
 };
 use feroce_mem::{Access, Iova};
+use feroce_testkit::{Pair, TestQp, wr};
 
 fn attr(pair: &Pair, max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { pd: pair.b.pd, max_wr, max_sge: 4, limit: 0, xrc: None }
@@ -63,14 +61,14 @@ fn datagrams_take_from_it_too() {
     let (id, mut queue) = srq(&mut pair, 10);
     let init = QpInitAttr { srq: Some(id), ..pair.b.init_attr(QpType::Ud) };
     let qb = pair.b.create_qp(init);
-    pair.b.modify(pair.now, qb.qpn, &QpAttr::init_ud(common::QKEY));
+    pair.b.modify(pair.now, qb.qpn, &QpAttr::init_ud(feroce_testkit::QKEY));
     pair.b.modify(pair.now, qb.qpn, &QpAttr::to(QpState::Rtr));
     fill(&pair, &mut queue, 5..6);
-    let mut qa = common::datagram_qp(&mut pair.a, pair.now);
+    let mut qa = feroce_testkit::datagram_qp(&mut pair.a, pair.now);
     let av = feroce_engine::AddrVec { dgid: pair.b.gid, ..Default::default() };
     let ah = pair.a.engine.create_ah(pair.a.pd, av).unwrap();
     let mut datagram = wr(6, SendOp::Send, pair.a.data(0, 8));
-    datagram.dest = feroce_engine::Dest::Ud { ah, qpn: qb.qpn, qkey: common::QKEY };
+    datagram.dest = feroce_engine::Dest::Ud { ah, qpn: qb.qpn, qkey: feroce_testkit::QKEY };
     qa.sq.post(datagram).unwrap();
     pair.run();
     let got = pair.b.poll().unwrap();

@@ -1,14 +1,12 @@
 //! States of a queue pair: every transition, with every attribute it takes and does not take.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{ALL, Host, Pair, QKEY, TestQp, psn, wr};
 use feroce_engine::{
     AddrVec, AsyncEvent, AttrMask, Config, Data, Dest, ModifyQpError, PostError, QpAttr, QpState,
     QpType, SendOp, WcStatus,
 };
 use feroce_mem::Access;
+use feroce_testkit::{ALL, Host, Pair, QKEY, TestQp, psn, wr};
 use feroce_train::Instant;
 use feroce_wire::{Gid, Pmtu, Qkey, Qpn};
 
@@ -369,9 +367,16 @@ fn a_queue_pair_works_again_after_reset() {
         let with = QpAttr::default();
         let (ga, gb) = (pair.a.gid, pair.b.gid);
         let mtu = Pmtu::B256;
-        common::bring_up(&mut pair.a, pair.now, &qa, (gb, qb.qpn, psn(7)), mtu, &with);
+        feroce_testkit::bring_up(&mut pair.a, pair.now, &qa, (gb, qb.qpn, psn(7)), mtu, &with);
         qb.first_psn = psn(7);
-        common::bring_up(&mut pair.b, pair.now, &qb, (ga, qa.qpn, qa.first_psn), mtu, &with);
+        feroce_testkit::bring_up(
+            &mut pair.b,
+            pair.now,
+            &qb,
+            (ga, qa.qpn, qa.first_psn),
+            mtu,
+            &with,
+        );
         let bytes = pair.a.fill(0, 3000, 5);
         qb.rq.as_mut().unwrap().post(pair.b.recv(9, 0, 3000)).unwrap();
         qa.sq.post(wr(8, SendOp::Send, pair.a.data(0, 3000))).unwrap();

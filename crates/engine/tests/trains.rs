@@ -1,10 +1,8 @@
 //! A train does what its packets would do one by one (I-8).
 
-mod common;
-
-use common::script::{reth, said, with};
-use common::{PEER_PSN, Packet, Scripted};
 use feroce_engine::{AsyncEvent, QpAttr, QpState};
+use feroce_testkit::script::{reth, said, with};
+use feroce_testkit::{PEER_PSN, Packet, Scripted};
 use feroce_train::{Ecn, RxTrain};
 use feroce_wire::{Op, Rkey, Syndrome};
 

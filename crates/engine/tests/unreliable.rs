@@ -1,11 +1,9 @@
 //! Unreliable connections: what is lost is lost, and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{PEER_PSN, Packet, Pair, Scripted, TestQp, header, wr};
 use feroce_engine::{QpAttr, QpState, QpType, SendOp, WcFlags, WcOpcode, WcStatus};
 use feroce_mem::Access;
+use feroce_testkit::{PEER_PSN, Packet, Pair, Scripted, TestQp, header, wr};
 use feroce_wire::{Imm, ImmDt, Op, Reth, Rkey};
 
 /// Posts messages of 3000 bytes (three packets) and carries all packets but `lost`.

@@ -1,15 +1,13 @@
 //! Memory windows and fast registration through queue pairs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Pair, TestQp, wr};
 use feroce_engine::{
     Data, QpAttr, QpState, QpType, Remote, SendOp, Sge, WcFlags, WcOpcode, WcStatus,
 };
 use feroce_mem::{Access, Bind, DeregError, Iova, MrKind, MwType, RegError, Rereg};
+use feroce_testkit::{Pair, TestQp, wr};
 use feroce_wire::{Lkey, Rkey};
 
 const RIGHTS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
@@ -213,11 +211,11 @@ fn bindings_that_are_refused() {
     let base = Bind { mr: Lkey(0), addr: 1000, len: 1000, access: RIGHTS, zero_based: false };
     cases.push(("no right to bind", Access::LOCAL_WRITE, base));
     cases.push(("remote write needs local write", Access::MW_BIND, base));
-    cases.push(("beyond the region", common::ALL, Bind { addr: 4000, ..base }));
-    cases.push(("absurd", common::ALL, Bind { addr: u64::MAX, len: u64::MAX, ..base }));
+    cases.push(("beyond the region", feroce_testkit::ALL, Bind { addr: 4000, ..base }));
+    cases.push(("absurd", feroce_testkit::ALL, Bind { addr: u64::MAX, len: u64::MAX, ..base }));
     let local = Bind { access: Access::LOCAL_WRITE, ..base };
-    cases.push(("not a right of a window", common::ALL, local));
-    cases.push(("empty", common::ALL, Bind { len: 0, access: read_only, ..base }));
+    cases.push(("not a right of a window", feroce_testkit::ALL, local));
+    cases.push(("empty", feroce_testkit::ALL, Bind { len: 0, access: read_only, ..base }));
     for (why, access, bind) in cases {
         let mut w = Windows::new();
         let host = &mut w.pair.b;
@@ -332,7 +330,7 @@ fn registrations_that_are_refused() {
     assert_eq!(absurd(0, 4096, 0, read), WcStatus::Success);
     assert_eq!(absurd(u64::MAX, 1, 0, read), WcStatus::MwBind);
     assert_eq!(absurd(0, u64::MAX, 0, read), WcStatus::MwBind);
-    assert_eq!(absurd(1, common::MEMORY as u64, 0, read), WcStatus::MwBind);
+    assert_eq!(absurd(1, feroce_testkit::MEMORY as u64, 0, read), WcStatus::MwBind);
     assert_eq!(absurd(0, 4096, u64::MAX, read), WcStatus::MwBind);
     assert_eq!(absurd(0, 4096, 0, Access::REMOTE_WRITE), WcStatus::MwBind);
     let mut w = Windows::new();

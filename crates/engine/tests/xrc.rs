@@ -1,17 +1,15 @@
 //! Extended reliable connections: one target, many shared receive queues.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{ALL, Pair, TestQp, wr};
 use feroce_engine::{
     AsyncEvent, CqId, CqPoller, CreateError, DestroyError, QpAttr, QpInitAttr, QpState, QpType,
     RecvWr, Remote, SendOp, SendWr, Sge, SgeList, SrqId, SrqInitAttr, SrqQueue, WcFlags, WcOpcode,
     WcStatus, XrcdId,
 };
 use feroce_mem::{Iova, PdId};
+use feroce_testkit::{ALL, Pair, TestQp, wr};
 use feroce_wire::{Imm, Lkey, Rkey, Srqn};
 
 /// A shared receive queue with a protection domain, memory and completions of its own.

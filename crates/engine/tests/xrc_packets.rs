@@ -1,14 +1,12 @@
 //! Packets of extended reliable connections (IBTA vol1 annex A14), by hand.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::script::{ACK, MTU, no_credits, reth, rnr, said, seen, with};
-use common::{Host, OUR_PSN, PEER_PSN, Scripted, header, wr};
 use feroce_engine::{
     Data, Dest, PostError, QpAttr, QpInitAttr, QpState, QpType, Remote, SendOp, SendWr, SrqId,
     SrqInitAttr, SrqQueue, WcOpcode, XrcdId,
 };
+use feroce_testkit::script::{ACK, MTU, no_credits, reth, rnr, said, seen, with};
+use feroce_testkit::{Host, OUR_PSN, PEER_PSN, Scripted, header, wr};
 use feroce_wire::{Imm, ImmDt, NakCode, Op, Reth, Rkey, Service, Srqn, Syndrome, XrcEth};
 
 const P: u32 = PEER_PSN;

@@ -1,14 +1,15 @@
 //! Flows: two queue pairs that talk to each other, and what each end is going to do.
 
 use feroce_engine::{
-    AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RecvQueue, SendQueue,
+    AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpType, RecvQueue,
+    SendQueue,
 };
+use feroce_testkit::Connection;
 use feroce_train::Instant;
 use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
 
 use crate::dice::Dice;
-use crate::node::{ALL, Node, SRQ_DOMAIN};
+use crate::node::{Node, SRQ_DOMAIN};
 use crate::oracle::{RecvLedger, SendLedger};
 use crate::plan::{Recv, Step};
 
@@ -174,39 +175,31 @@ pub(crate) fn bring_up(
         let end = &mut ends[side];
         let engine = &mut nodes[end.node].engine;
         let av = AddrVec { dgid, ..AddrVec::default() };
-        let mut modify = |attr: &QpAttr| {
-            engine.modify_qp(now, end.qpn, attr).expect("a legal transition");
+        let mut connection = Connection {
+            av,
+            rq_psn: psns[side ^ 1],
+            sq_psn: psns[side],
+            qkey: QKEY,
+            ..Connection::new(dgid, peer_qpn, spec.pmtu)
         };
         if spec.kind == Kind::Ud {
-            modify(&QpAttr::init_ud(QKEY));
-            modify(&QpAttr::to(QpState::Rtr));
-            modify(&QpAttr::rts_unreliable(psns[side]));
+            connection.bring_up(engine, now, end.qpn);
             let pd = nodes[end.node].domains[end.domain].pd;
             end.ah = nodes[end.node].engine.create_ah(pd, av).ok();
             continue;
         }
-        modify(&QpAttr::init(ALL));
-        let rtr = QpAttr::rtr_uc(av, peer_qpn, psns[side ^ 1], spec.pmtu);
-        let rts = QpAttr::rts_unreliable(psns[side]);
         // More than the peer needs, sometimes; never less.
-        let dest_rd = Some(peer_rd.max(1) + if dice.chance(0.3) { 3 } else { 0 });
-        let qp_type = spec.kind.qp_type(side);
-        if matches!(qp_type, QpType::Rc | QpType::XrcTgt) {
-            modify(&QpAttr { max_dest_rd_atomic: dest_rd, min_rnr_timer: Some(rnr), ..rtr });
-        } else {
-            modify(&rtr);
-        }
-        match qp_type {
-            QpType::Rc | QpType::XrcIni => modify(&QpAttr {
-                timeout: Some(timeout),
-                retry_cnt: Some(retry_cnt),
-                rnr_retry: Some(rnr_retry),
-                max_rd_atomic: Some(end.rd_atomic),
-                ..rts
-            }),
-            QpType::XrcTgt => modify(&QpAttr { timeout: Some(timeout), ..rts }),
-            _ => modify(&rts),
-        }
+        let dest_rd = peer_rd.max(1) + if dice.chance(0.3) { 3 } else { 0 };
+        connection.with = QpAttr {
+            max_dest_rd_atomic: Some(dest_rd),
+            min_rnr_timer: Some(rnr),
+            timeout: Some(timeout),
+            retry_cnt: Some(retry_cnt),
+            rnr_retry: Some(rnr_retry),
+            max_rd_atomic: Some(end.rd_atomic),
+            ..QpAttr::default()
+        };
+        connection.bring_up(engine, now, end.qpn);
     }
 }
 

@@ -1,27 +1,15 @@
 //! A node: an engine, its memory, and how it is driven.
 
-use std::sync::Arc;
-
-use feroce_engine::{
-    Config, CqId, CqPoller, Engine, Remote, Sge, SrqId, SrqInitAttr, SrqQueue, XrcdId,
-};
-use feroce_mem::{Access, Iova, PdId};
+use feroce_engine::{Config, CqId, CqPoller, Engine, SrqId, SrqInitAttr, SrqQueue, XrcdId};
+use feroce_mem::{Access, PdId};
+use feroce_testkit::{Mr, address, as_trains};
 use feroce_train::{Instant, LinkCaps, RxTrain};
-use feroce_wire::{Gid, Lkey, Rkey};
+use feroce_wire::Gid;
 
 use crate::dice::Dice;
 use crate::oracle::{Memory, RecvLedger};
 use crate::plan::Recv;
 use crate::wire::Batch;
-
-/// Everything a peer may do.
-pub(crate) const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
 
 /// Words that everybody may count up.
 pub(crate) const COUNTERS: usize = 2;
@@ -57,37 +45,6 @@ pub struct Style {
     pub sleeps: bool,
     /// Sends and receives complete on different queues.
     pub two_cqs: bool,
-}
-
-/// A registered part of a node's region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mr {
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-    pub(crate) iova: u64,
-    pub(crate) key: u32,
-    pub(crate) access: Access,
-}
-
-impl Mr {
-    /// An element for `len` bytes at offset `at` of the region.
-    pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge { addr: self.va(at), len: len as u32, lkey: Lkey(self.key) }
-    }
-
-    /// Offset `at` of the region, for a peer.
-    pub(crate) fn remote(&self, at: usize) -> Remote {
-        Remote { addr: self.va(at), rkey: Rkey(self.key) }
-    }
-
-    /// The offset in the region that an address means.
-    pub(crate) fn offset(&self, va: u64) -> usize {
-        self.at + va.wrapping_sub(self.iova) as usize
-    }
-
-    fn va(&self, at: usize) -> u64 {
-        self.iova.wrapping_add((at - self.at) as u64)
-    }
 }
 
 /// A protection domain with the registrations that every flow in it uses.
@@ -246,24 +203,9 @@ impl Node {
         self.engine.handle_rx(now, &RxTrain::single(batch.meta, &batch.packets[i]));
     }
 
-    /// Hands a batch to the engine as trains: runs of packets of equal length, of which the last
-    /// may be shorter.
+    /// Hands a batch to the engine as trains.
     pub(crate) fn receive_trains(&mut self, now: Instant, batch: &Batch) {
-        let mut i = 0;
-        while i < batch.packets.len() {
-            let stride = batch.packets[i].len();
-            let mut bytes = batch.packets[i].clone();
-            i += 1;
-            while let Some(next) = batch.packets.get(i).filter(|next| next.len() <= stride) {
-                bytes.extend_from_slice(next);
-                i += 1;
-                if next.len() < stride {
-                    break;
-                }
-            }
-            let train = RxTrain { meta: batch.meta, bytes: &bytes, stride, trailer: 0, lent: None };
-            self.engine.handle_rx(now, &train);
-        }
+        as_trains(batch.meta, &batch.packets, |train| self.engine.handle_rx(now, train));
     }
 }
 
@@ -273,7 +215,7 @@ fn gid_of(number: u8, ipv6: bool) -> Gid {
         (bytes[0], bytes[15]) = (0xfd, number + 1);
         Gid(bytes)
     } else {
-        Gid::from_ipv4([10, 0, 0, number + 1])
+        address(number + 1)
     }
 }
 
@@ -287,9 +229,6 @@ fn register(
     dice: &mut Dice,
 ) -> Mr {
     let iova = if dice.chance(0.3) { 0 } else { (dice.any() >> 2) & !7 };
-    let (iova_kind, iova) = if iova == 0 { (Iova::ZeroBased, 0) } else { (Iova::At(iova), iova) };
-    let key = engine
-        .reg_mr(pd, Arc::clone(&memory.region), at, len, iova_kind, access)
-        .expect("a registration inside the region");
-    Mr { at, len, iova, key: key.0, access }
+    let iova = (iova != 0).then_some(iova);
+    Mr::register(engine, pd, &memory.region, (at, len), iova, access)
 }

@@ -14,12 +14,13 @@ use feroce_engine::{
     Data, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
 };
 use feroce_mem::Access;
+use feroce_testkit::{ALL, Mr};
 use feroce_train::InlineBytes;
 use feroce_wire::Imm;
 
 use crate::dice::Dice;
 use crate::flow::{End, Kind, Mishap};
-use crate::node::{ALL, COUNTERS, Mr, Node, SRQ_DOMAIN};
+use crate::node::{COUNTERS, Node, SRQ_DOMAIN};
 use crate::windows::Windows;
 
 /// A send to be posted, and what it must lead to.

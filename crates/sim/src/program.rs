@@ -25,10 +25,11 @@ use feroce_engine::{Data, Remote, SendFlags, SendOp, Sge};
 use feroce_mem::Access;
 
 use crate::flow::End;
-use crate::node::{Mr, Node};
+use crate::node::Node;
 use crate::plan::Step;
 use crate::swarm::{Failure, Options, run};
 use crate::world::World;
+use feroce_testkit::Mr;
 
 /// The program of a seed, which has run here first.
 pub fn program(seed: u64) -> Result<String, Box<Failure>> {

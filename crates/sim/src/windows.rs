@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use feroce_engine::{Data, Remote, SendFlags, SendOp};
 use feroce_mem::{Bind, MwType};
+use feroce_testkit::ALL;
 use feroce_wire::{Lkey, Rkey};
 
-use crate::node::ALL;
 use crate::plan::{Area, Planner, Reach};
 
 /// A key that is bound and invalidated as the flow goes.

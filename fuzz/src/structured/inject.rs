@@ -1,6 +1,7 @@
 //! Packets that nobody sent, but somebody could have: right in most fields.
 
 use feroce_engine::QpType;
+use feroce_testkit::QKEY;
 use feroce_train::{RxMeta, RxTrain};
 use feroce_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Exts, Feth, Ieth, Imm, ImmDt, Msn, Op, Opcode,
@@ -8,7 +9,6 @@ use feroce_wire::{
 };
 
 use super::{KINDS, World, remote_addr};
-use crate::host::QKEY;
 use crate::input::Input;
 
 /// Payloads around every length that matters at an MTU of 256.
@@ -83,7 +83,7 @@ impl World {
         let Ok(len) = packet.emit(&mut bytes) else {
             return;
         };
-        let meta = RxMeta { src: from.host.gid, dst: to.host.gid, ..RxMeta::default() };
-        to.host.engine.handle_rx(self.now, &RxTrain::single(meta, &bytes[..len]));
+        let meta = RxMeta { src: from.host.base.gid, dst: to.host.base.gid, ..RxMeta::default() };
+        to.host.base.engine.handle_rx(self.now, &RxTrain::single(meta, &bytes[..len]));
     }
 }

@@ -14,12 +14,17 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("cm", &["wire", "train"]),
     ("link", &["wire", "mem", "ring", "train"]),
     ("local", &["wire", "mem", "ring", "train", "link"]),
-    ("sim", &["wire", "mem", "ring", "train", "engine", "cm"]),
+    ("testkit", &["wire", "mem", "train", "engine"]),
+    ("sim", &["wire", "mem", "ring", "train", "engine", "cm", "testkit"]),
     ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link", "local", "abi"]),
     ("rpc", &["feroce"]),
     ("cli", &["feroce"]),
     ("capi", &["feroce", "abi"]),
 ];
+
+/// The harness that tests of every crate may use, also of those below it: integration tests link
+/// the same build of their crate as the harness does.
+const HARNESS: &str = "testkit";
 
 /// Dependencies follow the graph; those of tests may leave it, but never upward.
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
@@ -34,7 +39,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
             let Some(used) = folder_of(dependency.package) else {
                 continue;
             };
-            let message = if dependency.dev && reaches(used, name) {
+            let message = if dependency.dev && used != HARNESS && reaches(used, name) {
                 format!("the tests of `{name}` must not use `{used}`, which stands above it")
             } else if !dependency.dev && !allowed.contains(&used) {
                 format!("`{name}` must not depend on `{used}`")
@@ -98,6 +103,8 @@ mod tests {
     fn tests_may_look_sideways_but_not_up() {
         assert_eq!(problems("engine", "[dev-dependencies]\nferoce-cm.workspace = true"), 0);
         assert_eq!(problems("engine", "[dev-dependencies]\nferoce-sim.workspace = true"), 1);
+        assert_eq!(problems("engine", "[dev-dependencies]\nferoce-testkit.workspace = true"), 0);
+        assert_eq!(problems("engine", "[dependencies]\nferoce-testkit.workspace = true"), 1);
         assert_eq!(problems("wire", "[dev-dependencies]\nferoce-engine.workspace = true"), 1);
         assert_eq!(problems("ring", "[dev-dependencies]\nferoce.workspace = true"), 1);
     }

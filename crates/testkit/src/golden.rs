@@ -9,9 +9,10 @@ use std::sync::Arc;
 use feroce_engine::{AddrVec, QpAttr, QpType};
 use feroce_mem::{Access, Iova};
 use feroce_train::{Ecn, Instant, RxMeta};
-use feroce_wire::{Bth, Frame, Gid, Lkey, Net, Pmtu, Psn, Qpn};
+use feroce_wire::{Frame, Gid, Lkey, Net, Pmtu, Psn, Qkey, Qpn};
 
-use super::{Host, Packet, TestQp, header};
+use crate::script::no_credits;
+use crate::{Connection, Host, Packet, START, TestQp, address, bring_up};
 
 /// Where the client's memory starts.
 pub const CLIENT: u64 = 0x1000_0000;
@@ -21,7 +22,9 @@ pub const SERVER: u64 = 0x2000_0000;
 pub const LEN: usize = 131_072;
 
 /// A captured packet.
+#[derive(Clone, Debug)]
 pub struct Captured {
+    /// The packet.
     pub packet: Packet,
     /// Sent by the side that sent the first packet.
     pub from_client: bool,
@@ -62,34 +65,31 @@ pub fn capture(name: &str) -> Vec<Captured> {
     packets
 }
 
-impl Packet {
-    /// The same packet with its base transport header changed.
-    pub fn with_bth(&self, change: impl FnOnce(&mut Bth)) -> Self {
-        let mut packet = self.clone();
-        let mut bth = self.bth();
-        change(&mut bth);
-        packet.bytes[..Bth::LEN].copy_from_slice(&header(|out| bth.emit(out)));
-        packet
-    }
-}
-
 /// One side of a captured connection, played by our engine.
+#[derive(Debug)]
 pub struct Side {
+    /// The time.
     pub now: Instant,
+    /// Its host.
     pub host: Host,
+    /// Its queue pair.
     pub qp: TestQp,
     /// Key of the memory at its captured addresses.
     pub key: Lkey,
+    /// Where its memory starts.
     pub base: u64,
 }
 
 /// How a side is set up; see the captures for what the programs did.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setup {
+    /// Type of the queue pair.
     pub qp_type: QpType,
+    /// Path MTU.
     pub mtu: Pmtu,
     /// First PSN of the client; that of the server is 0x1000 later.
     pub psn: u32,
+    /// Attributes that replace the defaults.
     pub attr: QpAttr,
 }
 
@@ -131,9 +131,9 @@ impl Side {
         byte: impl Fn(usize) -> usize,
     ) -> Self {
         let number = if base == CLIENT { 1 } else { 2 };
-        let config = feroce_engine::Config { tail_probe: false, ..super::script::no_credits() };
+        let config = feroce_engine::Config { tail_probe: false, ..no_credits() };
         let mut host = Host::with_config(number, config);
-        let now = Instant::from_nanos(1_000_000);
+        let now = START;
         let bytes: Vec<u8> = (0..LEN).map(|i| byte(i) as u8).collect();
         host.region.write_at(0, &bytes).unwrap();
         let region = Arc::clone(&host.region);
@@ -145,22 +145,22 @@ impl Side {
         let init = host.init_attr(setup.qp_type);
         let mut qp = host.create_qp(init);
         qp.first_psn = sq_psn;
-        let dgid = Gid::from_ipv4([10, 0, 0, 3 - number]);
+        let dgid = address(3 - number);
         if setup.qp_type == QpType::Ud {
-            host.modify(now, qp.qpn, &QpAttr::init_ud(feroce_wire::Qkey(0x1122_3344)));
-            host.modify(now, qp.qpn, &QpAttr::to(feroce_engine::QpState::Rtr));
-            host.modify(now, qp.qpn, &QpAttr::rts_unreliable(sq_psn));
+            let qkey = Qkey(0x1122_3344);
+            let connection = Connection { qkey, sq_psn, ..Connection::new(dgid, peer, setup.mtu) };
+            host.connect(now, qp.qpn, &connection);
         } else {
             let to = (dgid, peer, rq_psn);
-            super::bring_up(&mut host, now, &qp, to, setup.mtu, &setup.attr);
+            bring_up(&mut host, now, &qp, to, setup.mtu, &setup.attr);
         }
         Self { now, host, qp, key, base }
     }
 
-    /// The way to the other side.
+    /// The path to the other side.
     pub fn av(&self) -> AddrVec {
         let other = if self.base == CLIENT { 2 } else { 1 };
-        AddrVec { dgid: Gid::from_ipv4([10, 0, 0, other]), ..AddrVec::default() }
+        AddrVec { dgid: address(other), ..AddrVec::default() }
     }
 
     /// Posts receives as the programs do.
