@@ -15,36 +15,22 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod cc;
-mod config;
-mod counters;
-mod cq;
 mod engine;
-mod error;
-mod event;
-mod grh;
 mod hca;
-mod id;
-mod mcast;
-mod peer;
-mod qp;
-mod queue;
-mod srq;
-mod timer;
-mod wr;
+mod ib;
 
-pub use cc::DcqcnConfig;
-pub use config::{Config, Limits, WindowConfig};
-pub use counters::{Counters, Drop, DropCounters};
-pub use cq::{CqPoller, Cqe, Notify, WcFlags, WcOpcode, WcStatus};
 pub use engine::{CreatedQp, Engine, ResizeError};
-pub use error::{CreateError, DestroyError, ModifyQpError};
-pub use event::{AsyncEvent, Event};
-pub use id::{AhId, CqId, SrqId, XrcdId};
-pub use qp::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr, QpState, QpType};
-pub use queue::{PostError, QpCap, RecvQueue, SendQueue, SrqQueue};
-pub use srq::{SrqAttr, SrqInitAttr};
-pub use wr::{
+pub use hca::attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
+pub use hca::config::{Config, DcqcnConfig, Limits, WindowConfig};
+pub use hca::counters::{Counters, Drop, DropCounters};
+pub use hca::cq::{CqPoller, Cqe, Notify, WcFlags, WcOpcode, WcStatus};
+pub use hca::error::{CreateError, DestroyError, ModifyQpError};
+pub use hca::event::{AsyncEvent, Event};
+pub use hca::id::{AhId, CqId, SrqId, XrcdId};
+pub use hca::queue::{PostError, QpCap, RecvQueue, SendQueue, SrqQueue};
+pub use hca::srq::{SrqAttr, SrqInitAttr};
+pub use hca::state::{QpState, QpType};
+pub use hca::wr::{
     Data, Dest, FlushKind, MAX_MESSAGE, MAX_SGE, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
     SgeList,
 };

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_world_stays_outside() {
-        let path = "crates/engine/src/timer.rs";
+        let path = "crates/engine/src/hca/timer.rs";
         let bad = [
             "let now = Instant::now();",
             "use std::env;",

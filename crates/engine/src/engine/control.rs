@@ -9,15 +9,17 @@ use feroce_train::Instant;
 use feroce_wire::{Gid, Lkey, Pkey, Pmtu, Qpn, Rkey};
 
 use super::Engine;
-use crate::cq::{Cq, CqPoller};
-use crate::error::{CreateError, DestroyError, ModifyQpError};
-use crate::event::AsyncEvent;
-use crate::hca::Ah;
-use crate::qp::{AddrVec, Qp, QpAttr, QpInitAttr, QpType, RecvSource};
-use crate::queue::{QpShared, RecvQueue, SendQueue, SrqQueue};
-use crate::srq::{Srq, SrqAttr, SrqInitAttr};
-use crate::wr::MAX_SGE;
-use crate::{AhId, CqId, SrqId, XrcdId};
+use crate::hca::attr::{AddrVec, QpAttr, QpInitAttr};
+use crate::hca::cq::{Cq, CqPoller};
+use crate::hca::error::{CreateError, DestroyError, ModifyQpError};
+use crate::hca::event::AsyncEvent;
+use crate::hca::id::{AhId, CqId, SrqId, XrcdId};
+use crate::hca::queue::{QpShared, RecvQueue, SendQueue, SrqQueue};
+use crate::hca::shared::Ah;
+use crate::hca::srq::{Srq, SrqAttr, SrqInitAttr};
+use crate::hca::state::QpType;
+use crate::hca::wr::MAX_SGE;
+use crate::ib::qp::{Qp, RecvSource};
 
 /// A queue pair that was just created, with the consumer's ends of its queues.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use feroce_ring::{DoorbellOwner, DoorbellSet};
 use feroce_train::{Instant, Path};
 use feroce_wire::{Gid, Qpn};
 
-use crate::config::Config;
-use crate::counters::{Counters, DropCounters};
-use crate::event::Event;
-use crate::hca::Core;
+use crate::hca::config::Config;
+use crate::hca::counters::{Counters, DropCounters};
+use crate::hca::event::Event;
+use crate::hca::shared::Core;
 
 pub use control::{CreatedQp, ResizeError};
 use table::QpTable;

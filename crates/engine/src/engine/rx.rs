@@ -6,9 +6,10 @@ use feroce_train::{Instant, Lent, Packets, RxMeta, RxTrain};
 use feroce_wire::{Bth, BthView, Deth, Op, Qpn, Service};
 
 use super::Engine;
-use crate::counters::Drop;
-use crate::grh::header_area;
-use crate::qp::{QpType, Rest};
+use crate::hca::counters::Drop;
+use crate::hca::state::QpType;
+use crate::ib::grh::header_area;
+use crate::ib::rx_payload::Rest;
 
 /// How much of two packets must be equal for what comes before any queue pair is asked to be equal
 /// for both: opcode, flags, partition, congestion and destination.

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use feroce_wire::Qpn;
 
-use crate::hca::Core;
-use crate::qp::Qp;
+use crate::hca::shared::Core;
+use crate::ib::qp::Qp;
 
 /// A freed number is not given out again before this many others were freed, so that packets of
 /// the old queue pair do not reach a new one.

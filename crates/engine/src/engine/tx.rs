@@ -7,8 +7,8 @@ use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
-use crate::qp::refuse;
-use crate::wr::SendWr;
+use crate::hca::wr::SendWr;
+use crate::ib::fast_path::refuse;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
 const LOOPBACK_BURST: u32 = 64;

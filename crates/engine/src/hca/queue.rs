@@ -1,0 +1,395 @@
+//! The consumer's ends of send, receive and shared receive queues.
+//!
+//! Posting does not need the engine: a work request goes into a ring, and a doorbell tells the
+//! engine which queue pair has work. What can be refused without the engine is refused here.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+
+use feroce_ring::{Doorbell, Producer};
+
+use crate::hca::state::{QpState, QpType};
+use crate::hca::wr::{Data, Dest, RecvWr, SendOp, SendWr};
+
+/// Why a work request was not accepted.
+///
+/// ```
+/// # use feroce_engine::PostError;
+/// fn is_temporary(error: PostError) -> bool {
+///     error == PostError::QueueFull
+/// }
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PostError {
+    /// The queue holds as many requests as it was created for.
+    QueueFull,
+    /// More scatter/gather elements than the queue was created for.
+    TooManySges,
+    /// More inline data than the queue pair was created for.
+    InlineTooLong,
+    /// Inline data on an operation that brings data back, or on a local one.
+    InlineNotAllowed,
+    /// The service of the queue pair does not have this operation.
+    OpNotSupported,
+    /// The destination does not fit the service: a datagram needs one, a connection has one.
+    BadDestination,
+    /// The queue pair cannot take requests in its state.
+    BadState(QpState),
+    /// Atomic operations work on exactly eight bytes.
+    BadAtomicLength,
+    /// A device that is not this engine refused, and said only a number.
+    Refused {
+        /// The number of the error.
+        errno: i32,
+    },
+}
+
+impl core::fmt::Display for PostError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::QueueFull => f.write_str("queue full: poll completions before posting more"),
+            Self::TooManySges => f.write_str(
+                "more SGEs than the queue was created for: raise `max_send_sge` or \
+                             `max_recv_sge`",
+            ),
+            Self::InlineTooLong => f.write_str(
+                "more inline data than the queue was created for: raise `max_inline`, \
+                             or use registered memory",
+            ),
+            Self::InlineNotAllowed => {
+                f.write_str("this operation cannot take inline data: use registered memory")
+            }
+            Self::OpNotSupported => f.write_str("this type of queue pair lacks the operation"),
+            Self::BadDestination => f.write_str(
+                "the destination does not fit: datagrams name an address handle, XRC a shared \
+                 receive queue, connections nothing",
+            ),
+            Self::BadState(s) => {
+                write!(f, "nothing can be posted in {s:?}: move the queue pair on first")
+            }
+            Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
+            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for PostError {}
+
+/// Sizes of the queues of a queue pair.
+///
+/// ```
+/// # use feroce_engine::QpCap;
+/// let cap = QpCap { max_inline: 256, ..QpCap::new(128, 512) };
+/// assert_eq!(cap.max_send_sge, 4);
+/// ```
+#[doc(alias = "ibv_qp_cap")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QpCap {
+    /// Send work requests that may be outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests that may be outstanding.
+    pub max_recv_wr: u32,
+    /// Elements in a send work request.
+    pub max_send_sge: u32,
+    /// Elements in a receive work request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data in a send work request.
+    pub max_inline: u32,
+}
+
+impl QpCap {
+    /// Queues of these depths, four elements per request and 64 bytes of inline data.
+    pub const fn new(max_send_wr: u32, max_recv_wr: u32) -> Self {
+        Self { max_send_wr, max_recv_wr, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 }
+    }
+}
+
+/// What both ends of a queue pair see.
+#[derive(Debug)]
+pub(crate) struct QpShared {
+    state: AtomicU8,
+    /// The peer was asked for an answer that has not come.
+    awaits_answer: AtomicBool,
+    /// The consumer posts one request after the other.
+    is_streaming: AtomicBool,
+    /// The last request that could be executed at once was.
+    may_pass: AtomicBool,
+    bell: Arc<Doorbell>,
+}
+
+impl QpShared {
+    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+        let no = || AtomicBool::new(false);
+        let state = AtomicU8::new(QpState::Reset as u8);
+        Self { state, awaits_answer: no(), is_streaming: no(), may_pass: no(), bell }
+    }
+
+    #[inline]
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.is_streaming.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_awaits_answer(&self, awaits: bool) {
+        self.awaits_answer.store(awaits, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set_may_pass(&self, may: bool) {
+        self.may_pass.store(may, Ordering::Relaxed);
+    }
+
+    /// Has the engine look at the queue pair again, when others have had their turn.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    pub(crate) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+        // Pairs with the fence in `RecvQueue::publish`: either the consumer sees the new state,
+        // or the engine sees what was posted before.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_u8(self.state.load(Ordering::Acquire))
+    }
+}
+
+/// Posts send work requests to one queue pair.
+#[derive(Debug)]
+pub struct SendQueue {
+    ring: Producer<SendWr>,
+    shared: Arc<QpShared>,
+    qp_type: QpType,
+    max_sge: u32,
+    max_inline: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(
+        ring: Producer<SendWr>,
+        shared: Arc<QpShared>,
+        qp_type: QpType,
+        cap: &QpCap,
+    ) -> Self {
+        let (max_sge, max_inline) = (cap.max_send_sge, cap.max_inline);
+        Self { ring, shared, qp_type, max_sge, max_inline }
+    }
+
+    /// Posts one request and rings the doorbell.
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.stage(wr)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Puts one request into the queue; nothing happens until [`SendQueue::ring`].
+    #[inline]
+    pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.check(&wr)?;
+        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        Ok(())
+    }
+
+    /// Whether a request, one that [could be posted](SendQueue::check), might be executed at once
+    /// by [`Engine::pass`](crate::Engine::pass), if it were not posted.
+    #[inline]
+    pub fn may_pass(&self) -> bool {
+        self.shared.may_pass.load(Ordering::Relaxed) && self.ring.is_empty()
+    }
+
+    /// Shows everything staged to the engine, but rings no bell: whoever does so drives the engine,
+    /// by [`Engine::express`](crate::Engine::express), or rings it afterwards.
+    #[inline]
+    pub fn show(&mut self) {
+        self.ring.publish();
+    }
+
+    /// Hands everything staged to the engine. True: the engine has to be driven for it.
+    #[inline]
+    pub fn ring(&mut self) -> bool {
+        self.ring.publish();
+        self.shared.bell.ring()
+    }
+
+    /// Forgets everything staged and not yet handed over.
+    #[doc(alias = "ibv_wr_abort")]
+    pub fn abort(&mut self) {
+        self.ring.unstage_all();
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+
+    /// Requests that were staged and not yet handed over.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.ring.staged()
+    }
+
+    /// Requests that are not complete, those staged included.
+    #[inline]
+    pub fn outstanding(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Says whether the consumer posts one request after the other, without waiting in between.
+    /// Then requests ask for answers, so that there is always one to come.
+    #[inline]
+    pub fn set_streaming(&self, is_streaming: bool) {
+        self.shared.is_streaming.store(is_streaming, Ordering::Relaxed);
+    }
+
+    /// Whether the peer was asked for an answer that has not come: the engine will be driven when
+    /// it does.
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.shared.awaits_answer.load(Ordering::Relaxed)
+    }
+
+    /// State of the queue pair as the engine last published it.
+    pub fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// Whether a request could be posted, if there were room for it.
+    #[inline]
+    pub fn check(&self, wr: &SendWr) -> Result<(), PostError> {
+        let state = self.shared.state();
+        if !state.takes_sends() {
+            return refused(PostError::BadState(state));
+        }
+        if !self.qp_type.supports(&wr.op) {
+            return refused(PostError::OpNotSupported);
+        }
+        let dest_fits = match self.qp_type {
+            QpType::Ud => matches!(wr.dest, Dest::Ud { .. }),
+            QpType::XrcIni => matches!(wr.dest, Dest::Xrc(_)) || wr.op.is_local(),
+            _ => wr.dest == Dest::Connected,
+        };
+        if !dest_fits {
+            return refused(PostError::BadDestination);
+        }
+        match &wr.data {
+            Data::Inline(bytes) => {
+                if wr.op.is_fetch() || wr.op.is_local() {
+                    return refused(PostError::InlineNotAllowed);
+                }
+                // The word of an atomic write travels with the request, whatever else may.
+                let is_word = matches!(wr.op, SendOp::AtomicWrite(_));
+                if !is_word && bytes.len() > self.max_inline as usize {
+                    return refused(PostError::InlineTooLong);
+                }
+            }
+            Data::Sges(sges) => {
+                if sges.as_slice().len() > self.max_sge as usize {
+                    return refused(PostError::TooManySges);
+                }
+            }
+        }
+        let is_word = matches!(
+            wr.op,
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_)
+        );
+        if is_word && !is_word_long(&wr.data) {
+            return refused(PostError::BadAtomicLength);
+        }
+        Ok(())
+    }
+}
+
+/// Whether data is as long as the word of an atomic operation. By itself: the length of anything
+/// else is no matter.
+#[inline(never)]
+fn is_word_long(data: &Data) -> bool {
+    data.len() == 8
+}
+
+/// Says why a request was not accepted. Being cold, it tells the compiler what mostly is not so.
+#[cold]
+#[inline(never)]
+fn refused(error: PostError) -> Result<(), PostError> {
+    Err(error)
+}
+
+/// Posts receive work requests to one queue pair.
+#[derive(Debug)]
+pub struct RecvQueue {
+    ring: Producer<RecvWr>,
+    shared: Arc<QpShared>,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(ring: Producer<RecvWr>, shared: Arc<QpShared>, max_sge: u32) -> Self {
+        Self { ring, shared, max_sge }
+    }
+
+    /// Posts one request. True: the engine has to be driven for it.
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post(&mut self, wr: RecvWr) -> Result<bool, PostError> {
+        self.stage(wr)?;
+        Ok(self.publish())
+    }
+
+    /// Puts one request into the queue; it counts from [`RecvQueue::publish`] on.
+    #[inline]
+    pub fn stage(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if self.shared.state() == QpState::Reset {
+            return Err(PostError::BadState(QpState::Reset));
+        }
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        Ok(())
+    }
+
+    /// Makes everything staged available. True: the engine has to be driven, because the queue
+    /// pair is in error and what was posted must be flushed.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.ring.publish();
+        fence(Ordering::SeqCst);
+        self.shared.state() == QpState::Err && self.shared.bell.ring()
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+}
+
+/// Posts receive work requests to a shared receive queue.
+#[derive(Debug)]
+pub struct SrqQueue {
+    pub(crate) ring: Producer<RecvWr>,
+    max_sge: u32,
+}
+
+impl SrqQueue {
+    pub(crate) fn new(ring: Producer<RecvWr>, max_sge: u32) -> Self {
+        Self { ring, max_sge }
+    }
+
+    /// Posts one request.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        self.ring.push(wr).map_err(|_| PostError::QueueFull)
+    }
+
+    /// Requests that can still be posted.
+    pub fn free(&mut self) -> usize {
+        self.ring.free()
+    }
+}

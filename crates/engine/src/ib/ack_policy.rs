@@ -1,0 +1,180 @@
+//! When the requester asks for an acknowledgement, and what it does if none comes in time
+//! (IBTA vol1 9.7.3, 9.7.6.1.3).
+//!
+//! An acknowledgement costs both ends about as much as a short message. Whoever wants a completion
+//! must have one; what nobody waits for is acknowledged together with something later that asks,
+//! or, should nothing come, when a probe asks for it.
+
+use feroce_train::Instant;
+use feroce_wire::Psn;
+
+use super::qp::Qp;
+use super::requester::Requester;
+use crate::hca::attr::LossPolicy;
+use crate::hca::shared::Core;
+use crate::hca::wr::SendFlags;
+
+/// Most messages in a row that do not ask; never more than half of the queue.
+const UNASKED_MOST: usize = 64;
+
+/// From so few receives of the peer on, every message asks: the answer brings news of more.
+const FEW_CREDITS: i32 = 8;
+
+/// How much sooner, at the soonest, an answer is overdue while packets are being lost.
+const LOSSY_HURRY: u64 = 8;
+
+/// What acknowledgements were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// Bytes sent since the last.
+    pub(super) unasked: u64,
+    /// Messages started since the last one that asks.
+    messages: usize,
+    /// One was asked for up to here.
+    until: Psn,
+}
+
+impl Asking {
+    /// Nothing was sent before `psn`.
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { until: psn, ..Self::default() }
+    }
+
+    /// What was sent from `psn` on will be sent again, and may ask elsewhere then.
+    pub(super) fn go_back(&mut self, psn: Psn) {
+        if self.until.is_after(psn) {
+            self.until = psn;
+        }
+    }
+
+    /// Counts a message that is started, and whether it asks at its end.
+    #[inline]
+    pub(super) fn count_message(&mut self, asks: bool) {
+        self.messages = if asks { 0 } else { self.messages + 1 };
+    }
+}
+
+impl Requester {
+    /// Whether something is asked for and not answered.
+    #[inline]
+    pub(super) fn is_asked(&self) -> bool {
+        self.asking.until.is_after(self.window.una)
+    }
+}
+
+impl Qp {
+    /// Counts what is sent: up to `end`, and whether that asks for an acknowledgement.
+    #[inline]
+    pub(super) fn count_asked(&mut self, asks: bool, cost: u64, end: Psn) {
+        if !asks {
+            self.req.asking.unasked += cost;
+            return;
+        }
+        if !self.req.is_asked() {
+            // What watches for an answer has had nothing to watch for before this.
+            self.req.probe_deadline = None;
+            self.shared.set_awaits_answer(true);
+        }
+        self.req.asking.unasked = 0;
+        if end.is_after(self.req.asking.until) {
+            self.req.asking.until = end;
+        }
+    }
+
+    /// Whether a message that would be started now should ask at its end. `takes_receive`: the peer
+    /// needs a receive for it.
+    #[inline]
+    pub(super) fn wants_answer(&self, takes_receive: bool, flags: SendFlags) -> bool {
+        flags.contains(SendFlags::SIGNALED)
+            || self.shared.is_streaming()
+            || self.req.asking.messages >= self.unasked_most
+            || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
+    }
+
+    /// Most messages in a row that need not ask, with the attributes as they are.
+    pub(super) fn most_unasked(&self, core: &Core) -> usize {
+        match self.init.sq_sig_all || !self.may_ask_later(core) {
+            true => 0,
+            false => (self.sq.capacity() / 2).min(UNASKED_MOST),
+        }
+    }
+
+    /// Whether a probe would ask, and long before the transport timer runs out.
+    fn may_ask_later(&self, core: &Core) -> bool {
+        let is_long = |timeout| timeout / 4 > core.config.min_probe_ns;
+        self.probes(core) && self.ack_timeout_ns().is_none_or(is_long)
+    }
+
+    /// Whether probes are sent at all.
+    fn probes(&self, core: &Core) -> bool {
+        core.config.tail_probe && self.init.loss != LossPolicy::Fatal
+    }
+
+    /// Asks now if the next request, or whoever drains the queue, waits for answers that nobody
+    /// asked for.
+    #[inline]
+    pub(super) fn ask_if_waiting(&mut self, now: Instant) {
+        let window = &self.req.window;
+        let waits = self.sq.len() > window.flights.len() || self.req.draining;
+        if waits && window.has_unacked() && !self.req.is_asked() {
+            self.req.probe_deadline = Some(now);
+        }
+    }
+
+    /// Starts the timers that watch for an answer, if they do not run already.
+    #[inline]
+    pub(super) fn after_send(&mut self, core: &mut Core, now: Instant) {
+        if self.req.ack_deadline.is_none() {
+            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+        }
+        if self.req.probe_deadline.is_none() {
+            self.arm_probe(core, now);
+        }
+    }
+
+    /// Transport timer (IBTA vol1 9.7.6.1.3); `None`: for ever.
+    pub(super) fn ack_timeout_ns(&self) -> Option<u64> {
+        match self.attr.timeout.unwrap_or(0) {
+            0 => None,
+            t => Some(4096 << t.min(31)),
+        }
+    }
+
+    /// Sets the time at which an answer is overdue by the measured round trip time, or at which
+    /// one is asked for.
+    pub(super) fn arm_probe(&mut self, core: &mut Core, now: Instant) {
+        self.req.probe_deadline = None;
+        if !self.probes(core) {
+            return;
+        }
+        let Some(peer) = self.peer else { return };
+        let (peer, is_asked) = (core.peers.get(peer), self.req.is_asked());
+        let overdue = match peer.overdue_ns() {
+            Some(ns) => ns,
+            None if is_asked => return,
+            None => 0,
+        };
+        // A peer may be asleep for long; where packets are being lost, that is not to be expected.
+        let hurry = if is_asked && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
+        let wait = overdue.max(core.config.min_probe_ns / hurry) << self.req.probes.min(10);
+        if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
+            self.req.probe_deadline = Some(now.plus_nanos(wait));
+        }
+    }
+
+    /// The time for a probe has come: sends the oldest packet again, which asks for an answer.
+    pub(super) fn probe(&mut self, core: &mut Core, now: Instant) {
+        if self.req.is_asked() {
+            core.counters.tail_probes += 1;
+            self.congested(core, now);
+        } else {
+            core.counters.late_questions += 1;
+        }
+        // Answers to what was asked before may still be on their way, from a peer that is only
+        // slow: they are not about the probe, and must not cost a retry each.
+        self.req.probes += 1;
+        self.req.unanswered = true;
+        self.go_back(core, self.req.window.una);
+        self.req.probe_deadline = None;
+    }
+}

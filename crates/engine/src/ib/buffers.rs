@@ -1,0 +1,244 @@
+//! Where work requests meet memory: gathering and scattering.
+
+use alloc::vec::Vec;
+
+use feroce_mem::{FetchError, Grant, Landing, Loan, MrTable, PdId, Read, Source, Write};
+use feroce_train::Payload;
+
+use super::rx_payload::Body;
+use crate::hca::cq::WcStatus;
+use crate::hca::wr::{Data, Sge};
+
+/// The payload at `offset..offset + len` of the data of a work request.
+#[inline]
+pub(super) fn gather(
+    mrs: &MrTable,
+    pd: PdId,
+    data: &Data,
+    offset: u64,
+    len: usize,
+) -> Result<Payload, WcStatus> {
+    let sges = match data {
+        Data::Inline(bytes) => {
+            let offset = usize::try_from(offset).map_err(|_| WcStatus::LocalLength)?;
+            return Ok(Payload::Inline { data: bytes.clone(), offset });
+        }
+        Data::Sges(sges) => sges.as_slice(),
+    };
+    let grant = |addr: u64, len: u32, sge: &Sge| -> Result<Grant<Read>, WcStatus> {
+        mrs.grant_local::<Read>(pd, sge.lkey, addr, len).map_err(|_| WcStatus::LocalProtection)
+    };
+    if let [sge] = sges {
+        let addr = sge.addr.checked_add(offset).ok_or(WcStatus::LocalProtection)?;
+        return Ok(Payload::One(grant(addr, len as u32, sge)?));
+    }
+    let mut grants = Vec::with_capacity(sges.len());
+    for piece in Pieces::new(sges, offset, len) {
+        grants.push(grant(piece.addr.ok_or(WcStatus::LocalProtection)?, piece.len, piece.sge)?);
+    }
+    Ok(Payload::Gather(grants))
+}
+
+/// Copies the data of a work request, which has as many bytes as `out`.
+#[inline]
+pub(super) fn gather_into(
+    mrs: &MrTable,
+    pd: PdId,
+    data: &Data,
+    out: &mut [u8],
+) -> Result<(), WcStatus> {
+    let sges = match data {
+        Data::Inline(bytes) => {
+            out.copy_from_slice(bytes.as_slice());
+            return Ok(());
+        }
+        Data::Sges(sges) => sges.as_slice(),
+    };
+    let copy = |lkey, addr, out: &mut [u8]| {
+        let loan = mrs.lend_local::<Read>(pd, lkey, addr, out.len() as u32);
+        let copied = loan.is_ok_and(|loan| loan.copy_out(out).is_ok());
+        copied.then_some(()).ok_or(WcStatus::LocalProtection)
+    };
+    // Most short messages are in one piece.
+    if let [sge] = sges {
+        return copy(sge.lkey, sge.addr, out);
+    }
+    let mut rest = out;
+    for piece in Pieces::new(sges, 0, rest.len()) {
+        let (now, later) = rest.split_at_mut(piece.len as usize);
+        copy(piece.sge.lkey, piece.addr.ok_or(WcStatus::LocalProtection)?, now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The data of a work request, to be copied in one go.
+#[derive(Debug)]
+pub(super) struct Outgoing<'a> {
+    pub(super) mrs: &'a MrTable,
+    pub(super) pd: PdId,
+    pub(super) data: &'a Data,
+}
+
+impl Source for Outgoing<'_> {
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
+        let sges = match self.data {
+            Data::Inline(bytes) => {
+                let bytes = bytes.as_slice().get(offset..).unwrap_or_default();
+                landing.put(bytes);
+                return bytes.len() >= landing.len();
+            }
+            Data::Sges(sges) => sges.as_slice(),
+        };
+        let lend = |piece: &Piece<'_>| {
+            let addr = piece.addr?;
+            self.mrs.lend_local::<Read>(self.pd, piece.sge.lkey, addr, piece.len).ok()
+        };
+        let len = landing.len();
+        let pieces = || Pieces::new(sges, offset as u64, len);
+        if let [_] = sges {
+            let loan = pieces().next().as_ref().and_then(lend);
+            return loan.is_some_and(|loan| loan.land(landing).is_ok());
+        }
+        // All rights are checked before the first byte is copied.
+        pieces().all(|piece| lend(&piece).is_some())
+            && pieces().all(|piece| lend(&piece).is_some_and(|loan| loan.land(landing).is_ok()))
+    }
+}
+
+/// Why received bytes could not be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ScatterError {
+    /// The buffers are too short.
+    TooLong,
+    /// A key, range or right is wrong.
+    Protection,
+    /// The bytes are not to be had from where they are.
+    Gone,
+}
+
+impl From<FetchError> for ScatterError {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::Gone => Self::Gone,
+            _ => Self::Protection,
+        }
+    }
+}
+
+/// Writes `data` to the buffers of a work request, from `offset` of the message on. All rights
+/// are checked before the first byte is written.
+#[inline]
+pub(super) fn scatter(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    data: Body<'_>,
+) -> Result<(), ScatterError> {
+    if data.len() == 0 {
+        return Ok(());
+    }
+    // Most short messages go to one piece.
+    if offset == 0
+        && let Some(loan) = lend_whole(mrs, pd, sges, data.len())
+    {
+        return Ok(data.place(&loan)?);
+    }
+    scatter_pieces(mrs, pd, sges, offset, data)
+}
+
+/// The right to write a whole message to the buffers of a work request, if they are one piece and
+/// it may be had.
+#[inline]
+pub(super) fn lend_whole<'a>(
+    mrs: &'a MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    len: usize,
+) -> Option<Loan<'a, Write>> {
+    match sges {
+        [sge] if len <= sge.len as usize => mrs.lend_local(pd, sge.lkey, sge.addr, len as u32).ok(),
+        _ => None,
+    }
+}
+
+/// As [`scatter`], where a message is in several pieces, or the buffers are. By itself, so that
+/// what is short stays together.
+#[inline(never)]
+fn scatter_pieces(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    data: Body<'_>,
+) -> Result<(), ScatterError> {
+    let lend = |piece: &Piece<'_>| {
+        let addr = piece.addr.ok_or(ScatterError::Protection)?;
+        let loan = mrs.lend_local::<Write>(pd, piece.sge.lkey, addr, piece.len);
+        loan.map_err(|_| ScatterError::Protection)
+    };
+    let pieces = || Pieces::new(sges, offset, data.len());
+    let first = pieces().next().ok_or(ScatterError::TooLong)?;
+    if first.len as usize == data.len() {
+        return Ok(data.place(&lend(&first)?)?);
+    }
+    let mut room = 0;
+    for piece in pieces() {
+        lend(&piece)?;
+        room += piece.len as usize;
+    }
+    if room < data.len() {
+        return Err(ScatterError::TooLong);
+    }
+    let mut done = 0;
+    for piece in pieces() {
+        data.copy(done, piece.len as usize, &lend(&piece)?)?;
+        done += piece.len as usize;
+    }
+    Ok(())
+}
+
+/// A part of one scatter/gather element.
+struct Piece<'a> {
+    sge: &'a Sge,
+    /// Where it starts; `None` if that is beyond the end of the address space.
+    addr: Option<u64>,
+    len: u32,
+}
+
+/// The parts of a list of elements that hold `len` bytes from `offset` on.
+struct Pieces<'a> {
+    sges: core::slice::Iter<'a, Sge>,
+    offset: u64,
+    left: usize,
+}
+
+impl<'a> Pieces<'a> {
+    #[inline]
+    fn new(sges: &'a [Sge], offset: u64, len: usize) -> Self {
+        Self { sges: sges.iter(), offset, left: len }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece<'a>> {
+        while self.left > 0 {
+            let sge = self.sges.next()?;
+            let available = u64::from(sge.len).saturating_sub(self.offset);
+            if available == 0 {
+                self.offset -= u64::from(sge.len);
+                continue;
+            }
+            let len = available.min(self.left as u64) as u32;
+            let addr = sge.addr.checked_add(self.offset);
+            self.offset = 0;
+            self.left -= len as usize;
+            return Some(Piece { sge, addr, len });
+        }
+        None
+    }
+}

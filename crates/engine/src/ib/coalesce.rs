@@ -1,0 +1,135 @@
+//! Runs of short messages.
+//!
+//! A train of one short packet costs as much to make, to hand on and to send as a long one. Where
+//! more of the same kind wait in the send queue, they are written out behind it here, so that all
+//! of them are one train: one walk through the engine, one call of the link.
+
+use alloc::vec;
+
+use feroce_train::{Instant, LinkCaps, Payload, Train};
+use feroce_wire::{Bth, Opcode};
+
+use super::buffers::gather_into;
+use super::qp::Qp;
+use super::requester::Start;
+use super::train_layout::Only;
+use super::window::Kind;
+use crate::hca::shared::Core;
+use crate::hca::state::QpState;
+use crate::hca::wr::{SendFlags, SendWr};
+use crate::ib::destination::PACKET_COST;
+
+/// Longest packet in a run. Copying more than that costs more than a train does.
+const SHORT: usize = 256;
+
+/// Most packets in a run, whatever the link takes: others want a turn.
+const MOST: u32 = 64;
+
+impl Qp {
+    /// Adds the messages that come next to a train that is one short message, as long as their
+    /// packets are as long as its own and they need not wait.
+    #[inline]
+    pub(super) fn extend_run(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        let window = &self.req.window;
+        // What is sent again, paced or a probe goes alone.
+        let is_new = window.cursor == window.flights.len();
+        let may_start = self.state == QpState::Rts && !self.req.halted;
+        if let Some(train) = out
+            && is_new
+            && may_start
+            && self.cc.is_none()
+            && !self.req.unanswered
+            && train.count == 1
+            && caps.max_packets > 1
+        {
+            let len = train.packet_len(0);
+            let is_short = |wr: &SendWr| wr.data.len() <= len as u64;
+            if len <= SHORT && self.sq.peek(window.cursor).is_some_and(is_short) {
+                self.add_to_run(core, now, caps, train, len);
+            }
+        }
+    }
+
+    fn add_to_run(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        train: &mut Train,
+        len: usize,
+    ) {
+        let Some(peer) = self.peer else { return };
+        let (service, pd) = (self.service(), self.init.pd);
+        let waiting = self.sq.len() - self.req.window.cursor;
+        let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
+        let room = core.peers.get(peer).room();
+        let (mut count, mut cost) = (1, 0);
+        // Where the first and the last end that ask, and what came since.
+        let (mut asked, mut unasked) = (None, 0);
+        let mut bytes = vec![0; len * most];
+        let mut packets = bytes.chunks_exact_mut(len);
+        if let Some(first) = packets.next() {
+            train.emit(0, first);
+        }
+        for packet in packets {
+            let (Some(wr), Some((head, rest))) =
+                (self.sq.peek(self.req.window.flights.len()), packet.split_first_chunk_mut())
+            else {
+                break;
+            };
+            // What is not such a message is not started yet; what fails does so when it is alone.
+            let Some(only) = Only::of(wr, wr.data.len()) else { break };
+            let Some((data, pad)) = only.emit(rest) else { break };
+            let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);
+            let its_cost = u64::from(only.payload) + PACKET_COST;
+            if flags.contains(SendFlags::FENCE)
+                || cost + its_cost > room
+                || gather_into(&core.mrs, pd, &wr.data, data).is_err()
+            {
+                break;
+            }
+            let (kind, packets, len) = (Kind::Acked, 1, only.payload);
+            let request = Start { kind, packets, len, takes_receive, flags };
+            if self.start(core, request).is_err() {
+                break;
+            }
+            let Some(&flight) = self.req.window.flights.back() else { break };
+            let bth = Bth {
+                opcode: Opcode::new(service, only.op),
+                psn: flight.first,
+                solicited: flags.contains(SendFlags::SOLICITED),
+                pad: pad.len() as u8,
+                ack_req: flight.asks,
+                ..train.bth
+            };
+            bth.emit(head);
+            count += 1;
+            cost += its_cost;
+            unasked += its_cost;
+            if flight.asks {
+                let end = flight.end();
+                let first = asked.map_or(end, |(first, _)| first);
+                (asked, unasked) = (Some((first, end)), 0);
+            }
+        }
+        if count == 1 {
+            return;
+        }
+        core.peers.get(peer).sent(cost);
+        self.req.window.sent_whole(count - 1, cost);
+        if let Some((first, last)) = asked {
+            self.count_asked(true, 0, last);
+            self.req.timed.get_or_insert((first, now));
+        }
+        self.count_asked(false, unasked, self.req.window.next);
+        bytes.truncate(len * count);
+        train.count = count as u32;
+        train.payload = Payload::Packets { bytes, len };
+    }
+}

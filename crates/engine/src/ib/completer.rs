@@ -1,0 +1,431 @@
+//! The completer: answers to our requests (IBTA vol1 9.7.6, 9.7.7).
+
+use feroce_train::{Instant, Path};
+use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Qpn, Syndrome};
+
+use super::buffers::{ScatterError, scatter};
+use super::qp::Qp;
+use super::rx_payload::{Body, Rest};
+use super::window::Kind;
+use crate::hca::attr::LossPolicy;
+use crate::hca::counters::Drop;
+use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::event::AsyncEvent;
+use crate::hca::shared::Core;
+use crate::hca::state::{QpState, QpType};
+use crate::hca::wr::{Data, SendFlags, SendOp, SendWr};
+
+/// How long timeouts of a peer do not count that has not taken what was sent to it. One that takes
+/// longer is as good as lost.
+const EXCUSED_NS: u64 = 20_000_000_000;
+
+impl Qp {
+    /// A response packet arrived.
+    #[inline(never)]
+    pub(super) fn handle_response(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return core.drop(Drop::BadState);
+        }
+        let (mut psn, mut op, mut lent) = (rest.psn, rest.op, rest.lent.copied());
+        let (aeth, rest) = if op.has_aeth() {
+            match Aeth::parse(rest.bytes) {
+                Ok((aeth, rest)) => (Some(aeth), rest),
+                Err(_) => return core.drop(Drop::Truncated),
+            }
+        } else {
+            (None, rest.bytes)
+        };
+        let window = &self.req.window;
+        if let Some(run) = lent {
+            // What is there of a run already is not fetched again.
+            let known = window.una.diff(psn).max(0).cast_unsigned();
+            let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
+            let continued = if known == 0 { Some(op) } else { op.continued() };
+            let (Some(unseen), Some(continued)) = (unseen, continued) else {
+                return core.drop(Drop::GhostResponse);
+            };
+            (psn, op, lent) = (psn.wrapping_add(known), continued, Some(unseen));
+            if !psn.wrapping_add(unseen.packets - 1).is_before(window.high) {
+                return core.drop(Drop::GhostResponse);
+            }
+        }
+        // Only what was sent and not yet answered can be answered; the PSN before `una` is an
+        // acknowledgement said again, which may bring credits.
+        if !psn.is_before(window.high) || psn.next().is_before(window.una) {
+            return core.drop(Drop::GhostResponse);
+        }
+        self.req.unanswered = false;
+        if let Some(Aeth { syndrome: Syndrome::Ack { credits }, msn }) = aeth {
+            self.req.grant(credits.credits().map(|n| msn.wrapping_add(n)));
+        }
+        match (op, aeth) {
+            (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),
+            (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
+                Ok((eth, _)) => {
+                    let original = eth.original.to_ne_bytes();
+                    self.handle_fetched(core, now, psn, op, Body::Here(&original));
+                }
+                Err(_) => core.drop(Drop::Truncated),
+            },
+            _ => match Rest::body(lent, rest) {
+                Some(data) => self.handle_fetched(core, now, psn, op, data),
+                None => core.drop(Drop::GhostResponse),
+            },
+        }
+        self.retire(core, now);
+    }
+
+    /// An acknowledge packet: positive, negative, or receiver not ready.
+    #[inline]
+    fn handle_ack(&mut self, core: &mut Core, now: Instant, psn: Psn, aeth: Aeth) {
+        let una = self.req.window.una;
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                if !psn.is_before(una) {
+                    self.acknowledge_through(core, now, psn);
+                }
+            }
+            _ if psn.is_before(una) => core.drop(Drop::GhostResponse),
+            // Said again while we wait: nothing was sent that it could be about.
+            Syndrome::RnrNak { .. } if psn == una && self.req.rnr_until.is_some() => {
+                core.drop(Drop::GhostResponse);
+            }
+            Syndrome::RnrNak { timer } => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                core.counters.rcvd_rnr_err += 1;
+                if self.req.rnr_left == 0 {
+                    core.counters.retry_rnr_exceeded_err += 1;
+                    return self.fail_at(psn, WcStatus::RnrRetryExceeded);
+                }
+                // Seven means for ever (IBTA vol1 9.7.5.2.8).
+                if self.attr.rnr_retry != Some(7) {
+                    self.req.rnr_left -= 1;
+                }
+                self.go_back(core, psn);
+                self.req.rnr_until = Some(now.plus_nanos(timer.nanos()));
+                self.req.ack_deadline = None;
+                self.req.probe_deadline = None;
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                core.counters.rcvd_seq_err += 1;
+                self.missed(core, now);
+                self.retry(core, now, psn);
+            }
+            Syndrome::Nak(code) => {
+                if !self.acknowledge_before(core, now, psn) {
+                    return;
+                }
+                let status = match code {
+                    NakCode::RemoteAccess => {
+                        core.counters.req_remote_access_errors += 1;
+                        WcStatus::RemoteAccess
+                    }
+                    NakCode::RemoteOperational => WcStatus::RemoteOperation,
+                    _ => {
+                        core.counters.req_remote_invalid_request += 1;
+                        WcStatus::RemoteInvalidRequest
+                    }
+                };
+                self.fail_at(psn, status);
+            }
+            Syndrome::Reserved(_) => core.drop(Drop::BadOpcode),
+        }
+    }
+
+    /// Everything up to and including `psn` is acknowledged, unless an answer with data is
+    /// missing before that: then that one was lost (IBTA vol1 9.7.6, implied NAK).
+    #[inline]
+    fn acknowledge_through(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        match self.req.window.missing_fetch(psn) {
+            None => self.acknowledge(core, now, psn.next()),
+            Some((_, missing)) => {
+                self.acknowledge(core, now, missing);
+                self.implied_nak(core, now, missing);
+            }
+        }
+    }
+
+    /// A negative answer to `psn` acknowledges everything before. False: an answer with data is
+    /// missing before that and was asked for again.
+    fn acknowledge_before(&mut self, core: &mut Core, now: Instant, psn: Psn) -> bool {
+        match self.req.window.missing_fetch(psn.prev()) {
+            Some((_, missing)) if missing.is_before(psn) => {
+                self.acknowledge(core, now, missing);
+                self.implied_nak(core, now, missing);
+                false
+            }
+            _ => {
+                self.acknowledge(core, now, psn);
+                true
+            }
+        }
+    }
+
+    /// An answer that must have been sent before another did not arrive.
+    fn implied_nak(&mut self, core: &mut Core, now: Instant, missing: Psn) {
+        // Once per gap: what follows was sent before the peer could know.
+        if self.req.response_gap {
+            return core.drop(Drop::ResponseGap);
+        }
+        self.req.response_gap = true;
+        core.counters.implied_nak_seq_err += 1;
+        self.missed(core, now);
+        self.retry(core, now, missing);
+    }
+
+    /// A read response or an atomic acknowledgement.
+    #[inline]
+    fn handle_fetched(&mut self, core: &mut Core, now: Instant, psn: Psn, op: Op, data: Body<'_>) {
+        let Some((index, expected)) = self.req.window.missing_fetch(psn) else {
+            return core.drop(Drop::GhostResponse);
+        };
+        if psn.is_before(expected) {
+            return core.drop(Drop::GhostResponse);
+        }
+        // The answer acknowledges every request before it.
+        self.acknowledge(core, now, expected);
+        if psn != expected {
+            return self.implied_nak(core, now, expected);
+        }
+        self.req.response_gap = false;
+        let flight = self.req.window.flights[index];
+        let packet = psn.since(flight.first);
+        let (packets, end) = (data.packets(), psn.wrapping_add(data.packets()));
+        let Some(wr) = self.sq.peek(index) else {
+            return;
+        };
+        let offset = u64::from(packet) * self.pmtu as u64;
+        let fits = match (wr.op, op) {
+            (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Op::AtomicAcknowledge) => true,
+            (SendOp::Read(_), op) if op.is_read_response() => {
+                let is_last = packet + packets == flight.packets;
+                let may_end = is_last || self.req.window.is_piece_end(end);
+                let most = u64::from(packets) * self.pmtu as u64;
+                (packet != 0 || op.starts())
+                    && packets <= flight.packets - packet
+                    && if op.ends() { may_end } else { !is_last }
+                    && data.len() as u64 == (u64::from(flight.len) - offset).min(most)
+            }
+            // Annex A19: answered like a read of nothing.
+            (SendOp::AtomicWrite(_) | SendOp::Flush { .. }, Op::ReadResponseOnly) => {
+                data.len() == 0
+            }
+            _ => false,
+        };
+        if !fits {
+            // IBTA vol1 9.9.2: a response that answers no such request.
+            return self.fail_at(psn, WcStatus::BadResponse);
+        }
+        let sges = match &wr.data {
+            Data::Sges(sges) => sges.as_slice(),
+            Data::Inline(_) => &[],
+        };
+        match scatter(&core.mrs, self.init.pd, sges, offset, data) {
+            Ok(()) => self.acknowledge(core, now, end),
+            Err(ScatterError::Gone) => core.drop(Drop::LenderGone),
+            Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
+            Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
+        }
+    }
+
+    /// Everything before `psn` is done. Progress: counters and timers start afresh.
+    #[inline]
+    fn acknowledge(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        if !psn.is_after(self.req.window.una) {
+            return;
+        }
+        let freed = self.req.window.acknowledge(psn, self.pmtu);
+        if !self.req.is_asked() {
+            self.shared.set_awaits_answer(false);
+        }
+        if let Some(id) = self.peer {
+            let window = core.config.window;
+            let peer = core.peers.get(id);
+            peer.release(freed);
+            if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
+                peer.measured(now.nanos_since(sent));
+            }
+            peer.acked(freed, &window);
+            core.wake_next(id);
+        }
+        self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
+        self.req.silent_since = None;
+        self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
+        self.req.rnr_until = None;
+        self.req.probes = 0;
+        self.req.ack_deadline = None;
+        self.req.probe_deadline = None;
+        if self.req.window.has_unacked() {
+            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+            self.arm_probe(core, now);
+        }
+    }
+
+    /// Sends again from `psn` on, if a retry is left.
+    fn retry(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        core.counters.completer_retry_err += 1;
+        if self.req.retries_left == 0 || self.init.loss == LossPolicy::Fatal {
+            core.counters.retry_exceeded_err += 1;
+            return self.fail_at(psn, WcStatus::RetryExceeded);
+        }
+        self.req.retries_left -= 1;
+        self.congested(core, now);
+        self.go_back(core, psn);
+        self.req.ack_deadline = None;
+        self.req.probe_deadline = None;
+    }
+
+    /// Tells the destination that packets were lost.
+    pub(super) fn congested(&mut self, core: &mut Core, now: Instant) {
+        let window = core.config.window;
+        if let Some(id) = self.peer {
+            core.peers.get(id).lost(now, &window);
+        }
+    }
+
+    /// Tells the destination that a packet is missing between others, on the way there or back.
+    fn missed(&self, core: &mut Core, now: Instant) {
+        if let Some(id) = self.peer {
+            core.peers.get(id).missed(now);
+        }
+    }
+
+    /// Moves the cursor back to `psn`.
+    pub(super) fn go_back(&mut self, core: &mut Core, psn: Psn) {
+        let freed = self.req.window.go_back(psn, self.pmtu);
+        self.req.asking.go_back(psn);
+        // A round trip that includes a retransmission says nothing.
+        self.req.timed = None;
+        if let Some(id) = self.peer {
+            core.peers.get(id).release(freed);
+            core.wake_next(id);
+        }
+    }
+
+    /// The request that `psn` belongs to fails when its turn comes; nothing after it is sent.
+    fn fail_at(&mut self, psn: Psn, status: WcStatus) {
+        let kind = self.halt(status);
+        let flights = &mut self.req.window.flights;
+        if let Some(f) = flights.iter_mut().find(|f| f.reaches(psn)) {
+            f.kind = kind;
+        }
+    }
+
+    /// Timers of the requester. `is_untaken` is asked whether something for the peer waits where
+    /// the peer will find it.
+    pub(super) fn requester_timeout(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+    ) {
+        if self.req.rnr_until.is_some_and(|at| at <= now) {
+            self.req.rnr_until = None;
+        }
+        let una = self.req.window.una;
+        if self.req.ack_deadline.is_some_and(|at| at <= now) {
+            let since = *self.req.silent_since.get_or_insert(now);
+            if now.nanos_since(since) < EXCUSED_NS && is_untaken(&self.path, self.dest_qpn()) {
+                // Nothing was lost, and to send it again would not make the peer faster.
+                core.counters.excused_timeouts += 1;
+                self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+                return;
+            }
+            core.counters.local_ack_timeout_err += 1;
+            self.req.response_gap = false;
+            self.req.unanswered = true;
+            self.retry(core, now, una);
+            self.retire(core, now);
+        } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
+            self.probe(core, now);
+        }
+    }
+
+    /// Completes requests that are done, oldest first.
+    #[inline]
+    pub(super) fn retire(&mut self, core: &mut Core, now: Instant) {
+        while let Some(&flight) = self.req.window.flights.front() {
+            match flight.kind {
+                Kind::Failed(status) => {
+                    // Requests before it are all done: this is its turn.
+                    return self.fail_oldest(core, now, status);
+                }
+                Kind::Local => {}
+                Kind::Acked | Kind::Fetched => {
+                    if flight.reaches(self.req.window.una) {
+                        break;
+                    }
+                }
+            }
+            self.req.window.retire();
+            let all = self.init.sq_sig_all;
+            let look = |wr: &SendWr| {
+                let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
+                Some(signalled.then(|| (wr.wr_id, opcode_of(&wr.op), wr.op.is_fetch())))
+            };
+            // First make room, then tell: whoever polls the completion may post at once.
+            let Some(report) = self.sq.pop_if(look) else { break };
+            if let Some((wr_id, opcode, is_fetch)) = report {
+                let fetched = if is_fetch { flight.len } else { 0 };
+                let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
+                self.report_send(core, Cqe { byte_len: fetched, ..cqe });
+            }
+        }
+        self.check_drained(core);
+    }
+
+    /// Reports a completion of the send queue.
+    #[inline]
+    pub(super) fn report_send(&self, core: &mut Core, cqe: Cqe) {
+        if self.init.qp_type.is_reliable() {
+            core.complete_send(self.init.send_cq, cqe);
+        } else {
+            core.complete_unreliable(self.init.send_cq, cqe);
+        }
+    }
+
+    /// In SQD, reports once that everything started is done (IBTA vol1 10.3.1.5).
+    pub(super) fn check_drained(&mut self, core: &mut Core) {
+        if self.req.draining && self.req.window.flights.is_empty() {
+            self.req.draining = false;
+            if self.req.drain_notify {
+                core.event(AsyncEvent::SqDrained(self.qpn));
+            }
+        }
+    }
+
+    /// The oldest request failed: its completion says why, and the queue pair stops.
+    pub(super) fn fail_oldest(&mut self, core: &mut Core, now: Instant, status: WcStatus) {
+        self.revoke(core);
+        if let Some(wr) = self.sq.pop() {
+            self.req.window.retire();
+            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);
+            self.report_send(core, cqe);
+        }
+        match self.init.qp_type {
+            QpType::Uc | QpType::Ud => self.enter_send_error(core, now),
+            _ => self.enter_error(core, now),
+        }
+    }
+}
+
+/// How a completion names the operation.
+pub(super) fn opcode_of(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+        SendOp::Read(_) => WcOpcode::Read,
+        SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
+        SendOp::Flush { .. } => WcOpcode::Flush,
+        SendOp::BindMw { .. } => WcOpcode::BindMw,
+        SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        SendOp::Reg { .. } => WcOpcode::Reg,
+    }
+}

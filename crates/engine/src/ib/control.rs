@@ -1,0 +1,328 @@
+//! Modify and query, and the ways into error and back to RESET (IBTA vol1 10.3, 11.2.5).
+
+use alloc::boxed::Box;
+
+use feroce_train::{Instant, Lease};
+use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
+
+use super::completer::opcode_of;
+use super::qp::{Qp, RecvSource};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::transition::transition;
+use super::unreliable::entropy;
+use crate::hca::attr::{AttrMask, QpAttr};
+use crate::hca::cq::{Cqe, WcStatus};
+use crate::hca::error::ModifyQpError;
+use crate::hca::event::AsyncEvent;
+use crate::hca::shared::Core;
+use crate::hca::state::{QpState, QpType};
+use crate::hca::wr::Data;
+use crate::ib::cc::dcqcn::Dcqcn;
+use crate::ib::destination::PeerId;
+
+impl Qp {
+    /// Changes attributes and state. Nothing is changed if anything is wrong.
+    pub(crate) fn modify(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        if attr.cur_state.is_some_and(|s| s != self.state) {
+            return Err(ModifyQpError::NotInState { actual: self.state });
+        }
+        let (from, to) = (self.state, attr.state.unwrap_or(self.state));
+        let (required, optional) = transition(self.init.qp_type, from, to)
+            .ok_or(ModifyQpError::NoTransition { from, to })?;
+        let given = attr.mask();
+        let missing = required - given;
+        let forbidden = given - required - optional;
+        if !missing.is_empty() || !forbidden.is_empty() {
+            return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
+        }
+        check_values(core, attr)?;
+        match to {
+            QpState::Reset => self.reset(core),
+            QpState::Err => self.enter_error(core, now),
+            _ => {
+                self.apply(core, attr)?;
+                self.change_state(core, from, to, attr);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the attributes that are given.
+    fn apply(&mut self, core: &mut Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        if self.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
+            // The peer may have had more rights, or may be another.
+            core.revoke_answers();
+        }
+        if let Some(av) = &attr.av {
+            let remote = attr.dest_qpn.unwrap_or_else(|| self.dest_qpn());
+            let path = core.path(av, entropy(self.qpn, remote)).ok_or(ModifyQpError::BadValue(
+                AttrMask::AV,
+                "there is no address at that index of the GID table",
+            ))?;
+            self.path = path;
+            // What is in flight while the send queue drains counts at the new destination.
+            let cost = self.req.window.cost;
+            self.leave_peer(core);
+            let peer = core.peers.join(path.dst, &core.config.window);
+            core.peers.get(peer).sent(cost);
+            self.req.window.cost = cost;
+            self.peer = Some(peer);
+        }
+        if let Some(mtu) = attr.path_mtu {
+            self.pmtu = mtu.bytes();
+        }
+        let mine = &mut self.attr;
+        macro_rules! take {
+            ($($field:ident),*) => { $(mine.$field = attr.$field.or(mine.$field);)* };
+        }
+        take!(
+            access,
+            pkey_index,
+            port,
+            qkey,
+            av,
+            path_mtu,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            rq_psn,
+            max_rd_atomic,
+            max_dest_rd_atomic,
+            min_rnr_timer,
+            sq_psn,
+            dest_qpn
+        );
+        self.follow_pkey(core);
+        self.unasked_most = self.most_unasked(core);
+        self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
+        self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
+        Ok(())
+    }
+
+    /// Takes the partition key from where the table has it now. A key of zero matches nothing.
+    pub(crate) fn follow_pkey(&mut self, core: &Core) {
+        if let Some(index) = self.attr.pkey_index {
+            self.pkey = core.pkey(index).unwrap_or(Pkey(0));
+        }
+    }
+
+    fn change_state(&mut self, core: &mut Core, from: QpState, to: QpState, attr: &QpAttr) {
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                self.rsp = Responder::new(self.attr.rq_psn.unwrap_or_default());
+                if self.init.qp_type == QpType::Ud {
+                    self.pmtu = core.config.port_mtu.bytes();
+                }
+            }
+            (QpState::Rtr, QpState::Rts) => self.start_sending(core),
+            (QpState::Rts, QpState::Sqd) => {
+                self.req.draining = true;
+                self.req.drain_notify = attr.sqd_notify.unwrap_or(false);
+            }
+            (QpState::Sqd, QpState::Rts) => self.req.draining = false,
+            _ => {}
+        }
+        self.set_state(to);
+        self.check_drained(core);
+        core.kicked.push(self.slot);
+    }
+
+    /// Prepares the requester for the first request.
+    fn start_sending(&mut self, core: &Core) {
+        let psn = self.attr.sq_psn.unwrap_or_default();
+        self.req = Requester {
+            retries_left: self.attr.retry_cnt.unwrap_or(0),
+            rnr_left: self.attr.rnr_retry.unwrap_or(0),
+            ..Requester::new(psn)
+        };
+        self.cc = match core.config.dcqcn {
+            Some(config) if self.init.congestion_control => Some(Box::new(Dcqcn::new(config))),
+            _ => None,
+        };
+    }
+
+    fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        self.attr.state = Some(state);
+        self.shared.set_state(state);
+    }
+
+    /// Back to RESET: everything posted is forgotten without completions.
+    pub(crate) fn reset(&mut self, core: &mut Core) {
+        self.take_leave(core);
+        self.set_state(QpState::Reset);
+        self.leave_peer(core);
+        core.mrs.unbind_qp(self.qpn);
+        core.revoke_answers();
+        while self.sq.pop().is_some() {}
+        self.discard_receives();
+        self.req = Requester::default();
+        self.shared.set_awaits_answer(false);
+        self.rsp = Responder::default();
+        self.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        self.cc = None;
+        self.paced_until = Instant::ZERO;
+        self.cnp_again_at = Instant::ZERO;
+    }
+
+    /// To ERR: everything posted is flushed, oldest first.
+    pub(crate) fn enter_error(&mut self, core: &mut Core, now: Instant) {
+        let was = self.state;
+        if was != QpState::Err {
+            self.take_leave(core);
+            self.set_state(QpState::Err);
+            core.revoke_answers();
+            self.stop_requester(core);
+            self.rsp.replies.clear();
+            self.rsp.inbound = None;
+            if matches!(self.rq, RecvSource::Srq(_)) && was != QpState::Reset {
+                // Receives are taken one message at a time, so none is left behind.
+                core.event(AsyncEvent::LastWqeReached(self.qpn));
+            }
+        }
+        self.flush(core, now);
+    }
+
+    /// To SQE: a send failed on an unreliable service; what follows it is flushed.
+    pub(super) fn enter_send_error(&mut self, core: &mut Core, now: Instant) {
+        self.set_state(QpState::Sqe);
+        self.stop_requester(core);
+        self.flush_sends(core, now);
+    }
+
+    /// Completes as flushed whatever is posted on a queue pair in ERR, or posted for sending on
+    /// one in SQE.
+    pub(crate) fn flush(&mut self, core: &mut Core, now: Instant) {
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            self.flush_sends(core, now);
+        }
+        if self.state == QpState::Err {
+            self.flush_receives(core, now);
+        }
+    }
+
+    fn flush_sends(&mut self, core: &mut Core, now: Instant) {
+        while let Some(wr) = self.sq.pop() {
+            let opcode = opcode_of(&wr.op);
+            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Flushed, now);
+            self.report_send(core, cqe);
+        }
+    }
+
+    /// Forgets everything in flight.
+    fn stop_requester(&mut self, core: &mut Core) {
+        self.revoke(core);
+        if let Some(id) = self.peer {
+            self.stop_waiting(core, id);
+            core.peers.get(id).release(self.req.window.cost);
+            core.wake_next(id);
+        }
+        self.req = Requester::new(self.req.window.next);
+        self.shared.set_awaits_answer(false);
+    }
+
+    /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do
+    /// it as well, but each of its packets has a header that runs would have to repeat.
+    #[inline]
+    pub(super) fn lease(&self, core: &Core) -> Option<Lease> {
+        core.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())
+    }
+
+    /// The peer must not fetch what is in flight any more: its memory is about to be given back.
+    pub(super) fn revoke(&self, core: &Core) {
+        if let Some(lender) = &core.lender {
+            lender.revoke_from(self.dest_qpn());
+        }
+    }
+
+    /// The same, if it is in memory under `key`. A consumer should not take that away from requests
+    /// under way; what else comes to be at its addresses is not for the peer.
+    pub(crate) fn revoke_loans_of(&mut self, core: &Core, key: Lkey) {
+        let started = if core.lender.is_some() { self.req.window.flights.len() } else { 0 };
+        let is_used = (0..started).any(|i| match self.sq.peek(i).map(|wr| &wr.data) {
+            Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
+            _ => false,
+        });
+        if is_used {
+            self.revoke(core);
+        }
+    }
+
+    /// The queue pair no longer talks to its destination.
+    pub(crate) fn leave_peer(&mut self, core: &mut Core) {
+        self.revoke(core);
+        if let Some(id) = self.peer.take() {
+            self.stop_waiting(core, id);
+            core.peers.get(id).release(self.req.window.cost);
+            self.req.window.cost = 0;
+            core.wake_next(id);
+            core.peers.leave(id);
+        }
+    }
+
+    fn stop_waiting(&mut self, core: &mut Core, peer: PeerId) {
+        if self.req.waiting {
+            self.req.waiting = false;
+            core.peers.get(peer).stop_waiting(self.slot);
+        }
+    }
+
+    /// What query shows.
+    pub(crate) fn query(&self) -> QpAttr {
+        let psn = |at: Psn, set: Option<Psn>| set.map(|_| at);
+        QpAttr {
+            state: Some(self.state),
+            cur_state: Some(self.state),
+            rq_psn: psn(self.rsp.expected, self.attr.rq_psn),
+            sq_psn: psn(self.req.window.next, self.attr.sq_psn),
+            sqd_notify: Some(self.req.draining),
+            ..self.attr
+        }
+    }
+}
+
+/// Whether every value given is one that the attribute can have.
+fn check_values(core: &Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
+    let bad = |mask, why| Err(ModifyQpError::BadValue(mask, why));
+    if attr.port.is_some_and(|p| p != 1) {
+        return bad(AttrMask::PORT, "the adapter has port 1 only");
+    }
+    if attr.pkey_index.is_some_and(|i| core.pkey(i).is_none()) {
+        return bad(AttrMask::PKEY_INDEX, "no partition key at that index");
+    }
+    if attr.path_mtu.is_some_and(|m| m > core.config.port_mtu) {
+        return bad(AttrMask::PATH_MTU, "greater than the MTU of the port");
+    }
+    if attr.timeout.is_some_and(|t| t > 31) {
+        return bad(AttrMask::TIMEOUT, "at most 31");
+    }
+    if attr.retry_cnt.is_some_and(|n| n > 7) {
+        return bad(AttrMask::RETRY_CNT, "at most 7");
+    }
+    if attr.rnr_retry.is_some_and(|n| n > 7) {
+        return bad(AttrMask::RNR_RETRY, "at most 7");
+    }
+    if attr.min_rnr_timer.is_some_and(|t| RnrTimer::new(t).get() != t) {
+        return bad(AttrMask::MIN_RNR_TIMER, "at most 31");
+    }
+    let most = core.config.limits.max_rd_atomic;
+    if attr.max_rd_atomic.is_some_and(|n| n > most) {
+        return bad(AttrMask::MAX_RD_ATOMIC, "more than the adapter can have outstanding");
+    }
+    if attr.max_dest_rd_atomic.is_some_and(|n| n > most) {
+        return bad(AttrMask::MAX_DEST_RD_ATOMIC, "more than the adapter can have outstanding");
+    }
+    if attr.alt_path.is_some() {
+        return bad(AttrMask::ALT_PATH, "alternate paths are not supported");
+    }
+    if attr.av.is_some_and(|av| av.dgid.is_zero() || av.dgid.is_multicast()) {
+        return bad(AttrMask::AV, "the destination must be a unicast address");
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Destinations and how many bytes may be in flight to each.
+//!
+//! Receive buffers below us are finite and shared by every queue pair that talks to the same
+//! address, so the bound is per destination. It grows by a few packets per window of acknowledged
+//! bytes, or by a quarter until packets are lost for the first time or take long, and shrinks by a
+//! quarter at most once per round trip when they are lost.
+//! Queue pairs that found the window full wait here and are scheduled when it opens.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use feroce_train::Instant;
+use feroce_wire::Gid;
+use slab::Slab;
+
+use crate::hca::config::WindowConfig;
+
+/// What one packet costs beyond its payload: small packets occupy a receive buffer, too.
+pub(crate) const PACKET_COST: u64 = 512;
+
+/// What the window grows by per window of acknowledged bytes, at the least.
+const GROWTH: u64 = 8 << 10;
+
+/// The same, up to what it was at the start. A path that loses one packet in a hundred, however
+/// little is sent, would be nearly empty otherwise, and trains short.
+const REGROWTH: u64 = 32 << 10;
+
+/// Where a round trip takes longer than this, and twice as long as the shortest, what is in flight
+/// waits somewhere on the way: more of it might come later than it is waited for.
+const SLOW_NS: u64 = 4_000_000;
+
+/// For how long after a loss the next packets are thought to be in danger.
+const LOSSY_NS: u64 = 10_000_000;
+
+/// Index of a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerId(usize);
+
+/// One destination.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    gid: Gid,
+    users: u32,
+    /// Most bytes in flight.
+    window: u64,
+    /// Bytes in flight now.
+    in_flight: u64,
+    /// Bytes acknowledged since the window last grew.
+    credit: u64,
+    /// Packets were lost at some time.
+    has_lost: bool,
+    /// No second cut before this time.
+    cut_again_at: Instant,
+    /// A packet is known to have been lost not long before this time.
+    lossy_until: Instant,
+    /// Smoothed round trip time and its mean deviation; zero until measured.
+    srtt_ns: u64,
+    rttvar_ns: u64,
+    /// The shortest round trip; as long as can be until measured.
+    shortest_ns: u64,
+    waiters: VecDeque<u32>,
+}
+
+impl Peer {
+    /// Bytes that may be sent now. At least one packet may always be in flight.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        if self.in_flight == 0 {
+            self.window.max(1)
+        } else {
+            self.window.saturating_sub(self.in_flight)
+        }
+    }
+
+    /// Whether nothing is in flight.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Most bytes in flight.
+    #[inline]
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Counts bytes as sent.
+    #[inline]
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.in_flight += bytes;
+    }
+
+    /// Bytes left the network: acknowledged, given up or to be sent again.
+    #[inline]
+    pub(crate) fn release(&mut self, bytes: u64) {
+        debug_assert!(self.in_flight >= bytes, "released more than was in flight");
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// Bytes were acknowledged that were [released](Peer::release) before: the window may grow.
+    #[inline]
+    pub(crate) fn acked(&mut self, bytes: u64, config: &WindowConfig) {
+        let was_used = self.in_flight + bytes >= self.window / 2;
+        self.credit += bytes;
+        if self.credit >= self.window {
+            self.credit -= self.window;
+            let regrown = (self.window + REGROWTH).min(config.initial);
+            // Where nobody has found yet how much there is room for, a fast path would be full only
+            // after a second otherwise. But a window that nobody fills says nothing.
+            let is_slow = self.srtt_ns >= SLOW_NS.max(self.shortest_ns.saturating_mul(2));
+            let is_searching = was_used && !self.has_lost && !is_slow;
+            let growth = if is_searching { (self.window / 4).max(GROWTH) } else { GROWTH };
+            self.window = (self.window + growth).max(regrown).min(config.max);
+        }
+    }
+
+    /// Packets were lost: the window shrinks by a quarter, once per round trip. Halving it would
+    /// leave a path that loses one packet in a hundred for whatever reason nearly empty.
+    pub(crate) fn lost(&mut self, now: Instant, config: &WindowConfig) {
+        if now < self.cut_again_at {
+            return;
+        }
+        self.cut_again_at = now.plus_nanos(self.srtt_ns.max(100_000));
+        self.window = (self.window - self.window / 4).max(config.min);
+        self.credit = 0;
+        self.has_lost = true;
+    }
+
+    /// The peer has got packets, and not one that was sent before them.
+    pub(crate) fn missed(&mut self, now: Instant) {
+        self.lossy_until = now.plus_nanos(LOSSY_NS);
+    }
+
+    /// Whether an answer that does not come is more likely lost than late.
+    #[inline]
+    pub(crate) fn is_lossy(&self, now: Instant) -> bool {
+        now < self.lossy_until
+    }
+
+    /// A round trip was measured (RFC 6298).
+    #[inline]
+    pub(crate) fn measured(&mut self, rtt_ns: u64) {
+        self.shortest_ns = self.shortest_ns.min(rtt_ns);
+        if self.srtt_ns == 0 {
+            self.srtt_ns = rtt_ns.max(1);
+            self.rttvar_ns = rtt_ns / 2;
+            return;
+        }
+        let error = self.srtt_ns.abs_diff(rtt_ns);
+        self.rttvar_ns = (3 * self.rttvar_ns + error) / 4;
+        self.srtt_ns = ((7 * self.srtt_ns + rtt_ns) / 8).max(1);
+    }
+
+    /// After how long an answer is overdue; `None` until a round trip was measured.
+    #[inline]
+    pub(crate) fn overdue_ns(&self) -> Option<u64> {
+        (self.srtt_ns != 0).then(|| 2 * self.srtt_ns + 4 * self.rttvar_ns)
+    }
+
+    /// Whether anybody waits for the window to open.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// `slot` waits for the window to open.
+    pub(crate) fn wait(&mut self, slot: u32) {
+        self.waiters.push_back(slot);
+    }
+
+    /// `slot` no longer waits.
+    pub(crate) fn stop_waiting(&mut self, slot: u32) {
+        self.waiters.retain(|&s| s != slot);
+    }
+
+    /// The next queue pair to try again, if the window is open.
+    #[inline]
+    pub(crate) fn wake(&mut self) -> Option<u32> {
+        if self.waiters.is_empty() || self.room() == 0 { None } else { self.waiters.pop_front() }
+    }
+}
+
+/// All destinations of connected queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    by_gid: BTreeMap<Gid, usize>,
+    peers: Slab<Peer>,
+}
+
+impl Peers {
+    /// The destination with this address; made if need be.
+    pub(crate) fn join(&mut self, gid: Gid, config: &WindowConfig) -> PeerId {
+        let peers = &mut self.peers;
+        let index = *self.by_gid.entry(gid).or_insert_with(|| {
+            peers.insert(Peer {
+                gid,
+                users: 0,
+                window: config.initial.min(config.max),
+                in_flight: 0,
+                credit: 0,
+                has_lost: false,
+                cut_again_at: Instant::ZERO,
+                lossy_until: Instant::ZERO,
+                srtt_ns: 0,
+                rttvar_ns: 0,
+                shortest_ns: u64::MAX,
+                waiters: VecDeque::new(),
+            })
+        });
+        peers[index].users += 1;
+        PeerId(index)
+    }
+
+    /// A queue pair no longer talks to it.
+    pub(crate) fn leave(&mut self, id: PeerId) {
+        let peer = &mut self.peers[id.0];
+        peer.users -= 1;
+        if peer.users == 0 {
+            let peer = self.peers.remove(id.0);
+            self.by_gid.remove(&peer.gid);
+        }
+    }
+
+    /// The destination.
+    #[inline]
+    pub(crate) fn get(&mut self, id: PeerId) -> &mut Peer {
+        &mut self.peers[id.0]
+    }
+}

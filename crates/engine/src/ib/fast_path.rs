@@ -1,0 +1,165 @@
+//! Express: a short message that is sent as soon as it is posted.
+//!
+//! Most of what it takes to send is there for what mostly is not so: other queue pairs that want a
+//! turn, messages of many packets, several messages at once, answers, pacing, going back. Where
+//! nothing of that is so, a message is one packet, and it is written where the link wants it.
+//! Whatever else there is, and whatever may fail, goes the way of everything.
+
+use feroce_mem::{Loan, MrTable, PdId, Read};
+use feroce_train::{Instant, Single};
+use feroce_wire::{Bth, Opcode, Service};
+
+use super::qp::Qp;
+use super::train_layout::Only;
+use super::window::Kind;
+use crate::hca::shared::Core;
+use crate::hca::state::{QpState, QpType};
+use crate::hca::wr::{Data, SendFlags, SendOp};
+use crate::ib::destination::PACKET_COST;
+
+/// Longest message. It is not longer than a packet of the smallest path MTU.
+const SHORT: u32 = 256;
+
+/// The bytes of a message, with the right to read them.
+enum Bytes<'a> {
+    Inline(&'a [u8]),
+    One(Loan<'a, Read>),
+}
+
+impl<'a> Bytes<'a> {
+    /// `None`: they are in several places, or not to be had.
+    #[inline]
+    fn of(data: &'a Data, mrs: &'a MrTable, pd: PdId) -> Option<Self> {
+        match data {
+            Data::Inline(bytes) => Some(Self::Inline(bytes.as_slice())),
+            Data::Sges(sges) => match sges.as_slice() {
+                [] => Some(Self::Inline(&[])),
+                [sge] => mrs.lend_local(pd, sge.lkey, sge.addr, sge.len).ok().map(Self::One),
+                _ => None,
+            },
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::One(loan) => loan.len(),
+        }
+    }
+
+    /// Writes them to `out`, which is as long.
+    #[inline]
+    fn copy(&self, out: &mut [u8]) {
+        match self {
+            Self::Inline(bytes) => out.copy_from_slice(bytes),
+            Self::One(loan) => {
+                // It lends as many as there are. Whatever was there before is nobody's business.
+                if loan.copy_out(out).is_err() {
+                    out.fill(0);
+                }
+            }
+        }
+    }
+}
+
+/// Says that a message goes the way of everything. Being cold, it tells the compiler what mostly is
+/// not so.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse() -> bool {
+    false
+}
+
+impl Qp {
+    /// Whether it has nothing to do and nothing to wait for but one request that was just posted.
+    #[inline]
+    fn is_free(&self) -> bool {
+        let posted = self.req.window.flights.len();
+        self.init.qp_type == QpType::Rc
+            && self.state == QpState::Rts
+            && self.sq.len() == posted + 1
+            && self.req.window.cursor == posted
+            && !self.req.is_held()
+            && !self.req.halted
+            && !self.req.unanswered
+            && !self.queued
+            && !self.rsp.has_replies()
+            && self.cc.is_none()
+    }
+
+    /// Sends the one request in the queue that was not sent, if it is a short message, may go now,
+    /// and `send` takes it. The time is asked for only if a timer has to be set.
+    #[inline]
+    pub(crate) fn express(
+        &mut self,
+        core: &mut Core,
+        now: impl FnOnce() -> Instant,
+        send: &mut dyn FnMut(Single<'_>) -> bool,
+    ) -> bool {
+        if !self.is_free() {
+            return refuse();
+        }
+        let index = self.req.window.flights.len();
+        let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return refuse() };
+        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return refuse() };
+        let Some(only) = Only::of(wr, bytes.len() as u64) else { return refuse() };
+        let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
+        // A write may find a door, if nothing is under way.
+        let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
+        if only.payload > SHORT
+            || may_pass
+            || flags.contains(SendFlags::FENCE)
+            || !self.req.may_start(1, takes_receive)
+        {
+            return refuse();
+        }
+        let cost = u64::from(only.payload) + PACKET_COST;
+        let full = self.pmtu as u64 + PACKET_COST;
+        let destination = core.peers.get(peer);
+        if destination.room() < cost + full || destination.has_waiters() {
+            return refuse();
+        }
+        let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
+        let asks = is_long || self.wants_answer(takes_receive, flags);
+        let bth = self.bth(Opcode::new(Service::Rc, only.op), self.req.window.next);
+        let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), only.pad());
+        let mut head = [0; Bth::LEN];
+        Bth { solicited, ack_req: asks, pad, ..bth }.emit(&mut head);
+        let mut write = |out: &mut [u8]| {
+            let Some((place, rest)) = out.split_first_chunk_mut() else { return };
+            *place = head;
+            let Some((data, padding)) = only.emit(rest) else { return };
+            bytes.copy(data);
+            if !padding.is_empty() {
+                padding.fill(0);
+            }
+        };
+        let packet_len = only.packet_len();
+        let (path, dest) = (&self.path, bth.dest_qp);
+        if !send(Single { path, dest, len: packet_len, write: &mut write }) {
+            return refuse();
+        }
+        core.counters.sent_pkts += 1;
+        core.counters.sent_bytes += packet_len as u64;
+        core.counters.rdma_sends += 1;
+        core.peers.get(peer).sent(cost);
+        self.req.count_request(takes_receive);
+        self.req.asking.count_message(asks);
+        self.req.window.start(Kind::Acked, 1, only.payload, asks);
+        self.req.window.sent_whole(1, cost);
+        let end = self.req.window.next;
+        self.count_asked(asks, cost, end);
+        if asks || self.req.ack_deadline.is_none() || self.req.probe_deadline.is_none() {
+            let now = now();
+            if asks {
+                self.req.timed.get_or_insert((end, now));
+            }
+            self.after_send(core, now);
+            if let Some(deadline) = self.deadline(now) {
+                core.timers.arm(self.slot, &mut self.armed, deadline);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,36 @@
+//! The InfiniBand transport: RC, UC, UD and XRC (IBTA vol1 chapter 9), over whatever carries its
+//! packets.
+//!
+//! One file per role: `requester` turns send work requests into trains, `ack_policy` says when it
+//! requests an acknowledgement, `completer` takes the responses, `responder` puts the requests of
+//! the peer in order, `execute` executes them and `replies` answers them. `fast_path` and
+//! `coalesce` are the requester's short cuts for short messages, `door` copies directly between
+//! processes of a host. `window` is what the requester remembers of requests in flight, `replay`
+//! what the responder remembers to answer duplicates. `control` is modify, query and the ways into
+//! error. `destination` bounds the bytes in flight to each peer address; `cc` is congestion
+//! control.
+
+pub(crate) mod cc;
+pub(crate) mod destination;
+pub(crate) mod grh;
+pub(crate) mod mcast;
+pub(crate) mod qp;
+pub(crate) mod rx_payload;
+
+mod ack_policy;
+mod buffers;
+mod coalesce;
+mod completer;
+mod control;
+mod door;
+mod execute;
+pub(crate) mod fast_path;
+mod receive;
+mod replay;
+mod replies;
+mod requester;
+mod responder;
+mod train_layout;
+mod transition;
+mod unreliable;
+mod window;

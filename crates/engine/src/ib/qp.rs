@@ -1,0 +1,398 @@
+//! A queue pair of the InfiniBand transport: its state, and what it does in turn.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use feroce_ring::Consumer;
+use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
+use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
+
+use crate::hca::counters::Drop;
+use crate::hca::id::{SrqId, XrcdId};
+use crate::hca::queue::QpShared;
+use crate::hca::shared::Core;
+use crate::hca::timer::Armed;
+use crate::hca::wr::{RecvWr, SendWr};
+use crate::ib::cc::CongestionControl;
+use crate::ib::destination::PeerId;
+use crate::ib::grh::GRH_LEN;
+
+use super::requester::Requester;
+use super::responder::Responder;
+use super::rx_payload::Rest;
+use crate::hca::attr::{QpAttr, QpInitAttr};
+use crate::hca::state::{QpState, QpType};
+
+/// Where receives come from.
+#[derive(Debug)]
+pub(crate) enum RecvSource {
+    /// A queue of its own.
+    Own(Consumer<RecvWr>),
+    /// A shared one.
+    Srq(SrqId),
+    /// Whichever shared one an XRC packet names, in this domain.
+    Xrc(XrcdId),
+    /// None: the queue pair only sends.
+    None,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) slot: u32,
+    pub(crate) init: QpInitAttr,
+    pub(crate) attr: QpAttr,
+    pub(crate) state: QpState,
+    pub(super) shared: Arc<QpShared>,
+    pub(super) sq: Consumer<SendWr>,
+    pub(super) rq: RecvSource,
+    pub(super) req: Requester,
+    pub(super) rsp: Responder,
+    /// Where connected packets go; of no meaning before RTR.
+    pub(super) path: Path,
+    /// The destination whose window a connected queue pair shares.
+    pub(super) peer: Option<PeerId>,
+    pub(super) pmtu: usize,
+    pub(super) pkey: Pkey,
+    /// Most messages in a row that do not ask for an acknowledgement.
+    pub(super) unasked_most: usize,
+    /// Congestion control, and when it lets the next train go.
+    pub(super) cc: Option<Box<dyn CongestionControl>>,
+    pub(super) paced_until: Instant,
+    /// No congestion notification before this time.
+    pub(super) cnp_again_at: Instant,
+    /// An acknowledgement let requests pass; it is its turn now.
+    pub(super) stepped_aside: bool,
+    /// Whether the slot is in the ready queue.
+    pub(crate) queued: bool,
+    /// Its entries in the timer heap.
+    pub(crate) armed: Armed,
+}
+
+impl Qp {
+    pub(crate) fn new(
+        qpn: Qpn,
+        slot: u32,
+        init: QpInitAttr,
+        shared: Arc<QpShared>,
+        sq: Consumer<SendWr>,
+        rq: RecvSource,
+    ) -> Self {
+        Self {
+            qpn,
+            slot,
+            init,
+            attr: QpAttr::default(),
+            state: QpState::Reset,
+            shared,
+            sq,
+            rq,
+            req: Requester::default(),
+            rsp: Responder::default(),
+            path: Path::default(),
+            peer: None,
+            pmtu: Pmtu::B256.bytes(),
+            pkey: Pkey::DEFAULT,
+            unasked_most: 0,
+            cc: None,
+            paced_until: Instant::ZERO,
+            cnp_again_at: Instant::ZERO,
+            stepped_aside: false,
+            queued: false,
+            armed: Armed::default(),
+        }
+    }
+
+    pub(super) fn dest_qpn(&self) -> Qpn {
+        self.attr.dest_qpn.unwrap_or_default()
+    }
+
+    /// Address and number of what a connected queue pair is connected to.
+    #[inline]
+    pub(crate) fn peer_end(&self) -> (Gid, Qpn) {
+        (self.path.dst, self.dest_qpn())
+    }
+
+    pub(super) fn qkey(&self) -> Qkey {
+        self.attr.qkey.unwrap_or_default()
+    }
+
+    /// The service in the opcodes of this queue pair.
+    #[inline]
+    pub(super) fn service(&self) -> Service {
+        match self.init.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+            QpType::XrcIni | QpType::XrcTgt => Service::Xrc,
+        }
+    }
+
+    /// BTH of a packet to the connected peer.
+    #[inline]
+    pub(super) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth { pkey: self.pkey, ..Bth::new(opcode, self.dest_qpn(), psn) }
+    }
+
+    /// Puts the next train into `out`, which is empty. Answers go first, but a bare
+    /// acknowledgement lets one train of requests pass: as the shorter packet behind it, it can
+    /// leave in the same call.
+    #[inline]
+    pub(crate) fn poll_transmit(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        let steps_aside = self.rsp.replies.is_bare_ack() && self.requests_wait();
+        self.stepped_aside = steps_aside && !self.stepped_aside;
+        if self.stepped_aside {
+            self.poll_own(core, now, caps, out);
+        }
+        if out.is_none() {
+            self.poll_answer(core, now, caps, out);
+        }
+        if out.is_none() && !self.stepped_aside {
+            self.poll_own(core, now, caps, out);
+        }
+    }
+
+    /// Puts the next train of answers into `out`.
+    #[inline]
+    fn poll_answer(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        // Answers to reads are paced like requests; what is short goes at once.
+        let is_read = self.rsp.replies.starts_with_read();
+        if !is_read || now >= self.paced_until {
+            self.poll_reply(core, now, caps, out);
+        }
+        if let Some(train) = out
+            && is_read
+        {
+            self.pace(now, train);
+        }
+    }
+
+    /// Puts the next train of requests or datagrams into `out`.
+    #[inline]
+    fn poll_own(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        match self.init.qp_type {
+            QpType::Rc | QpType::XrcIni => {
+                self.poll_request(core, now, caps, out);
+                if let (Some(peer), false) = (self.peer, self.req.waiting) {
+                    core.wake_next(peer);
+                }
+            }
+            QpType::Uc | QpType::Ud => *out = self.poll_unreliable(core, now, caps),
+            QpType::XrcTgt => {}
+        }
+        if let Some(train) = out {
+            self.pace(now, train);
+        }
+    }
+
+    /// Counts a train for congestion control, which says when the next may go.
+    #[inline]
+    fn pace(&mut self, now: Instant, train: &Train) {
+        if let Some(cc) = self.cc.as_mut() {
+            self.paced_until = cc.on_sent(now, train.total_len() as u64);
+        }
+    }
+
+    /// Whether requests wait to be sent.
+    #[inline]
+    pub(super) fn requests_wait(&self) -> bool {
+        self.req.may_send(self.sq.len())
+    }
+
+    /// Whether something waits that congestion control may hold back.
+    #[inline]
+    fn has_paced_work(&self) -> bool {
+        self.requests_wait() || self.rsp.replies.starts_with_read()
+    }
+
+    /// Whether all it has to send is an acknowledgement, which might go with something else soon.
+    #[inline]
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        self.rsp.replies.is_bare_ack() && !self.requests_wait() && !self.stepped_aside
+    }
+
+    /// Whether a call of [`Qp::poll_transmit`] might give more right away.
+    #[inline]
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.rsp.has_replies() || self.requests_wait()
+    }
+
+    /// When this queue pair wants to be called, if at all.
+    #[inline]
+    pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let paced = (self.paced_until > now && self.has_paced_work()).then_some(self.paced_until);
+        earliest(self.req.deadline(), paced)
+    }
+
+    /// Whether something is due at `now` that was not before `since`.
+    pub(crate) fn is_due(&self, since: Instant, now: Instant) -> bool {
+        let paced = (since..=now).contains(&self.paced_until);
+        (paced && self.has_paced_work())
+            || self.req.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Something that [`Qp::deadline`] announced is due.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+    ) {
+        self.requester_timeout(core, now, is_untaken);
+    }
+
+    /// A doorbell was rung, a timer ran out, or something else may have made work possible.
+    #[inline]
+    pub(crate) fn on_kick(&mut self, core: &mut Core, now: Instant) {
+        self.flush(core, now);
+    }
+
+    /// The window of the destination has opened. Whoever does not need it any more lets the next
+    /// one go.
+    pub(crate) fn on_window_open(&mut self, core: &mut Core) {
+        self.req.waiting = false;
+        if let (Some(peer), false) = (self.peer, self.req.may_send(self.sq.len())) {
+            core.wake_next(peer);
+        }
+    }
+
+    /// What can be told of a packet for a connected queue pair by how it begins and where it is
+    /// from.
+    #[inline]
+    pub(crate) fn check(&self, meta: &RxMeta, bth: &Bth, service: Service) -> Result<(), Drop> {
+        self.check_header(bth, service)?;
+        self.check_address(meta)
+    }
+
+    /// A packet for a connected queue pair arrived that passes [`Qp::check`].
+    #[inline]
+    pub(crate) fn accept(&mut self, core: &mut Core, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
+        // One that came with it may have changed that.
+        if !self.state.receives() {
+            return core.drop(Drop::BadState);
+        }
+        if meta.ecn == Ecn::Congested {
+            self.notify_congestion(core, now);
+        }
+        match (self.init.qp_type, rest.op.is_request()) {
+            (QpType::Rc | QpType::XrcIni, false) => self.handle_response(core, now, rest),
+            (QpType::Rc | QpType::XrcTgt, true) => {
+                self.note_established(core);
+                self.handle_request(core, now, rest);
+            }
+            (QpType::Uc, true) if rest.lent.is_none() => {
+                self.note_established(core);
+                self.handle_unreliable(core, now, rest);
+            }
+            _ => core.drop(Drop::BadOpcode),
+        }
+    }
+
+    /// A packet for a datagram queue pair arrived; `grh` goes in front of its payload.
+    pub(crate) fn accept_datagram(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        bth: &Bth,
+        what: (Service, Op),
+        rest: &[u8],
+        grh: (&[u8; GRH_LEN], &RxMeta),
+    ) -> Result<(), Drop> {
+        let (service, op) = what;
+        self.check_header(bth, service)?;
+        if grh.1.ecn == Ecn::Congested {
+            self.notify_congestion(core, now);
+        }
+        self.handle_datagram(core, now, bth, op, rest, grh)
+    }
+
+    /// State, service and partition (IBTA vol1 9.6.1).
+    #[inline]
+    fn check_header(&self, bth: &Bth, service: Service) -> Result<(), Drop> {
+        if !self.state.receives() {
+            return Err(Drop::BadState);
+        }
+        if service != self.service() {
+            return Err(Drop::BadOpcode);
+        }
+        if !bth.pkey.matches(self.pkey) {
+            return Err(Drop::BadPkey);
+        }
+        Ok(())
+    }
+
+    /// A connected queue pair hears only its peer.
+    #[inline]
+    fn check_address(&self, meta: &RxMeta) -> Result<(), Drop> {
+        if meta.src != self.path.dst || meta.dst != self.path.src {
+            return Err(Drop::BadAddress);
+        }
+        Ok(())
+    }
+
+    /// A congestion notification arrived.
+    #[cold]
+    pub(crate) fn on_cnp(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        meta: &RxMeta,
+    ) -> Result<(), Drop> {
+        if !self.state.receives() {
+            return Err(Drop::BadState);
+        }
+        if self.init.qp_type.is_connected() {
+            self.check_address(meta)?;
+        }
+        match self.cc.as_mut() {
+            Some(cc) => {
+                cc.on_cnp(now);
+                core.counters.rp_cnp_handled += 1;
+            }
+            None => core.counters.rp_cnp_ignored += 1,
+        }
+        Ok(())
+    }
+
+    /// A packet arrived with congestion experienced: tell the sender, but not too often.
+    #[cold]
+    fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
+        core.counters.np_ecn_marked_roce_packets += 1;
+        if !self.init.qp_type.is_connected() || now < self.cnp_again_at {
+            return;
+        }
+        self.cnp_again_at = now.plus_nanos(core.config.cnp_interval_ns);
+        let cnp = crate::hca::shared::cnp(self.path, self.dest_qpn(), self.pkey);
+        if core.post_out(cnp) {
+            core.counters.np_cnp_sent += 1;
+        }
+    }
+}
+
+/// The earlier of two times, either of which may be missing.
+#[inline]
+pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

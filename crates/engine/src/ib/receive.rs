@@ -1,0 +1,152 @@
+//! Receives: taking them, filling them, completing them.
+
+use feroce_mem::PdId;
+use feroce_train::Instant;
+use feroce_wire::{Qpn, Srqn};
+
+use super::buffers::{ScatterError, scatter};
+use super::qp::{Qp, RecvSource};
+use super::rx_payload::Body;
+use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::id::{CqId, SrqId};
+use crate::hca::shared::Core;
+use crate::hca::wr::RecvWr;
+
+/// A receive that a message is being placed into.
+#[derive(Debug)]
+pub(super) struct Receive {
+    wr: RecvWr,
+    /// Bytes placed.
+    filled: u64,
+    /// Where it completes.
+    cq: CqId,
+    /// Whose memory it is.
+    pd: PdId,
+    /// The shared queue that it came from, if any.
+    srq: Option<SrqId>,
+}
+
+impl Receive {
+    /// Appends `data`.
+    #[inline]
+    pub(super) fn fill(&mut self, core: &Core, data: Body<'_>) -> Result<(), ScatterError> {
+        scatter(&core.mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
+        self.filled += data.len() as u64;
+        Ok(())
+    }
+
+    /// Whether `len` more bytes fit.
+    pub(super) fn has_room(&self, len: u64) -> bool {
+        self.filled + len <= self.wr.sges.total_len()
+    }
+
+    /// Forgets what was placed: an unreliable message was cut short.
+    pub(super) fn rewind(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Its completion, with the bytes placed so far.
+    #[inline]
+    pub(super) fn completion(
+        &self,
+        qpn: Qpn,
+        opcode: WcOpcode,
+        status: WcStatus,
+        now: Instant,
+    ) -> Cqe {
+        Cqe { byte_len: self.filled as u32, ..Cqe::new(self.wr.wr_id, qpn, opcode, status, now) }
+    }
+
+    /// Where it completes.
+    pub(super) fn cq(&self) -> CqId {
+        self.cq
+    }
+}
+
+/// Why there is no receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoReceive {
+    /// None is posted now.
+    NotReady,
+    /// There will never be one: an XRC packet names no queue of the domain, or a dead one.
+    BadSrq,
+}
+
+impl Qp {
+    /// Takes the next receive; `srqn` is what an XRC packet names.
+    #[inline]
+    pub(super) fn take_receive(
+        &mut self,
+        core: &mut Core,
+        srqn: Option<Srqn>,
+    ) -> Result<Receive, NoReceive> {
+        let (pd, recv_cq) = (self.init.pd, self.init.recv_cq);
+        let (wr, cq, pd, srq) = match &mut self.rq {
+            RecvSource::Own(ring) => (ring.pop(), recv_cq, pd, None),
+            RecvSource::Srq(id) => {
+                // Its receives were posted in its own protection domain, which need not be ours.
+                let pd = core.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
+                (core.take_from_srq(*id), recv_cq, pd, Some(*id))
+            }
+            RecvSource::Xrc(_) => {
+                let (id, pd, cq) = self.xrc_srq(core, srqn).ok_or(NoReceive::BadSrq)?;
+                if core.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
+                    return Err(NoReceive::BadSrq);
+                }
+                (core.take_from_srq(id), cq, pd, Some(id))
+            }
+            RecvSource::None => (None, recv_cq, pd, None),
+        };
+        let wr = wr.ok_or(NoReceive::NotReady)?;
+        Ok(Receive { wr, filled: 0, cq, pd, srq })
+    }
+
+    /// The shared receive queue that an XRC packet names, if it is in our domain.
+    pub(super) fn xrc_srq(&self, core: &Core, srqn: Option<Srqn>) -> Option<(SrqId, PdId, CqId)> {
+        let RecvSource::Xrc(domain) = self.rq else {
+            return None;
+        };
+        let id = SrqId::from_number(srqn?)?;
+        let srq = core.srqs.get(id.0 as usize)?;
+        let (xrcd, cq) = srq.attr.xrc?;
+        (xrcd == domain).then_some((id, srq.attr.pd, cq))
+    }
+
+    /// How many receives are posted, if that is this queue pair's own affair.
+    #[inline]
+    pub(super) fn receives_posted(&self) -> Option<u32> {
+        match &self.rq {
+            RecvSource::Own(ring) => Some(ring.len() as u32),
+            _ => None,
+        }
+    }
+
+    /// Completes every posted receive as flushed, oldest first.
+    pub(super) fn flush_receives(&mut self, core: &mut Core, now: Instant) {
+        if let Some(receive) = self.rsp.take_receive() {
+            let cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Flushed, now);
+            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+        }
+        let (qpn, cq) = (self.qpn, self.init.recv_cq);
+        if let RecvSource::Own(ring) = &mut self.rq {
+            while let Some(wr) = ring.pop() {
+                let cqe = Cqe::new(wr.wr_id, qpn, WcOpcode::Recv, WcStatus::Flushed, now);
+                core.complete_recv(cq, cqe);
+            }
+        }
+    }
+
+    /// A shared receive queue goes away, and with it a receive that a message had begun to fill.
+    pub(crate) fn forget_receive_of(&mut self, srq: SrqId) {
+        if self.rsp.receive.as_ref().is_some_and(|receive| receive.srq == Some(srq)) {
+            self.rsp.receive = None;
+        }
+    }
+
+    /// Drops every posted receive without a completion: the queue pair goes back to RESET.
+    pub(super) fn discard_receives(&mut self) {
+        if let RecvSource::Own(ring) = &mut self.rq {
+            while ring.pop().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Answers of the responder, in the order of the requests (IBTA vol1 9.7.5, 9.5).
+
+use alloc::collections::VecDeque;
+
+use feroce_mem::Read;
+use feroce_train::{Ext, Instant, LinkCaps, Payload, Train, TrainOps};
+use feroce_wire::{
+    Aeth, AtomicAckEth, Bth, CreditCode, Msn, NakCode, Op, Opcode, Psn, Rkey, RnrTimer, Syndrome,
+};
+
+use super::qp::Qp;
+use crate::hca::counters::Drop;
+use crate::hca::event::AsyncEvent;
+use crate::hca::shared::Core;
+
+/// An answer to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reply {
+    /// Everything up to the PSN is done.
+    Ack { psn: Psn, msn: Msn },
+    /// The request is refused.
+    Nak { psn: Psn, msn: Msn, code: NakCode },
+    /// The request came too early.
+    Rnr { psn: Psn, msn: Msn, timer: RnrTimer },
+    /// What an atomic found.
+    Atomic { psn: Psn, msn: Msn, original: u64, again: bool },
+    /// Bytes of memory.
+    Read(ReadReply),
+}
+
+/// The answer to a read, or what is left of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ReadReply {
+    /// First PSN, and packets sent of it.
+    pub(super) psn: Psn,
+    pub(super) sent: u32,
+    pub(super) msn: Msn,
+    pub(super) va: u64,
+    pub(super) rkey: Rkey,
+    pub(super) len: u32,
+    /// Protection domain whose memory it is.
+    pub(super) pd: feroce_mem::PdId,
+    /// The request had been executed before.
+    pub(super) again: bool,
+}
+
+impl Reply {
+    fn psn(&self) -> Psn {
+        match self {
+            Self::Ack { psn, .. }
+            | Self::Nak { psn, .. }
+            | Self::Rnr { psn, .. }
+            | Self::Atomic { psn, .. } => *psn,
+            Self::Read(read) => read.psn.wrapping_add(read.sent),
+        }
+    }
+
+    /// Whether it says how far everything is done, so that of two in a row the further one will do.
+    fn coalesces(&self) -> bool {
+        matches!(self, Self::Ack { .. } | Self::Nak { .. } | Self::Rnr { .. })
+    }
+}
+
+/// Answers waiting to be sent, oldest first. Acknowledgements, good or bad, coalesce, so there are
+/// at most twice as many as reads and atomics outstanding, plus one.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    queue: VecDeque<Reply>,
+}
+
+impl Replies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether the next answer is that to a read.
+    #[inline]
+    pub(super) fn starts_with_read(&self) -> bool {
+        matches!(self.queue.front(), Some(Reply::Read(_)))
+    }
+
+    /// Whether all there is to say is that everything is well.
+    #[inline]
+    pub(super) fn is_bare_ack(&self) -> bool {
+        self.queue.len() == 1 && matches!(self.queue.front(), Some(Reply::Ack { .. }))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Reads and atomics that have not been answered completely.
+    pub(super) fn outstanding(&self) -> usize {
+        self.queue.iter().filter(|r| matches!(r, Reply::Read(_) | Reply::Atomic { .. })).count()
+    }
+
+    /// The same without those that are answered again. The peer may have had their answers
+    /// already, so they do not count when it asks for something new.
+    pub(super) fn outstanding_new(&self) -> usize {
+        let is_new = |r: &&Reply| match r {
+            Reply::Read(read) => !read.again,
+            Reply::Atomic { again, .. } => !again,
+            _ => false,
+        };
+        self.queue.iter().filter(is_new).count()
+    }
+
+    /// Appends an answer. True: it took the place of an acknowledgement that it includes.
+    #[inline]
+    pub(super) fn push(&mut self, reply: Reply) -> bool {
+        if reply.coalesces()
+            && let Some(last) = self.queue.back_mut().filter(|last| last.coalesces())
+        {
+            let was_ack = matches!(last, Reply::Ack { .. });
+            // What is said again may be of less than what waits already.
+            if !reply.psn().is_before(last.psn()) {
+                *last = reply;
+            }
+            return was_ack;
+        }
+        self.queue.push_back(reply);
+        false
+    }
+
+    /// A request came again: whatever was to answer it or later requests is void, because the
+    /// requester starts over from there.
+    pub(super) fn cut_from(&mut self, psn: Psn) {
+        while self.queue.back().is_some_and(|r| !r.psn().is_before(psn)) {
+            self.queue.pop_back();
+        }
+    }
+}
+
+impl Qp {
+    /// Puts the next train of answers into `out`.
+    #[inline]
+    pub(super) fn poll_reply(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        while let Some(&reply) = self.rsp.replies.queue.front() {
+            let read = match reply {
+                Reply::Read(read) => read,
+                other => {
+                    self.rsp.replies.queue.pop_front();
+                    self.rsp.owes_ack &= other.psn().next() != self.rsp.expected;
+                    *out = Some(self.short_reply(core, other));
+                    return;
+                }
+            };
+            *out = self.read_reply(core, caps, read);
+            if out.is_none() && !read.again {
+                *out = Some(self.read_failed(core, now, read));
+            }
+            if out.is_some() {
+                return;
+            }
+            // The peer may have had its answer long ago, and the memory may rightly be gone since
+            // then: a duplicate that the network kept back must not end the connection.
+            self.rsp.replies.queue.pop_front();
+            core.drop(Drop::StaleDuplicate);
+        }
+    }
+
+    /// The memory went away under a read that was accepted (IBTA vol1 9.7.5.2).
+    fn read_failed(&mut self, core: &mut Core, now: Instant, read: ReadReply) -> Train {
+        self.rsp.replies.clear();
+        let psn = read.psn.wrapping_add(read.sent);
+        core.counters.resp_remote_access_errors += 1;
+        let code = NakCode::RemoteAccess;
+        let nak = self.short_reply(core, Reply::Nak { psn, msn: read.msn, code });
+        core.event(AsyncEvent::QpAccessError(self.qpn));
+        self.enter_error(core, now);
+        nak
+    }
+
+    /// Acknowledges what was executed, before the queue pair goes: afterwards nobody would answer
+    /// a peer that asks.
+    pub(crate) fn take_leave(&mut self, core: &mut Core) {
+        let replies = &self.rsp.replies;
+        if self.rsp.owes_ack && (replies.is_empty() || replies.is_bare_ack()) {
+            let ack = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
+            core.post_out(self.short_reply(core, ack));
+        }
+        self.rsp.owes_ack = false;
+    }
+
+    /// An answer of one packet.
+    #[inline]
+    fn short_reply(&self, core: &Core, reply: Reply) -> Train {
+        let (psn, aeth, original) = match reply {
+            Reply::Ack { psn, msn } => {
+                (psn, Aeth { syndrome: Syndrome::Ack { credits: self.credits(core) }, msn }, None)
+            }
+            Reply::Nak { psn, msn, code } => {
+                (psn, Aeth { syndrome: Syndrome::Nak(code), msn }, None)
+            }
+            Reply::Rnr { psn, msn, timer } => {
+                (psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }, None)
+            }
+            Reply::Atomic { psn, msn, original, .. } => {
+                let syndrome = Syndrome::Ack { credits: self.credits(core) };
+                (psn, Aeth { syndrome, msn }, Some(AtomicAckEth { original }))
+            }
+            Reply::Read(read) => {
+                let syndrome = Syndrome::Ack { credits: self.credits(core) };
+                (read.psn, Aeth { syndrome, msn: read.msn }, None)
+            }
+        };
+        let mut head = Ext::NONE.with(|out| aeth.emit(out));
+        let mut op = Op::Acknowledge;
+        if let Some(eth) = original {
+            head = head.with(|out| eth.emit(out));
+            op = Op::AtomicAcknowledge;
+        }
+        let opcode = Opcode::new(self.service(), op);
+        Train {
+            path: self.path,
+            bth: self.bth(opcode, psn),
+            ops: TrainOps::all(opcode),
+            count: 1,
+            stride: 0,
+            payload_len: 0,
+            head,
+            body: Ext::NONE,
+            tail: Ext::NONE,
+            payload: Payload::Empty,
+            lease: None,
+        }
+    }
+
+    /// The next train of a read answer; `None` if the memory may no longer be read.
+    fn read_reply(&mut self, core: &mut Core, caps: &LinkCaps, read: ReadReply) -> Option<Train> {
+        let pmtu = self.pmtu;
+        let packets = (read.len as usize).div_ceil(pmtu).max(1) as u32;
+        let from = read.sent;
+        let start = from as usize * pmtu;
+        let aeth_len = Aeth::LEN;
+        let at_start = from == 0;
+        let mut count = (packets - from).min(caps.packets_of(Bth::LEN + pmtu));
+        if at_start && count > 1 {
+            // The first packet carries an AETH and is longer than those that follow, unless there
+            // is only one that follows.
+            count = if packets == 2 { 2 } else { 1 };
+        }
+        let last_len = (read.len as usize - (packets as usize - 1) * pmtu).next_multiple_of(4);
+        let limit = pmtu + if at_start { aeth_len } else { 0 };
+        if from + count == packets && count > 1 && aeth_len + last_len > limit {
+            count -= 1;
+        }
+        let ends = from + count == packets;
+        let len = (read.len as usize - start).min(count as usize * pmtu);
+        let va = read.va.wrapping_add(start as u64);
+        let grant =
+            core.mrs.grant_remote::<Read>(read.pd, self.qpn, read.rkey, va, len as u64).ok()?;
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: self.credits(core) }, msn: read.msn };
+        let with_aeth = Ext::NONE.with(|out| aeth.emit(out));
+        let opcode = |op| Opcode::new(self.service(), op);
+        let first = match (at_start, ends && count == 1) {
+            (true, true) => Op::ReadResponseOnly,
+            (true, false) => Op::ReadResponseFirst,
+            (false, true) => Op::ReadResponseLast,
+            (false, false) => Op::ReadResponseMiddle,
+        };
+        let last = if ends { Op::ReadResponseLast } else { Op::ReadResponseMiddle };
+        let train = Train {
+            path: self.path,
+            bth: self.bth(opcode(first), read.psn.wrapping_add(from)),
+            ops: TrainOps {
+                first: opcode(first),
+                middle: opcode(Op::ReadResponseMiddle),
+                last: opcode(last),
+            },
+            count,
+            stride: pmtu,
+            payload_len: len,
+            head: if at_start || (ends && count == 1) { with_aeth } else { Ext::NONE },
+            body: Ext::NONE,
+            tail: if ends { with_aeth } else { Ext::NONE },
+            payload: if len == 0 { Payload::Empty } else { Payload::One(grant) },
+            lease: if len == 0 { None } else { self.lease(core) },
+        };
+        match self.rsp.replies.queue.front_mut() {
+            Some(Reply::Read(front)) if !ends => front.sent += count,
+            _ => {
+                self.rsp.replies.queue.pop_front();
+            }
+        }
+        Some(train)
+    }
+
+    /// The credits to advertise: receives posted, or no statement where they are shared.
+    #[inline]
+    fn credits(&self, core: &Core) -> CreditCode {
+        match self.receives_posted() {
+            Some(n) if core.config.advertise_credits => CreditCode::at_most(n),
+            _ => CreditCode::NONE,
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The requester: from send work requests to trains (IBTA vol1 9.7.3).
+
+use core::hint::cold_path;
+
+use feroce_mem::Iova;
+use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
+use feroce_wire::{Bth, Msn, Opcode, Psn};
+
+use super::ack_policy::Asking;
+use super::buffers::gather;
+use super::door;
+use super::qp::{Qp, earliest};
+use super::train_layout::{Piece, Shape};
+use super::window::{Flight, Kind, Window};
+use crate::hca::cq::WcStatus;
+use crate::hca::shared::Core;
+use crate::hca::state::QpState;
+use crate::hca::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
+use crate::ib::destination::{PACKET_COST, Peer};
+
+/// Why nothing can be sent although there is work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Blocked {
+    /// No work request, or one that must wait for an answer that is on its way.
+    NoWork,
+    /// The window of the destination is full.
+    Window,
+}
+
+/// A request that can be started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) kind: Kind,
+    /// PSNs that it needs.
+    pub(super) packets: u32,
+    /// Bytes of the message.
+    pub(super) len: u32,
+    /// Whether the peer needs a receive for it.
+    pub(super) takes_receive: bool,
+    pub(super) flags: SendFlags,
+}
+
+/// State of the requester of a reliable queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub(crate) window: Window,
+    /// How many requests were started, and up to how many the peer has receives for; `None`: no
+    /// limit (IBTA vol1 9.7.7.2).
+    pub(crate) ssn: Msn,
+    pub(crate) credit_limit: Option<Msn>,
+    /// Retries left before giving up.
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    /// The peer asked to wait until then.
+    pub(crate) rnr_until: Option<Instant>,
+    /// When the answer to something outstanding must have come.
+    pub(crate) ack_deadline: Option<Instant>,
+    /// When it is overdue by the measured round trip time, and how often that happened in a row.
+    pub(crate) probe_deadline: Option<Instant>,
+    pub(crate) probes: u32,
+    /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one
+    /// request is under way: the window belongs to other queue pairs, too.
+    pub(crate) unanswered: bool,
+    /// Since when the timer runs out again and again.
+    pub(crate) silent_since: Option<Instant>,
+    /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
+    pub(crate) timed: Option<(Psn, Instant)>,
+    pub(super) asking: Asking,
+    /// The answers after a gap are being ignored until the missing one comes.
+    pub(crate) response_gap: bool,
+    /// A request cannot be executed: nothing after it is started.
+    pub(crate) halted: bool,
+    /// Waiting at the destination for its window to open.
+    pub(crate) waiting: bool,
+    /// The send queue drains, and whether anyone wants to know.
+    pub(crate) draining: bool,
+    pub(crate) drain_notify: bool,
+}
+
+impl Requester {
+    /// Starts with `psn`.
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { window: Window::new(psn), asking: Asking::new(psn), ..Self::default() }
+    }
+
+    /// Whether there may be something to send, now that `posted` requests are in the queue.
+    #[inline]
+    pub(crate) fn may_send(&self, posted: usize) -> bool {
+        !self.is_held() && self.window.cursor < posted
+    }
+
+    /// Whether it must wait for an answer, a time or room at the destination.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
+    }
+
+    /// Whether a request of so many packets need not wait for an answer.
+    #[inline]
+    pub(super) fn may_start(&self, packets: u32, takes_receive: bool) -> bool {
+        let ssn = self.ssn.wrapping_add(1);
+        // One request beyond the credits may go: its fate brings new ones.
+        let is_limited = |limit: Msn| ssn.diff(limit) > 1;
+        let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
+        if has_none {
+            cold_path();
+            if self.window.has_unacked() {
+                return false;
+            }
+        }
+        self.window.has_psns(packets)
+    }
+
+    /// Counts a request that is started. One that needs no receive moves the limit along.
+    #[inline]
+    pub(super) fn count_request(&mut self, consumes_receive: bool) {
+        self.ssn = self.ssn.wrapping_add(1);
+        if !consumes_receive {
+            self.credit_limit = self.credit_limit.map(|limit| limit.wrapping_add(1));
+        }
+    }
+
+    /// The peer has receives up to `limit`; it knows nothing of what is on its way and needs none.
+    #[inline]
+    pub(super) fn grant(&mut self, limit: Option<Msn>) {
+        self.credit_limit = match (self.credit_limit, limit) {
+            (Some(old), Some(new)) if old.diff(new) > 0 => Some(old),
+            (_, limit) => limit,
+        };
+    }
+
+    /// Whether the peer is known to have no more than `few` receives for further requests.
+    #[inline]
+    pub(super) fn has_few_credits(&self, few: i32) -> bool {
+        self.credit_limit.is_some_and(|limit| limit.diff(self.ssn) <= few)
+    }
+
+    /// When the requester wants to be called.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        earliest(self.rnr_until, earliest(self.ack_deadline, self.probe_deadline))
+    }
+}
+
+impl Qp {
+    /// Puts the next train of requests on a reliable service into `out`.
+    #[inline]
+    pub(super) fn poll_request(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) {
+        let mut passed = 0;
+        loop {
+            let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+            if !sends || self.req.is_held() || now < self.paced_until {
+                return;
+            }
+            self.req.window.skip_local();
+            if self.req.window.cursor == self.req.window.flights.len() {
+                match self.start_next(core) {
+                    Ok(()) if self.req.window.cursor < self.req.window.flights.len() => {}
+                    Ok(()) => {
+                        let last = self.req.window.flights.back();
+                        passed += last.map_or(0, |flight| u64::from(flight.len));
+                        self.retire(core, now);
+                        if passed >= door::MOST {
+                            // Others want the adapter, too.
+                            return self.shared.ring();
+                        }
+                        continue;
+                    }
+                    Err(_) => return self.ask_if_waiting(now),
+                }
+            }
+            return match self.send_from_cursor(core, now, caps, out) {
+                Ok(()) => {
+                    self.extend_run(core, now, caps, out);
+                    self.after_send(core, now);
+                }
+                Err(Blocked::Window) => {
+                    self.req.waiting = true;
+                    if let Some(peer) = self.peer {
+                        core.peers.get(peer).wait(self.slot);
+                    }
+                }
+                Err(Blocked::NoWork) => self.retire(core, now),
+            };
+        }
+    }
+
+    /// Starts the next work request of the send queue: executes it if it is local, gives it PSNs
+    /// if it is not.
+    #[inline]
+    pub(super) fn start_next(&mut self, core: &mut Core) -> Result<(), Blocked> {
+        if self.state != QpState::Rts || self.req.halted {
+            return Err(Blocked::NoWork);
+        }
+        let index = self.req.window.flights.len();
+        let pmtu = self.pmtu as u64;
+        let (op, len, flags) = match self.sq.peek(index) {
+            Some(wr) => (wr.op, message_len(wr), wr.flags),
+            None => return Err(Blocked::NoWork),
+        };
+        let is_fenced = match op {
+            // An earlier request may have to be sent again with what the key names (IBTA vol1
+            // 10.6.5.1; the fence is not left to the consumer).
+            SendOp::LocalInv(_) => index > 0,
+            _ => flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty(),
+        };
+        if is_fenced || self.waits_for_door(core, index, len) {
+            return Err(Blocked::NoWork);
+        }
+        if index == 0 && self.pass_oldest(core) {
+            self.req.window.start(Kind::Local, 0, len as u32, false);
+            self.req.window.cursor += 1;
+            return Ok(());
+        }
+        if op.is_local() {
+            let kind = match self.execute_local(core, &op) {
+                Ok(()) => Kind::Local,
+                Err(status) => self.halt(status),
+            };
+            self.req.window.start_local(kind);
+            self.req.window.cursor += 1;
+            return Ok(());
+        }
+        let failure = match op.needs_responder_resource() && self.max_rd_atomic() == 0 {
+            true => Some(WcStatus::LocalQpOperation),
+            false => (len > MAX_MESSAGE).then_some(WcStatus::LocalLength),
+        };
+        if let Some(status) = failure {
+            let kind = self.halt(status);
+            self.req.window.start_local(kind);
+            return Ok(());
+        }
+        let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
+        // A division takes longer than all the rest of this.
+        let packets = if len <= pmtu { 1 } else { len.div_ceil(pmtu) as u32 };
+        let (len, takes_receive) = (len as u32, op.consumes_receive());
+        self.start(core, Start { kind, packets, len, takes_receive, flags })
+    }
+
+    /// Gives the next request of the send queue its PSNs, if it need not wait for an answer.
+    #[inline]
+    pub(super) fn start(&mut self, core: &mut Core, request: Start) -> Result<(), Blocked> {
+        let Start { kind, packets, len, takes_receive, flags } = request;
+        if !self.req.may_start(packets, takes_receive) {
+            return Err(Blocked::NoWork);
+        }
+        self.req.count_request(takes_receive);
+        let asks = self.wants_answer(takes_receive, flags);
+        self.req.asking.count_message(asks);
+        self.req.window.start(kind, packets, len, asks);
+        core.counters.rdma_sends += 1;
+        Ok(())
+    }
+
+    /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
+    /// management (IBTA vol1 11.6.2).
+    pub(super) fn execute_local(&self, core: &mut Core, op: &SendOp) -> Result<(), WcStatus> {
+        let (pd, mrs) = (self.init.pd, &mut core.mrs);
+        let done = match *op {
+            SendOp::BindMw { mw, new_rkey, binding } => {
+                mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).is_ok()
+            }
+            SendOp::LocalInv(rkey) => mrs.invalidate_local(pd, rkey).is_ok(),
+            SendOp::Reg { key, offset, len, iova, access } => {
+                let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+                range.is_some_and(|(offset, len)| {
+                    mrs.map(pd, key, offset, len, Iova::At(iova), access).is_ok()
+                })
+            }
+            _ => return Err(WcStatus::LocalQpOperation),
+        };
+        // Memory may be named otherwise from now on, or not at all.
+        core.revoke_answers();
+        if done { Ok(()) } else { Err(WcStatus::MwBind) }
+    }
+
+    /// Stops sending: the request that is being started cannot be executed.
+    pub(super) fn halt(&mut self, status: WcStatus) -> Kind {
+        self.req.halted = true;
+        Kind::Failed(status)
+    }
+
+    /// Makes the train at the cursor and moves the cursor past it.
+    #[inline]
+    fn send_from_cursor(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) -> Result<(), Blocked> {
+        let window = &self.req.window;
+        let (index, from) = (window.cursor, window.cursor_packet);
+        let flight = window.flights[index];
+        if !matches!(flight.kind, Kind::Acked | Kind::Fetched) {
+            return Err(Blocked::NoWork);
+        }
+        let mut room = self.room(core, &flight, from, caps)?;
+        let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
+        let takes_resource = op.needs_responder_resource();
+        if takes_resource {
+            // What was started under another limit must be able to go on.
+            let limit = self.max_rd_atomic().max(1);
+            if self.req.window.resources.len() >= limit {
+                return Err(Blocked::NoWork);
+            }
+            let psn = flight.first.wrapping_add(from);
+            room = match self.req.window.until_piece_end(psn) {
+                // In one request again, even if the window has shrunk since: a responder may
+                // remember only the part of it that was asked for last, and then would not answer
+                // for what comes before that. (Soft-RoCE does so.)
+                Some(rest) => rest.min(flight.packets - from),
+                None => room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32),
+            };
+        }
+        let psns = match self.build_train(core, room, caps, out) {
+            Ok(psns) => psns,
+            Err(status) => {
+                core.counters.send_err += 1;
+                let kind = self.halt(status);
+                self.req.window.flights[index].kind = kind;
+                return Err(Blocked::NoWork);
+            }
+        };
+        let psn = flight.first.wrapping_add(from);
+        let cost = flight.cost(from, from + psns, self.pmtu);
+        let ends = from + psns == flight.packets;
+        let mut asks = (ends && flight.asks) || takes_resource || self.req.unanswered;
+        if let Some(id) = self.peer {
+            let peer = core.peers.get(id);
+            peer.sent(cost);
+            // Whoever fills the window asks, too: others may have to wait for that answer.
+            let is_full = peer.room() < self.pmtu as u64 + PACKET_COST;
+            asks |= is_full || self.req.asking.unasked + cost >= peer.window() / 4;
+        }
+        if asks && let Some(train) = out {
+            train.bth.ack_req = true;
+        }
+        self.count_asked(asks, cost, psn.wrapping_add(psns));
+        let is_new = !psn.is_before(self.req.window.high);
+        if takes_resource {
+            self.req.window.resources.push_back(psn.wrapping_add(psns));
+            if flight.packets > 1 {
+                self.req.window.note_piece(psn.wrapping_add(psns));
+            }
+            if from > 0 && is_new {
+                // The responder counts every piece of a read as a request.
+                self.req.count_request(false);
+            }
+        }
+        if self.req.timed.is_none() && is_new && asks {
+            self.req.timed = Some((psn.wrapping_add(psns), now));
+        }
+        self.req.window.sent(psns, cost);
+        Ok(())
+    }
+
+    /// Makes the train at the cursor, of at most `room` packets. Returns how many PSNs it covers.
+    #[inline]
+    pub(super) fn build_train(
+        &mut self,
+        core: &Core,
+        room: u32,
+        caps: &LinkCaps,
+        out: &mut Option<Train>,
+    ) -> Result<u32, WcStatus> {
+        let window = &self.req.window;
+        let (index, from) = (window.cursor, window.cursor_packet);
+        let flight = window.flights[index];
+        let (service, dest, pkey) = (self.service(), self.dest_qpn(), self.pkey);
+        let wr = self.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
+        let piece = Piece { flight: &flight, from, room, pmtu: self.pmtu };
+        let shape = Shape::new(wr, piece, caps);
+        let offset = u64::from(from) * self.pmtu as u64;
+        let payload = match shape.payload {
+            0 => Payload::Empty,
+            len => gather(&core.mrs, self.init.pd, &wr.data, offset, len)?,
+        };
+        let opcode = |op| Opcode::new(service, op);
+        let ops = TrainOps {
+            first: opcode(shape.first),
+            middle: opcode(shape.middle),
+            last: opcode(shape.last),
+        };
+        let ends = from + shape.psns == flight.packets;
+        let solicited = ends && wr.flags.contains(SendFlags::SOLICITED);
+        let psn = flight.first.wrapping_add(from);
+        *out = Some(Train {
+            path: self.path,
+            bth: Bth { solicited, pkey, ..Bth::new(ops.first, dest, psn) },
+            ops,
+            count: shape.count,
+            stride: self.pmtu,
+            payload_len: shape.payload,
+            head: shape.head,
+            body: shape.body,
+            tail: shape.tail,
+            lease: if payload.is_memory() { self.lease(core) } else { None },
+            payload,
+        });
+        Ok(shape.psns)
+    }
+
+    /// How many packets of `flight`, from packet `from` on, may go in one train: what the
+    /// destination's window has room for, and no more than may go without a request for an
+    /// acknowledgement, which is in the last packet of a train.
+    ///
+    /// Room for less than a good train is left until there is more, if an answer is on its way. It
+    /// would be filled, and acknowledged, and filled again: short trains for ever.
+    #[inline]
+    fn room(
+        &self,
+        core: &mut Core,
+        flight: &Flight,
+        from: u32,
+        caps: &LinkCaps,
+    ) -> Result<u32, Blocked> {
+        let Some(id) = self.peer else {
+            return Err(Blocked::NoWork);
+        };
+        let peer = core.peers.get(id);
+        let left = flight.packets - from;
+        let room = peer.room();
+        let full = self.pmtu as u64 + PACKET_COST;
+        // A whole small message needs no division.
+        let fits = match flight.cost(from, flight.packets, self.pmtu) <= room {
+            true => left,
+            false => left.min((room / full) as u32),
+        };
+        match fits {
+            // One packet more, if nobody was asked to acknowledge what fills the window: it may
+            // have shrunk since that was sent.
+            0 if peer.is_idle() || self.req.asking.unasked > 0 => Ok(1),
+            0 => Err(Blocked::Window),
+            // What a read asks for comes in trains of the peer's making.
+            n if flight.kind == Kind::Fetched => Ok(n),
+            n if n < left.min(self.good_train(peer, caps)) && self.req.is_asked() => {
+                Err(Blocked::Window)
+            }
+            1 => Ok(1),
+            _ if self.req.unanswered => Ok(1),
+            n => {
+                let unasked = (peer.window() / 4).saturating_sub(self.req.asking.unasked);
+                Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
+            }
+        }
+    }
+
+    /// How many packets are a good train: what the link takes, as far as that is no more than an
+    /// eighth of the window.
+    fn good_train(&self, peer: &Peer, caps: &LinkCaps) -> u32 {
+        let eighth = peer.window() / 8 / (self.pmtu as u64 + PACKET_COST);
+        caps.packets_of(Bth::LEN + self.pmtu).min(u32::try_from(eighth).unwrap_or(u32::MAX))
+    }
+
+    /// Reads and atomics that may be outstanding.
+    #[inline]
+    pub(super) fn max_rd_atomic(&self) -> usize {
+        usize::from(self.attr.max_rd_atomic.unwrap_or(0))
+    }
+}
+
+/// Bytes of a message: for flushes the range is not payload.
+fn message_len(wr: &SendWr) -> u64 {
+    match wr.op {
+        SendOp::Flush { .. } => 0,
+        _ => wr.data.len(),
+    }
+}

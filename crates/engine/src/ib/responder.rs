@@ -1,0 +1,370 @@
+//! The responder of a reliable service: requests of the peer (IBTA vol1 9.7.4, 9.7.5).
+
+use core::hint::cold_path;
+
+use feroce_mem::{AccessError, FetchError, PdId};
+use feroce_train::{Instant, Lent};
+use feroce_wire::{Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
+
+use super::door::Opened;
+use super::qp::{Qp, RecvSource};
+use super::receive::Receive;
+use super::replay::{Memory, Remembered, Replay};
+use super::replies::{Replies, Reply};
+use super::rx_payload::{Body, Rest};
+use crate::hca::attr::LossPolicy;
+use crate::hca::counters::Drop;
+use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::event::AsyncEvent;
+use crate::hca::shared::Core;
+use crate::hca::state::QpState;
+use crate::hca::wr::MAX_MESSAGE;
+
+/// A message of several packets that has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Inbound {
+    /// A send; its receive is in [`Responder::receive`].
+    Send,
+    /// A write: where the next byte goes and how many are to come.
+    Write { va: u64, rkey: Rkey, left: u32, len: u32 },
+}
+
+/// State of the responder.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// PSN expected next.
+    pub(super) expected: Psn,
+    /// Messages completed.
+    pub(super) msn: Msn,
+    pub(super) inbound: Option<Inbound>,
+    /// The receive that the message in progress fills.
+    pub(super) receive: Option<Receive>,
+    /// A gap or an unready receive has been reported; packets after it are dropped silently.
+    pub(super) nak_sent: bool,
+    /// Something was executed whose acknowledgement has not been sent.
+    pub(super) owes_ack: bool,
+    /// The first packet has been seen.
+    pub(super) established: bool,
+    pub(super) replies: Replies,
+    pub(super) replay: Replay,
+    pub(super) opened: Opened,
+}
+
+impl Responder {
+    pub(super) fn new(expected: Psn) -> Self {
+        Self { expected, ..Self::default() }
+    }
+
+    #[inline]
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    pub(super) fn take_receive(&mut self) -> Option<Receive> {
+        self.receive.take()
+    }
+}
+
+/// Why a request is not executed, and so what the peer and the consumer hear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// Malformed or out of order: NAK invalid request.
+    Invalid,
+    /// No right to the memory: NAK remote access error.
+    Access,
+    /// The receive is too short: NAK invalid request, local length error.
+    TooLong,
+    /// The receive's own memory is wrong: NAK remote operational error, local protection error.
+    Protection,
+    /// No receive yet: RNR NAK; the request will come again.
+    NotReady,
+    /// The packet is cut short: dropped.
+    Truncated,
+    /// Its payload could not be fetched: it counts as lost.
+    Gone,
+}
+
+impl From<FetchError> for Refusal {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::Gone => Self::Gone,
+            _ => Self::Access,
+        }
+    }
+}
+
+impl From<AccessError> for Refusal {
+    fn from(e: AccessError) -> Self {
+        match e {
+            AccessError::Misaligned => Self::Invalid,
+            _ => Self::Access,
+        }
+    }
+}
+
+impl From<feroce_wire::Truncated> for Refusal {
+    fn from(_: feroce_wire::Truncated) -> Self {
+        Self::Truncated
+    }
+}
+
+/// A request packet, or one that stands for a run of them, taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) op: Op,
+    pub(super) psn: Psn,
+    pub(super) solicited: bool,
+    /// Which shared receive queue, on XRC.
+    pub(super) srqn: Option<Srqn>,
+    /// Protection domain whose memory it reaches.
+    pub(super) pd: PdId,
+    /// What follows the headers that every packet of the service has.
+    pub(super) body: &'a [u8],
+    /// The payload, if it is not in `body`.
+    pub(super) lent: Option<Lent<'a>>,
+}
+
+impl<'a> Request<'a> {
+    /// The payload, where `bytes` is what follows all headers.
+    #[inline]
+    pub(super) fn payload(&self, bytes: &'a [u8]) -> Result<Body<'a>, Refusal> {
+        Rest::body(self.lent, bytes).ok_or(Refusal::Invalid)
+    }
+
+    /// What is left of a run without its first `packets`, which were executed before.
+    fn without(&self, packets: u32, pmtu: usize) -> Option<Self> {
+        let lent = self.lent?.without(packets, pmtu)?;
+        let body = if self.op.has_reth() { self.body.get(Reth::LEN..)? } else { self.body };
+        let (op, psn) = (self.op.continued()?, self.psn.wrapping_add(packets));
+        Some(Self { op, psn, body, lent: Some(lent), ..*self })
+    }
+}
+
+/// How many PSNs a request took.
+pub(super) type Taken = Result<u32, Refusal>;
+
+impl Qp {
+    /// A request packet arrived.
+    #[inline]
+    pub(super) fn handle_request(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+        let ahead = rest.psn.diff(self.rsp.expected);
+        // Short messages mostly are this, and need less.
+        if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(core, now, rest) {
+            self.rsp.nak_sent = false;
+            return self.note_executed(core, rest, 1);
+        }
+        if ahead > 0 {
+            return self.handle_gap(core, now);
+        }
+        let mut request = match self.take_apart(core, rest) {
+            Ok(request) => request,
+            Err(refusal) if ahead == 0 => return self.refuse(core, now, refusal),
+            Err(_) => return core.drop(Drop::Truncated),
+        };
+        if ahead < 0 {
+            self.handle_duplicate(core, &request);
+            match request.without(ahead.unsigned_abs(), self.pmtu) {
+                Some(unseen) => request = unseen,
+                None => return,
+            }
+        }
+        self.rsp.nak_sent = false;
+        match self.execute(core, now, &request) {
+            Ok(taken) => self.note_executed(core, rest, taken),
+            Err(refusal) => self.refuse(core, now, refusal),
+        }
+    }
+
+    /// A request was executed that took so many PSNs.
+    #[inline]
+    fn note_executed(&mut self, core: &mut Core, rest: &Rest<'_>, taken: u32) {
+        self.rsp.expected = self.rsp.expected.wrapping_add(taken);
+        self.rsp.owes_ack = !has_own_reply(rest.op);
+        // What is not asked for may still go with what is.
+        let asked = rest.ack_req || self.rsp.replies.is_bare_ack();
+        if asked && self.rsp.owes_ack {
+            let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
+            core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
+        }
+    }
+
+    /// Splits off the XRC header and finds out whose memory the request reaches.
+    #[inline]
+    pub(super) fn take_apart<'a>(
+        &self,
+        core: &Core,
+        rest: &Rest<'a>,
+    ) -> Result<Request<'a>, Refusal> {
+        let Rest { op, psn, solicited, bytes, lent, .. } = *rest;
+        if lent.is_some_and(|lent| !may_be_lent(op, lent)) {
+            return Err(Refusal::Invalid);
+        }
+        let (srqn, pd, body) = match self.rq {
+            RecvSource::Xrc(_) => {
+                let (eth, body) = XrcEth::parse(bytes)?;
+                // Annex A14: the shared receive queue brings the protection domain.
+                let (_, pd, _) = self.xrc_srq(core, Some(eth.srqn)).ok_or(Refusal::Invalid)?;
+                (Some(eth.srqn), pd, body)
+            }
+            _ => (None, self.init.pd, bytes),
+        };
+        Ok(Request { op, psn, solicited, srqn, pd, body, lent: lent.copied() })
+    }
+
+    /// A packet came before one that is expected: say so, once per gap.
+    #[cold]
+    fn handle_gap(&mut self, core: &mut Core, now: Instant) {
+        core.counters.out_of_seq_request += 1;
+        if self.rsp.nak_sent {
+            return core.drop(Drop::AfterGap);
+        }
+        self.rsp.nak_sent = true;
+        core.counters.out_of_sequence += 1;
+        self.push_nak(NakCode::PsnSequence);
+        if self.init.loss == LossPolicy::Fatal {
+            core.event(AsyncEvent::QpFatal(self.qpn));
+            self.stop_after_replies(core, now);
+        }
+    }
+
+    /// A request that was executed before (IBTA vol1 9.7.5.1).
+    #[cold]
+    fn handle_duplicate(&mut self, core: &mut Core, request: &Request<'_>) {
+        core.counters.duplicate_request += 1;
+        let known = self.rsp.replay.find(request.psn);
+        match (request.op, known) {
+            (Op::ReadRequest, Some(known)) => {
+                let Ok((reth, _)) = Reth::parse(request.body) else {
+                    return core.drop(Drop::Truncated);
+                };
+                if !self.is_part_of(&known, request.psn, &reth) {
+                    return core.drop(Drop::StaleDuplicate);
+                }
+                if self.may_answer_again(core, request.psn) {
+                    self.push_read(request, &reth, true);
+                }
+            }
+            (Op::CmpSwap | Op::FetchAdd, Some(known)) => {
+                let Memory::Atomic { original } = known.what else {
+                    return core.drop(Drop::StaleDuplicate);
+                };
+                if self.may_answer_again(core, request.psn) {
+                    let (psn, msn) = (request.psn, self.rsp.msn);
+                    self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
+                }
+            }
+            (Op::AtomicWrite | Op::Flush, Some(Remembered { what: Memory::Done, .. })) => {
+                if self.may_answer_again(core, request.psn) {
+                    self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, true);
+                }
+            }
+            (op, _) if has_own_reply(op) => core.drop(Drop::StaleDuplicate),
+            _ => {
+                // Acknowledge as far as we can without claiming to have answered a read or an
+                // atomic whose answer may be lost.
+                let psn = match self.rsp.replay.first_after(request.psn) {
+                    Some(first) => first.prev(),
+                    None => self.rsp.expected.prev(),
+                };
+                self.rsp.replies.push(Reply::Ack { psn, msn: self.rsp.msn });
+            }
+        }
+    }
+
+    /// Makes room for an answer that is given again. False: a peer that asks again and again must
+    /// not pile up answers.
+    fn may_answer_again(&mut self, core: &mut Core, psn: Psn) -> bool {
+        self.rsp.replies.cut_from(psn);
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        if self.rsp.replies.outstanding() >= limit {
+            core.drop(Drop::RateLimited);
+            return false;
+        }
+        true
+    }
+
+    /// Whether a repeated read asks for the end of what was read before.
+    fn is_part_of(&self, known: &Remembered, psn: Psn, reth: &Reth) -> bool {
+        let Memory::Read { va, rkey, len } = known.what else {
+            return false;
+        };
+        let skipped = u64::from(psn.since(known.first)) * self.pmtu as u64;
+        reth.rkey == rkey
+            && reth.va == va.wrapping_add(skipped)
+            && u64::from(reth.len) + skipped <= u64::from(len)
+    }
+
+    fn push_nak(&mut self, code: NakCode) {
+        let (psn, msn) = (self.rsp.expected, self.rsp.msn);
+        self.rsp.replies.push(Reply::Nak { psn, msn, code });
+    }
+
+    /// Tells the peer why its request is not executed and, unless it only came too early, stops
+    /// (IBTA vol1 9.9.3).
+    #[cold]
+    fn refuse(&mut self, core: &mut Core, now: Instant, refusal: Refusal) {
+        let (code, status) = match refusal {
+            Refusal::Truncated => return core.drop(Drop::Truncated),
+            Refusal::Gone => return core.drop(Drop::LenderGone),
+            Refusal::NotReady => {
+                core.counters.out_of_buffer += 1;
+                core.counters.send_rnr_err += 1;
+                self.rsp.nak_sent = true;
+                let timer = RnrTimer::new(self.attr.min_rnr_timer.unwrap_or(0));
+                let (psn, msn) = (self.rsp.expected, self.rsp.msn);
+                self.rsp.replies.push(Reply::Rnr { psn, msn, timer });
+                return;
+            }
+            Refusal::Invalid => (NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest),
+            Refusal::Access => (NakCode::RemoteAccess, WcStatus::LocalAccess),
+            Refusal::TooLong => (NakCode::InvalidRequest, WcStatus::LocalLength),
+            Refusal::Protection => (NakCode::RemoteOperational, WcStatus::LocalProtection),
+        };
+        match refusal {
+            Refusal::Access => {
+                core.counters.resp_remote_access_errors += 1;
+                core.event(AsyncEvent::QpAccessError(self.qpn));
+            }
+            Refusal::Invalid => {
+                core.counters.resp_remote_invalid_request += 1;
+                core.event(AsyncEvent::QpRequestError(self.qpn));
+            }
+            Refusal::TooLong => core.counters.resp_local_length_error += 1,
+            _ => {}
+        }
+        self.push_nak(code);
+        if let Some(receive) = self.rsp.receive.take() {
+            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
+            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+        }
+        self.stop_after_replies(core, now);
+    }
+
+    /// Goes to the error state, but still sends the answers that are due: the peer must learn why.
+    fn stop_after_replies(&mut self, core: &mut Core, now: Instant) {
+        let replies = core::mem::take(&mut self.rsp.replies);
+        self.rsp.owes_ack = false;
+        self.enter_error(core, now);
+        self.rsp.replies = replies;
+    }
+
+    /// The first packet on a queue pair in RTR tells that the peer is there.
+    #[inline]
+    pub(super) fn note_established(&mut self, core: &mut Core) {
+        if self.state == QpState::Rtr && !self.rsp.established {
+            cold_path();
+            self.rsp.established = true;
+            core.event(AsyncEvent::CommEstablished(self.qpn));
+        }
+    }
+}
+
+/// Whether payload of this kind and length may be fetched.
+fn may_be_lent(op: Op, lent: &Lent<'_>) -> bool {
+    (op.is_send() || op.is_write()) && lent.packets > 0 && lent.len as u64 <= MAX_MESSAGE
+}
+
+/// Whether the answer to a request is more than an acknowledgement.
+const fn has_own_reply(op: Op) -> bool {
+    matches!(op, Op::ReadRequest | Op::CmpSwap | Op::FetchAdd | Op::AtomicWrite | Op::Flush)
+}

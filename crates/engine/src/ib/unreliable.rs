@@ -1,0 +1,284 @@
+//! Unreliable services: connections (UC) and datagrams (UD) (IBTA vol1 9.8).
+//!
+//! Nothing is remembered of what was sent: a request completes when its last packet is handed to
+//! the link. Whatever is wrong with a received packet, the answer is silence.
+
+use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
+use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
+
+use super::buffers::gather;
+use super::execute::take_imm;
+use super::qp::Qp;
+use super::responder::Refusal;
+use super::rx_payload::{Body, Rest};
+use super::window::Kind;
+use crate::hca::counters::Drop;
+use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::hca::shared::Core;
+use crate::hca::state::{QpState, QpType};
+use crate::hca::wr::{Dest, SendFlags, SendOp};
+use crate::ib::grh::GRH_LEN;
+
+impl Qp {
+    /// The next train of an unreliable service.
+    pub(super) fn poll_unreliable(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        caps: &LinkCaps,
+    ) -> Option<Train> {
+        loop {
+            let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+            if !sends || now < self.paced_until {
+                return None;
+            }
+            if self.req.window.flights.is_empty() {
+                self.start_unreliable(core).ok()?;
+            }
+            let train = match self.init.qp_type {
+                QpType::Ud => self.datagram(core),
+                _ => self.unreliable_train(core, caps),
+            };
+            match train {
+                Ok(train) => {
+                    core.unread |= train.is_some();
+                    let done = self.req.window.cursor == self.req.window.flights.len();
+                    if done {
+                        self.req.window.una = self.req.window.next;
+                    }
+                    self.retire(core, now);
+                    if train.is_some() {
+                        return train;
+                    }
+                }
+                Err(status) => {
+                    core.counters.send_err += 1;
+                    self.fail_oldest(core, now, status);
+                }
+            }
+        }
+    }
+
+    /// Gives the next work request its PSNs. `Err`: there is none, or it may not start.
+    fn start_unreliable(&mut self, core: &mut Core) -> Result<(), ()> {
+        if self.state != QpState::Rts {
+            return Err(());
+        }
+        let Some(wr) = self.sq.peek(0) else {
+            return Err(());
+        };
+        let (op, len) = (wr.op, wr.data.len());
+        if op.is_local() {
+            let kind = self.execute_local(core, &op).map_or_else(Kind::Failed, |()| Kind::Local);
+            self.req.window.start_local(kind);
+            return Ok(());
+        }
+        let longest = match self.init.qp_type {
+            QpType::Ud => self.pmtu as u64,
+            _ => crate::hca::wr::MAX_MESSAGE,
+        };
+        if len > longest {
+            self.req.window.start_local(Kind::Failed(WcStatus::LocalLength));
+            return Ok(());
+        }
+        let packets = len.div_ceil(self.pmtu as u64).max(1) as u32;
+        self.req.window.start(Kind::Acked, packets, len as u32, false);
+        core.counters.rdma_sends += 1;
+        Ok(())
+    }
+
+    /// The train at the cursor of an unreliable connection. `Ok(None)`: the request was local.
+    fn unreliable_train(
+        &mut self,
+        core: &mut Core,
+        caps: &LinkCaps,
+    ) -> Result<Option<Train>, WcStatus> {
+        match self.req.window.flights.front().map(|f| f.kind) {
+            Some(Kind::Failed(status)) => Err(status),
+            Some(Kind::Local) => {
+                self.req.window.skip_local();
+                Ok(None)
+            }
+            _ => {
+                let mut train = None;
+                let psns = self.build_train(core, u32::MAX, caps, &mut train)?;
+                self.req.window.sent(psns, 0);
+                Ok(train)
+            }
+        }
+    }
+
+    /// The datagram of the oldest request.
+    fn datagram(&mut self, core: &mut Core) -> Result<Option<Train>, WcStatus> {
+        let Some(flight) = self.req.window.flights.front().copied() else {
+            return Ok(None);
+        };
+        if let Kind::Failed(status) = flight.kind {
+            return Err(status);
+        }
+        let (own_qkey, pd, qpn, pkey) = (self.qkey(), self.init.pd, self.qpn, self.pkey);
+        let wr = self.sq.peek(0).ok_or(WcStatus::LocalQpOperation)?;
+        let Dest::Ud { ah, qpn: dest, qkey } = wr.dest else {
+            return Err(WcStatus::LocalQpOperation);
+        };
+        let qkey = if qkey.is_privileged() { own_qkey } else { qkey };
+        let av = core.ah(ah, pd).ok_or(WcStatus::LocalQpOperation)?.av;
+        let path = core.path(&av, entropy(qpn, dest)).ok_or(WcStatus::LocalQpOperation)?;
+        let payload = match flight.len {
+            0 => Payload::Empty,
+            len => gather(&core.mrs, pd, &wr.data, 0, len as usize)?,
+        };
+        let mut head = Ext::NONE.with(|out| Deth { qkey, src_qp: qpn }.emit(out));
+        let op = match wr.op {
+            SendOp::SendImm(imm) => {
+                head = head.with(|out| ImmDt { imm }.emit(out));
+                Op::SendOnlyImm
+            }
+            _ => Op::SendOnly,
+        };
+        let opcode = Opcode::new(Service::Ud, op);
+        let solicited = wr.flags.contains(SendFlags::SOLICITED);
+        self.req.window.sent(1, 0);
+        Ok(Some(Train {
+            path,
+            bth: Bth { pkey, solicited, ..Bth::new(opcode, dest, flight.first) },
+            ops: TrainOps::all(opcode),
+            count: 1,
+            stride: 0,
+            payload_len: flight.len as usize,
+            head,
+            body: Ext::NONE,
+            tail: Ext::NONE,
+            payload,
+            lease: None,
+        }))
+    }
+
+    /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
+    #[inline(never)]
+    pub(super) fn handle_unreliable(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+        let op = rest.op;
+        let in_sequence = rest.psn == self.rsp.expected;
+        self.rsp.expected = rest.psn.next();
+        if !in_sequence || (op.starts() && self.rsp.inbound.is_some()) {
+            self.abandon_inbound();
+        }
+        if !op.starts() && self.rsp.inbound.is_none() {
+            return core.drop(Drop::BadSequence);
+        }
+        let result = match self.take_apart(core, rest) {
+            Ok(request) => self.execute(core, now, &request),
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = result {
+            if refusal == Refusal::Protection {
+                self.fail_receive(core, now);
+            }
+            self.abandon_inbound();
+            core.drop(match refusal {
+                Refusal::Truncated => Drop::Truncated,
+                Refusal::Invalid => Drop::BadSequence,
+                Refusal::Access | Refusal::Protection => Drop::AccessDenied,
+                Refusal::TooLong => Drop::TooLong,
+                Refusal::NotReady => Drop::NoReceive,
+                Refusal::Gone => Drop::LenderGone,
+            });
+        }
+    }
+
+    /// The receive's own memory is wrong: it says so, and the queue pair stops.
+    fn fail_receive(&mut self, core: &mut Core, now: Instant) {
+        if let Some(receive) = self.rsp.take_receive() {
+            let status = WcStatus::LocalProtection;
+            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
+            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+        }
+        self.enter_error(core, now);
+    }
+
+    /// Gives up the message in progress; its receive takes the next one.
+    fn abandon_inbound(&mut self) {
+        self.rsp.inbound = None;
+        if let Some(receive) = self.rsp.receive.as_mut() {
+            receive.rewind();
+        }
+    }
+
+    /// A datagram arrived (IBTA vol1 9.8.3). `grh` goes in front of it.
+    pub(super) fn handle_datagram(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        bth: &Bth,
+        op: Op,
+        rest: &[u8],
+        grh: (&[u8; GRH_LEN], &RxMeta),
+    ) -> Result<(), Drop> {
+        let (grh, meta) = grh;
+        let (deth, rest) = Deth::parse(rest).map_err(|_| Drop::Truncated)?;
+        let (imm, data) = take_imm(op, rest).map_err(|_| Drop::Truncated)?;
+        let own = if self.qpn == Qpn::QP1 { GSI_QKEY } else { self.qkey() };
+        if deth.qkey != own {
+            return Err(Drop::BadQkey);
+        }
+        if data.len() > core.config.port_mtu.bytes() {
+            return Err(Drop::TooLong);
+        }
+        // A receive that was too short for one datagram is kept for the next.
+        let mut receive = match self.rsp.take_receive() {
+            Some(receive) => receive,
+            None => self.take_receive(core, None).map_err(|_| {
+                core.counters.ud_out_of_buffer += 1;
+                Drop::NoReceive
+            })?,
+        };
+        if !receive.has_room((GRH_LEN + data.len()) as u64) {
+            self.rsp.receive = Some(receive);
+            return Err(Drop::TooLong);
+        }
+        let (grh, data) = (Body::Here(grh), Body::Here(data));
+        if receive.fill(core, grh).and_then(|()| receive.fill(core, data)).is_err() {
+            self.rsp.receive = Some(receive);
+            self.fail_receive(core, now);
+            return Err(Drop::AccessDenied);
+        }
+        let mut cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Success, now);
+        cqe.flags = WcFlags::GRH;
+        if let Some(imm) = imm {
+            cqe.flags |= WcFlags::WITH_IMM;
+            cqe.imm = imm;
+        }
+        cqe.src_qp = deth.src_qp;
+        cqe.solicited = bth.solicited;
+        cqe.sl = if meta.dst.as_ipv4().is_some() { NETWORK_IPV4 } else { 0 };
+        core.counters.rdma_recvs += 1;
+        core.complete_recv(receive.cq(), cqe);
+        Ok(())
+    }
+}
+
+/// The well-known queue key of QP1.
+const GSI_QKEY: Qkey = Qkey(0x8001_0000);
+
+/// What mlx5 adapters report in the service level of a datagram that came over IPv4; UCX looks
+/// for it.
+const NETWORK_IPV4: u8 = 2;
+
+/// Something that differs between pairs of queue pairs, for the UDP source port.
+pub(super) fn entropy(a: Qpn, b: Qpn) -> u32 {
+    let product = u64::from(a.get()) * u64::from(b.get());
+    let folded = product ^ (product >> 20) ^ (product >> 40);
+    (folded & 0xf_ffff) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entropy_is_the_same_in_both_directions() {
+        let (a, b) = (Qpn::new(0x1234), Qpn::new(0x00ab_cdef));
+        assert_eq!(entropy(a, b), entropy(b, a));
+        assert_ne!(entropy(a, b), entropy(a, Qpn::new(0x00ab_cdee)));
+    }
+}
