@@ -72,36 +72,36 @@ impl Engine {
     /// Sets an entry of the GID table and reports the change.
     pub fn set_gid(&mut self, index: u16, gid: Gid) {
         let at = usize::from(index);
-        if self.core.gids.len() <= at {
-            self.core.gids.resize(at + 1, Gid::ZERO);
+        if self.port.hca.gids.len() <= at {
+            self.port.hca.gids.resize(at + 1, Gid::ZERO);
         }
-        if self.core.gids[at] != gid {
-            self.core.gids[at] = gid;
-            self.core.revoke_answers();
-            self.core.event(AsyncEvent::GidChange { index, gid });
+        if self.port.hca.gids[at] != gid {
+            self.port.hca.gids[at] = gid;
+            self.port.hca.revoke_answers();
+            self.port.hca.event(AsyncEvent::GidChange { index, gid });
         }
     }
 
     /// Replaces the partition keys of the port and reports the change. Queue pairs follow by the
     /// index they were given; where there is no key any more, nothing passes.
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
-        self.core.config.pkeys = pkeys.to_vec();
-        self.core.revoke_answers();
-        self.qps.iter_mut().for_each(|qp| qp.follow_pkey(&self.core));
-        self.core.event(AsyncEvent::PkeyChange);
+        self.port.hca.config.pkeys = pkeys.to_vec();
+        self.port.hca.revoke_answers();
+        self.qps.iter_mut().for_each(|qp| qp.follow_pkey(&self.port));
+        self.port.hca.event(AsyncEvent::PkeyChange);
     }
 
     /// Changes the greatest path MTU of the port. Queue pairs that already have one keep theirs,
     /// as the specification has no way to change it while they are connected.
     pub fn set_port_mtu(&mut self, mtu: Pmtu) {
-        self.core.config.port_mtu = mtu;
+        self.port.hca.config.port_mtu = mtu;
     }
 
     /// Reports that the port came up or went down, or that it is up with other attributes. Queue
     /// pairs notice by themselves that packets are lost.
     pub fn set_port_active(&mut self, active: bool) {
-        self.core.counters.link_downed += u64::from(!active);
-        self.core.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        self.port.hca.counters.link_downed += u64::from(!active);
+        self.port.hca.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
     }
 }
 
@@ -110,25 +110,25 @@ impl Engine {
     /// Makes a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
-        if self.core.pds.len() >= self.core.config.limits.max_pd as usize {
+        if self.port.hca.pds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
-        Ok(PdId(self.core.pds.insert(0) as u32))
+        Ok(PdId(self.port.hca.pds.insert(0) as u32))
     }
 
     /// Destroys a protection domain that nothing uses.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
-        let users = *self.core.pds.get(pd.0 as usize).ok_or(DestroyError::Unknown)?;
-        if users != 0 || self.core.mrs.pd_in_use(pd) {
+        let users = *self.port.hca.pds.get(pd.0 as usize).ok_or(DestroyError::Unknown)?;
+        if users != 0 || self.port.hca.mrs.pd_in_use(pd) {
             return Err(DestroyError::Busy);
         }
-        self.core.pds.remove(pd.0 as usize);
+        self.port.hca.pds.remove(pd.0 as usize);
         Ok(())
     }
 
     fn check_pd(&self, pd: PdId) -> Result<(), CreateError> {
-        let known = self.core.pds.contains(pd.0 as usize);
+        let known = self.port.hca.pds.contains(pd.0 as usize);
         known.then_some(()).ok_or(CreateError::Unknown("protection domain"))
     }
 
@@ -137,13 +137,13 @@ impl Engine {
     }
 
     fn use_pd(&mut self, pd: PdId) {
-        if let Some(users) = self.core.pds.get_mut(pd.0 as usize) {
+        if let Some(users) = self.port.hca.pds.get_mut(pd.0 as usize) {
             *users += 1;
         }
     }
 
     fn unuse_pd(&mut self, pd: PdId) {
-        if let Some(users) = self.core.pds.get_mut(pd.0 as usize) {
+        if let Some(users) = self.port.hca.pds.get_mut(pd.0 as usize) {
             *users -= 1;
         }
     }
@@ -160,7 +160,7 @@ impl Engine {
         access: Access,
     ) -> Result<Lkey, RegError> {
         self.check_owner(pd)?;
-        self.core.mrs.reg(pd, region, offset, len, iova, access)
+        self.port.hca.mrs.reg(pd, region, offset, len, iova, access)
     }
 
     /// Changes a registration. Accesses that began before are over when the result is quiet.
@@ -168,51 +168,51 @@ impl Engine {
     pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
         change.pd.map_or(Ok(()), |pd| self.check_owner(pd))?;
         self.revoke_loans_of(key);
-        self.core.mrs.rereg(key, change)
+        self.port.hca.mrs.rereg(key, change)
     }
 
     /// Ends a registration. The memory may be freed when the result is quiet.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg_mr(&mut self, key: Lkey) -> Result<Dereg, DeregError> {
         self.revoke_loans_of(key);
-        self.core.mrs.dereg(key)
+        self.port.hca.mrs.dereg(key)
     }
 
     /// Nothing may be fetched any more from memory under a key.
     fn revoke_loans_of(&mut self, key: Lkey) {
-        self.core.revoke_answers();
-        self.qps.iter_mut().for_each(|qp| qp.revoke_loans_of(&self.core, key));
+        self.port.hca.revoke_answers();
+        self.qps.iter_mut().for_each(|qp| qp.revoke_loans_of(&self.port, key));
     }
 
     /// Makes a key for fast registration of parts of a region.
     #[doc(alias = "ib_alloc_mr")]
     pub fn alloc_mr(&mut self, pd: PdId, region: Arc<Region>) -> Result<Lkey, RegError> {
         self.check_owner(pd)?;
-        self.core.mrs.alloc_mr(pd, region)
+        self.port.hca.mrs.alloc_mr(pd, region)
     }
 
     /// What a key stands for.
     pub fn query_mr(&self, key: Lkey) -> Option<MrInfo> {
-        self.core.mrs.lookup(key)
+        self.port.hca.mrs.lookup(key)
     }
 
     /// Makes a memory window.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<Rkey, RegError> {
         self.check_owner(pd)?;
-        self.core.mrs.alloc_mw(pd, kind)
+        self.port.hca.mrs.alloc_mw(pd, kind)
     }
 
     /// The key that a memory window has now, whatever key of its own is given.
     pub fn current_mw(&self, rkey: Rkey) -> Option<Rkey> {
-        self.core.mrs.current_mw(rkey)
+        self.port.hca.mrs.current_mw(rkey)
     }
 
     /// Destroys a memory window.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, rkey: Rkey) -> Result<(), DeregError> {
-        self.core.revoke_answers();
-        self.core.mrs.dealloc_mw(rkey)
+        self.port.hca.revoke_answers();
+        self.port.hca.mrs.dealloc_mw(rkey)
     }
 }
 
@@ -221,15 +221,15 @@ impl Engine {
     /// Makes a completion queue of `depth` entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
-        let limits = &self.core.config.limits;
+        let limits = &self.port.hca.config.limits;
         if depth == 0 || depth > limits.max_cqe {
             return Err(CreateError::BeyondLimits("number of completion queue entries"));
         }
-        if self.core.cqs.len() >= limits.max_cq as usize {
+        if self.port.hca.cqs.len() >= limits.max_cq as usize {
             return Err(CreateError::TooMany);
         }
         let (cq, poller) = Cq::new(depth as usize);
-        Ok((CqId(self.core.cqs.insert(cq) as u32), poller))
+        Ok((CqId(self.port.hca.cqs.insert(cq) as u32), poller))
     }
 
     /// Changes the depth of a completion queue. `poller` is the consumer's end of it.
@@ -240,17 +240,17 @@ impl Engine {
         poller: &mut CqPoller,
         depth: u32,
     ) -> Result<(), ResizeError> {
-        if depth == 0 || depth > self.core.config.limits.max_cqe {
+        if depth == 0 || depth > self.port.hca.config.limits.max_cqe {
             return Err(ResizeError::BeyondLimits);
         }
-        let cq = self.core.cqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let cq = self.port.hca.cqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
         cq.resize(poller, depth as usize).map_err(|waiting| ResizeError::TooSmall { waiting })
     }
 
     /// Forgets the completions of a queue pair that wait. `poller` is the consumer's end of the
     /// queue.
     pub fn forget_completions(&mut self, id: CqId, poller: &mut CqPoller, qpn: Qpn) {
-        if let Some(cq) = self.core.cqs.get_mut(id.0 as usize) {
+        if let Some(cq) = self.port.hca.cqs.get_mut(id.0 as usize) {
             cq.forget(poller, qpn);
         }
     }
@@ -258,17 +258,17 @@ impl Engine {
     /// Destroys a completion queue that nothing uses.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy_cq(&mut self, id: CqId) -> Result<(), DestroyError> {
-        let cq = self.core.cqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let cq = self.port.hca.cqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
         if cq.users != 0 {
             return Err(DestroyError::Busy);
         }
-        self.core.cqs.remove(id.0 as usize);
-        self.core.forget_cq(id);
+        self.port.hca.cqs.remove(id.0 as usize);
+        self.port.forget_cq(id);
         Ok(())
     }
 
     fn check_cq(&self, id: CqId) -> Result<(), CreateError> {
-        match self.core.cqs.get(id.0 as usize) {
+        match self.port.hca.cqs.get(id.0 as usize) {
             None => Err(CreateError::Unknown("completion queue")),
             Some(cq) if cq.overrun => Err(CreateError::Invalid("the completion queue overran")),
             Some(_) => Ok(()),
@@ -276,7 +276,7 @@ impl Engine {
     }
 
     fn count_cq(&mut self, id: CqId, up: bool) {
-        if let Some(cq) = self.core.cqs.get_mut(id.0 as usize) {
+        if let Some(cq) = self.port.hca.cqs.get_mut(id.0 as usize) {
             cq.users = if up { cq.users + 1 } else { cq.users - 1 };
         }
     }
@@ -286,14 +286,14 @@ impl Engine {
         let now = self.now;
         for qp in self.qps.iter_mut() {
             if qp.init.send_cq == cq || qp.init.recv_cq == cq {
-                self.core.event(AsyncEvent::QpFatal(qp.qpn));
-                qp.enter_error(&mut self.core, now);
+                self.port.hca.event(AsyncEvent::QpFatal(qp.qpn));
+                qp.enter_error(&mut self.port, now);
             }
         }
         let is_user = |(_, srq): &(usize, &Srq)| srq.attr.xrc.is_some_and(|(_, used)| used == cq);
-        let ids = self.core.srqs.iter().filter(is_user).map(|(i, _)| SrqId(i as u32));
+        let ids = self.port.hca.srqs.iter().filter(is_user).map(|(i, _)| SrqId(i as u32));
         for id in ids.collect::<Vec<_>>() {
-            self.core.event(AsyncEvent::SrqError(id));
+            self.port.hca.event(AsyncEvent::SrqError(id));
         }
     }
 
@@ -302,7 +302,7 @@ impl Engine {
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_srq(&mut self, attr: SrqInitAttr) -> Result<(SrqId, SrqQueue), CreateError> {
         self.check_pd(attr.pd)?;
-        let limits = &self.core.config.limits;
+        let limits = &self.port.hca.config.limits;
         if attr.max_wr > limits.max_srq_wr || attr.max_wr == 0 {
             return Err(CreateError::BeyondLimits("number of receives"));
         }
@@ -312,7 +312,7 @@ impl Engine {
         if attr.limit > attr.max_wr {
             return Err(CreateError::BeyondLimits("limit"));
         }
-        if self.core.srqs.len() >= limits.max_srq as usize {
+        if self.port.hca.srqs.len() >= limits.max_srq as usize {
             return Err(CreateError::TooMany);
         }
         if let Some((xrcd, cq)) = attr.xrc {
@@ -323,20 +323,20 @@ impl Engine {
         }
         self.use_pd(attr.pd);
         let (srq, queue) = Srq::new(attr);
-        Ok((SrqId(self.core.srqs.insert(srq) as u32), queue))
+        Ok((SrqId(self.port.hca.srqs.insert(srq) as u32), queue))
     }
 
     /// Arms the limit of a shared receive queue; 0 disarms it.
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_srq_limit(&mut self, id: SrqId, limit: u32) -> Result<(), ResizeError> {
-        let srq = self.core.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let srq = self.port.hca.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
         if limit > srq.attr.max_wr {
             return Err(ResizeError::BeyondLimits);
         }
         srq.attr.limit = limit;
         if limit != 0 && srq.waiting() < limit as usize {
             srq.attr.limit = 0;
-            self.core.event(AsyncEvent::SrqLimitReached(id));
+            self.port.hca.event(AsyncEvent::SrqLimitReached(id));
         }
         Ok(())
     }
@@ -349,10 +349,10 @@ impl Engine {
         queue: &mut SrqQueue,
         max_wr: u32,
     ) -> Result<(), ResizeError> {
-        if max_wr == 0 || max_wr > self.core.config.limits.max_srq_wr {
+        if max_wr == 0 || max_wr > self.port.hca.config.limits.max_srq_wr {
             return Err(ResizeError::BeyondLimits);
         }
-        let srq = self.core.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let srq = self.port.hca.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
         if max_wr < srq.attr.limit {
             return Err(ResizeError::BeyondLimits);
         }
@@ -362,20 +362,21 @@ impl Engine {
     /// Shows a shared receive queue.
     #[doc(alias = "ibv_query_srq")]
     pub fn query_srq(&self, id: SrqId) -> Option<SrqAttr> {
-        let SrqInitAttr { max_wr, max_sge, limit, .. } = self.core.srqs.get(id.0 as usize)?.attr;
+        let SrqInitAttr { max_wr, max_sge, limit, .. } =
+            self.port.hca.srqs.get(id.0 as usize)?.attr;
         Some(SrqAttr { max_wr, max_sge, limit })
     }
 
     /// Destroys a shared receive queue that no queue pair uses.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), DestroyError> {
-        let srq = self.core.srqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let srq = self.port.hca.srqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
         if srq.users != 0 {
             return Err(DestroyError::Busy);
         }
         // XRC targets find it by number and are not counted as users.
         self.qps.iter_mut().for_each(|qp| qp.forget_receive_of(id));
-        let srq = self.core.srqs.remove(id.0 as usize);
+        let srq = self.port.hca.srqs.remove(id.0 as usize);
         self.unuse_pd(srq.attr.pd);
         if let Some((xrcd, cq)) = srq.attr.xrc {
             self.count_xrcd(xrcd, false);
@@ -387,30 +388,30 @@ impl Engine {
     /// Makes an XRC domain.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn alloc_xrcd(&mut self) -> Result<XrcdId, CreateError> {
-        if self.core.xrcds.len() >= self.core.config.limits.max_pd as usize {
+        if self.port.hca.xrcds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
-        Ok(XrcdId(self.core.xrcds.insert(0) as u32))
+        Ok(XrcdId(self.port.hca.xrcds.insert(0) as u32))
     }
 
     /// Destroys an XRC domain that nothing uses.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn dealloc_xrcd(&mut self, id: XrcdId) -> Result<(), DestroyError> {
-        let users = *self.core.xrcds.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let users = *self.port.hca.xrcds.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
         if users != 0 {
             return Err(DestroyError::Busy);
         }
-        self.core.xrcds.remove(id.0 as usize);
+        self.port.hca.xrcds.remove(id.0 as usize);
         Ok(())
     }
 
     fn check_xrcd(&self, id: XrcdId) -> Result<(), CreateError> {
-        let known = self.core.xrcds.contains(id.0 as usize);
+        let known = self.port.hca.xrcds.contains(id.0 as usize);
         known.then_some(()).ok_or(CreateError::Unknown("XRC domain"))
     }
 
     fn count_xrcd(&mut self, id: XrcdId, up: bool) {
-        if let Some(users) = self.core.xrcds.get_mut(id.0 as usize) {
+        if let Some(users) = self.port.hca.xrcds.get_mut(id.0 as usize) {
             *users = if up { *users + 1 } else { *users - 1 };
         }
     }
@@ -425,25 +426,25 @@ impl Engine {
         if av.dgid.is_zero() {
             return Err(CreateError::Invalid("the destination address is zero"));
         }
-        if self.core.path(&av, 0).is_none() {
+        if self.port.hca.path(&av, 0).is_none() {
             return Err(CreateError::Invalid("no address at that index of the GID table"));
         }
-        if self.core.ahs.len() >= self.core.config.limits.max_ah as usize {
+        if self.port.hca.ahs.len() >= self.port.hca.config.limits.max_ah as usize {
             return Err(CreateError::TooMany);
         }
         self.use_pd(pd);
-        Ok(AhId(self.core.ahs.insert(Ah { pd, av }) as u32))
+        Ok(AhId(self.port.hca.ahs.insert(Ah { pd, av }) as u32))
     }
 
     /// Shows an address handle.
     pub fn query_ah(&self, id: AhId) -> Option<AddrVec> {
-        self.core.ahs.get(id.0 as usize).map(|ah| ah.av)
+        self.port.hca.ahs.get(id.0 as usize).map(|ah| ah.av)
     }
 
     /// Destroys an address handle. Datagrams that still wait to use it fail.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy_ah(&mut self, id: AhId) -> Result<(), DestroyError> {
-        let ah = self.core.ahs.try_remove(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let ah = self.port.hca.ahs.try_remove(id.0 as usize).ok_or(DestroyError::Unknown)?;
         self.unuse_pd(ah.pd);
         Ok(())
     }
@@ -458,15 +459,15 @@ impl Engine {
         if !group.is_multicast() {
             return Err(CreateError::Invalid("not a multicast address"));
         }
-        let limits = self.core.config.limits;
+        let limits = self.port.hca.config.limits;
         let (groups, members) = (limits.max_mcast_grp, limits.max_mcast_qp_attach);
-        self.core.groups.attach(group, qpn, groups, members)
+        self.port.groups.attach(group, qpn, groups, members)
     }
 
     /// Detaches from a multicast group. True: the port must leave the group.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<bool, DestroyError> {
-        self.core.groups.detach(group, qpn)
+        self.port.groups.detach(group, qpn)
     }
 }
 
@@ -476,7 +477,7 @@ impl Engine {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&mut self, init: QpInitAttr) -> Result<CreatedQp, CreateError> {
         self.check_qp_init(&init)?;
-        if self.qps.len() >= self.core.config.limits.max_qp {
+        if self.qps.len() >= self.port.hca.config.limits.max_qp {
             return Err(CreateError::TooMany);
         }
         let (slot, qpn) = self.qps.reserve().ok_or(CreateError::TooMany)?;
@@ -521,7 +522,7 @@ impl Engine {
         self.check_pd(init.pd)?;
         self.check_cq(init.send_cq)?;
         self.check_cq(init.recv_cq)?;
-        let (limits, cap) = (&self.core.config.limits, &init.cap);
+        let (limits, cap) = (&self.port.hca.config.limits, &init.cap);
         if cap.max_send_wr > limits.max_qp_wr || cap.max_recv_wr > limits.max_qp_wr {
             return Err(CreateError::BeyondLimits("number of work requests"));
         }
@@ -533,7 +534,7 @@ impl Engine {
             return Err(CreateError::BeyondLimits("inline data"));
         }
         if let Some(srq) = init.srq {
-            let srq = self.core.srqs.get(srq.0 as usize);
+            let srq = self.port.hca.srqs.get(srq.0 as usize);
             let srq = srq.ok_or(CreateError::Unknown("shared receive queue"))?;
             if !init.qp_type.has_rq() || srq.attr.xrc.is_some() {
                 return Err(CreateError::Invalid("this QP type cannot use this SRQ"));
@@ -556,7 +557,7 @@ impl Engine {
         }
         self.count_cq(init.send_cq, up);
         self.count_cq(init.recv_cq, up);
-        if let Some(srq) = init.srq.and_then(|id| self.core.srqs.get_mut(id.0 as usize)) {
+        if let Some(srq) = init.srq.and_then(|id| self.port.hca.srqs.get_mut(id.0 as usize)) {
             srq.users = if up { srq.users + 1 } else { srq.users - 1 };
         }
         if let Some(xrcd) = init.xrcd {
@@ -574,7 +575,7 @@ impl Engine {
     ) -> Result<(), ModifyQpError> {
         self.now = now;
         let qp = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
-        let result = qp.modify(&mut self.core, now, attr);
+        let result = qp.modify(&mut self.port, now, attr);
         self.finish();
         result
     }
@@ -588,11 +589,11 @@ impl Engine {
     /// Destroys a queue pair. What was posted is forgotten without completions.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
-        if self.core.groups.has(qpn) {
+        if self.port.groups.has(qpn) {
             return Err(DestroyError::Busy);
         }
         let mut qp = self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
-        qp.reset(&mut self.core);
+        qp.reset(&mut self.port);
         self.count_users(&qp.init, false);
         Ok(())
     }

@@ -12,7 +12,7 @@ use feroce_wire::{Gid, Qpn};
 use crate::hca::config::Config;
 use crate::hca::counters::{Counters, DropCounters};
 use crate::hca::event::Event;
-use crate::hca::shared::Core;
+use crate::ib::port::Port;
 
 pub use control::{CreatedQp, ResizeError};
 use table::QpTable;
@@ -34,7 +34,7 @@ use table::QpTable;
 ///   from a [`CqPoller`](crate::CqPoller).
 #[derive(Debug)]
 pub struct Engine {
-    core: Core,
+    port: Port,
     qps: QpTable,
     bells: DoorbellOwner,
     /// Packets on their way to ourselves.
@@ -48,10 +48,10 @@ pub struct Engine {
 impl Engine {
     /// An adapter without addresses and objects.
     pub fn new(config: Config) -> Self {
-        let mut core = Core::new(config);
-        let qps = QpTable::new(&mut core);
+        let mut port = Port::new(config);
+        let qps = QpTable::new(&mut port);
         Self {
-            core,
+            port,
             qps,
             bells: DoorbellOwner::new(),
             loopback: tx::Loopback::default(),
@@ -62,29 +62,29 @@ impl Engine {
 
     /// Says who lets peers fetch payload, and so has to hear when memory must be left alone.
     pub fn set_lender(&mut self, lender: alloc::sync::Arc<dyn feroce_train::Lender>) {
-        self.core.lender = Some(lender);
+        self.port.hca.lender = Some(lender);
     }
 
     /// What the adapter was made with.
     pub fn config(&self) -> &Config {
-        &self.core.config
+        &self.port.hca.config
     }
 
     /// What happened so far.
     pub fn counters(&self) -> Counters {
-        let counters = self.core.counters;
-        let passed = self.core.lender.as_ref().map_or(0, |lender| lender.passed());
+        let counters = self.port.hca.counters;
+        let passed = self.port.hca.lender.as_ref().map_or(0, |lender| lender.passed());
         Counters { rdma_recvs: counters.rdma_recvs + passed, ..counters }
     }
 
     /// Packets dropped so far.
     pub fn drops(&self) -> &DropCounters {
-        &self.core.drops
+        &self.port.hca.drops
     }
 
     /// Addresses of the port, by index.
     pub fn gids(&self) -> &[Gid] {
-        &self.core.gids
+        &self.port.hca.gids
     }
 
     /// Tells, from any thread, whether a consumer rang a doorbell that was not answered yet.
@@ -95,26 +95,26 @@ impl Engine {
     /// The next event for a consumer.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.core.events.pop_front()
+        self.port.hca.events.pop_front()
     }
 
     /// Whether there is one.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.core.events.is_empty()
+        !self.port.hca.events.is_empty()
     }
 
     /// When to call [`Engine::handle_timeout`], if nothing else happens before. A time in the past
     /// means at once.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let has_work = !self.core.ready.is_empty()
-            || !self.core.kicked.is_empty()
-            || !self.core.woken.is_empty()
+        let has_work = !self.port.hca.ready.is_empty()
+            || !self.port.hca.kicked.is_empty()
+            || !self.port.woken.is_empty()
             || self.bells.is_rung()
-            || self.core.has_out()
+            || self.port.has_out()
             || !self.loopback.is_empty();
-        if has_work { Some(self.now) } else { self.core.timers.next() }
+        if has_work { Some(self.now) } else { self.port.hca.timers.next() }
     }
 
     /// Does what is due at `now`.
@@ -131,7 +131,7 @@ impl Engine {
         is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
         self.now = now;
-        while let Some((at, slot)) = self.core.timers.pop_due(now) {
+        while let Some((at, slot)) = self.port.hca.timers.pop_due(now) {
             let Some(qp) = self.qps.at(slot) else {
                 continue;
             };
@@ -139,11 +139,11 @@ impl Engine {
                 continue;
             }
             if qp.is_due(at, now) {
-                qp.handle_timeout(&mut self.core, now, is_untaken);
-                self.core.kicked.push(slot);
+                qp.handle_timeout(&mut self.port, now, is_untaken);
+                self.port.hca.kicked.push(slot);
             }
             if let Some(deadline) = qp.deadline(now) {
-                self.core.timers.arm(slot, &mut qp.armed, deadline);
+                self.port.hca.timers.arm(slot, &mut qp.armed, deadline);
             }
         }
         self.finish();
@@ -152,10 +152,10 @@ impl Engine {
     /// What follows every call that may have completed something.
     #[inline]
     fn finish(&mut self) {
-        while let Some(cq) = self.core.dead_cqs.pop() {
+        while let Some(cq) = self.port.hca.dead_cqs.pop() {
             // This flushes to other completion queues, so consumers are woken afterwards.
             self.stop_users_of(cq);
         }
-        self.core.wake_consumers();
+        self.port.hca.wake_consumers();
     }
 }

@@ -30,7 +30,7 @@ impl Engine {
         }
         let mut packets = train.packets();
         while let Some(packet) = packets.next() {
-            self.core.count_received(1, packet.len());
+            self.port.hca.count_received(1, packet.len());
             self.handle_packet(now, &train.meta, packet, &mut packets, None);
         }
     }
@@ -40,7 +40,7 @@ impl Engine {
     fn receive_lent(&mut self, now: Instant, train: &RxTrain<'_>, lent: &Lent<'_>) {
         // Every packet of the run has a BTH; the first may have more.
         let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
-        self.core.count_received(lent.packets, headers + lent.len);
+        self.port.hca.count_received(lent.packets, headers + lent.len);
         let none = &mut Packets::default();
         self.handle_packet(now, &train.meta, train.bytes, none, Some(lent));
     }
@@ -56,52 +56,54 @@ impl Engine {
         behind: &mut Packets<'_>,
         lent: Option<&Lent<'_>>,
     ) {
-        let core = &mut self.core;
-        let Ok((bth, bytes)) = Bth::parse(packet) else { return core.drop(Drop::Truncated) };
-        let Some((service, op)) = bth.opcode.decode() else { return core.drop(Drop::BadOpcode) };
+        let port = &mut self.port;
+        let Ok((bth, bytes)) = Bth::parse(packet) else { return port.hca.drop(Drop::Truncated) };
+        let Some((service, op)) = bth.opcode.decode() else {
+            return port.hca.drop(Drop::BadOpcode);
+        };
         if bth.tver != 0 {
-            return core.drop(Drop::BadVersion);
+            return port.hca.drop(Drop::BadVersion);
         }
         if !packet.len().is_multiple_of(4) || usize::from(bth.pad) > bytes.len() {
-            return core.drop(Drop::BadPadding);
+            return port.hca.drop(Drop::BadPadding);
         }
         let bytes = &bytes[..bytes.len() - usize::from(bth.pad)];
         if lent.is_some() && (service != Service::Rc || bth.pad != 0) {
-            return core.drop(Drop::BadOpcode);
+            return port.hca.drop(Drop::BadOpcode);
         }
         if bth.dest_qp == Qpn::MULTICAST {
             cold_path();
             return self.handle_multicast(now, meta, &bth, (service, op), (packet, bytes));
         }
-        if !core.is_own_gid(meta.dst) {
-            return core.drop(Drop::BadAddress);
+        if !port.hca.is_own_gid(meta.dst) {
+            return port.hca.drop(Drop::BadAddress);
         }
-        let Some(qp) = self.qps.get(bth.dest_qp) else { return core.drop(Drop::UnknownQp) };
+        let Some(qp) = self.qps.get(bth.dest_qp) else { return port.hca.drop(Drop::UnknownQp) };
         if service == Service::Cnp {
             cold_path();
-            return qp.on_cnp(core, now, meta).unwrap_or_else(|reason| core.drop(reason));
+            return qp.on_cnp(port, now, meta).unwrap_or_else(|reason| port.hca.drop(reason));
         }
         if qp.init.qp_type == QpType::Ud {
             // To make a header takes longer than to jump.
             cold_path();
             let grh = header_area(meta, packet.len());
             if let Err(reason) =
-                qp.accept_datagram(core, now, &bth, (service, op), bytes, (&grh, meta))
+                qp.accept_datagram(port, now, &bth, (service, op), bytes, (&grh, meta))
             {
-                return core.drop(reason);
+                return port.hca.drop(reason);
             }
         } else {
             if let Err(reason) = qp.check(meta, &bth, service) {
-                return core.drop(reason);
+                return port.hca.drop(reason);
             }
             let (psn, ack_req, solicited) = (bth.psn, bth.ack_req, bth.solicited);
             let mut rest = Rest { op, psn, ack_req, solicited, bytes, lent };
             loop {
-                qp.accept(core, now, meta, &rest);
+                qp.accept(port, now, meta, &rest);
                 let Some(next) = behind.next_like(packet, ALIKE) else { break };
                 // One that is alone is in a hurry.
                 cold_path();
-                core.count_received(1, next.len());
+                port.hca.count_received(1, next.len());
                 let Ok(view) = BthView::new_checked(next) else { break };
                 (rest.psn, rest.ack_req) = (view.psn(), view.ack_req());
                 // It is as long as the first, and padded like it.
@@ -110,13 +112,13 @@ impl Engine {
         }
         if !qp.queued && qp.may_have_more() {
             qp.queued = true;
-            core.ready.push_back(qp.slot);
+            port.hca.ready.push_back(qp.slot);
         }
         // What a request makes due is armed when its answer is sent.
         if !op.is_request()
             && let Some(deadline) = qp.deadline(now)
         {
-            core.timers.arm(qp.slot, &mut qp.armed, deadline);
+            port.hca.timers.arm(qp.slot, &mut qp.armed, deadline);
         }
     }
 
@@ -131,17 +133,17 @@ impl Engine {
     ) {
         let (packet, rest) = bytes;
         if what.0 != Service::Ud || !meta.dst.is_multicast() {
-            return self.core.drop(Drop::BadAddress);
+            return self.port.hca.drop(Drop::BadAddress);
         }
-        let members = self.core.groups.of(meta.dst).len();
+        let members = self.port.groups.of(meta.dst).len();
         if members == 0 {
-            return self.core.drop(Drop::NoMember);
+            return self.port.hca.drop(Drop::NoMember);
         }
-        let Ok((deth, _)) = Deth::parse(rest) else { return self.core.drop(Drop::Truncated) };
-        let is_ours = self.core.is_own_gid(meta.src);
+        let Ok((deth, _)) = Deth::parse(rest) else { return self.port.hca.drop(Drop::Truncated) };
+        let is_ours = self.port.hca.is_own_gid(meta.src);
         let grh = header_area(meta, packet.len());
         for i in 0..members {
-            let Some(&qpn) = self.core.groups.of(meta.dst).get(i) else {
+            let Some(&qpn) = self.port.groups.of(meta.dst).get(i) else {
                 break;
             };
             let Some(qp) = self.qps.get(qpn) else {
@@ -150,9 +152,9 @@ impl Engine {
             if is_ours && deth.src_qp == qpn && !qp.init.hears_itself {
                 continue;
             }
-            let core = &mut self.core;
-            if let Err(reason) = qp.accept_datagram(core, now, bth, what, rest, (&grh, meta)) {
-                core.drop(reason);
+            let port = &mut self.port;
+            if let Err(reason) = qp.accept_datagram(port, now, bth, what, rest, (&grh, meta)) {
+                port.hca.drop(reason);
             }
         }
     }

@@ -61,7 +61,7 @@ impl Engine {
         for slot in self.acks.slots.drain(..) {
             if let Some(qp) = self.qps.at(slot).filter(|qp| !qp.queued) {
                 qp.queued = true;
-                self.core.ready.push_back(slot);
+                self.port.hca.ready.push_back(slot);
             }
         }
     }
@@ -82,7 +82,7 @@ impl Engine {
     /// afterwards nobody would answer a peer that asks.
     pub fn take_leave(&mut self) {
         for qp in self.qps.iter_mut() {
-            qp.take_leave(&mut self.core);
+            qp.take_leave(&mut self.port);
         }
     }
 
@@ -91,7 +91,7 @@ impl Engine {
     /// The time is asked for only if a completion has to say it.
     #[inline]
     pub fn pass(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
-        let has_passed = self.qps.get(qpn).is_some_and(|qp| qp.pass(&mut self.core, now, wr));
+        let has_passed = self.qps.get(qpn).is_some_and(|qp| qp.pass(&mut self.port, now, wr));
         if has_passed {
             self.finish();
         }
@@ -108,7 +108,7 @@ impl Engine {
         qpn: Qpn,
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
-        if self.core.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
+        if self.port.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
             return refuse();
         }
         let Some(slot) = self.qps.slot_of(qpn) else { return refuse() };
@@ -116,7 +116,7 @@ impl Engine {
         if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
             return refuse();
         }
-        self.qps.at(slot).is_some_and(|qp| qp.express(&mut self.core, now, send))
+        self.qps.at(slot).is_some_and(|qp| qp.express(&mut self.port, now, send))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -146,7 +146,7 @@ impl Engine {
     fn poll_next(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         self.now = now;
         // Whoever asks mostly finds this.
-        if !self.core.may_have_work() && !self.bells.is_rung() && self.loopback.is_empty() {
+        if !self.port.may_have_work() && !self.bells.is_rung() && self.loopback.is_empty() {
             self.finish();
             return;
         }
@@ -164,7 +164,7 @@ impl Engine {
                 self.deliver_loopback(now);
                 continue;
             };
-            self.core.count_sent(train);
+            self.port.hca.count_sent(train);
             if !self.divert(train) {
                 break;
             }
@@ -182,19 +182,19 @@ impl Engine {
     /// unreliable services complete, because their consumer may reuse the buffers at once.
     #[inline]
     pub fn trains_read(&mut self) {
-        self.core.all_read();
+        self.port.all_read();
         self.finish();
     }
 
     /// Puts the next train of anybody into `out`, which is empty; ours to deliver or not.
     #[inline]
     fn next_train(&mut self, now: Instant, caps: &LinkCaps, out: &mut Option<Train>) {
-        if self.core.has_out() {
-            *out = self.core.take_out();
+        if self.port.has_out() {
+            *out = self.port.take_out();
             return;
         }
         self.collect_work(now);
-        while let Some(slot) = self.core.ready.pop_front() {
+        while let Some(slot) = self.port.hca.ready.pop_front() {
             let Some(qp) = self.qps.at(slot) else {
                 continue;
             };
@@ -206,13 +206,13 @@ impl Engine {
                 self.acks.slots.push(slot);
                 continue;
             }
-            qp.poll_transmit(&mut self.core, now, caps, out);
+            qp.poll_transmit(&mut self.port, now, caps, out);
             if out.is_some() && qp.may_have_more() {
                 qp.queued = true;
-                self.core.ready.push_back(slot);
+                self.port.hca.ready.push_back(slot);
             }
             if let Some(deadline) = qp.deadline(now) {
-                self.core.timers.arm(slot, &mut qp.armed, deadline);
+                self.port.hca.timers.arm(slot, &mut qp.armed, deadline);
             }
             if out.is_some() {
                 break;
@@ -225,34 +225,34 @@ impl Engine {
     #[inline]
     pub(super) fn collect_work(&mut self, now: Instant) {
         if self.bells.is_rung() {
-            let kicked = &mut self.core.kicked;
+            let kicked = &mut self.port.hca.kicked;
             self.bells.drain(|slot| kicked.push(slot));
         }
-        while !self.core.kicked.is_empty() || !self.core.woken.is_empty() {
+        while !self.port.hca.kicked.is_empty() || !self.port.woken.is_empty() {
             // Whoever is kicked may kick others, so take what is there and look again.
-            let mut kicked = core::mem::take(&mut self.core.kicked);
+            let mut kicked = core::mem::take(&mut self.port.hca.kicked);
             let mut next = 0;
-            while let Some(&slot) = self.core.woken.get(next) {
+            while let Some(&slot) = self.port.woken.get(next) {
                 next += 1;
                 if let Some(qp) = self.qps.at(slot) {
                     // This may wake another.
-                    qp.on_window_open(&mut self.core);
+                    qp.on_window_open(&mut self.port);
                     kicked.push(slot);
                 }
             }
-            self.core.woken.clear();
+            self.port.woken.clear();
             for slot in kicked.drain(..) {
                 let Some(qp) = self.qps.at(slot) else {
                     continue;
                 };
-                qp.on_kick(&mut self.core, now);
+                qp.on_kick(&mut self.port, now);
                 if !qp.queued {
                     qp.queued = true;
-                    self.core.ready.push_back(slot);
+                    self.port.hca.ready.push_back(slot);
                 }
             }
-            if self.core.kicked.is_empty() {
-                self.core.kicked = kicked;
+            if self.port.hca.kicked.is_empty() {
+                self.port.hca.kicked = kicked;
             }
         }
     }
@@ -263,7 +263,7 @@ impl Engine {
     fn divert(&mut self, train: &Train) -> bool {
         let dest = train.bth.dest_qp;
         if dest == Qpn::MULTICAST {
-            if !self.core.groups.of(train.path.dst).is_empty() {
+            if !self.port.groups.of(train.path.dst).is_empty() {
                 self.loopback.push(train);
             }
             return false;
@@ -279,7 +279,7 @@ impl Engine {
     #[inline]
     fn is_for_us(&self, gid: Gid, qpn: Qpn) -> bool {
         // Every process at an address has a QP1: which one is meant, the link knows.
-        self.core.is_own_gid(gid) && qpn != Qpn::QP1 && self.qps.peek(qpn).is_some()
+        self.port.hca.is_own_gid(gid) && qpn != Qpn::QP1 && self.qps.peek(qpn).is_some()
     }
 
     /// Hands the packets to ourselves to the receiving side.
@@ -289,7 +289,7 @@ impl Engine {
                 break;
             };
             let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None };
-            self.core.counters.loopback_pkts += train.packets().count() as u64;
+            self.port.hca.counters.loopback_pkts += train.packets().count() as u64;
             self.receive(now, &train);
             self.loopback.spare.push(bytes);
         }

@@ -1,7 +1,8 @@
-//! Everything that queue pairs share: memory, completion queues, destinations, timers, output.
+//! The objects that the queue pairs of every transport share: memory, completion queues, shared
+//! receive queues, address handles, timers, events and the lists of queue pairs with work.
 //!
-//! The engine is cut in two so that a queue pair can be worked on while it uses the rest: the
-//! table of queue pairs on one side, this on the other.
+//! The engine keeps them apart from the table of queue pairs, so that it can borrow a queue pair and
+//! these objects at the same time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -10,7 +11,7 @@ use core::hint::cold_path;
 
 use feroce_mem::{MrLimits, MrTable};
 use feroce_train::{Lender, Path, Train};
-use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Psn, Qpn, Service};
+use feroce_wire::{Gid, Pkey};
 use slab::Slab;
 
 use crate::hca::attr::AddrVec;
@@ -21,11 +22,6 @@ use crate::hca::event::{AsyncEvent, Event};
 use crate::hca::id::{AhId, CqId, SrqId};
 use crate::hca::srq::Srq;
 use crate::hca::timer::Timers;
-use crate::ib::destination::{PeerId, Peers};
-use crate::ib::mcast::Groups;
-
-/// Most answers that wait for the link without belonging to a queue pair.
-const OUTBOX_LIMIT: usize = 1024;
 
 /// An address handle: a path that datagrams take.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +30,9 @@ pub(crate) struct Ah {
     pub(crate) av: AddrVec,
 }
 
-/// See the module documentation.
+/// What the queue pairs of an adapter share; see the module documentation.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) drops: DropCounters,
@@ -48,22 +44,13 @@ pub(crate) struct Core {
     pub(crate) pds: Slab<u32>,
     /// Users of each XRC domain.
     pub(crate) xrcds: Slab<u32>,
-    pub(crate) groups: Groups,
     pub(crate) gids: Vec<Gid>,
-    pub(crate) peers: Peers,
     pub(crate) timers: Timers,
     /// Slots of queue pairs that may have something to send.
     pub(crate) ready: VecDeque<u32>,
     /// Slots to be made ready at the next opportunity.
     pub(crate) kicked: Vec<u32>,
-    /// Slots that waited for the window of a destination, which has opened.
-    pub(crate) woken: Vec<u32>,
     pub(crate) events: VecDeque<Event>,
-    outbox: VecDeque<Train>,
-    /// A train of an unreliable service was given out whose bytes may not have been read yet.
-    pub(crate) unread: bool,
-    /// Completions of unreliable sends that wait until the bytes of every train have been read.
-    held_back: VecDeque<(CqId, Cqe)>,
     /// Completion queues with fresh entries.
     fresh_cqs: Vec<CqId>,
     /// Completion queues that overran and whose queue pairs must be stopped.
@@ -73,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) lender: Option<Arc<dyn Lender>>,
 }
 
-impl Core {
+impl Shared {
     pub(crate) fn new(config: Config) -> Self {
         let mut rng = fastrand::Rng::with_seed(config.seed);
         let limits = MrLimits { max_entries: config.limits.max_mr };
@@ -86,17 +73,11 @@ impl Core {
             ahs: Slab::new(),
             pds: Slab::new(),
             xrcds: Slab::new(),
-            groups: Groups::default(),
             gids: Vec::new(),
-            peers: Peers::default(),
             timers: Timers::default(),
             ready: VecDeque::new(),
             kicked: Vec::new(),
-            woken: Vec::new(),
             events: VecDeque::new(),
-            outbox: VecDeque::new(),
-            unread: false,
-            held_back: VecDeque::new(),
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
             rng,
@@ -152,29 +133,6 @@ impl Core {
     pub(crate) fn complete_send(&mut self, id: CqId, cqe: Cqe) {
         self.counters.req_cqe_error += u64::from(cqe.status != WcStatus::Success);
         self.complete(id, cqe);
-    }
-
-    /// Reports a completion of an unreliable send queue, but not before the bytes of the trains
-    /// that were given out have been read: the consumer may reuse its buffer at once.
-    pub(crate) fn complete_unreliable(&mut self, id: CqId, cqe: Cqe) {
-        if self.unread || !self.held_back.is_empty() {
-            self.held_back.push_back((id, cqe));
-        } else {
-            self.complete_send(id, cqe);
-        }
-    }
-
-    /// The bytes of every train have been read.
-    pub(crate) fn all_read(&mut self) {
-        self.unread = false;
-        while let Some((id, cqe)) = self.held_back.pop_front() {
-            self.complete_send(id, cqe);
-        }
-    }
-
-    /// A completion queue goes away: nothing is reported there any more.
-    pub(crate) fn forget_cq(&mut self, id: CqId) {
-        self.held_back.retain(|(cq, _)| *cq != id);
     }
 
     /// Reports a completion of a receive queue.
@@ -238,37 +196,6 @@ impl Core {
         self.ahs.get(id.0 as usize).filter(|ah| ah.pd == pd)
     }
 
-    /// Puts a train that no queue pair holds into the output. Bounded: what the network asks for
-    /// must not grow without limit.
-    pub(crate) fn post_out(&mut self, train: Train) -> bool {
-        if self.outbox.len() >= OUTBOX_LIMIT {
-            self.drop(Drop::RateLimited);
-            return false;
-        }
-        self.outbox.push_back(train);
-        true
-    }
-
-    /// The next train that no queue pair holds.
-    #[inline]
-    pub(crate) fn take_out(&mut self) -> Option<Train> {
-        self.outbox.pop_front()
-    }
-
-    /// Whether anybody here may have something to send.
-    #[inline]
-    pub(crate) fn may_have_work(&self) -> bool {
-        !self.ready.is_empty()
-            || !self.kicked.is_empty()
-            || !self.woken.is_empty()
-            || !self.outbox.is_empty()
-    }
-
-    /// Whether such a train waits.
-    pub(crate) fn has_out(&self) -> bool {
-        !self.outbox.is_empty()
-    }
-
     /// Counts packets that were received, with all their bytes.
     #[inline]
     pub(crate) fn count_received(&mut self, packets: u32, bytes: usize) {
@@ -281,34 +208,5 @@ impl Core {
     pub(crate) fn count_sent(&mut self, train: &Train) {
         self.counters.sent_pkts += u64::from(train.count);
         self.counters.sent_bytes += train.total_len() as u64;
-    }
-}
-
-impl Core {
-    /// Lets the next queue pair that waits for the window of a destination try again.
-    #[inline]
-    pub(crate) fn wake_next(&mut self, peer: PeerId) {
-        if let Some(slot) = self.peers.get(peer).wake() {
-            self.woken.push(slot);
-        }
-    }
-}
-
-/// A congestion notification to `dest` (annex A17).
-pub(crate) fn cnp(path: Path, dest: Qpn, pkey: Pkey) -> Train {
-    let opcode = Opcode::new(Service::Cnp, Op::Cnp);
-    let bth = Bth { becn: true, pkey, ..Bth::new(opcode, dest, Psn::new(0)) };
-    Train {
-        path,
-        bth,
-        ops: feroce_train::TrainOps::all(opcode),
-        count: 1,
-        stride: 0,
-        payload_len: 0,
-        head: feroce_train::Ext::NONE.with(|reserved: &mut [u8; 16]| *reserved = [0; 16]),
-        body: feroce_train::Ext::NONE,
-        tail: feroce_train::Ext::NONE,
-        payload: feroce_train::Payload::Empty,
-        lease: None,
     }
 }

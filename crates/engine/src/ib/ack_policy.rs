@@ -11,8 +11,8 @@ use feroce_wire::Psn;
 use super::qp::Qp;
 use super::requester::Requester;
 use crate::hca::attr::LossPolicy;
-use crate::hca::shared::Core;
 use crate::hca::wr::SendFlags;
+use crate::ib::port::Port;
 
 /// Most messages in a row that do not ask; never more than half of the queue.
 const UNASKED_MOST: usize = 64;
@@ -92,22 +92,22 @@ impl Qp {
     }
 
     /// Most messages in a row that need not ask, with the attributes as they are.
-    pub(super) fn most_unasked(&self, core: &Core) -> usize {
-        match self.init.sq_sig_all || !self.may_ask_later(core) {
+    pub(super) fn most_unasked(&self, port: &Port) -> usize {
+        match self.init.sq_sig_all || !self.may_ask_later(port) {
             true => 0,
             false => (self.sq.capacity() / 2).min(UNASKED_MOST),
         }
     }
 
     /// Whether a probe would ask, and long before the transport timer runs out.
-    fn may_ask_later(&self, core: &Core) -> bool {
-        let is_long = |timeout| timeout / 4 > core.config.min_probe_ns;
-        self.probes(core) && self.ack_timeout_ns().is_none_or(is_long)
+    fn may_ask_later(&self, port: &Port) -> bool {
+        let is_long = |timeout| timeout / 4 > port.hca.config.min_probe_ns;
+        self.probes(port) && self.ack_timeout_ns().is_none_or(is_long)
     }
 
     /// Whether probes are sent at all.
-    fn probes(&self, core: &Core) -> bool {
-        core.config.tail_probe && self.init.loss != LossPolicy::Fatal
+    fn probes(&self, port: &Port) -> bool {
+        port.hca.config.tail_probe && self.init.loss != LossPolicy::Fatal
     }
 
     /// Asks now if the next request, or whoever drains the queue, waits for answers that nobody
@@ -123,12 +123,12 @@ impl Qp {
 
     /// Starts the timers that watch for an answer, if they do not run already.
     #[inline]
-    pub(super) fn after_send(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn after_send(&mut self, port: &mut Port, now: Instant) {
         if self.req.ack_deadline.is_none() {
             self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
         }
         if self.req.probe_deadline.is_none() {
-            self.arm_probe(core, now);
+            self.arm_probe(port, now);
         }
     }
 
@@ -142,13 +142,13 @@ impl Qp {
 
     /// Sets the time at which an answer is overdue by the measured round trip time, or at which
     /// one is asked for.
-    pub(super) fn arm_probe(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn arm_probe(&mut self, port: &mut Port, now: Instant) {
         self.req.probe_deadline = None;
-        if !self.probes(core) {
+        if !self.probes(port) {
             return;
         }
         let Some(peer) = self.peer else { return };
-        let (peer, is_asked) = (core.peers.get(peer), self.req.is_asked());
+        let (peer, is_asked) = (port.peers.get(peer), self.req.is_asked());
         let overdue = match peer.overdue_ns() {
             Some(ns) => ns,
             None if is_asked => return,
@@ -156,25 +156,25 @@ impl Qp {
         };
         // A peer may be asleep for long; where packets are being lost, that is not to be expected.
         let hurry = if is_asked && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
-        let wait = overdue.max(core.config.min_probe_ns / hurry) << self.req.probes.min(10);
+        let wait = overdue.max(port.hca.config.min_probe_ns / hurry) << self.req.probes.min(10);
         if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
             self.req.probe_deadline = Some(now.plus_nanos(wait));
         }
     }
 
     /// The time for a probe has come: sends the oldest packet again, which asks for an answer.
-    pub(super) fn probe(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn probe(&mut self, port: &mut Port, now: Instant) {
         if self.req.is_asked() {
-            core.counters.tail_probes += 1;
-            self.congested(core, now);
+            port.hca.counters.tail_probes += 1;
+            self.congested(port, now);
         } else {
-            core.counters.late_questions += 1;
+            port.hca.counters.late_questions += 1;
         }
         // Answers to what was asked before may still be on their way, from a peer that is only
         // slow: they are not about the probe, and must not cost a retry each.
         self.req.probes += 1;
         self.req.unanswered = true;
-        self.go_back(core, self.req.window.una);
+        self.go_back(port, self.req.window.una);
         self.req.probe_deadline = None;
     }
 }

@@ -14,10 +14,10 @@ use super::qp::Qp;
 use super::requester::Start;
 use super::train_layout::Only;
 use super::window::Kind;
-use crate::hca::shared::Core;
 use crate::hca::state::QpState;
 use crate::hca::wr::{SendFlags, SendWr};
 use crate::ib::destination::PACKET_COST;
+use crate::ib::port::Port;
 
 /// Longest packet in a run. Copying more than that costs more than a train does.
 const SHORT: usize = 256;
@@ -31,7 +31,7 @@ impl Qp {
     #[inline]
     pub(super) fn extend_run(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -51,14 +51,14 @@ impl Qp {
             let len = train.packet_len(0);
             let is_short = |wr: &SendWr| wr.data.len() <= len as u64;
             if len <= SHORT && self.sq.peek(window.cursor).is_some_and(is_short) {
-                self.add_to_run(core, now, caps, train, len);
+                self.add_to_run(port, now, caps, train, len);
             }
         }
     }
 
     fn add_to_run(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         train: &mut Train,
@@ -68,7 +68,7 @@ impl Qp {
         let (service, pd) = (self.service(), self.init.pd);
         let waiting = self.sq.len() - self.req.window.cursor;
         let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
-        let room = core.peers.get(peer).room();
+        let room = port.peers.get(peer).room();
         let (mut count, mut cost) = (1, 0);
         // Where the first and the last end that ask, and what came since.
         let (mut asked, mut unasked) = (None, 0);
@@ -90,13 +90,13 @@ impl Qp {
             let its_cost = u64::from(only.payload) + PACKET_COST;
             if flags.contains(SendFlags::FENCE)
                 || cost + its_cost > room
-                || gather_into(&core.mrs, pd, &wr.data, data).is_err()
+                || gather_into(&port.hca.mrs, pd, &wr.data, data).is_err()
             {
                 break;
             }
             let (kind, packets, len) = (Kind::Acked, 1, only.payload);
             let request = Start { kind, packets, len, takes_receive, flags };
-            if self.start(core, request).is_err() {
+            if self.start(port, request).is_err() {
                 break;
             }
             let Some(&flight) = self.req.window.flights.back() else { break };
@@ -121,7 +121,7 @@ impl Qp {
         if count == 1 {
             return;
         }
-        core.peers.get(peer).sent(cost);
+        port.peers.get(peer).sent(cost);
         self.req.window.sent_whole(count - 1, cost);
         if let Some((first, last)) = asked {
             self.count_asked(true, 0, last);

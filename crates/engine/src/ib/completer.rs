@@ -11,9 +11,9 @@ use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::event::AsyncEvent;
-use crate::hca::shared::Core;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp, SendWr};
+use crate::ib::port::Port;
 
 /// How long timeouts of a peer do not count that has not taken what was sent to it. One that takes
 /// longer is as good as lost.
@@ -22,15 +22,15 @@ const EXCUSED_NS: u64 = 20_000_000_000;
 impl Qp {
     /// A response packet arrived.
     #[inline(never)]
-    pub(super) fn handle_response(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_response(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-            return core.drop(Drop::BadState);
+            return port.hca.drop(Drop::BadState);
         }
         let (mut psn, mut op, mut lent) = (rest.psn, rest.op, rest.lent.copied());
         let (aeth, rest) = if op.has_aeth() {
             match Aeth::parse(rest.bytes) {
                 Ok((aeth, rest)) => (Some(aeth), rest),
-                Err(_) => return core.drop(Drop::Truncated),
+                Err(_) => return port.hca.drop(Drop::Truncated),
             }
         } else {
             (None, rest.bytes)
@@ -42,155 +42,155 @@ impl Qp {
             let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
             let continued = if known == 0 { Some(op) } else { op.continued() };
             let (Some(unseen), Some(continued)) = (unseen, continued) else {
-                return core.drop(Drop::GhostResponse);
+                return port.hca.drop(Drop::GhostResponse);
             };
             (psn, op, lent) = (psn.wrapping_add(known), continued, Some(unseen));
             if !psn.wrapping_add(unseen.packets - 1).is_before(window.high) {
-                return core.drop(Drop::GhostResponse);
+                return port.hca.drop(Drop::GhostResponse);
             }
         }
         // Only what was sent and not yet answered can be answered; the PSN before `una` is an
         // acknowledgement said again, which may bring credits.
         if !psn.is_before(window.high) || psn.next().is_before(window.una) {
-            return core.drop(Drop::GhostResponse);
+            return port.hca.drop(Drop::GhostResponse);
         }
         self.req.unanswered = false;
         if let Some(Aeth { syndrome: Syndrome::Ack { credits }, msn }) = aeth {
             self.req.grant(credits.credits().map(|n| msn.wrapping_add(n)));
         }
         match (op, aeth) {
-            (Op::Acknowledge, Some(aeth)) => self.handle_ack(core, now, psn, aeth),
+            (Op::Acknowledge, Some(aeth)) => self.handle_ack(port, now, psn, aeth),
             (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
                 Ok((eth, _)) => {
                     let original = eth.original.to_ne_bytes();
-                    self.handle_fetched(core, now, psn, op, Body::Here(&original));
+                    self.handle_fetched(port, now, psn, op, Body::Here(&original));
                 }
-                Err(_) => core.drop(Drop::Truncated),
+                Err(_) => port.hca.drop(Drop::Truncated),
             },
             _ => match Rest::body(lent, rest) {
-                Some(data) => self.handle_fetched(core, now, psn, op, data),
-                None => core.drop(Drop::GhostResponse),
+                Some(data) => self.handle_fetched(port, now, psn, op, data),
+                None => port.hca.drop(Drop::GhostResponse),
             },
         }
-        self.retire(core, now);
+        self.retire(port, now);
     }
 
     /// An acknowledge packet: positive, negative, or receiver not ready.
     #[inline]
-    fn handle_ack(&mut self, core: &mut Core, now: Instant, psn: Psn, aeth: Aeth) {
+    fn handle_ack(&mut self, port: &mut Port, now: Instant, psn: Psn, aeth: Aeth) {
         let una = self.req.window.una;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 if !psn.is_before(una) {
-                    self.acknowledge_through(core, now, psn);
+                    self.acknowledge_through(port, now, psn);
                 }
             }
-            _ if psn.is_before(una) => core.drop(Drop::GhostResponse),
+            _ if psn.is_before(una) => port.hca.drop(Drop::GhostResponse),
             // Said again while we wait: nothing was sent that it could be about.
             Syndrome::RnrNak { .. } if psn == una && self.req.rnr_until.is_some() => {
-                core.drop(Drop::GhostResponse);
+                port.hca.drop(Drop::GhostResponse);
             }
             Syndrome::RnrNak { timer } => {
-                if !self.acknowledge_before(core, now, psn) {
+                if !self.acknowledge_before(port, now, psn) {
                     return;
                 }
-                core.counters.rcvd_rnr_err += 1;
+                port.hca.counters.rcvd_rnr_err += 1;
                 if self.req.rnr_left == 0 {
-                    core.counters.retry_rnr_exceeded_err += 1;
+                    port.hca.counters.retry_rnr_exceeded_err += 1;
                     return self.fail_at(psn, WcStatus::RnrRetryExceeded);
                 }
                 // Seven means for ever (IBTA vol1 9.7.5.2.8).
                 if self.attr.rnr_retry != Some(7) {
                     self.req.rnr_left -= 1;
                 }
-                self.go_back(core, psn);
+                self.go_back(port, psn);
                 self.req.rnr_until = Some(now.plus_nanos(timer.nanos()));
                 self.req.ack_deadline = None;
                 self.req.probe_deadline = None;
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
-                if !self.acknowledge_before(core, now, psn) {
+                if !self.acknowledge_before(port, now, psn) {
                     return;
                 }
-                core.counters.rcvd_seq_err += 1;
-                self.missed(core, now);
-                self.retry(core, now, psn);
+                port.hca.counters.rcvd_seq_err += 1;
+                self.missed(port, now);
+                self.retry(port, now, psn);
             }
             Syndrome::Nak(code) => {
-                if !self.acknowledge_before(core, now, psn) {
+                if !self.acknowledge_before(port, now, psn) {
                     return;
                 }
                 let status = match code {
                     NakCode::RemoteAccess => {
-                        core.counters.req_remote_access_errors += 1;
+                        port.hca.counters.req_remote_access_errors += 1;
                         WcStatus::RemoteAccess
                     }
                     NakCode::RemoteOperational => WcStatus::RemoteOperation,
                     _ => {
-                        core.counters.req_remote_invalid_request += 1;
+                        port.hca.counters.req_remote_invalid_request += 1;
                         WcStatus::RemoteInvalidRequest
                     }
                 };
                 self.fail_at(psn, status);
             }
-            Syndrome::Reserved(_) => core.drop(Drop::BadOpcode),
+            Syndrome::Reserved(_) => port.hca.drop(Drop::BadOpcode),
         }
     }
 
     /// Everything up to and including `psn` is acknowledged, unless an answer with data is
     /// missing before that: then that one was lost (IBTA vol1 9.7.6, implied NAK).
     #[inline]
-    fn acknowledge_through(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+    fn acknowledge_through(&mut self, port: &mut Port, now: Instant, psn: Psn) {
         match self.req.window.missing_fetch(psn) {
-            None => self.acknowledge(core, now, psn.next()),
+            None => self.acknowledge(port, now, psn.next()),
             Some((_, missing)) => {
-                self.acknowledge(core, now, missing);
-                self.implied_nak(core, now, missing);
+                self.acknowledge(port, now, missing);
+                self.implied_nak(port, now, missing);
             }
         }
     }
 
     /// A negative answer to `psn` acknowledges everything before. False: an answer with data is
     /// missing before that and was asked for again.
-    fn acknowledge_before(&mut self, core: &mut Core, now: Instant, psn: Psn) -> bool {
+    fn acknowledge_before(&mut self, port: &mut Port, now: Instant, psn: Psn) -> bool {
         match self.req.window.missing_fetch(psn.prev()) {
             Some((_, missing)) if missing.is_before(psn) => {
-                self.acknowledge(core, now, missing);
-                self.implied_nak(core, now, missing);
+                self.acknowledge(port, now, missing);
+                self.implied_nak(port, now, missing);
                 false
             }
             _ => {
-                self.acknowledge(core, now, psn);
+                self.acknowledge(port, now, psn);
                 true
             }
         }
     }
 
     /// An answer that must have been sent before another did not arrive.
-    fn implied_nak(&mut self, core: &mut Core, now: Instant, missing: Psn) {
+    fn implied_nak(&mut self, port: &mut Port, now: Instant, missing: Psn) {
         // Once per gap: what follows was sent before the peer could know.
         if self.req.response_gap {
-            return core.drop(Drop::ResponseGap);
+            return port.hca.drop(Drop::ResponseGap);
         }
         self.req.response_gap = true;
-        core.counters.implied_nak_seq_err += 1;
-        self.missed(core, now);
-        self.retry(core, now, missing);
+        port.hca.counters.implied_nak_seq_err += 1;
+        self.missed(port, now);
+        self.retry(port, now, missing);
     }
 
     /// A read response or an atomic acknowledgement.
     #[inline]
-    fn handle_fetched(&mut self, core: &mut Core, now: Instant, psn: Psn, op: Op, data: Body<'_>) {
+    fn handle_fetched(&mut self, port: &mut Port, now: Instant, psn: Psn, op: Op, data: Body<'_>) {
         let Some((index, expected)) = self.req.window.missing_fetch(psn) else {
-            return core.drop(Drop::GhostResponse);
+            return port.hca.drop(Drop::GhostResponse);
         };
         if psn.is_before(expected) {
-            return core.drop(Drop::GhostResponse);
+            return port.hca.drop(Drop::GhostResponse);
         }
         // The answer acknowledges every request before it.
-        self.acknowledge(core, now, expected);
+        self.acknowledge(port, now, expected);
         if psn != expected {
-            return self.implied_nak(core, now, expected);
+            return self.implied_nak(port, now, expected);
         }
         self.req.response_gap = false;
         let flight = self.req.window.flights[index];
@@ -225,9 +225,9 @@ impl Qp {
             Data::Sges(sges) => sges.as_slice(),
             Data::Inline(_) => &[],
         };
-        match scatter(&core.mrs, self.init.pd, sges, offset, data) {
-            Ok(()) => self.acknowledge(core, now, end),
-            Err(ScatterError::Gone) => core.drop(Drop::LenderGone),
+        match scatter(&port.hca.mrs, self.init.pd, sges, offset, data) {
+            Ok(()) => self.acknowledge(port, now, end),
+            Err(ScatterError::Gone) => port.hca.drop(Drop::LenderGone),
             Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
             Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
         }
@@ -235,7 +235,7 @@ impl Qp {
 
     /// Everything before `psn` is done. Progress: counters and timers start afresh.
     #[inline]
-    fn acknowledge(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+    fn acknowledge(&mut self, port: &mut Port, now: Instant, psn: Psn) {
         if !psn.is_after(self.req.window.una) {
             return;
         }
@@ -244,14 +244,14 @@ impl Qp {
             self.shared.set_awaits_answer(false);
         }
         if let Some(id) = self.peer {
-            let window = core.config.window;
-            let peer = core.peers.get(id);
+            let window = port.hca.config.window;
+            let peer = port.peers.get(id);
             peer.release(freed);
             if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
                 peer.measured(now.nanos_since(sent));
             }
             peer.acked(freed, &window);
-            core.wake_next(id);
+            port.wake_next(id);
         }
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
         self.req.silent_since = None;
@@ -262,48 +262,48 @@ impl Qp {
         self.req.probe_deadline = None;
         if self.req.window.has_unacked() {
             self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
-            self.arm_probe(core, now);
+            self.arm_probe(port, now);
         }
     }
 
     /// Sends again from `psn` on, if a retry is left.
-    fn retry(&mut self, core: &mut Core, now: Instant, psn: Psn) {
-        core.counters.completer_retry_err += 1;
+    fn retry(&mut self, port: &mut Port, now: Instant, psn: Psn) {
+        port.hca.counters.completer_retry_err += 1;
         if self.req.retries_left == 0 || self.init.loss == LossPolicy::Fatal {
-            core.counters.retry_exceeded_err += 1;
+            port.hca.counters.retry_exceeded_err += 1;
             return self.fail_at(psn, WcStatus::RetryExceeded);
         }
         self.req.retries_left -= 1;
-        self.congested(core, now);
-        self.go_back(core, psn);
+        self.congested(port, now);
+        self.go_back(port, psn);
         self.req.ack_deadline = None;
         self.req.probe_deadline = None;
     }
 
     /// Tells the destination that packets were lost.
-    pub(super) fn congested(&mut self, core: &mut Core, now: Instant) {
-        let window = core.config.window;
+    pub(super) fn congested(&mut self, port: &mut Port, now: Instant) {
+        let window = port.hca.config.window;
         if let Some(id) = self.peer {
-            core.peers.get(id).lost(now, &window);
+            port.peers.get(id).lost(now, &window);
         }
     }
 
     /// Tells the destination that a packet is missing between others, on the way there or back.
-    fn missed(&self, core: &mut Core, now: Instant) {
+    fn missed(&self, port: &mut Port, now: Instant) {
         if let Some(id) = self.peer {
-            core.peers.get(id).missed(now);
+            port.peers.get(id).missed(now);
         }
     }
 
     /// Moves the cursor back to `psn`.
-    pub(super) fn go_back(&mut self, core: &mut Core, psn: Psn) {
+    pub(super) fn go_back(&mut self, port: &mut Port, psn: Psn) {
         let freed = self.req.window.go_back(psn, self.pmtu);
         self.req.asking.go_back(psn);
         // A round trip that includes a retransmission says nothing.
         self.req.timed = None;
         if let Some(id) = self.peer {
-            core.peers.get(id).release(freed);
-            core.wake_next(id);
+            port.peers.get(id).release(freed);
+            port.wake_next(id);
         }
     }
 
@@ -320,7 +320,7 @@ impl Qp {
     /// the peer will find it.
     pub(super) fn requester_timeout(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
@@ -332,28 +332,28 @@ impl Qp {
             let since = *self.req.silent_since.get_or_insert(now);
             if now.nanos_since(since) < EXCUSED_NS && is_untaken(&self.path, self.dest_qpn()) {
                 // Nothing was lost, and to send it again would not make the peer faster.
-                core.counters.excused_timeouts += 1;
+                port.hca.counters.excused_timeouts += 1;
                 self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
                 return;
             }
-            core.counters.local_ack_timeout_err += 1;
+            port.hca.counters.local_ack_timeout_err += 1;
             self.req.response_gap = false;
             self.req.unanswered = true;
-            self.retry(core, now, una);
-            self.retire(core, now);
+            self.retry(port, now, una);
+            self.retire(port, now);
         } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
-            self.probe(core, now);
+            self.probe(port, now);
         }
     }
 
     /// Completes requests that are done, oldest first.
     #[inline]
-    pub(super) fn retire(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn retire(&mut self, port: &mut Port, now: Instant) {
         while let Some(&flight) = self.req.window.flights.front() {
             match flight.kind {
                 Kind::Failed(status) => {
                     // Requests before it are all done: this is its turn.
-                    return self.fail_oldest(core, now, status);
+                    return self.fail_oldest(port, now, status);
                 }
                 Kind::Local => {}
                 Kind::Acked | Kind::Fetched => {
@@ -373,43 +373,43 @@ impl Qp {
             if let Some((wr_id, opcode, is_fetch)) = report {
                 let fetched = if is_fetch { flight.len } else { 0 };
                 let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
-                self.report_send(core, Cqe { byte_len: fetched, ..cqe });
+                self.report_send(port, Cqe { byte_len: fetched, ..cqe });
             }
         }
-        self.check_drained(core);
+        self.check_drained(port);
     }
 
     /// Reports a completion of the send queue.
     #[inline]
-    pub(super) fn report_send(&self, core: &mut Core, cqe: Cqe) {
+    pub(super) fn report_send(&self, port: &mut Port, cqe: Cqe) {
         if self.init.qp_type.is_reliable() {
-            core.complete_send(self.init.send_cq, cqe);
+            port.hca.complete_send(self.init.send_cq, cqe);
         } else {
-            core.complete_unreliable(self.init.send_cq, cqe);
+            port.complete_unreliable(self.init.send_cq, cqe);
         }
     }
 
     /// In SQD, reports once that everything started is done (IBTA vol1 10.3.1.5).
-    pub(super) fn check_drained(&mut self, core: &mut Core) {
+    pub(super) fn check_drained(&mut self, port: &mut Port) {
         if self.req.draining && self.req.window.flights.is_empty() {
             self.req.draining = false;
             if self.req.drain_notify {
-                core.event(AsyncEvent::SqDrained(self.qpn));
+                port.hca.event(AsyncEvent::SqDrained(self.qpn));
             }
         }
     }
 
     /// The oldest request failed: its completion says why, and the queue pair stops.
-    pub(super) fn fail_oldest(&mut self, core: &mut Core, now: Instant, status: WcStatus) {
-        self.revoke(core);
+    pub(super) fn fail_oldest(&mut self, port: &mut Port, now: Instant, status: WcStatus) {
+        self.revoke(port);
         if let Some(wr) = self.sq.pop() {
             self.req.window.retire();
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);
-            self.report_send(core, cqe);
+            self.report_send(port, cqe);
         }
         match self.init.qp_type {
-            QpType::Uc | QpType::Ud => self.enter_send_error(core, now),
-            _ => self.enter_error(core, now),
+            QpType::Uc | QpType::Ud => self.enter_send_error(port, now),
+            _ => self.enter_error(port, now),
         }
     }
 }

@@ -15,17 +15,17 @@ use crate::hca::attr::{AttrMask, QpAttr};
 use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::error::ModifyQpError;
 use crate::hca::event::AsyncEvent;
-use crate::hca::shared::Core;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::Data;
 use crate::ib::cc::dcqcn::Dcqcn;
 use crate::ib::destination::PeerId;
+use crate::ib::port::Port;
 
 impl Qp {
     /// Changes attributes and state. Nothing is changed if anything is wrong.
     pub(crate) fn modify(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
@@ -41,36 +41,37 @@ impl Qp {
         if !missing.is_empty() || !forbidden.is_empty() {
             return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
         }
-        check_values(core, attr)?;
+        check_values(port, attr)?;
         match to {
-            QpState::Reset => self.reset(core),
-            QpState::Err => self.enter_error(core, now),
+            QpState::Reset => self.reset(port),
+            QpState::Err => self.enter_error(port, now),
             _ => {
-                self.apply(core, attr)?;
-                self.change_state(core, from, to, attr);
+                self.apply(port, attr)?;
+                self.change_state(port, from, to, attr);
             }
         }
         Ok(())
     }
 
     /// Takes over the attributes that are given.
-    fn apply(&mut self, core: &mut Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
+    fn apply(&mut self, port: &mut Port, attr: &QpAttr) -> Result<(), ModifyQpError> {
         if self.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
             // The peer may have had more rights, or may be another.
-            core.revoke_answers();
+            port.hca.revoke_answers();
         }
         if let Some(av) = &attr.av {
             let remote = attr.dest_qpn.unwrap_or_else(|| self.dest_qpn());
-            let path = core.path(av, entropy(self.qpn, remote)).ok_or(ModifyQpError::BadValue(
-                AttrMask::AV,
-                "there is no address at that index of the GID table",
-            ))?;
+            let path =
+                port.hca.path(av, entropy(self.qpn, remote)).ok_or(ModifyQpError::BadValue(
+                    AttrMask::AV,
+                    "there is no address at that index of the GID table",
+                ))?;
             self.path = path;
             // What is in flight while the send queue drains counts at the new destination.
             let cost = self.req.window.cost;
-            self.leave_peer(core);
-            let peer = core.peers.join(path.dst, &core.config.window);
-            core.peers.get(peer).sent(cost);
+            self.leave_peer(port);
+            let peer = port.peers.join(path.dst, &port.hca.config.window);
+            port.peers.get(peer).sent(cost);
             self.req.window.cost = cost;
             self.peer = Some(peer);
         }
@@ -98,29 +99,29 @@ impl Qp {
             sq_psn,
             dest_qpn
         );
-        self.follow_pkey(core);
-        self.unasked_most = self.most_unasked(core);
+        self.follow_pkey(port);
+        self.unasked_most = self.most_unasked(port);
         self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
         self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
         Ok(())
     }
 
     /// Takes the partition key from where the table has it now. A key of zero matches nothing.
-    pub(crate) fn follow_pkey(&mut self, core: &Core) {
+    pub(crate) fn follow_pkey(&mut self, port: &Port) {
         if let Some(index) = self.attr.pkey_index {
-            self.pkey = core.pkey(index).unwrap_or(Pkey(0));
+            self.pkey = port.hca.pkey(index).unwrap_or(Pkey(0));
         }
     }
 
-    fn change_state(&mut self, core: &mut Core, from: QpState, to: QpState, attr: &QpAttr) {
+    fn change_state(&mut self, port: &mut Port, from: QpState, to: QpState, attr: &QpAttr) {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 self.rsp = Responder::new(self.attr.rq_psn.unwrap_or_default());
                 if self.init.qp_type == QpType::Ud {
-                    self.pmtu = core.config.port_mtu.bytes();
+                    self.pmtu = port.hca.config.port_mtu.bytes();
                 }
             }
-            (QpState::Rtr, QpState::Rts) => self.start_sending(core),
+            (QpState::Rtr, QpState::Rts) => self.start_sending(port),
             (QpState::Rts, QpState::Sqd) => {
                 self.req.draining = true;
                 self.req.drain_notify = attr.sqd_notify.unwrap_or(false);
@@ -129,19 +130,19 @@ impl Qp {
             _ => {}
         }
         self.set_state(to);
-        self.check_drained(core);
-        core.kicked.push(self.slot);
+        self.check_drained(port);
+        port.hca.kicked.push(self.slot);
     }
 
     /// Prepares the requester for the first request.
-    fn start_sending(&mut self, core: &Core) {
+    fn start_sending(&mut self, port: &Port) {
         let psn = self.attr.sq_psn.unwrap_or_default();
         self.req = Requester {
             retries_left: self.attr.retry_cnt.unwrap_or(0),
             rnr_left: self.attr.rnr_retry.unwrap_or(0),
             ..Requester::new(psn)
         };
-        self.cc = match core.config.dcqcn {
+        self.cc = match port.hca.config.dcqcn {
             Some(config) if self.init.congestion_control => Some(Box::new(Dcqcn::new(config))),
             _ => None,
         };
@@ -154,12 +155,12 @@ impl Qp {
     }
 
     /// Back to RESET: everything posted is forgotten without completions.
-    pub(crate) fn reset(&mut self, core: &mut Core) {
-        self.take_leave(core);
+    pub(crate) fn reset(&mut self, port: &mut Port) {
+        self.take_leave(port);
         self.set_state(QpState::Reset);
-        self.leave_peer(core);
-        core.mrs.unbind_qp(self.qpn);
-        core.revoke_answers();
+        self.leave_peer(port);
+        port.hca.mrs.unbind_qp(self.qpn);
+        port.hca.revoke_answers();
         while self.sq.pop().is_some() {}
         self.discard_receives();
         self.req = Requester::default();
@@ -172,56 +173,56 @@ impl Qp {
     }
 
     /// To ERR: everything posted is flushed, oldest first.
-    pub(crate) fn enter_error(&mut self, core: &mut Core, now: Instant) {
+    pub(crate) fn enter_error(&mut self, port: &mut Port, now: Instant) {
         let was = self.state;
         if was != QpState::Err {
-            self.take_leave(core);
+            self.take_leave(port);
             self.set_state(QpState::Err);
-            core.revoke_answers();
-            self.stop_requester(core);
+            port.hca.revoke_answers();
+            self.stop_requester(port);
             self.rsp.replies.clear();
             self.rsp.inbound = None;
             if matches!(self.rq, RecvSource::Srq(_)) && was != QpState::Reset {
                 // Receives are taken one message at a time, so none is left behind.
-                core.event(AsyncEvent::LastWqeReached(self.qpn));
+                port.hca.event(AsyncEvent::LastWqeReached(self.qpn));
             }
         }
-        self.flush(core, now);
+        self.flush(port, now);
     }
 
     /// To SQE: a send failed on an unreliable service; what follows it is flushed.
-    pub(super) fn enter_send_error(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn enter_send_error(&mut self, port: &mut Port, now: Instant) {
         self.set_state(QpState::Sqe);
-        self.stop_requester(core);
-        self.flush_sends(core, now);
+        self.stop_requester(port);
+        self.flush_sends(port, now);
     }
 
     /// Completes as flushed whatever is posted on a queue pair in ERR, or posted for sending on
     /// one in SQE.
-    pub(crate) fn flush(&mut self, core: &mut Core, now: Instant) {
+    pub(crate) fn flush(&mut self, port: &mut Port, now: Instant) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.flush_sends(core, now);
+            self.flush_sends(port, now);
         }
         if self.state == QpState::Err {
-            self.flush_receives(core, now);
+            self.flush_receives(port, now);
         }
     }
 
-    fn flush_sends(&mut self, core: &mut Core, now: Instant) {
+    fn flush_sends(&mut self, port: &mut Port, now: Instant) {
         while let Some(wr) = self.sq.pop() {
             let opcode = opcode_of(&wr.op);
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Flushed, now);
-            self.report_send(core, cqe);
+            self.report_send(port, cqe);
         }
     }
 
     /// Forgets everything in flight.
-    fn stop_requester(&mut self, core: &mut Core) {
-        self.revoke(core);
+    fn stop_requester(&mut self, port: &mut Port) {
+        self.revoke(port);
         if let Some(id) = self.peer {
-            self.stop_waiting(core, id);
-            core.peers.get(id).release(self.req.window.cost);
-            core.wake_next(id);
+            self.stop_waiting(port, id);
+            port.peers.get(id).release(self.req.window.cost);
+            port.wake_next(id);
         }
         self.req = Requester::new(self.req.window.next);
         self.shared.set_awaits_answer(false);
@@ -230,46 +231,46 @@ impl Qp {
     /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do
     /// it as well, but each of its packets has a header that runs would have to repeat.
     #[inline]
-    pub(super) fn lease(&self, core: &Core) -> Option<Lease> {
-        core.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())
+    pub(super) fn lease(&self, port: &Port) -> Option<Lease> {
+        port.hca.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())
     }
 
     /// The peer must not fetch what is in flight any more: its memory is about to be given back.
-    pub(super) fn revoke(&self, core: &Core) {
-        if let Some(lender) = &core.lender {
+    pub(super) fn revoke(&self, port: &Port) {
+        if let Some(lender) = &port.hca.lender {
             lender.revoke_from(self.dest_qpn());
         }
     }
 
     /// The same, if it is in memory under `key`. A consumer should not take that away from requests
     /// under way; what else comes to be at its addresses is not for the peer.
-    pub(crate) fn revoke_loans_of(&mut self, core: &Core, key: Lkey) {
-        let started = if core.lender.is_some() { self.req.window.flights.len() } else { 0 };
+    pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
+        let started = if port.hca.lender.is_some() { self.req.window.flights.len() } else { 0 };
         let is_used = (0..started).any(|i| match self.sq.peek(i).map(|wr| &wr.data) {
             Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
             _ => false,
         });
         if is_used {
-            self.revoke(core);
+            self.revoke(port);
         }
     }
 
     /// The queue pair no longer talks to its destination.
-    pub(crate) fn leave_peer(&mut self, core: &mut Core) {
-        self.revoke(core);
+    pub(crate) fn leave_peer(&mut self, port: &mut Port) {
+        self.revoke(port);
         if let Some(id) = self.peer.take() {
-            self.stop_waiting(core, id);
-            core.peers.get(id).release(self.req.window.cost);
+            self.stop_waiting(port, id);
+            port.peers.get(id).release(self.req.window.cost);
             self.req.window.cost = 0;
-            core.wake_next(id);
-            core.peers.leave(id);
+            port.wake_next(id);
+            port.peers.leave(id);
         }
     }
 
-    fn stop_waiting(&mut self, core: &mut Core, peer: PeerId) {
+    fn stop_waiting(&mut self, port: &mut Port, peer: PeerId) {
         if self.req.waiting {
             self.req.waiting = false;
-            core.peers.get(peer).stop_waiting(self.slot);
+            port.peers.get(peer).stop_waiting(self.slot);
         }
     }
 
@@ -288,15 +289,15 @@ impl Qp {
 }
 
 /// Whether every value given is one that the attribute can have.
-fn check_values(core: &Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
+fn check_values(port: &Port, attr: &QpAttr) -> Result<(), ModifyQpError> {
     let bad = |mask, why| Err(ModifyQpError::BadValue(mask, why));
     if attr.port.is_some_and(|p| p != 1) {
         return bad(AttrMask::PORT, "the adapter has port 1 only");
     }
-    if attr.pkey_index.is_some_and(|i| core.pkey(i).is_none()) {
+    if attr.pkey_index.is_some_and(|i| port.hca.pkey(i).is_none()) {
         return bad(AttrMask::PKEY_INDEX, "no partition key at that index");
     }
-    if attr.path_mtu.is_some_and(|m| m > core.config.port_mtu) {
+    if attr.path_mtu.is_some_and(|m| m > port.hca.config.port_mtu) {
         return bad(AttrMask::PATH_MTU, "greater than the MTU of the port");
     }
     if attr.timeout.is_some_and(|t| t > 31) {
@@ -311,7 +312,7 @@ fn check_values(core: &Core, attr: &QpAttr) -> Result<(), ModifyQpError> {
     if attr.min_rnr_timer.is_some_and(|t| RnrTimer::new(t).get() != t) {
         return bad(AttrMask::MIN_RNR_TIMER, "at most 31");
     }
-    let most = core.config.limits.max_rd_atomic;
+    let most = port.hca.config.limits.max_rd_atomic;
     if attr.max_rd_atomic.is_some_and(|n| n > most) {
         return bad(AttrMask::MAX_RD_ATOMIC, "more than the adapter can have outstanding");
     }

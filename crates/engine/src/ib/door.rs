@@ -16,9 +16,9 @@ use super::completer::opcode_of;
 use super::qp::Qp;
 use super::rx_payload::Body;
 use crate::hca::cq::{Cqe, WcStatus};
-use crate::hca::shared::Core;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, Remote, SendFlags, SendOp, SendWr};
+use crate::ib::port::Port;
 
 /// Longest message that goes through a door, and how much does in a row: nobody else can use the
 /// adapter meanwhile.
@@ -57,13 +57,13 @@ impl Ends {
 
     /// Executes a request if there is a door.
     #[inline]
-    fn pass(&self, core: &mut Core, wr: &SendWr) -> bool {
-        let Some(lender) = &core.lender else { return false };
+    fn pass(&self, port: &mut Port, wr: &SendWr) -> bool {
+        let Some(lender) = &port.hca.lender else { return false };
         let len = wr.data.len();
         if !(1..=MOST).contains(&len) {
             return false;
         }
-        let (mrs, len) = (&core.mrs, len as usize);
+        let (mrs, len) = (&port.hca.mrs, len as usize);
         let way = |rkey| Way { from: self.from, to: self.to, rkey };
         let is_done = match (&wr.op, &wr.data) {
             (SendOp::Write(Remote { addr, rkey }), data) => {
@@ -78,13 +78,13 @@ impl Ends {
             }
             _ => false,
         };
-        core.counters.rdma_sends += u64::from(is_done);
+        port.hca.counters.rdma_sends += u64::from(is_done);
         is_done
     }
 
     /// Whether there is a door for a long message that moves it as fast as can be.
-    fn is_wide(&self, core: &Core, wr: &SendWr) -> bool {
-        let (len, lender) = (wr.data.len(), core.lender.as_ref());
+    fn is_wide(&self, port: &Port, wr: &SendWr) -> bool {
+        let (len, lender) = (wr.data.len(), port.hca.lender.as_ref());
         let (&SendOp::Write(Remote { addr, rkey }) | &SendOp::Read(Remote { addr, rkey })) = &wr.op
         else {
             return false;
@@ -101,24 +101,24 @@ impl Qp {
     /// whoever has many under way when it hears of one would never use it. But if the one before
     /// cannot go that way, the next ones will not be alone either.
     #[inline]
-    pub(super) fn waits_for_door(&mut self, core: &Core, index: usize, len: u64) -> bool {
+    pub(super) fn waits_for_door(&mut self, port: &Port, index: usize, len: u64) -> bool {
         if index == 0 || len < WORTH_IT || self.init.qp_type != QpType::Rc {
             return false;
         }
         let ends = self.ends();
-        let is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(core, wr));
+        let is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(port, wr));
         is_wide(index) && is_wide(index - 1)
     }
 
     /// Executes the oldest request in the queue, with nothing under way, if there is a door. False:
     /// it must be sent.
     #[inline]
-    pub(super) fn pass_oldest(&mut self, core: &mut Core) -> bool {
-        if core.lender.is_none() || self.init.qp_type != QpType::Rc {
+    pub(super) fn pass_oldest(&mut self, port: &mut Port) -> bool {
+        if port.hca.lender.is_none() || self.init.qp_type != QpType::Rc {
             return false;
         }
         let ends = self.ends();
-        let has_passed = self.sq.peek(0).is_some_and(|wr| ends.pass(core, wr));
+        let has_passed = self.sq.peek(0).is_some_and(|wr| ends.pass(port, wr));
         self.shared.set_may_pass(has_passed);
         has_passed
     }
@@ -128,20 +128,20 @@ impl Qp {
     #[inline]
     pub(crate) fn pass(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: impl FnOnce() -> Instant,
         wr: &SendWr,
     ) -> bool {
         let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.is_empty();
         let ends = self.ends();
-        if !is_first || !ends.pass(core, wr) {
+        if !is_first || !ends.pass(port, wr) {
             self.shared.set_may_pass(false);
             return false;
         }
         if ends.signals(wr) {
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), WcStatus::Success, now());
             let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
-            core.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
+            port.hca.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
         }
         true
     }
@@ -155,8 +155,9 @@ impl Qp {
 
     /// A read or write with this key was executed: the peer may do the next ones by itself.
     #[inline]
-    pub(super) fn open_door(&mut self, core: &Core, rkey: Rkey) {
-        let Some(lender) = core.lender.as_ref().filter(|_| self.init.qp_type == QpType::Rc) else {
+    pub(super) fn open_door(&mut self, port: &Port, rkey: Rkey) {
+        let Some(lender) = port.hca.lender.as_ref().filter(|_| self.init.qp_type == QpType::Rc)
+        else {
             return;
         };
         let opened = &mut self.rsp.opened;
@@ -167,7 +168,7 @@ impl Qp {
         }
         *opened = Opened { last: door, since: 0 };
         let Ends { from: here, to: peer, pd, .. } = self.ends();
-        if let Some(mut reach) = core.mrs.reach(pd, rkey) {
+        if let Some(mut reach) = port.hca.mrs.reach(pd, rkey) {
             reach.access &= self.attr.access.unwrap_or(Access::empty());
             if self.attr.max_dest_rd_atomic.unwrap_or(0) == 0 {
                 reach.access -= Access::REMOTE_READ;

@@ -14,15 +14,15 @@ use super::replies::{ReadReply, Reply};
 use super::responder::{Inbound, Refusal, Request, Taken};
 use super::rx_payload::{Body, Rest};
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
-use crate::hca::shared::Core;
 use crate::hca::wr::{MAX_MESSAGE, RecvWr};
+use crate::ib::port::Port;
 
 impl Qp {
     /// Executes a request that is next in sequence.
     #[inline]
     pub(super) fn execute(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         request: &Request<'_>,
     ) -> Taken {
@@ -32,17 +32,17 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         if op == Op::WriteOnly {
-            self.execute_write_only(core, request)
+            self.execute_write_only(port, request)
         } else if op.is_send() {
-            self.execute_send(core, now, request)
+            self.execute_send(port, now, request)
         } else if op.is_write() {
-            self.execute_write(core, now, request)
+            self.execute_write(port, now, request)
         } else {
             match op {
-                Op::ReadRequest => self.execute_read(core, request),
-                Op::CmpSwap | Op::FetchAdd => self.execute_atomic(core, request),
-                Op::AtomicWrite => self.execute_atomic_write(core, request),
-                Op::Flush => self.execute_flush(core, request),
+                Op::ReadRequest => self.execute_read(port, request),
+                Op::CmpSwap | Op::FetchAdd => self.execute_atomic(port, request),
+                Op::AtomicWrite => self.execute_atomic_write(port, request),
+                Op::Flush => self.execute_flush(port, request),
                 _ => Err(Refusal::Invalid),
             }
         }
@@ -65,7 +65,7 @@ impl Qp {
     }
 
     #[inline(never)]
-    fn execute_send(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
+    fn execute_send(&mut self, port: &mut Port, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         if !op.starts() && self.rsp.inbound != Some(Inbound::Send) {
             return Err(Refusal::Invalid);
@@ -80,12 +80,12 @@ impl Qp {
         let data = request.payload(data)?;
         self.check_length(op, &data)?;
         if op.starts() && self.rsp.receive.is_none() {
-            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
+            self.rsp.receive = Some(self.next_receive(port, request.srqn)?);
         }
         let Some(receive) = self.rsp.receive.as_mut() else {
             return Err(Refusal::Invalid);
         };
-        receive.fill(core, data).map_err(|e| match e {
+        receive.fill(port, data).map_err(|e| match e {
             ScatterError::TooLong => Refusal::TooLong,
             ScatterError::Protection => Refusal::Protection,
             ScatterError::Gone => Refusal::Gone,
@@ -93,12 +93,12 @@ impl Qp {
         self.rsp.inbound = Some(Inbound::Send);
         if op.ends() {
             if let Some(rkey) = inv {
-                core.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
-                core.revoke_answers();
+                port.hca.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
+                port.hca.revoke_answers();
             }
             self.rsp.inbound = None;
-            self.finish_receive(core, now, WcOpcode::Recv, request.solicited, imm, inv);
-            self.finish_message(core);
+            self.finish_receive(port, now, WcOpcode::Recv, request.solicited, imm, inv);
+            self.finish_message(port);
         }
         Ok(data.packets())
     }
@@ -109,7 +109,7 @@ impl Qp {
     #[inline]
     pub(super) fn execute_send_only(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         rest: &Rest<'_>,
     ) -> bool {
@@ -120,7 +120,7 @@ impl Qp {
         };
         let (pd, data) = (self.init.pd, rest.bytes);
         let place = |wr: &RecvWr| {
-            let loan = lend_whole(&core.mrs, pd, wr.sges.as_slice(), data.len())?;
+            let loan = lend_whole(&port.hca.mrs, pd, wr.sges.as_slice(), data.len())?;
             loan.copy_in(data).ok().map(|()| wr.wr_id)
         };
         if data.len() > self.pmtu {
@@ -130,15 +130,15 @@ impl Qp {
         let cqe = Cqe::new(wr_id, self.qpn, WcOpcode::Recv, WcStatus::Success, now);
         let (byte_len, solicited) = (data.len() as u32, rest.solicited);
         let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
-        core.complete_recv(self.init.recv_cq, cqe);
-        self.finish_message(core);
+        port.hca.complete_recv(self.init.recv_cq, cqe);
+        self.finish_message(port);
         true
     }
 
     /// A receive for a request that needs one now.
     #[inline]
-    fn next_receive(&mut self, core: &mut Core, srqn: Option<Srqn>) -> Result<Receive, Refusal> {
-        self.take_receive(core, srqn).map_err(|e| match e {
+    fn next_receive(&mut self, port: &mut Port, srqn: Option<Srqn>) -> Result<Receive, Refusal> {
+        self.take_receive(port, srqn).map_err(|e| match e {
             NoReceive::NotReady => Refusal::NotReady,
             NoReceive::BadSrq => Refusal::Invalid,
         })
@@ -146,26 +146,27 @@ impl Qp {
 
     /// A whole write, whose only check is that of its whole range.
     #[inline]
-    fn execute_write_only(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+    fn execute_write_only(&mut self, port: &mut Port, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_WRITE)?;
         let (Reth { va, rkey, len }, data) = Reth::parse(request.body)?;
         if u64::from(len) > MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
-        let loan = core.mrs.lend_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(len))?;
+        let loan =
+            port.hca.mrs.lend_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(len))?;
         let data = request.payload(data)?;
         self.check_length(request.op, &data)?;
         if data.len() != len as usize {
             return Err(Refusal::Invalid);
         }
         data.place(&loan)?;
-        self.open_door(core, rkey);
-        self.finish_message(core);
+        self.open_door(port, rkey);
+        self.finish_message(port);
         Ok(data.packets())
     }
 
     #[inline(never)]
-    fn execute_write(&mut self, core: &mut Core, now: Instant, request: &Request<'_>) -> Taken {
+    fn execute_write(&mut self, port: &mut Port, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         self.require(Access::REMOTE_WRITE)?;
         let (pd, qpn) = (request.pd, self.qpn);
@@ -175,7 +176,7 @@ impl Qp {
                 return Err(Refusal::Invalid);
             }
             // The whole range is checked before the first byte is written.
-            core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(len))?;
+            port.hca.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(len))?;
             ((va, rkey, len, len), body)
         } else {
             match self.rsp.inbound {
@@ -195,18 +196,18 @@ impl Qp {
         }
         if imm.is_some() && self.rsp.receive.is_none() {
             // No receive is taken for what may not be written.
-            core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
-            self.rsp.receive = Some(self.next_receive(core, request.srqn)?);
+            port.hca.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
+            self.rsp.receive = Some(self.next_receive(port, request.srqn)?);
         }
-        let loan = core.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
+        let loan = port.hca.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
         data.place(&loan)?;
         if op.ends() {
             self.rsp.inbound = None;
             if imm.is_some() {
-                self.finish_write_imm(core, now, request.solicited, imm, len);
+                self.finish_write_imm(port, now, request.solicited, imm, len);
             }
-            self.open_door(core, rkey);
-            self.finish_message(core);
+            self.open_door(port, rkey);
+            self.finish_message(port);
         } else {
             let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);
             self.rsp.inbound = Some(Inbound::Write { va, rkey, left, len });
@@ -215,7 +216,7 @@ impl Qp {
     }
 
     #[inline(never)]
-    fn execute_read(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+    fn execute_read(&mut self, port: &mut Port, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_READ)?;
         self.require_resource()?;
         let (reth, rest) = Reth::parse(request.body)?;
@@ -223,38 +224,39 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         let len = u64::from(reth.len);
-        core.mrs.lend_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
+        port.hca.mrs.lend_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
         let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
         let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
         self.remember(request.psn, packets, what);
-        self.finish_message(core);
+        self.finish_message(port);
         self.push_read(request, &reth, false);
-        self.open_door(core, reth.rkey);
+        self.open_door(port, reth.rkey);
         Ok(packets)
     }
 
     #[inline(never)]
-    fn execute_atomic(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+    fn execute_atomic(&mut self, port: &mut Port, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_ATOMIC)?;
         self.require_resource()?;
         let (eth, rest) = AtomicEth::parse(request.body)?;
         if !eth.va.is_multiple_of(8) || !rest.is_empty() {
             return Err(Refusal::Invalid);
         }
-        let grant = core.mrs.grant_remote::<Atomic>(request.pd, self.qpn, eth.rkey, eth.va, 8)?;
+        let grant =
+            port.hca.mrs.grant_remote::<Atomic>(request.pd, self.qpn, eth.rkey, eth.va, 8)?;
         let original = match request.op {
             Op::CmpSwap => grant.compare_swap(eth.compare, eth.swap_add),
             _ => grant.fetch_add(eth.swap_add),
         };
         self.remember(request.psn, 1, Memory::Atomic { original });
-        self.finish_message(core);
+        self.finish_message(port);
         let (psn, msn) = (request.psn, self.rsp.msn);
         self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: false });
         Ok(1)
     }
 
     #[inline(never)]
-    fn execute_atomic_write(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+    fn execute_atomic_write(&mut self, port: &mut Port, request: &Request<'_>) -> Taken {
         self.require(Access::REMOTE_WRITE)?;
         self.require_resource()?;
         let (reth, data) = Reth::parse(request.body)?;
@@ -265,14 +267,15 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         // An aligned word is written at once.
-        let write = core.mrs.lend_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
+        let write =
+            port.hca.mrs.lend_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
         write.copy_in(&word).map_err(|_| Refusal::Access)?;
-        self.finish_done(core, request);
+        self.finish_done(port, request);
         Ok(1)
     }
 
     #[inline(never)]
-    fn execute_flush(&mut self, core: &mut Core, request: &Request<'_>) -> Taken {
+    fn execute_flush(&mut self, port: &mut Port, request: &Request<'_>) -> Taken {
         let (feth, body) = Feth::parse(request.body)?;
         let (reth, rest) = Reth::parse(body)?;
         let mut levels = Access::empty();
@@ -292,17 +295,17 @@ impl Qp {
             FlushSelectivity::MemoryRegion => (reth.va, 0),
             FlushSelectivity::Other(_) => return Err(Refusal::Invalid),
         };
-        core.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
+        port.hca.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
         // Ordinary memory is globally visible as soon as it is written, and none of it persists
         // longer than its owner; there is nothing to wait for.
-        self.finish_done(core, request);
+        self.finish_done(port, request);
         Ok(1)
     }
 
     /// Answers an atomic write or a flush, like a read of nothing (annex A19).
-    fn finish_done(&mut self, core: &mut Core, request: &Request<'_>) {
+    fn finish_done(&mut self, port: &mut Port, request: &Request<'_>) {
         self.remember(request.psn, 1, Memory::Done);
-        self.finish_message(core);
+        self.finish_message(port);
         self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, false);
     }
 
@@ -340,16 +343,16 @@ impl Qp {
     }
 
     #[inline]
-    fn finish_message(&mut self, core: &mut Core) {
+    fn finish_message(&mut self, port: &mut Port) {
         self.rsp.msn = self.rsp.msn.wrapping_add(1);
-        core.counters.rdma_recvs += 1;
+        port.hca.counters.rdma_recvs += 1;
     }
 
     /// Completes the receive of a message.
     #[inline]
     pub(super) fn finish_receive(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         opcode: WcOpcode,
         solicited: bool,
@@ -370,13 +373,13 @@ impl Qp {
             cqe.flags |= WcFlags::WITH_INV;
             cqe.invalidated = rkey;
         }
-        core.complete_recv(receive.cq(), cqe);
+        port.hca.complete_recv(receive.cq(), cqe);
     }
 
     /// Completes the receive that a write with immediate consumed.
     pub(super) fn finish_write_imm(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         solicited: bool,
         imm: Option<Imm>,
@@ -390,7 +393,7 @@ impl Qp {
         let (flags, src_qp) = (WcFlags::WITH_IMM, self.dest_qpn());
         let imm = imm.unwrap_or_default();
         let cqe = Cqe { byte_len: len, solicited, flags, imm, src_qp, ..cqe };
-        core.complete_recv(receive.cq(), cqe);
+        port.hca.complete_recv(receive.cq(), cqe);
     }
 }
 

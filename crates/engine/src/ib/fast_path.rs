@@ -12,10 +12,10 @@ use feroce_wire::{Bth, Opcode, Service};
 use super::qp::Qp;
 use super::train_layout::Only;
 use super::window::Kind;
-use crate::hca::shared::Core;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp};
 use crate::ib::destination::PACKET_COST;
+use crate::ib::port::Port;
 
 /// Longest message. It is not longer than a packet of the smallest path MTU.
 const SHORT: u32 = 256;
@@ -93,7 +93,7 @@ impl Qp {
     #[inline]
     pub(crate) fn express(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: impl FnOnce() -> Instant,
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
@@ -102,7 +102,7 @@ impl Qp {
         }
         let index = self.req.window.flights.len();
         let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return refuse() };
-        let Some(bytes) = Bytes::of(&wr.data, &core.mrs, self.init.pd) else { return refuse() };
+        let Some(bytes) = Bytes::of(&wr.data, &port.hca.mrs, self.init.pd) else { return refuse() };
         let Some(only) = Only::of(wr, bytes.len() as u64) else { return refuse() };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
@@ -116,7 +116,7 @@ impl Qp {
         }
         let cost = u64::from(only.payload) + PACKET_COST;
         let full = self.pmtu as u64 + PACKET_COST;
-        let destination = core.peers.get(peer);
+        let destination = port.peers.get(peer);
         if destination.room() < cost + full || destination.has_waiters() {
             return refuse();
         }
@@ -140,10 +140,10 @@ impl Qp {
         if !send(Single { path, dest, len: packet_len, write: &mut write }) {
             return refuse();
         }
-        core.counters.sent_pkts += 1;
-        core.counters.sent_bytes += packet_len as u64;
-        core.counters.rdma_sends += 1;
-        core.peers.get(peer).sent(cost);
+        port.hca.counters.sent_pkts += 1;
+        port.hca.counters.sent_bytes += packet_len as u64;
+        port.hca.counters.rdma_sends += 1;
+        port.peers.get(peer).sent(cost);
         self.req.count_request(takes_receive);
         self.req.asking.count_message(asks);
         self.req.window.start(Kind::Acked, 1, only.payload, asks);
@@ -155,9 +155,9 @@ impl Qp {
             if asks {
                 self.req.timed.get_or_insert((end, now));
             }
-            self.after_send(core, now);
+            self.after_send(port, now);
             if let Some(deadline) = self.deadline(now) {
-                core.timers.arm(self.slot, &mut self.armed, deadline);
+                port.hca.timers.arm(self.slot, &mut self.armed, deadline);
             }
         }
         true

@@ -14,6 +14,7 @@ pub(crate) mod cc;
 pub(crate) mod destination;
 pub(crate) mod grh;
 pub(crate) mod mcast;
+pub(crate) mod port;
 pub(crate) mod qp;
 pub(crate) mod rx_payload;
 

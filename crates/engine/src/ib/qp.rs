@@ -10,12 +10,12 @@ use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 use crate::hca::counters::Drop;
 use crate::hca::id::{SrqId, XrcdId};
 use crate::hca::queue::QpShared;
-use crate::hca::shared::Core;
 use crate::hca::timer::Armed;
 use crate::hca::wr::{RecvWr, SendWr};
 use crate::ib::cc::CongestionControl;
 use crate::ib::destination::PeerId;
 use crate::ib::grh::GRH_LEN;
+use crate::ib::port::Port;
 
 use super::requester::Requester;
 use super::responder::Responder;
@@ -141,7 +141,7 @@ impl Qp {
     #[inline]
     pub(crate) fn poll_transmit(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -149,13 +149,13 @@ impl Qp {
         let steps_aside = self.rsp.replies.is_bare_ack() && self.requests_wait();
         self.stepped_aside = steps_aside && !self.stepped_aside;
         if self.stepped_aside {
-            self.poll_own(core, now, caps, out);
+            self.poll_own(port, now, caps, out);
         }
         if out.is_none() {
-            self.poll_answer(core, now, caps, out);
+            self.poll_answer(port, now, caps, out);
         }
         if out.is_none() && !self.stepped_aside {
-            self.poll_own(core, now, caps, out);
+            self.poll_own(port, now, caps, out);
         }
     }
 
@@ -163,7 +163,7 @@ impl Qp {
     #[inline]
     fn poll_answer(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -171,7 +171,7 @@ impl Qp {
         // Answers to reads are paced like requests; what is short goes at once.
         let is_read = self.rsp.replies.starts_with_read();
         if !is_read || now >= self.paced_until {
-            self.poll_reply(core, now, caps, out);
+            self.poll_reply(port, now, caps, out);
         }
         if let Some(train) = out
             && is_read
@@ -184,19 +184,19 @@ impl Qp {
     #[inline]
     fn poll_own(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) {
         match self.init.qp_type {
             QpType::Rc | QpType::XrcIni => {
-                self.poll_request(core, now, caps, out);
+                self.poll_request(port, now, caps, out);
                 if let (Some(peer), false) = (self.peer, self.req.waiting) {
-                    core.wake_next(peer);
+                    port.wake_next(peer);
                 }
             }
-            QpType::Uc | QpType::Ud => *out = self.poll_unreliable(core, now, caps),
+            QpType::Uc | QpType::Ud => *out = self.poll_unreliable(port, now, caps),
             QpType::XrcTgt => {}
         }
         if let Some(train) = out {
@@ -253,25 +253,25 @@ impl Qp {
     /// Something that [`Qp::deadline`] announced is due.
     pub(crate) fn handle_timeout(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
-        self.requester_timeout(core, now, is_untaken);
+        self.requester_timeout(port, now, is_untaken);
     }
 
     /// A doorbell was rung, a timer ran out, or something else may have made work possible.
     #[inline]
-    pub(crate) fn on_kick(&mut self, core: &mut Core, now: Instant) {
-        self.flush(core, now);
+    pub(crate) fn on_kick(&mut self, port: &mut Port, now: Instant) {
+        self.flush(port, now);
     }
 
     /// The window of the destination has opened. Whoever does not need it any more lets the next
     /// one go.
-    pub(crate) fn on_window_open(&mut self, core: &mut Core) {
+    pub(crate) fn on_window_open(&mut self, port: &mut Port) {
         self.req.waiting = false;
         if let (Some(peer), false) = (self.peer, self.req.may_send(self.sq.len())) {
-            core.wake_next(peer);
+            port.wake_next(peer);
         }
     }
 
@@ -285,32 +285,32 @@ impl Qp {
 
     /// A packet for a connected queue pair arrived that passes [`Qp::check`].
     #[inline]
-    pub(crate) fn accept(&mut self, core: &mut Core, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
+    pub(crate) fn accept(&mut self, port: &mut Port, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
         // One that came with it may have changed that.
         if !self.state.receives() {
-            return core.drop(Drop::BadState);
+            return port.hca.drop(Drop::BadState);
         }
         if meta.ecn == Ecn::Congested {
-            self.notify_congestion(core, now);
+            self.notify_congestion(port, now);
         }
         match (self.init.qp_type, rest.op.is_request()) {
-            (QpType::Rc | QpType::XrcIni, false) => self.handle_response(core, now, rest),
+            (QpType::Rc | QpType::XrcIni, false) => self.handle_response(port, now, rest),
             (QpType::Rc | QpType::XrcTgt, true) => {
-                self.note_established(core);
-                self.handle_request(core, now, rest);
+                self.note_established(port);
+                self.handle_request(port, now, rest);
             }
             (QpType::Uc, true) if rest.lent.is_none() => {
-                self.note_established(core);
-                self.handle_unreliable(core, now, rest);
+                self.note_established(port);
+                self.handle_unreliable(port, now, rest);
             }
-            _ => core.drop(Drop::BadOpcode),
+            _ => port.hca.drop(Drop::BadOpcode),
         }
     }
 
     /// A packet for a datagram queue pair arrived; `grh` goes in front of its payload.
     pub(crate) fn accept_datagram(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         bth: &Bth,
         what: (Service, Op),
@@ -320,9 +320,9 @@ impl Qp {
         let (service, op) = what;
         self.check_header(bth, service)?;
         if grh.1.ecn == Ecn::Congested {
-            self.notify_congestion(core, now);
+            self.notify_congestion(port, now);
         }
-        self.handle_datagram(core, now, bth, op, rest, grh)
+        self.handle_datagram(port, now, bth, op, rest, grh)
     }
 
     /// State, service and partition (IBTA vol1 9.6.1).
@@ -353,7 +353,7 @@ impl Qp {
     #[cold]
     pub(crate) fn on_cnp(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         meta: &RxMeta,
     ) -> Result<(), Drop> {
@@ -366,24 +366,24 @@ impl Qp {
         match self.cc.as_mut() {
             Some(cc) => {
                 cc.on_cnp(now);
-                core.counters.rp_cnp_handled += 1;
+                port.hca.counters.rp_cnp_handled += 1;
             }
-            None => core.counters.rp_cnp_ignored += 1,
+            None => port.hca.counters.rp_cnp_ignored += 1,
         }
         Ok(())
     }
 
     /// A packet arrived with congestion experienced: tell the sender, but not too often.
     #[cold]
-    fn notify_congestion(&mut self, core: &mut Core, now: Instant) {
-        core.counters.np_ecn_marked_roce_packets += 1;
+    fn notify_congestion(&mut self, port: &mut Port, now: Instant) {
+        port.hca.counters.np_ecn_marked_roce_packets += 1;
         if !self.init.qp_type.is_connected() || now < self.cnp_again_at {
             return;
         }
-        self.cnp_again_at = now.plus_nanos(core.config.cnp_interval_ns);
-        let cnp = crate::hca::shared::cnp(self.path, self.dest_qpn(), self.pkey);
-        if core.post_out(cnp) {
-            core.counters.np_cnp_sent += 1;
+        self.cnp_again_at = now.plus_nanos(port.hca.config.cnp_interval_ns);
+        let cnp = super::port::cnp(self.path, self.dest_qpn(), self.pkey);
+        if port.post_out(cnp) {
+            port.hca.counters.np_cnp_sent += 1;
         }
     }
 }

@@ -9,8 +9,8 @@ use super::qp::{Qp, RecvSource};
 use super::rx_payload::Body;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::id::{CqId, SrqId};
-use crate::hca::shared::Core;
 use crate::hca::wr::RecvWr;
+use crate::ib::port::Port;
 
 /// A receive that a message is being placed into.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct Receive {
 impl Receive {
     /// Appends `data`.
     #[inline]
-    pub(super) fn fill(&mut self, core: &Core, data: Body<'_>) -> Result<(), ScatterError> {
-        scatter(&core.mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
+    pub(super) fn fill(&mut self, port: &Port, data: Body<'_>) -> Result<(), ScatterError> {
+        scatter(&port.hca.mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
         self.filled += data.len() as u64;
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Qp {
     #[inline]
     pub(super) fn take_receive(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         srqn: Option<Srqn>,
     ) -> Result<Receive, NoReceive> {
         let (pd, recv_cq) = (self.init.pd, self.init.recv_cq);
@@ -85,15 +85,15 @@ impl Qp {
             RecvSource::Own(ring) => (ring.pop(), recv_cq, pd, None),
             RecvSource::Srq(id) => {
                 // Its receives were posted in its own protection domain, which need not be ours.
-                let pd = core.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
-                (core.take_from_srq(*id), recv_cq, pd, Some(*id))
+                let pd = port.hca.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
+                (port.hca.take_from_srq(*id), recv_cq, pd, Some(*id))
             }
             RecvSource::Xrc(_) => {
-                let (id, pd, cq) = self.xrc_srq(core, srqn).ok_or(NoReceive::BadSrq)?;
-                if core.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
+                let (id, pd, cq) = self.xrc_srq(port, srqn).ok_or(NoReceive::BadSrq)?;
+                if port.hca.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
                     return Err(NoReceive::BadSrq);
                 }
-                (core.take_from_srq(id), cq, pd, Some(id))
+                (port.hca.take_from_srq(id), cq, pd, Some(id))
             }
             RecvSource::None => (None, recv_cq, pd, None),
         };
@@ -102,12 +102,12 @@ impl Qp {
     }
 
     /// The shared receive queue that an XRC packet names, if it is in our domain.
-    pub(super) fn xrc_srq(&self, core: &Core, srqn: Option<Srqn>) -> Option<(SrqId, PdId, CqId)> {
+    pub(super) fn xrc_srq(&self, port: &Port, srqn: Option<Srqn>) -> Option<(SrqId, PdId, CqId)> {
         let RecvSource::Xrc(domain) = self.rq else {
             return None;
         };
         let id = SrqId::from_number(srqn?)?;
-        let srq = core.srqs.get(id.0 as usize)?;
+        let srq = port.hca.srqs.get(id.0 as usize)?;
         let (xrcd, cq) = srq.attr.xrc?;
         (xrcd == domain).then_some((id, srq.attr.pd, cq))
     }
@@ -122,16 +122,16 @@ impl Qp {
     }
 
     /// Completes every posted receive as flushed, oldest first.
-    pub(super) fn flush_receives(&mut self, core: &mut Core, now: Instant) {
+    pub(super) fn flush_receives(&mut self, port: &mut Port, now: Instant) {
         if let Some(receive) = self.rsp.take_receive() {
             let cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Flushed, now);
-            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+            port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
         let (qpn, cq) = (self.qpn, self.init.recv_cq);
         if let RecvSource::Own(ring) = &mut self.rq {
             while let Some(wr) = ring.pop() {
                 let cqe = Cqe::new(wr.wr_id, qpn, WcOpcode::Recv, WcStatus::Flushed, now);
-                core.complete_recv(cq, cqe);
+                port.hca.complete_recv(cq, cqe);
             }
         }
     }

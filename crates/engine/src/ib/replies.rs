@@ -11,7 +11,7 @@ use feroce_wire::{
 use super::qp::Qp;
 use crate::hca::counters::Drop;
 use crate::hca::event::AsyncEvent;
-use crate::hca::shared::Core;
+use crate::ib::port::Port;
 
 /// An answer to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +136,7 @@ impl Qp {
     #[inline]
     pub(super) fn poll_reply(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -147,13 +147,13 @@ impl Qp {
                 other => {
                     self.rsp.replies.queue.pop_front();
                     self.rsp.owes_ack &= other.psn().next() != self.rsp.expected;
-                    *out = Some(self.short_reply(core, other));
+                    *out = Some(self.short_reply(port, other));
                     return;
                 }
             };
-            *out = self.read_reply(core, caps, read);
+            *out = self.read_reply(port, caps, read);
             if out.is_none() && !read.again {
-                *out = Some(self.read_failed(core, now, read));
+                *out = Some(self.read_failed(port, now, read));
             }
             if out.is_some() {
                 return;
@@ -161,39 +161,39 @@ impl Qp {
             // The peer may have had its answer long ago, and the memory may rightly be gone since
             // then: a duplicate that the network kept back must not end the connection.
             self.rsp.replies.queue.pop_front();
-            core.drop(Drop::StaleDuplicate);
+            port.hca.drop(Drop::StaleDuplicate);
         }
     }
 
     /// The memory went away under a read that was accepted (IBTA vol1 9.7.5.2).
-    fn read_failed(&mut self, core: &mut Core, now: Instant, read: ReadReply) -> Train {
+    fn read_failed(&mut self, port: &mut Port, now: Instant, read: ReadReply) -> Train {
         self.rsp.replies.clear();
         let psn = read.psn.wrapping_add(read.sent);
-        core.counters.resp_remote_access_errors += 1;
+        port.hca.counters.resp_remote_access_errors += 1;
         let code = NakCode::RemoteAccess;
-        let nak = self.short_reply(core, Reply::Nak { psn, msn: read.msn, code });
-        core.event(AsyncEvent::QpAccessError(self.qpn));
-        self.enter_error(core, now);
+        let nak = self.short_reply(port, Reply::Nak { psn, msn: read.msn, code });
+        port.hca.event(AsyncEvent::QpAccessError(self.qpn));
+        self.enter_error(port, now);
         nak
     }
 
     /// Acknowledges what was executed, before the queue pair goes: afterwards nobody would answer
     /// a peer that asks.
-    pub(crate) fn take_leave(&mut self, core: &mut Core) {
+    pub(crate) fn take_leave(&mut self, port: &mut Port) {
         let replies = &self.rsp.replies;
         if self.rsp.owes_ack && (replies.is_empty() || replies.is_bare_ack()) {
             let ack = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
-            core.post_out(self.short_reply(core, ack));
+            port.post_out(self.short_reply(port, ack));
         }
         self.rsp.owes_ack = false;
     }
 
     /// An answer of one packet.
     #[inline]
-    fn short_reply(&self, core: &Core, reply: Reply) -> Train {
+    fn short_reply(&self, port: &Port, reply: Reply) -> Train {
         let (psn, aeth, original) = match reply {
             Reply::Ack { psn, msn } => {
-                (psn, Aeth { syndrome: Syndrome::Ack { credits: self.credits(core) }, msn }, None)
+                (psn, Aeth { syndrome: Syndrome::Ack { credits: self.credits(port) }, msn }, None)
             }
             Reply::Nak { psn, msn, code } => {
                 (psn, Aeth { syndrome: Syndrome::Nak(code), msn }, None)
@@ -202,11 +202,11 @@ impl Qp {
                 (psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }, None)
             }
             Reply::Atomic { psn, msn, original, .. } => {
-                let syndrome = Syndrome::Ack { credits: self.credits(core) };
+                let syndrome = Syndrome::Ack { credits: self.credits(port) };
                 (psn, Aeth { syndrome, msn }, Some(AtomicAckEth { original }))
             }
             Reply::Read(read) => {
-                let syndrome = Syndrome::Ack { credits: self.credits(core) };
+                let syndrome = Syndrome::Ack { credits: self.credits(port) };
                 (read.psn, Aeth { syndrome, msn: read.msn }, None)
             }
         };
@@ -233,7 +233,7 @@ impl Qp {
     }
 
     /// The next train of a read answer; `None` if the memory may no longer be read.
-    fn read_reply(&mut self, core: &mut Core, caps: &LinkCaps, read: ReadReply) -> Option<Train> {
+    fn read_reply(&mut self, port: &mut Port, caps: &LinkCaps, read: ReadReply) -> Option<Train> {
         let pmtu = self.pmtu;
         let packets = (read.len as usize).div_ceil(pmtu).max(1) as u32;
         let from = read.sent;
@@ -255,8 +255,8 @@ impl Qp {
         let len = (read.len as usize - start).min(count as usize * pmtu);
         let va = read.va.wrapping_add(start as u64);
         let grant =
-            core.mrs.grant_remote::<Read>(read.pd, self.qpn, read.rkey, va, len as u64).ok()?;
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: self.credits(core) }, msn: read.msn };
+            port.hca.mrs.grant_remote::<Read>(read.pd, self.qpn, read.rkey, va, len as u64).ok()?;
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: self.credits(port) }, msn: read.msn };
         let with_aeth = Ext::NONE.with(|out| aeth.emit(out));
         let opcode = |op| Opcode::new(self.service(), op);
         let first = match (at_start, ends && count == 1) {
@@ -281,7 +281,7 @@ impl Qp {
             body: Ext::NONE,
             tail: if ends { with_aeth } else { Ext::NONE },
             payload: if len == 0 { Payload::Empty } else { Payload::One(grant) },
-            lease: if len == 0 { None } else { self.lease(core) },
+            lease: if len == 0 { None } else { self.lease(port) },
         };
         match self.rsp.replies.queue.front_mut() {
             Some(Reply::Read(front)) if !ends => front.sent += count,
@@ -294,9 +294,9 @@ impl Qp {
 
     /// The credits to advertise: receives posted, or no statement where they are shared.
     #[inline]
-    fn credits(&self, core: &Core) -> CreditCode {
+    fn credits(&self, port: &Port) -> CreditCode {
         match self.receives_posted() {
-            Some(n) if core.config.advertise_credits => CreditCode::at_most(n),
+            Some(n) if port.hca.config.advertise_credits => CreditCode::at_most(n),
             _ => CreditCode::NONE,
         }
     }

@@ -13,10 +13,10 @@ use super::qp::{Qp, earliest};
 use super::train_layout::{Piece, Shape};
 use super::window::{Flight, Kind, Window};
 use crate::hca::cq::WcStatus;
-use crate::hca::shared::Core;
 use crate::hca::state::QpState;
 use crate::hca::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
 use crate::ib::destination::{PACKET_COST, Peer};
+use crate::ib::port::Port;
 
 /// Why nothing can be sent although there is work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +147,7 @@ impl Qp {
     #[inline]
     pub(super) fn poll_request(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -160,12 +160,12 @@ impl Qp {
             }
             self.req.window.skip_local();
             if self.req.window.cursor == self.req.window.flights.len() {
-                match self.start_next(core) {
+                match self.start_next(port) {
                     Ok(()) if self.req.window.cursor < self.req.window.flights.len() => {}
                     Ok(()) => {
                         let last = self.req.window.flights.back();
                         passed += last.map_or(0, |flight| u64::from(flight.len));
-                        self.retire(core, now);
+                        self.retire(port, now);
                         if passed >= door::MOST {
                             // Others want the adapter, too.
                             return self.shared.ring();
@@ -175,18 +175,18 @@ impl Qp {
                     Err(_) => return self.ask_if_waiting(now),
                 }
             }
-            return match self.send_from_cursor(core, now, caps, out) {
+            return match self.send_from_cursor(port, now, caps, out) {
                 Ok(()) => {
-                    self.extend_run(core, now, caps, out);
-                    self.after_send(core, now);
+                    self.extend_run(port, now, caps, out);
+                    self.after_send(port, now);
                 }
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
                     if let Some(peer) = self.peer {
-                        core.peers.get(peer).wait(self.slot);
+                        port.peers.get(peer).wait(self.slot);
                     }
                 }
-                Err(Blocked::NoWork) => self.retire(core, now),
+                Err(Blocked::NoWork) => self.retire(port, now),
             };
         }
     }
@@ -194,7 +194,7 @@ impl Qp {
     /// Starts the next work request of the send queue: executes it if it is local, gives it PSNs
     /// if it is not.
     #[inline]
-    pub(super) fn start_next(&mut self, core: &mut Core) -> Result<(), Blocked> {
+    pub(super) fn start_next(&mut self, port: &mut Port) -> Result<(), Blocked> {
         if self.state != QpState::Rts || self.req.halted {
             return Err(Blocked::NoWork);
         }
@@ -210,16 +210,16 @@ impl Qp {
             SendOp::LocalInv(_) => index > 0,
             _ => flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty(),
         };
-        if is_fenced || self.waits_for_door(core, index, len) {
+        if is_fenced || self.waits_for_door(port, index, len) {
             return Err(Blocked::NoWork);
         }
-        if index == 0 && self.pass_oldest(core) {
+        if index == 0 && self.pass_oldest(port) {
             self.req.window.start(Kind::Local, 0, len as u32, false);
             self.req.window.cursor += 1;
             return Ok(());
         }
         if op.is_local() {
-            let kind = match self.execute_local(core, &op) {
+            let kind = match self.execute_local(port, &op) {
                 Ok(()) => Kind::Local,
                 Err(status) => self.halt(status),
             };
@@ -240,12 +240,12 @@ impl Qp {
         // A division takes longer than all the rest of this.
         let packets = if len <= pmtu { 1 } else { len.div_ceil(pmtu) as u32 };
         let (len, takes_receive) = (len as u32, op.consumes_receive());
-        self.start(core, Start { kind, packets, len, takes_receive, flags })
+        self.start(port, Start { kind, packets, len, takes_receive, flags })
     }
 
     /// Gives the next request of the send queue its PSNs, if it need not wait for an answer.
     #[inline]
-    pub(super) fn start(&mut self, core: &mut Core, request: Start) -> Result<(), Blocked> {
+    pub(super) fn start(&mut self, port: &mut Port, request: Start) -> Result<(), Blocked> {
         let Start { kind, packets, len, takes_receive, flags } = request;
         if !self.req.may_start(packets, takes_receive) {
             return Err(Blocked::NoWork);
@@ -254,14 +254,14 @@ impl Qp {
         let asks = self.wants_answer(takes_receive, flags);
         self.req.asking.count_message(asks);
         self.req.window.start(kind, packets, len, asks);
-        core.counters.rdma_sends += 1;
+        port.hca.counters.rdma_sends += 1;
         Ok(())
     }
 
     /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
     /// management (IBTA vol1 11.6.2).
-    pub(super) fn execute_local(&self, core: &mut Core, op: &SendOp) -> Result<(), WcStatus> {
-        let (pd, mrs) = (self.init.pd, &mut core.mrs);
+    pub(super) fn execute_local(&self, port: &mut Port, op: &SendOp) -> Result<(), WcStatus> {
+        let (pd, mrs) = (self.init.pd, &mut port.hca.mrs);
         let done = match *op {
             SendOp::BindMw { mw, new_rkey, binding } => {
                 mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).is_ok()
@@ -276,7 +276,7 @@ impl Qp {
             _ => return Err(WcStatus::LocalQpOperation),
         };
         // Memory may be named otherwise from now on, or not at all.
-        core.revoke_answers();
+        port.hca.revoke_answers();
         if done { Ok(()) } else { Err(WcStatus::MwBind) }
     }
 
@@ -290,7 +290,7 @@ impl Qp {
     #[inline]
     fn send_from_cursor(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -301,7 +301,7 @@ impl Qp {
         if !matches!(flight.kind, Kind::Acked | Kind::Fetched) {
             return Err(Blocked::NoWork);
         }
-        let mut room = self.room(core, &flight, from, caps)?;
+        let mut room = self.room(port, &flight, from, caps)?;
         let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
@@ -316,13 +316,13 @@ impl Qp {
                 // remember only the part of it that was asked for last, and then would not answer
                 // for what comes before that. (Soft-RoCE does so.)
                 Some(rest) => rest.min(flight.packets - from),
-                None => room.min((core.config.read_chunk / self.pmtu as u64).max(1) as u32),
+                None => room.min((port.hca.config.read_chunk / self.pmtu as u64).max(1) as u32),
             };
         }
-        let psns = match self.build_train(core, room, caps, out) {
+        let psns = match self.build_train(port, room, caps, out) {
             Ok(psns) => psns,
             Err(status) => {
-                core.counters.send_err += 1;
+                port.hca.counters.send_err += 1;
                 let kind = self.halt(status);
                 self.req.window.flights[index].kind = kind;
                 return Err(Blocked::NoWork);
@@ -333,7 +333,7 @@ impl Qp {
         let ends = from + psns == flight.packets;
         let mut asks = (ends && flight.asks) || takes_resource || self.req.unanswered;
         if let Some(id) = self.peer {
-            let peer = core.peers.get(id);
+            let peer = port.peers.get(id);
             peer.sent(cost);
             // Whoever fills the window asks, too: others may have to wait for that answer.
             let is_full = peer.room() < self.pmtu as u64 + PACKET_COST;
@@ -365,7 +365,7 @@ impl Qp {
     #[inline]
     pub(super) fn build_train(
         &mut self,
-        core: &Core,
+        port: &Port,
         room: u32,
         caps: &LinkCaps,
         out: &mut Option<Train>,
@@ -380,7 +380,7 @@ impl Qp {
         let offset = u64::from(from) * self.pmtu as u64;
         let payload = match shape.payload {
             0 => Payload::Empty,
-            len => gather(&core.mrs, self.init.pd, &wr.data, offset, len)?,
+            len => gather(&port.hca.mrs, self.init.pd, &wr.data, offset, len)?,
         };
         let opcode = |op| Opcode::new(service, op);
         let ops = TrainOps {
@@ -401,7 +401,7 @@ impl Qp {
             head: shape.head,
             body: shape.body,
             tail: shape.tail,
-            lease: if payload.is_memory() { self.lease(core) } else { None },
+            lease: if payload.is_memory() { self.lease(port) } else { None },
             payload,
         });
         Ok(shape.psns)
@@ -416,7 +416,7 @@ impl Qp {
     #[inline]
     fn room(
         &self,
-        core: &mut Core,
+        port: &mut Port,
         flight: &Flight,
         from: u32,
         caps: &LinkCaps,
@@ -424,7 +424,7 @@ impl Qp {
         let Some(id) = self.peer else {
             return Err(Blocked::NoWork);
         };
-        let peer = core.peers.get(id);
+        let peer = port.peers.get(id);
         let left = flight.packets - from;
         let room = peer.room();
         let full = self.pmtu as u64 + PACKET_COST;

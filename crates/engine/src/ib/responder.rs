@@ -16,9 +16,9 @@ use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::event::AsyncEvent;
-use crate::hca::shared::Core;
 use crate::hca::state::QpState;
 use crate::hca::wr::MAX_MESSAGE;
+use crate::ib::port::Port;
 
 /// A message of several packets that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,45 +146,45 @@ pub(super) type Taken = Result<u32, Refusal>;
 impl Qp {
     /// A request packet arrived.
     #[inline]
-    pub(super) fn handle_request(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_request(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
         let ahead = rest.psn.diff(self.rsp.expected);
         // Short messages mostly are this, and need less.
-        if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(core, now, rest) {
+        if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(port, now, rest) {
             self.rsp.nak_sent = false;
-            return self.note_executed(core, rest, 1);
+            return self.note_executed(port, rest, 1);
         }
         if ahead > 0 {
-            return self.handle_gap(core, now);
+            return self.handle_gap(port, now);
         }
-        let mut request = match self.take_apart(core, rest) {
+        let mut request = match self.take_apart(port, rest) {
             Ok(request) => request,
-            Err(refusal) if ahead == 0 => return self.refuse(core, now, refusal),
-            Err(_) => return core.drop(Drop::Truncated),
+            Err(refusal) if ahead == 0 => return self.refuse(port, now, refusal),
+            Err(_) => return port.hca.drop(Drop::Truncated),
         };
         if ahead < 0 {
-            self.handle_duplicate(core, &request);
+            self.handle_duplicate(port, &request);
             match request.without(ahead.unsigned_abs(), self.pmtu) {
                 Some(unseen) => request = unseen,
                 None => return,
             }
         }
         self.rsp.nak_sent = false;
-        match self.execute(core, now, &request) {
-            Ok(taken) => self.note_executed(core, rest, taken),
-            Err(refusal) => self.refuse(core, now, refusal),
+        match self.execute(port, now, &request) {
+            Ok(taken) => self.note_executed(port, rest, taken),
+            Err(refusal) => self.refuse(port, now, refusal),
         }
     }
 
     /// A request was executed that took so many PSNs.
     #[inline]
-    fn note_executed(&mut self, core: &mut Core, rest: &Rest<'_>, taken: u32) {
+    fn note_executed(&mut self, port: &mut Port, rest: &Rest<'_>, taken: u32) {
         self.rsp.expected = self.rsp.expected.wrapping_add(taken);
         self.rsp.owes_ack = !has_own_reply(rest.op);
         // What is not asked for may still go with what is.
         let asked = rest.ack_req || self.rsp.replies.is_bare_ack();
         if asked && self.rsp.owes_ack {
             let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
-            core.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
+            port.hca.counters.ack_deferred += u64::from(self.rsp.replies.push(reply));
         }
     }
 
@@ -192,7 +192,7 @@ impl Qp {
     #[inline]
     pub(super) fn take_apart<'a>(
         &self,
-        core: &Core,
+        port: &Port,
         rest: &Rest<'a>,
     ) -> Result<Request<'a>, Refusal> {
         let Rest { op, psn, solicited, bytes, lent, .. } = *rest;
@@ -203,7 +203,7 @@ impl Qp {
             RecvSource::Xrc(_) => {
                 let (eth, body) = XrcEth::parse(bytes)?;
                 // Annex A14: the shared receive queue brings the protection domain.
-                let (_, pd, _) = self.xrc_srq(core, Some(eth.srqn)).ok_or(Refusal::Invalid)?;
+                let (_, pd, _) = self.xrc_srq(port, Some(eth.srqn)).ok_or(Refusal::Invalid)?;
                 (Some(eth.srqn), pd, body)
             }
             _ => (None, self.init.pd, bytes),
@@ -213,52 +213,52 @@ impl Qp {
 
     /// A packet came before one that is expected: say so, once per gap.
     #[cold]
-    fn handle_gap(&mut self, core: &mut Core, now: Instant) {
-        core.counters.out_of_seq_request += 1;
+    fn handle_gap(&mut self, port: &mut Port, now: Instant) {
+        port.hca.counters.out_of_seq_request += 1;
         if self.rsp.nak_sent {
-            return core.drop(Drop::AfterGap);
+            return port.hca.drop(Drop::AfterGap);
         }
         self.rsp.nak_sent = true;
-        core.counters.out_of_sequence += 1;
+        port.hca.counters.out_of_sequence += 1;
         self.push_nak(NakCode::PsnSequence);
         if self.init.loss == LossPolicy::Fatal {
-            core.event(AsyncEvent::QpFatal(self.qpn));
-            self.stop_after_replies(core, now);
+            port.hca.event(AsyncEvent::QpFatal(self.qpn));
+            self.stop_after_replies(port, now);
         }
     }
 
     /// A request that was executed before (IBTA vol1 9.7.5.1).
     #[cold]
-    fn handle_duplicate(&mut self, core: &mut Core, request: &Request<'_>) {
-        core.counters.duplicate_request += 1;
+    fn handle_duplicate(&mut self, port: &mut Port, request: &Request<'_>) {
+        port.hca.counters.duplicate_request += 1;
         let known = self.rsp.replay.find(request.psn);
         match (request.op, known) {
             (Op::ReadRequest, Some(known)) => {
                 let Ok((reth, _)) = Reth::parse(request.body) else {
-                    return core.drop(Drop::Truncated);
+                    return port.hca.drop(Drop::Truncated);
                 };
                 if !self.is_part_of(&known, request.psn, &reth) {
-                    return core.drop(Drop::StaleDuplicate);
+                    return port.hca.drop(Drop::StaleDuplicate);
                 }
-                if self.may_answer_again(core, request.psn) {
+                if self.may_answer_again(port, request.psn) {
                     self.push_read(request, &reth, true);
                 }
             }
             (Op::CmpSwap | Op::FetchAdd, Some(known)) => {
                 let Memory::Atomic { original } = known.what else {
-                    return core.drop(Drop::StaleDuplicate);
+                    return port.hca.drop(Drop::StaleDuplicate);
                 };
-                if self.may_answer_again(core, request.psn) {
+                if self.may_answer_again(port, request.psn) {
                     let (psn, msn) = (request.psn, self.rsp.msn);
                     self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: true });
                 }
             }
             (Op::AtomicWrite | Op::Flush, Some(Remembered { what: Memory::Done, .. })) => {
-                if self.may_answer_again(core, request.psn) {
+                if self.may_answer_again(port, request.psn) {
                     self.push_read(request, &Reth { va: 0, rkey: Rkey(0), len: 0 }, true);
                 }
             }
-            (op, _) if has_own_reply(op) => core.drop(Drop::StaleDuplicate),
+            (op, _) if has_own_reply(op) => port.hca.drop(Drop::StaleDuplicate),
             _ => {
                 // Acknowledge as far as we can without claiming to have answered a read or an
                 // atomic whose answer may be lost.
@@ -273,11 +273,11 @@ impl Qp {
 
     /// Makes room for an answer that is given again. False: a peer that asks again and again must
     /// not pile up answers.
-    fn may_answer_again(&mut self, core: &mut Core, psn: Psn) -> bool {
+    fn may_answer_again(&mut self, port: &mut Port, psn: Psn) -> bool {
         self.rsp.replies.cut_from(psn);
         let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
         if self.rsp.replies.outstanding() >= limit {
-            core.drop(Drop::RateLimited);
+            port.hca.drop(Drop::RateLimited);
             return false;
         }
         true
@@ -302,13 +302,13 @@ impl Qp {
     /// Tells the peer why its request is not executed and, unless it only came too early, stops
     /// (IBTA vol1 9.9.3).
     #[cold]
-    fn refuse(&mut self, core: &mut Core, now: Instant, refusal: Refusal) {
+    fn refuse(&mut self, port: &mut Port, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
-            Refusal::Truncated => return core.drop(Drop::Truncated),
-            Refusal::Gone => return core.drop(Drop::LenderGone),
+            Refusal::Truncated => return port.hca.drop(Drop::Truncated),
+            Refusal::Gone => return port.hca.drop(Drop::LenderGone),
             Refusal::NotReady => {
-                core.counters.out_of_buffer += 1;
-                core.counters.send_rnr_err += 1;
+                port.hca.counters.out_of_buffer += 1;
+                port.hca.counters.send_rnr_err += 1;
                 self.rsp.nak_sent = true;
                 let timer = RnrTimer::new(self.attr.min_rnr_timer.unwrap_or(0));
                 let (psn, msn) = (self.rsp.expected, self.rsp.msn);
@@ -322,39 +322,39 @@ impl Qp {
         };
         match refusal {
             Refusal::Access => {
-                core.counters.resp_remote_access_errors += 1;
-                core.event(AsyncEvent::QpAccessError(self.qpn));
+                port.hca.counters.resp_remote_access_errors += 1;
+                port.hca.event(AsyncEvent::QpAccessError(self.qpn));
             }
             Refusal::Invalid => {
-                core.counters.resp_remote_invalid_request += 1;
-                core.event(AsyncEvent::QpRequestError(self.qpn));
+                port.hca.counters.resp_remote_invalid_request += 1;
+                port.hca.event(AsyncEvent::QpRequestError(self.qpn));
             }
-            Refusal::TooLong => core.counters.resp_local_length_error += 1,
+            Refusal::TooLong => port.hca.counters.resp_local_length_error += 1,
             _ => {}
         }
         self.push_nak(code);
         if let Some(receive) = self.rsp.receive.take() {
             let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
-            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+            port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
-        self.stop_after_replies(core, now);
+        self.stop_after_replies(port, now);
     }
 
     /// Goes to the error state, but still sends the answers that are due: the peer must learn why.
-    fn stop_after_replies(&mut self, core: &mut Core, now: Instant) {
+    fn stop_after_replies(&mut self, port: &mut Port, now: Instant) {
         let replies = core::mem::take(&mut self.rsp.replies);
         self.rsp.owes_ack = false;
-        self.enter_error(core, now);
+        self.enter_error(port, now);
         self.rsp.replies = replies;
     }
 
     /// The first packet on a queue pair in RTR tells that the peer is there.
     #[inline]
-    pub(super) fn note_established(&mut self, core: &mut Core) {
+    pub(super) fn note_established(&mut self, port: &mut Port) {
         if self.state == QpState::Rtr && !self.rsp.established {
             cold_path();
             self.rsp.established = true;
-            core.event(AsyncEvent::CommEstablished(self.qpn));
+            port.hca.event(AsyncEvent::CommEstablished(self.qpn));
         }
     }
 }

@@ -14,16 +14,16 @@ use super::rx_payload::{Body, Rest};
 use super::window::Kind;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
-use crate::hca::shared::Core;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Dest, SendFlags, SendOp};
 use crate::ib::grh::GRH_LEN;
+use crate::ib::port::Port;
 
 impl Qp {
     /// The next train of an unreliable service.
     pub(super) fn poll_unreliable(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
     ) -> Option<Train> {
@@ -33,34 +33,34 @@ impl Qp {
                 return None;
             }
             if self.req.window.flights.is_empty() {
-                self.start_unreliable(core).ok()?;
+                self.start_unreliable(port).ok()?;
             }
             let train = match self.init.qp_type {
-                QpType::Ud => self.datagram(core),
-                _ => self.unreliable_train(core, caps),
+                QpType::Ud => self.datagram(port),
+                _ => self.unreliable_train(port, caps),
             };
             match train {
                 Ok(train) => {
-                    core.unread |= train.is_some();
+                    port.unread |= train.is_some();
                     let done = self.req.window.cursor == self.req.window.flights.len();
                     if done {
                         self.req.window.una = self.req.window.next;
                     }
-                    self.retire(core, now);
+                    self.retire(port, now);
                     if train.is_some() {
                         return train;
                     }
                 }
                 Err(status) => {
-                    core.counters.send_err += 1;
-                    self.fail_oldest(core, now, status);
+                    port.hca.counters.send_err += 1;
+                    self.fail_oldest(port, now, status);
                 }
             }
         }
     }
 
     /// Gives the next work request its PSNs. `Err`: there is none, or it may not start.
-    fn start_unreliable(&mut self, core: &mut Core) -> Result<(), ()> {
+    fn start_unreliable(&mut self, port: &mut Port) -> Result<(), ()> {
         if self.state != QpState::Rts {
             return Err(());
         }
@@ -69,7 +69,7 @@ impl Qp {
         };
         let (op, len) = (wr.op, wr.data.len());
         if op.is_local() {
-            let kind = self.execute_local(core, &op).map_or_else(Kind::Failed, |()| Kind::Local);
+            let kind = self.execute_local(port, &op).map_or_else(Kind::Failed, |()| Kind::Local);
             self.req.window.start_local(kind);
             return Ok(());
         }
@@ -83,14 +83,14 @@ impl Qp {
         }
         let packets = len.div_ceil(self.pmtu as u64).max(1) as u32;
         self.req.window.start(Kind::Acked, packets, len as u32, false);
-        core.counters.rdma_sends += 1;
+        port.hca.counters.rdma_sends += 1;
         Ok(())
     }
 
     /// The train at the cursor of an unreliable connection. `Ok(None)`: the request was local.
     fn unreliable_train(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         caps: &LinkCaps,
     ) -> Result<Option<Train>, WcStatus> {
         match self.req.window.flights.front().map(|f| f.kind) {
@@ -101,7 +101,7 @@ impl Qp {
             }
             _ => {
                 let mut train = None;
-                let psns = self.build_train(core, u32::MAX, caps, &mut train)?;
+                let psns = self.build_train(port, u32::MAX, caps, &mut train)?;
                 self.req.window.sent(psns, 0);
                 Ok(train)
             }
@@ -109,7 +109,7 @@ impl Qp {
     }
 
     /// The datagram of the oldest request.
-    fn datagram(&mut self, core: &mut Core) -> Result<Option<Train>, WcStatus> {
+    fn datagram(&mut self, port: &mut Port) -> Result<Option<Train>, WcStatus> {
         let Some(flight) = self.req.window.flights.front().copied() else {
             return Ok(None);
         };
@@ -122,11 +122,11 @@ impl Qp {
             return Err(WcStatus::LocalQpOperation);
         };
         let qkey = if qkey.is_privileged() { own_qkey } else { qkey };
-        let av = core.ah(ah, pd).ok_or(WcStatus::LocalQpOperation)?.av;
-        let path = core.path(&av, entropy(qpn, dest)).ok_or(WcStatus::LocalQpOperation)?;
+        let av = port.hca.ah(ah, pd).ok_or(WcStatus::LocalQpOperation)?.av;
+        let path = port.hca.path(&av, entropy(qpn, dest)).ok_or(WcStatus::LocalQpOperation)?;
         let payload = match flight.len {
             0 => Payload::Empty,
-            len => gather(&core.mrs, pd, &wr.data, 0, len as usize)?,
+            len => gather(&port.hca.mrs, pd, &wr.data, 0, len as usize)?,
         };
         let mut head = Ext::NONE.with(|out| Deth { qkey, src_qp: qpn }.emit(out));
         let op = match wr.op {
@@ -156,7 +156,7 @@ impl Qp {
 
     /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
     #[inline(never)]
-    pub(super) fn handle_unreliable(&mut self, core: &mut Core, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_unreliable(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
         let op = rest.op;
         let in_sequence = rest.psn == self.rsp.expected;
         self.rsp.expected = rest.psn.next();
@@ -164,18 +164,18 @@ impl Qp {
             self.abandon_inbound();
         }
         if !op.starts() && self.rsp.inbound.is_none() {
-            return core.drop(Drop::BadSequence);
+            return port.hca.drop(Drop::BadSequence);
         }
-        let result = match self.take_apart(core, rest) {
-            Ok(request) => self.execute(core, now, &request),
+        let result = match self.take_apart(port, rest) {
+            Ok(request) => self.execute(port, now, &request),
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
             if refusal == Refusal::Protection {
-                self.fail_receive(core, now);
+                self.fail_receive(port, now);
             }
             self.abandon_inbound();
-            core.drop(match refusal {
+            port.hca.drop(match refusal {
                 Refusal::Truncated => Drop::Truncated,
                 Refusal::Invalid => Drop::BadSequence,
                 Refusal::Access | Refusal::Protection => Drop::AccessDenied,
@@ -187,13 +187,13 @@ impl Qp {
     }
 
     /// The receive's own memory is wrong: it says so, and the queue pair stops.
-    fn fail_receive(&mut self, core: &mut Core, now: Instant) {
+    fn fail_receive(&mut self, port: &mut Port, now: Instant) {
         if let Some(receive) = self.rsp.take_receive() {
             let status = WcStatus::LocalProtection;
             let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
-            core.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
+            port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
-        self.enter_error(core, now);
+        self.enter_error(port, now);
     }
 
     /// Gives up the message in progress; its receive takes the next one.
@@ -207,7 +207,7 @@ impl Qp {
     /// A datagram arrived (IBTA vol1 9.8.3). `grh` goes in front of it.
     pub(super) fn handle_datagram(
         &mut self,
-        core: &mut Core,
+        port: &mut Port,
         now: Instant,
         bth: &Bth,
         op: Op,
@@ -221,14 +221,14 @@ impl Qp {
         if deth.qkey != own {
             return Err(Drop::BadQkey);
         }
-        if data.len() > core.config.port_mtu.bytes() {
+        if data.len() > port.hca.config.port_mtu.bytes() {
             return Err(Drop::TooLong);
         }
         // A receive that was too short for one datagram is kept for the next.
         let mut receive = match self.rsp.take_receive() {
             Some(receive) => receive,
-            None => self.take_receive(core, None).map_err(|_| {
-                core.counters.ud_out_of_buffer += 1;
+            None => self.take_receive(port, None).map_err(|_| {
+                port.hca.counters.ud_out_of_buffer += 1;
                 Drop::NoReceive
             })?,
         };
@@ -237,9 +237,9 @@ impl Qp {
             return Err(Drop::TooLong);
         }
         let (grh, data) = (Body::Here(grh), Body::Here(data));
-        if receive.fill(core, grh).and_then(|()| receive.fill(core, data)).is_err() {
+        if receive.fill(port, grh).and_then(|()| receive.fill(port, data)).is_err() {
             self.rsp.receive = Some(receive);
-            self.fail_receive(core, now);
+            self.fail_receive(port, now);
             return Err(Drop::AccessDenied);
         }
         let mut cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Success, now);
@@ -251,8 +251,8 @@ impl Qp {
         cqe.src_qp = deth.src_qp;
         cqe.solicited = bth.solicited;
         cqe.sl = if meta.dst.as_ipv4().is_some() { NETWORK_IPV4 } else { 0 };
-        core.counters.rdma_recvs += 1;
-        core.complete_recv(receive.cq(), cqe);
+        port.hca.counters.rdma_recvs += 1;
+        port.hca.complete_recv(receive.cq(), cqe);
         Ok(())
     }
 }
