@@ -19,7 +19,8 @@ mod engine;
 mod hca;
 mod ib;
 
-pub use engine::{CreatedQp, Engine, ResizeError};
+pub use engine::Engine;
+pub use engine::control::{CreatedQp, ResizeError};
 pub use hca::attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
 pub use hca::config::{Config, DcqcnConfig, Limits, WindowConfig};
 pub use hca::counters::{Counters, Drop, DropCounters};

@@ -1,6 +1,7 @@
 //! The adapter: objects, packets in, trains out, time.
 
-mod control;
+pub(crate) mod control;
+mod held;
 mod rx;
 mod table;
 mod tx;
@@ -14,7 +15,7 @@ use crate::hca::counters::{Counters, DropCounters};
 use crate::hca::event::Event;
 use crate::ib::port::Port;
 
-pub use control::{CreatedQp, ResizeError};
+use held::{HeldAcks, Loopback};
 use table::QpTable;
 
 /// A host channel adapter.
@@ -38,9 +39,9 @@ pub struct Engine {
     qps: QpTable,
     bells: DoorbellOwner,
     /// Packets on their way to ourselves.
-    loopback: tx::Loopback,
+    loopback: Loopback,
     /// Acknowledgements that may wait.
-    acks: tx::HeldAcks,
+    acks: HeldAcks,
     /// Latest time that anyone told us.
     now: Instant,
 }
@@ -49,13 +50,13 @@ impl Engine {
     /// An adapter without addresses and objects.
     pub fn new(config: Config) -> Self {
         let mut port = Port::new(config);
-        let qps = QpTable::new(&mut port);
+        let qps = QpTable::new(&mut port.hca);
         Self {
             port,
             qps,
             bells: DoorbellOwner::new(),
-            loopback: tx::Loopback::default(),
-            acks: tx::HeldAcks::default(),
+            loopback: Loopback::default(),
+            acks: HeldAcks::default(),
             now: Instant::ZERO,
         }
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use feroce_wire::Qpn;
 
-use crate::ib::port::Port;
+use crate::hca::shared::Shared;
 use crate::ib::qp::Qp;
 
 /// A freed number is not given out again before this many others were freed, so that packets of
@@ -27,16 +27,16 @@ pub(super) struct QpTable {
 }
 
 impl QpTable {
-    pub(super) fn new(port: &mut Port) -> Self {
+    pub(super) fn new(hca: &mut Shared) -> Self {
         // Numbers 0 and 1 are the management interfaces, the last is multicast.
-        let first = port.hca.config.qpn_first.clamp(2, 0x00ff_fffe);
-        let count = port.hca.config.qpn_count.clamp(1, 0x00ff_ffff - first);
+        let first = hca.config.qpn_first.clamp(2, 0x00ff_fffe);
+        let count = hca.config.qpn_count.clamp(1, 0x00ff_ffff - first);
         Self {
             slots: alloc::vec![None],
             free: VecDeque::new(),
             first,
             count,
-            start: port.hca.rng.u32(..count),
+            start: hca.rng.u32(..count),
             live: 0,
         }
     }

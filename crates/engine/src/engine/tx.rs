@@ -1,9 +1,8 @@
 //! Trains out.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Single, Train};
+use feroce_train::{Instant, LinkCaps, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
@@ -12,41 +11,6 @@ use crate::ib::fast_path::refuse;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
 const LOOPBACK_BURST: u32 = 64;
-
-/// Packets on their way to ourselves, as bytes, with buffers to reuse.
-#[derive(Debug, Default)]
-pub(super) struct Loopback {
-    queue: VecDeque<(RxMeta, usize, Vec<u8>)>,
-    spare: Vec<Vec<u8>>,
-}
-
-impl Loopback {
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    /// Takes the bytes of a train.
-    fn push(&mut self, train: &Train) {
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.resize(train.total_len(), 0);
-        let mut at = 0;
-        for i in 0..train.count {
-            at += train.emit(i, &mut bytes[at..]);
-        }
-        let meta = RxMeta::from(&train.path);
-        self.queue.push_back((meta, train.packet_len(0), bytes));
-    }
-}
-
-/// Queue pairs that have nothing to send but an acknowledgement, while those may wait.
-#[derive(Debug, Default)]
-pub(super) struct HeldAcks {
-    may_wait: bool,
-    /// Since when the first of them waits.
-    since: Instant,
-    slots: Vec<u32>,
-}
 
 impl Engine {
     /// Whether bare acknowledgements may wait for something that leaves in the same call. A

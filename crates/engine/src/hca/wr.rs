@@ -9,6 +9,7 @@ use feroce_mem::{Access, Bind};
 use feroce_train::InlineBytes;
 use feroce_wire::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
+use crate::hca::cq::WcOpcode;
 use crate::hca::id::AhId;
 
 /// Most scatter/gather entries in one work request.
@@ -306,6 +307,22 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// The operation as a completion names it.
+    pub(crate) const fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
+            Self::Write(_) | Self::WriteImm(..) => WcOpcode::Write,
+            Self::Read(_) => WcOpcode::Read,
+            Self::CmpSwap { .. } => WcOpcode::CmpSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::AtomicWrite(_) => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
+            Self::BindMw { .. } => WcOpcode::BindMw,
+            Self::LocalInv(_) => WcOpcode::LocalInv,
+            Self::Reg { .. } => WcOpcode::Reg,
+        }
+    }
+
     /// Whether the adapter executes it without sending anything.
     #[inline]
     pub const fn is_local(&self) -> bool {

@@ -9,7 +9,6 @@ use feroce_train::Instant;
 use feroce_wire::Psn;
 
 use super::qp::Qp;
-use super::requester::Requester;
 use crate::hca::attr::LossPolicy;
 use crate::hca::wr::SendFlags;
 use crate::ib::port::Port;
@@ -22,45 +21,6 @@ const FEW_CREDITS: i32 = 8;
 
 /// How much sooner, at the soonest, an answer is overdue while packets are being lost.
 const LOSSY_HURRY: u64 = 8;
-
-/// What acknowledgements were asked for.
-#[derive(Debug, Default)]
-pub(super) struct Asking {
-    /// Bytes sent since the last.
-    pub(super) unasked: u64,
-    /// Messages started since the last one that asks.
-    messages: usize,
-    /// One was asked for up to here.
-    until: Psn,
-}
-
-impl Asking {
-    /// Nothing was sent before `psn`.
-    pub(super) fn new(psn: Psn) -> Self {
-        Self { until: psn, ..Self::default() }
-    }
-
-    /// What was sent from `psn` on will be sent again, and may ask elsewhere then.
-    pub(super) fn go_back(&mut self, psn: Psn) {
-        if self.until.is_after(psn) {
-            self.until = psn;
-        }
-    }
-
-    /// Counts a message that is started, and whether it asks at its end.
-    #[inline]
-    pub(super) fn count_message(&mut self, asks: bool) {
-        self.messages = if asks { 0 } else { self.messages + 1 };
-    }
-}
-
-impl Requester {
-    /// Whether something is asked for and not answered.
-    #[inline]
-    pub(super) fn is_asked(&self) -> bool {
-        self.asking.until.is_after(self.window.una)
-    }
-}
 
 impl Qp {
     /// Counts what is sent: up to `end`, and whether that asks for an acknowledgement.

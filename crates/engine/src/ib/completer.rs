@@ -9,7 +9,7 @@ use super::rx_payload::{Body, Rest};
 use super::window::Kind;
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
-use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::event::AsyncEvent;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp, SendWr};
@@ -366,7 +366,7 @@ impl Qp {
             let all = self.init.sq_sig_all;
             let look = |wr: &SendWr| {
                 let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
-                Some(signalled.then(|| (wr.wr_id, opcode_of(&wr.op), wr.op.is_fetch())))
+                Some(signalled.then(|| (wr.wr_id, wr.op.wc_opcode(), wr.op.is_fetch())))
             };
             // First make room, then tell: whoever polls the completion may post at once.
             let Some(report) = self.sq.pop_if(look) else { break };
@@ -404,28 +404,12 @@ impl Qp {
         self.revoke(port);
         if let Some(wr) = self.sq.pop() {
             self.req.window.retire();
-            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), status, now);
+            let cqe = Cqe::new(wr.wr_id, self.qpn, wr.op.wc_opcode(), status, now);
             self.report_send(port, cqe);
         }
         match self.init.qp_type {
             QpType::Uc | QpType::Ud => self.enter_send_error(port, now),
             _ => self.enter_error(port, now),
         }
-    }
-}
-
-/// How a completion names the operation.
-pub(super) fn opcode_of(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::AtomicWrite(_) => WcOpcode::AtomicWrite,
-        SendOp::Flush { .. } => WcOpcode::Flush,
-        SendOp::BindMw { .. } => WcOpcode::BindMw,
-        SendOp::LocalInv(_) => WcOpcode::LocalInv,
-        SendOp::Reg { .. } => WcOpcode::Reg,
     }
 }

@@ -5,10 +5,9 @@ use alloc::boxed::Box;
 use feroce_train::{Instant, Lease};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
-use super::completer::opcode_of;
 use super::qp::{Qp, RecvSource};
-use super::requester::Requester;
-use super::responder::Responder;
+use super::requester_state::Requester;
+use super::responder_state::Responder;
 use super::transition::transition;
 use super::unreliable::entropy;
 use crate::hca::attr::{AttrMask, QpAttr};
@@ -210,7 +209,7 @@ impl Qp {
 
     fn flush_sends(&mut self, port: &mut Port, now: Instant) {
         while let Some(wr) = self.sq.pop() {
-            let opcode = opcode_of(&wr.op);
+            let opcode = wr.op.wc_opcode();
             let cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Flushed, now);
             self.report_send(port, cqe);
         }

@@ -12,8 +12,8 @@ use feroce_train::{Instant, Lent, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
 
 use super::buffers::{Outgoing, scatter};
-use super::completer::opcode_of;
 use super::qp::Qp;
+use super::responder_state::Opened;
 use super::rx_payload::Body;
 use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::state::{QpState, QpType};
@@ -29,13 +29,6 @@ const WORTH_IT: u64 = 16 << 10;
 
 /// A peer that does not use the door for a key hears of it again after so many messages.
 const REPEAT: u32 = 256;
-
-/// Which door was opened last, under which lease, and how many messages came since.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Opened {
-    last: Option<(Rkey, u32)>,
-    since: u32,
-}
 
 /// The two ends of a connection, and what the requester may do.
 #[derive(Clone, Copy)]
@@ -139,7 +132,7 @@ impl Qp {
             return false;
         }
         if ends.signals(wr) {
-            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode_of(&wr.op), WcStatus::Success, now());
+            let cqe = Cqe::new(wr.wr_id, self.qpn, wr.op.wc_opcode(), WcStatus::Success, now());
             let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
             port.hca.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
         }

@@ -8,10 +8,12 @@ use feroce_wire::{
 
 use super::buffers::{ScatterError, lend_whole};
 use super::qp::{Qp, RecvSource};
-use super::receive::{NoReceive, Receive};
+use super::receive::Receive;
+use super::receive_queue::NoReceive;
 use super::replay::{Memory, Remembered};
-use super::replies::{ReadReply, Reply};
-use super::responder::{Inbound, Refusal, Request, Taken};
+use super::reply_queue::{ReadReply, Reply};
+use super::responder::{Refusal, Request, Taken};
+use super::responder_state::Inbound;
 use super::rx_payload::{Body, Rest};
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::wr::{MAX_MESSAGE, RecvWr};
@@ -85,7 +87,7 @@ impl Qp {
         let Some(receive) = self.rsp.receive.as_mut() else {
             return Err(Refusal::Invalid);
         };
-        receive.fill(port, data).map_err(|e| match e {
+        receive.fill(&port.hca.mrs, data).map_err(|e| match e {
             ScatterError::TooLong => Refusal::TooLong,
             ScatterError::Protection => Refusal::Protection,
             ScatterError::Gone => Refusal::Gone,

@@ -17,8 +17,8 @@ use crate::ib::destination::PeerId;
 use crate::ib::grh::GRH_LEN;
 use crate::ib::port::Port;
 
-use super::requester::Requester;
-use super::responder::Responder;
+use super::requester_state::{Requester, earliest};
+use super::responder_state::Responder;
 use super::rx_payload::Rest;
 use crate::hca::attr::{QpAttr, QpInitAttr};
 use crate::hca::state::{QpState, QpType};
@@ -385,14 +385,5 @@ impl Qp {
         if port.post_out(cnp) {
             port.hca.counters.np_cnp_sent += 1;
         }
-    }
-}
-
-/// The earlier of two times, either of which may be missing.
-#[inline]
-pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

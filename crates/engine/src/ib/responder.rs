@@ -4,13 +4,11 @@ use core::hint::cold_path;
 
 use feroce_mem::{AccessError, FetchError, PdId};
 use feroce_train::{Instant, Lent};
-use feroce_wire::{Msn, NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
+use feroce_wire::{NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
-use super::door::Opened;
 use super::qp::{Qp, RecvSource};
-use super::receive::Receive;
-use super::replay::{Memory, Remembered, Replay};
-use super::replies::{Replies, Reply};
+use super::replay::{Memory, Remembered};
+use super::reply_queue::Reply;
 use super::rx_payload::{Body, Rest};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
@@ -19,51 +17,6 @@ use crate::hca::event::AsyncEvent;
 use crate::hca::state::QpState;
 use crate::hca::wr::MAX_MESSAGE;
 use crate::ib::port::Port;
-
-/// A message of several packets that has begun.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Inbound {
-    /// A send; its receive is in [`Responder::receive`].
-    Send,
-    /// A write: where the next byte goes and how many are to come.
-    Write { va: u64, rkey: Rkey, left: u32, len: u32 },
-}
-
-/// State of the responder.
-#[derive(Debug, Default)]
-pub(crate) struct Responder {
-    /// PSN expected next.
-    pub(super) expected: Psn,
-    /// Messages completed.
-    pub(super) msn: Msn,
-    pub(super) inbound: Option<Inbound>,
-    /// The receive that the message in progress fills.
-    pub(super) receive: Option<Receive>,
-    /// A gap or an unready receive has been reported; packets after it are dropped silently.
-    pub(super) nak_sent: bool,
-    /// Something was executed whose acknowledgement has not been sent.
-    pub(super) owes_ack: bool,
-    /// The first packet has been seen.
-    pub(super) established: bool,
-    pub(super) replies: Replies,
-    pub(super) replay: Replay,
-    pub(super) opened: Opened,
-}
-
-impl Responder {
-    pub(super) fn new(expected: Psn) -> Self {
-        Self { expected, ..Self::default() }
-    }
-
-    #[inline]
-    pub(super) fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
-    }
-
-    pub(super) fn take_receive(&mut self) -> Option<Receive> {
-        self.receive.take()
-    }
-}
 
 /// Why a request is not executed, and so what the peer and the consumer hear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -237,7 +237,11 @@ impl Qp {
             return Err(Drop::TooLong);
         }
         let (grh, data) = (Body::Here(grh), Body::Here(data));
-        if receive.fill(port, grh).and_then(|()| receive.fill(port, data)).is_err() {
+        if receive
+            .fill(&port.hca.mrs, grh)
+            .and_then(|()| receive.fill(&port.hca.mrs, data))
+            .is_err()
+        {
             self.rsp.receive = Some(receive);
             self.fail_receive(port, now);
             return Err(Drop::AccessDenied);

@@ -1,0 +1,156 @@
+//! State of the requester.
+
+use core::hint::cold_path;
+
+use feroce_train::Instant;
+use feroce_wire::{Msn, Psn};
+
+use super::window::Window;
+
+/// State of the requester of a reliable queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub(crate) window: Window,
+    /// How many requests were started, and up to how many the peer has receives for; `None`: no
+    /// limit (IBTA vol1 9.7.7.2).
+    pub(crate) ssn: Msn,
+    pub(crate) credit_limit: Option<Msn>,
+    /// Retries left before giving up.
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    /// The peer asked to wait until then.
+    pub(crate) rnr_until: Option<Instant>,
+    /// When the answer to something outstanding must have come.
+    pub(crate) ack_deadline: Option<Instant>,
+    /// When it is overdue by the measured round trip time, and how often that happened in a row.
+    pub(crate) probe_deadline: Option<Instant>,
+    pub(crate) probes: u32,
+    /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one
+    /// request is under way: the window belongs to other queue pairs, too.
+    pub(crate) unanswered: bool,
+    /// Since when the timer runs out again and again.
+    pub(crate) silent_since: Option<Instant>,
+    /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
+    pub(crate) timed: Option<(Psn, Instant)>,
+    pub(super) asking: Asking,
+    /// The answers after a gap are being ignored until the missing one comes.
+    pub(crate) response_gap: bool,
+    /// A request cannot be executed: nothing after it is started.
+    pub(crate) halted: bool,
+    /// Waiting at the destination for its window to open.
+    pub(crate) waiting: bool,
+    /// The send queue drains, and whether anyone wants to know.
+    pub(crate) draining: bool,
+    pub(crate) drain_notify: bool,
+}
+
+impl Requester {
+    /// Starts with `psn`.
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { window: Window::new(psn), asking: Asking::new(psn), ..Self::default() }
+    }
+
+    /// Whether there may be something to send, now that `posted` requests are in the queue.
+    #[inline]
+    pub(crate) fn may_send(&self, posted: usize) -> bool {
+        !self.is_held() && self.window.cursor < posted
+    }
+
+    /// Whether it must wait for an answer, a time or room at the destination.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
+    }
+
+    /// Whether a request of so many packets need not wait for an answer.
+    #[inline]
+    pub(super) fn may_start(&self, packets: u32, takes_receive: bool) -> bool {
+        let ssn = self.ssn.wrapping_add(1);
+        // One request beyond the credits may go: its fate brings new ones.
+        let is_limited = |limit: Msn| ssn.diff(limit) > 1;
+        let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
+        if has_none {
+            cold_path();
+            if self.window.has_unacked() {
+                return false;
+            }
+        }
+        self.window.has_psns(packets)
+    }
+
+    /// Counts a request that is started. One that needs no receive moves the limit along.
+    #[inline]
+    pub(super) fn count_request(&mut self, consumes_receive: bool) {
+        self.ssn = self.ssn.wrapping_add(1);
+        if !consumes_receive {
+            self.credit_limit = self.credit_limit.map(|limit| limit.wrapping_add(1));
+        }
+    }
+
+    /// The peer has receives up to `limit`; it knows nothing of what is on its way and needs none.
+    #[inline]
+    pub(super) fn grant(&mut self, limit: Option<Msn>) {
+        self.credit_limit = match (self.credit_limit, limit) {
+            (Some(old), Some(new)) if old.diff(new) > 0 => Some(old),
+            (_, limit) => limit,
+        };
+    }
+
+    /// Whether the peer is known to have no more than `few` receives for further requests.
+    #[inline]
+    pub(super) fn has_few_credits(&self, few: i32) -> bool {
+        self.credit_limit.is_some_and(|limit| limit.diff(self.ssn) <= few)
+    }
+
+    /// When the requester wants to be called.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        earliest(self.rnr_until, earliest(self.ack_deadline, self.probe_deadline))
+    }
+
+    /// Whether something is asked for and not answered.
+    #[inline]
+    pub(super) fn is_asked(&self) -> bool {
+        self.asking.until.is_after(self.window.una)
+    }
+}
+
+/// What acknowledgements were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// Bytes sent since the last.
+    pub(super) unasked: u64,
+    /// Messages started since the last one that asks.
+    pub(super) messages: usize,
+    /// One was asked for up to here.
+    pub(super) until: Psn,
+}
+
+impl Asking {
+    /// Nothing was sent before `psn`.
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { until: psn, ..Self::default() }
+    }
+
+    /// What was sent from `psn` on will be sent again, and may ask elsewhere then.
+    pub(super) fn go_back(&mut self, psn: Psn) {
+        if self.until.is_after(psn) {
+            self.until = psn;
+        }
+    }
+
+    /// Counts a message that is started, and whether it asks at its end.
+    #[inline]
+    pub(super) fn count_message(&mut self, asks: bool) {
+        self.messages = if asks { 0 } else { self.messages + 1 };
+    }
+}
+
+/// The earlier of two times, either of which may be missing.
+#[inline]
+pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
