@@ -1,8 +1,8 @@
 //! The objects that the queue pairs of every transport share: memory, completion queues, shared
 //! receive queues, address handles, timers, events and the lists of queue pairs with work.
 //!
-//! The engine keeps them apart from the table of queue pairs, so that it can borrow a queue pair and
-//! these objects at the same time.
+//! The engine keeps them apart from the table of queue pairs, so that it can borrow a queue pair
+//! and these objects at the same time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

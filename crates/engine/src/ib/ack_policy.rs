@@ -23,15 +23,11 @@ const FEW_CREDITS: i32 = 8;
 const LOSSY_HURRY: u64 = 8;
 
 impl Qp {
-    /// Counts what is sent: up to `end`, and whether that asks for an acknowledgement.
+    /// A packet that ends at `end` requests an acknowledgement.
     #[inline]
-    pub(super) fn count_asked(&mut self, asks: bool, cost: u64, end: Psn) {
-        if !asks {
-            self.req.asking.unasked += cost;
-            return;
-        }
+    pub(super) fn note_ack_request(&mut self, end: Psn) {
         if !self.req.is_asked() {
-            // What watches for an answer has had nothing to watch for before this.
+            // The probe timer was set for the case that no answer is awaited.
             self.req.probe_deadline = None;
             self.shared.set_awaits_answer(true);
         }
@@ -83,7 +79,7 @@ impl Qp {
 
     /// Starts the timers that watch for an answer, if they do not run already.
     #[inline]
-    pub(super) fn after_send(&mut self, port: &mut Port, now: Instant) {
+    pub(super) fn start_timers(&mut self, port: &mut Port, now: Instant) {
         if self.req.ack_deadline.is_none() {
             self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
         }

@@ -9,6 +9,7 @@ use alloc::vec;
 use feroce_train::{Instant, LinkCaps, Payload, Train};
 use feroce_wire::{Bth, Opcode};
 
+use super::account::Sent;
 use super::buffers::gather_into;
 use super::qp::Qp;
 use super::requester::Start;
@@ -121,13 +122,9 @@ impl Qp {
         if count == 1 {
             return;
         }
-        port.peers.get(peer).sent(cost);
-        self.req.window.sent_whole(count - 1, cost);
-        if let Some((first, last)) = asked {
-            self.count_asked(true, 0, last);
-            self.req.timed.get_or_insert((first, now));
-        }
-        self.count_asked(false, unasked, self.req.window.next);
+        let psns = count as u32 - 1;
+        let ack_requests = asked;
+        self.account_sent(port, || now, Sent { psns, cost, ack_requests, unasked });
         bytes.truncate(len * count);
         train.count = count as u32;
         train.payload = Payload::Packets { bytes, len };

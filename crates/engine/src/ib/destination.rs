@@ -71,6 +71,12 @@ impl Peer {
         }
     }
 
+    /// Bytes that may be sent after `cost` more are in flight.
+    #[inline]
+    pub(crate) fn room_after(&self, cost: u64) -> u64 {
+        self.window.saturating_sub(self.in_flight + cost)
+    }
+
     /// Whether nothing is in flight.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {

@@ -9,7 +9,9 @@ use feroce_mem::{Loan, MrTable, PdId, Read};
 use feroce_train::{Instant, Single};
 use feroce_wire::{Bth, Opcode, Service};
 
+use super::account::Sent;
 use super::qp::Qp;
+use super::requester::Start;
 use super::train_layout::Only;
 use super::window::Kind;
 use crate::hca::state::{QpState, QpType};
@@ -142,23 +144,13 @@ impl Qp {
         }
         port.hca.counters.sent_pkts += 1;
         port.hca.counters.sent_bytes += packet_len as u64;
-        port.hca.counters.rdma_sends += 1;
-        port.peers.get(peer).sent(cost);
-        self.req.count_request(takes_receive);
-        self.req.asking.count_message(asks);
-        self.req.window.start(Kind::Acked, 1, only.payload, asks);
-        self.req.window.sent_whole(1, cost);
-        let end = self.req.window.next;
-        self.count_asked(asks, cost, end);
-        if asks || self.req.ack_deadline.is_none() || self.req.probe_deadline.is_none() {
-            let now = now();
-            if asks {
-                self.req.timed.get_or_insert((end, now));
-            }
-            self.after_send(port, now);
-            if let Some(deadline) = self.deadline(now) {
-                port.hca.timers.arm(self.slot, &mut self.armed, deadline);
-            }
+        let (kind, packets, len) = (Kind::Acked, 1, only.payload);
+        self.give_psns(port, Start { kind, packets, len, takes_receive, flags }, asks);
+        let sent = Sent::train(packets, cost, asks, self.req.window.next);
+        if let Some(now) = self.account_sent(port, now, sent)
+            && let Some(deadline) = self.deadline(now)
+        {
+            port.hca.timers.arm(self.slot, &mut self.armed, deadline);
         }
         true
     }

@@ -2,13 +2,16 @@
 //! packets.
 //!
 //! One file per role: `requester` turns send work requests into trains, `ack_policy` says when it
-//! requests an acknowledgement, `completer` takes the responses, `responder` puts the requests of
-//! the peer in order, `execute` executes them and `replies` answers them. `fast_path` and
-//! `coalesce` are the requester's short cuts for short messages, `door` copies directly between
-//! processes of a host. `window` is what the requester remembers of requests in flight, `replay`
-//! what the responder remembers to answer duplicates. `control` is modify, query and the ways into
-//! error. `destination` bounds the bytes in flight to each peer address; `cc` is congestion
-//! control.
+//! requests an acknowledgement, `account` keeps the accounts of what was sent, `completer` takes
+//! the responses, `responder` puts the requests of the peer in order, `execute` executes them and
+//! `replies` answers them. `fast_path` and `coalesce` are the requester's short cuts for short
+//! messages, `door` copies directly between processes of a host. `unreliable` is UC and UD.
+//! `control` is modify, query and the ways into error, `transition` its table.
+//!
+//! Below the roles stand the types that they work on: `qp`, `requester_state` with `window` (the
+//! requests in flight), `responder_state` with `reply_queue`, `receive` and `replay` (what answers
+//! duplicates), and `port` with `destination` (bytes in flight to each peer address) and `mcast`.
+//! No type imports a role. `cc` is congestion control.
 
 pub(crate) mod cc;
 pub(crate) mod destination;
@@ -18,6 +21,7 @@ pub(crate) mod port;
 pub(crate) mod qp;
 pub(crate) mod rx_payload;
 
+mod account;
 mod ack_policy;
 mod buffers;
 mod coalesce;

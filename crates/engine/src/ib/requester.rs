@@ -4,6 +4,7 @@ use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
 use feroce_wire::{Bth, Opcode};
 
+use super::account::Sent;
 use super::buffers::gather;
 use super::door;
 use super::qp::Qp;
@@ -71,10 +72,7 @@ impl Qp {
                 }
             }
             return match self.send_from_cursor(port, now, caps, out) {
-                Ok(()) => {
-                    self.extend_run(port, now, caps, out);
-                    self.after_send(port, now);
-                }
+                Ok(()) => self.extend_run(port, now, caps, out),
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
                     if let Some(peer) = self.peer {
@@ -141,16 +139,23 @@ impl Qp {
     /// Gives the next request of the send queue its PSNs, if it need not wait for an answer.
     #[inline]
     pub(super) fn start(&mut self, port: &mut Port, request: Start) -> Result<(), Blocked> {
-        let Start { kind, packets, len, takes_receive, flags } = request;
+        let Start { packets, takes_receive, flags, .. } = request;
         if !self.req.may_start(packets, takes_receive) {
             return Err(Blocked::NoWork);
         }
-        self.req.count_request(takes_receive);
         let asks = self.wants_answer(takes_receive, flags);
+        self.give_psns(port, request, asks);
+        Ok(())
+    }
+
+    /// Gives a request its PSNs; its end requests an acknowledgement if it `asks`.
+    #[inline]
+    pub(super) fn give_psns(&mut self, port: &mut Port, request: Start, asks: bool) {
+        let Start { kind, packets, len, takes_receive, .. } = request;
+        self.req.count_request(takes_receive);
         self.req.asking.count_message(asks);
         self.req.window.start(kind, packets, len, asks);
         port.hca.counters.rdma_sends += 1;
-        Ok(())
     }
 
     /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
@@ -229,30 +234,26 @@ impl Qp {
         let mut asks = (ends && flight.asks) || takes_resource || self.req.unanswered;
         if let Some(id) = self.peer {
             let peer = port.peers.get(id);
-            peer.sent(cost);
-            // Whoever fills the window asks, too: others may have to wait for that answer.
-            let is_full = peer.room() < self.pmtu as u64 + PACKET_COST;
+            // A train that fills the window requests an acknowledgement as well: other queue pairs
+            // may have to wait for it.
+            let is_full = peer.room_after(cost) < self.pmtu as u64 + PACKET_COST;
             asks |= is_full || self.req.asking.unasked + cost >= peer.window() / 4;
         }
         if asks && let Some(train) = out {
             train.bth.ack_req = true;
         }
-        self.count_asked(asks, cost, psn.wrapping_add(psns));
-        let is_new = !psn.is_before(self.req.window.high);
+        let end = psn.wrapping_add(psns);
         if takes_resource {
-            self.req.window.resources.push_back(psn.wrapping_add(psns));
+            self.req.window.resources.push_back(end);
             if flight.packets > 1 {
-                self.req.window.note_piece(psn.wrapping_add(psns));
+                self.req.window.note_piece(end);
             }
-            if from > 0 && is_new {
+            if from > 0 && !psn.is_before(self.req.window.high) {
                 // The responder counts every piece of a read as a request.
                 self.req.count_request(false);
             }
         }
-        if self.req.timed.is_none() && is_new && asks {
-            self.req.timed = Some((psn.wrapping_add(psns), now));
-        }
-        self.req.window.sent(psns, cost);
+        self.account_sent(port, || now, Sent::train(psns, cost, asks, end));
         Ok(())
     }
 

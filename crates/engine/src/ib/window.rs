@@ -131,27 +131,23 @@ impl Window {
         self.cursor_psn() != self.una
     }
 
-    /// Counts `packets` packets of the request at the cursor as sent.
+    /// Moves the cursor past `psns` PSNs that were sent, of one request or of several. Only
+    /// [`Qp::account_sent`](super::qp::Qp::account_sent) calls this for a reliable service.
     #[inline]
-    pub(crate) fn sent(&mut self, packets: u32, cost: u64) {
-        self.cursor_packet += packets;
+    pub(crate) fn sent(&mut self, psns: u32, cost: u64) {
         self.cost += cost;
-        if self.flights.get(self.cursor).is_some_and(|f| self.cursor_packet >= f.packets) {
+        self.cursor_packet += psns;
+        while self.cursor_packet > 0
+            && let Some(flight) = self.flights.get(self.cursor)
+            && self.cursor_packet >= flight.packets
+        {
+            self.cursor_packet -= flight.packets;
             self.cursor += 1;
-            self.cursor_packet = 0;
         }
         let sent = self.cursor_psn();
         if sent.is_after(self.high) {
             self.high = sent;
         }
-    }
-
-    /// Counts the requests that were started last, all that were not sent, as sent.
-    pub(crate) fn sent_whole(&mut self, requests: usize, cost: u64) {
-        debug_assert!(self.cursor + requests == self.flights.len() && self.cursor_packet == 0);
-        self.cursor += requests;
-        self.cost += cost;
-        self.high = self.next;
     }
 
     /// How many PSNs from `psn` on were asked for at once earlier, if they were.
