@@ -43,6 +43,7 @@ mod context;
 mod cq;
 mod device;
 mod driver;
+mod errno;
 mod error;
 mod life;
 mod mr;
@@ -69,6 +70,7 @@ pub use config::{Backend, Settings};
 pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};
+pub use errno::Errno;
 pub use error::Error;
 pub use feroce_engine::{
     AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,

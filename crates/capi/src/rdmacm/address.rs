@@ -5,16 +5,16 @@ use core::ptr;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::abi::*;
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 use crate::verbs::object::zeroed;
 
 /// Reads an address; only those of IP are known.
 ///
 /// # Safety
 /// `addr` is NULL or leads to an address that is as long as its family says.
-pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Fault> {
+pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: every address begins with its family.
     let family = unsafe { (*addr).sa_family };
@@ -32,7 +32,7 @@ pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Fau
             let (ip, port) = (Ipv6Addr::from(sin.sin6_addr.s6_addr), u16::from_be(sin.sin6_port));
             Ok(SocketAddrV6::new(ip, port, sin.sin6_flowinfo, sin.sin6_scope_id).into())
         }
-        _ => Err(Fault::INVALID),
+        _ => Err(Errno::INVALID),
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Fau
 /// As for [`read`].
 pub(crate) unsafe fn read_optional(
     addr: *const libc::sockaddr,
-) -> Result<Option<SocketAddr>, Fault> {
+) -> Result<Option<SocketAddr>, Errno> {
     if addr.is_null() {
         return Ok(None);
     }
@@ -105,14 +105,14 @@ unsafe fn port(addr: *const libc::sockaddr) -> be16 {
 }
 
 /// Copies bytes into memory that `free` frees; NULL if there are none.
-pub(crate) fn duplicate(bytes: &[u8]) -> Result<*mut u8, Fault> {
+pub(crate) fn duplicate(bytes: &[u8]) -> Result<*mut u8, Errno> {
     if bytes.is_empty() {
         return Ok(ptr::null_mut());
     }
     // SAFETY: no preconditions.
     let copy: *mut u8 = unsafe { libc::malloc(bytes.len()) }.cast();
     if copy.is_null() {
-        return Err(Fault::NO_MEMORY);
+        return Err(Errno::NO_MEMORY);
     }
     // SAFETY: just allocated with that length.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };

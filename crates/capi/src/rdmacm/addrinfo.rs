@@ -8,7 +8,7 @@ use core::ptr;
 
 use super::address::duplicate;
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::zeroed;
 
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
@@ -18,14 +18,14 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     place: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if node.is_null() && service.is_null() && hints.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: numbers and pointers.
     let no_hints: rdma_addrinfo = unsafe { zeroed() };
     // SAFETY: the program gives hints, or NULL.
     let hints = if hints.is_null() { no_hints } else { unsafe { hints.read() } };
     if hints.ai_flags & RAI_SA != 0 {
-        return status(Err(Fault::UNSUPPORTED));
+        return status(Err(Errno::UNSUPPORTED));
     }
     let mut info = no_hints;
     let found = if node.is_null() && service.is_null() {
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 unsafe fn copy(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
-) -> Result<(*mut libc::sockaddr, libc::socklen_t), Fault> {
+) -> Result<(*mut libc::sockaddr, libc::socklen_t), Errno> {
     if len == 0 || addr.is_null() {
         return Ok((ptr::null_mut(), 0));
     }
@@ -67,7 +67,7 @@ unsafe fn copy(
 ///
 /// # Safety
 /// The hints are of the program.
-unsafe fn as_hinted(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> Result<(), Fault> {
+unsafe fn as_hinted(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> Result<(), Errno> {
     info.ai_flags = hints.ai_flags;
     info.ai_family = hints.ai_family;
     info.ai_qp_type = hints.ai_qp_type;
@@ -86,7 +86,7 @@ unsafe fn look_up(
     service: *const c_char,
     hints: &rdma_addrinfo,
     info: &mut rdma_addrinfo,
-) -> Result<Result<(), Fault>, c_int> {
+) -> Result<Result<(), Errno>, c_int> {
     let asked = question(hints);
     let mut found = ptr::null_mut();
     // SAFETY: as the caller says, and there is a place for the answer.
@@ -135,7 +135,7 @@ unsafe fn take(
     found: &libc::addrinfo,
     hints: &rdma_addrinfo,
     info: &mut rdma_addrinfo,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     let is_stream = found.ai_socktype == libc::SOCK_STREAM;
     let or = |hint: c_int, otherwise: u32| match hint {
         0 => otherwise.cast_signed(),
@@ -169,7 +169,7 @@ unsafe fn take(
 unsafe fn finish(
     hints: &rdma_addrinfo,
     mut info: rdma_addrinfo,
-) -> Result<*mut rdma_addrinfo, Fault> {
+) -> Result<*mut rdma_addrinfo, Errno> {
     if info.ai_src_len == 0 {
         // SAFETY: as the caller says.
         (info.ai_src_addr, info.ai_src_len) = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }?;
@@ -177,7 +177,7 @@ unsafe fn finish(
     // SAFETY: no preconditions.
     let made: *mut rdma_addrinfo = unsafe { libc::malloc(size_of::<rdma_addrinfo>()) }.cast();
     if made.is_null() {
-        return Err(Fault::NO_MEMORY);
+        return Err(Errno::NO_MEMORY);
     }
     // SAFETY: just allocated, with room for one.
     unsafe { made.write(info) };

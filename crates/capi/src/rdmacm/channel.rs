@@ -10,8 +10,8 @@ use feroce::cm::EventChannel;
 
 use super::{devices, event, table};
 use crate::abi::*;
+use crate::errno::{Errno, pointer, status};
 use crate::leave;
-use crate::verbs::fault::{Fault, pointer, status};
 use crate::verbs::object::Object;
 use crate::verbs::wait;
 
@@ -39,7 +39,7 @@ fn channels() -> MutexGuard<'static, BTreeMap<usize, EventChannel>> {
 
 impl Channel {
     /// Makes one.
-    pub(crate) fn create() -> Result<*mut rdma_event_channel, Fault> {
+    pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
         let channel = devices::manager().event_channel()?;
         let public = UnsafeCell::new(rdma_event_channel { fd: channel.as_raw_fd() });
         let made = Self { public, channel: channel.clone() }.give();
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     place: *mut *mut rdma_cm_event,
 ) -> c_int {
     if place.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     loop {
         let fd = match next(public) {
@@ -88,10 +88,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
                 wait::until_signal();
                 continue;
             }
-            Err(fault) => return status(Err(fault)),
+            Err(errno) => return status(Err(errno)),
         };
-        if let Err(fault) = wait::until_readable(fd) {
-            return status(Err(fault));
+        if let Err(errno) = wait::until_readable(fd) {
+            return status(Err(errno));
         }
     }
 }
@@ -106,8 +106,8 @@ enum Next {
 }
 
 /// The next event whose id still exists. Fails if there is no such channel.
-fn next(public: *mut rdma_event_channel) -> Result<Next, Fault> {
-    let channel = channels().get(&public.addr()).cloned().ok_or(Fault(libc::EBADF))?;
+fn next(public: *mut rdma_event_channel) -> Result<Next, Errno> {
+    let channel = channels().get(&public.addr()).cloned().ok_or(Errno(libc::EBADF))?;
     // First, so that no id goes away between its event being taken and being counted.
     let mut ids = table::lock();
     while let Some(event) = channel.try_event() {

@@ -8,7 +8,7 @@ use feroce::cm::{ConnParam, PortSpace};
 use super::endpoint::finish;
 use super::id::{Id, show_qp_state};
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 /// Retries without end, when a program does not say how many.
@@ -34,13 +34,13 @@ unsafe fn param(
     id: &Id,
     given: *const rdma_conn_param,
     usual: &ConnParam,
-) -> Result<ConnParam, Fault> {
+) -> Result<ConnParam, Errno> {
     let is_connected = id.id.port_space() == PortSpace::Tcp;
     let mut private_data = std::mem::take(&mut id.private().prefix);
     if given.is_null() {
         // Without a queue pair somebody must say which it will be.
         if is_connected && id.seen().qp.is_null() {
-            return Err(Fault::INVALID);
+            return Err(Errno::INVALID);
         }
         let (retry_count, rnr_retry_count) = (RETRIES, RETRIES);
         return Ok(ConnParam { private_data, retry_count, rnr_retry_count, ..usual.clone() });
@@ -52,7 +52,7 @@ unsafe fn param(
     let most = id.id.context().map_or(0, |context| context.attr().limits.max_rd_atomic);
     let depth = |given: u8, usual: u8| match given {
         u8::MAX => Ok(usual),
-        given if is_connected && given > most => Err(Fault::INVALID),
+        given if is_connected && given > most => Err(Errno::INVALID),
         given => Ok(given),
     };
     Ok(ConnParam {
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
 
 /// # Safety
 /// An id of the program, and parameters or NULL.
-unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Fault> {
+unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     let (responder_resources, initiator_depth) = (u8::MAX, u8::MAX);
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
 
 /// # Safety
 /// An id of the program, and parameters or NULL.
-unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Fault> {
+unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     let usual = id.id.offered().unwrap_or_default();
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     let id = unsafe { Id::of(public) };
     // SAFETY: the program gives that many bytes.
     let private_data = unsafe { bytes(private_data, len) };
-    status(id.id.reject(&private_data).map_err(Fault::from))
+    status(id.id.reject(&private_data).map_err(Errno::from))
 }
 
 /// Only for ids without queue pair: others say by themselves that they are ready.
@@ -134,9 +134,9 @@ pub(crate) unsafe extern "C" fn rdma_establish(public: *mut rdma_cm_id) -> c_int
     // SAFETY: an id of the program.
     let id = unsafe { Id::of(public) };
     if !id.seen().qp.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
-    status(id.id.establish().map_err(Fault::from))
+    status(id.id.establish().map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn rdma_notify(
@@ -151,14 +151,14 @@ pub(crate) unsafe extern "C" fn rdma_notify(
             let _ = id.id.establish();
             0
         }
-        _ => status(Err(Fault::INVALID)),
+        _ => status(Err(Errno::INVALID)),
     }
 }
 
 pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(public: *mut rdma_cm_id) -> c_int {
     // SAFETY: an id of the program.
     let id = unsafe { Id::of(public) };
-    let started = id.id.disconnect().map_err(Fault::from);
+    let started = id.id.disconnect().map_err(Errno::from);
     show_qp_state(id);
     // SAFETY: as above.
     unsafe { finish(public, started) }

@@ -11,11 +11,11 @@ use feroce::cm::Manager;
 use feroce::wire::Gid;
 
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 use crate::lint::{self, Kind};
 use crate::verbs::adapter;
 use crate::verbs::context::ibv_open_device;
 use crate::verbs::device::Device;
-use crate::verbs::fault::{Fault, pointer};
 use crate::verbs::object::Object;
 use crate::verbs::pd::ibv_alloc_pd;
 
@@ -61,11 +61,11 @@ pub(crate) fn manager() -> Manager {
 }
 
 /// What ids of an adapter show.
-pub(crate) fn of(adapter: &feroce::Context) -> Result<Opened, Fault> {
+pub(crate) fn of(adapter: &feroce::Context) -> Result<Opened, Errno> {
     open(Device::of_facts(adapter.device()))
 }
 
-fn open(device: &'static Device) -> Result<Opened, Fault> {
+fn open(device: &'static Device) -> Result<Opened, Errno> {
     let mut slot = lock();
     let (_, opened) = process(&mut slot);
     if let Some(known) = opened.iter().find(|known| core::ptr::eq(known.device, device)) {
@@ -74,13 +74,13 @@ fn open(device: &'static Device) -> Result<Opened, Fault> {
     // SAFETY: a device of ours.
     let verbs = unsafe { ibv_open_device(device.public()) };
     if verbs.is_null() {
-        return Err(Fault(crate::errno::get()));
+        return Err(Errno::last());
     }
     lint::kept(Kind::Device);
     // SAFETY: it is open, and stays so.
     let pd = unsafe { ibv_alloc_pd(verbs) };
     if pd.is_null() {
-        return Err(Fault(crate::errno::get()));
+        return Err(Errno::last());
     }
     lint::kept(Kind::Pd);
     let made = Opened { device, verbs, pd };
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
         let array = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()) };
         let array: *mut *mut ibv_context = array.cast();
         if array.is_null() {
-            return Err(Fault::NO_MEMORY);
+            return Err(Errno::NO_MEMORY);
         }
         for (i, device) in devices.iter().enumerate() {
             // SAFETY: there is room for one more than there are devices.

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use super::id::Id;
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 /// Refused for want of options; a program gets here only with those of another adapter.
@@ -14,9 +14,9 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     ece: *mut ibv_ece,
 ) -> c_int {
     if public.is_null() || ece.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
-    status(Err(Fault::UNSUPPORTED))
+    status(Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
@@ -24,11 +24,11 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     ece: *mut ibv_ece,
 ) -> c_int {
     if public.is_null() || ece.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: an id of the program.
     if !unsafe { Id::of(public) }.seen().qp.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: the program gives a place for the answer.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };

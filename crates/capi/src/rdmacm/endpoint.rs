@@ -10,8 +10,7 @@ use super::qp::{rdma_create_qp, rdma_destroy_qp};
 use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use super::srq::rdma_destroy_srq;
 use crate::abi::*;
-use crate::errno;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{self, Errno, status};
 use crate::verbs::object::Object;
 
 /// How long an endpoint looks for its peer.
@@ -22,7 +21,7 @@ const TIMEOUT_MS: c_int = 2000;
 ///
 /// # Safety
 /// `public` is an id of the program.
-pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Fault>) -> c_int {
+pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Errno>) -> c_int {
     // SAFETY: as the caller says.
     let is_sync = unsafe { Id::of(public) }.private().is_sync;
     if started.is_err() || !is_sync {
@@ -44,8 +43,8 @@ pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Fault>)
     let event = unsafe { event.read() };
     status(match (event.event, event.status) {
         (_, 0) => Ok(()),
-        (RDMA_CM_EVENT_REJECTED, _) => Err(Fault(libc::ECONNREFUSED)),
-        (_, code) => Err(Fault(code.saturating_abs())),
+        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
+        (_, code) => Err(Errno(code.saturating_abs())),
     })
 }
 
@@ -66,7 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     // SAFETY: it gets a channel of its own.
     let id = match unsafe { Id::create(plan) } {
         Ok(id) => id,
-        Err(fault) => return status(Err(fault)),
+        Err(errno) => return status(Err(errno)),
     };
     let made = if info.ai_flags & RAI_PASSIVE != 0 {
         // SAFETY: what the program gave.
@@ -175,7 +174,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
 ) -> c_int {
     // SAFETY: an id of the program.
     if !unsafe { Id::of(listener) }.private().is_sync {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: as above.
     unsafe { event::forget(listener) };
@@ -210,12 +209,12 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
 unsafe fn take_request(
     listener: *mut rdma_cm_id,
     event: rdma_cm_event,
-) -> Result<*mut rdma_cm_id, Fault> {
+) -> Result<*mut rdma_cm_id, Errno> {
     match (event.event, event.status) {
-        (RDMA_CM_EVENT_REJECTED, _) => return Err(Fault(libc::ECONNREFUSED)),
+        (RDMA_CM_EVENT_REJECTED, _) => return Err(Errno(libc::ECONNREFUSED)),
         (RDMA_CM_EVENT_CONNECT_REQUEST, 0) => {}
-        (_, 0) => return Err(Fault::INVALID),
-        (_, code) => return Err(Fault(code.saturating_abs())),
+        (_, 0) => return Err(Errno::INVALID),
+        (_, code) => return Err(Errno(code.saturating_abs())),
     }
     // SAFETY: as the caller says.
     let listener = unsafe { Id::of(listener) };
@@ -223,7 +222,7 @@ unsafe fn take_request(
     if let Some(mut init) = endpoint {
         // SAFETY: an id that was just made, and attributes that the program gave.
         if unsafe { rdma_create_qp(event.id, listener.seen().pd, &raw mut init) } != 0 {
-            return Err(Fault(errno::get()));
+            return Err(Errno::last());
         }
     }
     Ok(event.id)

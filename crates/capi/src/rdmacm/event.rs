@@ -10,9 +10,9 @@ use feroce::cm::{self, ConnParam, EventKind, UdParam};
 use super::id::{Id, Plan, show_qp_state};
 use super::table::Ids;
 use crate::abi::*;
+use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
 use crate::verbs::ah::ah_attr;
-use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::{Object, zeroed};
 
 /// An event that the program has.
@@ -45,7 +45,7 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
     // SAFETY: in the table as well, which is locked.
     let (id, public_id) = (unsafe { Id::of(id) }, id);
     let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
-    if let Err(Fault(errno)) = show(id, event.kind) {
+    if let Err(Errno(errno)) = show(id, event.kind) {
         (kind, status) = (RDMA_CM_EVENT_ADDR_ERROR, -errno);
     }
     let group = event.ud.filter(|_| event.kind == EventKind::MulticastJoin);
@@ -106,7 +106,7 @@ fn request(ids: &mut Ids, listener: &Id, id: &cm::CmId) -> Option<*mut rdma_cm_i
 }
 
 /// Shows the program what an event changed.
-fn show(id: &Id, kind: EventKind) -> Result<(), Fault> {
+fn show(id: &Id, kind: EventKind) -> Result<(), Errno> {
     match kind {
         EventKind::AddrResolved => id.show()?,
         EventKind::RouteResolved => id.show_path(),
@@ -165,7 +165,7 @@ fn ud_param(ud: Option<UdParam>, bytes: &[u8], context: Option<*mut c_void>) -> 
 
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(public: *mut rdma_cm_event) -> c_int {
     if public.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: an event of the program, which it uses no more.
     let event = unsafe { Event::take(public) };

@@ -15,8 +15,8 @@ use super::resolved::Resolved;
 use super::table::Ids;
 use super::{address, devices, event, qp, table};
 use crate::abi::*;
+use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
-use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::{Object, zeroed};
 use crate::verbs::query::mtu;
 use crate::verbs::registry::Listed;
@@ -84,11 +84,11 @@ impl Id {
     ///
     /// # Safety
     /// The plan names objects of the program.
-    pub(crate) unsafe fn create(plan: Plan) -> Result<*mut rdma_cm_id, Fault> {
+    pub(crate) unsafe fn create(plan: Plan) -> Result<*mut rdma_cm_id, Errno> {
         let space = match plan.ps {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_UDP => PortSpace::Udp,
-            _ => return Err(Fault(libc::EPROTONOSUPPORT)),
+            _ => return Err(Errno(libc::EPROTONOSUPPORT)),
         };
         let is_sync = plan.channel.is_null();
         let channel = if is_sync { Channel::create()? } else { plan.channel };
@@ -140,7 +140,7 @@ impl Id {
     }
 
     /// Shows addresses and device, as far as they are known.
-    pub(crate) fn show(&self) -> Result<(), Fault> {
+    pub(crate) fn show(&self) -> Result<(), Errno> {
         let public = self.public();
         let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
         if let Some(local) = local {
@@ -208,11 +208,11 @@ impl Id {
     ///
     /// # Safety
     /// `channel` is NULL or of the program.
-    pub(crate) unsafe fn migrate(&self, channel: *mut rdma_event_channel) -> Result<(), Fault> {
+    pub(crate) unsafe fn migrate(&self, channel: *mut rdma_event_channel) -> Result<(), Errno> {
         let was_sync = self.private().is_sync;
         let is_sync = channel.is_null();
         if was_sync && is_sync {
-            return Err(Fault::INVALID);
+            return Err(Errno::INVALID);
         }
         let channel = if is_sync { Channel::create()? } else { channel };
         // SAFETY: of the program, or just made.

@@ -10,8 +10,8 @@ use super::address;
 use super::endpoint::finish;
 use super::id::Id;
 use crate::abi::*;
+use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
-use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::Object;
 
 /// A group that an id has joined.
@@ -41,7 +41,7 @@ unsafe fn join(
     addr: *mut libc::sockaddr,
     send_only: bool,
     context: *mut c_void,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     // SAFETY: as the caller says.
@@ -51,7 +51,7 @@ unsafe fn join(
     id.private().groups.push(Group { gid, context, acks: Arc::default() });
     id.id.join_multicast(group, send_only).map_err(|e| {
         forget(id, gid);
-        Fault::from(e)
+        Errno::from(e)
     })
 }
 
@@ -82,9 +82,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     let started = if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
-        Err(Fault::UNSUPPORTED)
+        Err(Errno::UNSUPPORTED)
     } else if attr.comp_mask != NEEDED || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
-        Err(Fault::INVALID)
+        Err(Errno::INVALID)
     } else {
         let send_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
         // SAFETY: an id and an address of the program.
@@ -103,12 +103,12 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     // SAFETY: the program gives an address.
     let group = match unsafe { address::read(addr) } {
         Ok(addr) => addr.ip(),
-        Err(fault) => return status(Err(fault)),
+        Err(errno) => return status(Err(errno)),
     };
     let Some(joined) = forget(id, gid_of(group)) else {
-        return status(Err(Fault(libc::EADDRNOTAVAIL)));
+        return status(Err(Errno(libc::EADDRNOTAVAIL)));
     };
     let left = id.id.leave_multicast(group);
     joined.acks.settle();
-    status(left.map_err(Fault::from))
+    status(left.map_err(Errno::from))
 }

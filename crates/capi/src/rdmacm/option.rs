@@ -6,7 +6,7 @@ use feroce::cm::IdOption;
 
 use super::id::Id;
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 pub(crate) unsafe extern "C" fn rdma_set_option(
@@ -30,16 +30,16 @@ unsafe fn option(
     name: u32,
     value: *mut c_void,
     len: usize,
-) -> Result<IdOption, Fault> {
+) -> Result<IdOption, Errno> {
     let byte = || {
         // SAFETY: of the length that was checked.
-        (len == 1).then(|| unsafe { value.cast::<u8>().read() }).ok_or(Fault::INVALID)
+        (len == 1).then(|| unsafe { value.cast::<u8>().read() }).ok_or(Errno::INVALID)
     };
     let flag = || {
         let whole = len == size_of::<c_int>();
         // SAFETY: as above.
         let flag = whole.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
-        flag.map(|flag| flag != 0).ok_or(Fault::INVALID)
+        flag.map(|flag| flag != 0).ok_or(Errno::INVALID)
     };
     match (level, name) {
         (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => Ok(IdOption::Tos(byte()?)),
@@ -47,7 +47,7 @@ unsafe fn option(
         (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => Ok(IdOption::AfOnly(flag()?)),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => Ok(IdOption::AckTimeout(byte()?)),
         // On Ethernet nobody hands out paths.
-        (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => Err(Fault::UNSUPPORTED),
-        _ => Err(Fault(libc::ENOSYS)),
+        (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => Err(Errno::UNSUPPORTED),
+        _ => Err(Errno(libc::ENOSYS)),
     }
 }

@@ -5,10 +5,9 @@ use core::ptr;
 
 use super::id::Id;
 use crate::abi::*;
-use crate::errno;
+use crate::errno::{Errno, status};
 use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::{Object, zeroed};
 use crate::verbs::qp::{self, Qp};
 
@@ -31,22 +30,22 @@ pub(crate) unsafe fn show_state(qp: *mut ibv_qp) {
 unsafe fn create_cq(
     id: *mut rdma_cm_id,
     depth: u32,
-) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Fault> {
+) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     // SAFETY: as the caller says.
     let verbs = unsafe { (*id).verbs };
     // SAFETY: an open context.
     let channel = unsafe { ibv_create_comp_channel(verbs) };
     if channel.is_null() {
-        return Err(Fault(errno::get()));
+        return Err(Errno::last());
     }
     let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
     // SAFETY: an open context and a channel of it.
     let cq = unsafe { ibv_create_cq(verbs, depth, id.cast(), channel, 0) };
     if cq.is_null() {
-        let fault = Fault(errno::get());
+        let errno = Errno::last();
         // SAFETY: just made, and nobody uses it.
         unsafe { ibv_destroy_comp_channel(channel) };
-        return Err(fault);
+        return Err(errno);
     }
     Ok((channel, cq))
 }
@@ -55,7 +54,7 @@ unsafe fn create_cq(
 ///
 /// # Safety
 /// `id` is of the program, and has a device.
-pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Fault> {
+pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Errno> {
     if recv > 0 {
         // SAFETY: as the caller says.
         let (channel, cq) = unsafe { create_cq(id, recv) }?;
@@ -151,12 +150,12 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 ///
 /// # Safety
 /// An id of the program, and attributes that name objects of the program.
-unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> Result<(), Fault> {
+unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     let seen = id.seen();
     if !seen.qp.is_null() || seen.verbs.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     if wanted.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || wanted.pd.is_null() {
         wanted.comp_mask |= IBV_QP_INIT_ATTR_PD;
@@ -170,7 +169,7 @@ unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> R
         || differs(seen.send_cq, wanted.send_cq)
         || differs(seen.recv_cq, wanted.recv_cq)
     {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     let missing = |own: *mut ibv_cq, given: *mut ibv_cq, depth: u32| {
         if own.is_null() && given.is_null() { depth } else { 0 }
@@ -195,7 +194,7 @@ unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> R
 unsafe fn create_on(
     public: *mut rdma_cm_id,
     wanted: &mut ibv_qp_init_attr_ex,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     let seen = id.seen();
@@ -212,7 +211,7 @@ unsafe fn create_on(
     // SAFETY: an open context, and objects of the program.
     let qp = unsafe { qp::create_qp_ex(seen.verbs, wanted) };
     if qp.is_null() {
-        return Err(Fault(errno::get()));
+        return Err(Errno::last());
     }
     // SAFETY: just made.
     let handle = unsafe { &Qp::behind(qp).handle };

@@ -6,8 +6,8 @@ use feroce::{QpAttr, QpState};
 
 use super::id::Id;
 use crate::abi::*;
+use crate::errno::{Errno, status};
 use crate::verbs::ah::ah_attr;
-use crate::verbs::fault::{Fault, status};
 use crate::verbs::object::{Object, zeroed};
 use crate::verbs::query::mtu;
 
@@ -22,10 +22,10 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: the program gives attributes with a state in them.
     let wanted = unsafe { (*attr).qp_state };
     let found = match wanted {
-        IBV_QPS_INIT => id.id.qp_attr(QpState::Init).map_err(Fault::from),
-        IBV_QPS_RTR => id.id.qp_attr(QpState::Rtr).map_err(Fault::from),
-        IBV_QPS_RTS => id.id.qp_attr(QpState::Rts).map_err(Fault::from),
-        _ => Err(Fault::INVALID),
+        IBV_QPS_INIT => id.id.qp_attr(QpState::Init).map_err(Errno::from),
+        IBV_QPS_RTR => id.id.qp_attr(QpState::Rtr).map_err(Errno::from),
+        IBV_QPS_RTS => id.id.qp_attr(QpState::Rts).map_err(Errno::from),
+        _ => Err(Errno::INVALID),
     };
     status(found.map(|found| {
         let (found, bits) = masked(&found);

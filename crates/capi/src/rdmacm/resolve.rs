@@ -6,7 +6,7 @@ use super::address::{read, read_optional};
 use super::endpoint::finish;
 use super::id::Id;
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(
@@ -39,7 +39,7 @@ unsafe fn resolve_addr(
     src: *mut libc::sockaddr,
     dst: *mut libc::sockaddr,
     timeout_ms: c_int,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     // SAFETY: as the caller says.
@@ -57,12 +57,12 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     let id = unsafe { Id::of(public) };
     let started = id.id.resolve_route(u32::try_from(timeout_ms).unwrap_or(0));
     // SAFETY: as above.
-    unsafe { finish(public, started.map_err(Fault::from)) }
+    unsafe { finish(public, started.map_err(Errno::from)) }
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(public: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: an id of the program.
     let id = unsafe { Id::of(public) };
-    let done = id.id.listen(u32::try_from(backlog).unwrap_or(0)).map_err(Fault::from);
+    let done = id.id.listen(u32::try_from(backlog).unwrap_or(0)).map_err(Errno::from);
     status(done.and_then(|()| id.show()))
 }

@@ -9,7 +9,7 @@ use super::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
 use super::endpoint::finish;
 use super::id::Id;
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 pub(crate) unsafe extern "C" fn rdma_write_cm_event(
@@ -19,12 +19,12 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     arg: u64,
 ) -> c_int {
     if public.is_null() || event != RDMA_CM_EVENT_USER {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: an id of the program.
     let id = unsafe { Id::of(public) };
     let written = id.id.write_event(EventKind::User, code, &arg.to_ne_bytes());
-    status(written.map_err(Fault::from))
+    status(written.map_err(Errno::from))
 }
 
 /// What a name stands for, until the program asks.
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     hints: *const rdma_addrinfo,
 ) -> c_int {
     if public.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: an id and names of the program.
     let started = unsafe { resolve(public, node, service, hints) };
@@ -64,19 +64,19 @@ unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     let id = unsafe { Id::of(public) };
     if id.private().resolved.is_some() {
-        return Err(Fault::BUSY);
+        return Err(Errno::BUSY);
     }
     let mut info = ptr::null_mut();
     // SAFETY: as the caller says, and there is a place for what is found.
     match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut info) } {
         0 => {}
-        -1 => return Err(Fault(crate::errno::get())),
+        -1 => return Err(Errno::last()),
         // Not an error number, but one of the resolver's own kind.
-        _ => return Err(Fault(libc::ENODATA)),
+        _ => return Err(Errno(libc::ENODATA)),
     }
     id.private().resolved = Some(Resolved(info));
     Ok(id.id.write_event(EventKind::AddrInfoResolved, 0, &[])?)
@@ -87,11 +87,11 @@ pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
     place: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if public.is_null() || place.is_null() {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: an id of the program.
     let resolved = unsafe { Id::of(public) }.private().resolved.take();
-    status(resolved.ok_or(Fault(libc::ENOENT)).map(|resolved| {
+    status(resolved.ok_or(Errno(libc::ENOENT)).map(|resolved| {
         // SAFETY: the program gives a place, and frees what it gets.
         unsafe { *place = resolved.0 };
         core::mem::forget(resolved);

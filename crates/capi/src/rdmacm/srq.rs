@@ -6,8 +6,7 @@ use core::ptr;
 use super::id::Id;
 use super::qp::destroy_cqs;
 use crate::abi::*;
-use crate::errno;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::{Object, zeroed};
 use crate::verbs::srq::ibv_destroy_srq;
 use crate::verbs::xrc::create_srq_ex;
@@ -50,13 +49,13 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 
 /// Makes a shared receive queue. Connections of the extended kind need a port space that addresses
 /// of IP do not have, so an id has none of their queues.
-fn create(id: &Id, wanted: &mut ibv_srq_init_attr_ex) -> Result<(), Fault> {
+fn create(id: &Id, wanted: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let seen = id.seen();
     if wanted.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || seen.verbs.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     if wanted.srq_type != IBV_SRQT_BASIC {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     if wanted.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || wanted.pd.is_null() {
         wanted.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
@@ -65,7 +64,7 @@ fn create(id: &Id, wanted: &mut ibv_srq_init_attr_ex) -> Result<(), Fault> {
     // SAFETY: an open context, and objects of the program.
     let srq = unsafe { create_srq_ex(seen.verbs, wanted) };
     if srq.is_null() {
-        return Err(Fault(errno::get()));
+        return Err(Errno::last());
     }
     // SAFETY: the public part of an object that lives.
     unsafe { (*id.public()).srq = srq };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use feroce::CompChannel;
 
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// How often a socket is looked at before a thread that waits goes to sleep.
 const SPINS: u32 = 50;
@@ -60,12 +60,12 @@ thread_local! {
 }
 
 /// The bell of this thread.
-pub(crate) fn mine() -> Result<Arc<Bell>, Fault> {
+pub(crate) fn mine() -> Result<Arc<Bell>, Errno> {
     let known = BELL.try_with(|bell| bell.get().cloned()).ok().flatten();
     if let Some(bell) = known {
         return Ok(bell);
     }
-    let made = Bell::new().map_err(|e| Fault(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
+    let made = Bell::new().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
     let made = Arc::new(made);
     // A thread that is about to end has no place for it, and gets a new one each time.
     let _ = BELL.try_with(|bell| bell.set(Arc::clone(&made)));
@@ -150,15 +150,15 @@ pub(crate) fn until<R>(
     socket: &impl Waitable,
     blocks: bool,
     deadline: Option<Instant>,
-    mut look: impl FnMut() -> Option<Result<R, Fault>>,
-) -> Result<R, Fault> {
+    mut look: impl FnMut() -> Option<Result<R, Errno>>,
+) -> Result<R, Errno> {
     for _ in 0..if blocks { SPINS } else { 1 } {
         if let Some(result) = look() {
             return result;
         }
     }
     if !blocks {
-        return Err(Fault(libc::EAGAIN));
+        return Err(Errno(libc::EAGAIN));
     }
     let bell = mine()?;
     loop {
@@ -178,7 +178,7 @@ pub(crate) fn until<R>(
             return result;
         }
         if deadline.is_some_and(|at| at <= now()) {
-            return Err(Fault(libc::ETIMEDOUT));
+            return Err(Errno(libc::ETIMEDOUT));
         }
         if woken? == 0 {
             socket.probe();
@@ -198,14 +198,14 @@ pub(crate) fn readable(fd: c_int) -> libc::pollfd {
 }
 
 /// Waits until something happens to one of the descriptors; says to how many.
-pub(crate) fn sleep(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Fault> {
+pub(crate) fn sleep(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Errno> {
     // Rounded up, so that who sleeps until a moment does not wake just before it.
     let rounded = |time: Duration| time.as_nanos().div_ceil(1_000_000);
     let most = most.map_or(-1, |time| c_int::try_from(rounded(time)).unwrap_or(c_int::MAX));
     let _uncancelled = Uncancelled::new();
     // SAFETY: a slice of descriptors, which nobody else has.
     let found = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, most) };
-    usize::try_from(found).map_err(|_| Fault(crate::errno::get()))
+    usize::try_from(found).map_err(|_| Errno::last())
 }
 
 unsafe extern "C" {

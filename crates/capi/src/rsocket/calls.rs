@@ -9,13 +9,13 @@ use super::settings::Settings;
 use super::stream::Stream;
 use super::table::{self, Socket};
 use super::{epoll, service};
+use crate::errno::{Errno, status};
 use crate::rdmacm::address;
-use crate::verbs::fault::{Fault, status};
 
 /// For calls that return a descriptor, or -1.
-fn descriptor(made: Result<c_int, Fault>) -> c_int {
-    made.unwrap_or_else(|fault| {
-        crate::errno::set(fault.0);
+fn descriptor(made: Result<c_int, Errno>) -> c_int {
+    made.unwrap_or_else(|errno| {
+        crate::errno::set(errno.0);
         -1
     })
 }
@@ -24,17 +24,17 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
     descriptor(make(domain, kind, protocol))
 }
 
-fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Fault> {
+fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_stream = match (kind & !flags, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
         // Sockets with flags are left to the kernel, as librdmacm did when it had them not: so
         // those of the adapter itself do not come back to us when librspreload is there.
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if flags == 0 => false,
-        _ => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Errno::UNSUPPORTED),
     };
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     let mut settings = Settings::new();
     settings.is_v6 = domain == libc::AF_INET6;
@@ -57,19 +57,19 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Fault> {
 pub(super) unsafe fn read(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
-) -> Result<SocketAddr, Fault> {
+) -> Result<SocketAddr, Errno> {
     if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: it is long enough to say what it is.
     let family = unsafe { (*addr).sa_family };
     let least = match c_int::from(family) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => return Err(Fault(libc::EAFNOSUPPORT)),
+        _ => return Err(Errno(libc::EAFNOSUPPORT)),
     };
     if (len as usize) < least {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: it is as long as its family says.
     unsafe { address::read(addr) }
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn rbind(
             read?;
             // SAFETY: an address of this length.
             if unsafe { libc::bind(datagram.number(), addr, len) } != 0 {
-                return Err(Fault(crate::errno::get()));
+                return Err(Errno::last());
             }
             datagram.start()
         }
@@ -177,12 +177,12 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
 /// # Safety
 /// `len` says how many bytes `addr` has room for.
 unsafe fn name(
-    found: Result<SocketAddr, Fault>,
+    found: Result<SocketAddr, Errno>,
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
     if len.is_null() {
-        return status(Err(Fault(libc::EFAULT)));
+        return status(Err(Errno(libc::EFAULT)));
     }
     status(found.map(|found| {
         // SAFETY: as the caller says.
@@ -200,7 +200,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
             Socket::Stream(stream) => stream.lock().id.peer_addr(),
             Socket::Datagram(datagram) => datagram.peer(),
         };
-        peer.ok_or(Fault(libc::ENOTCONN))
+        peer.ok_or(Errno(libc::ENOTCONN))
     });
     // SAFETY: the program gives room for an address, and says how much.
     unsafe { name(found, addr, len) }

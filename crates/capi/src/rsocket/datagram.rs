@@ -19,7 +19,7 @@ use super::protocol::{Operation, UdpHeader};
 use super::service;
 use super::settings::Settings;
 use super::way::{MOST, Target, Way};
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// Peers that are remembered; anybody can pretend to be one.
 const PEERS: usize = 4096;
@@ -55,8 +55,8 @@ pub(crate) struct Datagram {
     waiters: Waiters,
 }
 
-fn fault(e: &io::Error) -> Fault {
-    Fault(e.raw_os_error().unwrap_or(libc::EIO))
+fn fault(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
 impl Core {
@@ -75,12 +75,12 @@ impl Core {
     }
 
     /// Makes sure that there is a way to a peer.
-    fn meet(&mut self, udp: &UdpSocket, peer: SocketAddr) -> Result<(), Fault> {
+    fn meet(&mut self, udp: &UdpSocket, peer: SocketAddr) -> Result<(), Errno> {
         if self.peers.contains_key(&peer) {
             return Ok(());
         }
         if self.peers.len() >= PEERS {
-            return Err(Fault(libc::ENOBUFS));
+            return Err(Errno(libc::ENOBUFS));
         }
         let own = udp.local_addr().map_err(|e| fault(&e))?;
         let local = source(own, peer).map_err(|e| fault(&e))?;
@@ -98,14 +98,14 @@ impl Core {
         udp: &UdpSocket,
         to: SocketAddr,
         parts: &[&[u8]],
-    ) -> Option<Result<usize, Fault>> {
+    ) -> Option<Result<usize, Errno>> {
         let len = parts.iter().map(|part| part.len()).sum();
         let sent = self.meet(udp, to).and_then(|()| {
-            let peer = self.peers.get(&to).ok_or(Fault(libc::EDESTADDRREQ))?;
+            let peer = self.peers.get(&to).ok_or(Errno(libc::EDESTADDRREQ))?;
             let way = self.ways.iter_mut().find(|way| way.local.ip() == peer.local);
-            let way = way.ok_or(Fault(libc::EDESTADDRREQ))?;
+            let way = way.ok_or(Errno(libc::EDESTADDRREQ))?;
             if len > way.most() {
-                return Err(Fault(libc::EMSGSIZE));
+                return Err(Errno(libc::EMSGSIZE));
             }
             match &peer.target {
                 Some(target) => way.send(target, parts),
@@ -115,19 +115,19 @@ impl Core {
         match sent {
             Ok(true) => Some(Ok(len)),
             Ok(false) => None,
-            Err(fault) => Some(Err(fault)),
+            Err(errno) => Some(Err(errno)),
         }
     }
 
     /// A datagram has come through the kernel.
-    fn on_udp(&mut self, udp: &UdpSocket, from: SocketAddr, bytes: &[u8]) -> Result<(), Fault> {
+    fn on_udp(&mut self, udp: &UdpSocket, from: SocketAddr, bytes: &[u8]) -> Result<(), Errno> {
         let Some((UdpHeader { operation, qpn, .. }, datagram)) = UdpHeader::parse(bytes) else {
             return Ok(());
         };
         self.meet(udp, from)?;
-        let peer = self.peers.get_mut(&from).ok_or(Fault::INVALID)?;
+        let peer = self.peers.get_mut(&from).ok_or(Errno::INVALID)?;
         let way = self.ways.iter().find(|way| way.local.ip() == peer.local);
-        let way = way.ok_or(Fault::INVALID)?;
+        let way = way.ok_or(Errno::INVALID)?;
         if operation == Operation::Data {
             say(udp, way, from, Operation::Control, &[])?;
         }
@@ -161,7 +161,7 @@ fn say(
     to: SocketAddr,
     operation: Operation,
     parts: &[&[u8]],
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     let header = UdpHeader { operation, qpn: way.qpn.get(), addr: way.local.ip() };
     let mut bytes = [0; UdpHeader::MOST];
     let len = header.emit(&mut bytes);
@@ -181,13 +181,13 @@ fn source(own: SocketAddr, peer: SocketAddr) -> io::Result<IpAddr> {
 
 impl Datagram {
     /// A new socket.
-    pub(crate) fn new(settings: Settings) -> Result<Self, Fault> {
+    pub(crate) fn new(settings: Settings) -> Result<Self, Errno> {
         let domain = if settings.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no preconditions.
         let fd = unsafe { libc::socket(domain, kind, 0) };
         if fd < 0 {
-            return Err(Fault(crate::errno::get()));
+            return Err(Errno::last());
         }
         // SAFETY: just made, and nobody else has it.
         let udp = unsafe { UdpSocket::from_raw_fd(fd) };
@@ -227,7 +227,7 @@ impl Datagram {
     }
 
     /// From now on datagrams that come through the kernel are taken.
-    pub(crate) fn start(self: &Arc<Self>) -> Result<(), Fault> {
+    pub(crate) fn start(self: &Arc<Self>) -> Result<(), Errno> {
         if std::mem::replace(&mut self.lock().is_served, true) {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Datagram {
     }
 
     /// Datagrams go to this peer, and come from it only.
-    pub(crate) fn connect(self: &Arc<Self>, peer: SocketAddr) -> Result<(), Fault> {
+    pub(crate) fn connect(self: &Arc<Self>, peer: SocketAddr) -> Result<(), Errno> {
         self.udp.connect(peer).map_err(|e| fault(&e))?;
         self.start()?;
         self.look(|core| {
@@ -249,9 +249,9 @@ impl Datagram {
         parts: &[&[u8]],
         to: Option<SocketAddr>,
         flags: c_int,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, Errno> {
         self.start()?;
-        let to = to.or(self.lock().connected).ok_or(Fault(libc::EDESTADDRREQ))?;
+        let to = to.or(self.lock().connected).ok_or(Errno(libc::EDESTADDRREQ))?;
         bell::until(self.as_ref(), self.blocks(flags), None, || {
             self.look(|core| core.send(&self.udp, to, parts))
         })
@@ -262,7 +262,7 @@ impl Datagram {
         self: &Arc<Self>,
         parts: &mut [&mut [u8]],
         flags: c_int,
-    ) -> Result<(usize, SocketAddr), Fault> {
+    ) -> Result<(usize, SocketAddr), Errno> {
         self.start()?;
         let stays = flags & libc::MSG_PEEK != 0;
         let (from, bytes) = bell::until(self.as_ref(), self.blocks(flags), None, || {

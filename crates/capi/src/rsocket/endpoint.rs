@@ -12,7 +12,7 @@ use super::protocol::{
     Buffer, Chunk, Grant, Hello, Iomap, Message, Order, Posted, Receiving, Sending, Violation,
 };
 use super::settings::Settings;
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// Places in which the peer names its buffers.
 const PLACES: u32 = 2;
@@ -75,8 +75,8 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Makes the queue pair of an id that knows its device, and everything around it. Nothing is
     /// shared with other connections, so that their peers cannot reach this one's memory.
-    pub(crate) fn new(id: &CmId, settings: &Settings) -> Result<Self, Fault> {
-        let context = id.context().ok_or(Fault::INVALID)?.clone();
+    pub(crate) fn new(id: &CmId, settings: &Settings) -> Result<Self, Errno> {
+        let context = id.context().ok_or(Errno::INVALID)?.clone();
         let most = u16::try_from(context.attr().limits.max_qp_wr).unwrap_or(u16::MAX);
         let (send_depth, recv_depth) =
             (settings.send_depth.min(most), settings.recv_depth.min(most));
@@ -91,7 +91,7 @@ impl Endpoint {
         let qp = pd.rc_qp(&cq, &cq, cap).signal_all().create()?;
         id.use_qp(&qp)?;
         let (_, sender, receiver) = qp.split();
-        let receiver = receiver.ok_or(Fault::INVALID)?;
+        let receiver = receiver.ok_or(Errno::INVALID)?;
         let shared = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let named = PLACES as usize * Buffer::LEN + usize::from(settings.iomaps) * Iomap::LEN;
         let mut made = Self {
@@ -117,7 +117,7 @@ impl Endpoint {
         };
         made.post_receives(recv_depth.into());
         match made.end {
-            End::Broken(errno) => Err(Fault(errno)),
+            End::Broken(errno) => Err(Errno(errno)),
             _ => Ok(made),
         }
     }

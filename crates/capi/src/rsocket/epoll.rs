@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::bell::{self, Bell, readable};
 use super::poll::poll;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 
 /// A thread that waits looks at least this often whether members have changed: of several, only
 /// one hears the bell.
@@ -39,9 +39,9 @@ struct Instance {
 
 static INSTANCES: RwLock<BTreeMap<c_int, Arc<Instance>>> = RwLock::new(BTreeMap::new());
 
-fn get(fd: c_int) -> Result<Arc<Instance>, Fault> {
+fn get(fd: c_int) -> Result<Arc<Instance>, Errno> {
     let all = INSTANCES.read().unwrap_or_else(PoisonError::into_inner);
-    all.get(&fd).cloned().ok_or(Fault(libc::EBADF))
+    all.get(&fd).cloned().ok_or(Errno(libc::EBADF))
 }
 
 /// The program is done with an instance; false if there is none.
@@ -54,21 +54,21 @@ impl Instance {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, op: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Result<(), Fault> {
+    fn change(&self, op: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Result<(), Errno> {
         let wanted = || {
-            let event = event.ok_or(Fault(libc::EFAULT));
+            let event = event.ok_or(Errno(libc::EFAULT));
             event.map(|event| Member { events: event.events, data: event.u64, is_off: false })
         };
         let mut members = self.lock();
         let is_there = members.contains_key(&fd);
         match op {
-            libc::EPOLL_CTL_ADD if is_there => return Err(Fault(libc::EEXIST)),
+            libc::EPOLL_CTL_ADD if is_there => return Err(Errno(libc::EEXIST)),
             libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !is_there => {
-                return Err(Fault(libc::ENOENT));
+                return Err(Errno(libc::ENOENT));
             }
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => drop(members.insert(fd, wanted()?)),
             libc::EPOLL_CTL_DEL => drop(members.remove(&fd)),
-            _ => return Err(Fault::INVALID),
+            _ => return Err(Errno::INVALID),
         }
         drop(members);
         self.bell.ring();
@@ -76,7 +76,7 @@ impl Instance {
     }
 
     /// Waits at most so long for something to report, and reports at most so much.
-    fn wait(&self, most: usize, limit: Option<Duration>) -> Result<Vec<libc::epoll_event>, Fault> {
+    fn wait(&self, most: usize, limit: Option<Duration>) -> Result<Vec<libc::epoll_event>, Errno> {
         let deadline = limit.and_then(|limit| bell::now().checked_add(limit));
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(bell::now()));
@@ -119,14 +119,14 @@ impl Instance {
 }
 
 pub(crate) extern "C" fn repoll_create(_flags: c_int) -> c_int {
-    let bell = Bell::new().map_err(|e| Fault(e.raw_os_error().unwrap_or(libc::EMFILE)));
+    let bell = Bell::new().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)));
     let made = bell.map(|bell| {
         let fd = bell.fd();
         let instance = Arc::new(Instance { members: Mutex::default(), bell });
         INSTANCES.write().unwrap_or_else(PoisonError::into_inner).insert(fd, instance);
         fd
     });
-    made.unwrap_or_else(|fault| status(Err(fault)))
+    made.unwrap_or_else(|errno| status(Err(errno)))
 }
 
 pub(crate) unsafe extern "C" fn repoll_ctl(
@@ -138,8 +138,8 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     // SAFETY: the program gives an event, or NULL where none is needed.
     let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
     status(get(instance).and_then(|found| match fd {
-        _ if fd == instance => Err(Fault::INVALID),
-        ..0 => Err(Fault(libc::EBADF)),
+        _ if fd == instance => Err(Errno::INVALID),
+        ..0 => Err(Errno(libc::EBADF)),
         _ => found.change(op, fd, event),
     }))
 }
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn repoll_wait(
 ) -> c_int {
     let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null());
-    let found = most.ok_or(Fault::INVALID).and_then(|most| get(instance)?.wait(most, limit));
+    let found = most.ok_or(Errno::INVALID).and_then(|most| get(instance)?.wait(most, limit));
     match found {
         Ok(found) => {
             for (i, event) in found.iter().enumerate() {
@@ -163,6 +163,6 @@ pub(crate) unsafe extern "C" fn repoll_wait(
             }
             found.len() as c_int
         }
-        Err(fault) => status(Err(fault)),
+        Err(errno) => status(Err(errno)),
     }
 }

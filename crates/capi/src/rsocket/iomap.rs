@@ -7,7 +7,7 @@ use feroce::{Access, Iova, Mr};
 use super::endpoint::{Endpoint, Source};
 use super::protocol::{Buffer, Iomap};
 use super::{table, transfer};
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 
 /// Longest piece that is written with one request.
 const MOST: usize = 1 << 16;
@@ -66,8 +66,8 @@ pub(crate) unsafe extern "C" fn riomap(
 ) -> libc::off_t {
     // SAFETY: the program gives memory, which stays until it is unmapped.
     let mapped = unsafe { map(fd, buf, len, prot, offset) };
-    mapped.unwrap_or_else(|fault| {
-        crate::errno::set(fault.0);
+    mapped.unwrap_or_else(|errno| {
+        crate::errno::set(errno.0);
         -1
     })
 }
@@ -80,18 +80,18 @@ unsafe fn map(
     len: usize,
     prot: c_int,
     offset: libc::off_t,
-) -> Result<libc::off_t, Fault> {
+) -> Result<libc::off_t, Errno> {
     let stream = table::stream(fd)?;
     if prot & !libc::PROT_WRITE != 0 {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     stream.look(|core| {
-        let endpoint = core.endpoint().ok_or(Fault::INVALID)?;
+        let endpoint = core.endpoint().ok_or(Errno::INVALID)?;
         let (pd, most) = (endpoint.pd.clone(), endpoint.peer_iomaps());
         let is_shared = prot & libc::PROT_WRITE != 0;
         let place = if is_shared { core.mappings.place(most) } else { None };
         if is_shared && place.is_none() {
-            return Err(Fault::NO_MEMORY);
+            return Err(Errno::NO_MEMORY);
         }
         let access = if is_shared { Access::REMOTE_WRITE } else { Access::empty() };
         let access = Access::LOCAL_WRITE | access;
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: usize
             let start = buf as u64;
             let is_it = |mapping: &Mapping| mapping.mr.addr() == start && mapping.mr.len() == len;
             let all = &mut core.mappings.all;
-            let at = all.iter().position(is_it).ok_or(Fault::INVALID)?;
+            let at = all.iter().position(is_it).ok_or(Errno::INVALID)?;
             all.remove(at);
             Ok(())
         })
@@ -141,8 +141,8 @@ pub(crate) unsafe extern "C" fn riowrite(
             Some(sent)
         })
     });
-    written.unwrap_or_else(|fault| {
-        crate::errno::set(fault.0);
+    written.unwrap_or_else(|errno| {
+        crate::errno::set(errno.0);
         usize::MAX
     })
 }

@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::stream::{Phase, Stream};
 use super::table::{self, Socket};
 use crate::abi::*;
-use crate::verbs::fault::{Fault, status};
+use crate::errno::{Errno, status};
 use crate::verbs::object::zeroed;
 
 /// `TCP_ESTABLISHED` and `TCP_CLOSE` of the kernel's header.
@@ -21,14 +21,14 @@ const CLOSED: u8 = 7;
 ///
 /// # Safety
 /// `value` is NULL or leads to `len` bytes.
-unsafe fn number(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Fault> {
+unsafe fn number(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Errno> {
     match len as usize {
-        _ if value.is_null() => Err(Fault(libc::EFAULT)),
+        _ if value.is_null() => Err(Errno(libc::EFAULT)),
         // SAFETY: as the caller says.
         1 => Ok(unsafe { value.cast::<u8>().read() }.into()),
         // SAFETY: as the caller says.
         4.. => Ok(unsafe { value.cast::<c_int>().read_unaligned() }),
-        _ => Err(Fault::INVALID),
+        _ => Err(Errno::INVALID),
     }
 }
 
@@ -59,13 +59,13 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
             // SAFETY: the program gives a value of this length.
             match unsafe { libc::setsockopt(datagram.number(), level, name, value, len) } {
                 0 => Ok(()),
-                _ => Err(Fault(crate::errno::get())),
+                _ => Err(Errno::last()),
             }
         }
     }))
 }
 
-fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<(), Fault> {
+fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
     let mut core = stream.lock();
     let is_on = value != 0;
     let size = value.cast_unsigned();
@@ -96,7 +96,7 @@ fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => {}
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
             settings.keep_idle =
-                u32::try_from(value).ok().filter(|s| *s > 0).ok_or(Fault::INVALID)?;
+                u32::try_from(value).ok().filter(|s| *s > 0).ok_or(Errno::INVALID)?;
             let is_kept = settings.keepalive;
             drop(core);
             return if is_kept { service::keep_alive(stream) } else { Ok(()) };
@@ -108,14 +108,14 @@ fn set(stream: &Arc<Stream>, level: c_int, name: c_int, value: c_int) -> Result<
             settings.v6_only = is_on;
             core.id.set_option(IdOption::AfOnly(is_on))?;
         }
-        (SOL_RDMA, _) if !is_fresh => return Err(Fault::INVALID),
+        (SOL_RDMA, _) if !is_fresh => return Err(Errno::INVALID),
         (SOL_RDMA, _) => return set_rdma(settings, name, value),
-        _ => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Errno::UNSUPPORTED),
     }
     Ok(())
 }
 
-fn set_rdma(settings: &mut Settings, name: c_int, value: c_int) -> Result<(), Fault> {
+fn set_rdma(settings: &mut Settings, name: c_int, value: c_int) -> Result<(), Errno> {
     let size = value.cast_unsigned();
     match name.cast_unsigned() {
         RDMA_SQSIZE => settings.set_send_depth(size),
@@ -124,7 +124,7 @@ fn set_rdma(settings: &mut Settings, name: c_int, value: c_int) -> Result<(), Fa
         RDMA_IOMAPSIZE => settings.set_iomaps(size),
         // On Ethernet there is one way, and the kernel knows it.
         RDMA_ROUTE => {}
-        _ => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Errno::UNSUPPORTED),
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     len: *mut libc::socklen_t,
 ) -> c_int {
     if value.is_null() || len.is_null() {
-        return status(Err(Fault(libc::EFAULT)));
+        return status(Err(Errno(libc::EFAULT)));
     }
     let answer = table::get(fd).and_then(|socket| match socket {
         Socket::Stream(stream) => get(&stream, level, name),
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             // SAFETY: the program gives room, and says how much.
             match unsafe { libc::getsockopt(datagram.number(), level, name, value, len) } {
                 0 => Ok(Answer::Given),
-                _ => Err(Fault(crate::errno::get())),
+                _ => Err(Errno::last()),
             }
         }
     });
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     }))
 }
 
-fn get(stream: &Stream, level: c_int, name: c_int) -> Result<Answer, Fault> {
+fn get(stream: &Stream, level: c_int, name: c_int) -> Result<Answer, Errno> {
     stream.look(|core| {
         let settings = &core.settings;
         let size = |bytes: u32| c_int::try_from(bytes).unwrap_or(c_int::MAX);
@@ -223,19 +223,19 @@ fn get(stream: &Stream, level: c_int, name: c_int) -> Result<Answer, Fault> {
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(Answer::Nothing),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => settings.v6_only.into(),
             (SOL_RDMA, _) => return get_rdma(settings, name),
-            _ => return Err(Fault::UNSUPPORTED),
+            _ => return Err(Errno::UNSUPPORTED),
         }))
     })
 }
 
-fn get_rdma(settings: &Settings, name: c_int) -> Result<Answer, Fault> {
+fn get_rdma(settings: &Settings, name: c_int) -> Result<Answer, Errno> {
     Ok(Answer::Number(match name.cast_unsigned() {
         RDMA_SQSIZE => settings.send_depth.into(),
         RDMA_RQSIZE => settings.recv_depth.into(),
         RDMA_INLINE => c_int::try_from(settings.inline).unwrap_or(c_int::MAX),
         RDMA_IOMAPSIZE => settings.iomaps.into(),
         RDMA_ROUTE => return Ok(Answer::Nothing),
-        _ => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Errno::UNSUPPORTED),
     }))
 }
 
@@ -254,11 +254,11 @@ pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_in
                 settings.descriptor_flags = value;
                 Ok(0)
             }
-            _ => Err(Fault::UNSUPPORTED),
+            _ => Err(Errno::UNSUPPORTED),
         })
     });
-    done.unwrap_or_else(|fault| {
-        crate::errno::set(fault.0);
+    done.unwrap_or_else(|errno| {
+        crate::errno::set(errno.0);
         -1
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bell::{self, Bell, PROBE_AFTER, Waitable as _, readable};
 use super::table::{self, Socket};
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// How often everything is looked at before the thread goes to sleep.
 const SPINS: u32 = 20;
@@ -33,7 +33,7 @@ impl<'a> Set<'a> {
     }
 
     /// Looks at everything; says how many have something.
-    fn look(&mut self) -> Result<usize, Fault> {
+    fn look(&mut self) -> Result<usize, Errno> {
         for (place, socket) in &self.sockets {
             let entry = &mut self.asked[*place];
             entry.revents = socket.events(entry.events);
@@ -50,7 +50,7 @@ impl<'a> Set<'a> {
 
     /// Sleeps until there may be news. Everything is looked at once more before, since news that
     /// came before anybody listened were told to nobody.
-    fn sleep(&mut self, bell: &Arc<Bell>, most: Option<Duration>) -> Result<usize, Fault> {
+    fn sleep(&mut self, bell: &Arc<Bell>, most: Option<Duration>) -> Result<usize, Errno> {
         let watches: Vec<_> = self.sockets.iter().map(|(_, socket)| socket.watch(bell)).collect();
         let found = self.look();
         let slept = match found {
@@ -71,7 +71,7 @@ impl<'a> Set<'a> {
     }
 
     /// Waits until something is there, at most so long; says how many have something.
-    fn wait(&mut self, most: Option<Duration>) -> Result<usize, Fault> {
+    fn wait(&mut self, most: Option<Duration>) -> Result<usize, Errno> {
         let deadline = most.and_then(|most| bell::now().checked_add(most));
         for _ in 0..if most == Some(Duration::ZERO) { 1 } else { SPINS } {
             let found = self.look()?;
@@ -94,7 +94,7 @@ impl<'a> Set<'a> {
 }
 
 /// What `poll` does, with sockets of ours among the descriptors.
-pub(super) fn poll(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Fault> {
+pub(super) fn poll(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<usize, Errno> {
     let mut set = Set::new(fds);
     if set.sockets.is_empty() {
         return bell::sleep(fds, most);
@@ -103,10 +103,10 @@ pub(super) fn poll(fds: &mut [libc::pollfd], most: Option<Duration>) -> Result<u
 }
 
 /// For calls that return how many, or -1.
-fn count(found: Result<usize, Fault>) -> c_int {
+fn count(found: Result<usize, Errno>) -> c_int {
     found.map_or_else(
-        |fault| {
-            crate::errno::set(fault.0);
+        |errno| {
+            crate::errno::set(errno.0);
             -1
         },
         |found| c_int::try_from(found).unwrap_or(c_int::MAX),
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C" fn rselect(
     timeout: *mut libc::timeval,
 ) -> c_int {
     if !(0..=libc::FD_SETSIZE as c_int).contains(&len) {
-        return count(Err(Fault::INVALID));
+        return count(Err(Errno::INVALID));
     }
     let sets = Sets([read, write, except]);
     let most = (!timeout.is_null()).then(|| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::bell::{self, Bell, Waitable as _, readable};
 use super::datagram::Datagram;
 use super::stream::Stream;
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// Whom the thread serves.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ fn slot() -> MutexGuard<'static, Option<(u32, Arc<Service>)>> {
 }
 
 /// The service of this process, started if need be.
-fn service() -> Result<Arc<Service>, Fault> {
+fn service() -> Result<Arc<Service>, Errno> {
     let mut slot = slot();
     let process = std::process::id();
     if let Some((of, service)) = &*slot
@@ -41,14 +41,14 @@ fn service() -> Result<Arc<Service>, Fault> {
     {
         return Ok(Arc::clone(service));
     }
-    let fault = |e: std::io::Error| Fault(e.raw_os_error().unwrap_or(libc::EAGAIN));
-    let bell = Bell::new().map_err(fault)?;
+    let errno = |e: std::io::Error| Errno(e.raw_os_error().unwrap_or(libc::EAGAIN));
+    let bell = Bell::new().map_err(errno)?;
     let service = Arc::new(Service { bell, work: Mutex::default() });
     let runs = Arc::clone(&service);
     without_signals(|| {
         std::thread::Builder::new().name("rsocket".to_owned()).spawn(move || runs.run())
     })
-    .map_err(fault)?;
+    .map_err(errno)?;
     *slot = Some((process, Arc::clone(&service)));
     Ok(service)
 }
@@ -78,7 +78,7 @@ pub(crate) fn wake() {
 }
 
 /// From now on those who ask this socket are accepted.
-pub(crate) fn serve_listener(stream: &Arc<Stream>) -> Result<(), Fault> {
+pub(crate) fn serve_listener(stream: &Arc<Stream>) -> Result<(), Errno> {
     let service = service()?;
     service.lock().listeners.push(Arc::downgrade(stream));
     service.bell.ring();
@@ -86,7 +86,7 @@ pub(crate) fn serve_listener(stream: &Arc<Stream>) -> Result<(), Fault> {
 }
 
 /// From now on datagrams that come through the kernel for this socket are taken.
-pub(crate) fn serve_datagrams(socket: &Arc<Datagram>) -> Result<(), Fault> {
+pub(crate) fn serve_datagrams(socket: &Arc<Datagram>) -> Result<(), Errno> {
     let service = service()?;
     service.lock().datagrams.push(Arc::downgrade(socket));
     service.bell.ring();
@@ -94,7 +94,7 @@ pub(crate) fn serve_datagrams(socket: &Arc<Datagram>) -> Result<(), Fault> {
 }
 
 /// From now on the peer of this socket is probed, as its settings say.
-pub(crate) fn keep_alive(stream: &Arc<Stream>) -> Result<(), Fault> {
+pub(crate) fn keep_alive(stream: &Arc<Stream>) -> Result<(), Errno> {
     let service = service()?;
     let due = bell::now() + idle_time(stream);
     let mut work = service.lock();

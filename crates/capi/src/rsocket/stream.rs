@@ -15,8 +15,8 @@ use super::iomap::Mappings;
 use super::protocol::{Hello, Message};
 use super::service;
 use super::settings::Settings;
+use crate::errno::Errno;
 use crate::rdmacm::devices;
-use crate::verbs::fault::Fault;
 
 /// How long a socket that is closed waits until all that was sent has arrived.
 const LINGER: Duration = Duration::from_secs(10);
@@ -61,11 +61,11 @@ impl Core {
     }
 
     /// The queue pair of a connection; none while it is being opened.
-    pub(super) fn connection(&mut self) -> Result<Option<&mut Endpoint>, Fault> {
+    pub(super) fn connection(&mut self) -> Result<Option<&mut Endpoint>, Errno> {
         match &mut self.phase {
             Phase::Open(endpoint) => Ok(Some(endpoint)),
             Phase::Opening(_) => Ok(None),
-            _ => Err(Fault(libc::ENOTCONN)),
+            _ => Err(Errno(libc::ENOTCONN)),
         }
     }
 
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Asks a peer for a connection.
-    fn ask(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Fault> {
+    fn ask(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Errno> {
         self.id.resolve_addr(None, peer, 0)?;
         answer(channel, EventKind::AddrResolved)?;
         self.id.resolve_route(0)?;
@@ -191,7 +191,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// A new socket.
-    pub(crate) fn new(settings: Settings) -> Result<Self, Fault> {
+    pub(crate) fn new(settings: Settings) -> Result<Self, Errno> {
         let channel = devices::manager().event_channel()?;
         let id = channel.create_id(PortSpace::Tcp)?;
         Ok(Self::with(channel, id, Phase::Fresh, settings))
@@ -206,14 +206,14 @@ impl Stream {
     /// Gives it a number for the program, unless it has one. It is made when the program gets it
     /// and not before: librspreload, which opens a descriptor of its own first, counts on a greater
     /// one.
-    pub(crate) fn number(&self) -> Result<c_int, Fault> {
+    pub(crate) fn number(&self) -> Result<c_int, Errno> {
         if self.number.get().is_none() {
             let copy = self.channel.as_fd().try_clone_to_owned();
-            let copy = copy.map_err(|e| Fault(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
+            let copy = copy.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
             // Whoever was first, one is there.
             let _ = self.number.set(copy);
         }
-        self.number.get().map(|fd| fd.as_raw_fd()).ok_or(Fault(libc::EMFILE))
+        self.number.get().map(|fd| fd.as_raw_fd()).ok_or(Errno(libc::EMFILE))
     }
 
     /// Readable when its connection manager has news.
@@ -241,8 +241,8 @@ impl Stream {
     pub(crate) fn until<R>(
         &self,
         blocks: bool,
-        f: impl FnMut(&mut Core) -> Option<Result<R, Fault>>,
-    ) -> Result<R, Fault> {
+        f: impl FnMut(&mut Core) -> Option<Result<R, Errno>>,
+    ) -> Result<R, Errno> {
         self.until_time(blocks, None, f)
     }
 
@@ -250,8 +250,8 @@ impl Stream {
         &self,
         blocks: bool,
         deadline: Option<Instant>,
-        mut f: impl FnMut(&mut Core) -> Option<Result<R, Fault>>,
-    ) -> Result<R, Fault> {
+        mut f: impl FnMut(&mut Core) -> Option<Result<R, Errno>>,
+    ) -> Result<R, Errno> {
         bell::until(self, blocks, deadline, || self.look(&mut f))
     }
 
@@ -260,16 +260,16 @@ impl Stream {
         self.look(|core| core.events(wanted))
     }
 
-    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Fault> {
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Errno> {
         self.look(|core| Ok(core.id.bind(addr)?))
     }
 
-    pub(crate) fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Fault> {
+    pub(crate) fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Errno> {
         let mut core = self.lock();
         match core.phase {
             Phase::Listening(..) => return Ok(()),
             Phase::Fresh => {}
-            _ => return Err(Fault::INVALID),
+            _ => return Err(Errno::INVALID),
         }
         core.id.listen(backlog)?;
         core.phase = Phase::Listening(VecDeque::new(), backlog.max(1) as usize);
@@ -278,14 +278,14 @@ impl Stream {
     }
 
     /// Takes a connection that the service has accepted.
-    pub(crate) fn accept(&self) -> Result<Arc<Self>, Fault> {
+    pub(crate) fn accept(&self) -> Result<Arc<Self>, Errno> {
         let blocks = !self.lock().settings.is_nonblocking();
         let (accepted, was_full) = self.until(blocks, |core| match &mut core.phase {
             Phase::Listening(ready, most) => {
                 let was_full = ready.len() >= *most;
                 Some(Ok((ready.pop_front()?, was_full)))
             }
-            _ => Some(Err(Fault::INVALID)),
+            _ => Some(Err(Errno::INVALID)),
         })?;
         if was_full {
             service::wake();
@@ -320,9 +320,9 @@ impl Stream {
     }
 
     /// The socket for somebody who asks.
-    fn accepted(event: &Event, settings: Settings) -> Result<Self, Fault> {
+    fn accepted(event: &Event, settings: Settings) -> Result<Self, Errno> {
         let id = event.id.clone();
-        let hello = Hello::parse(&event.private_data).map_err(|_| Fault(libc::EPROTO))?;
+        let hello = Hello::parse(&event.private_data).map_err(|_| Errno(libc::EPROTO))?;
         let channel = devices::manager().event_channel()?;
         id.migrate(&channel)?;
         let mut endpoint = Endpoint::new(&id, &settings)?;
@@ -332,44 +332,44 @@ impl Stream {
         Ok(Self::with(channel, id, Phase::Opening(Box::new(endpoint)), settings))
     }
 
-    pub(crate) fn connect(&self, peer: SocketAddr) -> Result<(), Fault> {
+    pub(crate) fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
         let mut core = self.lock();
         match core.phase {
             Phase::Fresh => {
-                if let Err(fault) = core.ask(&self.channel, unmapped(peer)) {
-                    core.fail(fault.0);
-                    return Err(fault);
+                if let Err(errno) = core.ask(&self.channel, unmapped(peer)) {
+                    core.fail(errno.0);
+                    return Err(errno);
                 }
             }
             // Somebody asks how far it has come.
             Phase::Opening(_) => {}
             Phase::Open(_) => return Ok(()),
-            Phase::Listening(..) => return Err(Fault(libc::EOPNOTSUPP)),
-            Phase::Failed => return Err(Fault(libc::ENOTCONN)),
+            Phase::Listening(..) => return Err(Errno(libc::EOPNOTSUPP)),
+            Phase::Failed => return Err(Errno(libc::ENOTCONN)),
         }
         let blocks = !core.settings.is_nonblocking();
         drop(core);
         let connected = self.until(blocks, |core| match core.phase {
             Phase::Open(_) => Some(Ok(())),
             Phase::Opening(_) => None,
-            _ => Some(Err(Fault(core.error))),
+            _ => Some(Err(Errno(core.error))),
         });
-        connected.map_err(|fault| match fault.0 {
-            libc::EAGAIN => Fault(libc::EINPROGRESS),
-            errno => Fault(errno),
+        connected.map_err(|errno| match errno.0 {
+            libc::EAGAIN => Errno(libc::EINPROGRESS),
+            errno => Errno(errno),
         })
     }
 
     /// Ends one direction or both, and waits until all that was sent has arrived.
-    pub(crate) fn shut_down(&self, how: c_int) -> Result<(), Fault> {
+    pub(crate) fn shut_down(&self, how: c_int) -> Result<(), Errno> {
         let (reads, writes) = match how {
             libc::SHUT_RD => (false, true),
             libc::SHUT_WR => (true, false),
             libc::SHUT_RDWR => (false, false),
-            _ => return Err(Fault::INVALID),
+            _ => return Err(Errno::INVALID),
         };
-        let goodbye = self.look(|core| -> Result<Option<Message>, Fault> {
-            let endpoint = core.connection()?.ok_or(Fault(libc::ENOTCONN))?;
+        let goodbye = self.look(|core| -> Result<Option<Message>, Errno> {
+            let endpoint = core.connection()?.ok_or(Errno(libc::ENOTCONN))?;
             let was_writable = endpoint.is_writable;
             endpoint.is_readable &= reads;
             endpoint.is_writable &= writes;
@@ -439,11 +439,11 @@ impl Waitable for Stream {
 }
 
 /// Takes the answer to a question that is answered at once.
-fn answer(channel: &EventChannel, kind: EventKind) -> Result<(), Fault> {
+fn answer(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
     match channel.try_event() {
         Some(event) if event.kind == kind => Ok(()),
-        Some(Event { status, .. }) if status != 0 => Err(Fault(status.saturating_abs())),
-        _ => Err(Fault(libc::EHOSTUNREACH)),
+        Some(Event { status, .. }) if status != 0 => Err(Errno(status.saturating_abs())),
+        _ => Err(Errno(libc::EHOSTUNREACH)),
     }
 }
 

@@ -8,7 +8,7 @@ use super::bell::{Bell, Waitable, Watch};
 use super::datagram::Datagram;
 use super::settings::Settings;
 use super::stream::Stream;
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// A socket of either kind.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Waitable for Socket {
 static SOCKETS: RwLock<BTreeMap<c_int, Socket>> = RwLock::new(BTreeMap::new());
 
 /// Gives a socket to the program; says under which number.
-pub(crate) fn insert(socket: Socket) -> Result<c_int, Fault> {
+pub(crate) fn insert(socket: Socket) -> Result<c_int, Errno> {
     let fd = match &socket {
         Socket::Stream(stream) => stream.number()?,
         Socket::Datagram(datagram) => datagram.number(),
@@ -71,9 +71,9 @@ pub(crate) fn insert(socket: Socket) -> Result<c_int, Fault> {
 }
 
 /// Takes a socket from the program. Its descriptor stays taken as long as somebody uses it.
-pub(crate) fn remove(fd: c_int) -> Result<Socket, Fault> {
+pub(crate) fn remove(fd: c_int) -> Result<Socket, Errno> {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
-    sockets.remove(&fd).ok_or(Fault(libc::EBADF))
+    sockets.remove(&fd).ok_or(Errno(libc::EBADF))
 }
 
 /// A socket of the program.
@@ -82,14 +82,14 @@ pub(crate) fn find(fd: c_int) -> Option<Socket> {
 }
 
 /// A socket of the program, or the error that there is none.
-pub(crate) fn get(fd: c_int) -> Result<Socket, Fault> {
-    find(fd).ok_or(Fault(libc::EBADF))
+pub(crate) fn get(fd: c_int) -> Result<Socket, Errno> {
+    find(fd).ok_or(Errno(libc::EBADF))
 }
 
 /// A stream of the program; with datagrams the call makes no sense.
-pub(crate) fn stream(fd: c_int) -> Result<Arc<Stream>, Fault> {
+pub(crate) fn stream(fd: c_int) -> Result<Arc<Stream>, Errno> {
     match get(fd)? {
         Socket::Stream(stream) => Ok(stream),
-        Socket::Datagram(_) => Err(Fault::UNSUPPORTED),
+        Socket::Datagram(_) => Err(Errno::UNSUPPORTED),
     }
 }

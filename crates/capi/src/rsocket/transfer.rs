@@ -7,7 +7,7 @@ use super::calls::{fill_address, read};
 use super::endpoint::{End, Endpoint, Source};
 use super::stream::{Core, Stream};
 use super::table::{self, Socket};
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 /// The first piece of a long message is short, so that it leaves soon; then they grow.
 const FIRST: usize = 1 << 13;
@@ -50,10 +50,10 @@ unsafe fn elements<'a>(iov: *const libc::iovec, count: usize) -> &'a [libc::iove
 }
 
 /// What calls that move data return.
-fn count(moved: Result<usize, Fault>) -> isize {
+fn count(moved: Result<usize, Errno>) -> isize {
     moved.map_or_else(
-        |fault| {
-            crate::errno::set(fault.0);
+        |errno| {
+            crate::errno::set(errno.0);
             -1
         },
         // Nobody can give more than half of the memory there is.
@@ -66,10 +66,10 @@ fn blocks(core: &Core, flags: c_int) -> bool {
 }
 
 /// Why nothing can be sent any more.
-fn refusal(endpoint: &Endpoint) -> Option<Fault> {
+fn refusal(endpoint: &Endpoint) -> Option<Errno> {
     match endpoint.end {
-        End::Broken(errno) => Some(Fault(errno)),
-        _ if !endpoint.is_writable => Some(Fault(libc::ECONNRESET)),
+        End::Broken(errno) => Some(Errno(errno)),
+        _ if !endpoint.is_writable => Some(Errno(libc::ECONNRESET)),
         _ => None,
     }
 }
@@ -81,16 +81,16 @@ pub(crate) fn send_all(
     source: &mut Source<'_>,
     flags: c_int,
     mut send: impl FnMut(&mut Endpoint, &mut Source<'_>) -> Option<usize>,
-) -> Result<usize, Fault> {
+) -> Result<usize, Errno> {
     let all = source.left();
     let blocks = blocks(&stream.lock(), flags);
     let sent = stream.until(blocks, |core| {
         let mut mappings = std::mem::take(&mut core.mappings);
         let result = match core.connection() {
-            Err(fault) => Some(Err(fault)),
+            Err(errno) => Some(Err(errno)),
             Ok(None) => None,
             Ok(Some(endpoint)) => match refusal(endpoint) {
-                Some(fault) => Some(Err(fault)),
+                Some(errno) => Some(Err(errno)),
                 None if mappings.wait() && !mappings.tell(endpoint) => None,
                 None => loop {
                     if source.left() == 0 {
@@ -108,7 +108,7 @@ pub(crate) fn send_all(
         result
     });
     match (sent, all - source.left()) {
-        (Err(fault), 0) => Err(fault),
+        (Err(errno), 0) => Err(errno),
         (_, sent) => Ok(sent),
     }
 }
@@ -118,11 +118,11 @@ fn send_parts(
     parts: &[&[u8]],
     flags: c_int,
     to: Option<SocketAddr>,
-) -> Result<usize, Fault> {
+) -> Result<usize, Errno> {
     let stream = match table::get(fd)? {
         Socket::Datagram(datagram) => return datagram.send(parts, to, flags),
         // A stream goes to its peer and nowhere else.
-        Socket::Stream(_) if to.is_some() => return Err(Fault(libc::EISCONN)),
+        Socket::Stream(_) if to.is_some() => return Err(Errno(libc::EISCONN)),
         Socket::Stream(stream) => stream,
     };
     let mut most = FIRST;
@@ -138,7 +138,7 @@ fn receive_parts(
     fd: c_int,
     parts: &mut [&mut [u8]],
     flags: c_int,
-) -> Result<(usize, Option<SocketAddr>), Fault> {
+) -> Result<(usize, Option<SocketAddr>), Errno> {
     match table::get(fd)? {
         Socket::Datagram(datagram) => {
             datagram.receive(parts, flags).map(|(len, from)| (len, Some(from)))
@@ -150,7 +150,7 @@ fn receive_parts(
     }
 }
 
-fn receive_stream(stream: &Stream, parts: &mut [&mut [u8]], flags: c_int) -> Result<usize, Fault> {
+fn receive_stream(stream: &Stream, parts: &mut [&mut [u8]], flags: c_int) -> Result<usize, Errno> {
     let all: usize = parts.iter().map(|part| part.len()).sum();
     let stays = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !stays;
@@ -159,7 +159,7 @@ fn receive_stream(stream: &Stream, parts: &mut [&mut [u8]], flags: c_int) -> Res
     let received = stream.until(blocks, |core| {
         let endpoint = match core.connection() {
             Ok(endpoint) => endpoint?,
-            Err(fault) => return Some(Err(fault)),
+            Err(errno) => return Some(Err(errno)),
         };
         if endpoint.receiving.has_data() {
             let mut rest = Rest::new(parts, taken);
@@ -169,13 +169,13 @@ fn receive_stream(stream: &Stream, parts: &mut [&mut [u8]], flags: c_int) -> Res
             return Some(Ok(()));
         }
         match endpoint.end {
-            End::Broken(errno) => Some(Err(Fault(errno))),
+            End::Broken(errno) => Some(Err(Errno(errno))),
             _ if !endpoint.is_readable => Some(Ok(())),
             _ => None,
         }
     });
     match (received, taken) {
-        (Err(fault), 0) => Err(fault),
+        (Err(errno), 0) => Err(errno),
         (_, taken) => Ok(taken),
     }
 }
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: usize
 unsafe fn target(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
-) -> Result<Option<SocketAddr>, Fault> {
+) -> Result<Option<SocketAddr>, Errno> {
     if addr.is_null() && len == 0 {
         return Ok(None);
     }
@@ -266,7 +266,7 @@ pub(crate) unsafe extern "C" fn rsendmsg(
     // SAFETY: the program gives a message.
     let msg = unsafe { msg.read() };
     if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
-        return count(Err(Fault::UNSUPPORTED));
+        return count(Err(Errno::UNSUPPORTED));
     }
     // SAFETY: it has so many elements.
     let elements = unsafe { elements(msg.msg_iov, msg.msg_iovlen) };
@@ -331,7 +331,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flag
     // SAFETY: the program gives a message.
     let given = unsafe { msg.read() };
     if !given.msg_control.is_null() && given.msg_controllen != 0 {
-        return count(Err(Fault::UNSUPPORTED));
+        return count(Err(Errno::UNSUPPORTED));
     }
     // SAFETY: it has so many elements.
     let elements = unsafe { elements(given.msg_iov, given.msg_iovlen) };

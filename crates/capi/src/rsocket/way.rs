@@ -11,8 +11,8 @@ use feroce::{
 
 use super::protocol::Header;
 use super::settings::Settings;
+use crate::errno::Errno;
 use crate::rdmacm::devices;
-use crate::verbs::fault::Fault;
 
 /// Bytes of a datagram with its header, as the original has them.
 pub(super) const MOST: usize = 2048;
@@ -50,7 +50,7 @@ pub(super) struct Target {
 
 impl Way {
     /// Makes one at an address of this host.
-    pub(super) fn new(local: SocketAddr, settings: &Settings) -> Result<Self, Fault> {
+    pub(super) fn new(local: SocketAddr, settings: &Settings) -> Result<Self, Errno> {
         let context = devices::manager().context_for(local.ip())?;
         let depth = |bytes: u32, most: u16| (bytes as usize / MOST).clamp(1, most.into());
         let places = depth(settings.send_bytes, settings.send_depth);
@@ -69,7 +69,7 @@ impl Way {
             incoming: pd.alloc_mr(receives * (GRH + MOST), Access::LOCAL_WRITE)?,
             free: (0..places).collect(),
             places,
-            receiver: receiver.ok_or(Fault::INVALID)?,
+            receiver: receiver.ok_or(Errno::INVALID)?,
             context,
             pd,
             cq,
@@ -85,11 +85,11 @@ impl Way {
     }
 
     /// How to reach a queue pair at a peer's address.
-    pub(super) fn target(&self, peer: IpAddr, qpn: Qpn) -> Result<Target, Fault> {
+    pub(super) fn target(&self, peer: IpAddr, qpn: Qpn) -> Result<Target, Errno> {
         let (ours, dgid) = (gid(self.local.ip()), gid(peer));
         let index = self.context.port().gids.iter().position(|gid| *gid == ours);
         let sgid_index = index.and_then(|index| u16::try_from(index).ok());
-        let sgid_index = sgid_index.ok_or(Fault(libc::EADDRNOTAVAIL))?;
+        let sgid_index = sgid_index.ok_or(Errno(libc::EADDRNOTAVAIL))?;
         let ah = self.pd.create_ah(AddrVec { dgid, sgid_index, ..AddrVec::default() })?;
         Ok(Target { ah, qpn })
     }
@@ -121,7 +121,7 @@ impl Way {
     }
 
     /// Sends a datagram; false if there is no room for it now.
-    pub(super) fn send(&mut self, to: &Target, parts: &[&[u8]]) -> Result<bool, Fault> {
+    pub(super) fn send(&mut self, to: &Target, parts: &[&[u8]]) -> Result<bool, Errno> {
         let Some(place) = self.free.pop() else { return Ok(false) };
         let start = place * MOST;
         let mut header = [0; Header::MOST];

@@ -7,10 +7,10 @@ use feroce::wire::Lid;
 use feroce::{AddrVec, Gid};
 
 use super::context::Context;
-use super::fault::{Fault, pointer, status};
 use super::object::{Object, zeroed};
 use super::pd::Pd;
 use crate::abi::*;
+use crate::errno::{Errno, pointer, status};
 use crate::lint::Kind;
 
 /// An address handle.
@@ -28,9 +28,9 @@ unsafe impl Object for Ah {
 }
 
 /// The way that attributes describe. On Ethernet it must have a global route.
-pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Fault> {
+pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Errno> {
     if attr.is_global == 0 {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: every bit pattern is sixteen bytes.
     let dgid = Gid(unsafe { attr.grh.dgid.raw });
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     // SAFETY: as above; its context never changes.
     let context = unsafe { (*pd).context };
     let av = addr_vec(&attr)
-        .and_then(|av| if attr.port_num == 1 { Ok(av) } else { Err(Fault::INVALID) });
+        .and_then(|av| if attr.port_num == 1 { Ok(av) } else { Err(Errno::INVALID) });
     pointer(av.and_then(|av| {
         let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
         Ok(Ah { public, ah: behind.pd.create_ah(av)? }.give())
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the program gives a completion.
     let ibv_wc { wc_flags: flags, .. } = unsafe { wc.read() };
     if flags & IBV_WC_GRH == 0 {
-        return status(Err(Fault::INVALID));
+        return status(Err(Errno::INVALID));
     }
     // SAFETY: the flag says that the program has the forty bytes before the datagram.
     let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     // A datagram to a group is answered from the first address of its family.
     let same_family = |gid: &Gid| gid.as_ipv4().is_some() == seen.from.as_ipv4().is_some();
     let found = found.or_else(|| gids.iter().position(same_family)).filter(|_| port == 1);
-    let Some(index) = found else { return status(Err(Fault::INVALID)) };
+    let Some(index) = found else { return status(Err(Errno::INVALID)) };
     let av = AddrVec {
         dgid: seen.from,
         sgid_index: u16::try_from(index).unwrap_or(0),

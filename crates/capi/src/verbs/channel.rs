@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 
 use super::context::Context;
 use super::cq::Cq;
-use super::fault::{Fault, code, pointer, status};
 use super::object::Object;
 use super::wait;
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer, status};
 use crate::lint::Kind;
 
 /// A completion channel. How many queues report to it is counted in the public part, under the
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         let public = UnsafeCell::new(ibv_comp_channel { context, fd, refcnt: 0 });
         Channel { public, channel }.give()
     });
-    pointer(made.map_err(Fault::from))
+    pointer(made.map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(public: *mut ibv_comp_channel) -> c_int {
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(public: *mut ibv_comp_c
     let users = unsafe { (*public).refcnt };
     drop(tables);
     if users > 0 {
-        return code(Err(Fault::BUSY));
+        return code(Err(Errno::BUSY));
     }
     // SAFETY: no queue reports to it, and the program uses it no more.
     drop(unsafe { Channel::take(public) });
@@ -89,8 +89,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         }
         // SAFETY: a channel of the program, whose descriptor never changes.
         let fd = unsafe { (*public).fd };
-        if let Err(fault) = wait::until_readable(fd) {
-            return status(Err(fault));
+        if let Err(errno) = wait::until_readable(fd) {
+            return status(Err(errno));
         }
     }
 }

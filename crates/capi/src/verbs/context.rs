@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use feroce::QpState;
 
 use super::device::Device;
-use super::fault::{Fault, pointer};
 use super::identity::FileId;
 use super::import::{self, Exports};
 use super::object::{Object, zeroed};
 use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 use crate::lint::{self, Kind};
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
@@ -98,7 +98,7 @@ impl Context {
     }
 
     /// Opens a device.
-    fn open(device: &Device) -> Result<*mut ibv_context, Fault> {
+    fn open(device: &Device) -> Result<*mut ibv_context, Errno> {
         let adapter = adapter::open(&device.facts())?;
         let (cmd_fd, exports) = (identity()?, Arc::new(Exports::default()));
         import::offer(FileId::of(cmd_fd.as_raw_fd())?, device.facts().name(), &exports);
@@ -110,8 +110,8 @@ impl Context {
         device: &str,
         cmd_fd: OwnedFd,
         exports: Arc<Exports>,
-    ) -> Result<*mut ibv_context, Fault> {
-        let device = Device::named(device).ok_or(Fault(libc::ENODEV))?;
+    ) -> Result<*mut ibv_context, Errno> {
+        let device = Device::named(device).ok_or(Errno(libc::ENODEV))?;
         let adapter = adapter::open(&device.facts())?;
         Ok(Self::publish(device, adapter, cmd_fd, exports))
     }
@@ -143,11 +143,11 @@ impl Context {
 }
 
 /// A descriptor that is like no other, however often it is duplicated: an empty file of its own.
-fn identity() -> Result<OwnedFd, Fault> {
+fn identity() -> Result<OwnedFd, Errno> {
     // SAFETY: a name that ends with a zero.
     let fd = unsafe { libc::memfd_create(c"feroce".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
-        return Err(std::io::Error::last_os_error().raw_os_error().map_or(Fault::INVALID, Fault));
+        return Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::INVALID, Errno));
     }
     // SAFETY: just made, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

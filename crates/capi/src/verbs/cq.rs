@@ -9,12 +9,12 @@ use super::ack::Acks;
 use super::channel::Channel;
 use super::context::Context;
 use super::cq_ex::Polling;
-use super::fault::{Fault, code, pointer};
 use super::guarded::Guarded;
 use super::object::{Object, zeroed};
 use super::registry::Listed;
 use super::wc;
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::{self, CqFacts, Kind};
 
 /// A completion queue, extended or not: the one begins like the other.
@@ -68,10 +68,10 @@ impl Cq {
         context: &Context,
         plan: &Plan,
         polling: Polling,
-    ) -> Result<*mut ibv_cq_ex, Fault> {
+    ) -> Result<*mut ibv_cq_ex, Errno> {
         let facts = context.adapter().attr();
         if plan.depth == 0 || plan.comp_vector >= facts.comp_vectors {
-            return Err(Fault::INVALID);
+            return Err(Errno::INVALID);
         }
         let cq = if plan.channel.is_null() {
             context.adapter().create_cq(plan.depth)?
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     let context = unsafe { Context::behind(context) };
     let plan = u32::try_from(cqe).ok().zip(u32::try_from(comp_vector).ok());
     let plan = plan.map(|(depth, comp_vector)| Plan { depth, cq_context, channel, comp_vector });
-    let made = plan.ok_or(Fault::INVALID);
+    let made = plan.ok_or(Errno::INVALID);
     let made = made.and_then(|plan| Cq::create(context, &plan, Polling::default()));
     pointer(made.map(<*mut ibv_cq_ex>::cast))
 }
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(public: *mut ibv_cq) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a completion queue of the program.
     let cq = unsafe { Cq::behind(public) };
-    let depth = u32::try_from(cqe).map_err(|_| Fault::INVALID);
+    let depth = u32::try_from(cqe).map_err(|_| Errno::INVALID);
     code(depth.and_then(|depth| Ok(cq.cq.resize(depth)?)).map(|()| {
         // SAFETY: as above.
         unsafe { (*public).cqe = cqe };
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn modify_cq(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     0
 }

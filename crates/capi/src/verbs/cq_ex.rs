@@ -6,10 +6,10 @@ use feroce::{Cqe, WcFlags};
 
 use super::context::Context;
 use super::cq::{Cq, Plan};
-use super::fault::{Fault, pointer};
 use super::object::Object;
 use super::wc;
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 use crate::lint;
 
 /// Where a program is in polling an extended queue.
@@ -49,12 +49,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     }))
 }
 
-fn check(attr: &ibv_cq_init_attr_ex) -> Result<(), Fault> {
+fn check(attr: &ibv_cq_init_attr_ex) -> Result<(), Errno> {
     const MASK: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
     if attr.comp_mask & !MASK != 0 || flags & !FLAGS != 0 || attr.wc_flags & !WC_FLAGS != 0 {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::Device as Facts;
 
-use super::fault::{Fault, pointer};
 use super::object::{Object, zeroed};
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 use crate::files;
 
 /// A device. There is one for each that was ever listed, and it stays: programs compare pointers
@@ -57,7 +57,7 @@ impl Device {
     }
 
     /// Every device that can be seen now.
-    pub(crate) fn list() -> Result<Vec<&'static Self>, Fault> {
+    pub(crate) fn list() -> Result<Vec<&'static Self>, Errno> {
         let visible = Facts::list()?;
         let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(visible.into_iter().map(|facts| Self::known(&mut known, facts)).collect())
@@ -121,12 +121,12 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
 }
 
 /// An array that `ibv_free_device_list` can free.
-fn null_terminated(devices: &[&Device]) -> Result<*mut *mut ibv_device, Fault> {
+fn null_terminated(devices: &[&Device]) -> Result<*mut *mut ibv_device, Errno> {
     // SAFETY: no preconditions; the memory is zeroed, so that the last pointer is NULL.
     let array = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
     let array: *mut *mut ibv_device = array.cast();
     if array.is_null() {
-        return Err(Fault::NO_MEMORY);
+        return Err(Errno::NO_MEMORY);
     }
     for (i, device) in devices.iter().enumerate() {
         // SAFETY: there is room for one more than there are devices.

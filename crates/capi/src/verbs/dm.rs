@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use feroce::{Access, Iova, Region};
 
 use super::context::Context;
-use super::fault::{Fault, code, pointer};
 use super::mr::{self, Mr};
 use super::object::Object;
 use super::pd::Pd;
 use super::query::MAX_DM_SIZE;
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::Kind;
 
 /// Bytes given out, in the whole process.
@@ -26,16 +26,16 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    fn new(len: usize) -> Result<Arc<Self>, Fault> {
+    fn new(len: usize) -> Result<Arc<Self>, Errno> {
         let len64 = len as u64;
         let fits = |used: u64| used.checked_add(len64).filter(|used| *used <= MAX_DM_SIZE);
         let reserved = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        reserved.map_err(|_| Fault::NO_MEMORY)?;
+        reserved.map_err(|_| Errno::NO_MEMORY)?;
         match Region::alloc(len) {
             Ok(region) => Ok(Arc::new(Self { region })),
             Err(_) => {
                 USED.fetch_sub(len64, Ordering::Relaxed);
-                Err(Fault::NO_MEMORY)
+                Err(Errno::NO_MEMORY)
             }
         }
     }
@@ -88,11 +88,11 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
-        return pointer(Err(Fault::UNSUPPORTED));
+        return pointer(Err(Errno::UNSUPPORTED));
     }
     // Regions are aligned to pages.
     if attr.length == 0 || attr.log_align_req > 12 {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     pointer(Reserved::new(attr.length).map(|memory| {
         let handle = behind.exports.handle();
@@ -112,12 +112,12 @@ pub(crate) unsafe extern "C" fn free_dm(public: *mut ibv_dm) -> c_int {
 }
 
 /// Where in the memory something is, if it is moved in words.
-fn place(offset: u64, len: usize) -> Result<usize, Fault> {
+fn place(offset: u64, len: usize) -> Result<usize, Errno> {
     // Memory of devices is reached in words of four bytes.
     if !offset.is_multiple_of(4) || !len.is_multiple_of(4) {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
-    usize::try_from(offset).map_err(|_| Fault::INVALID)
+    usize::try_from(offset).map_err(|_| Errno::INVALID)
 }
 
 unsafe extern "C" fn memcpy_to_dm(
@@ -134,7 +134,7 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: the program gives as many bytes as it says.
         unsafe { slice::from_raw_parts(from.cast::<u8>(), len) }
     };
-    let copy = |at| dm.memory.region.write_at(at, bytes).map_err(|_| Fault::INVALID);
+    let copy = |at| dm.memory.region.write_at(at, bytes).map_err(|_| Errno::INVALID);
     code(place(offset, len).and_then(copy))
 }
 
@@ -152,7 +152,7 @@ unsafe extern "C" fn memcpy_from_dm(
         // SAFETY: the program gives room for as many bytes as it says.
         unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) }
     };
-    let copy = |at| dm.memory.region.read_at(at, bytes).map_err(|_| Fault::INVALID);
+    let copy = |at| dm.memory.region.read_at(at, bytes).map_err(|_| Errno::INVALID);
     code(place(offset, len).and_then(copy))
 }
 
@@ -170,10 +170,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     pointer(mr::access(flags).and_then(|access| {
         // There is no address that it could have.
         if !access.contains(Access::ZERO_BASED) {
-            return Err(Fault::INVALID);
+            return Err(Errno::INVALID);
         }
-        let start = usize::try_from(offset).map_err(|_| Fault::INVALID)?;
-        let end = start.checked_add(len).ok_or(Fault::INVALID)?;
+        let start = usize::try_from(offset).map_err(|_| Errno::INVALID)?;
+        let end = start.checked_add(len).ok_or(Errno::INVALID)?;
         let mr = pd_behind.pd.register_part(
             Arc::clone(&dm.memory.region),
             start..end,

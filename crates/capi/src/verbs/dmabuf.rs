@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use feroce::{Iova, Region};
 
-use super::fault::{Fault, pointer};
 use super::mr::{self, Mr};
 use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 
 /// Memory that was mapped, until it is dropped.
 struct Mapping {
@@ -31,15 +31,15 @@ impl Drop for Mapping {
 }
 
 /// Maps `len` bytes at `offset`, and says where in the region they begin.
-fn map(fd: c_int, offset: u64, len: usize) -> Result<(Arc<Region>, usize), Fault> {
+fn map(fd: c_int, offset: u64, len: usize) -> Result<(Arc<Region>, usize), Errno> {
     let before = (offset % 4096) as usize;
-    let all = len.checked_add(before).filter(|_| len > 0).ok_or(Fault::UNSUPPORTED)?;
-    let page = i64::try_from(offset - before as u64).map_err(|_| Fault::INVALID)?;
+    let all = len.checked_add(before).filter(|_| len > 0).ok_or(Errno::UNSUPPORTED)?;
+    let page = i64::try_from(offset - before as u64).map_err(|_| Errno::INVALID)?;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, wherever there is room; what cannot be mapped is an error.
     let start = unsafe { libc::mmap(ptr::null_mut(), all, rights, libc::MAP_SHARED, fd, page) };
     if start == libc::MAP_FAILED {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     let mapping = Box::new(Mapping { start, len: all });
     // SAFETY: mapped until the region is dropped, and nobody has a reference to it.

@@ -6,13 +6,13 @@ use feroce::{AsyncEvent, CqId, Qpn, SrqId};
 
 use super::context::Context;
 use super::cq::Cq;
-use super::fault::status;
 use super::object::Object;
 use super::qp::Qp;
 use super::registry::Tables;
 use super::srq::Srq;
 use super::wait;
 use crate::abi::*;
+use crate::errno::status;
 use crate::lint;
 
 /// May be cancelled while it waits: see [`wait`].
@@ -30,8 +30,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         }
         // SAFETY: the public part of an open context.
         let fd = unsafe { (*context.as_ptr()).async_fd };
-        if let Err(fault) = wait::until_readable(fd) {
-            return status(Err(fault));
+        if let Err(errno) = wait::until_readable(fd) {
+            return status(Err(errno));
         }
     }
 }

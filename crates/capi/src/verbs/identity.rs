@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-use super::fault::Fault;
+use crate::errno::Errno;
 
 /// A file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,11 +14,11 @@ pub(crate) struct FileId {
 
 impl FileId {
     /// The file that a descriptor leads to.
-    pub(crate) fn of(fd: c_int) -> Result<Self, Fault> {
+    pub(crate) fn of(fd: c_int) -> Result<Self, Errno> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: there is a place for the answer; a descriptor that is not open is an error.
         if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-            return Err(Fault(libc::EBADF));
+            return Err(Errno(libc::EBADF));
         }
         // SAFETY: the call succeeded, so it is filled in.
         let stat = unsafe { stat.assume_init() };

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::context::Context;
 use super::dm::{Dm, Reserved};
-use super::fault::{Fault, pointer};
 use super::identity::FileId;
 use super::mr::Mr;
 use super::object::Object;
 use super::pd::{Pd, Shared};
 use crate::abi::*;
+use crate::errno::{Errno, pointer};
 
 /// What a context has that can be imported, by handle.
 #[derive(Default)]
@@ -63,13 +63,13 @@ pub(crate) fn offer(id: FileId, device: &str, exports: &Arc<Exports>) {
 }
 
 /// The context that a descriptor names: its device and what it has.
-fn find(fd: c_int) -> Result<(String, Arc<Exports>), Fault> {
+fn find(fd: c_int) -> Result<(String, Arc<Exports>), Errno> {
     let id = FileId::of(fd)?;
     let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let found = contexts.iter().find(|(known, ..)| *known == id);
     let found = found.and_then(|(_, device, exports)| Some((device.clone(), exports.upgrade()?)));
     // A descriptor that is not from here may be from another process.
-    found.ok_or(Fault::UNSUPPORTED)
+    found.ok_or(Errno::UNSUPPORTED)
 }
 
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     // SAFETY: an open context.
     let behind = unsafe { Context::behind(context) };
     let tables = behind.exports.lock();
-    let found = tables.pds.get(&handle).ok_or(Fault::INVALID);
+    let found = tables.pds.get(&handle).ok_or(Errno::INVALID);
     pointer(found.map(|shared| Pd::import(shared, context, handle)))
 }
 
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *
     // SAFETY: a protection domain of the program.
     let context = unsafe { Context::of_object(pd) };
     let length = context.exports.lock().mrs.get(&handle).copied();
-    pointer(length.ok_or(Fault::INVALID).map(|length| Mr::import(handle, length, pd)))
+    pointer(length.ok_or(Errno::INVALID).map(|length| Mr::import(handle, length, pd)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     // SAFETY: an open context.
     let behind = unsafe { Context::behind(context) };
     let found = behind.exports.lock().dms.get(&handle).cloned();
-    pointer(found.ok_or(Fault::INVALID).map(|memory| Dm::publish(memory, context, handle)))
+    pointer(found.ok_or(Errno::INVALID).map(|memory| Dm::publish(memory, context, handle)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {

@@ -4,9 +4,9 @@ use core::ffi::c_int;
 
 use feroce::Gid;
 
-use super::fault::{Fault, code};
 use super::qp::Qp;
 use crate::abi::*;
+use crate::errno::{Errno, code};
 
 /// The group that a program names. A LID means nothing on Ethernet.
 ///
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     let qp = unsafe { Qp::behind(qp) };
     // SAFETY: the program gives an address.
     let group = unsafe { group(gid) };
-    code(qp.handle.attach_mcast(group).map_err(Fault::from))
+    code(qp.handle.attach_mcast(group).map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(
@@ -40,5 +40,5 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     let qp = unsafe { Qp::behind(qp) };
     // SAFETY: the program gives an address.
     let group = unsafe { group(gid) };
-    code(qp.handle.detach_mcast(group).map_err(Fault::from))
+    code(qp.handle.detach_mcast(group).map_err(Errno::from))
 }

@@ -22,7 +22,6 @@ pub(crate) mod device;
 pub(crate) mod dm;
 pub(crate) mod dmabuf;
 pub(crate) mod event;
-pub(crate) mod fault;
 pub(crate) mod fork;
 pub(crate) mod guarded;
 pub(crate) mod identity;

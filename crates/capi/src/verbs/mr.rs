@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use feroce::{Access, Iova, Qpn, Region, Rereg};
 
 use super::context::Context;
-use super::fault::{Fault, code, pointer};
 use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
-use crate::errno;
+use crate::errno::{self, Errno, code, pointer};
 use crate::lint::{self, Kind, Memory};
 
 /// A memory region.
@@ -64,19 +63,19 @@ impl Mr {
     }
 
     /// The registration, unless it is another's.
-    fn own(&self) -> Result<MutexGuard<'_, feroce::Mr>, Fault> {
-        let mr = self.mr.as_ref().ok_or(Fault::INVALID)?;
+    fn own(&self) -> Result<MutexGuard<'_, feroce::Mr>, Errno> {
+        let mr = self.mr.as_ref().ok_or(Errno::INVALID)?;
         Ok(mr.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The rights that a program asks for. Optional ones that nobody knows are left out; others that
 /// nobody knows are refused.
-pub(crate) fn access(flags: c_uint) -> Result<Access, Fault> {
+pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = Access::from_bits_truncate(flags);
     let unknown = flags & !known.bits() & !IBV_ACCESS_OPTIONAL_RANGE;
     if unknown != 0 {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     Ok(known)
 }
@@ -96,12 +95,12 @@ fn region(
     addr: *mut c_void,
     len: usize,
     access: Access,
-) -> Result<Arc<Region>, Fault> {
+) -> Result<Arc<Region>, Errno> {
     if addr.addr().checked_add(len).is_none() && len != usize::MAX {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     if !access.contains(Access::ON_DEMAND) && !is_mapped(addr, len) {
-        return Err(Fault(libc::EFAULT));
+        return Err(Errno(libc::EFAULT));
     }
     let addr = addr.cast();
     // SAFETY: the program promises with the registration that the memory stays until it is
@@ -124,12 +123,12 @@ unsafe fn register(
     len: usize,
     iova: Option<u64>,
     flags: c_uint,
-) -> Result<*mut ibv_mr, Fault> {
+) -> Result<*mut ibv_mr, Errno> {
     let access = access(flags)?;
     // Zero and the greatest length mean the whole address space; no other mapping costs nothing.
     let whole = addr.is_null() && len == usize::MAX;
     if whole && !access.contains(Access::ON_DEMAND) {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: as the caller says.
     let domain = &unsafe { Pd::of(pd) }.pd;
@@ -192,7 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
             watched.into_iter().for_each(|context| lint::mr_gone(context, key));
             context.exports.lock().mrs.remove(&key);
         }
-        Err(fault) => return code(Err(fault)),
+        Err(errno) => return code(Err(errno)),
     }
     // SAFETY: the program uses it no more.
     drop(unsafe { Mr::take(public) });
@@ -212,8 +211,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let done = unsafe { rereg(public, flags, pd, addr, length, access.cast_unsigned()) };
     match done {
         Ok(()) => 0,
-        Err(fault) => {
-            errno::set(fault.0);
+        Err(errno) => {
+            errno::set(errno.0);
             IBV_REREG_MR_ERR_INPUT
         }
     }
@@ -228,15 +227,15 @@ unsafe fn rereg(
     addr: *mut c_void,
     length: usize,
     wanted: c_uint,
-) -> Result<(), Fault> {
+) -> Result<(), Errno> {
     let has = |flag| flags & flag != 0;
     if flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     let translation = has(IBV_REREG_MR_CHANGE_TRANSLATION);
     if translation && (length == 0 || addr.is_null()) || has(IBV_REREG_MR_CHANGE_PD) && pd.is_null()
     {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     let access = has(IBV_REREG_MR_CHANGE_ACCESS).then(|| access(wanted)).transpose()?;
     let memory = translation
@@ -276,7 +275,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let pd_behind = unsafe { Pd::of(pd) };
     let access = Access::LOCAL_WRITE;
     let made = pd_behind.pd.register(Region::null(), Iova::Natural, access);
-    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut(), access)).map_err(Fault::from))
+    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut(), access)).map_err(Errno::from))
 }
 
 /// Takes advice about memory that will be used soon, by touching it if the program wants that.
@@ -288,13 +287,13 @@ pub(crate) unsafe extern "C" fn advise_mr(
     num_sge: u32,
 ) -> c_int {
     if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     match advice {
         IBV_ADVISE_MR_ADVICE_PREFETCH
         | IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
         | IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {}
-        _ => return code(Err(Fault::UNSUPPORTED)),
+        _ => return code(Err(Errno::UNSUPPORTED)),
     }
     let list: &[ibv_sge] = if num_sge == 0 {
         &[]
@@ -323,10 +322,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     let has = |flag: c_uint| attr.comp_mask & u64::from(flag) != 0;
     let known = IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR;
     if attr.comp_mask & !u64::from(known) != 0 {
-        return pointer(Err(Fault::UNSUPPORTED));
+        return pointer(Err(Errno::UNSUPPORTED));
     }
     if !has(IBV_REG_MR_MASK_ADDR) {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     let iova = has(IBV_REG_MR_MASK_IOVA).then_some(attr.iova);
     // SAFETY: the program gives a protection domain.

@@ -5,12 +5,12 @@ use core::ffi::c_int;
 
 use feroce::{Data, Dest, MwType, SendWr};
 
-use super::fault::{Fault, code, pointer};
 use super::object::Object;
 use super::pd::Pd;
 use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::Kind;
 
 /// A memory window. The program keeps its key in the public part.
@@ -31,13 +31,13 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
     let kind = match type_ {
         IBV_MW_TYPE_1 => MwType::One,
         IBV_MW_TYPE_2 => MwType::Two,
-        _ => return pointer(Err(Fault::INVALID)),
+        _ => return pointer(Err(Errno::INVALID)),
     };
     // SAFETY: a protection domain of the program.
     let made = unsafe { Pd::of(pd) }.pd.alloc_mw(kind);
     // SAFETY: as above; its context never changes.
     let context = unsafe { (*pd).context };
-    pointer(made.map_err(Fault::from).map(|mw| {
+    pointer(made.map_err(Errno::from).map(|mw| {
         let public = ibv_mw { context, pd, rkey: mw.rkey().0, handle: mw.rkey().0, type_ };
         Mw { public: UnsafeCell::new(public), _mw: mw }.give()
     }))
@@ -62,14 +62,14 @@ pub(crate) unsafe extern "C" fn bind_mw(
     // SAFETY: the program says what it is to cover.
     let bind = unsafe { bind.read() };
     if type_ != IBV_MW_TYPE_1 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     let new = old & !0xff | (old.wrapping_add(1) & 0xff);
     let posted = post::bind_mw(old, new, &bind.bind_info).and_then(|op| {
         let (wr_id, flags) = (bind.wr_id, post::flags(bind.send_flags));
         let wr = SendWr { wr_id, op, data: Data::EMPTY, flags, dest: Dest::Connected };
         qp.send.with(|SendSide { sender, .. }| {
-            let sender = sender.as_mut().ok_or(Fault::INVALID)?;
+            let sender = sender.as_mut().ok_or(Errno::INVALID)?;
             Ok(sender.post([wr])?)
         })
     });

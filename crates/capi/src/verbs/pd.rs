@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::context::Context;
-use super::fault::{Fault, code, pointer};
 use super::object::Object;
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::Kind;
 
 /// Counts what stands on an object, besides what the adapter knows of.
@@ -79,14 +79,14 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         Pd { public: UnsafeCell::new(ibv_pd { context, handle }), pd, users, on_top_of: None }
             .give()
     });
-    pointer(made.map_err(Fault::from))
+    pointer(made.map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
     // SAFETY: a protection domain of the program.
     let pd = unsafe { Pd::of(public) };
     if pd.users.count() > 0 {
-        return code(Err(Fault::BUSY));
+        return code(Err(Errno::BUSY));
     }
     // What a parent domain stands on stays.
     if pd.on_top_of.is_none() {
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     Td { public: UnsafeCell::new(ibv_td { context }), users: Users::default() }.give()
 }
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(public: *mut ibv_td) -> c_int {
     // SAFETY: a thread domain of the program.
     let td = unsafe { Td::of(public) };
     if td.users.count() > 0 {
-        return code(Err(Fault::BUSY));
+        return code(Err(Errno::BUSY));
     }
     // SAFETY: no parent domain has it, and the program uses it no more.
     drop(unsafe { Td::take(public) });
@@ -152,10 +152,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.pd.is_null() {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     if attr.comp_mask & !KNOWN != 0 {
-        return pointer(Err(Fault::UNSUPPORTED));
+        return pointer(Err(Errno::UNSUPPORTED));
     }
     let td = (!attr.td.is_null()).then(|| {
         // SAFETY: a thread domain of the program.

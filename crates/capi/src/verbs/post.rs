@@ -12,11 +12,11 @@ use feroce::{
 };
 
 use super::ah::Ah;
-use super::fault::{Fault, code};
 use super::mr;
 use super::object::Object;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::errno::{Errno, code};
 use crate::lint::{self, Name, Request};
 
 /// One more scatter/gather element than any queue takes: nobody needs to look further.
@@ -41,7 +41,7 @@ pub(crate) unsafe fn sges(list: *const ibv_sge, count: usize) -> SgeList {
 /// # Safety
 /// `list` leads to `count` elements, and each of them to bytes of the program.
 #[inline]
-unsafe fn inline(list: *const ibv_sge, count: usize, most: usize) -> Result<InlineBytes, Fault> {
+unsafe fn inline(list: *const ibv_sge, count: usize, most: usize) -> Result<InlineBytes, Errno> {
     if count == 0 {
         return Ok(InlineBytes::new(&[]));
     }
@@ -60,9 +60,9 @@ unsafe fn inline(list: *const ibv_sge, count: usize, most: usize) -> Result<Inli
 pub(crate) unsafe fn gather(
     pieces: impl Iterator<Item = (usize, usize)> + Clone,
     most: usize,
-) -> Result<InlineBytes, Fault> {
+) -> Result<InlineBytes, Errno> {
     let lengths = pieces.clone().try_fold(0usize, |sum, (_, len)| sum.checked_add(len));
-    let len = lengths.filter(|len| *len <= most).ok_or(Fault::INVALID)?;
+    let len = lengths.filter(|len| *len <= most).ok_or(Errno::INVALID)?;
     let piece = |(addr, len): (usize, usize)| -> &[u8] {
         if len == 0 {
             return &[];
@@ -78,7 +78,7 @@ pub(crate) unsafe fn gather(
         _ => {
             // As much as any queue pair takes.
             let mut bytes = [0; 1024];
-            let room = bytes.get_mut(..len).ok_or(Fault::INVALID)?;
+            let room = bytes.get_mut(..len).ok_or(Errno::INVALID)?;
             let mut rest = &mut room[..];
             for from in pieces.map(piece) {
                 let (to, after) = rest.split_at_mut(from.len());
@@ -95,8 +95,8 @@ pub(crate) unsafe fn gather(
 /// # Safety
 /// `wr` is a request for `qp`, with what its operation needs.
 #[inline]
-unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Fault> {
-    let count = usize::try_from(wr.num_sge).map_err(|_| Fault::INVALID)?;
+unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
+    let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVALID)?;
     let op = operation(wr)?;
     let data = if op.is_local() {
         Data::EMPTY
@@ -128,9 +128,9 @@ unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Fault> {
 /// # Safety
 /// `ah` is an address handle of the program, or NULL.
 #[inline]
-pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Dest, Fault> {
+pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Dest, Errno> {
     if ah.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: as the caller says.
     let ah = unsafe { Ah::of(ah) };
@@ -149,7 +149,7 @@ pub(crate) fn flags(flags: u32) -> SendFlags {
 
 /// The operation of a send.
 #[inline]
-fn operation(wr: &ibv_send_wr) -> Result<SendOp, Fault> {
+fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: every bit pattern is a number, whichever member was filled in.
     let rdma = unsafe { wr.wr.rdma };
     // SAFETY: as above.
@@ -179,12 +179,12 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Fault> {
             let mw = unsafe { (*bind.mw).rkey };
             bind_mw(mw, bind.rkey, &bind.bind_info)?
         }
-        _ => return Err(Fault::INVALID),
+        _ => return Err(Errno::INVALID),
     })
 }
 
 /// Binding of a window.
-pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Fault> {
+pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> {
     // Without a memory region there is nothing to bind to, and a length of zero unbinds.
     let mr = if info.mr.is_null() {
         Lkey(0)
@@ -236,14 +236,14 @@ pub(crate) struct Receives {
     at: *mut ibv_recv_wr,
     next: *mut ibv_recv_wr,
     /// Why there are no more.
-    fault: Option<Fault>,
+    errno: Option<Errno>,
 }
 
 impl Receives {
     /// # Safety
     /// `first` leads to a chain of requests that ends with NULL and stays while this is used.
     pub(crate) unsafe fn new(first: *mut ibv_recv_wr) -> Self {
-        Self { at: first, next: first, fault: None }
+        Self { at: first, next: first, errno: None }
     }
 
     /// Posts them, and tells lint before the adapter can complete any.
@@ -271,13 +271,13 @@ impl Receives {
 
     /// What lint wants to know of those that were not looked at yet.
     fn requests(&self) -> Vec<Request> {
-        let mut all = Self { at: self.next, next: self.next, fault: None };
+        let mut all = Self { at: self.next, next: self.next, errno: None };
         (&mut all).map(|wr| Request::receive(&wr)).collect()
     }
 
     /// How many there are from the one on that was looked at last.
     fn refused(&self) -> usize {
-        let mut refused = Self { at: self.at, next: self.at, fault: None };
+        let mut refused = Self { at: self.at, next: self.at, errno: None };
         (&mut refused).count()
     }
 
@@ -290,7 +290,7 @@ impl Receives {
         posted: Result<(), PostError>,
         bad_wr: *mut *mut ibv_recv_wr,
     ) -> c_int {
-        let posted = posted.map_err(Fault::from).and_then(|()| self.fault.map_or(Ok(()), Err));
+        let posted = posted.map_err(Errno::from).and_then(|()| self.errno.map_or(Ok(()), Err));
         if posted.is_err() {
             // SAFETY: as the caller says.
             unsafe { *bad_wr = self.at };
@@ -309,7 +309,7 @@ impl Iterator for &mut Receives {
         let wr = unsafe { self.next.as_ref() }?;
         self.next = wr.next;
         let Ok(count) = usize::try_from(wr.num_sge) else {
-            self.fault = Some(Fault::INVALID);
+            self.errno = Some(Errno::INVALID);
             return None;
         };
         // SAFETY: the program gives as many elements as it says.

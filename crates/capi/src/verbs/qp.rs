@@ -9,7 +9,6 @@ use feroce::{QpBuilder, QpCap, QpHandle, Receiver, SendWr, Sender};
 use super::ack::Acks;
 use super::context::Context;
 use super::cq::Cq;
-use super::fault::{Fault, code, pointer};
 use super::guarded::Guarded;
 use super::object::{Object, zeroed};
 use super::pd::Pd;
@@ -17,6 +16,7 @@ use super::registry::Listed;
 use super::srq::Srq;
 use super::{qp_ex, xrc};
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::{self, CqFacts, Kind, Name, Queues};
 
 /// A queue pair, extended or not: the one begins like the other.
@@ -41,7 +41,7 @@ pub(crate) struct SendSide {
     /// What `ibv_wr_*` have begun and not finished.
     pub(crate) open: Option<SendWr>,
     /// Why the requests since `ibv_wr_start` cannot be posted.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) errno: Option<Errno>,
     /// Requests since `ibv_wr_start` that are in the queue.
     pub(crate) staged: usize,
     /// What lint calls the queue pair.
@@ -78,8 +78,8 @@ impl Qp {
 impl SendSide {
     /// Puts a request into the queue. The adapter sees it when it is handed over with others.
     #[inline]
-    pub(crate) fn stage(&mut self, wr: SendWr) -> Result<(), Fault> {
-        let sender = self.sender.as_mut().ok_or(Fault::INVALID)?;
+    pub(crate) fn stage(&mut self, wr: SendWr) -> Result<(), Errno> {
+        let sender = self.sender.as_mut().ok_or(Errno::INVALID)?;
         let request = lint::is_on().then(|| {
             lint::send_wanted(self.name);
             lint::Request::send(&wr)
@@ -93,7 +93,7 @@ impl SendSide {
 
     /// The same for a request that may be executed before it is handed over.
     #[inline]
-    pub(crate) fn begin(&mut self, wr: SendWr) -> Result<(), Fault> {
+    pub(crate) fn begin(&mut self, wr: SendWr) -> Result<(), Errno> {
         match &mut self.sender {
             Some(sender) if !lint::is_on() => Ok(sender.begin(wr)?),
             // Lint hears of a request before it can complete.
@@ -127,10 +127,10 @@ fn sizes(cap: &ibv_qp_cap, has_recv: bool) -> QpCap {
 ///
 /// # Safety
 /// The plan names objects of the program.
-unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
+unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
     let init = &plan.init;
     if plan.pd.is_null() || init.send_cq.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     let has_recv = init.srq.is_null() && init.qp_type != IBV_QPT_XRC_SEND;
     let cap = sizes(&init.cap, has_recv);
@@ -142,7 +142,7 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
         return Ok(pd.xrc_qp(send_cq, cap));
     }
     if init.recv_cq.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: as the caller says.
     let recv_cq = unsafe { &Cq::behind(init.recv_cq).cq };
@@ -150,8 +150,8 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
         IBV_QPT_RC => pd.rc_qp(send_cq, recv_cq, cap),
         IBV_QPT_UC => pd.uc_qp(send_cq, recv_cq, cap),
         IBV_QPT_UD => pd.ud_qp(send_cq, recv_cq, cap),
-        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(Fault::UNSUPPORTED),
-        _ => return Err(Fault::INVALID),
+        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(Errno::UNSUPPORTED),
+        _ => return Err(Errno::INVALID),
     };
     if plan.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         builder = builder.without_own_multicasts();
@@ -167,7 +167,7 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Fault> {
 ///
 /// # Safety
 /// The plan names objects of the program.
-pub(crate) unsafe fn create(context: &Context, plan: &Plan) -> Result<*mut ibv_qp_ex, Fault> {
+pub(crate) unsafe fn create(context: &Context, plan: &Plan) -> Result<*mut ibv_qp_ex, Errno> {
     // SAFETY: as the caller says.
     let builder = unsafe { builder(plan) }?;
     let builder = if plan.init.sq_sig_all == 0 { builder } else { builder.signal_all() };
@@ -215,7 +215,7 @@ pub(crate) fn publish(
     let public = Qp {
         public: UnsafeCell::new(public),
         handle,
-        send: Guarded::new(SendSide { sender, open: None, fault: None, staged: 0, name }),
+        send: Guarded::new(SendSide { sender, open: None, errno: None, staged: 0, name }),
         recv: receiver.map(Guarded::new),
         qp_type: made.qp_type,
         max_inline: made.cap.max_inline_data as usize,
@@ -292,7 +292,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 unsafe fn create_extended(
     context: &Context,
     attr: &ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp_ex, Fault> {
+) -> Result<*mut ibv_qp_ex, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -300,7 +300,7 @@ unsafe fn create_extended(
     let has = |bit: u32| attr.comp_mask & bit != 0;
     let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
     if attr.comp_mask & !KNOWN != 0 || create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
     if let Some(operations) = operations {

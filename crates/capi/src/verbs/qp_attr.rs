@@ -5,11 +5,11 @@ use core::ffi::{c_int, c_uint};
 use feroce::{Access, Pmtu, Psn, Qkey, QpAttr, QpState, Qpn};
 
 use super::ah::{addr_vec, ah_attr};
-use super::fault::{Fault, code};
 use super::object::zeroed;
 use super::qp::Qp;
 use super::query::mtu;
 use crate::abi::*;
+use crate::errno::{Errno, code};
 use crate::lint::{self, Name};
 
 /// Attributes that can be given.
@@ -80,15 +80,15 @@ fn meaningful(qp_type: ibv_qp_type, mask: c_uint) -> c_uint {
 }
 
 /// The attributes that the mask picks, as the adapter takes them.
-fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Fault> {
+fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Errno> {
     let has = |bit: c_uint| mask & bit != 0;
     if has(IBV_QP_RATE_LIMIT) || has(IBV_QP_CAP) {
-        return Err(Fault::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED);
     }
     // There is one path, and it has always been migrated to.
     let migrates = has(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED;
     if mask & !KNOWN != 0 || migrates {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // For values that come as they are.
     macro_rules! given {
@@ -120,16 +120,16 @@ fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Fault> {
     })
 }
 
-fn state(code: ibv_qp_state) -> Result<QpState, Fault> {
+fn state(code: ibv_qp_state) -> Result<QpState, Errno> {
     match code {
         IBV_QPS_RESET..=IBV_QPS_ERR => Ok(QpState::from_u8(code as u8)),
-        _ => Err(Fault::INVALID),
+        _ => Err(Errno::INVALID),
     }
 }
 
-fn path_mtu(code: ibv_mtu) -> Result<Pmtu, Fault> {
+fn path_mtu(code: ibv_mtu) -> Result<Pmtu, Errno> {
     let all = [Pmtu::B256, Pmtu::B512, Pmtu::B1024, Pmtu::B2048, Pmtu::B4096];
-    all.into_iter().find(|m| mtu(*m) == code).ok_or(Fault::INVALID)
+    all.into_iter().find(|m| mtu(*m) == code).ok_or(Errno::INVALID)
 }
 
 /// Answers with everything, whatever the mask asks for.
@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: a queue pair of the program.
     let qp = unsafe { Qp::behind(public) };
-    code(qp.handle.query().ok_or(Fault::INVALID).map(|facts| {
+    code(qp.handle.query().ok_or(Errno::INVALID).map(|facts| {
         let found = show(&facts, &qp.made.cap);
         // SAFETY: the program gives a place for each answer.
         unsafe { attr.write(found) };

@@ -9,11 +9,11 @@ use core::slice;
 
 use feroce::{Data, Dest, FlushKind, Imm, Lkey, Remote, Rkey, SendOp, SendWr, Sge, SgeList, Srqn};
 
-use super::fault::{Fault, code};
 use super::object::Object;
 use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
+use crate::errno::{Errno, code};
 use crate::lint;
 
 const CONNECTED: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
@@ -34,14 +34,14 @@ const RELIABLE: u64 = CONNECTED
 const DATAGRAM: u64 = (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) as u64;
 
 /// Whether queue pairs of this type have these operations.
-pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Fault> {
+pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> {
     let known = match qp_type {
         IBV_QPT_RC | IBV_QPT_XRC_SEND => RELIABLE,
         IBV_QPT_UC => CONNECTED,
         IBV_QPT_UD => DATAGRAM,
-        _ => return Err(Fault::UNSUPPORTED),
+        _ => return Err(Errno::UNSUPPORTED),
     };
-    if operations & !known == 0 { Ok(()) } else { Err(Fault::UNSUPPORTED) }
+    if operations & !known == 0 { Ok(()) } else { Err(Errno::UNSUPPORTED) }
 }
 
 /// Calls that inline functions of `verbs.h` make through the queue pair: those that were asked
@@ -78,7 +78,7 @@ impl SendSide {
         let Some(wr) = self.open.take() else { return };
         match self.stage(wr) {
             Ok(()) => self.staged += 1,
-            Err(fault) => self.fail(fault),
+            Err(errno) => self.fail(errno),
         }
     }
 
@@ -93,8 +93,8 @@ impl SendSide {
     }
 
     /// Remembers the first thing that went wrong.
-    fn fail(&mut self, fault: Fault) {
-        self.fault.get_or_insert(fault);
+    fn fail(&mut self, errno: Errno) {
+        self.errno.get_or_insert(errno);
     }
 }
 
@@ -127,7 +127,7 @@ unsafe fn end(public: *mut ibv_qp_ex) {
 /// # Safety
 /// As for [`side`].
 #[inline]
-unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Fault>) {
+unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
     // SAFETY: as the caller says.
     let side = unsafe { side(public) };
     side.close();
@@ -140,7 +140,7 @@ unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Fault>) {
             let dest = Dest::Connected;
             side.open = Some(SendWr { wr_id, op, data: Data::EMPTY, flags, dest });
         }
-        Err(fault) => side.fail(fault),
+        Err(errno) => side.fail(errno),
     }
 }
 
@@ -149,12 +149,12 @@ unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Fault>) {
 /// # Safety
 /// As for [`side`].
 #[inline]
-unsafe fn set(public: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Fault>) {
+unsafe fn set(public: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Errno>) {
     // SAFETY: as the caller says.
     let side = unsafe { side(public) };
-    let changed = side.open.as_mut().map_or(Err(Fault::INVALID), change);
-    if let Err(fault) = changed {
-        side.fail(fault);
+    let changed = side.open.as_mut().map_or(Err(Errno::INVALID), change);
+    if let Err(errno) = changed {
+        side.fail(errno);
     }
 }
 
@@ -167,22 +167,22 @@ unsafe extern "C" fn wr_complete(public: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program has started.
     let side = unsafe { side(public) };
     side.close();
-    let fault = side.fault.take();
+    let errno = side.errno.take();
     match &mut side.sender {
-        Some(sender) if fault.is_none() => sender.submit(),
+        Some(sender) if errno.is_none() => sender.submit(),
         _ => side.abort(),
     }
     side.staged = 0;
     // SAFETY: the program has started.
     unsafe { end(public) };
-    code(fault.map_or(Ok(()), Err))
+    code(errno.map_or(Ok(()), Err))
 }
 
 unsafe extern "C" fn wr_abort(public: *mut ibv_qp_ex) {
     // SAFETY: the program has started.
     let side = unsafe { side(public) };
     side.open = None;
-    side.fault = None;
+    side.errno = None;
     side.abort();
     side.staged = 0;
     // SAFETY: the program has started.
@@ -249,7 +249,7 @@ unsafe extern "C" fn wr_flush(
         persistent: has(IBV_FLUSH_PERSISTENT),
         whole_region: c_uint::from(level) == IBV_FLUSH_MR,
     };
-    let len = u32::try_from(len).map_err(|_| Fault::INVALID);
+    let len = u32::try_from(len).map_err(|_| Errno::INVALID);
     let op = len.map(|len| SendOp::Flush { remote: remote(addr, rkey), len, kind });
     // SAFETY: the program has started.
     unsafe { begin(public, op) };

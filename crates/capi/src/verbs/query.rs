@@ -6,9 +6,9 @@ use core::ptr;
 use feroce::{Gid, Pmtu, PortAttr};
 
 use super::context::Context;
-use super::fault::{Fault, code, status};
 use super::object::zeroed;
 use crate::abi::*;
+use crate::errno::{Errno, code, status};
 
 /// Memory that `ibv_alloc_dm` gives out, at most.
 pub(crate) const MAX_DM_SIZE: u64 = 256 << 10;
@@ -91,10 +91,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     // SAFETY: the program gives an input, or NULL.
     let input = unsafe { input.as_ref() };
     if input.is_some_and(|input| input.comp_mask != 0) {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     if attr_size < size_of::<ibv_device_attr>() {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     let facts = context.adapter().attr();
     // SAFETY: numbers.
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn query_port(
     // SAFETY: an open context.
     let context = unsafe { Context::behind(context) };
     if port != 1 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     // SAFETY: the program gives a place of that size.
     unsafe { give_sized(&port_attr(&context.adapter().port()), attr, attr_len) };
@@ -198,10 +198,10 @@ pub(crate) fn mtu(mtu: Pmtu) -> ibv_mtu {
 }
 
 /// The GID at an index of the table; zero in a hole.
-fn gid_at(context: &Context, port: u32, index: usize) -> Result<Gid, Fault> {
+fn gid_at(context: &Context, port: u32, index: usize) -> Result<Gid, Errno> {
     let facts = context.adapter().port();
     if port != 1 || index >= facts.gid_table_len as usize {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     Ok(facts.gids.get(index).copied().unwrap_or(Gid::ZERO))
 }
@@ -258,12 +258,12 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     // SAFETY: an open context.
     let context = unsafe { Context::behind(context) };
     if flags != 0 {
-        return code(Err(Fault::UNSUPPORTED));
+        return code(Err(Errno::UNSUPPORTED));
     }
     let index = index as usize;
     code(gid_at(context, port, index).and_then(|gid| {
         if gid.is_zero() {
-            return Err(Fault(libc::ENODATA));
+            return Err(Errno(libc::ENODATA));
         }
         // SAFETY: the program gives a place of that size.
         unsafe { give_sized(&gid_entry(context, index, gid), entry, entry_size) };
@@ -309,7 +309,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     let context = unsafe { Context::behind(context) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     let found = context.adapter().port().pkeys.get(index).copied().filter(|_| port == 1);
-    status(found.ok_or(Fault::INVALID).map(|found| {
+    status(found.ok_or(Errno::INVALID).map(|found| {
         // SAFETY: the program gives a place for it.
         unsafe { pkey.write(found.0.to_be()) };
     }))
@@ -341,7 +341,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     // SAFETY: the program gives the values that it wants.
     let wanted = unsafe { (*values).comp_mask };
     if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     let now = context.adapter().now().as_nanos();
     let raw_clock = libc::timespec {

@@ -5,12 +5,12 @@ use core::ffi::{c_int, c_void};
 
 use super::ack::Acks;
 use super::context::Context;
-use super::fault::{Fault, code, pointer};
 use super::object::{Object, zeroed};
 use super::pd::Pd;
 use super::post;
 use super::registry::Listed;
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::{self, Kind};
 
 /// A shared receive queue.
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         behind
             .pd
             .create_srq(attr.max_wr, attr.max_sge)
-            .map_err(Fault::from)
+            .map_err(Errno::from)
             .map(|srq| noted(Srq::publish(srq, pd, srq_context, context))),
     )
 }
@@ -93,11 +93,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
-        return code(Err(Fault::INVALID));
+        return code(Err(Errno::INVALID));
     }
     let resize = || if mask & IBV_SRQ_MAX_WR != 0 { srq.resize(attr.max_wr) } else { Ok(()) };
     let limit = || if mask & IBV_SRQ_LIMIT != 0 { srq.set_limit(attr.srq_limit) } else { Ok(()) };
-    code(resize().and_then(|()| limit()).map_err(Fault::from))
+    code(resize().and_then(|()| limit()).map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_srq(
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
 ) -> c_int {
     // SAFETY: a shared receive queue of the program.
     let srq = unsafe { Srq::of(public) };
-    code(srq.srq.query().ok_or(Fault::INVALID).map(|facts| {
+    code(srq.srq.query().ok_or(Errno::INVALID).map(|facts| {
         let (max_wr, max_sge, srq_limit) = (facts.max_wr, facts.max_sge, facts.limit);
         // SAFETY: the program gives a place for the attributes.
         unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };

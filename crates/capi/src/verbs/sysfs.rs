@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::fault::{Fault, status};
+use crate::errno::{Errno, status};
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     let [dir, file] = [dir, file].map(|name| unsafe { CStr::from_ptr(name) });
     let [dir, file] = [dir, file].map(|name| OsStr::from_bytes(name.to_bytes()));
     let Ok(mut text) = fs::read(Path::new(dir).join(file)) else {
-        return status(Err(Fault(libc::ENOENT)));
+        return status(Err(Errno(libc::ENOENT)));
     };
     text.truncate(size);
     if text.last() == Some(&b'\n') {

@@ -8,8 +8,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::errno;
-use crate::verbs::fault::Fault;
+use crate::errno::Errno;
 
 unsafe extern "C-unwind" {
     fn pause() -> c_int;
@@ -19,12 +18,12 @@ unsafe extern "C-unwind" {
 /// Waits until the descriptor of a queue of events is readable, and leaves it so; the next look at
 /// the queue makes it right again. Fails with `EAGAIN` if the program has made the descriptor
 /// non-blocking, and with `EINTR` if a signal came that ends the wait.
-pub(crate) fn until_readable(fd: c_int) -> Result<(), Fault> {
+pub(crate) fn until_readable(fd: c_int) -> Result<(), Errno> {
     let mut count = 0_u64;
     let place = (&raw mut count).cast::<c_void>();
     // SAFETY: there is room for the eight bytes of a counter, which is what the descriptor is.
     if unsafe { read(fd, place, size_of::<u64>()) } < 0 {
-        return Err(Fault(errno::get()));
+        return Err(Errno::last());
     }
     // Not the function of that name, at which a thread could be cancelled, too.
     // SAFETY: as above.

@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::Context;
 use super::cq::Cq;
-use super::fault::{Fault, code, pointer};
 use super::identity::FileId;
 use super::object::Object;
 use super::pd::Pd;
 use super::qp::{self, Plan, Qp};
 use super::srq::{self, Srq};
 use crate::abi::*;
+use crate::errno::{Errno, code, pointer};
 use crate::lint::Kind;
 
 /// A domain.
@@ -68,9 +68,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 fn open(
     context: &Context,
     attr: &ibv_xrcd_init_attr,
-) -> Result<(feroce::Xrcd, Option<File>), Fault> {
+) -> Result<(feroce::Xrcd, Option<File>), Errno> {
     if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     if attr.fd == -1 {
         return Ok((context.adapter().open_xrcd()?, None));
@@ -80,12 +80,12 @@ fn open(
     let (create, exclusive) = (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
     let mut all = shared();
     match all.iter_mut().find(|known| known.file == file) {
-        Some(_) if create && exclusive => Err(Fault::INVALID),
+        Some(_) if create && exclusive => Err(Errno::INVALID),
         Some(known) => {
             known.openings += 1;
             Ok((known.xrcd.clone(), Some(file)))
         }
-        None if !create => Err(Fault(libc::EAGAIN)),
+        None if !create => Err(Errno(libc::EAGAIN)),
         None => {
             let xrcd = context.adapter().open_xrcd()?;
             all.push(Shared { file: file.clone(), xrcd: xrcd.clone(), openings: 1 });
@@ -97,15 +97,15 @@ fn open(
 pub(crate) unsafe extern "C" fn close_xrcd(public: *mut ibv_xrcd) -> c_int {
     // SAFETY: a domain of the program.
     let xrcd = unsafe { Xrcd::of(public) };
-    if let Err(fault) = close(xrcd) {
-        return code(Err(fault));
+    if let Err(errno) = close(xrcd) {
+        return code(Err(errno));
     }
     // SAFETY: the program uses it no more.
     drop(unsafe { Xrcd::take(public) });
     0
 }
 
-fn close(xrcd: &Xrcd) -> Result<(), Fault> {
+fn close(xrcd: &Xrcd) -> Result<(), Errno> {
     let Some(file) = &xrcd.file else { return Ok(xrcd.xrcd.close()?) };
     let mut all = shared();
     let Some(at) = all.iter().position(|known| known.file == *file) else { return Ok(()) };
@@ -129,10 +129,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     let has = |bit| init.comp_mask & bit != 0;
     let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
     if init.comp_mask >= IBV_SRQ_INIT_ATTR_TM || srq_type > IBV_SRQT_XRC {
-        return pointer(Err(Fault::UNSUPPORTED));
+        return pointer(Err(Errno::UNSUPPORTED));
     }
     if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     // SAFETY: a protection domain of the program.
     let pd = unsafe { &Pd::of(init.pd).pd };
@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         pd.create_srq(max_wr, max_sge)
     } else {
         if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) {
-            return pointer(Err(Fault::INVALID));
+            return pointer(Err(Errno::INVALID));
         }
         // SAFETY: a domain of the program.
         let xrcd = unsafe { Xrcd::of(init.xrcd) };
@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         let made = Srq::publish(srq, init.pd, init.srq_context, context);
         if srq_type == IBV_SRQT_BASIC { srq::noted(made) } else { made }
     };
-    pointer(made.map(publish).map_err(Fault::from))
+    pointer(made.map(publish).map_err(Errno::from))
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
@@ -172,9 +172,9 @@ pub(crate) unsafe fn create_target(
     context: &Context,
     plan: Plan,
     xrcd: *mut ibv_xrcd,
-) -> Result<*mut ibv_qp_ex, Fault> {
+) -> Result<*mut ibv_qp_ex, Errno> {
     if xrcd.is_null() {
-        return Err(Fault::INVALID);
+        return Err(Errno::INVALID);
     }
     // SAFETY: as the caller says.
     let xrcd = unsafe { Xrcd::of(xrcd) };
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     // SAFETY: the program gives attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
-        return pointer(Err(Fault::INVALID));
+        return pointer(Err(Errno::INVALID));
     }
     let tables = context.registry.lock();
     let found = tables.qps.get(&feroce::Qpn::new(attr.qp_num)).map(|listed| {
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     });
     drop(tables);
     let found = found.filter(|(_, made)| made.qp_type == IBV_QPT_XRC_RECV);
-    pointer(found.ok_or(Fault::INVALID).map(|(handle, mut init)| {
+    pointer(found.ok_or(Errno::INVALID).map(|(handle, mut init)| {
         init.qp_context = attr.qp_context;
         let plan = Plan { init, pd: core::ptr::null_mut(), create_flags: 0 };
         qp::publish(context, &plan, handle, (None, None)).cast()

@@ -1,64 +1,65 @@
-//! Errors, as C wants them: the one place that knows `errno`.
+//! Errors as numbers of `errno.h`, for interfaces that report errors as C does.
 
-use core::ffi::c_int;
-use core::ptr;
+use std::fmt;
+use std::io;
 
-use feroce::cm::{BindError, CmError};
-use feroce::{CreateError, DeregError, DestroyError, Error, ModifyQpError, PostError, RegError};
+use feroce_engine::{CreateError, DestroyError, ModifyQpError, PostError};
+use feroce_mem::{DeregError, RegError};
 
-use crate::errno;
+use crate::Error;
+use crate::cm::{BindError, CmError};
 
 /// A number of `errno.h`.
+///
+/// Every error of this crate converts into the number that rdma-core reports for it, so that
+/// interfaces with C calling conventions share one table.
+///
+/// ```
+/// use feroce::{Access, Device, Errno};
+///
+/// let pd = Device::at(["127.0.0.37".parse()?]).open()?.alloc_pd()?;
+/// let refused = pd.alloc_mr(4096, Access::REMOTE_WRITE).map_err(Errno::from);
+/// assert_eq!(refused.err(), Some(Errno::INVALID));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Fault(pub(crate) c_int);
+pub struct Errno(pub i32);
 
-impl Fault {
-    /// The program asked for something that makes no sense.
-    pub(crate) const INVALID: Self = Self(libc::EINVAL);
-    /// The adapter does not have it; programs go without.
-    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
-    /// Something still uses it.
-    pub(crate) const BUSY: Self = Self(libc::EBUSY);
-    /// There is no room.
-    pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
+impl Errno {
+    /// An argument is invalid.
+    pub const INVALID: Self = Self(libc::EINVAL);
+    /// The adapter does not support the call; programs do without it.
+    pub const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+    /// Another object still uses this one.
+    pub const BUSY: Self = Self(libc::EBUSY);
+    /// Memory or a table is exhausted.
+    pub const NO_MEMORY: Self = Self(libc::ENOMEM);
+
+    /// The number that the last failed system call of this thread left behind.
+    pub fn last() -> Self {
+        io::Error::last_os_error().into()
+    }
 }
 
-/// For calls that return a pointer.
-pub(crate) fn pointer<T>(made: Result<*mut T, Fault>) -> *mut T {
-    made.unwrap_or_else(|fault| {
-        errno::set(fault.0);
-        ptr::null_mut()
-    })
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
 }
 
-/// For verbs that return the error itself. They set `errno` as well, as programs expect that have
-/// only ever seen one or the other.
-pub(crate) fn code(done: Result<(), Fault>) -> c_int {
-    done.map_or_else(
-        |fault| {
-            errno::set(fault.0);
-            fault.0
-        },
-        |()| 0,
-    )
+impl std::error::Error for Errno {}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
 }
 
-/// For calls that return -1.
-pub(crate) fn status(done: Result<(), Fault>) -> c_int {
-    done.map_or_else(
-        |fault| {
-            errno::set(fault.0);
-            -1
-        },
-        |()| 0,
-    )
-}
-
-impl From<Error> for Fault {
+impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         match error {
             Error::NoDevice(_) => Self(libc::ENODEV),
-            Error::Io(e) => Self(e.raw_os_error().unwrap_or(libc::EIO)),
+            Error::Io(e) => e.into(),
             Error::Create(e) => e.into(),
             Error::Destroy(e) => e.into(),
             Error::ModifyQp(e) => e.into(),
@@ -71,7 +72,7 @@ impl From<Error> for Fault {
     }
 }
 
-impl From<CmError> for Fault {
+impl From<CmError> for Errno {
     fn from(error: CmError) -> Self {
         match error {
             CmError::Port(BindError::InUse) => Self(libc::EADDRINUSE),
@@ -87,7 +88,7 @@ impl From<CmError> for Fault {
     }
 }
 
-impl From<CreateError> for Fault {
+impl From<CreateError> for Errno {
     fn from(error: CreateError) -> Self {
         match error {
             CreateError::TooMany => Self::NO_MEMORY,
@@ -96,7 +97,7 @@ impl From<CreateError> for Fault {
     }
 }
 
-impl From<DestroyError> for Fault {
+impl From<DestroyError> for Errno {
     fn from(error: DestroyError) -> Self {
         match error {
             DestroyError::Busy => Self::BUSY,
@@ -105,13 +106,13 @@ impl From<DestroyError> for Fault {
     }
 }
 
-impl From<ModifyQpError> for Fault {
+impl From<ModifyQpError> for Errno {
     fn from(_: ModifyQpError) -> Self {
         Self::INVALID
     }
 }
 
-impl From<RegError> for Fault {
+impl From<RegError> for Errno {
     fn from(error: RegError) -> Self {
         match error {
             RegError::TableFull => Self::NO_MEMORY,
@@ -121,7 +122,7 @@ impl From<RegError> for Fault {
     }
 }
 
-impl From<DeregError> for Fault {
+impl From<DeregError> for Errno {
     fn from(error: DeregError) -> Self {
         match error {
             DeregError::WindowsBound => Self::BUSY,
@@ -130,7 +131,7 @@ impl From<DeregError> for Fault {
     }
 }
 
-impl From<PostError> for Fault {
+impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {
             PostError::QueueFull => Self::NO_MEMORY,
