@@ -27,7 +27,7 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Problem>);
 
 const RULES: &[Rule] = &[
     ("crates depend on each other as the design says", graph::check),
-    ("unsafe code only in mem, ring, link, feroce and capi", policy::unsafe_code),
+    ("unsafe code only in mem, ring, link, local, feroce, rsocket and capi", policy::unsafe_code),
     ("the lower crates are no_std", policy::no_std),
     ("no clock, thread, environment or socket in the lower crates", policy::no_outside_world),
     ("lines of at most 100 characters, no tabs, no trailing white space", text::layout),

@@ -17,7 +17,7 @@ use crate::cm::{BindError, CmError};
 /// ```
 /// use feroce::{Access, Device, Errno};
 ///
-/// let pd = Device::at(["127.0.0.37".parse()?]).open()?.alloc_pd()?;
+/// let pd = Device::at(["127.0.0.41".parse()?]).open()?.alloc_pd()?;
 /// let refused = pd.alloc_mr(4096, Access::REMOTE_WRITE).map_err(Errno::from);
 /// assert_eq!(refused.err(), Some(Errno::INVALID));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -19,7 +19,8 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("feroce", &["wire", "mem", "ring", "train", "engine", "cm", "link", "local", "abi"]),
     ("rpc", &["feroce"]),
     ("cli", &["feroce"]),
-    ("capi", &["feroce", "abi"]),
+    ("rsocket", &["feroce", "abi"]),
+    ("capi", &["feroce", "abi", "rsocket"]),
 ];
 
 /// The harness that tests of every crate may use, also of those below it: integration tests link

@@ -85,8 +85,8 @@ exports! {
         rdma_write_cm_event => rdmacm::resolved::rdma_write_cm_event,
     }
     "RDMACM_1.5" {
-        repoll_create => rsocket::epoll::repoll_create,
-        repoll_ctl => rsocket::epoll::repoll_ctl,
-        repoll_wait => rsocket::epoll::repoll_wait,
+        repoll_create => rsocket::poll::repoll_create,
+        repoll_ctl => rsocket::poll::repoll_ctl,
+        repoll_wait => rsocket::poll::repoll_wait,
     }
 }

@@ -1,40 +1,41 @@
-//! `epoll` for rsockets and descriptors of the kernel alike.
+//! `epoll` for sockets of this crate and descriptors of the kernel alike.
 //!
-//! Every wait is a poll of all members. Reports are level-triggered: a program that asked for
-//! edges gets more of them than it expects, and none too few.
+//! Every wait polls all members. Reports are level-triggered: a program that asked for edges gets
+//! additional reports, and misses none.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::bell::{self, Bell, readable};
-use super::poll::poll;
-use crate::errno::{Errno, status};
+use feroce::Errno;
 
-/// A thread that waits looks at least this often whether members have changed: of several, only
-/// one hears the bell.
-const GLANCE: Duration = Duration::from_millis(500);
+use crate::poll::poll;
+use crate::wakeup::{self, Wakeup, readable};
 
-/// Flags that say how to report, not what.
+/// A waiting thread checks at least this often whether members have changed: of several waiting
+/// threads, only the first one sees the wakeup.
+const RECHECK: Duration = Duration::from_millis(500);
+
+/// Flags that select how events are reported, not which.
 const HOW: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP).cast_unsigned();
 
-/// What a program wants to know of a descriptor.
+/// The events that a program wants of a descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     events: u32,
     data: u64,
-    /// It was reported, and was to be reported once.
+    /// `EPOLLONESHOT` was set, and an event was reported.
     is_off: bool,
 }
 
-/// An instance. Its number is that of its bell.
+/// An instance. Its descriptor is that of its wakeup.
 #[derive(Debug)]
 struct Instance {
     members: Mutex<BTreeMap<c_int, Member>>,
-    /// Rings when members change.
-    bell: Bell,
+    /// Notified when members change.
+    wakeup: Wakeup,
 }
 
 static INSTANCES: RwLock<BTreeMap<c_int, Arc<Instance>>> = RwLock::new(BTreeMap::new());
@@ -44,8 +45,8 @@ fn get(fd: c_int) -> Result<Arc<Instance>, Errno> {
     all.get(&fd).cloned().ok_or(Errno(libc::EBADF))
 }
 
-/// The program is done with an instance; false if there is none.
-pub(super) fn close(fd: c_int) -> bool {
+/// Closes an instance; false if the descriptor is none.
+pub(crate) fn close(fd: c_int) -> bool {
     INSTANCES.write().unwrap_or_else(PoisonError::into_inner).remove(&fd).is_some()
 }
 
@@ -71,27 +72,27 @@ impl Instance {
             _ => return Err(Errno::INVALID),
         }
         drop(members);
-        self.bell.ring();
+        self.wakeup.notify();
         Ok(())
     }
 
-    /// Waits at most so long for something to report, and reports at most so much.
+    /// Waits for events for at most `limit`; returns at most `most` of them.
     fn wait(&self, most: usize, limit: Option<Duration>) -> Result<Vec<libc::epoll_event>, Errno> {
-        let deadline = limit.and_then(|limit| bell::now().checked_add(limit));
+        let deadline = limit.and_then(|limit| wakeup::now().checked_add(limit));
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(bell::now()));
+            let left = deadline.map(|at| at.saturating_duration_since(wakeup::now()));
             let members = self.lock().clone();
             let active = members.iter().filter(|(_, member)| !member.is_off);
-            // What to report has the same numbers for `poll`.
+            // The events of `epoll` and `poll` have the same numbers.
             let asked = active.map(|(fd, member)| libc::pollfd {
                 fd: *fd,
                 events: (member.events & !HOW) as libc::c_short,
                 revents: 0,
             });
-            let mut fds: Vec<_> = [readable(self.bell.fd())].into_iter().chain(asked).collect();
-            poll(&mut fds, Some(left.unwrap_or(GLANCE).min(GLANCE)))?;
+            let mut fds: Vec<_> = [readable(self.wakeup.fd())].into_iter().chain(asked).collect();
+            poll(&mut fds, Some(left.unwrap_or(RECHECK).min(RECHECK)))?;
             if fds[0].revents != 0 {
-                self.bell.silence();
+                self.wakeup.clear();
             }
             let found = self.report(&fds[1..], most);
             if !found.is_empty() || left == Some(Duration::ZERO) {
@@ -105,7 +106,7 @@ impl Instance {
         let mut found = Vec::new();
         for entry in fds.iter().filter(|entry| entry.revents != 0).take(most) {
             if entry.revents & libc::POLLNVAL != 0 {
-                // It was closed, and is a member no more.
+                // The program has closed it.
                 members.remove(&entry.fd);
                 continue;
             }
@@ -118,51 +119,35 @@ impl Instance {
     }
 }
 
-pub(crate) extern "C" fn repoll_create(_flags: c_int) -> c_int {
-    let bell = Bell::new().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)));
-    let made = bell.map(|bell| {
-        let fd = bell.fd();
-        let instance = Arc::new(Instance { members: Mutex::default(), bell });
-        INSTANCES.write().unwrap_or_else(PoisonError::into_inner).insert(fd, instance);
-        fd
-    });
-    made.unwrap_or_else(|errno| status(Err(errno)))
+/// Makes an instance, as epoll_create(2) does; returns its descriptor.
+pub fn create() -> Result<c_int, Errno> {
+    let wakeup = Wakeup::new()?;
+    let fd = wakeup.fd();
+    let instance = Arc::new(Instance { members: Mutex::default(), wakeup });
+    INSTANCES.write().unwrap_or_else(PoisonError::into_inner).insert(fd, instance);
+    Ok(fd)
 }
 
-pub(crate) unsafe extern "C" fn repoll_ctl(
+/// Adds, changes or removes a member, as epoll_ctl(2) does.
+pub fn control(
     instance: c_int,
     op: c_int,
     fd: c_int,
-    event: *mut libc::epoll_event,
-) -> c_int {
-    // SAFETY: the program gives an event, or NULL where none is needed.
-    let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-    status(get(instance).and_then(|found| match fd {
+    event: Option<libc::epoll_event>,
+) -> Result<(), Errno> {
+    let found = get(instance)?;
+    match fd {
         _ if fd == instance => Err(Errno::INVALID),
         ..0 => Err(Errno(libc::EBADF)),
         _ => found.change(op, fd, event),
-    }))
+    }
 }
 
-pub(crate) unsafe extern "C" fn repoll_wait(
+/// Waits for events, as epoll_wait(2) does; returns at most `most` of them.
+pub fn wait(
     instance: c_int,
-    events: *mut libc::epoll_event,
-    most: c_int,
-    timeout_ms: c_int,
-) -> c_int {
-    let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null());
-    let found = most.ok_or(Errno::INVALID).and_then(|most| get(instance)?.wait(most, limit));
-    match found {
-        Ok(found) => {
-            for (i, event) in found.iter().enumerate() {
-                // SAFETY: not more than the program has room for.
-                let place = unsafe { events.add(i) };
-                // SAFETY: in its room, as just said.
-                unsafe { place.write_unaligned(*event) };
-            }
-            found.len() as c_int
-        }
-        Err(errno) => status(Err(errno)),
-    }
+    most: usize,
+    limit: Option<Duration>,
+) -> Result<Vec<libc::epoll_event>, Errno> {
+    get(instance)?.wait(most, limit)
 }

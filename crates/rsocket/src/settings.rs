@@ -1,41 +1,42 @@
-//! What can be set on a socket.
+//! The settings of a socket.
 
 use core::ffi::c_int;
 use std::fs;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use super::protocol::{scale, unscale};
+use crate::protocol::{scale, unscale};
 
-/// Where an administrator may have other defaults, one number in each file.
+/// Where an administrator changes the defaults, one number in each file, as for librdmacm.
 const FOLDER: &str = "/etc/rdma/rsocket";
 
-/// Fewest and most requests in a queue.
+/// Limits of the depth of a work queue.
 const DEPTHS: (u32, u32) = (16, 0xfffe);
 
-/// Fewest bytes in the ring that data leaves from, and most in either.
+/// Least size of the send ring, and greatest of either ring.
 const LEAST_SEND: u32 = 4096;
 const MOST_BYTES: u32 = 1 << 30;
 
-/// Most bytes that are posted with a request.
+/// Most bytes that can be posted inline.
 const MOST_INLINE: u32 = 1024;
 
 /// Settings of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Which kind of address it has before it has any.
+    /// Whether the socket is one of `AF_INET6`.
     pub(crate) is_v6: bool,
-    /// What `F_GETFL` answers.
+    /// Result of `F_GETFL`.
     pub(crate) status_flags: c_int,
-    /// What `F_GETFD` answers.
+    /// Result of `F_GETFD`.
     pub(crate) descriptor_flags: c_int,
     pub(crate) send_depth: u16,
     pub(crate) recv_depth: u16,
     pub(crate) inline: u32,
-    /// Bytes in the ring that data leaves from.
+    /// Size of the ring that data is sent from.
     pub(crate) send_bytes: u32,
-    /// Bytes in the ring that the peer writes to.
+    /// Size of the ring that the peer writes to.
     pub(crate) recv_bytes: u32,
-    /// Mappings of the peer that we have place for.
+    /// Slots for mappings that the peer announces.
     pub(crate) iomaps: u16,
     pub(crate) reuse_addr: bool,
     pub(crate) keepalive: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Those of a new socket.
+    /// The settings of a new socket.
     pub(crate) fn new() -> Self {
         static DEFAULTS: OnceLock<Settings> = OnceLock::new();
         DEFAULTS.get_or_init(Self::read).clone()
@@ -92,6 +93,11 @@ impl Settings {
         self.status_flags & libc::O_NONBLOCK != 0
     }
 
+    /// Time after which an idle peer is probed.
+    pub(crate) fn keepalive_interval(&self) -> Duration {
+        Duration::from_secs(self.keep_idle.max(1).into())
+    }
+
     pub(crate) fn set_send_depth(&mut self, depth: u32) {
         self.send_depth = depth.clamp(DEPTHS.0, DEPTHS.1) as u16;
     }
@@ -104,23 +110,23 @@ impl Settings {
         self.inline = bytes.min(MOST_INLINE);
     }
 
-    /// Only some numbers can be said to the peer.
+    /// Rounds to a number that the hello can carry.
     pub(crate) fn set_iomaps(&mut self, count: u32) {
         self.iomaps = unscale(scale(u16::try_from(count).unwrap_or(u16::MAX)));
     }
 
-    /// Like the kernel, takes twice of what is asked for.
+    /// Doubles the size, as the kernel does for `SO_SNDBUF`.
     pub(crate) fn set_send_bytes(&mut self, bytes: u32) {
         self.send_bytes = bytes.saturating_mul(2).clamp(LEAST_SEND, MOST_BYTES);
     }
 
-    /// As above.
+    /// Doubles the size, as the kernel does for `SO_RCVBUF`.
     pub(crate) fn set_recv_bytes(&mut self, bytes: u32) {
         self.recv_bytes = even(bytes.saturating_mul(2));
     }
 }
 
-/// A ring has two halves.
+/// A size that splits into the two halves of a ring.
 fn even(bytes: u32) -> u32 {
     bytes.clamp(2, MOST_BYTES).next_multiple_of(2)
 }

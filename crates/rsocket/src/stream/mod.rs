@@ -1,5 +1,9 @@
 //! Stream sockets: from an address to a connection, and to its end.
 
+mod iomap;
+mod option;
+mod transfer;
+
 use core::ffi::c_int;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -7,61 +11,61 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use feroce::Errno;
 use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, PortSpace};
 
-use super::bell::{self, Bell, Waitable, Waiters, Watch};
-use super::endpoint::{End, Endpoint};
-use super::iomap::Mappings;
-use super::protocol::{Hello, Message};
-use super::service;
-use super::settings::Settings;
-use crate::errno::Errno;
-use crate::rdmacm::devices;
+use crate::ManagerFn;
+use crate::endpoint::{End, Endpoint};
+use crate::mappings::Mappings;
+use crate::protocol::{Hello, Message};
+use crate::service::{self, KeptAlive, Served};
+use crate::settings::Settings;
+use crate::wakeup::{self, PollSet, Waitable, Waiters, Wakeup};
 
-/// How long a socket that is closed waits until all that was sent has arrived.
+/// How long a closed socket waits until the peer has acknowledged all data.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Retries without end: a peer that is slow to post receives is waited for.
+/// The value that stands for retries without limit: a peer may be slow to post receives.
 const RETRIES: u8 = 7;
 
-/// How far a socket has come.
+/// The state of a socket.
 #[derive(Debug)]
-pub(crate) enum Phase {
-    /// It has at most an address.
+enum Phase {
+    /// The socket is new, or bound to an address.
     Fresh,
-    /// Connections that nobody has accepted yet, and how many of them there may be.
+    /// The service has accepted these connections, the program has not; and how many there may be.
     Listening(VecDeque<Arc<Stream>>, usize),
-    /// The peer has not answered, or has not said that it is ready.
+    /// The peer has not answered, or has not confirmed that it is ready.
     Opening(Box<Endpoint>),
-    /// It was connected, and may still be.
+    /// The connection was established; [`Endpoint::end`] tells whether it has ended.
     Open(Box<Endpoint>),
-    /// It could not be connected.
+    /// The connection could not be established.
     Failed,
 }
 
-/// What the lock of a socket protects. The id goes first, so that the peer hears of the end before
-/// the queue pair is gone.
+/// What the lock of a socket protects. `id` is dropped before the queue pair in `phase`, so that
+/// the connection manager sends its disconnect request while the queue pair still exists.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(super) id: CmId,
-    pub(super) phase: Phase,
-    pub(super) mappings: Mappings,
-    pub(super) settings: Settings,
-    /// What `SO_ERROR` answers.
-    pub(super) error: c_int,
+    id: CmId,
+    phase: Phase,
+    mappings: Mappings,
+    settings: Settings,
+    /// The value of `SO_ERROR`.
+    error: c_int,
 }
 
 impl Core {
-    /// The queue pair, if it has one.
-    pub(super) fn endpoint(&mut self) -> Option<&mut Endpoint> {
+    /// The queue pair, if the socket has one.
+    fn endpoint(&mut self) -> Option<&mut Endpoint> {
         match &mut self.phase {
             Phase::Opening(endpoint) | Phase::Open(endpoint) => Some(endpoint),
             _ => None,
         }
     }
 
-    /// The queue pair of a connection; none while it is being opened.
-    pub(super) fn connection(&mut self) -> Result<Option<&mut Endpoint>, Errno> {
+    /// The queue pair of an established connection; none before that.
+    fn connection(&mut self) -> Result<Option<&mut Endpoint>, Errno> {
         match &mut self.phase {
             Phase::Open(endpoint) => Ok(Some(endpoint)),
             Phase::Opening(_) => Ok(None),
@@ -71,7 +75,7 @@ impl Core {
 
     fn progress(&mut self, channel: &EventChannel) -> bool {
         let mut any = false;
-        // The events of a listener are for the service.
+        // The service takes the events of a listener.
         if !matches!(self.phase, Phase::Listening(..)) {
             while let Some(event) = channel.try_event() {
                 any = true;
@@ -109,14 +113,14 @@ impl Core {
     fn on_established(&mut self, event: &Event) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Opening(mut endpoint) => {
-                if !endpoint.has_met() {
+                if !endpoint.has_hello() {
                     let Ok(hello) = Hello::parse(&event.private_data) else {
                         self.phase = Phase::Opening(endpoint);
-                        // It is over anyway if this cannot be done.
+                        // If this fails, the connection has ended already.
                         let _ = self.id.disconnect();
                         return self.fail(libc::EPROTO);
                     };
-                    endpoint.meet(hello);
+                    endpoint.on_hello(hello);
                 }
                 endpoint.open();
                 self.phase = Phase::Open(endpoint);
@@ -125,7 +129,7 @@ impl Core {
         }
     }
 
-    /// There will be no connection.
+    /// Gives up a connection that is not established.
     fn fail(&mut self, errno: c_int) {
         if let Phase::Fresh | Phase::Opening(_) = self.phase {
             self.error = errno;
@@ -134,12 +138,12 @@ impl Core {
         }
     }
 
-    /// Asks a peer for a connection.
-    fn ask(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Errno> {
+    /// Sends a connection request to a peer.
+    fn request(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Errno> {
         self.id.resolve_addr(None, peer, 0)?;
-        answer(channel, EventKind::AddrResolved)?;
+        expect_event(channel, EventKind::AddrResolved)?;
         self.id.resolve_route(0)?;
-        answer(channel, EventKind::RouteResolved)?;
+        expect_event(channel, EventKind::RouteResolved)?;
         let endpoint = Endpoint::new(&self.id, &self.settings)?;
         let param = ConnParam {
             private_data: endpoint.hello().emit().to_vec(),
@@ -154,7 +158,7 @@ impl Core {
         Ok(self.id.connect(&param)?)
     }
 
-    /// What `poll` says of it.
+    /// The events that `poll` reports.
     fn events(&mut self, wanted: libc::c_short) -> libc::c_short {
         let found = match &mut self.phase {
             Phase::Fresh | Phase::Opening(_) => 0,
@@ -167,7 +171,7 @@ impl Core {
                 let output = if can_send { libc::POLLOUT } else { 0 };
                 let end = match endpoint.end {
                     End::Open => 0,
-                    // Programs that see this read no more.
+                    // A program that sees POLLHUP does not read the rest.
                     End::Disconnected if endpoint.receiving.has_data() => 0,
                     End::Disconnected => libc::POLLHUP,
                     End::Broken(_) => libc::POLLERR,
@@ -184,61 +188,61 @@ impl Core {
 pub(crate) struct Stream {
     core: Mutex<Core>,
     channel: EventChannel,
-    /// What the program knows it by, once it has it.
+    /// The descriptor that the program uses, once it has one.
     number: OnceLock<OwnedFd>,
     waiters: Waiters,
+    manager: ManagerFn,
 }
 
 impl Stream {
     /// A new socket.
-    pub(crate) fn new(settings: Settings) -> Result<Self, Errno> {
-        let channel = devices::manager().event_channel()?;
+    pub(crate) fn new(settings: Settings, manager: ManagerFn) -> Result<Self, Errno> {
+        let channel = manager().event_channel()?;
         let id = channel.create_id(PortSpace::Tcp)?;
-        Ok(Self::with(channel, id, Phase::Fresh, settings))
+        let core =
+            Core { id, phase: Phase::Fresh, mappings: Mappings::default(), settings, error: 0 };
+        Ok(Self::with(core, channel, manager))
     }
 
-    fn with(channel: EventChannel, id: CmId, phase: Phase, settings: Settings) -> Self {
-        let core = Core { id, phase, mappings: Mappings::default(), settings, error: 0 };
+    fn with(core: Core, channel: EventChannel, manager: ManagerFn) -> Self {
         let (core, number, waiters) = (Mutex::new(core), OnceLock::new(), Waiters::default());
-        Self { core, channel, number, waiters }
+        Self { core, channel, number, waiters, manager }
     }
 
-    /// Gives it a number for the program, unless it has one. It is made when the program gets it
-    /// and not before: librspreload, which opens a descriptor of its own first, counts on a greater
-    /// one.
+    /// The descriptor that the program uses. The first call makes it: librspreload opens a
+    /// descriptor of its own before it takes this one, and relies on this one being greater.
     pub(crate) fn number(&self) -> Result<c_int, Errno> {
         if self.number.get().is_none() {
             let copy = self.channel.as_fd().try_clone_to_owned();
-            let copy = copy.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
-            // Whoever was first, one is there.
-            let _ = self.number.set(copy);
+            // It fails if another thread has set one meanwhile, which serves as well.
+            let _ = self.number.set(copy?);
         }
         self.number.get().map(|fd| fd.as_raw_fd()).ok_or(Errno(libc::EMFILE))
     }
 
-    /// Readable when its connection manager has news.
-    pub(super) fn fd(&self) -> c_int {
+    /// Readable when the connection manager has an event for the socket.
+    fn fd(&self) -> c_int {
         self.channel.as_raw_fd()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+    fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what has happened, and does something with the socket as it is now.
-    pub(crate) fn look<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+    /// Takes events and completions, and calls `f` with the state after them.
+    fn update<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         let any = core.progress(&self.channel);
         let result = f(&mut core);
         drop(core);
         if any {
-            self.waiters.tell_others();
+            self.waiters.notify_others();
         }
         result
     }
 
-    /// Looks until `f` has a result; only once, if it does not block.
-    pub(crate) fn until<R>(
+    /// Updates the socket until `f` has a result; only once, without `blocks`.
+    fn until<R>(
         &self,
         blocks: bool,
         f: impl FnMut(&mut Core) -> Option<Result<R, Errno>>,
@@ -252,16 +256,29 @@ impl Stream {
         deadline: Option<Instant>,
         mut f: impl FnMut(&mut Core) -> Option<Result<R, Errno>>,
     ) -> Result<R, Errno> {
-        bell::until(self, blocks, deadline, || self.look(&mut f))
+        wakeup::wait_until(self, blocks, deadline, || self.update(&mut f))
     }
 
-    /// What `poll` says of it.
+    /// The events that `poll` reports.
     pub(crate) fn events(&self, wanted: libc::c_short) -> libc::c_short {
-        self.look(|core| core.events(wanted))
+        self.update(|core| core.events(wanted))
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.lock().id.peer_addr()
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.lock().id.local_addr()
+    }
+
+    /// Reads or changes the settings.
+    pub(crate) fn settings<R>(&self, f: impl FnOnce(&mut Settings) -> R) -> R {
+        f(&mut self.lock().settings)
     }
 
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Errno> {
-        self.look(|core| Ok(core.id.bind(addr)?))
+        self.update(|core| Ok(core.id.bind(addr)?))
     }
 
     pub(crate) fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Errno> {
@@ -274,10 +291,10 @@ impl Stream {
         core.id.listen(backlog)?;
         core.phase = Phase::Listening(VecDeque::new(), backlog.max(1) as usize);
         drop(core);
-        service::serve_listener(self)
+        service::serve(Arc::<Self>::downgrade(self))
     }
 
-    /// Takes a connection that the service has accepted.
+    /// Returns a connection that the service has accepted.
     pub(crate) fn accept(&self) -> Result<Arc<Self>, Errno> {
         let blocks = !self.lock().settings.is_nonblocking();
         let (accepted, was_full) = self.until(blocks, |core| match &mut core.phase {
@@ -293,8 +310,8 @@ impl Stream {
         Ok(accepted)
     }
 
-    /// Accepts those who ask, as long as there is room. Says whether there is.
-    pub(super) fn welcome(&self) -> bool {
+    /// Accepts connection requests until the backlog is full; returns whether it has room left.
+    fn accept_requests(&self) -> bool {
         let mut core = self.lock();
         let settings = core.settings.clone();
         let Phase::Listening(ready, most) = &mut core.phase else { return false };
@@ -305,43 +322,45 @@ impl Stream {
                 continue;
             }
             let id = event.id.clone();
-            match Self::accepted(&event, settings.clone()) {
+            match self.accepted(&event, settings.clone()) {
                 Ok(stream) => ready.push_back(Arc::new(stream)),
-                // It may be gone already.
+                // This fails if the peer has withdrawn its request.
                 Err(_) => drop(id.reject(&[])),
             }
         }
         let (is_new, has_room) = (ready.len() > before, ready.len() < *most);
         drop(core);
         if is_new {
-            self.waiters.tell_others();
+            self.waiters.notify_others();
         }
         has_room
     }
 
-    /// The socket for somebody who asks.
-    fn accepted(event: &Event, settings: Settings) -> Result<Self, Errno> {
+    /// The socket of a new connection to the peer that sent this request.
+    fn accepted(&self, event: &Event, settings: Settings) -> Result<Self, Errno> {
         let id = event.id.clone();
         let hello = Hello::parse(&event.private_data).map_err(|_| Errno(libc::EPROTO))?;
-        let channel = devices::manager().event_channel()?;
+        let channel = (self.manager)().event_channel()?;
         id.migrate(&channel)?;
         let mut endpoint = Endpoint::new(&id, &settings)?;
-        endpoint.meet(hello);
+        endpoint.on_hello(hello);
         let private_data = endpoint.hello().emit().to_vec();
         id.accept(&ConnParam { private_data, ..id.offered().unwrap_or_default() })?;
-        Ok(Self::with(channel, id, Phase::Opening(Box::new(endpoint)), settings))
+        let phase = Phase::Opening(Box::new(endpoint));
+        let core = Core { id, phase, mappings: Mappings::default(), settings, error: 0 };
+        Ok(Self::with(core, channel, self.manager))
     }
 
     pub(crate) fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
         let mut core = self.lock();
         match core.phase {
             Phase::Fresh => {
-                if let Err(errno) = core.ask(&self.channel, unmapped(peer)) {
+                if let Err(errno) = core.request(&self.channel, unmapped(peer)) {
                     core.fail(errno.0);
                     return Err(errno);
                 }
             }
-            // Somebody asks how far it has come.
+            // A repeated call reports the state, as connect(2) does.
             Phase::Opening(_) => {}
             Phase::Open(_) => return Ok(()),
             Phase::Listening(..) => return Err(Errno(libc::EOPNOTSUPP)),
@@ -360,7 +379,7 @@ impl Stream {
         })
     }
 
-    /// Ends one direction or both, and waits until all that was sent has arrived.
+    /// Ends one direction or both, and waits until the peer has acknowledged all data.
     pub(crate) fn shut_down(&self, how: c_int) -> Result<(), Errno> {
         let (reads, writes) = match how {
             libc::SHUT_RD => (false, true),
@@ -368,7 +387,7 @@ impl Stream {
             libc::SHUT_RDWR => (false, false),
             _ => return Err(Errno::INVALID),
         };
-        let goodbye = self.look(|core| -> Result<Option<Message>, Errno> {
+        let last = self.update(|core| -> Result<Option<Message>, Errno> {
             let endpoint = core.connection()?.ok_or(Errno(libc::ENOTCONN))?;
             let was_writable = endpoint.is_writable;
             endpoint.is_readable &= reads;
@@ -380,24 +399,24 @@ impl Stream {
                 _ => None,
             })
         })?;
-        let Some(goodbye) = goodbye else { return Ok(()) };
-        let deadline = Some(bell::now() + LINGER);
+        let Some(last) = last else { return Ok(()) };
+        let deadline = Some(wakeup::now() + LINGER);
         self.until_time(true, deadline, |core| {
             let endpoint = core.endpoint()?;
-            let is_told = !endpoint.is_open() || endpoint.say_goodbye(goodbye);
-            is_told.then_some(Ok(()))
+            let is_sent = !endpoint.is_open() || endpoint.send_end(last);
+            is_sent.then_some(Ok(()))
         })?;
         self.until_time(true, deadline, |core| {
             let endpoint = core.endpoint()?;
             (!endpoint.is_open() || endpoint.sending.is_done()).then_some(Ok(()))
         })?;
-        self.waiters.tell_others();
+        self.waiters.notify_others();
         Ok(())
     }
 
-    /// The program is done with it.
+    /// Ends the connection and wakes all waiting threads. The program does not use it any more.
     pub(crate) fn close(&self) {
-        // What cannot be told to the peer, its connection manager will say.
+        // If the peer does not learn of the end this way, its connection manager tells it.
         let _ = self.shut_down(libc::SHUT_RDWR);
         let mut core = self.lock();
         core.fail(libc::EBADF);
@@ -407,28 +426,28 @@ impl Stream {
         if let Some(endpoint) = core.endpoint() {
             endpoint.break_off(libc::EBADF);
         }
-        // Whoever still sleeps at it keeps it from going away by itself.
+        // Explicitly, because a thread that sleeps on the socket still owns it.
         let _ = core.id.disconnect();
         drop(core);
-        self.waiters.tell_others();
+        self.waiters.notify_others();
     }
 }
 
 impl Waitable for Stream {
-    fn watch(&self, bell: &Arc<Bell>) -> Watch {
-        bell.silence();
-        self.waiters.add(bell);
+    fn watch(&self, wakeup: &Arc<Wakeup>) -> PollSet {
+        wakeup.clear();
+        self.waiters.add(wakeup);
         let mut core = self.lock();
         let is_listening = matches!(core.phase, Phase::Listening(..));
         let completions = core.endpoint().map(|endpoint| {
             endpoint.arm();
             endpoint.channel().clone()
         });
-        Watch::at(if is_listening { -1 } else { self.fd() }, completions.into_iter())
+        PollSet::new(if is_listening { -1 } else { self.fd() }, completions.into_iter())
     }
 
-    fn unwatch(&self, bell: &Arc<Bell>) {
-        self.waiters.remove(bell);
+    fn unwatch(&self, wakeup: &Arc<Wakeup>) {
+        self.waiters.remove(wakeup);
     }
 
     fn probe(&self) {
@@ -438,8 +457,28 @@ impl Waitable for Stream {
     }
 }
 
-/// Takes the answer to a question that is answered at once.
-fn answer(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
+impl Served for Stream {
+    fn serve(&self) -> Option<c_int> {
+        // `accept` wakes the service when a full backlog has room again.
+        self.accept_requests().then(|| self.fd())
+    }
+}
+
+impl KeptAlive for Stream {
+    fn keepalive_interval(&self) -> Option<Duration> {
+        let core = self.lock();
+        core.settings.keepalive.then(|| core.settings.keepalive_interval())
+    }
+
+    fn probe_peer(&self) {
+        self.probe();
+        // No thread of the program may be in a call that would take the result.
+        self.update(|_| ());
+    }
+}
+
+/// Takes the event of a call that completes before it returns.
+fn expect_event(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
     match channel.try_event() {
         Some(event) if event.kind == kind => Ok(()),
         Some(Event { status, .. }) if status != 0 => Err(Errno(status.saturating_abs())),
@@ -447,7 +486,7 @@ fn answer(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
     }
 }
 
-/// An address of IPv4, also if it is written as one of IPv6.
+/// The IPv4 address that an IPv4-mapped IPv6 address stands for; any other address unchanged.
 fn unmapped(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {

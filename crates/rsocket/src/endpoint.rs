@@ -1,41 +1,40 @@
-//! A queue pair with the memory of a stream, and the protocol between them.
+//! One end of a stream: a queue pair, its memory, and the protocol that connects them.
 
 use core::ffi::c_int;
 
 use feroce::cm::CmId;
 use feroce::{
-    Access, CompChannel, Context, Cq, Cqe, Data, Imm, InlineBytes, Mr, Notify, Pd, QpCap, Receiver,
-    RecvWr, Remote, Rkey, SendOp, SendWr, Sender, SgeList, WcFlags, WcStatus,
+    Access, CompChannel, Context, Cq, Cqe, Data, Errno, Imm, InlineBytes, Mr, Notify, Pd, QpCap,
+    Receiver, RecvWr, Remote, Rkey, SendOp, SendWr, Sender, SgeList, WcFlags, WcStatus,
 };
 
-use super::protocol::{
+use crate::protocol::{
     Buffer, Chunk, Grant, Hello, Iomap, Message, Order, Posted, Receiving, Sending, Violation,
 };
-use super::settings::Settings;
-use crate::errno::Errno;
+use crate::settings::Settings;
 
-/// Places in which the peer names its buffers.
+/// Slots in which the peer announces its free buffers.
 const PLACES: u32 = 2;
 
-/// Room for control messages and mappings, whatever a program says of its own data.
+/// Inline bytes that control messages and mappings need, whatever the program sets for its data.
 const LEAST_INLINE: u32 = 64;
 
-/// Whether and how it has come to an end.
+/// Whether and how a stream has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// It has not.
+    /// It has not ended.
     Open,
-    /// As both sides wanted.
+    /// Both ends have shut it down.
     Disconnected,
-    /// With an error.
+    /// With this error.
     Broken(c_int),
 }
 
-/// The peer, as it introduced itself.
+/// The peer, as its hello describes it.
 #[derive(Debug)]
 struct Peer {
     hello: Hello,
-    /// The place in which it is told of the next buffer.
+    /// The slot in which the next free buffer is announced to it.
     place: u32,
 }
 
@@ -46,35 +45,35 @@ pub(crate) struct Endpoint {
     cq: Cq,
     sender: Sender,
     receiver: Receiver,
-    pub(super) pd: Pd,
-    /// Where data leaves from.
+    pub(crate) pd: Pd,
+    /// The ring that data is sent from.
     outgoing: Mr,
-    /// Where the peer writes its data to.
+    /// The ring that the peer writes data to.
     incoming: Mr,
-    /// Where the peer names its buffers, and behind that its mappings.
+    /// Where the peer announces its buffers, and behind that its mappings.
     places: Mr,
-    /// Most bytes of data that are posted with a request.
+    /// Most bytes of data that are posted inline.
     inline: u32,
-    pub(super) sending: Sending,
-    pub(super) receiving: Receiving,
+    pub(crate) sending: Sending,
+    pub(crate) receiving: Receiving,
     peer: Option<Peer>,
-    /// The place in which the peer names its next buffer.
+    /// The slot in which the peer announces its next buffer.
     place: u32,
-    /// Mappings that the peer has told us of.
-    pub(super) mapped: Vec<Iomap>,
-    /// The peer may be written to.
+    /// Mappings that the peer has announced.
+    pub(crate) mapped: Vec<Iomap>,
+    /// The connection is established, so requests may be posted.
     is_up: bool,
-    pub(super) end: End,
+    pub(crate) end: End,
     /// The peer may still send.
-    pub(super) is_readable: bool,
+    pub(crate) is_readable: bool,
     /// We may still send.
-    pub(super) is_writable: bool,
+    pub(crate) is_writable: bool,
     settings: Settings,
 }
 
 impl Endpoint {
-    /// Makes the queue pair of an id that knows its device, and everything around it. Nothing is
-    /// shared with other connections, so that their peers cannot reach this one's memory.
+    /// Makes the queue pair of an id that has a device, and its memory. Each endpoint has a
+    /// protection domain of its own, so that peers of other connections cannot access its memory.
     pub(crate) fn new(id: &CmId, settings: &Settings) -> Result<Self, Errno> {
         let context = id.context().ok_or(Errno::INVALID)?.clone();
         let most = u16::try_from(context.attr().limits.max_qp_wr).unwrap_or(u16::MAX);
@@ -122,7 +121,7 @@ impl Endpoint {
         }
     }
 
-    /// What the peer is told first.
+    /// The private data that this end sends with its connection request or reply.
     pub(crate) fn hello(&self) -> Hello {
         let (places, first) = (self.places.remote(0), self.incoming.remote(0));
         Hello {
@@ -138,34 +137,34 @@ impl Endpoint {
         }
     }
 
-    /// The peer has introduced itself.
-    pub(crate) fn meet(&mut self, hello: Hello) {
+    /// Handles the hello of the peer.
+    pub(crate) fn on_hello(&mut self, hello: Hello) {
         self.sending.start(hello.credits, hello.first);
         self.peer = Some(Peer { hello, place: 1 });
     }
 
-    /// Whether the peer has introduced itself.
-    pub(crate) fn has_met(&self) -> bool {
+    /// Whether the hello of the peer has arrived.
+    pub(crate) fn has_hello(&self) -> bool {
         self.peer.is_some()
     }
 
-    /// The peer is ready.
+    /// Handles the established connection.
     pub(crate) fn open(&mut self) {
         self.is_up = true;
-        self.give();
+        self.send_grants();
     }
 
-    /// How many mappings the peer has place for.
+    /// How many mappings the peer has slots for.
     pub(crate) fn peer_iomaps(&self) -> u16 {
         self.peer.as_ref().map_or(0, |peer| peer.hello.iomaps)
     }
 
-    /// Whether it has not come to an end.
+    /// Whether the stream has not ended.
     pub(crate) fn is_open(&self) -> bool {
         self.end == End::Open
     }
 
-    /// Both sides are done.
+    /// Ends the stream in order.
     pub(crate) fn disconnected(&mut self) {
         if self.is_open() {
             self.end = End::Disconnected;
@@ -174,7 +173,7 @@ impl Endpoint {
         self.is_writable = false;
     }
 
-    /// It cannot go on.
+    /// Ends the stream with an error.
     pub(crate) fn break_off(&mut self, errno: c_int) {
         if self.is_open() {
             self.end = End::Broken(errno);
@@ -183,31 +182,32 @@ impl Endpoint {
         self.is_writable = false;
     }
 
-    /// Whether a reader need not wait.
+    /// Whether a receive call returns without waiting.
     pub(crate) fn is_ready_to_read(&self) -> bool {
         self.receiving.has_data() || !self.is_readable
     }
 
-    /// Where it is told that something has completed.
+    /// The channel that reports completions.
     pub(crate) fn channel(&self) -> &CompChannel {
         self.cq.channel()
     }
 
-    /// Asks to be told of the next completion.
+    /// Requests an event on the channel for the next completion.
     pub(crate) fn arm(&self) {
         while self.cq.channel().try_event().is_some() {}
         self.cq.notify(Notify::Next);
     }
 
-    /// Takes what has completed. True if there was something.
+    /// Takes completions; returns whether there were any.
     pub(crate) fn progress(&mut self) -> bool {
         if self.context.is_cut_off() {
-            // A child of the process that has the connection.
+            // This is a forked child; the connection belongs to its parent.
             self.break_off(libc::ENOTCONN);
             return false;
         }
         if self.peer.is_none() {
-            // It may be faster with its first message than the word that it has accepted.
+            // The first message of the peer may arrive before its connection reply. It peeks in
+            // the completion queue until the hello has arrived.
             return false;
         }
         let mut received = 0;
@@ -227,7 +227,7 @@ impl Endpoint {
         }
         if self.is_open() {
             self.post_receives(received);
-            self.give();
+            self.send_grants();
         }
         any
     }
@@ -240,9 +240,9 @@ impl Endpoint {
     }
 
     fn on_message(&mut self, cqe: &Cqe) {
-        let is_told = cqe.flags.contains(WcFlags::WITH_IMM);
-        let message = if is_told { Message::parse(cqe.imm.0) } else { Message::Other };
-        let fine = match message {
+        let has_imm = cqe.flags.contains(WcFlags::WITH_IMM);
+        let message = if has_imm { Message::parse(cqe.imm.0) } else { Message::Other };
+        let handled = match message {
             Message::Data(len) => self.receiving.on_data(len),
             Message::Credits(upto) => self.on_credits(upto),
             Message::Iomap(index) => self.on_iomap(index),
@@ -259,13 +259,13 @@ impl Endpoint {
             }
             Message::Other => Ok(()),
         };
-        if fine.is_err() {
+        if handled.is_err() {
             self.break_off(libc::EPROTO);
         }
     }
 
-    /// Credits may come with a buffer: then it is in the place whose turn it is. The place is
-    /// emptied, so that the same buffer is not found again.
+    /// Credits may come with a buffer, which the peer has written into the next slot. The slot is
+    /// zeroed, so that the same buffer is not found again.
     fn on_credits(&mut self, upto: u16) -> Result<(), Violation> {
         self.sending.on_credits(upto);
         let at = self.place as usize * Buffer::LEN;
@@ -308,8 +308,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives the peer what it is due: credits, and memory that is free again.
-    pub(crate) fn give(&mut self) {
+    /// Sends the peer new credits, and announces memory that is free again.
+    pub(crate) fn send_grants(&mut self) {
         while self.is_up && self.is_open() && self.sending.has_control() {
             let Some(Grant { message, half }) = self.receiving.grant() else { return };
             let Some(peer) = &mut self.peer else { return };
@@ -329,9 +329,9 @@ impl Endpoint {
         }
     }
 
-    /// Tells the peer that this end sends no more, or does nothing any more. False if it cannot
-    /// be told now.
-    pub(crate) fn say_goodbye(&mut self, message: Message) -> bool {
+    /// Sends [`Message::Shutdown`] or [`Message::Disconnect`]; false if no control message can be
+    /// sent now.
+    pub(crate) fn send_end(&mut self, message: Message) -> bool {
         if !self.sending.has_control() {
             return false;
         }
@@ -343,8 +343,8 @@ impl Endpoint {
         true
     }
 
-    /// Writes nothing to nowhere: the peer does not notice, but must acknowledge it. So whoever
-    /// lost its peer learns of it.
+    /// Posts an RDMA WRITE of no bytes: the peer's adapter acknowledges it and the peer's program
+    /// does not notice. If the peer is dead, it fails, and the stream breaks.
     pub(crate) fn probe(&mut self) {
         if self.is_up && self.is_open() && self.sending.is_done() {
             self.sending.begin_control();
@@ -352,7 +352,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a part of what `source` has, at most `most` bytes of it; says how many.
+    /// Sends the first part of `source`, at most `most` bytes; returns how many.
     pub(crate) fn send(&mut self, source: &mut Source<'_>, most: usize) -> usize {
         let Some(chunk) = self.sending.begin(most.min(source.left()), self.inline) else {
             return 0;
@@ -363,7 +363,7 @@ impl Endpoint {
         chunk.len as usize
     }
 
-    /// The same, into mapped memory of the peer.
+    /// As [`Endpoint::send`], into mapped memory of the peer.
     pub(crate) fn send_direct(
         &mut self,
         to: Buffer,
@@ -387,7 +387,7 @@ impl Endpoint {
             Some([first, rest]) => {
                 for range in [first, rest] {
                     source.take(range.len(), |at, piece| {
-                        // The protocol gives out places inside the ring only.
+                        // `Sending` returns ranges inside the ring only.
                         let written = self.outgoing.write_at(range.start + at, piece);
                         debug_assert!(written.is_ok(), "{written:?}");
                     });
@@ -400,7 +400,7 @@ impl Endpoint {
         self.post(Posted::Data(chunk.len), op, data);
     }
 
-    /// Tells the peer of a mapping. False if it cannot be told now.
+    /// Announces a mapping to the peer; false if no message can be sent now.
     pub(crate) fn send_iomap(&mut self, index: u16, map: &Iomap) -> bool {
         let Some(peer) = &self.peer else { return false };
         if !self.sending.begin_iomap() {
@@ -415,38 +415,38 @@ impl Endpoint {
         true
     }
 
-    /// Copies out what has arrived; says how many bytes. With `stays`, it can be read again.
-    pub(crate) fn receive(&mut self, into: &mut [&mut [u8]], stays: bool) -> usize {
+    /// Copies arrived data to `into`; returns how many bytes. With `peeks`, it stays in the ring.
+    pub(crate) fn receive(&mut self, into: &mut [&mut [u8]], peeks: bool) -> usize {
         let mut taken = 0;
         for part in into {
             let mut filled = 0;
             while filled < part.len() {
-                let skip = if stays { taken } else { 0 };
+                let skip = if peeks { taken } else { 0 };
                 let place = self.receiving.peek(skip, part.len() - filled);
                 if place.is_empty() {
                     break;
                 }
                 let len = place.len();
-                // What the protocol says has arrived is inside the ring.
+                // `Receiving` returns ranges inside the ring only.
                 let read = self.incoming.read_at(place.start, &mut part[filled..filled + len]);
                 debug_assert!(read.is_ok(), "{read:?}");
                 filled += len;
                 taken += len as u32;
-                if !stays {
+                if !peeks {
                     self.receiving.consume(len as u32);
                 }
             }
         }
-        self.give();
+        self.send_grants();
         taken as usize
     }
 }
 
-/// Bytes of a program, in one piece or several.
+/// Bytes that a program sends, in one part or several.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     parts: &'a [&'a [u8]],
-    /// Bytes of the first part that are gone.
+    /// Bytes of the first part that have been taken.
     at: usize,
 }
 
@@ -455,12 +455,12 @@ impl<'a> Source<'a> {
         Self { parts, at: 0 }
     }
 
-    /// How many are left.
+    /// How many bytes are left.
     pub(crate) fn left(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum::<usize>() - self.at
     }
 
-    /// Gives `len` bytes to `to`, piece by piece, with the number of bytes before each.
+    /// Calls `to` with `len` bytes, piece by piece, and with the number of bytes before each.
     fn take(&mut self, len: usize, mut to: impl FnMut(usize, &[u8])) {
         let mut taken = 0;
         while let (Some((first, others)), true) = (self.parts.split_first(), taken < len) {
