@@ -39,9 +39,10 @@ fn streams() -> [(i32, Socket); 2] {
     listener.listen(4).expect("it is bound");
     let (fd, client) = bound(libc::SOCK_STREAM);
     let to = listener.local_addr();
-    let connecting = thread::spawn(move || client.connect(to).map(|()| client));
-    let (accepted, peer) = listener.accept().expect("a connection");
-    let client = connecting.join().expect("no panic").expect("connected");
+    let (accepted, peer) = thread::scope(|scope| {
+        scope.spawn(|| client.connect(to).expect("connected"));
+        listener.accept().expect("a connection")
+    });
     assert_eq!(peer, Some(client.local_addr()));
     close(listening).expect("it is open");
     [(fd, client), (accepted, find(accepted).expect("it is open"))]
@@ -56,18 +57,19 @@ fn a_stream_carries_more_than_its_rings_hold() {
     let [(client_fd, client), (server_fd, server)] = streams();
     let sent: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     let (head, tail) = sent.split_at(1_000_001);
-    let expected = sent.clone();
-    let receiving = thread::spawn(move || {
-        let mut bytes = vec![0; expected.len()];
+    let receive = || {
+        let mut bytes = vec![0; sent.len()];
         let received = server.receive(&mut [&mut bytes], libc::MSG_WAITALL);
-        assert_eq!(received.map(|(len, _)| len), Ok(expected.len()));
-        assert!(bytes == expected, "other bytes than were sent");
+        assert_eq!(received.map(|(len, _)| len), Ok(sent.len()));
+        assert!(bytes == sent, "other bytes than were sent");
         let mut more = [0; 1];
         assert_eq!(server.receive(&mut [&mut more], 0).map(|(len, _)| len), Ok(0), "the end");
+    };
+    thread::scope(|scope| {
+        scope.spawn(receive);
+        assert_eq!(client.send(&[head, tail], 0, None), Ok(sent.len()));
+        client.shut_down(libc::SHUT_WR).expect("connected");
     });
-    assert_eq!(client.send(&[head, tail], 0, None), Ok(sent.len()));
-    client.shut_down(libc::SHUT_WR).expect("connected");
-    receiving.join().expect("no panic");
     for fd in [client_fd, server_fd] {
         close(fd).expect("it is open");
         assert_eq!(close(fd), Err(Errno(libc::EBADF)), "closed twice");
