@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{files, lint, verbs};
+use feroce_lint as lint;
+
+use crate::{files, verbs};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
@@ -14,7 +16,9 @@ pub(crate) fn has_begun() -> bool {
 extern "C" fn at_exit() {
     HAS_BEGUN.store(true, Ordering::Relaxed);
     verbs::adapter::take_leave();
-    lint::list_leaks();
+    if lint::is_on() {
+        lint::process_exits(verbs::adapter::counters());
+    }
     files::leave();
 }
 

@@ -11,7 +11,6 @@ mod errno;
 mod exports;
 mod files;
 mod leave;
-mod lint;
 mod rdmacm;
 mod rsocket;
 mod stub;

@@ -20,7 +20,8 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("rpc", &["feroce"]),
     ("cli", &["feroce"]),
     ("rsocket", &["feroce", "abi"]),
-    ("capi", &["feroce", "abi", "rsocket"]),
+    ("lint", &["feroce"]),
+    ("capi", &["feroce", "abi", "rsocket", "lint"]),
 ];
 
 /// The harness that tests of every crate may use, also of those below it: integration tests link

@@ -5,7 +5,7 @@ use super::tree::{File, Problem, Tree};
 use crate::source::{line_of, lines_before_tests, words};
 
 /// Crates whose library must forbid unsafe code.
-const FORBID_UNSAFE: &[&str] = &["wire", "train", "engine", "cm", "testkit", "sim", "abi"];
+const FORBID_UNSAFE: &[&str] = &["wire", "train", "engine", "cm", "testkit", "sim", "abi", "lint"];
 
 /// Crates that may contain unsafe code. Nothing else in the tree may. One of them only says the
 /// word, in the types of functions of C.

@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::cm::Manager;
 use feroce::wire::Gid;
+use feroce_lint::{self as lint, Kind};
 
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
-use crate::lint::{self, Kind};
 use crate::verbs::adapter;
 use crate::verbs::context::ibv_open_device;
 use crate::verbs::device::Device;

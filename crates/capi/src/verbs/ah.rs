@@ -5,13 +5,13 @@ use core::ffi::c_int;
 
 use feroce::wire::Lid;
 use feroce::{AddrVec, Gid};
+use feroce_lint::Kind;
 
 use super::context::Context;
 use super::object::{Object, zeroed};
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno::{Errno, pointer, status};
-use crate::lint::Kind;
 
 /// An address handle.
 #[repr(C)]

@@ -4,13 +4,14 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 
+use feroce_lint::Kind;
+
 use super::context::Context;
 use super::cq::Cq;
 use super::object::Object;
 use super::wait;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer, status};
-use crate::lint::Kind;
 
 /// A completion channel. How many queues report to it is counted in the public part, under the
 /// lock of the context's registry.

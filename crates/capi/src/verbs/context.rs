@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce::QpState;
+use feroce_lint::{self as lint, Kind};
 
 use super::device::Device;
 use super::identity::FileId;
@@ -16,7 +17,6 @@ use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
-use crate::lint::{self, Kind};
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]

@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 
 use feroce::Notify;
+use feroce_lint::{self as lint, CqFacts, Kind};
 
 use super::ack::Acks;
 use super::channel::Channel;
@@ -15,7 +16,6 @@ use super::registry::Listed;
 use super::wc;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::{self, CqFacts, Kind};
 
 /// A completion queue, extended or not: the one begins like the other.
 #[repr(C)]

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint};
 
 use feroce::{Cqe, WcFlags};
+use feroce_lint as lint;
 
 use super::context::Context;
 use super::cq::{Cq, Plan};
@@ -10,7 +11,6 @@ use super::object::Object;
 use super::wc;
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
-use crate::lint;
 
 /// Where a program is in polling an extended queue.
 #[derive(Debug, Default)]

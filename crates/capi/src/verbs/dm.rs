@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use feroce::{Access, Iova, Region};
+use feroce_lint::Kind;
 
 use super::context::Context;
 use super::mr::{self, Mr};
@@ -15,7 +16,6 @@ use super::pd::Pd;
 use super::query::MAX_DM_SIZE;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::Kind;
 
 /// Bytes given out, in the whole process.
 static USED: AtomicU64 = AtomicU64::new(0);

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 
 use feroce::{AsyncEvent, CqId, Qpn, SrqId};
+use feroce_lint as lint;
 
 use super::context::Context;
 use super::cq::Cq;
@@ -13,7 +14,6 @@ use super::srq::Srq;
 use super::wait;
 use crate::abi::*;
 use crate::errno::status;
-use crate::lint;
 
 /// May be cancelled while it waits: see [`wait`].
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(

@@ -9,13 +9,13 @@ use core::{ptr, slice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce::{Access, Iova, Qpn, Region, Rereg};
+use feroce_lint::{self as lint, Kind, Memory};
 
 use super::context::Context;
 use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno::{self, Errno, code, pointer};
-use crate::lint::{self, Kind, Memory};
 
 /// A memory region.
 #[repr(C)]

@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
 use feroce::{Data, Dest, MwType, SendWr};
+use feroce_lint::Kind;
 
 use super::object::Object;
 use super::pd::Pd;
@@ -11,7 +12,6 @@ use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::Kind;
 
 /// A memory window. The program keeps its key in the public part.
 #[repr(C)]

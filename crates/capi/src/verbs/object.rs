@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 
-use crate::lint::{self, Kind};
+use feroce_lint::{self as lint, Kind};
 
 /// An object that begins with a structure of the C header.
 ///

@@ -6,11 +6,12 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use feroce_lint::Kind;
+
 use super::context::Context;
 use super::object::Object;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::Kind;
 
 /// Counts what stands on an object, besides what the adapter knows of.
 #[derive(Clone, Default)]

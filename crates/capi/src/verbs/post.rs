@@ -10,6 +10,7 @@ use feroce::{
     Access, Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, Receiver, RecvWr,
     Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
 };
+use feroce_lint::{self as lint, Name, Request};
 
 use super::ah::Ah;
 use super::mr;
@@ -17,7 +18,6 @@ use super::object::Object;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
 use crate::errno::{Errno, code};
-use crate::lint::{self, Name, Request};
 
 /// One more scatter/gather element than any queue takes: nobody needs to look further.
 const TOO_MANY_SGES: usize = 33;

@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use core::ptr;
 
 use feroce::{QpBuilder, QpCap, QpHandle, Receiver, SendWr, Sender};
+use feroce_lint::{self as lint, CqFacts, Kind, Name, Queues};
 
 use super::ack::Acks;
 use super::context::Context;
@@ -17,7 +18,6 @@ use super::srq::Srq;
 use super::{qp_ex, xrc};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::{self, CqFacts, Kind, Name, Queues};
 
 /// A queue pair, extended or not: the one begins like the other.
 #[repr(C)]

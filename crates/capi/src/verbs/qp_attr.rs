@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint};
 
 use feroce::{Access, Pmtu, Psn, Qkey, QpAttr, QpState, Qpn};
+use feroce_lint::{self as lint, Name};
 
 use super::ah::{addr_vec, ah_attr};
 use super::object::zeroed;
@@ -10,7 +11,6 @@ use super::qp::Qp;
 use super::query::mtu;
 use crate::abi::*;
 use crate::errno::{Errno, code};
-use crate::lint::{self, Name};
 
 /// Attributes that can be given.
 const KNOWN: c_uint = IBV_QP_STATE

@@ -8,13 +8,13 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::slice;
 
 use feroce::{Data, Dest, FlushKind, Imm, Lkey, Remote, Rkey, SendOp, SendWr, Sge, SgeList, Srqn};
+use feroce_lint as lint;
 
 use super::object::Object;
 use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
 use crate::errno::{Errno, code};
-use crate::lint;
 
 const CONNECTED: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM

@@ -3,6 +3,8 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 
+use feroce_lint::{self as lint, Kind};
+
 use super::ack::Acks;
 use super::context::Context;
 use super::object::{Object, zeroed};
@@ -11,7 +13,6 @@ use super::post;
 use super::registry::Listed;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::{self, Kind};
 
 /// A shared receive queue.
 #[repr(C)]

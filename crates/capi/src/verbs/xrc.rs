@@ -4,6 +4,8 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use feroce_lint::Kind;
+
 use super::context::Context;
 use super::cq::Cq;
 use super::identity::FileId;
@@ -13,7 +15,6 @@ use super::qp::{self, Plan, Qp};
 use super::srq::{self, Srq};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-use crate::lint::Kind;
 
 /// A domain.
 #[repr(C)]

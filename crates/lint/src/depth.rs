@@ -1,18 +1,18 @@
-//! A completion queue that is smaller than what is posted to the queues that report to it.
+//! A completion queue that holds fewer completions than requests are outstanding for it.
 //!
-//! It works until the program is slow once: then completions are lost, and every queue pair with
-//! them. How deep the queues are says little, since many programs never fill them; so this is about
-//! requests that are posted and will be heard of.
+//! Such a program works until it polls too late once: then the completion queue overruns, and all
+//! its queue pairs fail. The rule counts outstanding requests that will complete, not the depth of
+//! the work queues, because many programs never fill those.
 
 use std::collections::BTreeSet;
 
-use super::ledger::{CqFacts, Ledger, Posts};
-use super::report::Rule;
+use crate::ledger::{CqFacts, Ledger, Posts};
+use crate::report::Rule;
 
-/// Looks at a completion queue after something was posted that completes there.
-pub(super) fn check(ledger: &mut Ledger, cq: CqFacts) {
+/// Checks a completion queue after a request was posted that completes there.
+pub(crate) fn check(ledger: &mut Ledger, cq: CqFacts) {
     let CqFacts { addr, depth } = cq;
-    // Most completion queues are deep enough for whatever may come.
+    // Most completion queues are as deep as all work queues together.
     let shared = shared(ledger, cq);
     let most = sum(ledger, cq, |qp| qp.queues.max_send.into(), |qp| qp.queues.max_recv.into());
     if most + shared <= depth {
@@ -31,7 +31,7 @@ pub(super) fn check(ledger: &mut Ledger, cq: CqFacts) {
     });
 }
 
-/// Adds up something of all queues that report to a completion queue.
+/// Sums a number over all work queues that complete to a completion queue.
 fn sum(
     ledger: &Ledger,
     cq: CqFacts,
@@ -46,7 +46,8 @@ fn sum(
     ledger.qps.values().map(of_qp).sum()
 }
 
-/// Receives in shared queues that may complete there: any queue pair may take all of them.
+/// Outstanding receives of shared receive queues that may complete there: one queue pair may take
+/// all of them.
 fn shared(ledger: &Ledger, cq: CqFacts) -> u64 {
     let is_it = |qp: &&Posts| qp.queues.recv_cq.is_some_and(|other| other.addr == cq.addr);
     let srqs = ledger.qps.values().filter(is_it).filter_map(|qp| qp.queues.srq);

@@ -1,12 +1,12 @@
-//! Access to memory that was not given.
+//! Access to memory without the right to it.
 
 use feroce::{Access, Lkey};
 
-use super::ledger::{Ledger, Name, Request, Work};
-use super::report::Rule;
+use crate::ledger::{Ledger, Name, Request, Work, with};
+use crate::report::Rule;
 
-/// A request failed because of the memory that it names here.
-pub(super) fn locally(ledger: &mut Ledger, name: Name, request: Option<&Request>) {
+/// A request failed because of its local memory.
+pub(crate) fn locally(ledger: &mut Ledger, name: Name, request: Option<&Request>) {
     let why = request.and_then(|request| culprit(ledger, name, request));
     ledger.said.once(Rule::RefusedLocally, name.object(), || {
         let why = why.unwrap_or_else(|| {
@@ -18,7 +18,7 @@ pub(super) fn locally(ledger: &mut Ledger, name: Name, request: Option<&Request>
     });
 }
 
-/// What is wrong with the keys of a request.
+/// The reason why a key of a request is refused.
 fn culprit(ledger: &Ledger, name: Name, request: &Request) -> Option<String> {
     request.lkeys.iter().find_map(|&Lkey(lkey)| {
         let Some(memory) = ledger.mrs.get(&(name.context, lkey)) else {
@@ -43,7 +43,7 @@ fn culprit(ledger: &Ledger, name: Name, request: &Request) -> Option<String> {
     })
 }
 
-/// The right that a peer has to give.
+/// The right that the request needs at the peer.
 fn right(work: Option<Work>) -> &'static str {
     match work {
         Some(Work::Write) => "IBV_ACCESS_REMOTE_WRITE",
@@ -53,8 +53,8 @@ fn right(work: Option<Work>) -> &'static str {
     }
 }
 
-/// The peer refused access.
-pub(super) fn by_peer(ledger: &mut Ledger, name: Name, request: Option<&Request>) {
+/// The peer refused access to its memory.
+pub(crate) fn by_peer(ledger: &mut Ledger, name: Name, request: Option<&Request>) {
     let right = right(request.map(|request| request.work));
     ledger.said.once(Rule::RefusedByPeer, name.object(), || {
         format!(
@@ -64,9 +64,9 @@ pub(super) fn by_peer(ledger: &mut Ledger, name: Name, request: Option<&Request>
     });
 }
 
-/// A peer was refused access to memory of this process.
-pub(crate) fn access_refused_here(name: Name) {
-    super::with(|ledger| {
+/// The adapter refused a peer access to memory of this process.
+pub fn access_refused_here(name: Name) {
+    with(|ledger| {
         let access = ledger.qps.get(&name).map_or(Access::empty(), |qp| qp.access);
         let given = [
             (Access::REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"),

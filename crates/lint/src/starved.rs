@@ -4,12 +4,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use feroce::Counters;
 
-use super::ledger::{Ledger, Name};
-use super::report::Rule;
-use crate::verbs::adapter;
+use crate::ledger::{Ledger, Name, with};
+use crate::report::Rule;
 
 /// A send failed because the peer had no receive for it.
-pub(super) fn by_peer(ledger: &mut Ledger, name: Name) {
+pub(crate) fn by_peer(ledger: &mut Ledger, name: Name) {
     ledger.said.once(Rule::PeerStarved, name.object(), || {
         format!(
             "{name}: the peer had no receive posted until retries ran out (RNR): post receives \
@@ -18,15 +17,9 @@ pub(super) fn by_peer(ledger: &mut Ledger, name: Name) {
     });
 }
 
-/// The process ends, perhaps with devices open.
-pub(super) fn process_ends() {
-    for (device, counters) in adapter::counters() {
-        device_closed(&device, &counters);
-    }
-}
-
-/// A device is closed, having done so much. Datagrams do not count: they may be lost anyway.
-pub(crate) fn device_closed(device: &str, counters: &Counters) {
+/// A device is closed; `counters` are its counters. Datagrams do not count, since they may be lost
+/// in any case.
+pub fn device_closed(device: &str, counters: &Counters) {
     let starved = counters.out_of_buffer;
     if starved == 0 {
         return;
@@ -34,7 +27,7 @@ pub(crate) fn device_closed(device: &str, counters: &Counters) {
     let mut hasher = DefaultHasher::new();
     device.hash(&mut hasher);
     let object = (0, hasher.finish());
-    super::with(|ledger| {
+    with(|ledger| {
         ledger.said.once(Rule::StarvedHere, object, || {
             format!(
                 "{device}: messages arrived when no receive was posted (messages: {starved}): post \

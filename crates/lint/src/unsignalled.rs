@@ -1,14 +1,14 @@
-//! A send queue that is full of requests nobody will ever hear of.
+//! A send queue that is full of unsignalled requests.
 //!
-//! A place in a send queue is free again when a completion is polled that comes after it. If none
-//! of the requests in the queue asks for one, an adapter may keep the queue full for ever. Ours
-//! does not, which hides the mistake until the program meets another.
+//! An entry of a send queue is free again when the program polls a completion of the same or a
+//! later request. If no request in the queue is signalled, an adapter may keep the queue full for
+//! ever. The software adapter does not, so the mistake shows only on other adapters.
 
-use super::ledger::{Ledger, Name};
-use super::report::Rule;
+use crate::ledger::{Ledger, Name};
+use crate::report::Rule;
 
-/// Looks at a queue pair before one more send.
-pub(super) fn check(ledger: &mut Ledger, name: Name) {
+/// Checks a queue pair before another send.
+pub(crate) fn check(ledger: &mut Ledger, name: Name) {
     let Some(qp) = ledger.qps.get(&name) else { return };
     let most = qp.queues.max_send as usize;
     if qp.sends.len() < most || qp.sends.iter().rev().any(|request| request.signalled) {

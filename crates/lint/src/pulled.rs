@@ -1,15 +1,16 @@
-//! Memory that is deregistered while requests name it.
+//! Memory that is deregistered while outstanding requests refer to it.
 
 use feroce::Lkey;
 
-use super::ledger::{Memory, Name};
-use super::report::Rule;
+use crate::ledger::{Memory, Name, with};
+use crate::report::Rule;
 
-/// Says so if requests whose completion the program has not seen name memory that it deregisters.
-/// Only those of queue pairs that are `alive` count: others have let go of theirs. Sends that are
-/// not signalled do not count either, because programs may know from their peer that they are done.
-pub(crate) fn pulled(context: usize, lkey: u32, alive: impl Fn(Name) -> bool) {
-    let (memory, suspects) = super::with(|ledger| {
+/// The program deregisters memory: warns if requests refer to it whose completion the program has
+/// not polled. Requests of queue pairs that are not `alive` do not count, because the adapter has
+/// dropped them; nor do unsignalled sends, because the peer may have told the program that they are
+/// complete.
+pub fn pulled(context: usize, lkey: u32, alive: impl Fn(Name) -> bool) {
+    let (memory, suspects) = with(|ledger| {
         let memory = ledger.mrs.get(&(context, lkey)).copied();
         let here = ledger.qps.iter().filter(|(name, _)| name.context == context);
         let suspects: Vec<(Name, usize)> = here
@@ -24,9 +25,9 @@ pub(crate) fn pulled(context: usize, lkey: u32, alive: impl Fn(Name) -> bool) {
         (memory, suspects)
     });
     let Some(Memory { addr, .. }) = memory else { return };
-    // Not under the lock: it asks the adapter.
+    // `alive` asks the adapter, so it is called without the lock of the ledger.
     for (name, count) in suspects.into_iter().filter(|(name, _)| alive(*name)) {
-        super::with(|ledger| {
+        with(|ledger| {
             ledger.said.once(Rule::Pulled, (addr, lkey.into()), || {
                 format!(
                     "the memory region at {addr:#x} is deregistered while requests on {name} name \

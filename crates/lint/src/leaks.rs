@@ -1,31 +1,43 @@
-//! Objects that are left when the process ends.
+//! Objects that the program has not freed when the process exits.
 //!
-//! librdmacm keeps devices and protection domains that a program has not made and cannot free;
+//! librdmacm keeps devices and protection domains that the program has not made and cannot free;
 //! those are not counted ([`kept`]).
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::process;
 
-use super::report::say;
+use crate::report::print;
 
 /// Kinds of objects that programs make and have to free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Thread domain.
     Td,
+    /// Memory region.
     Mr,
+    /// Memory window.
     Mw,
+    /// Device memory.
     Dm,
+    /// Completion channel.
     Channel,
+    /// Completion queue.
     Cq,
+    /// Shared receive queue.
     Srq,
+    /// Queue pair.
     Qp,
+    /// Address handle.
     Ah,
+    /// XRC domain.
     Xrcd,
+    /// Protection domain.
     Pd,
+    /// Open device.
     Device,
 }
 
-/// What one is called, what many are, and how they go.
+/// For each kind: the words for one object, for several, and for how to free them.
 const WORDS: [(&str, &str, &str); 12] = [
     ("thread domain was", "thread domains were", "freed: call ibv_dealloc_td"),
     ("memory region was", "memory regions were", "deregistered: call ibv_dereg_mr"),
@@ -45,43 +57,44 @@ const WORDS: [(&str, &str, &str); 12] = [
     ("device was", "devices were", "closed: call ibv_close_device"),
 ];
 
-/// How many there are of each kind.
+/// How many objects of each kind the program has.
 static ALIVE: [AtomicI64; WORDS.len()] = [const { AtomicI64::new(0) }; WORDS.len()];
 
-/// The process that the objects are of. What its children inherit is not theirs to free.
+/// The process that the objects belong to. Its children inherit them and need not free them.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// The program has one more.
-pub(crate) fn made(kind: Kind) {
+/// The program has made an object.
+pub fn made(kind: Kind) {
     ALIVE[kind as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// The program has freed one.
-pub(crate) fn freed(kind: Kind) {
+/// The program has freed an object.
+pub fn freed(kind: Kind) {
     ALIVE[kind as usize].fetch_sub(1, Ordering::Relaxed);
 }
 
-/// One that was just made is kept by the library, and not by the program.
-pub(crate) fn kept(kind: Kind) {
+/// The library, and not the program, owns the object that was just made.
+pub fn kept(kind: Kind) {
     freed(kind);
 }
 
-/// This process is the one that is looked at.
-pub(super) fn remember_process() {
+/// Makes this process the one whose objects are listed.
+pub(crate) fn remember_process() {
     PROCESS.store(process::id(), Ordering::Relaxed);
 }
 
-/// Lists what is left at exit.
-pub(crate) fn list_leaks() {
-    if !super::is_on() || PROCESS.load(Ordering::Relaxed) != process::id() {
-        return;
-    }
-    super::starved::process_ends();
+/// Whether this is the process that called [`remember_process`].
+pub(crate) fn is_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == process::id()
+}
+
+/// Lists the objects that have not been freed.
+pub(crate) fn list() {
     for ((one, many, remedy), alive) in WORDS.iter().zip(&ALIVE) {
         match alive.load(Ordering::Relaxed) {
             ..=0 => {}
-            1 => say(&format!("at exit, 1 {one} not {remedy}")),
-            n => say(&format!("at exit, {n} {many} not {remedy}")),
+            1 => print(&format!("at exit, 1 {one} not {remedy}")),
+            n => print(&format!("at exit, {n} {many} not {remedy}")),
         }
     }
 }
