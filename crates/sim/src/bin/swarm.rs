@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use feroce_sim::wire::WireStats;
+use feroce_sim::mesh::Stats;
 use feroce_sim::{Failure, Options, Summary, check, program};
 
 const HELP: &str = "\
@@ -69,7 +69,7 @@ fn parse() -> Result<Option<Args>, String> {
 /// What all runs together were like.
 #[derive(Default)]
 struct Total {
-    wire: WireStats,
+    wire: Stats,
     posted: u64,
     events: u64,
     counts: BTreeMap<String, u64>,

@@ -1,18 +1,19 @@
-//! The wire: carries packets between nodes, late, twice, damaged or not at all.
+//! A full mesh: a direct path between any two ports, with latency, loss, duplication, reordering
+//! and damage, but without limits on bandwidth.
 //!
-//! How bad it may be is bounded, so that a reliable connection must survive: every request packet
-//! is lost at most [`LOST_REQUEST`] times, counting retransmissions, and every answer at most
-//! [`LOST_ANSWER`] times. With a retry count of 7 no requester then has an excuse to give up, and
-//! one that does has a bug. Unreliable services are bounded the same way, which costs nothing.
+//! Faults are bounded, so that a reliable connection must survive: every request packet is lost at
+//! most [`LOST_REQUEST`] times, counting retransmissions, and every answer at most [`LOST_ANSWER`]
+//! times. A requester with a retry count of 7 that gives up has a bug. Unreliable services have
+//! the same bounds.
 
 use std::collections::BTreeMap;
 
-use feroce_testkit::{Packet, packets};
-use feroce_train::{Ecn, Instant, RxMeta, Train};
+use feroce_train::{Ecn, Instant, RxMeta};
 use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Qpn, Service};
 
 use crate::dice::Dice;
-use crate::trace::{Fate, Happening, Head, Trace};
+use crate::fabric::{Batch, Delivery, Fabric};
+use crate::kernel::{Agenda, Fate, Happening, Head, Trace};
 
 /// How often the same request packet may be lost.
 pub const LOST_REQUEST: u8 = 2;
@@ -26,13 +27,13 @@ pub struct Faults {
     pub loss: f64,
     /// It arrives twice.
     pub duplicate: f64,
-    /// Others overtake it.
+    /// Later packets overtake it.
     pub reorder: f64,
     /// It is damaged and so dropped by the receiving link.
     pub corrupt: f64,
     /// It is marked: congestion experienced.
     pub ecn: f64,
-    /// How late a packet may be that others overtake.
+    /// How long a packet may be held back that later ones overtake.
     pub max_delay_ns: u64,
 }
 
@@ -43,46 +44,24 @@ impl Faults {
     }
 }
 
-/// Packets that arrive together.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// Sending node.
-    pub from: usize,
-    /// What the receiving link knows of them.
-    pub meta: RxMeta,
-    /// From the BTH to the end of the padding.
-    pub packets: Vec<Vec<u8>>,
-}
-
-/// A batch on its way.
-#[derive(Debug)]
-pub struct Delivery {
-    /// When it arrives.
-    pub at: Instant,
-    /// Where.
-    pub to: usize,
-    /// What.
-    pub batch: Batch,
-}
-
-/// What went over the wire.
+/// What the mesh carried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct WireStats {
-    /// Packets given to it.
+pub struct Stats {
+    /// Packets that hosts sent.
     pub packets: u64,
     /// Lost.
     pub lost: u64,
     /// Doubled.
     pub duplicated: u64,
-    /// Overtaken by others.
+    /// Overtaken by later packets.
     pub reordered: u64,
     /// Damaged.
     pub corrupted: u64,
-    /// Made up.
+    /// Forged.
     pub forged: u64,
 }
 
-impl WireStats {
+impl Stats {
     /// Adds what another run saw.
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
@@ -94,33 +73,32 @@ impl WireStats {
     }
 }
 
-/// The wire between all nodes.
+/// See the module documentation.
 #[derive(Debug)]
-pub struct Wire {
+pub struct Mesh {
     dice: Dice,
     gids: Vec<Gid>,
     faults: Faults,
-    /// No faults from then on.
+    /// No faults from this time on.
     faults_until: Instant,
     latency_ns: u64,
     jitter_ns: u64,
-    /// When the last packet in order from one node arrives at another.
+    /// When the last packet in order from one port arrives at another.
     in_order_until: BTreeMap<(usize, usize), Instant>,
-    /// How often which packet was lost.
-    losses: BTreeMap<(usize, Qpn2, u32, u8), u8>,
-    /// Nodes that are gone.
+    /// How often a packet was lost, by port, queue pair, PSN and opcode.
+    losses: BTreeMap<(usize, u32, u32, u8), u8>,
+    /// Ports that neither send nor receive any more.
     gone: Vec<bool>,
+    /// What is on its way.
+    in_flight: Agenda<Delivery>,
     /// Flip a payload byte of the first packet that has one, unnoticed by any checksum.
     pub(crate) sabotage: bool,
-    /// What went over it.
-    pub stats: WireStats,
+    /// What it carried.
+    pub stats: Stats,
 }
 
-/// A queue pair number that can be ordered.
-type Qpn2 = u32;
-
-impl Wire {
-    /// A wire between the ports with these addresses.
+impl Mesh {
+    /// A mesh between the ports with these addresses.
     pub fn new(
         dice: Dice,
         gids: Vec<Gid>,
@@ -140,74 +118,29 @@ impl Wire {
             in_order_until: BTreeMap::new(),
             losses: BTreeMap::new(),
             gone,
+            in_flight: Agenda::default(),
             sabotage: false,
-            stats: WireStats::default(),
+            stats: Stats::default(),
         }
     }
 
-    /// A node falls silent for ever.
-    pub fn remove(&mut self, node: usize) {
-        self.gone[node] = true;
-    }
-
-    /// Carries a train: says what arrives where and when.
-    pub fn carry(
-        &mut self,
-        now: Instant,
-        from: usize,
-        train: &Train,
-        trace: &mut Trace,
-        out: &mut Vec<Delivery>,
-    ) {
-        let Some(to) = self.gids.iter().position(|&gid| gid == train.path.dst) else {
-            return;
-        };
-        let calm = now >= self.faults_until;
-        let marked = !calm && self.dice.chance(self.faults.ecn);
-        let ecn = if marked { Ecn::Congested } else { Ecn::Capable };
-        let meta = RxMeta { ecn, ..RxMeta::from(&train.path) };
-        let mut together = Vec::with_capacity(train.count as usize);
-        for (i, Packet { bytes, .. }) in (0..).zip(packets(train)) {
-            self.stats.packets += 1;
-            let bth = train.bth(i);
-            let fate = self.fate(calm, to, bth.dest_qp, bth.psn, bth.opcode);
-            let fate = if self.gone[from] || self.gone[to] { Fate::Gone } else { fate };
-            trace.add(now, Happening::Packet { from, to, fate, head: Head::new(&bytes) });
-            match fate {
-                Fate::Lost => self.stats.lost += 1,
-                Fate::Corrupted => self.stats.corrupted += 1,
-                Fate::Gone => {}
-                Fate::Delayed => {
-                    self.stats.reordered += 1;
-                    out.push(self.late(now, from, to, meta, bytes));
-                }
-                Fate::Duplicated => {
-                    self.stats.duplicated += 1;
-                    out.push(self.late(now, from, to, meta, bytes.clone()));
-                    together.push(bytes);
-                }
-                _ => together.push(bytes),
-            }
-        }
-        if together.is_empty() {
-            return;
-        }
-        self.spoil(&mut together);
-        let at = self.in_order(now, from, to);
-        out.push(Delivery { at, to, batch: Batch { from, meta, packets: together } });
+    /// Disconnects a port for ever.
+    pub fn remove(&mut self, port: usize) {
+        self.gone[port] = true;
     }
 
     /// Decides what becomes of a packet.
-    fn fate(&mut self, calm: bool, to: usize, qpn: Qpn, psn: Psn, opcode: Opcode) -> Fate {
+    fn fate(&mut self, calm: bool, to: usize, bth: &Bth) -> Fate {
         if calm || !self.faults.any() {
             return Fate::Sent;
         }
         let lost = self.dice.chance(self.faults.loss);
         let corrupted = self.dice.chance(self.faults.corrupt);
         if lost || corrupted {
+            let opcode = bth.opcode;
             let is_request = opcode.decode().is_none_or(|(_, op)| op.is_request());
             let limit = if is_request { LOST_REQUEST } else { LOST_ANSWER };
-            let key = (to, qpn.get(), psn.get(), opcode.0);
+            let key = (to, bth.dest_qp.get(), bth.psn.get(), opcode.0);
             let losses = self.losses.entry(key).or_insert(0);
             if *losses < limit {
                 *losses += 1;
@@ -228,20 +161,21 @@ impl Wire {
         *last
     }
 
-    fn late(
+    /// Puts a packet on its way that later ones may overtake.
+    fn hold_back(
         &mut self,
         now: Instant,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         meta: RxMeta,
         bytes: Vec<u8>,
-    ) -> Delivery {
+    ) {
         let extra = self.dice.range(1..=self.faults.max_delay_ns.max(1));
         let at = now.plus_nanos(self.latency_ns + extra);
-        Delivery { at, to, batch: Batch { from, meta, packets: vec![bytes] } }
+        let batch = Batch { meta, packets: vec![bytes] };
+        self.in_flight.push(at, Delivery { from, to, batch });
     }
 
-    /// The sabotage that proves the oracles awake: damage that no checksum catches.
+    /// The sabotage that shows that the oracles can fail: damage that no checksum catches.
     fn spoil(&mut self, packets: &mut [Vec<u8>]) {
         if !self.sabotage {
             return;
@@ -249,7 +183,7 @@ impl Wire {
         for packet in packets {
             let Ok((bth, rest)) = Bth::parse(packet) else { continue };
             let Some((_, op)) = bth.opcode.decode() else { continue };
-            // Not of a write, which a later one may cover before anyone looks.
+            // Not of a write: a later write may cover the damage before an oracle looks.
             let carries = op.is_send() || op.is_read_response();
             let headers = bth.opcode.header_len().unwrap_or(0);
             if carries && packet.len() - usize::from(bth.pad) > headers && !rest.is_empty() {
@@ -260,7 +194,8 @@ impl Wire {
         }
     }
 
-    /// Packets that nobody sent: garbage, and requests to existing queue pairs from strangers.
+    /// Packets that no host sent: garbage, and requests to existing queue pairs from addresses
+    /// that are not their peers'.
     pub fn forge(&mut self, to: usize, qpns: &[Qpn]) -> Batch {
         self.stats.forged += 1;
         let mut bytes = vec![0; self.dice.size(0..=80)];
@@ -268,7 +203,8 @@ impl Wire {
         let dst = self.gids[to];
         let mut src = Gid::from_ipv4([192, 0, 2, self.dice.small(1..=254)]);
         if self.dice.chance(0.7) && bytes.len() >= Bth::LEN && !qpns.is_empty() {
-            // A well-formed header, to a queue pair that is there, from one who is not its peer.
+            // A well-formed header, to an existing queue pair, from an address that is not its
+            // peer's.
             let service = self.dice.pick(&[0u8, 1, 3, 5]) << 5;
             let mut opcode = Opcode(service | self.dice.small(0..=0x1f));
             if self.dice.chance(0.1) {
@@ -282,17 +218,63 @@ impl Wire {
             }
             bytes.truncate(bytes.len() & !3);
         } else if bytes.len() >= Bth::LEN {
-            // From a peer, but to a queue pair that is not there.
+            // From a peer, but to a queue pair that does not exist.
             src = self.gids[self.dice.size(0..=self.gids.len() - 1)];
             bytes[5..8].copy_from_slice(&[0, 0, 0]);
         }
         let ecn = self.dice.pick(&[Ecn::Capable, Ecn::Congested]);
         let meta = RxMeta { src, dst, ecn, hop_limit: 64, ..RxMeta::default() };
-        Batch { from: to, meta, packets: vec![bytes] }
+        Batch { meta, packets: vec![bytes] }
+    }
+}
+
+impl Fabric for Mesh {
+    fn inject(&mut self, now: Instant, from: usize, batch: Batch, trace: &mut Trace) {
+        let Some(to) = self.gids.iter().position(|&gid| gid == batch.meta.dst) else {
+            return;
+        };
+        let calm = now >= self.faults_until;
+        let marked = !calm && self.dice.chance(self.faults.ecn);
+        let ecn = if marked { Ecn::Congested } else { Ecn::Capable };
+        let meta = RxMeta { ecn, ..batch.meta };
+        let mut together = Vec::with_capacity(batch.packets.len());
+        for bytes in batch.packets {
+            self.stats.packets += 1;
+            let (bth, _) = Bth::parse(&bytes).expect("an engine sends packets with a BTH");
+            let fate = self.fate(calm, to, &bth);
+            let fate = if self.gone[from] || self.gone[to] { Fate::Gone } else { fate };
+            trace.add(now, Happening::Packet { from, to, fate, head: Head::new(&bytes) });
+            match fate {
+                Fate::Lost => self.stats.lost += 1,
+                Fate::Corrupted => self.stats.corrupted += 1,
+                Fate::Gone => {}
+                Fate::Delayed => {
+                    self.stats.reordered += 1;
+                    self.hold_back(now, (from, to), meta, bytes);
+                }
+                Fate::Duplicated => {
+                    self.stats.duplicated += 1;
+                    self.hold_back(now, (from, to), meta, bytes.clone());
+                    together.push(bytes);
+                }
+                _ => together.push(bytes),
+            }
+        }
+        if together.is_empty() {
+            return;
+        }
+        self.spoil(&mut together);
+        let at = self.in_order(now, from, to);
+        let batch = Batch { meta, packets: together };
+        self.in_flight.push(at, Delivery { from, to, batch });
     }
 
-    /// Whether the wire knows that `node` is gone.
-    pub fn is_gone(&self, node: usize) -> bool {
-        self.gone[node]
+    fn poll(&mut self, now: Instant) -> (Option<Delivery>, Option<Instant>) {
+        let mut delivery = None;
+        if self.in_flight.next_at().is_some_and(|at| at <= now) {
+            let next = self.in_flight.pop().map(|(_, next)| next);
+            delivery = next.filter(|next| !self.gone[next.to]);
+        }
+        (delivery, self.in_flight.next_at())
     }
 }

@@ -23,13 +23,13 @@ use core::fmt::{Display, Write as _};
 
 use feroce_engine::{Data, Remote, SendFlags, SendOp, Sge};
 use feroce_mem::Access;
-
-use crate::flow::End;
-use crate::node::Node;
-use crate::plan::Step;
-use crate::swarm::{Failure, Options, run};
-use crate::world::World;
 use feroce_testkit::Mr;
+
+use crate::swarm::flow::End;
+use crate::swarm::node::Node;
+use crate::swarm::plan::Step;
+use crate::swarm::world::World;
+use crate::swarm::{Failure, Options, run};
 
 /// The program of a seed, which has run here first.
 pub fn program(seed: u64) -> Result<String, Box<Failure>> {

@@ -3,19 +3,20 @@
 use feroce_engine::{QpAttr, QpState};
 use feroce_wire::Lkey;
 
-use crate::flow::{End, Life, Mishap, bring_up};
-use crate::node::Node;
+use crate::kernel::Happening;
 use crate::oracle::Violation;
-use crate::plan::Reach;
-use crate::trace::Happening;
-use crate::world::{Doing, World};
+use crate::swarm::flow::{End, Life, Mishap, bring_up};
+use crate::swarm::node::Node;
+use crate::swarm::plan::Reach;
+use crate::swarm::world::{Doing, World};
 
 impl World {
     /// Queues may be resized at any time, and nothing in them is lost.
     pub(crate) fn resize(&mut self, node: usize) {
-        self.trace.add(self.now, Happening::Did { what: "resizes queues of node", whom: node });
+        self.kernel.record(Happening::Did { what: "resizes queues of node", whom: node });
         let depth = self.dice.range(4096..=9000) as u32;
-        let Node { engine, cqs, srqs, .. } = &mut self.nodes[node];
+        let Node { cqs, srqs, .. } = &mut self.nodes[node];
+        let engine = &mut self.kernel.hosts[node].engine;
         for (id, poller) in cqs {
             let resized = engine.resize_cq(*id, poller, depth);
             assert_eq!(resized, Ok(()), "the completion queue of node {node} has room");
@@ -37,28 +38,28 @@ impl World {
                 self.lose(end);
             }
             Some(Mishap::Destroy) => {
-                self.trace.add(self.now, Happening::Did { what: "destroys", whom: end });
+                self.kernel.record(Happening::Did { what: "destroys", whom: end });
                 let End { node, qpn, .. } = self.ends[end];
-                let destroyed = self.nodes[node].engine.destroy_qp(qpn);
+                let destroyed = self.kernel.hosts[node].engine.destroy_qp(qpn);
                 assert_eq!(destroyed, Ok(()), "a queue pair can be destroyed at any time");
                 self.lose(end);
                 self.pump(node);
             }
             Some(Mishap::Dereg) => {
-                self.trace.add(self.now, Happening::Did { what: "deregisters", whom: end });
+                self.kernel.record(Happening::Did { what: "deregisters", whom: end });
                 let node = self.ends[end].node;
                 // What the peer may reach at this end.
                 let Reach { bytes, words, .. } = &self.reach[end ^ 1];
                 for key in [bytes.mr.key, words.mr.key] {
                     // Windows may be bound to it, which is a reason to refuse.
-                    let _ = self.nodes[node].engine.dereg_mr(Lkey(key));
+                    let _ = self.kernel.hosts[node].engine.dereg_mr(Lkey(key));
                 }
                 self.pump(node);
             }
             Some(Mishap::Vanish) => {
                 let node = self.ends[end].node;
-                self.trace.add(self.now, Happening::Did { what: "falls silent: node", whom: node });
-                self.wire.remove(node);
+                self.kernel.record(Happening::Did { what: "falls silent: node", whom: node });
+                self.kernel.fabric.remove(node);
             }
             _ => {}
         }
@@ -79,9 +80,10 @@ impl World {
     }
 
     pub(crate) fn set_state(&mut self, end: usize, state: QpState, what: &'static str) {
-        self.trace.add(self.now, Happening::Did { what, whom: end });
+        self.kernel.record(Happening::Did { what, whom: end });
         let End { node, qpn, .. } = self.ends[end];
-        let result = self.nodes[node].engine.modify_qp(self.now, qpn, &QpAttr::to(state));
+        let now = self.kernel.now();
+        let result = self.kernel.hosts[node].engine.modify_qp(now, qpn, &QpAttr::to(state));
         assert_eq!(result, Ok(()), "end {end} {what}");
         self.pump(node);
     }
@@ -95,7 +97,8 @@ impl World {
         }
         let pair = &mut self.ends[first..first + 2];
         let spec = &self.specs[first / 2];
-        bring_up(&mut self.nodes, pair, spec, self.now, &mut self.dice);
+        let now = self.kernel.now();
+        bring_up(&mut self.kernel.hosts, &self.nodes, pair, spec, now, &mut self.dice);
         for end in [first, first + 1] {
             let sent = self.ends[end ^ 1].next;
             let this = &mut self.ends[end];
@@ -103,7 +106,7 @@ impl World {
             this.receives.forget();
             (this.next_recv, this.arrived) = (0, sent);
             (this.life, this.mishap) = (Life::Up, None);
-            self.trace.add(self.now, Happening::Did { what: "connects again", whom: end });
+            self.kernel.record(Happening::Did { what: "connects again", whom: end });
             self.tick_soon(self.ends[end].node);
         }
         Ok(())
@@ -115,10 +118,10 @@ impl World {
         self.poll(node)?;
         let left = self.ends[end].sends.outstanding();
         if left > 0
-            && let Some(at) = self.nodes[node].pump_at
+            && let Some(at) = self.kernel.hosts[node].link_free_at()
         {
-            // While its link is busy, an engine hears of nothing that was posted.
-            self.agenda.push(at.plus_nanos(1), Doing::Recover(end));
+            // While its link is busy, an engine does not see what was posted.
+            self.kernel.schedule(at.plus_nanos(1), Doing::Recover(end));
             return Ok(());
         }
         if left > 0 {

@@ -2,8 +2,8 @@
 
 use feroce_engine::{Data, SendOp, SgeList};
 
-use crate::flow::Mishap;
-use crate::plan::{Planner, Step};
+use crate::swarm::flow::Mishap;
+use crate::swarm::plan::{Planner, Step};
 
 impl Planner<'_> {
     /// Lets the flow suffer its mishap, as far as that is a matter of what is posted.

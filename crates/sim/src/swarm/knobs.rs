@@ -5,46 +5,47 @@ use feroce_train::{Instant, LinkCaps};
 use feroce_wire::Pmtu;
 
 use crate::dice::Dice;
-use crate::node::{RxStyle, Style};
-use crate::wire::Faults;
+use crate::kernel::{RxStyle, Style};
+use crate::mesh::Faults;
+use crate::swarm::node::Habits;
 
 /// The shape of a run.
 #[derive(Clone, Debug)]
-pub struct Knobs {
+pub(crate) struct Knobs {
     /// Engines.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Pairs of queue pairs.
-    pub flows: usize,
+    pub(crate) flows: usize,
     /// Work requests on each flow, about.
-    pub steps: usize,
+    pub(crate) steps: usize,
     /// Path MTU.
-    pub pmtu: Pmtu,
+    pub(crate) pmtu: Pmtu,
     /// Longest message.
-    pub longest: usize,
+    pub(crate) longest: usize,
     /// Memory of a node.
-    pub memory: usize,
+    pub(crate) memory: usize,
     /// What the wire does.
-    pub faults: Faults,
+    pub(crate) faults: Faults,
     /// Until when it does that.
-    pub faults_until: Instant,
+    pub(crate) faults_until: Instant,
     /// Least time on the wire and what may be added without changing the order.
-    pub latency: (u64, u64),
+    pub(crate) latency: (u64, u64),
     /// Addresses are IPv6 addresses.
-    pub ipv6: bool,
+    pub(crate) ipv6: bool,
     /// Packets from nowhere.
-    pub forged: usize,
+    pub(crate) forged: usize,
     /// Receives are always posted in time and nothing is done wrong, so that a wire without
     /// faults leaves no reason to send anything twice.
-    pub calm: bool,
+    pub(crate) calm: bool,
     /// Probability that a flow has something wrong with it.
-    pub victims: f64,
+    pub(crate) victims: f64,
     /// Probability that a queue pair takes its receives from a shared queue.
-    pub shared_receives: f64,
+    pub(crate) shared_receives: f64,
 }
 
 impl Knobs {
     /// Draws them.
-    pub fn new(dice: &mut Dice) -> Self {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
         let pmtu = dice.pick(&Pmtu::ALL);
         let (longest, memory) = match dice.range(0..=99) {
             0..=59 => (4 * pmtu.bytes(), 384 << 10),
@@ -72,19 +73,19 @@ impl Knobs {
     }
 
     /// Keeps to what two adapters can do that are not simulated, in little time and memory.
-    pub fn restrict(&mut self) {
+    pub(crate) fn restrict(&mut self) {
         (self.nodes, self.calm, self.forged) = (2, true, 0);
         (self.flows, self.steps) = (self.flows.min(4), self.steps.min(16));
         (self.longest, self.memory) = (self.longest.min(8 << 10), 192 << 10);
     }
 
     /// Whether nothing goes wrong in this run.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.calm && !self.faults.any() && self.faults.ecn == 0.0
     }
 
     /// How one engine is made.
-    pub fn config(&self, dice: &mut Dice) -> Config {
+    pub(crate) fn config(&self, dice: &mut Dice) -> Config {
         let initial = dice.pick(&[1 << 10, 8 << 10, 64 << 10, 256 << 10]);
         let min = dice.pick(&[1 << 10, 4 << 10, 16 << 10]);
         let window = WindowConfig { initial, min, max: dice.pick(&[64 << 10, 8 << 20]) };
@@ -110,18 +111,15 @@ impl Knobs {
         }
     }
 
-    /// How one engine is driven.
-    pub fn style(dice: &mut Dice) -> Style {
+    /// How one engine is driven, and how its application uses it.
+    pub(crate) fn style(dice: &mut Dice) -> (Style, Habits) {
         let max_packets = dice.pick(&[1, 2, 7, 16, 64]);
-        Style {
-            caps: LinkCaps { max_packets, max_bytes: dice.pick(&[9_000, 65_000]) },
-            rx: dice.pick(&[RxStyle::EachPacket, RxStyle::Packets, RxStyle::Train]),
-            one_train: dice.chance(0.3),
-            sleeps: dice.chance(0.3),
-            two_cqs: dice.chance(0.5),
-            acks_wait: dice.chance(0.3),
-            express: dice.chance(0.5),
-        }
+        let caps = LinkCaps { max_packets, max_bytes: dice.pick(&[9_000, 65_000]) };
+        let rx = dice.pick(&[RxStyle::EachPacket, RxStyle::Packets, RxStyle::Train]);
+        let one_train = dice.chance(0.3);
+        let habits = Habits { sleeps: dice.chance(0.3), two_cqs: dice.chance(0.5) };
+        let (acks_wait, express) = (dice.chance(0.3), dice.chance(0.5));
+        (Style { caps, rx, one_train, acks_wait, express }, habits)
     }
 }
 

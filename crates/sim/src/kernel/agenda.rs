@@ -1,4 +1,4 @@
-//! What is to happen, and when.
+//! Future events in the order of their times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -63,13 +63,8 @@ impl<E> Agenda<E> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 
-    /// How many events wait.
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether nothing is left to happen.
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+    /// When the next event is due.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 }

@@ -1,213 +1,21 @@
-//! The applications: they post, poll, and compare what they get with what must be.
+//! Every completion is compared with what the plan says must come of the request.
 
-use feroce_engine::{
-    Cqe, Notify, PostError, RecvWr, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus,
-};
-use feroce_train::{Ext, Path, Payload, Single, Train, TrainOps};
-use feroce_wire::{Bth, Gid};
+use feroce_engine::{Cqe, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
+use feroce_wire::Gid;
 
-use crate::flow::{Kind, Life, Mishap};
 use crate::oracle::Violation;
-use crate::plan::{Expected, Step};
-use crate::swarm::Sabotage;
-use crate::trace::Happening;
-use crate::world::{Doing, World};
-
-/// Marks the work request id of a receive, and of a receive from a shared queue.
-const RECV: u64 = 1 << 63;
-const SHARED: u64 = 1 << 62;
-
-/// The train that a packet is.
-fn train_of(path: Path, bytes: Vec<u8>) -> Train {
-    let (bth, _) = Bth::parse(&bytes).expect("a packet has a BTH");
-    Train {
-        path,
-        bth,
-        ops: TrainOps::all(bth.opcode),
-        count: 1,
-        stride: 0,
-        payload_len: 0,
-        head: Ext::NONE,
-        body: Ext::NONE,
-        tail: Ext::NONE,
-        lease: None,
-        payload: Payload::Packets { len: bytes.len(), bytes },
-    }
-}
+use crate::swarm::app::{RECV, SHARED};
+use crate::swarm::flow::{Kind, Life, Mishap};
+use crate::swarm::plan::{Expected, Step};
+use crate::swarm::world::{Doing, World};
 
 fn bad(what: String) -> Result<(), Violation> {
     Err(Violation::new("completions", what))
 }
 
 impl World {
-    /// The application of `node` gets to run.
-    pub(crate) fn tick(&mut self, node: usize) -> Result<(), Violation> {
-        self.poll(node)?;
-        if self.nodes[node].style.sleeps {
-            for (_, poller) in &self.nodes[node].cqs {
-                poller.arm(Notify::Next);
-            }
-            self.poll(node)?;
-        }
-        for i in 0..self.nodes[node].srqs.len() {
-            self.post_shared(node, i);
-        }
-        for end in 0..self.ends.len() {
-            if self.ends[end].node == node {
-                self.post_receives(end);
-                self.post_sends(end);
-            }
-        }
-        self.pump(node);
-        Ok(())
-    }
-
-    pub(crate) fn poll(&mut self, node: usize) -> Result<(), Violation> {
-        for i in 0..self.nodes[node].cqs.len() {
-            while let Some(cqe) = self.nodes[node].cqs[i].1.poll() {
-                self.trace.add(self.now, Happening::Completed { node, cqe });
-                if self.sabotage == Some(Sabotage::LoseCompletion) {
-                    self.sabotage = None;
-                    continue;
-                }
-                self.on_completion(node, &cqe)?;
-                if self.sabotage == Some(Sabotage::DoubleCompletion) {
-                    self.sabotage = None;
-                    self.on_completion(node, &cqe)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the application could post something that it could not post before.
-    pub(crate) fn can_post(&mut self, node: usize) -> bool {
-        (0..self.ends.len()).any(|end| {
-            self.ends[end].node == node
-                && self.ends[end].may_post()
-                && self.ends[end].next < self.ends[end].steps.len()
-                && self.is_released(end)
-                && self.ends[end].sq.free() > 0
-        })
-    }
-
-    /// Whether the next step of an end waits for nothing.
-    fn is_released(&self, end: usize) -> bool {
-        let end = &self.ends[end];
-        let Some(Step { after: Some((other, step)), .. }) = end.steps.get(end.next) else {
-            return true;
-        };
-        // On a flow that breaks, what it waits for may never come.
-        self.ends[*other].done[*step] || end.life != Life::Up
-    }
-
-    fn post_sends(&mut self, end: usize) {
-        let most = self.dice.size(1..=8);
-        for _ in 0..most {
-            let this = &self.ends[end];
-            if this.is_posted() || !this.may_post() || !self.is_released(end) {
-                break;
-            }
-            let (node, now) = (self.ends[end].node, self.now);
-            let this = &mut self.ends[end];
-            let index = this.next;
-            let wr = this.steps[index].wr.clone();
-            let (op, len) = (wr.op, wr.data.len());
-            match this.sq.stage(wr) {
-                Ok(()) => {}
-                Err(PostError::QueueFull) => break,
-                Err(error) => panic!("end {end} cannot post #{index}: {error}"),
-            }
-            this.next += 1;
-            let signaled = this.steps[index].is_signaled() || this.sq_sig_all;
-            this.sends.post(index, signaled);
-            self.trace.add(now, Happening::Posted { node, end, index, op, len });
-            if self.dice.chance(0.5) && !self.express(end) {
-                self.ends[end].sq.ring();
-            }
-        }
-        self.ends[end].sq.ring();
-    }
-
-    /// Sends what was staged last at once, if the engine does so. False: the doorbell must be rung.
-    fn express(&mut self, end: usize) -> bool {
-        let Self { ends, nodes, wire, trace, deliveries, now, .. } = self;
-        let (this, now) = (&mut ends[end], *now);
-        let (number, node) = (this.node, &mut nodes[this.node]);
-        // Whoever waits for its link sends nothing meanwhile.
-        if !node.style.express || node.pump_at.is_some() {
-            return false;
-        }
-        this.sq.show();
-        let mut send = |packet: Single<'_>| {
-            let mut bytes = vec![0; packet.len];
-            (packet.write)(&mut bytes);
-            wire.carry(now, number, &train_of(*packet.path, bytes), trace, deliveries);
-            true
-        };
-        node.engine.express(|| now, this.qpn, &mut send)
-    }
-
-    pub(crate) fn post_receives(&mut self, end: usize) {
-        let delay = self.ends[end].recv_delay_ns;
-        let waits = delay == u64::MAX && self.ends[end].life == Life::Up;
-        if waits || !self.ends[end].may_post() {
-            return;
-        }
-        let most = if delay == 0 { usize::MAX } else { self.dice.size(0..=2) };
-        let this = &mut self.ends[end];
-        let Some(rq) = this.rq.as_mut() else { return };
-        let mut count = 0;
-        while count < most && this.next_recv < this.recvs.len() {
-            let index = this.next_recv;
-            let wr_id = RECV | (end as u64) << 32 | index as u64;
-            let wr = RecvWr { wr_id, sges: this.recvs[index].wr.sges.clone() };
-            match rq.post(wr) {
-                Ok(_) => this.receives.post(index),
-                Err(PostError::QueueFull) => break,
-                Err(error) => panic!("end {end} cannot post receive #{index}: {error}"),
-            }
-            this.next_recv += 1;
-            count += 1;
-        }
-        let (node, more) = (this.node, this.next_recv < this.recvs.len());
-        let room = rq.free() > 0;
-        if count > 0 {
-            self.trace.add(self.now, Happening::Receives { node, count });
-        }
-        if more && room {
-            let at = self.now.plus_nanos(self.dice.range(100..=delay.clamp(100, 1_000_000)));
-            self.want_tick(node, at);
-        }
-    }
-
-    pub(crate) fn post_shared(&mut self, node: usize, i: usize) {
-        let most = if self.knobs.calm { usize::MAX } else { self.dice.size(0..=4) };
-        let shared = &mut self.nodes[node].srqs[i];
-        let mut count = 0;
-        while count < most && shared.next < shared.recvs.len() {
-            let index = shared.next;
-            let wr_id = RECV | SHARED | (i as u64) << 32 | index as u64;
-            let wr = RecvWr { wr_id, sges: shared.recvs[index].wr.sges.clone() };
-            match shared.queue.post(wr) {
-                Ok(()) => shared.ledger.post(index),
-                Err(PostError::QueueFull) => break,
-                Err(error) => panic!("node {node} cannot post shared receive #{index}: {error}"),
-            }
-            shared.next += 1;
-            count += 1;
-        }
-        let (more, room) = (shared.next < shared.recvs.len(), shared.queue.free() > 0);
-        if count > 0 {
-            self.trace.add(self.now, Happening::Receives { node, count });
-        }
-        if more && room {
-            let at = self.now.plus_nanos(self.dice.range(100..=20_000));
-            self.want_tick(node, at);
-        }
-    }
-
-    fn on_completion(&mut self, node: usize, cqe: &Cqe) -> Result<(), Violation> {
+    /// A completion was polled at a node.
+    pub(super) fn on_completion(&mut self, node: usize, cqe: &Cqe) -> Result<(), Violation> {
         let Some(end) = self.ends.iter().position(|e| e.node == node && e.qpn == cqe.qpn) else {
             return bad(format!("a completion names an unknown queue pair: {cqe:?}"));
         };
@@ -297,7 +105,7 @@ impl World {
         if !allowed.contains(&cqe.status) && !always.contains(&cqe.status) {
             return bad(format!("end {end} #{index}: {} after {mishap:?}", cqe.status));
         }
-        // Somebody notices, and the other end hears of it by and by.
+        // This end has noticed; its peer notices by a timeout or an error of its own.
         if self.ends[end].life == Life::Up {
             self.ends[end].life = Life::Down;
             self.tick_soon(self.ends[end].node);
@@ -316,8 +124,8 @@ impl World {
         }
         if self.ends[end].life == Life::Up {
             self.ends[end].life = Life::Halted;
-            let at = self.now.plus_nanos(self.dice.range(1_000..=100_000));
-            self.agenda.push(at, Doing::Recover(end));
+            let at = self.kernel.now().plus_nanos(self.dice.range(1_000..=100_000));
+            self.kernel.schedule(at, Doing::Recover(end));
         }
         Ok(())
     }
@@ -410,7 +218,7 @@ impl World {
                 Ok(step)
             }
             None => {
-                let what = format!("end {end} received what nobody sent: {cqe:?}");
+                let what = format!("end {end} received what its peer did not send: {cqe:?}");
                 Err(Violation::new("messages", what))
             }
         }
@@ -444,7 +252,7 @@ impl World {
                 wr.op
             ));
         }
-        let source = self.nodes[peer.node].gid;
+        let source = self.kernel.hosts[peer.node].gid;
         let memory = &mut self.nodes[node].memory;
         let (real, what) = match (is_write, target) {
             (true, Some(at)) => (memory.real(*at, payload.len()), "wrote"),

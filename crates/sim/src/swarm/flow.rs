@@ -1,17 +1,18 @@
 //! Flows: two queue pairs that talk to each other, and what each end is going to do.
 
 use feroce_engine::{
-    AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpType, RecvQueue,
-    SendQueue,
+    AddrVec, AhId, CreatedQp, Dest, Engine, LossPolicy, QpAttr, QpCap, QpInitAttr, QpType,
+    RecvQueue, SendQueue,
 };
 use feroce_testkit::Connection;
 use feroce_train::Instant;
 use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
 
 use crate::dice::Dice;
-use crate::node::{Node, SRQ_DOMAIN};
+use crate::kernel::Host;
 use crate::oracle::{RecvLedger, SendLedger};
-use crate::plan::{Recv, Step};
+use crate::swarm::node::{Node, SRQ_DOMAIN};
+use crate::swarm::plan::{Recv, Step};
 
 pub(crate) const QKEY: Qkey = Qkey(0x1234_5678);
 
@@ -144,15 +145,24 @@ pub(crate) struct FlowSpec {
 }
 
 /// Makes the two queue pairs of a flow and connects them.
-pub(crate) fn connect(nodes: &mut [Node], spec: &FlowSpec, dice: &mut Dice) -> [End; 2] {
-    let mut ends = [0, 1].map(|side| create(&mut nodes[spec.nodes[side]], spec, side, dice));
-    bring_up(nodes, &mut ends, spec, Instant::ZERO, dice);
+pub(crate) fn connect(
+    hosts: &mut [Host],
+    nodes: &[Node],
+    spec: &FlowSpec,
+    dice: &mut Dice,
+) -> [End; 2] {
+    let mut ends = [0, 1].map(|side| {
+        let number = spec.nodes[side];
+        create(&mut hosts[number].engine, &nodes[number], spec, side, dice)
+    });
+    bring_up(hosts, nodes, &mut ends, spec, Instant::ZERO, dice);
     ends
 }
 
 /// Takes both queue pairs of a flow from RESET to RTS.
 pub(crate) fn bring_up(
-    nodes: &mut [Node],
+    hosts: &mut [Host],
+    nodes: &[Node],
     ends: &mut [End],
     spec: &FlowSpec,
     now: Instant,
@@ -171,9 +181,9 @@ pub(crate) fn bring_up(
     for side in 0..2 {
         let peer = &ends[side ^ 1];
         let (peer_qpn, peer_rd) = (peer.qpn, peer.rd_atomic);
-        let dgid = nodes[peer.node].gid;
+        let dgid = hosts[peer.node].gid;
         let end = &mut ends[side];
-        let engine = &mut nodes[end.node].engine;
+        let engine = &mut hosts[end.node].engine;
         let av = AddrVec { dgid, ..AddrVec::default() };
         let mut connection = Connection {
             av,
@@ -185,7 +195,7 @@ pub(crate) fn bring_up(
         if spec.kind == Kind::Ud {
             connection.bring_up(engine, now, end.qpn);
             let pd = nodes[end.node].domains[end.domain].pd;
-            end.ah = nodes[end.node].engine.create_ah(pd, av).ok();
+            end.ah = engine.create_ah(pd, av).ok();
             continue;
         }
         // More than the peer needs, sometimes; never less.
@@ -210,7 +220,7 @@ fn first_psn(dice: &mut Dice) -> Psn {
     Psn::new(psn as u32)
 }
 
-fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End {
+fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End {
     let kind = spec.kind;
     let max_sge = dice.pick(&[1, 2, 4, 8, 32]);
     let max_inline = dice.pick(&[0, 60, 200]);
@@ -251,7 +261,7 @@ fn create(node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End
         congestion_control: true,
         hears_itself: true,
     };
-    let CreatedQp { qpn, sq, rq } = node.engine.create_qp(init).expect("a queue pair");
+    let CreatedQp { qpn, sq, rq } = engine.create_qp(init).expect("a queue pair");
     let recv_delay_ns = if spec.calm { 0 } else { dice.pick(&[0, 0, 5_000, 300_000]) };
     End {
         kind,

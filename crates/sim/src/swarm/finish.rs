@@ -2,13 +2,13 @@
 
 use feroce_engine::{QpState, SendOp};
 
-use crate::flow::{End, Kind, Life};
 use crate::oracle::Violation;
 use crate::swarm::Sabotage;
-use crate::world::World;
+use crate::swarm::flow::{End, Kind, Life};
+use crate::swarm::world::World;
 
 impl World {
-    /// Every oracle gets its last word.
+    /// The last check of every oracle.
     pub(crate) fn finish(&mut self) -> Result<(), Violation> {
         if self.sabotage == Some(Sabotage::StrayByte) {
             self.nodes[0].memory.region.write_at(0, &[0xa5, 0x5a]).expect("inside the region");
@@ -19,7 +19,7 @@ impl World {
         for node in 0..self.nodes.len() {
             self.check_counters(node)?;
             self.nodes[node].memory.check(node)?;
-            if let Some(at) = self.nodes[node].engine.poll_timeout() {
+            if let Some(at) = self.kernel.hosts[node].engine.poll_timeout() {
                 let what = format!("node {node} still wants to be called, at {at:?}");
                 return Err(Violation::new("quiescence", what));
             }
@@ -36,7 +36,7 @@ impl World {
         if !end.is_posted() || end.sends.outstanding() > 0 {
             return Err(Violation::new("liveness", self.stuck()));
         }
-        let state = self.nodes[end.node].engine.query_qp(end.qpn).and_then(|(a, _)| a.state);
+        let state = self.kernel.hosts[end.node].engine.query_qp(end.qpn).and_then(|(a, _)| a.state);
         let expected = match end.life {
             Life::Down => QpState::Err,
             _ => QpState::Rts,
@@ -86,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever counts gets a number that nobody else gets, and none is left out.
+    /// Every fetch-and-add on a counter returns another number, and none is left out.
     fn check_counters(&mut self, node: usize) -> Result<(), Violation> {
         for (i, counted) in self.nodes[node].counted.iter_mut().enumerate() {
             counted.sort_unstable();
@@ -103,8 +103,9 @@ impl World {
         if !self.knobs.is_clean() {
             return Ok(());
         }
-        let questions: u64 = self.nodes.iter().map(|n| n.engine.counters().late_questions).sum();
-        for (i, node) in self.nodes.iter().enumerate() {
+        let questions: u64 =
+            self.kernel.hosts.iter().map(|n| n.engine.counters().late_questions).sum();
+        for (i, node) in self.kernel.hosts.iter().enumerate() {
             let (counters, drops) = (node.engine.counters(), node.engine.drops());
             let unready = counters.send_rnr_err + counters.rcvd_rnr_err;
             let odd = [

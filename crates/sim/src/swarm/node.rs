@@ -1,50 +1,27 @@
-//! A node: an engine, its memory, and how it is driven.
+//! A node: what an application has at its host: memory with its model, registrations and queues.
 
-use feroce_engine::{Config, CqId, CqPoller, Engine, SrqId, SrqInitAttr, SrqQueue, XrcdId};
+use feroce_engine::{CqId, CqPoller, Engine, SrqId, SrqInitAttr, SrqQueue, XrcdId};
 use feroce_mem::{Access, PdId};
-use feroce_testkit::{Mr, address, as_trains};
-use feroce_train::{Instant, LinkCaps, RxTrain};
-use feroce_wire::Gid;
+use feroce_testkit::Mr;
+use feroce_train::Instant;
 
 use crate::dice::Dice;
 use crate::oracle::{Memory, RecvLedger};
-use crate::plan::Recv;
-use crate::wire::Batch;
+use crate::swarm::plan::Recv;
 
-/// Words that everybody may count up.
+/// Words that the flows of all nodes count up.
 pub(crate) const COUNTERS: usize = 2;
 
 /// Which protection domain of a node its shared receive queues are of.
 pub(crate) const SRQ_DOMAIN: usize = 0;
 
-/// How received packets reach an engine.
+/// How an application uses its queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RxStyle {
-    /// One by one, and what it answers is taken after each.
-    EachPacket,
-    /// One by one; answers are taken when all are in.
-    Packets,
-    /// As trains.
-    Train,
-}
-
-/// How an engine is driven.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Style {
-    /// What its link takes.
-    pub caps: LinkCaps,
-    /// How packets reach it.
-    pub rx: RxStyle,
-    /// Its link takes one train at a time.
-    pub one_train: bool,
-    /// Acknowledgements wait for the next turn, or for something that goes with them.
-    pub acks_wait: bool,
-    /// Its link takes a packet for which nobody has made a train.
-    pub express: bool,
-    /// Its application sleeps until it is woken.
-    pub sleeps: bool,
+pub(crate) struct Habits {
+    /// It sleeps until a completion event wakes it, instead of polling.
+    pub(crate) sleeps: bool,
     /// Sends and receives complete on different queues.
-    pub two_cqs: bool,
+    pub(crate) two_cqs: bool,
 }
 
 /// A protection domain with the registrations that every flow in it uses.
@@ -72,9 +49,7 @@ pub(crate) struct Shared {
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) engine: Engine,
-    pub(crate) gid: Gid,
-    pub(crate) style: Style,
+    pub(crate) habits: Habits,
     pub(crate) memory: Memory,
     pub(crate) domains: Vec<Domain>,
     /// Every registration.
@@ -83,28 +58,21 @@ pub(crate) struct Node {
     /// For ordinary queue pairs, and for XRC.
     pub(crate) srqs: Vec<Shared>,
     pub(crate) xrcd: XrcdId,
-    pub(crate) timer_at: Option<Instant>,
-    pub(crate) pump_at: Option<Instant>,
+    /// When the application runs next.
     pub(crate) tick_at: Option<Instant>,
-    /// What counting found, by counter.
+    /// What fetch-and-add returned, by counter.
     pub(crate) counted: [Vec<u64>; COUNTERS],
 }
 
 impl Node {
-    /// Node number `number` with `memory` bytes.
+    /// Objects at `engine`, with `memory` bytes.
     pub(crate) fn new(
-        number: u8,
-        config: Config,
-        style: Style,
+        engine: &mut Engine,
+        habits: Habits,
         memory: usize,
         srq_depth: u32,
-        ipv6: bool,
         dice: &mut Dice,
     ) -> Self {
-        let mut engine = Engine::new(config);
-        let gid = gid_of(number, ipv6);
-        engine.set_gid(0, gid);
-        engine.poll_event();
         let mut memory = Memory::new(memory, dice);
         let pool_len = memory.region.len() / 4;
         let pool = (memory.take(pool_len, false, dice).expect("room"), pool_len);
@@ -118,7 +86,7 @@ impl Node {
             .map(|_| {
                 let pd = engine.alloc_pd().expect("a protection domain");
                 let mut reg =
-                    |at, len, access| register(&mut engine, &memory, pd, at, len, access, dice);
+                    |at, len, access| register(engine, &memory, pd, (at, len), access, dice);
                 Domain {
                     pd,
                     pool: reg(pool.0, pool.1, Access::REMOTE_READ),
@@ -132,7 +100,7 @@ impl Node {
             })
             .collect::<Vec<_>>();
         let mrs = domains.iter().flat_map(|d| [d.pool, d.own, d.counters]).collect();
-        let cqs: Vec<_> = (0..if style.two_cqs { 2 } else { 1 })
+        let cqs: Vec<_> = (0..if habits.two_cqs { 2 } else { 1 })
             .map(|_| engine.create_cq(8192).expect("a completion queue"))
             .collect();
         let xrcd = engine.alloc_xrcd().expect("an XRC domain");
@@ -152,17 +120,13 @@ impl Node {
             })
             .into();
         Self {
-            engine,
-            gid,
-            style,
+            habits,
             memory,
             domains,
             mrs,
             cqs,
             srqs,
             xrcd,
-            timer_at: None,
-            pump_at: None,
             tick_at: None,
             counted: [Vec::new(), Vec::new()],
         }
@@ -171,14 +135,14 @@ impl Node {
     /// Registers part of the region, at a random address.
     pub(crate) fn register(
         &mut self,
+        engine: &mut Engine,
         domain: usize,
-        at: usize,
-        len: usize,
+        range: (usize, usize),
         access: Access,
         dice: &mut Dice,
     ) -> Mr {
         let pd = self.domains[domain].pd;
-        let mr = register(&mut self.engine, &self.memory, pd, at, len, access, dice);
+        let mr = register(engine, &self.memory, pd, range, access, dice);
         self.mrs.push(mr);
         mr
     }
@@ -197,38 +161,17 @@ impl Node {
     pub(crate) fn has_completions(&self) -> bool {
         self.cqs.iter().any(|(_, poller)| !poller.is_empty())
     }
-
-    /// Hands packet `i` of a batch to the engine.
-    pub(crate) fn receive_one(&mut self, now: Instant, batch: &Batch, i: usize) {
-        self.engine.handle_rx(now, &RxTrain::single(batch.meta, &batch.packets[i]));
-    }
-
-    /// Hands a batch to the engine as trains.
-    pub(crate) fn receive_trains(&mut self, now: Instant, batch: &Batch) {
-        as_trains(batch.meta, &batch.packets, |train| self.engine.handle_rx(now, train));
-    }
-}
-
-fn gid_of(number: u8, ipv6: bool) -> Gid {
-    if ipv6 {
-        let mut bytes = [0; 16];
-        (bytes[0], bytes[15]) = (0xfd, number + 1);
-        Gid(bytes)
-    } else {
-        address(number + 1)
-    }
 }
 
 fn register(
     engine: &mut Engine,
     memory: &Memory,
     pd: PdId,
-    at: usize,
-    len: usize,
+    range: (usize, usize),
     access: Access,
     dice: &mut Dice,
 ) -> Mr {
     let iova = if dice.chance(0.3) { 0 } else { (dice.any() >> 2) & !7 };
     let iova = (iova != 0).then_some(iova);
-    Mr::register(engine, pd, &memory.region, (at, len), iova, access)
+    Mr::register(engine, pd, &memory.region, range, iova, access)
 }

@@ -7,7 +7,7 @@ use feroce_mem::{Bind, MwType};
 use feroce_testkit::ALL;
 use feroce_wire::{Lkey, Rkey};
 
-use crate::plan::{Area, Planner, Reach};
+use crate::swarm::plan::{Area, Planner, Reach};
 
 /// A key that is bound and invalidated as the flow goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,13 +120,13 @@ impl Planner<'_> {
             return Some(token);
         }
         let end = &self.ends[self.first + owner];
-        let node = &mut self.nodes[end.node];
+        let (node, engine) = (&self.nodes[end.node], &mut self.hosts[end.node].engine);
         let pd = node.domains[end.domain].pd;
         let token = self.dice.pick(&[Token::One, Token::Two, Token::Fast]);
         let key = match token {
-            Token::One => node.engine.alloc_mw(pd, MwType::One).ok()?.0,
-            Token::Two => node.engine.alloc_mw(pd, MwType::Two).ok()?.0,
-            Token::Fast => node.engine.alloc_mr(pd, Arc::clone(&node.memory.region)).ok()?.0,
+            Token::One => engine.alloc_mw(pd, MwType::One).ok()?.0,
+            Token::Two => engine.alloc_mw(pd, MwType::Two).ok()?.0,
+            Token::Fast => engine.alloc_mr(pd, Arc::clone(&node.memory.region)).ok()?.0,
         };
         Some((token, key))
     }

@@ -1,13 +1,28 @@
-//! One seed, one run.
+//! One seed, one run: random programs on the hosts of a kernel, checked by oracles.
+
+mod app;
+mod checks;
+mod control;
+mod draw;
+mod finish;
+mod flow;
+mod knobs;
+mod mishap;
+mod node;
+mod plan;
+mod program;
+mod windows;
+mod world;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::node::RxStyle;
+use crate::kernel::RxStyle;
+use crate::mesh::Stats;
 use crate::oracle::Violation;
-use crate::wire::WireStats;
-use crate::world::World;
+pub use program::program;
+use world::World;
 
 /// Damage done on purpose, to see that the oracles notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +33,7 @@ pub enum Sabotage {
     DoubleCompletion,
     /// A completion is not reported.
     LoseCompletion,
-    /// A byte changes that nobody was granted.
+    /// A byte changes that no grant covers.
     StrayByte,
 }
 
@@ -43,8 +58,8 @@ pub struct Options {
 /// What a run was like.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// What went over the wire.
-    pub wire: WireStats,
+    /// What the mesh carried.
+    pub wire: Stats,
     /// Events.
     pub events: u64,
     /// Work requests posted.
@@ -149,7 +164,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
         Ok(Err(violation)) => violation,
         Err(panic) => panicked(&*panic),
     };
-    let trace = world.trace.tail();
+    let trace = world.kernel.trace.tail();
     Err(Box::new(Failure { seed, violation, shape: shape(&world), trace }))
 }
 
@@ -170,19 +185,19 @@ fn summary(world: &World) -> Summary {
     world.ends.iter().flat_map(|end| end.digests).for_each(&mut mix);
     world.nodes.iter().for_each(|node| mix(node.memory.hash()));
     Summary {
-        wire: world.wire.stats,
-        events: world.events,
+        wire: world.kernel.fabric.stats,
+        events: world.kernel.events(),
         posted: world.ends.iter().map(|end| end.next as u64).sum(),
         counts: counts(world),
-        trace_hash: world.trace.hash(),
+        trace_hash: world.kernel.trace.hash(),
         result_hash,
     }
 }
 
 fn counts(world: &World) -> BTreeMap<String, u64> {
     let mut counts = world.outcomes.clone();
-    for node in &world.nodes {
-        let engine = &node.engine;
+    for host in &world.kernel.hosts {
+        let engine = &host.engine;
         for (name, n) in engine.counters().iter().chain(engine.drops().iter()) {
             *counts.entry(name.into()).or_insert(0) += n;
         }
@@ -192,8 +207,9 @@ fn counts(world: &World) -> BTreeMap<String, u64> {
 
 fn shape(world: &World) -> String {
     let mut text = format!("{:?}", world.knobs);
-    for (i, node) in world.nodes.iter().enumerate() {
-        text += &format!("\nnode {i}: {:?} {:?}", node.style, node.engine.config());
+    for (i, (host, node)) in world.kernel.hosts.iter().zip(&world.nodes).enumerate() {
+        let (style, habits, config) = (host.style, node.habits, host.engine.config());
+        text += &format!("\nnode {i}: {style:?} {habits:?} {config:?}");
     }
     for (i, end) in world.ends.iter().enumerate() {
         let (kind, node, qpn) = (end.kind, end.node, end.qpn.get());

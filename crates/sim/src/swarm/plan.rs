@@ -19,9 +19,10 @@ use feroce_train::InlineBytes;
 use feroce_wire::Imm;
 
 use crate::dice::Dice;
-use crate::flow::{End, Kind, Mishap};
-use crate::node::{COUNTERS, Node, SRQ_DOMAIN};
-use crate::windows::Windows;
+use crate::kernel::Host;
+use crate::swarm::flow::{End, Kind, Mishap};
+use crate::swarm::node::{COUNTERS, Node, SRQ_DOMAIN};
+use crate::swarm::windows::Windows;
 
 /// A send to be posted, and what it must lead to.
 #[derive(Debug)]
@@ -94,6 +95,7 @@ pub(crate) struct Reach {
 /// Draws the program of the flow whose ends are `first` and `first + 1`.
 pub(crate) struct Planner<'a> {
     pub(crate) dice: &'a mut Dice,
+    pub(crate) hosts: &'a mut [Host],
     pub(crate) nodes: &'a mut [Node],
     pub(crate) ends: &'a mut [End],
     pub(crate) first: usize,
@@ -155,12 +157,14 @@ impl Planner<'_> {
 
     fn area(&mut self, side: usize, domain: usize, len: usize, access: Access) -> Option<Area> {
         let unsure = self.is_unsure();
-        let node = &mut self.nodes[self.ends[self.first + side].node];
+        let number = self.ends[self.first + side].node;
+        let node = &mut self.nodes[number];
         let at = node.memory.take(len, true, self.dice)?;
         if unsure {
             node.memory.forget(at, len);
         }
-        let mr = node.register(domain, at, len, access, self.dice);
+        let engine = &mut self.hosts[number].engine;
+        let mr = node.register(engine, domain, (at, len), access, self.dice);
         Some(Area { at, len, mr })
     }
 
@@ -533,10 +537,12 @@ impl Planner<'_> {
         }
         // Every write has its own place, so that one that was cut short can be told.
         let domain = self.ends[self.first + (side ^ 1)].domain;
-        let node = &mut self.nodes[self.ends[self.first + (side ^ 1)].node];
+        let number = self.ends[self.first + (side ^ 1)].node;
+        let node = &mut self.nodes[number];
         let at = node.memory.take(len, false, self.dice)?;
         node.memory.forget(at, len);
-        let mr = node.register(domain, at, len, ALL, self.dice);
+        let engine = &mut self.hosts[number].engine;
+        let mr = node.register(engine, domain, (at, len), ALL, self.dice);
         let op = if self.dice.chance(0.5) {
             self.receive(side, room)?;
             SendOp::WriteImm(mr.remote(at), imm)
