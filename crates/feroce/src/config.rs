@@ -93,8 +93,6 @@ pub struct Settings {
     pub gso: bool,
     /// Merged packets when receiving.
     pub gro: bool,
-    /// Connected sockets for messages to and from one peer.
-    pub connect: bool,
     /// Mark packets as ECN-capable.
     pub ecn: bool,
     /// Receive buffer to ask the kernel for, in bytes.
@@ -132,7 +130,6 @@ impl Default for Settings {
             engine: Config::default(),
             gso: true,
             gro: true,
-            connect: true,
             ecn: true,
             rcvbuf: 8 << 20,
             shared: true,
@@ -282,13 +279,6 @@ const KEYS: &[Key] = &[
         apply: |s, v| set(&mut s.gro, switch(v)),
     },
     Key {
-        name: "connect",
-        default: "1",
-        help: "exchange messages with one peer through connected sockets: a tenth less \
-               latency; their packets have IPv4 identifications that count on from anywhere",
-        apply: |s, v| set(&mut s.connect, switch(v)),
-    },
-    Key {
         name: "rcvbuf",
         default: "8388608",
         help: "receive buffer to ask the kernel for, in bytes",
@@ -321,10 +311,10 @@ const KEYS: &[Key] = &[
     Key {
         name: "icrc",
         default: "any",
-        help: "which IPv4 identifications, that a socket is not shown, may make the ICRC right: \
-               with `any`, those that feroce senders use, or any in a flow that does not begin \
-               like theirs; with `strict`, never any, so that packets of other senders may be \
-               refused",
+        help: "which IPv4 identifications, that a socket does not see, may make the ICRC right: \
+               with `any`, those that feroce senders use (below 64), or any in a flow that does \
+               not begin like theirs; with `strict`, only those, so that packets of other senders \
+               are refused",
         apply: |s, v| {
             s.strict_icrc = match v {
                 "any" => false,

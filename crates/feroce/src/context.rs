@@ -167,7 +167,6 @@ impl Context {
             interface: device.interface().cloned(),
             gso: settings.gso,
             gro: settings.gro,
-            connect: settings.connect,
             ecn: settings.ecn,
             rcvbuf: settings.rcvbuf,
             ..UdpConfig::default()

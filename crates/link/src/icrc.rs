@@ -1,13 +1,11 @@
 //! The ICRC: what a sender seals packets with, and the layer that checks them.
 //!
-//! The ICRC covers the IPv4 identification, which a UDP socket cannot choose. What saves us: an
-//! unconnected socket that forbids fragmentation sends identification 0, and the segments of an
-//! offloaded train carry 0, 1, 2 and so on; a connected one counts on from a number that it can
-//! learn (see `udp::lane`). So the sender knows what the network will see. The receiver does not
-//! know where its kernel cut or merged what the sender sent; it guesses that the packets it got
-//! together have consecutive identifications, and that those of a flow go on from where they were.
-//! Where that is wrong it uses that a CRC is linear: the one identification that makes the packet
-//! right, if there is one, can be computed.
+//! The ICRC covers the IPv4 identification, which a UDP socket cannot choose. An unconnected socket
+//! that forbids fragmentation sends identification 0, and the segments of an offloaded train carry
+//! 0, 1, 2 and so on, so the sender knows what the network will see. The receiver cannot see the
+//! identification. It tries the index of the packet in what the kernel merged, then 0. If both
+//! fail, the linearity of a CRC gives the one identification that makes the packet right, if there
+//! is one; whether the flow may have used it is up to [`IcrcPolicy`].
 
 mod check;
 mod flows;
@@ -26,7 +24,7 @@ pub use flows::IcrcPolicy;
 pub const ICRC_LEN: usize = 4;
 
 /// Most packets in a train of ours: as many segments as every kernel with segmentation offload
-/// takes. Identifications of our packets are below it, unless their socket is connected.
+/// takes. Identifications of our packets are below it.
 pub(crate) const MAX_TRAIN_PACKETS: u16 = 64;
 
 /// The state of the ICRC after the headers below the transport packet of `len` bytes. On IPv4 it
@@ -133,13 +131,8 @@ impl Sealer {
     }
 
     /// Writes the packets of a train that leaves from `udp_sport` one after the other, each with
-    /// its ICRC for identification `id`, `id + 1` and so on, and returns the length.
-    pub fn emit_all(
-        &mut self,
-        train: &Train,
-        (udp_sport, id): (u16, u16),
-        out: &mut [u8],
-    ) -> usize {
+    /// its ICRC for identification 0, 1 and so on, and returns the length.
+    pub fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
         let (src, dst, len) = (train.path.src, train.path.dst, train.packet_len(0));
         let key = (Framing::RoceV2, src, dst, udp_sport, len);
         let mut prefixes = OfTrain::new(&mut self.prefixes, key);
@@ -149,7 +142,7 @@ impl Sealer {
             for ((packet, place), i) in bytes.chunks_exact(*len).zip(places).zip(0..) {
                 let (copy, icrc) = place.split_at_mut(*len);
                 copy.copy_from_slice(packet);
-                icrc.copy_from_slice(&prefix.with_ipv4_id(id.wrapping_add(i)).seal(packet));
+                icrc.copy_from_slice(&prefix.with_ipv4_id(i).seal(packet));
             }
             return train.count as usize * (len + ICRC_LEN);
         }
@@ -163,7 +156,7 @@ impl Sealer {
         for i in 0..train.count {
             let packet = at..at + train.packet_len(i);
             at = packet.end + ICRC_LEN;
-            let prefix = prefixes.get(packet.len()).with_ipv4_id(id.wrapping_add(i as u16));
+            let prefix = prefixes.get(packet.len()).with_ipv4_id(i as u16);
             let icrc = train.emit_body(i, &mut out[packet.clone()], prefix);
             // Of those that are not hashed already, each is sealed after the next is copied: what
             // was just written is slow to read.

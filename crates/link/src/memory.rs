@@ -122,7 +122,7 @@ impl Wire {
         let path = &train.path;
         let mut bytes = end.spare.pop().unwrap_or_default();
         bytes.resize(train.total_len() + train.count as usize * ICRC_LEN, 0);
-        end.sealer.emit_all(train, (path.udp_sport, 0), &mut bytes);
+        end.sealer.emit_all(train, path.udp_sport, &mut bytes);
         let meta = RxMeta::from(path);
         end.queued += bytes.len();
         end.queue.push_back(Item { meta, stride: train.packet_len(0) + ICRC_LEN, bytes });

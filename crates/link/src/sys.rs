@@ -17,17 +17,6 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Which network namespace a socket is in, if the kernel tells.
-pub(crate) fn namespace_of(socket: impl AsFd) -> Option<u64> {
-    let (fd, mut cookie) = (socket.as_fd().as_raw_fd(), 0_u64);
-    let mut len = size_of_val(&cookie) as libc::socklen_t;
-    let (level, name, into) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &raw mut cookie);
-    // SAFETY: the descriptor is borrowed for the call, and the pointers lead to `len` bytes and to
-    // `len`, which live as long.
-    let rc = unsafe { libc::getsockopt(fd, level, name, into.cast(), &raw mut len) };
-    (rc == 0).then_some(cookie)
-}
-
 /// A socket address, as the kernel reads and writes it: long enough for IPv6.
 #[derive(Debug)]
 #[repr(C, align(8))]
@@ -91,54 +80,18 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Er
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Sends a datagram to whom the socket is connected to, if there is room for it.
-#[inline]
-pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
-    let (at, len, flags) = (bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT);
-    let (to, to_len) = (std::ptr::null::<u8>(), 0_usize);
-    // SAFETY: the pointer leads to as many bytes as is said, which the kernel only reads; there is
-    // no address.
-    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, to, to_len) };
-    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
-}
-
-/// Bytes that were sent from a socket and have not left the machine, with what the kernel needs for
-/// them.
-pub(crate) fn unsent(fd: RawFd) -> Result<usize, Errno> {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the kernel writes one integer to where the pointer leads.
-    let known = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
-    if known < 0 { Err(Errno::last()) } else { Ok(usize::try_from(bytes).unwrap_or(0)) }
-}
-
-/// Receives what the kernel shows of a packet that was sent with a time stamp.
-pub(crate) fn receive_shown(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
-    receive(fd, into, libc::MSG_ERRQUEUE)
-}
-
-/// Receives a datagram, if there is one, and nothing that is said of it.
-#[inline]
-fn receive(fd: RawFd, into: &mut [u8], flags: libc::c_int) -> Result<usize, Errno> {
-    let (at, len, flags) = (into.as_mut_ptr(), into.len(), flags | libc::MSG_DONTWAIT);
-    let (from, from_len) = (std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
-    // SAFETY: the pointer leads to as many bytes as is said, which nobody else uses; there is no
-    // address.
-    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, from, from_len) };
-    usize::try_from(got).map_err(|_| Errno::last())
-}
-
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
 
 /// Sends a run of datagrams of `segment` bytes each, of which the last may be shorter, if there is
-/// room for all of it; see [`send_to`]. Without an address, the socket is connected.
+/// room for all of it; see [`send_to`].
 #[inline]
 pub(crate) fn send_segments(
     fd: RawFd,
     bytes: &[u8],
-    to: Option<&SocketAddr>,
+    to: &SocketAddr,
     segment: u16,
 ) -> Result<(), Errno> {
-    let (mut to, to_len) = to.map_or((RawAddress::UNKNOWN, 0), RawAddress::of);
+    let (mut to, to_len) = RawAddress::of(to);
     // One control message: its length, level and type, then what it says.
     let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
     let mut control = [0_u64; 3];
@@ -183,23 +136,20 @@ impl Inbox {
     }
 
     /// Receives a datagram, if there is one, and tells `hear` what control messages say: level,
-    /// type and number. Whoever polls calls this all the time, mostly in vain, so that it does
+    /// type and number. A polling thread calls this all the time, mostly without result, so it does
     /// nothing else.
     #[inline]
     pub(crate) fn receive(
         &mut self,
         fd: RawFd,
-        asks_from: bool,
         mut hear: impl FnMut(i32, i32, i32),
     ) -> Result<usize, Errno> {
         let Self { bytes, from, control, .. } = self;
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: a message header of zeros is a valid one.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        if asks_from {
-            header.msg_name = from.0.as_mut_ptr().cast();
-            header.msg_namelen = size_of_val(from) as _;
-        }
+        header.msg_name = from.0.as_mut_ptr().cast();
+        header.msg_namelen = size_of_val(from) as _;
         header.msg_iov = &raw mut iov;
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
@@ -225,13 +175,7 @@ impl Inbox {
         Ok(len)
     }
 
-    /// Receives a datagram, if there is one, without what control messages say.
-    #[inline]
-    pub(crate) fn receive_untold(&mut self, fd: RawFd) -> Result<usize, Errno> {
-        receive(fd, &mut self.bytes, 0)
-    }
-
-    /// Whom the last datagram was from, address and port, if that was asked for.
+    /// Address and port that sent the last datagram, if it is an IP address.
     #[inline]
     pub(crate) fn from(&self) -> Option<(Gid, u16)> {
         self.from.read(self.from_len)

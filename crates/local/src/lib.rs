@@ -269,14 +269,7 @@ impl HostLink {
     fn sync(&mut self) {
         if self.peers.sync() {
             self.next_look = Instant::ZERO;
-            self.note_sharing();
         }
-    }
-
-    /// Tells the sockets whether they are for others, too.
-    fn note_sharing(&mut self) {
-        let is_shared = self.udp.addresses().any(|address| self.peers.shares(address));
-        self.udp.set_shared(is_shared);
     }
 
     /// What nobody tells us: who has gone, and whether there is a place to take.
@@ -320,8 +313,7 @@ fn distribute(
     sink: &mut dyn FnMut(&RxTrain<'_>),
 ) {
     let dst = train.meta.dst;
-    // What is empty says something of its flow to whoever checks packets above.
-    if train.bytes.is_empty() || !peers.shares(dst) {
+    if !peers.shares(dst) {
         return sink(train);
     }
     let mut run = 0..0;
@@ -530,9 +522,7 @@ impl Link for HostLink {
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.sync();
         self.near = None;
-        let set = self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers);
-        self.note_sharing();
-        set
+        self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
     }
 
     fn join(&mut self, group: Gid) -> io::Result<()> {

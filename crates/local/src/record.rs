@@ -103,7 +103,7 @@ pub(super) fn write_train(
     RecordMeta { meta, stride, kind }.write(head);
     match sealer {
         Some(sealer) => {
-            sealer.emit_all(train, (meta.udp_sport, 0), packets);
+            sealer.emit_all(train, meta.udp_sport, packets);
         }
         None => emit_all(train, packets),
     }

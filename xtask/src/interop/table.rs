@@ -33,8 +33,7 @@ second run, which the output then says: the emulated machine stalls now and then
   watched with a kernel probe: none is wrong in any cell, and that a wrong one would be seen is
   tried out first. It refuses no packet at all, where errors are not the point; only in the rows of
   `ibv_srq_pingpong` may one packet in ten come for a queue pair that is gone, as that program ends
-  while messages are under way to it; and where 256 or more come, up to six may be without content:
-  such precede those from connected sockets (`connect` in [the configuration](CONFIGURATION.md)).
+  while messages are under way to it.
 - *loss*: one packet in a hundred is thrown away on its way to feroce.
 - `probe` is [a program of our own](../interop/probe.c), with Debian's library at one end and ours
   at the other. *lengths*: sends, writes and reads of 0, 1, MTU - 1, MTU, MTU + 1, 64 KiB + 3 bytes

@@ -11,8 +11,7 @@ use super::flows::{Flows, IcrcPolicy};
 use super::{ICRC_LEN, OfTrain, Prefixes};
 use crate::{Link, LinkCounters, Sent, forward_to_inner};
 
-/// What is known of the identifications of a received train: packet `i` is likely to have
-/// `base + i`.
+/// The search for the identifications of a received train: packet `i` is likely to have `base + i`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ids {
     base: u16,
@@ -36,6 +35,7 @@ impl Ids {
             return Some(0);
         }
         let id = prefix.find_ipv4_id(transport, u32::from_le_bytes(icrc))?;
+        // The packets behind it probably count on from there.
         self.base = id.wrapping_sub(index);
         Some(id)
     }
@@ -78,7 +78,8 @@ pub struct Checker {
     like: Option<Like>,
 }
 
-/// A packet that came by itself, as far as the next one is likely to be like it.
+/// What the prefix of the last packet that came by itself depends on. The next one is likely to
+/// have the same.
 #[derive(Clone, Copy, Debug)]
 struct Like {
     framing: Framing,
@@ -116,7 +117,7 @@ impl Checker {
 
     /// Whether a train is one packet that is good, and like the last one.
     #[inline]
-    fn is_as_expected(&mut self, train: &RxTrain<'_>) -> bool {
+    fn is_as_expected(&self, train: &RxTrain<'_>) -> bool {
         let RxMeta { framing, src, dst, udp_sport, .. } = &train.meta;
         let like = self.like.as_ref().filter(|like| {
             like.len == train.bytes.len()
@@ -127,19 +128,14 @@ impl Checker {
         });
         let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
         let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
-        let mut counting = self.flows.get(src, *udp_sport).filter(|flow| flow.next().is_some());
-        let id = counting.as_ref().and_then(|flow| flow.next()).unwrap_or(0);
-        let is_good = like.prefix.with_ipv4_id(id).verify(transport, *icrc);
-        if is_good && let Some(flow) = &mut counting {
-            flow.went_on(id);
-        }
-        is_good
+        like.prefix.verify(transport, *icrc)
     }
 
     fn pass_good(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
         if train.bytes.is_empty() {
-            return self.flows.announced(&src, udp_sport);
+            self.bad += 1;
+            return;
         }
         let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
         let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
@@ -149,9 +145,8 @@ impl Checker {
             Like { framing, src, dst, udp_sport, len, prefix }
         });
         let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
-        let mut flow = self.flows.get_or_new(&src, udp_sport);
-        let (next, mut is_heard) = (flow.next(), false);
-        let mut ids = Ids { base: next.unwrap_or(0) };
+        let flow = self.flows.get(&src, udp_sport);
+        let mut ids = Ids::default();
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let is_good = packet.split_last_chunk().is_some_and(|(transport, icrc)| {
@@ -159,10 +154,8 @@ impl Checker {
                 if !is_ipv4 {
                     return prefix.verify(transport, *icrc);
                 }
-                let index = i as u16;
-                let id = ids.find(&prefix, transport, *icrc, index);
-                is_heard |= id.is_some();
-                id.is_some_and(|id| flow.may_have(index, id, policy))
+                let id = ids.find(&prefix, transport, *icrc, i as u16);
+                id.is_some_and(|id| flow.may_have(id, policy))
             });
             if !is_good {
                 self.bad += 1;
@@ -174,12 +167,6 @@ impl Checker {
                 continue;
             }
             good.end += packet.len();
-        }
-        if is_heard {
-            if next.is_some() && flow.next() == next {
-                flow.miss();
-            }
-            self.flows.keep(flow);
         }
         match good.len() {
             0 => {}

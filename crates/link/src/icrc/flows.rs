@@ -1,42 +1,33 @@
-//! What the IPv4 identifications of flows were so far, and whether one more fits.
+//! Which IPv4 identifications a flow may use.
 //!
-//! Nobody shows a UDP socket the identification of a packet. What makes the ICRC right is taken for
-//! it, if anything does: for one damaged packet in 65,536, something does. So it must also be one
-//! that the flow is likely to have used. Our own senders use low ones, or count on from anywhere
-//! once they have sent a datagram without content; of others, only that is known which they show.
+//! A UDP socket does not see the identification of a packet, so the check computes the one that
+//! makes the ICRC right. For one damaged packet in 65,536 there is one by accident. Senders of this
+//! crate use only identifications below [`MAX_TRAIN_PACKETS`], so a flow that begins with those is
+//! held to them, and one damaged packet in 67 million passes. Other senders use any.
 
 use feroce_wire::Gid;
 
 use super::MAX_TRAIN_PACKETS;
 
-/// Whether packets with such identifications may have been sent one soon after the other, in either
-/// order.
-fn is_near(id: u16, other: u16) -> bool {
-    id.wrapping_sub(other).wrapping_add(MAX_TRAIN_PACKETS) <= 2 * MAX_TRAIN_PACKETS
-}
-
 /// What to make of packets whose IPv4 identification cannot be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IcrcPolicy {
-    /// A flow that begins with an identification which no feroce sender uses may use any, and so
-    /// may one of which three packets were refused: one damaged packet in 65,536 of it passes. Of
-    /// other flows, one in 16 million does.
+    /// A flow whose first packet has an identification that no feroce sender uses may use any:
+    /// one damaged packet in 65,536 of it passes. So may one of which three packets were refused.
     #[default]
     AnyId,
-    /// No flow may use any. Packets of other senders are refused whenever they are not near the
-    /// last one of their flow, refused or not.
+    /// Every flow must use the identifications of a feroce sender. Packets of other senders are
+    /// refused, unless they have those by accident.
     Strict,
 }
 
 /// What is known of the identifications that a flow uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Habit {
-    /// Nothing.
+    /// No packet has arrived yet.
     Unknown,
-    /// Those of one of our senders.
-    Ours,
-    /// The same, and they will now count on from anywhere.
-    Announced,
+    /// Those of a feroce sender; so many packets were refused because they had others.
+    Low { refused: u8 },
     /// Any.
     Any,
 }
@@ -47,136 +38,59 @@ pub(super) struct Flow {
     src: Gid,
     udp_sport: u16,
     habit: Habit,
-    /// What the next packet is likely to have, unless they are low.
-    next: Option<u16>,
-    /// How many in a row did not have it.
-    misses: u8,
-    /// What would go on from the last packet that was refused.
-    refused: Option<u16>,
-    /// How many were.
-    refusals: u8,
 }
 
 impl Flow {
-    /// After so many packets that do not count on, they are low again.
-    const MOST_MISSES: u8 = 8;
-    /// What follows the identifications of our trains is low, too: so whoever counts from zero is
-    /// seen to.
-    const LOW: u16 = 2 * MAX_TRAIN_PACKETS;
-    /// A flow of which so many were refused is not one of ours.
-    const MOST_REFUSALS: u8 = 3;
+    /// A flow that has lost so many packets to the check is not one of a feroce sender. By damage
+    /// alone, 65,536 times as many damaged packets must arrive.
+    const MOST_REFUSED: u8 = 3;
 
-    fn new(src: Gid, udp_sport: u16) -> Self {
-        let (habit, next, refused) = (Habit::Unknown, None, None);
-        Self { src, udp_sport, habit, next, misses: 0, refused, refusals: 0 }
-    }
-
-    #[inline]
-    pub(super) fn next(&self) -> Option<u16> {
-        self.next
-    }
-
-    /// Whether packet `index` of what was received together may have this identification.
-    pub(super) fn may_have(&mut self, index: u16, id: u16, policy: IcrcPolicy) -> bool {
-        let goes_on = self.next.is_some_and(|next| is_near(id, next));
-        let is_likely = goes_on || id < Self::LOW;
-        let may_have = is_likely
-            || match (self.habit, policy) {
-                (Habit::Any | Habit::Announced, _) | (Habit::Unknown, IcrcPolicy::AnyId) => true,
-                _ => self.is_confirmed(id),
-            };
-        self.habit = match self.habit {
-            Habit::Any => Habit::Any,
-            // Packets that were sent before may have been overtaken.
-            Habit::Announced if is_likely && !goes_on => Habit::Announced,
-            Habit::Announced => Habit::Ours,
-            _ if policy == IcrcPolicy::Strict || is_likely => Habit::Ours,
-            Habit::Unknown => Habit::Any,
-            Habit::Ours if self.refusals >= Self::MOST_REFUSALS => Habit::Any,
-            Habit::Ours => Habit::Ours,
+    /// Whether a packet may have the identification that makes its ICRC right.
+    pub(super) fn may_have(&mut self, id: u16, policy: IcrcPolicy) -> bool {
+        let is_low = id < MAX_TRAIN_PACKETS;
+        let (habit, may_have) = match self.habit {
+            _ if policy == IcrcPolicy::Strict => (self.habit, is_low),
+            Habit::Any => (Habit::Any, true),
+            Habit::Unknown if is_low => (Habit::Low { refused: 0 }, true),
+            Habit::Unknown => (Habit::Any, true),
+            Habit::Low { .. } if is_low => (self.habit, true),
+            Habit::Low { refused } if refused + 1 < Self::MOST_REFUSED => {
+                (Habit::Low { refused: refused + 1 }, false)
+            }
+            Habit::Low { .. } => (Habit::Any, false),
         };
-        if may_have && (goes_on || id >= MAX_TRAIN_PACKETS) {
-            // Our senders count the calls, and on from there within a train.
-            let of_call = if self.habit == Habit::Ours { index } else { 0 };
-            self.went_on(id.wrapping_sub(of_call));
-        }
+        self.habit = habit;
         may_have
     }
-
-    /// Whether an identification that is not likely goes on from another one like that: then
-    /// neither is an accident.
-    fn is_confirmed(&mut self, id: u16) -> bool {
-        let is_confirmed = self.refused.is_some_and(|refused| is_near(id, refused));
-        self.refused = (!is_confirmed).then(|| id.wrapping_add(1));
-        self.refusals = self.refusals.saturating_add(u8::from(!is_confirmed));
-        is_confirmed
-    }
-
-    /// A packet had the identification `id`, and the next is likely to go on from there.
-    #[inline]
-    pub(super) fn went_on(&mut self, id: u16) {
-        (self.next, self.misses) = (Some(id.wrapping_add(1)), 0);
-    }
-
-    /// Packets came of which none had what was likely.
-    pub(super) fn miss(&mut self) {
-        self.misses += 1;
-        if self.misses >= Self::MOST_MISSES {
-            (self.next, self.misses) = (None, 0);
-        }
-    }
 }
+
+/// Flows that are remembered at once: as many as 32 peers with 8 source ports each have.
+const FLOWS: usize = 256;
 
 /// The flows that packets came from last.
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// Flows share the places.
-    places: Vec<Option<Flow>>,
+    /// By the last bytes of port and address. A flow replaces the one that was there.
+    slots: Vec<Flow>,
 }
 
 impl Default for Flows {
     fn default() -> Self {
-        Self { places: vec![None; 256] }
+        let none = Flow { src: Gid::default(), udp_sport: 0, habit: Habit::Unknown };
+        Self { slots: vec![none; FLOWS] }
     }
 }
 
 impl Flows {
+    /// What is known of a flow.
     #[inline]
-    fn place(&mut self, src: &Gid, udp_sport: u16) -> &mut Option<Flow> {
+    pub(super) fn get(&mut self, src: &Gid, udp_sport: u16) -> &mut Flow {
         let [.., host] = src.0;
-        &mut self.places[usize::from(udp_sport.to_be_bytes()[1] ^ host)]
-    }
-
-    /// A flow, if it is known.
-    #[inline]
-    pub(super) fn get(&mut self, src: &Gid, udp_sport: u16) -> Option<&mut Flow> {
-        let flow = self.place(src, udp_sport).as_mut();
-        flow.filter(|flow| flow.src == *src && flow.udp_sport == udp_sport)
-    }
-
-    /// A flow as it is known, or a new one.
-    pub(super) fn get_or_new(&mut self, src: &Gid, udp_sport: u16) -> Flow {
-        self.get(src, udp_sport).copied().unwrap_or_else(|| Flow::new(*src, udp_sport))
-    }
-
-    /// Keeps what is known of a flow: in place of another, unless only that one counts on from
-    /// anywhere.
-    pub(super) fn keep(&mut self, flow: Flow) {
-        let place = self.place(&flow.src, flow.udp_sport);
-        let is_other = |kept: &Flow| (kept.src, kept.udp_sport) != (flow.src, flow.udp_sport);
-        let counts = |flow: &Flow| flow.next.is_some() || flow.refused.is_some();
-        if !place.as_ref().is_some_and(|kept| is_other(kept) && counts(kept)) || counts(&flow) {
-            *place = Some(flow);
+        let flow = &mut self.slots[usize::from(udp_sport.to_be_bytes()[1] ^ host)];
+        if flow.src != *src || flow.udp_sport != udp_sport {
+            *flow = Flow { src: *src, udp_sport, habit: Habit::Unknown };
         }
-    }
-
-    /// A datagram without content came: the flow will count on from anywhere.
-    pub(super) fn announced(&mut self, src: &Gid, udp_sport: u16) {
-        let mut flow = self.get_or_new(src, udp_sport);
-        if flow.habit != Habit::Any {
-            flow.habit = Habit::Announced;
-            self.keep(flow);
-        }
+        flow
     }
 }
 
@@ -188,91 +102,45 @@ mod tests {
 
     /// Which of the packets of a flow pass.
     fn passing(policy: IcrcPolicy, ids: impl IntoIterator<Item = u16>) -> Vec<u16> {
-        let mut flow = Flow::new(AT.0, AT.1);
-        ids.into_iter().filter(|&id| flow.may_have(0, id, policy)).collect()
+        let mut flows = Flows::default();
+        let flow = flows.get(&AT.0, AT.1);
+        ids.into_iter().filter(|&id| flow.may_have(id, policy)).collect()
     }
 
-    /// What the damage to a packet is taken for may be any identification.
+    /// The identification that fits a damaged packet may be any.
     #[test]
     fn damaged_packets_of_our_senders_do_not_pass() {
         for policy in [IcrcPolicy::AnyId, IcrcPolicy::Strict] {
             let damaged = (1..500_u16).map(|i| i.wrapping_mul(1000) | 0x80);
-            let ids = damaged.map(|id| [0, 1, 2, 3, id, 0]);
-            for ids in ids.collect::<Vec<_>>().chunks(3) {
-                assert!(passing(policy, ids.concat()).iter().all(|&id| id < 4));
+            let ids = damaged.map(|id| [0, 1, 2, 63, id, 0]);
+            for ids in ids.collect::<Vec<_>>().chunks(2) {
+                assert!(passing(policy, ids.concat()).iter().all(|&id| id < 64));
             }
         }
-    }
-
-    #[test]
-    fn flows_count_on_from_anywhere_once_they_have_said_so() {
-        for policy in [IcrcPolicy::AnyId, IcrcPolicy::Strict] {
-            let mut flows = Flows::default();
-            let may_have = |flows: &mut Flows, id| {
-                let mut flow = flows.get_or_new(&AT.0, AT.1);
-                let may_have = flow.may_have(0, id, policy);
-                flows.keep(flow);
-                may_have
-            };
-            assert!(may_have(&mut flows, 0));
-            flows.announced(&AT.0, AT.1);
-            // One that was overtaken.
-            assert!(may_have(&mut flows, 0));
-            for id in 65_000..=u16::MAX {
-                assert!(may_have(&mut flows, id));
-            }
-            for id in 0..3000 {
-                assert!(may_have(&mut flows, id));
-                assert!(id % 1500 != 7 || !may_have(&mut flows, id + 20_000));
-            }
-            // Looked at again, and nothing has changed.
-            flows.announced(&AT.0, AT.1);
-            assert!(may_have(&mut flows, 3001));
-            assert!(!may_have(&mut flows, 40_000));
-        }
-    }
-
-    #[test]
-    fn a_flow_that_did_not_say_so_loses_a_packet() {
-        let ids = [0, 5000, 5001, 5002, 0];
-        assert_eq!(passing(IcrcPolicy::AnyId, ids), [0, 5001, 5002, 0]);
-        assert_eq!(passing(IcrcPolicy::Strict, ids), [0, 5001, 5002, 0]);
-    }
-
-    #[test]
-    fn what_is_low_again_does_not_count() {
-        let mut flow = Flow::new(AT.0, AT.1);
-        flow.went_on(5000);
-        (0..Flow::MOST_MISSES).for_each(|_| flow.miss());
-        assert_eq!(flow.next(), None);
     }
 
     /// Other senders choose as they like: at random, or on from anywhere with gaps.
     #[test]
-    fn flows_of_others_may_have_any() {
+    fn flows_of_others_may_have_any_identification() {
         let ids = [9000, 17, 40_000, 300, 301, 9000];
         assert_eq!(passing(IcrcPolicy::AnyId, ids), ids);
-        assert_eq!(passing(IcrcPolicy::Strict, ids), [17, 301]);
-        assert_eq!(passing(IcrcPolicy::AnyId, 0..=u16::MAX).len(), 1 << 16);
-        assert_eq!(passing(IcrcPolicy::Strict, 0..=u16::MAX).len(), 1 << 16);
-        // Not even one that happens to begin like ours is kept from anything for long.
-        let ids = [60, 40_000, 12_345, 51_000, 3000, 30_000, 9];
-        assert_eq!(passing(IcrcPolicy::AnyId, ids), [60, 3000, 30_000, 9]);
-        assert_eq!(passing(IcrcPolicy::Strict, ids), [60, 9]);
+        assert_eq!(passing(IcrcPolicy::Strict, ids), [17]);
     }
 
     #[test]
-    fn a_flow_that_counts_keeps_its_place() {
-        let mut flows = Flows::default();
-        let other = AT.1 + 256;
-        let mut flow = flows.get_or_new(&AT.0, AT.1);
-        flow.went_on(5000);
-        flows.keep(flow);
-        flows.keep(Flow::new(AT.0, other));
-        assert_eq!(flows.get_or_new(&AT.0, AT.1).next(), Some(5001));
-        flow = flows.get_or_new(&AT.0, other);
-        flow.went_on(7000);
-        flows.keep(flow);
-        assert_eq!(flows.get_or_new(&AT.0, AT.1).next(), None);
+    fn a_flow_that_begins_like_ours_loses_three_packets() {
+        let ids = [60, 40_000, 12_345, 9, 51_000, 3000, 30_000, 9];
+        assert_eq!(passing(IcrcPolicy::AnyId, ids), [60, 9, 3000, 30_000, 9]);
+        assert_eq!(passing(IcrcPolicy::Strict, ids), [60, 9, 9]);
+        let count = |policy| passing(policy, 0..=u16::MAX).len();
+        assert_eq!((count(IcrcPolicy::AnyId), count(IcrcPolicy::Strict)), (65_533, 64));
+    }
+
+    #[test]
+    fn flows_that_share_a_slot_are_told_apart() {
+        let (mut flows, policy) = (Flows::default(), IcrcPolicy::AnyId);
+        assert!(flows.get(&AT.0, AT.1).may_have(0, policy));
+        assert!(flows.get(&AT.0, AT.1 + 256).may_have(5000, policy));
+        assert!(flows.get(&AT.0, AT.1 + 256).may_have(6000, policy));
     }
 }

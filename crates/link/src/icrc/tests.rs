@@ -44,23 +44,20 @@ fn write_from_memory(at: usize, len: usize, stride: usize) -> Train {
 /// Hashed while they are copied or afterwards, packets are what they are by themselves.
 #[test]
 fn every_packet_of_a_train_has_its_icrc() {
-    for (at, len, stride, first_id) in [
-        (0, 15 * 4096, 4096, 0),
-        (8, 8 * 1024, 1024, 0),
-        (3, 2 * 4096, 4096, 0xffff),
-        (0, 2 * 2048 + 77, 2048, 1000),
-    ] {
+    for (at, len, stride) in
+        [(0, 15 * 4096, 4096), (8, 8 * 1024, 1024), (3, 2 * 4096, 4096), (0, 2 * 2048 + 77, 2048)]
+    {
         let train = write_from_memory(at, len, stride);
         for shift in 0..20 {
             let mut out = vec![0; 66_000];
-            let end = Sealer::default().emit_all(&train, (4000, first_id), &mut out[shift..]);
+            let end = Sealer::default().emit_all(&train, 4000, &mut out[shift..]);
             let mut rest = &out[shift..shift + end];
             for i in 0..train.count {
                 let mut packet = vec![0; train.packet_len(i)];
                 train.emit(i, &mut packet);
                 let Path { src, dst, .. } = train.path;
                 let prefix = seal_prefix(Framing::RoceV2, src, dst, 4000, packet.len());
-                packet.extend(prefix.with_ipv4_id(first_id.wrapping_add(i as u16)).seal(&packet));
+                packet.extend(prefix.with_ipv4_id(i as u16).seal(&packet));
                 let (sealed, others) = rest.split_at(packet.len());
                 assert!(sealed == packet, "packet {i} of {len} bytes at {at}, written at {shift}");
                 rest = others;

@@ -1,38 +1,30 @@
 //! RoCEv2 over UDP sockets, without privilege.
 //!
-//! One socket per address receives on port 4791; a few more send, each from a port of its own, so
-//! that flows spread over equal-cost paths. They are not connected and never fragment: the ICRC
-//! depends on it (see `icrc`). Whoever talks to one peer gets sockets besides that are
-//! connected to it (`lane` and `gate`). Trains go out in one call with segmentation
-//! offload and come in merged; where the kernel refuses, the link falls back to one packet per call
-//! for good and says so once.
+//! One socket per address receives on port 4791. [`UdpConfig::flows`] more per address send, each
+//! from a port of its own, so that flows spread over equal-cost paths. No socket is connected and
+//! none fragments: only then does the kernel choose IPv4 identifications that the ICRC can cover
+//! (see `icrc`). A train leaves in one call with segmentation offload (`UDP_SEGMENT`) and arrives
+//! merged (`UDP_GRO`); where the kernel refuses either, the link sends or receives one packet per
+//! call from then on and logs one warning. ECN bits, hop limit and traffic class of every received
+//! packet come from the control messages that arrived with it.
 
-mod gate;
-mod header;
-mod lane;
-mod merge;
+mod epoll_set;
 mod rx;
 mod socket;
 mod tx;
-mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
-use crate::sys::{Inbox, unsent};
+use crate::sys::Inbox;
 use crate::{Link, LinkCounters, Sent};
-use gate::Gates;
-use lane::Lanes;
-use merge::Merging;
-use rx::MAX_STREAK;
-use watch::{Hot, Watch};
+use epoll_set::EpollSet;
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -56,8 +48,6 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Try to receive merged packets.
     pub gro: bool,
-    /// Exchange packets with one peer through connected sockets.
-    pub connect: bool,
     /// Receive at every address; else only where [`UdpLink::listen`] says so.
     pub listen: bool,
 }
@@ -72,7 +62,6 @@ impl Default for UdpConfig {
             ecn: true,
             gso: true,
             gro: true,
-            connect: true,
             listen: true,
         }
     }
@@ -96,29 +85,15 @@ struct Counters {
     rx_foreign: u64,
     /// Multicasts of our own that came back: the engine has had its copy.
     rx_own: u64,
-    /// Connected sockets that were made to send, and to receive.
-    tx_lanes: u64,
-    rx_gates: u64,
-    /// Packets that were not asked what their headers say.
-    rx_unasked: u64,
 }
 
 /// An address of the port, with its sockets.
 #[derive(Debug)]
 struct Port {
     addr: Gid,
-    /// Receives, unless somebody else does at this address.
+    /// Receives, unless another process does at this address.
     rx: Option<Socket>,
-    /// That socket is somebody else's.
-    is_lent: bool,
     tx: Vec<Flow>,
-}
-
-impl Port {
-    /// Whether it is this socket that receives.
-    fn has(&self, fd: RawFd) -> bool {
-        self.rx.as_ref().is_some_and(|rx| rx.as_raw_fd() == fd)
-    }
 }
 
 /// A socket that sends.
@@ -128,15 +103,8 @@ struct Flow {
     port: u16,
     /// Known to the epoll instance.
     watched: bool,
-    /// Was full, and nobody has heard yet that it no longer is.
+    /// Was full, and the epoll instance has not reported yet that it has room again.
     waits: bool,
-}
-
-impl Flow {
-    /// Whether all that was sent from it has left, and nobody waits for that.
-    fn is_idle(&self) -> bool {
-        !self.waits && unsent(self.socket.as_raw_fd()) == Ok(0)
-    }
 }
 
 /// A multicast group that the port has joined.
@@ -146,54 +114,43 @@ struct Group {
     rx: Socket,
 }
 
+/// Bytes of the longest datagram, and some to align its payload.
+const BUFFER: usize = 66_000;
+
+/// What datagrams are written to before they are sent.
+#[derive(Debug)]
+struct Outbox {
+    sealer: Sealer,
+    bytes: Vec<u8>,
+    /// Send trains in one call. Turned off for good when the kernel refuses.
+    gso: bool,
+    /// The warning about packets longer than the path MTU was logged.
+    warned_size: bool,
+}
+
 /// A link over UDP sockets.
 #[derive(Debug)]
 pub struct UdpLink {
     config: UdpConfig,
     ports: Vec<Port>,
     groups: Vec<Group>,
-    epoll: Epoll,
-    hot: Option<Hot>,
-    watch: Watch,
-    merging: Merging,
-    lanes: Lanes,
-    gates: Gates,
-    /// A sending socket waits for room.
-    is_full: bool,
-    /// How often in a row only the hot socket was asked.
-    streak: u32,
-    /// Which of the sockets that have something is asked first.
-    turn: usize,
-    sealer: Sealer,
-    tx_buf: Vec<u8>,
+    sockets: EpollSet,
+    outbox: Outbox,
     inbox: Inbox,
-    gso: bool,
-    warned_size: bool,
     counters: Counters,
 }
 
 impl UdpLink {
     /// A link with the given addresses.
     pub fn new(config: UdpConfig, addresses: &[Gid]) -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let (sealer, bytes) = (Sealer::default(), vec![0; BUFFER]);
         let mut link = Self {
-            hot: None,
-            watch: Watch::new(&epoll)?,
-            merging: Merging::default(),
-            lanes: Lanes::default(),
-            gates: Gates::default(),
-            gso: config.gso,
+            sockets: EpollSet::new()?,
+            outbox: Outbox { sealer, bytes, gso: config.gso, warned_size: false },
+            inbox: Inbox::new(BUFFER),
             config,
             ports: Vec::new(),
             groups: Vec::new(),
-            epoll,
-            is_full: false,
-            streak: 0,
-            turn: 0,
-            sealer: Sealer::default(),
-            tx_buf: vec![0; 66_000],
-            inbox: Inbox::new(66_000),
-            warned_size: false,
             counters: Counters::default(),
         };
         link.set_addresses(addresses)?;
@@ -201,16 +158,15 @@ impl UdpLink {
     }
 
     /// Receives at an address of the port. It is an error of kind [`io::ErrorKind::AddrInUse`] if
-    /// somebody else does.
+    /// another process does.
     pub fn listen(&mut self, addr: Gid) -> io::Result<()> {
         let Some(port) = self.ports.iter().position(|p| p.addr == addr) else {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
         if self.ports[port].rx.is_none() {
             let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
-            self.watch(&rx)?;
-            (self.ports[port].rx, self.ports[port].is_lent) = (Some(rx), false);
-            self.cool();
+            self.sockets.add(&rx)?;
+            self.ports[port].rx = Some(rx);
         }
         Ok(())
     }
@@ -226,47 +182,33 @@ impl UdpLink {
         port.rx.as_ref().map(|rx| rx.as_fd())
     }
 
-    /// Receives at an address of the port with a socket that somebody else has made, and has still.
-    /// False: it is none that receives there.
+    /// Receives at an address of the port with a socket that another process has opened, and has
+    /// still. False: the socket does not receive there.
     pub fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
         let (socket, scope) = (Socket::from(socket), self.interface_index());
         let expected = socket_addr(addr, ROCE_UDP_PORT, scope);
         let is_meant = socket.local_addr().is_ok_and(|a| a.as_socket() == Some(expected));
         let port = self.ports.iter().position(|p| p.addr == addr && p.rx.is_none());
-        let Some(port) = port.filter(|_| is_meant && self.watch(&socket).is_ok()) else {
+        let Some(port) = port.filter(|_| is_meant && self.sockets.add(&socket).is_ok()) else {
             return false;
         };
-        (self.ports[port].rx, self.ports[port].is_lent) = (Some(socket), true);
-        self.cool();
+        self.ports[port].rx = Some(socket);
         true
     }
 
     /// No longer receives at an address.
     pub fn stop_listening(&mut self, addr: Gid) {
-        self.cool();
-        self.close_gate();
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
         if let Some(rx) = port.and_then(|port| port.rx.take()) {
-            forget(&self.epoll, [&rx]);
+            self.sockets.remove([&rx]);
         }
     }
 
-    /// Whether anything can arrive, or somebody waits for room.
+    /// Whether [`Link::receive`] has anything to do: a socket receives, or one waits for room.
     #[inline]
     pub fn is_watching(&self) -> bool {
-        self.hot.is_some() || self.is_full || self.receivers() > 0
-    }
-
-    /// How many sockets receive.
-    fn receivers(&self) -> usize {
-        let ports = self.ports.iter().filter(|p| p.rx.is_some()).count();
-        ports + self.groups.len() + usize::from(self.gates.gate.is_some())
-    }
-
-    /// Whether somebody waits for room in a socket that sends.
-    fn awaits_room(&self) -> bool {
-        let mut flows = self.ports.iter().flat_map(|p| &p.tx).chain(self.lanes.flow());
-        flows.any(|flow| flow.waits)
+        let has_work = |p: &Port| p.rx.is_some() || p.tx.iter().any(|flow| flow.waits);
+        !self.groups.is_empty() || self.ports.iter().any(has_work)
     }
 
     /// Whether a packet was sent by this link.
@@ -313,13 +255,13 @@ impl Link for UdpLink {
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.sockets.fd()
     }
 
     fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
-        // Whoever is woken may be so by any of them.
-        self.streak = MAX_STREAK;
-        self.watch_all()
+        // Any socket may wake the thread.
+        self.sockets.end_streak();
+        true
     }
 
     fn actual_path(&self, path: &Path) -> Path {
@@ -332,19 +274,16 @@ impl Link for UdpLink {
         if keeps_all && addresses.iter().all(|addr| addr.is_zero() || has(addr)) {
             return Ok(());
         }
-        self.cool();
-        self.close_gate();
-        self.close_lane();
         for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
             let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
-            forget(&self.epoll, flows.chain(&port.rx));
+            self.sockets.remove(flows.chain(&port.rx));
         }
         for &addr in addresses {
             if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
                 continue;
             }
             let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
-            self.ports.push(Port { addr, rx: None, is_lent: false, tx });
+            self.ports.push(Port { addr, rx: None, tx });
             if self.config.listen
                 && let Err(e) = self.listen(addr)
             {
@@ -361,17 +300,15 @@ impl Link for UdpLink {
         }
         let local = self.ports.iter().map(|p| p.addr).find(|a| same_family(*a, gid));
         let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
-        self.watch(&rx)?;
+        self.sockets.add(&rx)?;
         self.groups.push(Group { gid, rx });
-        self.cool();
         Ok(())
     }
 
     fn leave(&mut self, gid: Gid) -> io::Result<()> {
-        self.cool();
         // Closing the socket leaves the group.
         for group in self.groups.extract_if(.., |g| g.gid == gid) {
-            forget(&self.epoll, [&group.rx]);
+            self.sockets.remove([&group.rx]);
         }
         Ok(())
     }
@@ -390,18 +327,7 @@ impl Link for UdpLink {
             ("udp_rx_errors", c.rx_errors),
             ("udp_rx_foreign", c.rx_foreign),
             ("udp_rx_own", c.rx_own),
-            ("udp_tx_lanes", c.tx_lanes),
-            ("udp_rx_gates", c.rx_gates),
-            ("udp_rx_unasked", c.rx_unasked),
         ]
-    }
-}
-
-/// Stops watching sockets that are about to be closed. Closing is not enough where a process that
-/// was forked still has them.
-fn forget<'a>(epoll: &Epoll, sockets: impl IntoIterator<Item = &'a Socket>) {
-    for socket in sockets {
-        let _ = epoll.delete(socket);
     }
 }
 

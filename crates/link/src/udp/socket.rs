@@ -8,7 +8,7 @@ use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, Udp
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
 use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, socket_addr};
-use crate::sys::{namespace_of, set_int};
+use crate::sys::set_int;
 
 /// Ports that RoCEv2 senders use as sources (annex A17.9.2).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
@@ -25,29 +25,6 @@ pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<S
     Ok(rx)
 }
 
-/// Another socket that receives where `first` does.
-pub(super) fn open_second(config: &UdpConfig, first: &Socket, addr: Gid) -> io::Result<Socket> {
-    let rx = open(config, addr)?;
-    prepare_rx(config, &rx, addr)?;
-    bind_beside(&rx, first)?;
-    Ok(rx)
-}
-
-/// Binds a socket to the address and port of another. Nobody else gets them: for that, both must
-/// allow it.
-pub(super) fn bind_beside(socket: &Socket, other: &Socket) -> io::Result<()> {
-    let namespace = namespace_of(socket);
-    if namespace.is_none() || namespace != namespace_of(other) {
-        // This thread may have gone elsewhere since.
-        return Err(io::ErrorKind::AddrNotAvailable.into());
-    }
-    other.set_reuse_address(true)?;
-    let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&other.local_addr()?));
-    other.set_reuse_address(false)?;
-    socket.set_reuse_address(false)?;
-    bound
-}
-
 /// The sockets that send from an address.
 pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
     let open =
@@ -55,9 +32,10 @@ pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Resul
     (0..config.flows.max(1)).map(open).collect()
 }
 
-/// A sending socket on a port that nobody has; `flow` says where to begin looking.
+/// A sending socket on a free port; `flow` says where the search begins.
 fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<Flow> {
-    let socket = open_sender(config, addr, scope)?;
+    let socket = open(config, addr)?;
+    set_sender(&socket, addr, scope)?;
     let start = u16::try_from(flow * 97 % 0x4000).unwrap_or(0);
     for step in 0..0x4000_u16 {
         let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
@@ -70,9 +48,8 @@ fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no UDP source port is free above 0xc000"))
 }
 
-/// A socket to send with from an address, still without a port.
-pub(super) fn open_sender(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
-    let socket = open(config, addr)?;
+/// Sets the hop limit and the multicast interface of a sending socket.
+fn set_sender(socket: &Socket, addr: Gid, scope: u32) -> io::Result<()> {
     let hops = u32::from(DEFAULT_HOP_LIMIT);
     if let Some(v4) = addr.as_ipv4() {
         socket.set_ttl_v4(hops)?;
@@ -87,7 +64,7 @@ pub(super) fn open_sender(config: &UdpConfig, addr: Gid, scope: u32) -> io::Resu
     }
     // It never receives what we want: RoCEv2 comes to port 4791.
     let _ = socket.set_recv_buffer_size(2048);
-    Ok(socket)
+    Ok(())
 }
 
 /// A socket that receives a multicast group on interface `scope`, or that of `local`.

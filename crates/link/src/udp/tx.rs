@@ -1,4 +1,4 @@
-//! Trains out.
+//! Sends trains.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -7,13 +7,12 @@ use std::os::fd::AsRawFd;
 use feroce_train::{Path, Single, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use super::socket::ECT0;
-use super::{DEFAULT_HOP_LIMIT, Flow, UdpLink, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, Outbox, UdpLink, socket_addr};
 use crate::Sent;
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer, emit_single};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
 use crate::sys::{send_segments, send_to};
 
 /// Most bytes in one datagram: what IPv4 allows.
@@ -35,7 +34,7 @@ impl UdpLink {
     pub(super) fn send_trains(&mut self, trains: &[Train]) -> io::Result<usize> {
         let mut taken = 0;
         while let Some(first) = trains.get(taken) {
-            let together = if self.gso { run_of_packets(&trains[taken..]) } else { 1 };
+            let together = if self.outbox.gso { run_of_packets(&trains[taken..]) } else { 1 };
             let sent = match together {
                 1 => self.send_train(first)?,
                 n => self.send_together(&trains[taken..taken + n])?,
@@ -50,44 +49,29 @@ impl UdpLink {
 
     /// Sends trains of one packet each, of one length and on one path, in one call.
     fn send_together(&mut self, trains: &[Train]) -> io::Result<Sent> {
-        let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
-        let emit = |sealer: &mut Sealer, (sport, id): (u16, u16), out: &mut [u8]| {
-            trains.iter().zip(0..).fold(0, |len, (train, i)| {
-                len + sealer.emit(train, sport, (0, id.wrapping_add(i)), &mut out[len..])
-            })
-        };
-        match self.send_by_lane(&trains[0].path, Some(stride), emit) {
-            Some(Sent::Done) => {
-                self.sent_together(trains);
-                return Ok(Sent::Done);
-            }
-            Some(Sent::Full) => return self.wait_for_lane(),
-            None => {}
-        }
         let Some((dest, port, flow)) = self.destination(&trains[0].path) else {
             return self.send_one_by_one(trains);
         };
+        let stride = (trains[0].packet_len(0) + ICRC_LEN) as u16;
         let sport = self.ports[port].tx[flow].port;
-        let len = emit(&mut self.sealer, (sport, 0), &mut self.tx_buf);
-        match dest.send(&self.tx_buf[..len], Some(stride)) {
+        let Outbox { sealer, bytes, .. } = &mut self.outbox;
+        let len = trains.iter().zip(0..).fold(0, |len, (train, id)| {
+            len + sealer.emit(train, sport, (0, id), &mut bytes[len..])
+        });
+        match dest.send(&bytes[..len], Some(stride)) {
             Outcome::Done => {
-                self.sent_together(trains);
+                self.counters.tx_trains += 1;
+                self.counters.tx_packets += trains.len() as u64;
                 Ok(Sent::Done)
             }
             Outcome::Full => {
                 self.counters.tx_full += 1;
-                self.is_full = true;
-                wait_for_room(&self.epoll, &mut self.ports[port].tx[flow])?;
+                self.sockets.add_full(&mut self.ports[port].tx[flow])?;
                 Ok(Sent::Full)
             }
-            // One by one it may work, or fail with an error of its own.
+            // Sent one by one, they arrive or fail with an error of their own.
             _ => self.send_one_by_one(trains),
         }
-    }
-
-    fn sent_together(&mut self, trains: &[Train]) {
-        self.counters.tx_trains += 1;
-        self.counters.tx_packets += trains.len() as u64;
     }
 
     /// Sends trains whatever happens to those before: what finds the socket full is lost, as on
@@ -101,29 +85,22 @@ impl UdpLink {
         Ok(Sent::Done)
     }
 
-    /// Sends a packet by itself. False: it was not sent, and goes in a train, where it is known
-    /// what to do about that.
+    /// Sends a packet by itself. False: it was not sent, and the caller sends it as a train, which
+    /// deals with errors and full sockets.
     #[inline]
     pub(super) fn send_packet(&mut self, mut packet: Single<'_>) -> bool {
-        let is_sent = match self.send_packet_by_lane(&mut packet) {
-            Some(sent) => sent == Sent::Done,
-            None => self.send_from_flow(&mut packet),
-        };
+        let Some((dest, port, flow)) = self.destination(packet.path) else { return false };
+        let sport = self.ports[port].tx[flow].port;
+        let Outbox { sealer, bytes, .. } = &mut self.outbox;
+        if packet.len + ICRC_LEN > bytes.len() {
+            return false;
+        }
+        let prefix = sealer.prefix(packet.path, sport, packet.len);
+        let len = emit_single(&mut packet, prefix, bytes);
+        let is_sent = matches!(dest.send(&bytes[..len], None), Outcome::Done);
         self.counters.tx_trains += u64::from(is_sent);
         self.counters.tx_packets += u64::from(is_sent);
         is_sent
-    }
-
-    /// The same, from the socket of its flow.
-    fn send_from_flow(&mut self, packet: &mut Single<'_>) -> bool {
-        let Some((dest, port, flow)) = self.destination(packet.path) else { return false };
-        if packet.len + ICRC_LEN > self.tx_buf.len() {
-            return false;
-        }
-        let sport = self.ports[port].tx[flow].port;
-        let prefix = self.sealer.prefix(packet.path, sport, packet.len);
-        let len = emit_single(packet, prefix, &mut self.tx_buf);
-        matches!(dest.send(&self.tx_buf[..len], None), Outcome::Done)
     }
 
     /// The way to the end of a path, with the port and the socket that packets leave from.
@@ -144,32 +121,19 @@ impl UdpLink {
     pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
         let len = train.total_len() + train.count as usize * ICRC_LEN;
         let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
-        let stride = (train.count > 1).then(|| (train.packet_len(0) + ICRC_LEN) as u16);
-        let emit = |sealer: &mut Sealer, from, out: &mut [u8]| sealer.emit_all(train, from, out);
-        let is_one_call = fits && (self.gso || train.count == 1);
-        let by_lane = is_one_call.then(|| self.send_by_lane(&train.path, stride, emit)).flatten();
-        match by_lane {
-            Some(Sent::Done) => {
-                self.settle(train, train.count, Outcome::Done);
-                return Ok(Sent::Done);
-            }
-            Some(Sent::Full) => return self.wait_for_lane(),
-            None => {}
-        }
         let Some((dest, port, flow)) = self.destination(&train.path) else {
             self.counters.tx_no_address += u64::from(train.count);
             return Ok(Sent::Done);
         };
         let sport = self.ports[port].tx[flow].port;
-        let (sent, outcome) = if is_one_call && train.count > 1 {
+        let (sent, outcome) = if self.outbox.gso && fits && train.count > 1 {
             self.send_offloaded(train, &dest, sport)
         } else {
             self.send_each(train, &dest, sport)
         };
         self.settle(train, sent, outcome);
         if matches!(outcome, Outcome::Full) {
-            self.is_full = true;
-            wait_for_room(&self.epoll, &mut self.ports[port].tx[flow])?;
+            self.sockets.add_full(&mut self.ports[port].tx[flow])?;
             return Ok(Sent::Full);
         }
         Ok(Sent::Done)
@@ -189,16 +153,15 @@ impl UdpLink {
     /// Sends a train in one call. Where that is refused and packets one by one are not, the
     /// kernel does not do it here, and is not asked again.
     fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
-        let out = with_payload_aligned(&mut self.tx_buf);
-        let len = self.sealer.emit_all(train, (sport, 0), out);
+        let out = with_payload_aligned(&mut self.outbox.bytes);
+        let len = self.outbox.sealer.emit_all(train, sport, out);
         let stride = (train.packet_len(0) + ICRC_LEN) as u16;
         match dest.send(&out[..len], Some(stride)) {
             Outcome::Done => (train.count, Outcome::Done),
             Outcome::Refused => {
                 let (sent, outcome) = self.send_each(train, dest, sport);
                 if sent > 0 {
-                    self.gso = false;
-                    self.close_lane();
+                    self.outbox.gso = false;
                     tracing::warn!("UDP_SEGMENT refused: packets are sent one by one from now on");
                 }
                 (sent, outcome)
@@ -211,11 +174,11 @@ impl UdpLink {
     /// lost, as on any network.
     fn send_each(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
         for i in 0..train.count {
-            if train.packet_len(i) + ICRC_LEN > self.tx_buf.len() {
+            if train.packet_len(i) + ICRC_LEN > self.outbox.bytes.len() {
                 return (i, Outcome::TooLong);
             }
-            let len = self.sealer.emit(train, sport, (i, 0), &mut self.tx_buf);
-            match dest.send(&self.tx_buf[..len], None) {
+            let len = self.outbox.sealer.emit(train, sport, (i, 0), &mut self.outbox.bytes);
+            match dest.send(&self.outbox.bytes[..len], None) {
                 Outcome::Done => {}
                 Outcome::Full if i > 0 => return (i, Outcome::Done),
                 other => return (i, other),
@@ -224,7 +187,7 @@ impl UdpLink {
         (train.count, Outcome::Done)
     }
 
-    /// Counts what happened and says so where somebody can do something about it.
+    /// Counts what happened, and logs what the user can mend.
     fn settle(&mut self, train: &Train, sent: u32, outcome: Outcome) {
         let lost = u64::from(train.count - sent);
         self.counters.tx_trains += u64::from(sent > 0);
@@ -234,8 +197,8 @@ impl UdpLink {
             Outcome::Full => self.counters.tx_full += 1,
             Outcome::TooLong => {
                 self.counters.tx_too_long += lost;
-                if !self.warned_size {
-                    self.warned_size = true;
+                if !self.outbox.warned_size {
+                    self.outbox.warned_size = true;
                     tracing::warn!(
                         "a packet of {} bytes is longer than the way to {} allows: use a smaller \
                          path MTU",
@@ -252,32 +215,6 @@ impl UdpLink {
             }
         }
     }
-
-    /// The lane has no room.
-    fn wait_for_lane(&mut self) -> io::Result<Sent> {
-        self.counters.tx_full += 1;
-        if let Some(flow) = self.lanes.flow_mut() {
-            self.is_full = true;
-            wait_for_room(&self.epoll, flow)?;
-        }
-        Ok(Sent::Full)
-    }
-}
-
-/// Makes the link's descriptor readable once the socket has room.
-fn wait_for_room(epoll: &Epoll, flow: &mut Flow) -> io::Result<()> {
-    if flow.waits {
-        return Ok(());
-    }
-    let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
-    let mut event = EpollEvent::new(flags, flow.socket.as_raw_fd() as u64);
-    if flow.watched {
-        epoll.modify(&flow.socket, &mut event)?;
-    } else {
-        epoll.add(&flow.socket, event)?;
-    }
-    (flow.watched, flow.waits) = (true, true);
-    Ok(())
 }
 
 /// How many trains from the first on are one packet each, on one path and of one length; the last
@@ -336,7 +273,7 @@ impl Destination {
             // These say as much, with less for the kernel to read or without allocating.
             [] => send_to(self.fd, bytes, &self.to),
             [ControlMessage::UdpGsoSegments(segment)] => {
-                send_segments(self.fd, bytes, Some(&self.to), **segment)
+                send_segments(self.fd, bytes, &self.to, **segment)
             }
             control => {
                 let bytes = [IoSlice::new(bytes)];
@@ -358,7 +295,7 @@ impl Destination {
 
 /// The part of a buffer in which payload of trains begins at multiples of 16: headers are 12 bytes
 /// longer than a multiple of that, and with the ICRC behind it a packet is one.
-pub(super) fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
+fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
     let at = buffer.as_ptr().align_offset(16) + ICRC_LEN;
     &mut buffer[at..]
 }

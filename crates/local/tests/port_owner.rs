@@ -1,4 +1,4 @@
-//! Connected sockets, where several processes have one address.
+//! Which process of a host receives what arrives at the address that they share.
 
 mod common;
 
@@ -10,7 +10,7 @@ use feroce_wire::{Gid, Psn, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 
-/// So many packets by themselves make any link connect.
+/// Packets in a row: more than a kernel or a link needs to change how it delivers them.
 const MANY: u32 = 600;
 
 fn udp(addr: Gid) -> UdpLink {
@@ -24,10 +24,9 @@ fn packet(path: Path, n: u32) -> Train {
     train
 }
 
-/// Processes that share an address share the socket: there all must come, so that one of them can
-/// take over.
+/// The first process receives at the address until it ends, then the other one does.
 #[test]
-fn there_is_no_gate_where_an_address_is_shared() {
+fn one_process_receives_and_another_takes_over() {
     let root = std::env::temp_dir().join(format!("feroce-connected-{}", std::process::id()));
     let (a, b) = (loopback(37), loopback(38));
     let mut tx = udp(a);
@@ -40,10 +39,10 @@ fn there_is_no_gate_where_an_address_is_shared() {
         u32::from(got.is_some_and(|got| flat(&got) == packets_of(&train)))
     };
     let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
-    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
+    assert_eq!(came, MANY);
     let (_second, mut neighbour) = member(&root, b, true);
     let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
-    assert_eq!((came, counter(&rx, "udp_rx_gates")), (MANY, 1));
+    assert_eq!(came, MANY);
     assert_eq!(counter(&neighbour, "udp_rx_trains"), 0);
     drop(rx);
     // The port is free at once.
@@ -54,10 +53,9 @@ fn there_is_no_gate_where_an_address_is_shared() {
     std::fs::remove_dir_all(root).expect("nobody else has it");
 }
 
-/// Packets for a process that has not got the socket pass by one that has, which checks them: what
-/// it has heard of a flow need not be told.
+/// The process that owns the socket checks packets for another one and passes them on.
 #[test]
-fn whoever_has_not_got_the_socket_loses_nothing_to_a_lane() {
+fn packets_pass_by_the_owner_of_the_socket() {
     let root = std::env::temp_dir().join(format!("feroce-announced-{}", std::process::id()));
     let (a, b) = (loopback(44), loopback(45));
     let mut tx = udp(a);
@@ -74,7 +72,7 @@ fn whoever_has_not_got_the_socket_loses_nothing_to_a_lane() {
         }
         assert_eq!(came.pop(), Some(packets_of(&train).remove(0)), "packet {n}");
     }
-    assert_eq!((counter(&tx, "udp_tx_lanes"), counter(&rx, "rx_icrc_encapsulated")), (1, 0));
+    assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
     drop((owner, rx));
     std::fs::remove_dir_all(root).expect("nobody else has it");
 }
