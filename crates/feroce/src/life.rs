@@ -1,27 +1,33 @@
-//! Objects leave the adapter once: when they are told to, or when the last handle is dropped.
+//! Objects leave the adapter once: when a caller destroys them, or when the last handle is dropped.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use feroce_engine::DestroyError;
+use feroce_ring::Unclaimed;
 
 use crate::Error;
 
 /// Whether an object is still in the adapter.
 #[derive(Debug)]
-pub(crate) struct Life(AtomicBool);
+pub(crate) struct Life(feroce_ring::Life);
 
 impl Life {
     pub(crate) fn new() -> Self {
-        Self(AtomicBool::new(true))
+        Self(feroce_ring::Life::new())
     }
 
-    /// Runs `end` unless it has succeeded before: the name of the object may be another's by now.
+    /// Runs `end` unless it has succeeded before: the id of the object may be another's by now.
+    /// If another thread runs it at the moment, the object is busy.
     pub(crate) fn end<E: Into<Error>>(
         &self,
         end: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), Error> {
-        if self.0.load(Ordering::Acquire) {
-            end().map_err(Into::into)?;
-            self.0.store(false, Ordering::Release);
+        match self.0.claim() {
+            Ok(claim) => {
+                end().map_err(Into::into)?;
+                claim.finish();
+                Ok(())
+            }
+            Err(Unclaimed::Ended) => Ok(()),
+            Err(Unclaimed::Ending) => Err(DestroyError::Busy.into()),
         }
-        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::os::fd::AsFd;
+use std::sync::Barrier;
 
 use common::{Host, connect, every_access, is_foreign};
 use feroce::{
@@ -238,4 +239,28 @@ fn memory_with_a_window_cannot_be_deregistered() {
     assert!(matches!(mr.dereg(), Err(Error::Deregister(DeregError::WindowsBound))));
     drop(mw);
     mr.dereg().unwrap();
+}
+
+#[test]
+fn two_threads_that_destroy_clones_leave_a_newcomer_with_the_same_id_alone() {
+    let host = Host::new(229, 1);
+    for _ in 0..if is_foreign() { 10 } else { 5_000 } {
+        let cq = host.context.create_cq(8).unwrap();
+        let start = Barrier::new(2);
+        let destroy = &|cq: feroce::Cq| {
+            start.wait();
+            let result = cq.destroy();
+            assert!(result.is_ok() || busy(result));
+            // The id goes to the next queue at once.
+            host.context.create_cq(8).unwrap()
+        };
+        let next = std::thread::scope(|scope| {
+            let clone = cq.clone();
+            let other = scope.spawn(move || destroy(clone));
+            [destroy(cq), other.join().unwrap()]
+        });
+        for cq in next {
+            cq.resize(16).expect("the queue is still there");
+        }
+    }
 }

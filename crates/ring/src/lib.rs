@@ -10,6 +10,7 @@
 //!   allocating and without a bound that could overflow.
 //! * [`ByteProducer`] and [`ByteConsumer`]: a queue of byte records in memory that two processes
 //!   share and that neither trusts.
+//! * [`Life`]: how one of several threads gets the right to end an object that they share.
 //!
 //! It never blocks, spins on another thread, wakes a thread or looks at a clock; who sleeps and
 //! who is woken is decided above.
@@ -29,6 +30,7 @@ extern crate std;
 
 mod bytes;
 mod doorbell;
+mod life;
 mod slots;
 mod spsc;
 mod sync;
@@ -37,4 +39,5 @@ pub use bytes::{
     ByteConsumer, ByteProducer, Corrupt, MAX_BYTES, RingMemory, fall_asleep, must_wake,
 };
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
+pub use life::{Claim, Life, Unclaimed};
 pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc};

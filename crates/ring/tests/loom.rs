@@ -11,7 +11,7 @@ mod model;
 #[path = "loom/shared.rs"]
 mod shared;
 
-use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, spsc};
+use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, Life, Unclaimed, spsc};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -231,4 +231,43 @@ fn no_bell_is_left_to_nobody() {
         posting.join().expect("the poster does not fail");
         assert_eq!(lock.owned.lock().unwrap().found, 1);
     });
+}
+
+/// Ends an object whose id is 0, as `attempts` says of each try whether it succeeds; says how often
+/// it did.
+fn end(life: &Life, table: &Mutex<Vec<u32>>, attempts: &[bool]) -> usize {
+    let mut ended = 0;
+    for &succeeds in attempts {
+        match life.claim() {
+            Ok(claim) if succeeds => {
+                let mut table = table.lock().unwrap();
+                assert_eq!(*table, [0], "the object is there, and no newcomer at its place");
+                // The name goes to another object at once.
+                *table = vec![1];
+                drop(table);
+                claim.finish();
+                ended += 1;
+            }
+            Ok(_) => assert_eq!(*table.lock().unwrap(), [0]),
+            Err(Unclaimed::Ended) => assert_eq!(*table.lock().unwrap(), [1]),
+            Err(Unclaimed::Ending) => {}
+        }
+    }
+    ended
+}
+
+#[test]
+fn an_object_that_two_threads_end_ends_once() {
+    for attempts in [[&[true, true][..], &[true]], [&[false, true], &[true]], [&[false], &[true]]] {
+        loom::model(move || {
+            let shared = Arc::new((Life::new(), Mutex::new(vec![0])));
+            let other = thread::spawn({
+                let shared = shared.clone();
+                move || end(&shared.0, &shared.1, attempts[1])
+            });
+            let ended = end(&shared.0, &shared.1, attempts[0]) + other.join().unwrap();
+            // A thread that fails may keep another from trying; afterwards the next one succeeds.
+            assert_eq!(ended + end(&shared.0, &shared.1, &[true]), 1);
+        });
+    }
 }
