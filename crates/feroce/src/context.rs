@@ -250,7 +250,11 @@ impl Context {
     /// An object of one of the kernel's drivers is gone, and its events with it.
     pub(crate) fn disown(&self, object: Object) {
         if let Adapter::Hard(hard) = &self.inner.adapter {
-            hard.dispatch().disown(object);
+            let mut dispatch = hard.dispatch();
+            dispatch.disown(object);
+            let wakes = Arc::clone(dispatch.wakes());
+            drop(dispatch);
+            wakes.run();
         }
     }
 
@@ -265,7 +269,7 @@ impl Context {
     pub fn attr(&self) -> DeviceAttr {
         match &self.inner.adapter {
             Adapter::Soft(soft) => {
-                soft.driver.control(|s, _| DeviceAttr::of(&self.inner.device, s.engine.config()))
+                soft.driver.read(|s| DeviceAttr::of(&self.inner.device, s.engine.config()))
             }
             Adapter::Hard(hard) => hard.attr().clone(),
         }
@@ -275,7 +279,7 @@ impl Context {
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
         match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.control(|s, _| {
+            Adapter::Soft(soft) => soft.driver.read(|s| {
                 let (config, gids) = (s.engine.config(), s.engine.gids());
                 PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
             }),
@@ -349,7 +353,7 @@ impl Context {
     /// What the adapter did so far. Drivers of the kernel count elsewhere.
     pub fn counters(&self) -> Counters {
         match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.control(|s, _| s.engine.counters()),
+            Adapter::Soft(soft) => soft.driver.read(|s| s.engine.counters()),
             Adapter::Hard(_) => Counters::default(),
         }
     }
@@ -357,7 +361,7 @@ impl Context {
     /// Packets that the adapter dropped so far, by reason. Drivers of the kernel count elsewhere.
     pub fn drops(&self) -> DropCounters {
         match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.control(|s, _| *s.engine.drops()),
+            Adapter::Soft(soft) => soft.driver.read(|s| *s.engine.drops()),
             Adapter::Hard(_) => DropCounters::default(),
         }
     }
@@ -365,7 +369,7 @@ impl Context {
     /// What the link did so far, by name. Drivers of the kernel have none of ours.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.control(|s, _| s.link.counters()),
+            Adapter::Soft(soft) => soft.driver.read(|s| s.link.counters()),
             Adapter::Hard(_) => Vec::new(),
         }
     }

@@ -57,12 +57,12 @@ impl Soft {
 
     #[inline]
     fn poll_one(&self) -> Option<Cqe> {
-        let mut poller = self.poller();
-        if let Some(cqe) = poller.poll() {
+        if let Some(cqe) = self.poller().poll() {
             return Some(cqe);
         }
+        // Without the queue's lock: this may sleep, or run wakers that poll the queue themselves.
         self.driver.progress();
-        poller.poll()
+        self.poller().poll()
     }
 
     #[inline]
@@ -75,7 +75,10 @@ impl Soft {
                 Some(cqe) => take(cqe),
                 None if !driven && taken == 0 => {
                     driven = true;
+                    // As in `poll_one`.
+                    drop(poller);
                     self.driver.progress();
+                    poller = self.poller();
                     continue;
                 }
                 None => break,
@@ -248,7 +251,10 @@ impl Cq {
             Side::Soft(soft) => {
                 let mut poller = soft.poller();
                 let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
-                Ok(soft.driver.control(resize)?)
+                let (resized, wakes) = soft.driver.control_then(resize);
+                drop(poller);
+                drop(wakes);
+                Ok(resized?)
             }
             Side::Hard(hard) => hard.resize(depth),
         }
@@ -259,7 +265,10 @@ impl Cq {
         if let Side::Soft(soft) = &self.inner.side {
             let mut poller = soft.poller();
             let id = self.inner.id;
-            soft.driver.control(|s, _| s.engine.forget_completions(id, &mut poller, qpn));
+            let forget = |s: &mut State, _| s.engine.forget_completions(id, &mut poller, qpn);
+            let ((), wakes) = soft.driver.control_then(forget);
+            drop(poller);
+            drop(wakes);
         }
     }
 

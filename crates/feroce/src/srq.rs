@@ -160,7 +160,10 @@ impl Srq {
             Side::Soft(soft) => {
                 let mut queue = soft.queue();
                 let resize = |s: &mut State, _| s.engine.resize_srq(id, &mut queue, max_wr);
-                Ok(soft.driver.control(resize)?)
+                let (resized, wakes) = soft.driver.control_then(resize);
+                drop(queue);
+                drop(wakes);
+                Ok(resized?)
             }
             Side::Hard(hard) => hard.resize(max_wr),
         }
@@ -171,7 +174,7 @@ impl Srq {
     pub fn query(&self) -> Option<SrqAttr> {
         let id = self.inner.id;
         match &self.inner.side {
-            Side::Soft(soft) => soft.driver.control(|s, _| s.engine.query_srq(id)),
+            Side::Soft(soft) => soft.driver.read(|s| s.engine.query_srq(id)),
             Side::Hard(hard) => hard.query(),
         }
     }

@@ -1,15 +1,18 @@
-//! Events on their way from the engine to whoever waits for them.
+//! Events on their way from the engine to their consumers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::wakes::{Signal, Wakes};
 
 /// A queue with a descriptor that is readable while there is something in it.
 #[derive(Debug)]
@@ -33,33 +36,56 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
-        // Whether it blocks is up to whoever watches it: C programs say so with fcntl.
+        // Whether reading it blocks is up to the consumer: C programs say so with fcntl.
         Ok(Self { inner, fd: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)? })
     }
 
-    /// Appends an event and wakes whoever waits.
+    /// Appends an event and wakes the consumers. The caller holds no lock of the device.
     pub(crate) fn push(&self, event: T) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.queue.push_back(event);
-        // Not only for the first: who watches for edges must see every event.
+        self.append(event);
+        self.wake();
+    }
+
+    /// Appends an event. [`EventQueue::wake`] has to follow.
+    pub(crate) fn append(&self, event: T) {
+        self.inner().queue.push_back(event);
+    }
+
+    /// Wakes the consumers, if an event waits.
+    pub(crate) fn wake(&self) {
+        let mut inner = self.inner();
+        if inner.queue.is_empty() {
+            return;
+        }
+        // Not only for the first event: a consumer that watches for edges must see every event.
         let _ = self.fd.write(1);
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Drops the wakers: their tasks have gone, or will ask again.
+    pub(crate) fn forget_wakers(&self) {
+        let wakers = std::mem::take(&mut self.inner().wakers);
+        drop(wakers);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Waiting<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the oldest event.
     pub(crate) fn try_pop(&self) -> Option<T> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         let event = inner.queue.pop_front();
-        // Also if there was none: somebody may have waited by reading, and put back what he read.
+        // Also if there was none: a consumer may have waited by reading, and put back what it read.
         self.settle(&inner);
         event
     }
 
     /// Forgets events of something that goes away.
     pub(crate) fn discard(&self, gone: impl Fn(&T) -> bool) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         let before = inner.queue.len();
         inner.queue.retain(|event| !gone(event));
         if inner.queue.len() < before {
@@ -69,7 +95,7 @@ impl<T> EventQueue<T> {
 
     /// Takes the events that are wanted, whatever their place.
     pub(crate) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         let all = std::mem::take(&mut inner.queue);
         let (taken, left): (VecDeque<T>, VecDeque<T>) = all.into_iter().partition(wanted);
         inner.queue = left;
@@ -94,7 +120,7 @@ impl<T> EventQueue<T> {
         if let Some(event) = self.try_pop() {
             return Some(event);
         }
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         if !inner.wakers.iter().any(|w| w.will_wake(waker)) {
             inner.wakers.push(waker.clone());
         }
@@ -110,6 +136,12 @@ impl<T> EventQueue<T> {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl<T: Send + fmt::Debug> Signal for EventQueue<T> {
+    fn signal(&self) {
+        self.wake();
     }
 }
 
@@ -145,12 +177,18 @@ impl Object {
 #[derive(Debug, Default)]
 pub(crate) struct Dispatch {
     channels: BTreeMap<CqId, Arc<ChannelQueue>>,
-    /// Whoever opened the device: all hear of the port, each of its own objects.
+    /// Of the contexts: all hear of the port, each of its own objects.
     listeners: Vec<Weak<AsyncQueue>>,
     owners: BTreeMap<Object, Weak<AsyncQueue>>,
+    wakes: Arc<Wakes>,
 }
 
 impl Dispatch {
+    /// A table whose events note the queues to signal in `wakes`.
+    pub(super) fn with(wakes: Arc<Wakes>) -> Self {
+        Self { wakes, ..Self::default() }
+    }
+
     /// Completion events of `cq` go to `channel`.
     pub(crate) fn attach(&mut self, cq: CqId, channel: Arc<ChannelQueue>) {
         self.channels.insert(cq, channel);
@@ -160,6 +198,7 @@ impl Dispatch {
     pub(crate) fn detach(&mut self, cq: CqId) {
         if let Some(channel) = self.channels.remove(&cq) {
             channel.discard(|event| *event == cq);
+            self.wakes.add(channel);
         }
     }
 
@@ -172,6 +211,7 @@ impl Dispatch {
     pub(crate) fn disown(&mut self, object: Object) {
         if let Some(owner) = self.owners.remove(&object).and_then(|owner| owner.upgrade()) {
             owner.discard(|event| Object::of(event) == Some(object));
+            self.wakes.add(owner);
         }
     }
 
@@ -181,24 +221,36 @@ impl Dispatch {
         self.listeners.push(Arc::downgrade(listener));
     }
 
-    /// Passes an event on.
+    /// Consumers to wake after the lock around this is released.
+    pub(crate) fn wakes(&self) -> &Arc<Wakes> {
+        &self.wakes
+    }
+
+    /// Passes an event on to its queue, whose consumers are woken after the lock is released.
     pub(crate) fn deliver(&self, event: Event) {
         match event {
             Event::Completion(cq) => {
                 if let Some(channel) = self.channels.get(&cq) {
-                    channel.push(cq);
+                    channel.append(cq);
+                    self.wakes.add(Arc::<ChannelQueue>::clone(channel));
                 }
             }
             Event::Async(event) => match Object::of(&event) {
                 Some(object) => {
                     if let Some(owner) = self.owners.get(&object).and_then(Weak::upgrade) {
-                        owner.push(event);
+                        self.tell(owner, event);
                     }
                 }
                 None => {
-                    self.listeners.iter().filter_map(Weak::upgrade).for_each(|l| l.push(event));
+                    let listeners = self.listeners.iter().filter_map(Weak::upgrade);
+                    listeners.for_each(|listener| self.tell(listener, event));
                 }
             },
         }
+    }
+
+    fn tell(&self, queue: Arc<AsyncQueue>, event: AsyncEvent) {
+        queue.append(event);
+        self.wakes.add(queue);
     }
 }

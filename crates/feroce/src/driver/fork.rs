@@ -18,14 +18,16 @@ use feroce_train::{Instant, LinkCaps, RxTrain, Train};
 use feroce_wire::Gid;
 use nix::sys::eventfd::EventFd;
 
+use super::wakes::HeldWakes;
 use super::{Dispatch, Driver, State};
 
 /// Every driver that runs. Those that have ended are swept out when another starts.
 static DRIVERS: Mutex<Vec<Weak<Driver>>> = Mutex::new(Vec::new());
 
-/// A driver that is locked while the process forks. The guard goes first.
+/// A driver that is locked while the process forks. The guards are dropped before the driver.
 struct Held {
     state: MutexGuard<'static, State>,
+    wakes: HeldWakes<'static>,
     driver: Arc<Driver>,
 }
 
@@ -57,11 +59,14 @@ pub(super) fn watch(driver: &Arc<Driver>) {
 }
 
 fn hold(driver: Arc<Driver>) -> Held {
-    let state = driver.lock();
+    let state = driver.state.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
     let state =
         unsafe { std::mem::transmute::<MutexGuard<'_, State>, MutexGuard<'static, State>>(state) };
-    Held { state, driver }
+    let wakes = driver.wakes.hold();
+    // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
+    let wakes = unsafe { std::mem::transmute::<HeldWakes<'_>, HeldWakes<'static>>(wakes) };
+    Held { state, wakes, driver }
 }
 
 extern "C" fn before() {
@@ -73,8 +78,8 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     let held = HELD.try_with(|place| place.replace(None)).ok().flatten();
-    for Held { state, driver } in held.into_iter().flat_map(|all| all.held) {
-        drop(state);
+    for Held { state, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
+        drop((wakes, state));
         // To fork takes long, and who rang meanwhile may sleep. This is no place to send anything.
         if driver.doorbells.is_rung_meanwhile() {
             driver.wake_thread();
@@ -97,8 +102,10 @@ impl Held {
             // Without this, to drop it would undo what the parent still needs.
             link.abandon();
         }
-        // Whoever listens does so in the parent, by the same descriptors.
-        std::mem::forget(std::mem::take::<Dispatch>(&mut self.state.dispatch));
+        // The consumers of events are in the parent, and have the same descriptors.
+        let dispatch = Dispatch::with(Arc::clone(&self.driver.wakes));
+        std::mem::forget(std::mem::replace(&mut self.state.dispatch, dispatch));
+        self.driver.wakes.leave_to_parent(self.wakes);
         if let Ok(mut thread) = self.driver.thread.try_lock() {
             // There is no such thread here that could be waited for.
             std::mem::forget(thread.take());

@@ -5,12 +5,16 @@
 //! thread that polls an empty completion queue drives reception; a driver thread sleeps on the
 //! link and on the timers and steps in when nobody else does. Whoever leaves the lock looks once
 //! more whether somebody rang a doorbell meanwhile, so that nothing posted is forgotten.
+//!
+//! Consumers are woken after the lock is released; see [`wakes`].
 
 mod clock;
 mod dispatch;
 mod fork;
 mod patience;
+mod state;
 mod thread;
+mod wakes;
 
 use std::hint::cold_path;
 use std::io;
@@ -19,28 +23,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use feroce_engine::{AsyncEvent, Engine, Event, SendWr};
+use feroce_engine::{Engine, SendWr};
 use feroce_link::Link;
 use feroce_ring::DoorbellSet;
-use feroce_train::{Instant, Path, Single, Train};
+use feroce_train::Instant;
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-use crate::cm::Service;
 use crate::device::Device;
 use crate::device::watch::Watch;
 
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 use patience::Patience;
-
-/// Trains that one turn of the driver takes from the link before it answers them.
-const RX_BUDGET: usize = 16;
-
-/// Most trains that are given to the link together.
-const TX_BATCH: usize = 64;
+pub(crate) use state::State;
+use state::{Owned, Turn};
+pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
 
 /// While a consumer polled within this time, the driver thread leaves the link to it.
 const STAND_BY_NS: u64 = 500_000;
@@ -57,186 +57,15 @@ const LEAVE_TRIES: u32 = 10_000;
 /// A consumer that polled within this time is likely to be about.
 const ABOUT_NS: u64 = 2_000_000;
 
-/// How long acknowledgements wait for the answer of a consumer.
-const ANSWER_NS: u64 = 3_000;
-
 /// No wake-up is planned.
 const NEVER: u64 = u64::MAX;
-
-/// Why the driver is driven.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// There may be something to send.
-    Send,
-    /// Something may have arrived.
-    Receive,
-    /// Something may have arrived, for a consumer that looks at its memory between polls. It may
-    /// answer in a moment, so that acknowledgements may wait for that.
-    Serve,
-    /// Something may have arrived, for a consumer that polls all the time. It will answer or poll
-    /// again in a moment, so that acknowledgements may wait for that.
-    Poll,
-}
-
-/// What the lock protects.
-pub(crate) struct State {
-    pub(crate) engine: Engine,
-    pub(crate) link: Box<dyn Link>,
-    pub(crate) dispatch: Dispatch,
-    /// Connection management, once somebody wants it.
-    pub(crate) cm: Option<Box<Service>>,
-    /// Whether the interface can carry packets.
-    pub(crate) is_up: bool,
-    /// Trains that go to the link together, or that it was too full for.
-    waiting: Vec<Train>,
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("engine", &self.engine).finish_non_exhaustive()
-    }
-}
-
-impl State {
-    /// Takes what has arrived, answers, sends what is due, and tells consumers. Says whether
-    /// there was anything to do; `None` if that is certain without a closer look.
-    fn drive(&mut self, now: Instant, turn: Turn) -> io::Result<Option<bool>> {
-        let mut busy = false;
-        let (budget, may_wait) = match turn {
-            Turn::Send => (0, false),
-            Turn::Receive => (RX_BUDGET, false),
-            Turn::Serve => (RX_BUDGET, self.may_acks_wait(now)),
-            // Not to look whether there is a second train saves a system call.
-            Turn::Poll => (1, self.may_acks_wait(now)),
-        };
-        self.engine.let_acks_wait(may_wait);
-        if budget > 0 {
-            let (engine, link) = (&mut self.engine, &mut self.link);
-            busy = link.receive(now, budget, &mut |train| engine.handle_rx(now, train))? > 0;
-        }
-        if self.engine.poll_timeout().is_some_and(|at| at <= now) {
-            let link = &self.link;
-            let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
-            self.engine.handle_timeout_unless(now, &mut is_untaken);
-        } else if turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
-            // Whoever polls mostly finds this, or what needs no answer at once.
-            if !busy {
-                return Ok(None);
-            }
-            if self.cm.is_none() && !self.engine.has_events() {
-                return Ok(Some(true));
-            }
-        }
-        loop {
-            let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
-            busy |= self.transmit(now)?;
-            let told = self.tell();
-            // What the link is too full for waits, and so does what would come after it.
-            if !told && (!more || !self.waiting.is_empty()) {
-                return Ok(Some(busy));
-            }
-        }
-    }
-
-    /// Sends the one request of a queue pair that waits, as [`Engine::express`] does, and says when
-    /// the engine must be driven again.
-    #[inline]
-    fn express(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn) -> (bool, Option<Instant>) {
-        if !self.waiting.is_empty() {
-            return (false, None);
-        }
-        let link = &mut self.link;
-        let mut send = |packet: Single<'_>| link.send_single(packet);
-        let is_sent = self.engine.express(now, qpn, &mut send);
-        (is_sent, self.engine.poll_timeout())
-    }
-
-    /// Whether there is nothing to do at once, as far as can be told without the time.
-    #[inline]
-    fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && !self.engine.has_waiting_acks() && self.link.is_quiet()
-    }
-
-    /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
-    #[inline]
-    fn may_acks_wait(&self, now: Instant) -> bool {
-        self.engine.acks_wait_since().is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
-    }
-
-    /// Whether it is time for connection management to do something by itself.
-    #[inline]
-    fn is_cm_due(&self, now: Instant) -> bool {
-        let due = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
-        due.is_some_and(|at| at <= now)
-    }
-
-    /// Passes on what the engine tells. True if connection management has something to do now.
-    fn tell(&mut self) -> bool {
-        let mut told = false;
-        while let Some(event) = self.engine.poll_event() {
-            told |= self.tell_cm(event);
-            self.dispatch.deliver(event);
-        }
-        told
-    }
-
-    /// What connection management must know of the adapter. True if it has something to do now.
-    fn tell_cm(&mut self, event: Event) -> bool {
-        let Some(cm) = &mut self.cm else { return false };
-        match event {
-            Event::Async(AsyncEvent::CommEstablished(qpn)) => cm.on_established(qpn),
-            Event::Async(AsyncEvent::GidChange { .. }) => cm.on_addresses(self.engine.gids()),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Sends until the engine has nothing left or the link is full.
-    fn transmit(&mut self, now: Instant) -> io::Result<bool> {
-        let caps = self.link.caps();
-        let mut busy = false;
-        loop {
-            while self.waiting.len() < TX_BATCH
-                && (self.waiting.is_empty() || self.link.gathers(&self.waiting))
-                && self.engine.transmit_into(now, &caps, &mut self.waiting)
-            {}
-            if self.waiting.is_empty() {
-                self.engine.trains_read();
-                return Ok(busy);
-            }
-            // Trains that an error hits count as lost.
-            let all = self.waiting.len();
-            let sent = self.link.send_all(now, &self.waiting);
-            let gone = *sent.as_ref().unwrap_or(&all);
-            self.waiting.drain(..gone);
-            // Whoever finds the link full again has not got on, and should give way to whom it
-            // waits for.
-            busy |= gone > 0;
-            sent?;
-            if !self.waiting.is_empty() {
-                return Ok(busy);
-            }
-        }
-    }
-
-    /// When this must be driven again, if nothing else happens.
-    fn deadline(&self, now: Instant) -> Option<Instant> {
-        // A full link drains within microseconds; there is no event for it.
-        let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
-        let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
-        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let timers = earlier(self.engine.poll_timeout(), self.link.poll_timeout());
-        earlier(timers, earlier(cm, full))
-    }
-}
 
 /// An engine and its link, shared by every object of a device.
 #[derive(Debug)]
 pub(crate) struct Driver {
     state: Mutex<State>,
+    /// Consumers to wake after the lock is released.
+    wakes: Arc<Wakes>,
     doorbells: Arc<DoorbellSet>,
     clock: Clock,
     /// Wakes the driver thread.
@@ -271,9 +100,11 @@ impl Driver {
         let is_up = device.is_up();
         let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, waiting) = (Dispatch::default(), Vec::new());
+        let wakes = Arc::clone(dispatch.wakes());
         let state = State { engine, link, dispatch, cm: None, is_up, waiting };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
+            wakes,
             doorbells,
             clock,
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
@@ -315,12 +146,33 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Runs a control operation: waits for the lock, and does afterwards what it caused.
+    /// Runs a control operation: waits for the lock, and does afterwards what it caused. The
+    /// caller holds no lock that a waker might take.
     pub(crate) fn control<R>(&self, f: impl FnOnce(&mut State, Instant) -> R) -> R {
+        self.control_then(f).0
+    }
+
+    /// Runs a control operation for a caller that holds a lock of its own: it releases that lock
+    /// before it drops the second result, which wakes consumers.
+    #[must_use]
+    pub(crate) fn control_then<R>(
+        &self,
+        f: impl FnOnce(&mut State, Instant) -> R,
+    ) -> (R, WakeOnDrop<'_>) {
         let mut state = self.lock();
         let now = self.now();
         let result = f(&mut state, now);
-        self.finish(state, now, Turn::Send);
+        (result, self.drive(state, now, Turn::Send).1)
+    }
+
+    /// Reads: waits for the lock, and transmits only what another thread posted meanwhile and left
+    /// to the owner of the lock.
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        let state = self.lock();
+        let result = f(&state);
+        let wakes = state.unlock();
+        self.answer_bell();
+        drop(wakes);
         result
     }
 
@@ -342,8 +194,9 @@ impl Driver {
         let Some(mut state) = self.try_lock() else { return false };
         let has_passed = state.engine.pass(|| self.now(), qpn, wr);
         state.tell();
-        drop(state);
+        let wakes = state.unlock();
         self.answer_bell();
+        drop(wakes);
         has_passed
     }
 
@@ -353,12 +206,13 @@ impl Driver {
     pub(crate) fn express(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
         let (is_sent, deadline) = state.express(|| self.now(), qpn);
-        drop(state);
+        let wakes = state.unlock();
         if is_sent {
             self.plan(deadline);
             self.patience.reset();
         }
         self.answer_bell();
+        drop(wakes);
         is_sent
     }
 
@@ -449,14 +303,19 @@ impl Driver {
         polled_at != 0 && now.as_nanos().saturating_sub(polled_at) < ABOUT_NS
     }
 
-    /// Drives, unlocks, and looks whether more was posted in between. Says whether there was
-    /// anything to do.
-    fn finish<'a>(
+    /// Drives, unlocks, looks whether more was posted in between, and wakes consumers. Says whether
+    /// there was anything to do.
+    fn finish<'a>(&'a self, state: Owned<'a>, now: Instant, turn: Turn) -> bool {
+        self.drive(state, now, turn).0
+    }
+
+    /// Does as [`Driver::finish`], but leaves it to the caller when consumers are woken.
+    fn drive<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: Owned<'a>,
         mut now: Instant,
         mut turn: Turn,
-    ) -> bool {
+    ) -> (bool, WakeOnDrop<'a>) {
         let mut busy = false;
         loop {
             let driven = match state.drive(now, turn) {
@@ -472,16 +331,23 @@ impl Driver {
             // for itself before it sleeps; it says under the lock that it will.
             let sleeps = self.planned.load(Ordering::Relaxed) > 0;
             let deadline = driven.filter(|_| sleeps).and_then(|_| state.deadline(now));
-            drop(state);
+            let wakes = state.unlock();
             self.plan(deadline);
-            // Either we see the bell, or whoever rang it gets the lock.
+            // Either this thread sees the bell, or the thread that rang it gets the lock.
             if !self.doorbells.is_rung_meanwhile() {
-                return busy;
+                return (busy, wakes);
             }
             cold_path();
+            if !self.wakes.is_empty() {
+                // Consumers must not wait as long as other threads go on to post, and a thread that
+                // posts must not wait for foreign wakers: the driver thread answers the bell.
+                self.wake_thread();
+                return (busy, wakes);
+            }
+            drop(wakes);
             match self.try_lock() {
                 Some(again) => state = again,
-                None => return busy,
+                None => return (busy, WakeOnDrop::new(&self.wakes)),
             }
             now = self.now();
         }
@@ -502,16 +368,20 @@ impl Driver {
         let _ = self.wake.write(1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Owned<'_> {
+        self.own(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<Owned<'_>> {
         match self.state.try_lock() {
-            Ok(state) => Some(state),
+            Ok(state) => Some(self.own(state)),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::Poisoned(e)) => Some(self.own(e.into_inner())),
         }
+    }
+
+    fn own<'a>(&'a self, state: MutexGuard<'a, State>) -> Owned<'a> {
+        Owned { state, wakes: WakeOnDrop::new(&self.wakes) }
     }
 
     /// The process is about to end: does what its peers and its captures would miss. Does nothing
@@ -576,3 +446,6 @@ impl Driver {
 fn warn_of_link(e: &io::Error) {
     tracing::warn!("link: {e}");
 }
+
+#[cfg(test)]
+mod tests;

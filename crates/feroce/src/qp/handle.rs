@@ -226,7 +226,7 @@ impl QpHandle {
     pub fn query_all(&self) -> Option<(QpAttr, QpInitAttr)> {
         let qpn = self.inner.qpn;
         match &self.inner.side {
-            Side::Soft(driver) => driver.control(|s, _| s.engine.query_qp(qpn)),
+            Side::Soft(driver) => driver.read(|s| s.engine.query_qp(qpn)),
             Side::Hard(hard) => hard.query(),
         }
     }

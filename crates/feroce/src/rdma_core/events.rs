@@ -203,6 +203,9 @@ impl Listener {
             unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
             let dispatch = self.dispatch.lock().unwrap_or_else(PoisonError::into_inner);
             told.into_iter().for_each(|event| dispatch.deliver(Event::Async(event)));
+            let wakes = Arc::clone(dispatch.wakes());
+            drop(dispatch);
+            wakes.run();
         }
     }
 

@@ -13,7 +13,7 @@ use super::queued::Queued;
 use super::shared::{Owner, Shared, Stage};
 use crate::Error;
 use crate::cm::Event;
-use crate::driver::EventQueue;
+use crate::driver::{EventQueue, Signal};
 
 /// Events that nobody has taken yet.
 #[derive(Debug)]
@@ -24,8 +24,14 @@ impl Queue {
         Ok(Self(EventQueue::new()?))
     }
 
+    /// Appends an event and wakes the consumers. The caller holds no lock of a device.
     pub(super) fn push(&self, event: Queued) {
         self.0.push(event);
+    }
+
+    /// Appends an event. [`Signal::signal`] has to follow.
+    pub(super) fn append(&self, event: Queued) {
+        self.0.append(event);
     }
 
     /// An id is gone: nobody will take its events. Requests that came through it are refused.
@@ -53,7 +59,13 @@ impl Queue {
     }
 }
 
-/// Keeps a channel open; when the last is gone, requests that nobody took are refused.
+impl Signal for Queue {
+    fn signal(&self) {
+        self.0.wake();
+    }
+}
+
+/// Keeps a channel open; when the last is gone, requests that no consumer took are refused.
 #[derive(Debug)]
 pub(super) struct ChannelOwner {
     pub(super) queue: Arc<Queue>,
@@ -65,6 +77,8 @@ impl Drop for ChannelOwner {
         for event in self.queue.0.extract(|_| true) {
             self.manager.refuse(&event);
         }
+        // Ids that outlive the channel keep the queue, and may be dropped under a device's lock.
+        self.queue.0.forget_wakers();
     }
 }
 

@@ -243,7 +243,8 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
     context.driver()?.control(|s, now| {
         if s.cm.is_none() {
             let psn = Psn::new(psn as u32);
-            let service = Service::new(&mut s.engine, now, psn, config, (device, scope))?;
+            let wakes = Arc::clone(s.dispatch.wakes());
+            let service = Service::new(&mut s.engine, now, psn, config, (device, scope), wakes)?;
             s.cm = Some(Box::new(service));
         }
         Ok(())

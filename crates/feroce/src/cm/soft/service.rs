@@ -16,6 +16,7 @@ use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, 
 use feroce_wire::{Gid, Psn, Qpn};
 
 use super::attr;
+use super::channel::Queue;
 use super::gsi::Gsi;
 use super::manager::next_number;
 use super::queued::Queued;
@@ -23,6 +24,7 @@ use super::shared::{Shared, Stage};
 use crate::Error;
 use crate::cm::UdParam;
 use crate::context::Soft;
+use crate::driver::Wakes;
 
 /// The manager of a device and who its events are for.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) struct Service {
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
     qps: BTreeMap<u32, Arc<Shared>>,
+    wakes: Arc<Wakes>,
 }
 
 impl Service {
@@ -46,11 +49,12 @@ impl Service {
         psn: Psn,
         config: Config,
         (device, scope): (Weak<Soft>, u32),
+        wakes: Arc<Wakes>,
     ) -> Result<Self, Error> {
         let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);
         let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Self { manager, gsi, device, scope, is_gone: false, ids, listeners, qps })
+        Ok(Self { manager, gsi, device, scope, is_gone: false, ids, listeners, qps, wakes })
     }
 
     /// Takes what has arrived, does what is due, and posts what is to be sent. True if more waits
@@ -90,7 +94,7 @@ impl Service {
             // An id may be here under several names.
             let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
             for id in once.into_values() {
-                tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+                self.tell(Queued::new(EventKind::DeviceRemoval, id, 0));
             }
         }
         self.is_gone = is_gone;
@@ -144,6 +148,13 @@ impl Service {
         self.qps.remove(&qpn.get());
     }
 
+    /// Puts an event where its consumer looks, which is woken after the device's lock is released.
+    fn tell(&self, event: Queued) {
+        let queue = queue_of(&event);
+        queue.append(event);
+        self.wakes.add(queue);
+    }
+
     fn on_event(&mut self, engine: &mut Engine, now: Instant, event: Event) {
         let conn = event.conn();
         match event {
@@ -157,26 +168,26 @@ impl Service {
             Event::Replied { rep, .. } => self.on_reply(engine, now, &id, conn, &rep),
             Event::Established { .. } => {
                 id.lock().stage = Stage::Connected;
-                tell(Queued::new(EventKind::Established, &id, 0));
+                self.tell(Queued::new(EventKind::Established, &id, 0));
             }
             Event::Rejected { rej, .. } => {
                 self.end(engine, now, &id, conn);
                 let status = i32::from(rej.reason.0);
                 let private_data = rej.private_data.to_vec();
-                tell(Queued { private_data, ..Queued::new(EventKind::Rejected, &id, status) });
+                self.tell(Queued { private_data, ..Queued::new(EventKind::Rejected, &id, status) });
             }
             Event::Unreachable { .. } => {
                 self.end(engine, now, &id, conn);
-                tell(Queued::new(EventKind::Unreachable, &id, -libc::ETIMEDOUT));
+                self.tell(Queued::new(EventKind::Unreachable, &id, -libc::ETIMEDOUT));
             }
             Event::Disconnected { cause, .. } => {
                 id.lock().stage = Stage::Over;
                 let status = if cause == Cause::NoAnswer { -libc::ETIMEDOUT } else { 0 };
-                tell(Queued::new(EventKind::Disconnected, &id, status));
+                self.tell(Queued::new(EventKind::Disconnected, &id, status));
             }
             Event::TimewaitExit { .. } => {
                 self.ids.remove(&conn);
-                tell(Queued::new(EventKind::TimewaitExit, &id, 0));
+                self.tell(Queued::new(EventKind::TimewaitExit, &id, 0));
             }
             Event::SidrReplied { rep, .. } => self.on_sidr_reply(engine, &id, conn, &rep),
         }
@@ -210,7 +221,7 @@ impl Service {
                     let reason = RejReason::CONSUMER;
                     let _ = self.manager.reject(now, conn, reason, &[0; 148]);
                     self.end(engine, now, id, conn);
-                    return tell(Queued::new(EventKind::ConnectError, id, -libc::EINVAL));
+                    return self.tell(Queued::new(EventKind::ConnectError, id, -libc::EINVAL));
                 }
                 let _ = self.manager.ready(conn);
                 id.lock().stage = Stage::Connected;
@@ -233,7 +244,7 @@ impl Service {
             srq: rep.srq,
             qpn: rep.qpn,
         });
-        tell(Queued { conn, private_data, ..Queued::new(kind, id, 0) });
+        self.tell(Queued { conn, private_data, ..Queued::new(kind, id, 0) });
     }
 
     fn on_request(&mut self, incoming: &Incoming) {
@@ -281,7 +292,7 @@ impl Service {
             inner.offer = Some(offer.clone());
         }
         self.ids.insert(conn, Arc::clone(&id));
-        tell(Queued {
+        self.tell(Queued {
             listener: Some((listener, listen_id)),
             conn: Some(offer),
             private_data,
@@ -299,7 +310,7 @@ impl Service {
             drop(inner);
             let status = i32::from(rep.status.0);
             let event = Queued::new(EventKind::Unreachable, id, status);
-            return tell(Queued { private_data, ..event });
+            return self.tell(Queued { private_data, ..event });
         }
         inner.stage = Stage::Connected;
         let ends = inner.local.zip(inner.peer);
@@ -310,7 +321,7 @@ impl Service {
             let av = attr::datagram_path(engine.gids(), gid(local), gid(remote), tos);
             UdParam { av, qpn: rep.qpn, qkey: rep.qkey }
         });
-        tell(Queued { ud, private_data, ..Queued::new(EventKind::Established, id, 0) });
+        self.tell(Queued { ud, private_data, ..Queued::new(EventKind::Established, id, 0) });
     }
 }
 
@@ -338,11 +349,15 @@ fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
     addr
 }
 
-/// Puts an event where the consumer of its id looks; requests, where that of the listener does.
+/// Puts an event where the consumer of its id looks; requests, where that of the listener does. The
+/// caller holds no lock of a device.
 pub(super) fn tell(event: Queued) {
-    let queue = match &event.listener {
+    queue_of(&event).push(event);
+}
+
+fn queue_of(event: &Queued) -> Arc<Queue> {
+    match &event.listener {
         Some((listener, _)) => Arc::clone(&listener.lock().queue),
         None => Arc::clone(&event.id.lock().queue),
-    };
-    queue.push(event);
+    }
 }

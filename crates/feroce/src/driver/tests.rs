@@ -1,0 +1,68 @@
+//! What a thread holds while the driver runs foreign code or sleeps for it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use super::{Signal, Wakes};
+use crate::Device;
+
+/// Long enough for a loaded machine, and short enough to see that a test hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Stops the thread that signals it until it is told to go on, if that is the right thread.
+#[derive(Debug)]
+struct Stop {
+    whom: ThreadId,
+    wakes: Arc<Wakes>,
+    stopped: Mutex<Sender<()>>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+/// What is signalled: the stop, again and again until the right thread does it.
+#[derive(Debug)]
+struct Stopper(Arc<Stop>);
+
+impl Signal for Stopper {
+    fn signal(&self) {
+        let stop = &self.0;
+        if thread::current().id() == stop.whom {
+            stop.stopped.lock().unwrap().send(()).unwrap();
+            let _ = stop.go_on.lock().unwrap().recv_timeout(LIMIT);
+        } else {
+            thread::yield_now();
+            stop.wakes.add(Arc::new(Self(Arc::clone(stop))));
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_is_stopped_while_it_polls_does_not_keep_others_from_polling() {
+    let context = Device::at(["127.184.0.1".parse().unwrap()]).open().unwrap();
+    let cq = context.create_cq(8).unwrap();
+    let ((stopped, is_stopped), (go_on, may_go_on)) = (channel(), channel());
+    let wakes = Arc::clone(&context.driver().unwrap().wakes);
+    let polling = thread::spawn({
+        let cq = cq.clone();
+        move || {
+            let whom = thread::current().id();
+            let (stopped, go_on) = (Mutex::new(stopped), Mutex::new(may_go_on));
+            let stop = Arc::new(Stop { whom, wakes: Arc::clone(&wakes), stopped, go_on });
+            wakes.add(Arc::new(Stopper(stop)));
+            cq.poll_one()
+        }
+    });
+    is_stopped.recv_timeout(LIMIT).unwrap();
+    let (polled, is_polled) = channel();
+    thread::spawn(move || {
+        assert!(cq.take_one().is_none() && cq.poll_one().is_none());
+        // Neither the queue nor the device is locked.
+        cq.resize(16).unwrap();
+        polled.send(()).unwrap();
+    });
+    is_polled.recv_timeout(LIMIT).expect("the polling thread holds no lock");
+    go_on.send(()).unwrap();
+    assert!(polling.join().unwrap().is_none());
+}

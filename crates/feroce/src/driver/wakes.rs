@@ -1,0 +1,96 @@
+//! Consumers to wake after the device's lock is released.
+//!
+//! A waker is foreign code: it may run a task or drop one, and with it the last queue pair or
+//! context of the device, whose destruction takes the lock. The engine's events therefore only
+//! enter their queues under the lock, and the queues are noted here. The thread that releases the
+//! lock then signals them: it writes to their descriptors and calls their wakers.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A queue of events whose consumers can be woken.
+pub(crate) trait Signal: Send + Sync + fmt::Debug {
+    /// Wakes the consumers, if an event waits. Called without a lock of the device.
+    fn signal(&self);
+}
+
+/// Queues to signal, in the order of their events; one entry for each event. The buffer is reused.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    /// How many there are, so that a thread that releases the lock mostly pays for one load.
+    len: AtomicUsize,
+    queues: Mutex<VecDeque<Arc<dyn Signal>>>,
+}
+
+/// The lock of the list.
+pub(super) type HeldWakes<'a> = MutexGuard<'a, VecDeque<Arc<dyn Signal>>>;
+
+impl Wakes {
+    pub(super) fn hold(&self) -> HeldWakes<'_> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves it to the parent process to signal the queues: they are the parent's.
+    pub(super) fn leave_to_parent(&self, mut held: HeldWakes<'_>) {
+        std::mem::forget(std::mem::take(&mut *held));
+        self.len.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes a queue. It is also kept until the lock is released: dropping the last handle of a
+    /// queue drops its wakers.
+    pub(crate) fn add(&self, queue: Arc<dyn Signal>) {
+        let mut queues = self.hold();
+        queues.push_back(queue);
+        self.len.store(queues.len(), Ordering::Relaxed);
+    }
+
+    /// Whether this thread has noted nothing that no thread has taken up since.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Signals every queue. The caller holds no lock of the device.
+    #[inline]
+    pub(crate) fn run(&self) {
+        if !self.is_empty() {
+            self.run_all();
+        }
+    }
+
+    #[cold]
+    fn run_all(&self) {
+        while let Some(queue) = self.take() {
+            queue.signal();
+        }
+    }
+
+    fn take(&self) -> Option<Arc<dyn Signal>> {
+        let mut queues = self.hold();
+        let queue = queues.pop_front();
+        self.len.store(queues.len(), Ordering::Relaxed);
+        queue
+    }
+}
+
+/// Wakes consumers when dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct WakeOnDrop<'a> {
+    wakes: &'a Wakes,
+}
+
+impl<'a> WakeOnDrop<'a> {
+    pub(super) fn new(wakes: &'a Wakes) -> Self {
+        Self { wakes }
+    }
+}
+
+impl Drop for WakeOnDrop<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.wakes.run();
+    }
+}
