@@ -1,5 +1,6 @@
 //! Foreign code that the driver wakes: it may do to the device whatever it likes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::disallowed_methods, reason = "the test needs a thread that may hang")]
 
 mod common;
 

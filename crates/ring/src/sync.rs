@@ -6,7 +6,7 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
@@ -15,7 +15,7 @@ pub(crate) use self::native::UnsafeCell;
 #[cfg(not(loom))]
 pub(crate) use alloc::sync::Arc;
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Slots per segment of ring storage. Models use short segments, to cross their borders early.
 pub(crate) const SEGMENT_SLOTS: usize = if cfg!(loom) { 2 } else { 16 };

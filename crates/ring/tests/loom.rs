@@ -10,6 +10,8 @@ extern crate alloc;
 mod model;
 #[path = "loom/shared.rs"]
 mod shared;
+#[path = "loom/sleep.rs"]
+mod sleep;
 
 use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, Life, Unclaimed, spsc};
 use loom::sync::atomic::{AtomicBool, Ordering};

@@ -19,13 +19,13 @@ mod wakes;
 use std::hint::cold_path;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use feroce_engine::{Engine, SendWr};
 use feroce_link::Link;
-use feroce_ring::DoorbellSet;
+use feroce_ring::{DoorbellSet, Sleeper};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -70,16 +70,12 @@ pub(crate) struct Driver {
     clock: Clock,
     /// Wakes the driver thread.
     wake: EventFd,
-    /// When the driver thread will look again, in nanoseconds; [`NEVER`] if only when woken.
-    planned: AtomicU64,
+    /// When the driver thread sleeps, and when it leaves the link to a consumer that polls.
+    sleeper: Sleeper,
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
     /// When a peer last waited for what a consumer that polls would have done at once.
     nudged_at: AtomicU64,
-    /// When a consumer last asked for an event.
-    armed_at: AtomicU64,
-    /// The driver thread is awake, or will be soon: it leaves the link to a consumer that polls.
-    stands_by: AtomicBool,
     patience: Patience,
     stop: AtomicBool,
     /// This is the copy in a child of the process that has the link.
@@ -108,11 +104,9 @@ impl Driver {
             doorbells,
             clock,
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            planned: AtomicU64::new(NEVER),
+            sleeper: Sleeper::new(),
             polled_at: AtomicU64::new(0),
             nudged_at: AtomicU64::new(0),
-            armed_at: AtomicU64::new(0),
-            stands_by: AtomicBool::new(false),
             patience,
             stop: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
@@ -154,7 +148,6 @@ impl Driver {
 
     /// Runs a control operation for a caller that holds a lock of its own: it releases that lock
     /// before it drops the second result, which wakes consumers.
-    #[must_use]
     pub(crate) fn control_then<R>(
         &self,
         f: impl FnOnce(&mut State, Instant) -> R,
@@ -240,10 +233,9 @@ impl Driver {
         }
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        // Should the consumer do neither, the thread that stands by sends what waits. It says under
-        // the lock that it no longer does.
-        let stands_by = self.stands_by.load(Ordering::Relaxed);
-        let turn = if stands_by { Turn::Poll } else { Turn::Receive };
+        // Should the consumer do neither, the idle driver thread sends what waits. It says under
+        // the lock that it is no longer idle.
+        let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
         let busy = state.is_some_and(|state| self.finish(state, now, turn));
         if busy {
             self.patience.reset();
@@ -271,22 +263,20 @@ impl Driver {
             // Sends that wait for each other have waited long enough.
             self.kick();
         }
-        self.armed_at.store(self.now().as_nanos(), Ordering::Relaxed);
-        // Pairs with the fence in the thread: either it sees the time, or we see it stand by.
-        fence(Ordering::SeqCst);
-        if self.stands_by.load(Ordering::Relaxed) {
+        if self.sleeper.arm(self.now().as_nanos()) {
             self.wake_thread();
         }
     }
 
     /// Whether the driver thread may leave the link to a consumer, and for how long.
     fn stand_by_ns(&self, now: Instant) -> Option<u64> {
-        let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+        let since = |at: u64| match at {
             0 => NEVER,
             at => now.as_nanos().saturating_sub(at),
         };
-        let idle_ns = since(&self.polled_at);
-        if idle_ns >= since(&self.nudged_at) || since(&self.armed_at) <= ARMED_NS {
+        let idle_ns = since(self.polled_at());
+        let nudged_at = self.nudged_at.load(Ordering::Relaxed);
+        if idle_ns >= since(nudged_at) || since(self.sleeper.armed_at()) <= ARMED_NS {
             return None;
         }
         match idle_ns {
@@ -329,7 +319,7 @@ impl Driver {
             turn = Turn::Send;
             // What nobody touched is due when it was. A thread that is awake, or stands by, asks
             // for itself before it sleeps; it says under the lock that it will.
-            let sleeps = self.planned.load(Ordering::Relaxed) > 0;
+            let sleeps = self.sleeper.may_sleep();
             let deadline = driven.filter(|_| sleeps).and_then(|_| state.deadline(now));
             let wakes = state.unlock();
             self.plan(deadline);
@@ -357,7 +347,7 @@ impl Driver {
     #[inline]
     fn plan(&self, deadline: Option<Instant>) {
         if let Some(at) = deadline
-            && at.as_nanos() < self.planned.load(Ordering::Relaxed)
+            && self.sleeper.must_wake_at(at.as_nanos())
         {
             self.wake_thread();
         }

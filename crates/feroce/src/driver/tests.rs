@@ -1,5 +1,6 @@
 //! What a thread holds while the driver runs foreign code or sleeps for it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::disallowed_methods, reason = "the test needs threads that may hang")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use feroce_train::Instant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::{Driver, NEVER, Turn};
@@ -44,9 +45,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let now = driver.now();
         if driver.stand_by_ns(now).is_some() {
             // A consumer polls: it drives the link and the timers, too.
-            driver.stands_by.store(true, Ordering::Relaxed);
-            // It may have asked for an event just now, and gone to sleep.
-            fence(Ordering::SeqCst);
+            // It may have asked for an event just now, and gone to sleep: look again.
+            driver.sleeper.begin_idle();
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.stand_by_ns(driver.now())
             {
@@ -59,7 +59,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
                 }
             }
             let state = driver.lock();
-            driver.stands_by.store(false, Ordering::Relaxed);
+            driver.sleeper.end_idle();
             drop(state);
             driver.answer_bell();
             continue;
@@ -67,8 +67,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let mut state = driver.lock();
         let deadline = state.deadline(now);
         let may_sleep = state.link.arm(now, false);
-        // Said under the lock, so that whoever sets an earlier deadline later sees it.
-        driver.planned.store(deadline.map_or(NEVER, |at| at.as_nanos()), Ordering::Relaxed);
+        driver.sleeper.plan(deadline.map(Instant::as_nanos));
         let acks_wait = state.engine.has_waiting_acks();
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
@@ -82,8 +81,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         {
             follow(driver, watch);
         }
-        // While we are awake, nobody needs to wake us.
-        driver.planned.store(0, Ordering::Relaxed);
+        driver.sleeper.woke();
         linger(driver);
     }
 }
@@ -97,7 +95,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
 fn linger(driver: &Driver) {
     let mut now = driver.now();
     let mut last = now;
-    driver.stands_by.store(true, Ordering::Relaxed);
+    driver.sleeper.begin_idle();
     // Whatever woke us must not be left to whoever has the lock.
     let mut state = Some(driver.lock());
     loop {
@@ -116,7 +114,7 @@ fn linger(driver: &Driver) {
         state = driver.try_lock();
     }
     let state = driver.lock();
-    driver.stands_by.store(false, Ordering::Relaxed);
+    driver.sleeper.end_idle();
     if state.engine.has_waiting_acks() {
         driver.finish(state, now, Turn::Receive);
     } else {
