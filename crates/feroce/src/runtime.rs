@@ -24,8 +24,8 @@ pub fn runtime_dir() -> io::Result<PathBuf> {
     Err(failure)
 }
 
-/// Makes a directory, or makes sure that the one which is there is ours alone: where anybody may
-/// make directories, somebody may have made it for us.
+/// Makes a directory, or makes sure that the one which is there is ours alone: where every user may
+/// make directories, another may have made it.
 fn claim(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),

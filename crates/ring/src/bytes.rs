@@ -5,7 +5,7 @@
 //! other side, so a byte is touched by one side at a time. What differs is trust. The other side
 //! is another process: it may have crashed in the middle of anything, or be hostile. So every
 //! number that comes from it is checked before it is used, each is read once, and a record is
-//! copied out before anybody looks at it. A side that finds nonsense says [`Corrupt`] and the ring
+//! copied out before it is looked at. A side that finds nonsense says [`Corrupt`] and the ring
 //! is of no use any more; nothing is read or written outside of it, whatever the other side does.
 //!
 //! A record is a header of eight bytes, of which four are its length, and its bytes, padded to a
@@ -164,7 +164,7 @@ impl<M: RingMemory> ByteProducer<M> {
         }
     }
 
-    /// How many bytes the consumer has removed so far, modulo 2^32: whoever waits for room sees
+    /// How many bytes the consumer has removed so far, modulo 2^32: a producer that waits for room sees
     /// from it whether the consumer does anything.
     pub fn removed(&self) -> u32 {
         self.memory.head().load(Ordering::Relaxed)
@@ -232,7 +232,7 @@ impl<M: RingMemory> ByteConsumer<M> {
         self.memory.tail().load(Ordering::Acquire) == self.head
     }
 
-    /// Whether there is nothing to take out, for whoever will take it if there is.
+    /// Whether there is nothing to take out, for a thread that will take it if there is.
     #[inline]
     pub fn is_still_empty(&self) -> bool {
         self.expect();
@@ -302,7 +302,7 @@ impl<M: RingMemory> ByteConsumer<M> {
 }
 
 /// Says that this side goes to sleep. It must look once more, afterwards, whether there is
-/// something for it; if not, it will be told by whoever [`must_wake`] says so to.
+/// something for it; if not, it will be told by the producer that [`must_wake`] says so to.
 #[inline]
 pub fn fall_asleep(sleeping: &AtomicU32) {
     sleeping.store(1, Ordering::Relaxed);
@@ -312,7 +312,7 @@ pub fn fall_asleep(sleeping: &AtomicU32) {
 }
 
 /// Whether the other side must be woken for what was just published. True only once for each time
-/// it fell asleep: whoever gets it does the waking.
+/// it fell asleep: the thread that gets it does the waking.
 #[inline]
 pub fn must_wake(sleeping: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

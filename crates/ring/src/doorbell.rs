@@ -2,7 +2,7 @@
 //!
 //! This module owns the list of rung bells. It is a stack of ids linked through the bells
 //! themselves and taken whole, so that ringing never allocates, never fails and never waits for
-//! the owner. It does not wake the owner: [`Doorbell::ring`] says whether somebody should.
+//! the owner. It does not wake the owner: [`Doorbell::ring`] says whether the caller should.
 //!
 //! # Why no work is overlooked
 //!
@@ -16,11 +16,11 @@
 //!   in the same release sequence). Ring releases and clear acquires, so the look that follows
 //!   sees the work. A clear by plain store would read nothing and lose this edge.
 //!
-//! # Why no bell is left to nobody
+//! # Why every bell is answered
 //!
-//! The owner may be whoever has a lock. A thread that has rung tries to get it; if it cannot,
-//! whoever has it answers the bell. Whoever has it gives it up first, and then looks at the list
-//! with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are read-modify-write operations on
+//! The owner may be the thread that has a lock. A thread that has rung tries to get it; if it cannot,
+//! the thread that has it answers the bell. That thread releases the lock first, and then looks at
+//! the list with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are read-modify-write operations on
 //! `head`, which release and acquire (as all others are read-modify-write, too, nothing ends what a
 //! release began), so one comes first:
 //!
@@ -29,7 +29,7 @@
 //!
 //! # Why the list stays whole
 //!
-//! `next` of a bell is written only by whoever turned `rung` from false to true, until the id is
+//! `next` of a bell is written only by the thread that turned `rung` from false to true, until the id is
 //! on the list, and after that only by the owner, until `rung` is cleared. It passes to the owner
 //! by the list: pushes release and the take acquires, and pushes in between are read-modify-writes,
 //! which pass the edge on. It passes back by `rung`: the clear releases and the ring acquires. A
@@ -43,7 +43,7 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering};
 /// The end of a list of ids.
 const NONE: u32 = u32::MAX;
 
-/// The bells that were rung since the owner last looked, as seen by anyone.
+/// The bells that were rung since the owner last looked, as seen by every thread.
 pub struct DoorbellSet {
     /// The id rung last, or [`NONE`].
     head: AtomicU32,
@@ -56,8 +56,8 @@ impl DoorbellSet {
         self.head.load(Ordering::Acquire) != NONE
     }
 
-    /// Whether a bell is waiting to be drained, for whoever has just given up being the owner. If
-    /// none is, whoever rings next sees that; see the module documentation.
+    /// Whether a bell is waiting to be drained, for a thread that has just given up being the owner. If
+    /// none is, the thread that rings next sees that; see the module documentation.
     #[inline]
     pub fn is_rung_meanwhile(&self) -> bool {
         self.head.compare_exchange(NONE, NONE, Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -83,7 +83,7 @@ pub struct Doorbell {
 impl Doorbell {
     /// Tells the owner that the slot has work. Call it after the work is visible.
     ///
-    /// Returns true if this call put the bell on the list, and so whoever made it has to see that
+    /// Returns true if this call put the bell on the list, and so the caller has to see that
     /// the owner runs. False means that an earlier ring, not yet drained, covers this one.
     #[inline]
     pub fn ring(&self) -> bool {

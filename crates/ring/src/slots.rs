@@ -28,7 +28,7 @@ type Segment<T> = Option<Box<[Slot<T>]>>;
 /// is full.
 ///
 /// From this follows the rule for the segment cells: a segment is installed by the writer before
-/// it first writes a slot in it, and never changes again. Anyone else who reads the cell holds
+/// it first writes a slot in it, and never changes again. Every other thread that reads the cell holds
 /// a slot that was full after that moment, and so sees it installed.
 ///
 /// Items still in the slots when this is dropped are leaked: the ring takes them out first.
@@ -60,7 +60,7 @@ impl<T> Slots<T> {
         let installed = cell.with(|segment| unsafe { (*segment).as_deref() });
         let slots = installed.unwrap_or_else(|| {
             let fresh = self.new_segment(index / SEGMENT_SLOTS);
-            // SAFETY: nobody else looks at the cell before a slot in it was full, and none was.
+            // SAFETY: no other thread looks at the cell before a slot in it was full, and none was.
             cell.with_mut(|segment| unsafe { &**(*segment).insert(fresh) })
         });
         // Copied once: a closure that owned the item would copy it twice.
@@ -95,7 +95,7 @@ impl<T> Slots<T> {
     /// use the reference again.
     #[inline]
     pub(crate) unsafe fn discard(item: &mut T) {
-        // SAFETY: it is one item, and nobody will take it for one again.
+        // SAFETY: it is one item, and no thread will take it for one again.
         unsafe { ptr::drop_in_place(item) };
     }
 
@@ -135,7 +135,7 @@ impl<T> Slots<T> {
     /// Finds slot `index`, for a caller that holds it and knows that its segment is installed.
     #[inline]
     fn slot(&self, index: usize) -> &Slot<T> {
-        // SAFETY: the segment is installed before anyone gets here, and never changes after.
+        // SAFETY: the segment is installed before a thread gets here, and never changes after.
         let segment = self.segments[index / SEGMENT_SLOTS].with(|segment| unsafe { &*segment });
         match segment {
             Some(slots) => &slots[index % SEGMENT_SLOTS],

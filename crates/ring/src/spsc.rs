@@ -193,7 +193,7 @@ impl<T> Producer<T> {
         }
     }
 
-    /// The slot for the next item, if the ring is not full. Whoever needs nothing back if it is
+    /// The slot for the next item, if the ring is not full. A caller that needs nothing back if it is
     /// full stages large items this way, which copies them once.
     #[inline]
     pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
@@ -252,7 +252,7 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// Whether the consumer is gone, so that nobody will remove an item any more.
+    /// Whether the consumer is gone, so that no item will be removed any more.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Acquire)

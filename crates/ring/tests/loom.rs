@@ -172,14 +172,14 @@ fn ringing_again_is_heard_again() {
     check_doorbells([0, 1], 2, 1);
 }
 
-/// What whoever has a lock owns: the bells, and a ring to look into.
+/// What the thread that has a lock owns: the bells, and a ring to look into.
 struct Owned {
     bells: DoorbellOwner,
     ring: Consumer<u32>,
     found: u32,
 }
 
-/// A lock that nobody waits for. Whoever tries it looks first, and what is seen may be old; the
+/// A lock that no thread waits for. A thread that tries it looks first, and what is seen may be old; the
 /// mutex inside is never contended.
 struct Lock {
     is_taken: AtomicBool,
@@ -213,7 +213,7 @@ impl Lock {
 }
 
 #[test]
-fn no_bell_is_left_to_nobody() {
+fn every_bell_is_answered() {
     loom::model(|| {
         let mut bells = DoorbellOwner::new();
         let (mut posts, ring) = spsc(1);

@@ -1,17 +1,17 @@
 //! The driver joins an engine and a link.
 //!
-//! Progress belongs to whoever has a reason. The engine has one owner at a time, behind a lock
-//! that nobody waits for on the data path: a thread that posts drives transmission itself; a
-//! thread that polls an empty completion queue drives reception; a driver thread sleeps on the
-//! link and on the timers and steps in when nobody else does. Whoever leaves the lock looks once
-//! more whether somebody rang a doorbell meanwhile, so that nothing posted is forgotten.
+//! Progress belongs to the thread that needs it. The engine has one owner at a time, behind a lock
+//! that no thread waits for on the data path: a posting thread transmits itself; a polling thread
+//! that finds its completion queue empty receives itself; the driver thread sleeps on the link and
+//! on the timers and steps in when no other thread does. A thread that releases the lock looks once
+//! more whether another rang a doorbell meanwhile, so that nothing posted is forgotten.
 //!
 //! Consumers are woken after the lock is released; see [`wakes`].
 
+mod backoff;
 mod clock;
 mod dispatch;
 mod fork;
-mod patience;
 mod state;
 mod thread;
 mod wakes;
@@ -35,17 +35,17 @@ use nix::sys::time::TimeSpec;
 use crate::device::Device;
 use crate::device::watch::Watch;
 
+use backoff::Backoff;
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
-use patience::Patience;
 pub(crate) use state::State;
 use state::{Owned, Turn};
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
 
 /// While a consumer polled within this time, the driver thread leaves the link to it.
-const STAND_BY_NS: u64 = 500_000;
+const IDLE_NS: u64 = 500_000;
 
-/// The same, while somebody has the lock.
+/// The same, while another thread has the lock.
 const BUSY_NS: u64 = 20_000_000;
 
 /// While a consumer asked for an event within this time, it does not: the consumer may sleep.
@@ -75,8 +75,8 @@ pub(crate) struct Driver {
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
     /// When a peer last waited for what a consumer that polls would have done at once.
-    nudged_at: AtomicU64,
-    patience: Patience,
+    kicked_at: AtomicU64,
+    backoff: Backoff,
     stop: AtomicBool,
     /// This is the copy in a child of the process that has the link.
     cut_off: AtomicBool,
@@ -94,7 +94,7 @@ impl Driver {
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
         let is_up = device.is_up();
-        let patience = Patience::new(link.wait_fd().try_clone_to_owned()?);
+        let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, waiting) = (Dispatch::default(), Vec::new());
         let wakes = Arc::clone(dispatch.wakes());
         let state = State { engine, link, dispatch, cm: None, is_up, waiting };
@@ -106,8 +106,8 @@ impl Driver {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             sleeper: Sleeper::new(),
             polled_at: AtomicU64::new(0),
-            nudged_at: AtomicU64::new(0),
-            patience,
+            kicked_at: AtomicU64::new(0),
+            backoff,
             stop: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             thread: Mutex::new(None),
@@ -169,19 +169,19 @@ impl Driver {
         result
     }
 
-    /// Work was posted, and a bell was rung: sends it, unless whoever holds the lock will.
+    /// Work was posted, and a bell was rung: sends it, unless the thread that has the lock will.
     #[inline]
     pub(crate) fn kick(&self) {
         if let Some(state) = self.try_lock() {
             let now = self.now();
             if self.finish(state, now, Turn::Send) {
                 // What was sent may be answered at once.
-                self.patience.reset();
+                self.backoff.reset();
             }
         }
     }
 
-    /// Executes a request at once, if [`Engine::pass`] does and nobody has the lock.
+    /// Executes a request at once, if [`Engine::pass`] does and no thread has the lock.
     #[inline]
     pub(crate) fn pass(&self, qpn: Qpn, wr: &SendWr) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
@@ -193,8 +193,8 @@ impl Driver {
         has_passed
     }
 
-    /// Sends the one request of a queue pair that waits, if [`Engine::express`] does and nobody has
-    /// the lock.
+    /// Sends the one request of a queue pair that waits, if [`Engine::express`] does and no thread
+    /// has the lock.
     #[inline(never)]
     pub(crate) fn express(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
@@ -202,15 +202,15 @@ impl Driver {
         let wakes = state.unlock();
         if is_sent {
             self.plan(deadline);
-            self.patience.reset();
+            self.backoff.reset();
         }
         self.answer_bell();
         drop(wakes);
         is_sent
     }
 
-    /// Whoever leaves the lock without [`Driver::finish`] looks here whether somebody rang. True:
-    /// somebody did.
+    /// A thread that releases the lock without [`Driver::finish`] looks here whether another rang.
+    /// True: another did.
     #[inline]
     fn answer_bell(&self) -> bool {
         let is_rung = self.doorbells.is_rung_meanwhile();
@@ -220,15 +220,15 @@ impl Driver {
         is_rung
     }
 
-    /// Takes what has arrived, unless somebody else is about to. Gives way to others if that has
-    /// led to nothing for a while.
+    /// Takes what has arrived, unless another thread is about to. Backs off if that has led to
+    /// nothing for a while.
     #[inline]
     pub(crate) fn progress(&self) {
         let state = self.try_lock();
-        if self.patience.is_fresh() && state.as_ref().is_some_and(|state| state.is_quiet()) {
+        if self.backoff.is_fresh() && state.as_ref().is_some_and(|state| state.is_quiet()) {
             drop(state);
             self.answer_bell();
-            self.patience.spin();
+            self.backoff.spin();
             return;
         }
         let now = self.now();
@@ -238,11 +238,11 @@ impl Driver {
         let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
         let busy = state.is_some_and(|state| self.finish(state, now, turn));
         if busy {
-            self.patience.reset();
+            self.backoff.reset();
         } else {
-            // Whoever has the link looks at it. Bells are looked at as soon as nobody has it: to
-            // give way may take long.
-            let nudge = || {
+            // A thread that has the lock looks at the link. Bells are answered first: to back off
+            // may take long.
+            let kick = || {
                 if let Some(mut state) = self.try_lock() {
                     state.link.nudge();
                 }
@@ -252,12 +252,12 @@ impl Driver {
                 let may_sleep = self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
                 !self.answer_bell() && may_sleep
             };
-            self.patience.lose(&self.clock, nudge, arm);
+            self.backoff.back_off(&self.clock, kick, arm);
         }
     }
 
     /// A consumer wants an event and may go to sleep: from now on the driver thread watches the
-    /// link, whoever polls.
+    /// link, even if other consumers poll.
     pub(crate) fn expect_event(&self) {
         if self.doorbells.is_rung() {
             // Sends that wait for each other have waited long enough.
@@ -269,20 +269,20 @@ impl Driver {
     }
 
     /// Whether the driver thread may leave the link to a consumer, and for how long.
-    fn stand_by_ns(&self, now: Instant) -> Option<u64> {
+    fn idle_ns(&self, now: Instant) -> Option<u64> {
         let since = |at: u64| match at {
             0 => NEVER,
             at => now.as_nanos().saturating_sub(at),
         };
-        let idle_ns = since(self.polled_at());
-        let nudged_at = self.nudged_at.load(Ordering::Relaxed);
-        if idle_ns >= since(nudged_at) || since(self.sleeper.armed_at()) <= ARMED_NS {
+        let since_poll_ns = since(self.polled_at());
+        let kicked_at = self.kicked_at.load(Ordering::Relaxed);
+        if since_poll_ns >= since(kicked_at) || since(self.sleeper.armed_at()) <= ARMED_NS {
             return None;
         }
-        match idle_ns {
-            0..STAND_BY_NS => Some(STAND_BY_NS - idle_ns),
+        match since_poll_ns {
+            0..IDLE_NS => Some(IDLE_NS - since_poll_ns),
             // It may be a while since it polled, because it has so much to send.
-            STAND_BY_NS..BUSY_NS if self.try_lock().is_none() => Some(STAND_BY_NS),
+            IDLE_NS..BUSY_NS if self.try_lock().is_none() => Some(IDLE_NS),
             _ => None,
         }
     }
@@ -317,8 +317,8 @@ impl Driver {
             };
             busy |= driven == Some(true);
             turn = Turn::Send;
-            // What nobody touched is due when it was. A thread that is awake, or stands by, asks
-            // for itself before it sleeps; it says under the lock that it will.
+            // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
+            // asks for the deadline under the lock before it sleeps.
             let sleeps = self.sleeper.may_sleep();
             let deadline = driven.filter(|_| sleeps).and_then(|_| state.deadline(now));
             let wakes = state.unlock();
@@ -411,7 +411,7 @@ impl Driver {
         }
     }
 
-    /// Blocks until a descriptor is readable, `timeout_ns` pass, or somebody wakes the thread.
+    /// Blocks until a descriptor is readable, `timeout_ns` pass, or a thread wakes this one.
     /// Says whether `watch` is readable.
     fn sleep(
         &self,

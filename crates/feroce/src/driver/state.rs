@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) link: Box<dyn Link>,
     pub(crate) dispatch: Dispatch,
-    /// Connection management, once somebody wants it.
+    /// Connection management, once a consumer wants it.
     pub(crate) cm: Option<Box<Service>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
@@ -77,7 +77,7 @@ impl State {
             let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
             self.engine.handle_timeout_unless(now, &mut is_untaken);
         } else if turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
-            // Whoever polls mostly finds this, or what needs no answer at once.
+            // A polling thread mostly finds this, or what needs no answer at once.
             if !busy {
                 return Ok(None);
             }
@@ -171,8 +171,7 @@ impl State {
             let sent = self.link.send_all(now, &self.waiting);
             let gone = *sent.as_ref().unwrap_or(&all);
             self.waiting.drain(..gone);
-            // Whoever finds the link full again has not got on, and should give way to whom it
-            // waits for.
+            // A thread that finds the link full again has made no progress, and should back off.
             busy |= gone > 0;
             sent?;
             if !self.waiting.is_empty() {

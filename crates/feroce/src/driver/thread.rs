@@ -1,4 +1,4 @@
-//! The thread that steps in when nobody else drives.
+//! The driver thread: it steps in when no other thread drives.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ pub(super) fn spawn(
     let builder = std::thread::Builder::new().name(name.to_owned());
     // Signals are for the program: one that waits for them, or that has blocked them in its own
     // threads, must not find that this one got them. The thread inherits the mask. One signal is
-    // for whoever touches memory that has gone (see `sigbus`).
+    // for the thread that touches memory that has gone (see `sigbus`).
     let mut others = SigSet::all();
     others.remove(Signal::SIGBUS);
     let before = others.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
@@ -37,25 +37,25 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let watch_fd = watch.map(Watch::fd);
     // One descriptor for the life of the thread: the link keeps its epoll instance.
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
-    let nudge = driver.lock().link.nudge_fd().map(|fd| fd.try_clone_to_owned());
-    let nudge = nudge.and_then(Result::ok);
-    // What changed after the device was listed and before anybody listened was not announced.
+    let kick = driver.lock().link.nudge_fd().map(|fd| fd.try_clone_to_owned());
+    let kick = kick.and_then(Result::ok);
+    // What changed after the device was listed and before this thread listened was not announced.
     follow(driver, watch);
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
-        if driver.stand_by_ns(now).is_some() {
+        if driver.idle_ns(now).is_some() {
             // A consumer polls: it drives the link and the timers, too.
             // It may have asked for an event just now, and gone to sleep: look again.
             driver.sleeper.begin_idle();
             while !driver.stop.load(Ordering::Relaxed)
-                && let Some(wait_ns) = driver.stand_by_ns(driver.now())
+                && let Some(wait_ns) = driver.idle_ns(driver.now())
             {
-                if driver.sleep(watch_fd, nudge.as_ref(), wait_ns) {
+                if driver.sleep(watch_fd, kick.as_ref(), wait_ns) {
                     follow(driver, watch);
                 }
-                if nudge.as_ref().is_some_and(is_nudged) {
+                if kick.as_ref().is_some_and(is_kicked) {
                     // It does not poll any more: it may look at its memory, or do something else.
-                    driver.nudged_at.store(driver.now().as_nanos(), Ordering::Relaxed);
+                    driver.kicked_at.store(driver.now().as_nanos(), Ordering::Relaxed);
                 }
             }
             let state = driver.lock();
@@ -71,7 +71,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let acks_wait = state.engine.has_waiting_acks();
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
-        // Somebody may have rung while we had the lock and left the work to us.
+        // A thread may have rung while this one had the lock, and left the work to it.
         let is_rung = driver.doorbells.is_rung_meanwhile();
         if wait_ns > 0
             && !acks_wait
@@ -96,7 +96,7 @@ fn linger(driver: &Driver) {
     let mut now = driver.now();
     let mut last = now;
     driver.sleeper.begin_idle();
-    // Whatever woke us must not be left to whoever has the lock.
+    // This thread waits for the lock: the owner may not see what woke it.
     let mut state = Some(driver.lock());
     loop {
         let turn = if driver.is_consumer_about(now) { Turn::Serve } else { Turn::Receive };
@@ -106,8 +106,8 @@ fn linger(driver: &Driver) {
         now = driver.now();
         if now.nanos_since(last) >= LINGER_NS
             || driver.stop.load(Ordering::Relaxed)
-            || driver.stand_by_ns(now).is_some()
-            || !driver.patience.offer(&driver.clock)
+            || driver.idle_ns(now).is_some()
+            || !driver.backoff.yield_processor(&driver.clock)
         {
             break;
         }
@@ -123,10 +123,10 @@ fn linger(driver: &Driver) {
     }
 }
 
-/// Whether somebody has nudged us since this was last asked.
-fn is_nudged(nudge: &OwnedFd) -> bool {
+/// Whether a peer process has kicked this one since the last call.
+fn is_kicked(kick: &OwnedFd) -> bool {
     let mut ignored = [0; 64];
-    nix::unistd::read(nudge, &mut ignored).is_ok_and(|len| len > 0)
+    nix::unistd::read(kick, &mut ignored).is_ok_and(|len| len > 0)
 }
 
 /// The interface may have changed.

@@ -110,7 +110,7 @@ fn records_between_processes_keep_their_order_and_their_bytes() {
 }
 
 #[test]
-fn nobody_sleeps_over_a_record() {
+fn no_consumer_sleeps_over_a_record() {
     loom::model(|| {
         let memory = Memory::new();
         let (mut producer, consumer) = halves(&memory);
@@ -126,6 +126,6 @@ fn nobody_sleeps_over_a_record() {
         fall_asleep(&memory.0.sleeping);
         let sleeps = consumer.is_empty();
         sending.join().expect("the sender does not fail");
-        assert!(!sleeps || woken.load(Ordering::Relaxed) == 1, "asleep, and nobody wakes it");
+        assert!(!sleeps || woken.load(Ordering::Relaxed) == 1, "asleep, and no producer wakes it");
     });
 }

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::cm::Event;
 use crate::driver::{EventQueue, Signal};
 
-/// Events that nobody has taken yet.
+/// Events that no consumer has taken yet.
 #[derive(Debug)]
 pub(super) struct Queue(EventQueue<Queued>);
 
@@ -34,7 +34,7 @@ impl Queue {
         self.0.append(event);
     }
 
-    /// An id is gone: nobody will take its events. Requests that came through it are refused.
+    /// An id is gone, and no consumer takes its events. Requests that came through it are refused.
     pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
         for event in self.0.extract(|event| event.concerns(id)) {
             manager.refuse(&event);

@@ -22,7 +22,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims a service at every address of a device that somebody listens at. If one of them is
+    /// Claims a service at every address of a device that an id listens at. If one of them is
     /// taken, none is claimed.
     pub(super) fn all(
         context: &Context,

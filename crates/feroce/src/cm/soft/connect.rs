@@ -19,7 +19,7 @@ use crate::{Context, Error, Qp, sys};
 /// Connecting and disconnecting.
 impl SoftId {
     /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
-    /// INIT now, a datagram one to RTS. Whoever drops the queue pair before the id calls
+    /// INIT now, a datagram one to RTS. A caller that drops the queue pair before the id calls
     /// [`SoftId::release_qp`] first.
     pub(crate) fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
         self.use_qpn(qp.qpn(), qp.qp_type(), qp.handle().srq().is_some())

@@ -16,7 +16,7 @@ use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lkey, Psn, Qkey, Qpn};
 
 use crate::Error;
 
-/// Datagrams that may wait to be looked at; more are lost, and repeated by whoever sent them.
+/// Datagrams that may wait to be looked at; more are lost, and repeated by their senders.
 const RECEIVES: u32 = 1024;
 
 /// Datagrams that may wait to be sent.

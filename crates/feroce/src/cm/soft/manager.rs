@@ -25,11 +25,11 @@ pub(crate) fn next_number() -> u64 {
 }
 
 /// How long a request may come before its listener: long enough for a process that must wait for a
-/// core of a busy machine, too short for anybody who is refused to mind.
+/// core of a busy machine, too short to matter to a peer that is refused.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// When a message is first repeated. Later than somebody may listen late, so that who is refused is
-/// so once, and much sooner than after the six seconds of Linux.
+/// When a message is first repeated. Later than a listener may be late, so that a peer that is
+/// refused is so once, and much sooner than after the six seconds of Linux.
 const PROBE_NS: u64 = 2 * PATIENCE_NS;
 
 /// Finds devices for addresses, and keeps them open. Cheap to clone.
@@ -97,7 +97,7 @@ impl ManagerInner {
 
     pub(super) fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
         let gid = gid_of(ip);
-        // Held while a device is opened, so that nobody opens it twice.
+        // Held while a device is opened, so that two threads do not open it twice.
         let mut contexts = self.contexts();
         let has = |context: &&Context| context.port().gids.contains(&gid);
         if let Some(context) = contexts.iter().find(has) {
@@ -118,7 +118,7 @@ impl ManagerInner {
         self.contexts().clone()
     }
 
-    /// Every device, for whoever listens at all addresses.
+    /// Every device, for an id that listens at all addresses.
     pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
         if self.opener.is_some() {
             let mut failure = None;
@@ -206,7 +206,7 @@ impl ManagerInner {
         Some(owner)
     }
 
-    /// Nobody will take an event. If it is a request, the peer should not wait for an answer.
+    /// No consumer will take an event. If it is a request, the peer should not wait for an answer.
     pub(super) fn refuse(&self, event: &Queued) {
         if event.listener.is_none() || event.id.owner().is_some() {
             return;

@@ -1,4 +1,4 @@
-//! Events on their way to whoever takes them.
+//! Events on their way to their consumers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use feroce_cm::rdma::{ConnParam, EventKind};
 use super::shared::Shared;
 use crate::cm::UdParam;
 
-/// An event that nobody has taken yet. It keeps no id and no device alive.
+/// An event that no consumer has taken yet. It keeps no id and no device alive.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) kind: EventKind,

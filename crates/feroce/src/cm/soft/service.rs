@@ -132,7 +132,7 @@ impl Service {
         self.ids.remove(&conn);
     }
 
-    /// Nobody will be here to answer: every peer is told.
+    /// This process ends, and will not answer: every peer is told.
     pub(crate) fn leave(&mut self, now: Instant) {
         for conn in std::mem::take(&mut self.ids).into_keys() {
             self.manager.destroy(now, conn);

@@ -2,7 +2,7 @@
 //!
 //! Two halves, so that nothing is ever torn down under the driver's lock: [`Shared`] is known to
 //! the driver and holds no device; [`Owner`] is what consumers hold, and holds the device. The lock
-//! of an id is taken last: whoever holds it calls nobody.
+//! of an id is taken last: a thread that has it takes no other lock.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -1,0 +1,136 @@
+//! What a polling thread does that finds nothing: spin, yield, nap.
+//!
+//! It spins briefly, because an answer is mostly a few microseconds away. Then it yields the
+//! processor between polls, which costs next to nothing if no other thread wants it. If another
+//! does, spinning would only keep the peer from answering, and yielding gives away whole time
+//! slices: then it naps on the link's descriptor, and an arriving packet wakes it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::Clock;
+
+/// Empty polls, after one that found something, during which the thread does not read the clock:
+/// to read it takes as long as such a poll.
+const FRESH: u32 = 12;
+
+/// Empty polls before the thread yields: about as long as an answer over loopback takes.
+const SPINS: u32 = 32;
+
+/// Empty polls before the thread kicks a peer process that has not read what was sent to it: later
+/// than the yields within which a peer that polls has read it.
+const KICK_AT: u32 = SPINS + 16;
+
+/// A thread that yields and runs again later than this has competition for its processor.
+const CROWDED_NS: u64 = 30_000;
+
+/// How long the thread naps instead of yielding, after it has first seen competition. A yield costs
+/// the competitor's time slice, so where competition stays, the time doubles each time.
+const REMEMBER_NS: u64 = 20_000_000;
+/// The most that [`REMEMBER_NS`] grows to: a competitor that has gone costs at most this long.
+const REMEMBER_MOST_NS: u64 = 640_000_000;
+
+/// The longest nap: a completion that another thread takes from the link does not end it.
+const NAP: Duration = Duration::from_micros(100);
+
+/// How often polling led to nothing, and whether others want the processor.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    /// Readable when something has arrived.
+    link: OwnedFd,
+    empty_polls: AtomicU32,
+    crowded_until: AtomicU64,
+    /// How long it was remembered last.
+    remembered_ns: AtomicU64,
+}
+
+impl Backoff {
+    pub(super) fn new(link: OwnedFd) -> Self {
+        Self {
+            link,
+            empty_polls: AtomicU32::new(0),
+            crowded_until: AtomicU64::new(0),
+            remembered_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Polling led to something.
+    #[inline]
+    pub(super) fn reset(&self) {
+        self.empty_polls.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether polling has led to something not long ago, so that the next answer is close.
+    #[inline]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.empty_polls.load(Ordering::Relaxed) < FRESH
+    }
+
+    /// Polling led to nothing, but [it is early](Backoff::is_fresh).
+    #[inline]
+    pub(super) fn spin(&self) {
+        self.empty_polls.store(self.empty_polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Polling led to nothing. `kick` is called once, when that has been so for a while; `arm` is
+    /// asked before a nap whether the link is quiet.
+    #[inline]
+    pub(super) fn back_off(&self, clock: &Clock, kick: impl FnOnce(), arm: impl FnOnce() -> bool) {
+        // A count that two threads spoil for each other is still a count.
+        let empty_polls = self.empty_polls.load(Ordering::Relaxed);
+        if empty_polls < SPINS {
+            self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
+        } else {
+            self.give_way(empty_polls, clock, kick, arm);
+        }
+    }
+
+    #[cold]
+    fn give_way(
+        &self,
+        empty_polls: u32,
+        clock: &Clock,
+        kick: impl FnOnce(),
+        arm: impl FnOnce() -> bool,
+    ) {
+        let has_yielded = self.yield_processor(clock);
+        // On a crowded machine a peer that was woken may take as long as a nap.
+        if empty_polls == KICK_AT || (!has_yielded && (SPINS + 1..KICK_AT).contains(&empty_polls)) {
+            // First, since what is done besides may lead to something.
+            self.empty_polls.store(KICK_AT + 1, Ordering::Relaxed);
+            kick();
+        } else if empty_polls < KICK_AT {
+            self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
+        }
+        if !has_yielded && arm() {
+            let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
+            // An interrupted nap is a short one.
+            let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);
+        }
+    }
+
+    /// Yields the processor. False: other threads were seen to take it for long, so that it is not
+    /// yielded, and the caller should sleep.
+    pub(super) fn yield_processor(&self, clock: &Clock) -> bool {
+        let now = clock.now();
+        let crowded_until = self.crowded_until.load(Ordering::Relaxed);
+        if now.as_nanos() < crowded_until {
+            return false;
+        }
+        std::thread::yield_now();
+        let after = clock.now();
+        if after.nanos_since(now) > CROWDED_NS {
+            // It stays if it is still there soon after it was forgotten.
+            let before = self.remembered_ns.load(Ordering::Relaxed);
+            let stays = now.as_nanos() < crowded_until + before;
+            let ns = if stays { (2 * before).min(REMEMBER_MOST_NS) } else { REMEMBER_NS };
+            self.remembered_ns.store(ns, Ordering::Relaxed);
+            self.crowded_until.store(after.plus_nanos(ns).as_nanos(), Ordering::Relaxed);
+        }
+        true
+    }
+}
