@@ -164,8 +164,8 @@ impl<M: RingMemory> ByteProducer<M> {
         }
     }
 
-    /// How many bytes the consumer has removed so far, modulo 2^32: a producer that waits for room sees
-    /// from it whether the consumer does anything.
+    /// How many bytes the consumer has removed so far, modulo 2^32: a producer that waits for
+    /// room sees from it whether the consumer does anything.
     pub fn removed(&self) -> u32 {
         self.memory.head().load(Ordering::Relaxed)
     }

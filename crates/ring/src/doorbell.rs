@@ -18,22 +18,23 @@
 //!
 //! # Why every bell is answered
 //!
-//! The owner may be the thread that has a lock. A thread that has rung tries to get it; if it cannot,
-//! the thread that has it answers the bell. That thread releases the lock first, and then looks at
-//! the list with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are read-modify-write operations on
-//! `head`, which release and acquire (as all others are read-modify-write, too, nothing ends what a
-//! release began), so one comes first:
+//! The owner may be the thread that has a lock. A thread that has rung tries to get it; if it
+//! cannot, the thread that has it answers the bell. That thread releases the lock first, and then
+//! looks at the list with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are
+//! read-modify-write operations on `head`, which release and acquire (as all others are
+//! read-modify-write, too, nothing ends what a release began), so one comes first:
 //!
 //! * Ring, then look: the bell is seen.
 //! * Look, then ring: the ringer, who tries the lock afterwards, sees that it was given up.
 //!
 //! # Why the list stays whole
 //!
-//! `next` of a bell is written only by the thread that turned `rung` from false to true, until the id is
-//! on the list, and after that only by the owner, until `rung` is cleared. It passes to the owner
-//! by the list: pushes release and the take acquires, and pushes in between are read-modify-writes,
-//! which pass the edge on. It passes back by `rung`: the clear releases and the ring acquires. A
-//! push whose head was taken and came back meanwhile links to that head, which is again the list.
+//! `next` of a bell is written only by the thread that turned `rung` from false to true, until the
+//! id is on the list, and after that only by the owner, until `rung` is cleared. It passes to the
+//! owner by the list: pushes release and the take acquires, and pushes in between are
+//! read-modify-writes, which pass the edge on. It passes back by `rung`: the clear releases and the
+//! ring acquires. A push whose head was taken and came back meanwhile links to that head, which is
+//! again the list.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::fmt;
@@ -56,8 +57,8 @@ impl DoorbellSet {
         self.head.load(Ordering::Acquire) != NONE
     }
 
-    /// Whether a bell is waiting to be drained, for a thread that has just given up being the owner. If
-    /// none is, the thread that rings next sees that; see the module documentation.
+    /// Whether a bell is waiting to be drained, for a thread that has just given up being the
+    /// owner. If none is, the thread that rings next sees that; see the module documentation.
     #[inline]
     pub fn is_rung_meanwhile(&self) -> bool {
         self.head.compare_exchange(NONE, NONE, Ordering::AcqRel, Ordering::Acquire).is_err()

@@ -28,8 +28,8 @@ type Segment<T> = Option<Box<[Slot<T>]>>;
 /// is full.
 ///
 /// From this follows the rule for the segment cells: a segment is installed by the writer before
-/// it first writes a slot in it, and never changes again. Every other thread that reads the cell holds
-/// a slot that was full after that moment, and so sees it installed.
+/// it first writes a slot in it, and never changes again. Every other thread that reads the cell
+/// holds a slot that was full after that moment, and so sees it installed.
 ///
 /// Items still in the slots when this is dropped are leaked: the ring takes them out first.
 pub(crate) struct Slots<T> {

@@ -193,8 +193,8 @@ impl<T> Producer<T> {
         }
     }
 
-    /// The slot for the next item, if the ring is not full. A caller that needs nothing back if it is
-    /// full stages large items this way, which copies them once.
+    /// The slot for the next item, if the ring is not full. A caller that needs nothing back if it
+    /// is full stages large items this way, which copies them once.
     #[inline]
     pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         let is_full = self.tail.wrapping_sub(self.head) == self.shared.capacity && self.free() == 0;

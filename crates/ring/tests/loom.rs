@@ -179,8 +179,8 @@ struct Owned {
     found: u32,
 }
 
-/// A lock that no thread waits for. A thread that tries it looks first, and what is seen may be old; the
-/// mutex inside is never contended.
+/// A lock that no thread waits for. A thread that tries it looks first, and what it sees may be
+/// old; the mutex inside is never contended.
 struct Lock {
     is_taken: AtomicBool,
     owned: Mutex<Owned>,

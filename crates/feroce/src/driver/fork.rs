@@ -98,7 +98,7 @@ impl Held {
     fn cut_off(mut self) {
         self.driver.cut_off.store(true, Ordering::Release);
         if let Ok(severed) = Severed::new(self.state.link.caps()) {
-            let mut link = std::mem::replace(&mut self.state.link, Box::new(severed));
+            let mut link = self.state.link.replace(Box::new(severed));
             // Without this, to drop it would undo what the parent still needs.
             link.abandon();
         }

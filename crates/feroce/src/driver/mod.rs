@@ -12,6 +12,7 @@ mod backoff;
 mod clock;
 mod dispatch;
 mod fork;
+mod link_side;
 mod state;
 mod thread;
 mod wakes;
@@ -38,6 +39,7 @@ use crate::device::watch::Watch;
 use backoff::Backoff;
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
+use link_side::LinkSide;
 pub(crate) use state::State;
 use state::{Owned, Turn};
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
@@ -95,9 +97,9 @@ impl Driver {
         let doorbells = Arc::clone(engine.doorbells());
         let is_up = device.is_up();
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
-        let (dispatch, waiting) = (Dispatch::default(), Vec::new());
+        let (dispatch, link) = (Dispatch::default(), LinkSide::new(link));
         let wakes = Arc::clone(dispatch.wakes());
-        let state = State { engine, link, dispatch, cm: None, is_up, waiting };
+        let state = State { engine, link, dispatch, cm: None, is_up };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
             wakes,

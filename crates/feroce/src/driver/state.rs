@@ -5,18 +5,15 @@ use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
 use feroce_engine::{AsyncEvent, Engine, Event};
-use feroce_link::Link;
-use feroce_train::{Instant, Path, Single, Train};
+use feroce_train::{Instant, Path, Single};
 use feroce_wire::Qpn;
 
+use super::link_side::LinkSide;
 use super::{Dispatch, WakeOnDrop};
 use crate::cm::Service;
 
 /// Trains that one turn of the driver takes from the link before it answers them.
 const RX_BUDGET: usize = 16;
-
-/// Most trains that are given to the link together.
-const TX_BATCH: usize = 64;
 
 /// How long acknowledgements wait for the answer of a consumer.
 const ANSWER_NS: u64 = 3_000;
@@ -39,14 +36,12 @@ pub(super) enum Turn {
 /// What the lock protects.
 pub(crate) struct State {
     pub(crate) engine: Engine,
-    pub(crate) link: Box<dyn Link>,
+    pub(crate) link: LinkSide,
     pub(crate) dispatch: Dispatch,
     /// Connection management, once a consumer wants it.
     pub(crate) cm: Option<Box<Service>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
-    /// Trains that go to the link together, or that it was too full for.
-    pub(super) waiting: Vec<Train>,
 }
 
 impl std::fmt::Debug for State {
@@ -76,7 +71,7 @@ impl State {
             let link = &self.link;
             let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
             self.engine.handle_timeout_unless(now, &mut is_untaken);
-        } else if turn != Turn::Send && self.waiting.is_empty() && !self.is_cm_due(now) {
+        } else if turn != Turn::Send && self.link.is_clear() && !self.is_cm_due(now) {
             // A polling thread mostly finds this, or what needs no answer at once.
             if !busy {
                 return Ok(None);
@@ -90,7 +85,7 @@ impl State {
             busy |= self.transmit(now)?;
             let told = self.tell();
             // What the link is too full for waits, and so does what would come after it.
-            if !told && (!more || !self.waiting.is_empty()) {
+            if !told && (!more || !self.link.is_clear()) {
                 return Ok(Some(busy));
             }
         }
@@ -104,7 +99,7 @@ impl State {
         now: impl FnOnce() -> Instant,
         qpn: Qpn,
     ) -> (bool, Option<Instant>) {
-        if !self.waiting.is_empty() {
+        if !self.link.is_clear() {
             return (false, None);
         }
         let link = &mut self.link;
@@ -116,7 +111,7 @@ impl State {
     /// Whether there is nothing to do at once, as far as can be told without the time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && !self.engine.has_waiting_acks() && self.link.is_quiet()
+        self.link.is_clear() && !self.engine.has_waiting_acks() && self.link.is_quiet()
     }
 
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
@@ -155,26 +150,17 @@ impl State {
 
     /// Sends until the engine has nothing left or the link is full.
     fn transmit(&mut self, now: Instant) -> io::Result<bool> {
-        let caps = self.link.caps();
         let mut busy = false;
         loop {
-            while self.waiting.len() < TX_BATCH
-                && (self.waiting.is_empty() || self.link.gathers(&self.waiting))
-                && self.engine.transmit_into(now, &caps, &mut self.waiting)
-            {}
-            if self.waiting.is_empty() {
+            let engine = &mut self.engine;
+            self.link.fill(|caps, trains| engine.transmit_into(now, caps, trains));
+            if self.link.is_clear() {
                 self.engine.trains_read();
                 return Ok(busy);
             }
-            // Trains that an error hits count as lost.
-            let all = self.waiting.len();
-            let sent = self.link.send_all(now, &self.waiting);
-            let gone = *sent.as_ref().unwrap_or(&all);
-            self.waiting.drain(..gone);
             // A thread that finds the link full again has made no progress, and should back off.
-            busy |= gone > 0;
-            sent?;
-            if !self.waiting.is_empty() {
+            busy |= self.link.flush(now)?;
+            if !self.link.is_clear() {
                 return Ok(busy);
             }
         }
@@ -182,15 +168,9 @@ impl State {
 
     /// When this must be driven again, if nothing else happens.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
-        // A full link drains within microseconds; there is no event for it.
-        let full = (!self.waiting.is_empty()).then(|| now.plus_nanos(50_000));
         let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
-        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let timers = earlier(self.engine.poll_timeout(), self.link.poll_timeout());
-        earlier(timers, earlier(cm, full))
+        let timers = [self.engine.poll_timeout(), self.link.deadline(now), cm];
+        timers.into_iter().flatten().min()
     }
 }
 

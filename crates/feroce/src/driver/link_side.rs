@@ -1,0 +1,77 @@
+//! The link of a device and the trains on their way to it: what the engine knows nothing of.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+use feroce_link::Link;
+use feroce_train::{Instant, LinkCaps, Train};
+
+/// Most trains that are given to the link together: a batch of system calls, not a queue.
+const TX_BATCH: usize = 64;
+
+/// When a full link is tried again: it drains within microseconds, and no event says so.
+const FULL_NS: u64 = 50_000;
+
+/// A link with the trains that wait for it.
+pub(crate) struct LinkSide {
+    link: Box<dyn Link>,
+    /// Trains that go to the link together, or that it was too full for.
+    waiting: Vec<Train>,
+}
+
+impl LinkSide {
+    pub(super) fn new(link: Box<dyn Link>) -> Self {
+        Self { link, waiting: Vec::new() }
+    }
+
+    /// Puts another link in the place of this one, which it returns. Trains that wait stay.
+    pub(super) fn replace(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
+        std::mem::replace(&mut self.link, link)
+    }
+
+    /// Whether no train waits.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Lets `next` append trains, as long as it has some and the link wants them together.
+    pub(super) fn fill(&mut self, mut next: impl FnMut(&LinkCaps, &mut Vec<Train>) -> bool) {
+        let caps = self.link.caps();
+        while self.waiting.len() < TX_BATCH
+            && (self.waiting.is_empty() || self.link.gathers(&self.waiting))
+            && next(&caps, &mut self.waiting)
+        {}
+    }
+
+    /// Sends the trains that wait. Says whether one left: if not, the link is full. Trains that an
+    /// error hits count as lost.
+    pub(super) fn flush(&mut self, now: Instant) -> io::Result<bool> {
+        let all = self.waiting.len();
+        let sent = self.link.send_all(now, &self.waiting);
+        let gone = *sent.as_ref().unwrap_or(&all);
+        self.waiting.drain(..gone);
+        sent.map(|sent| sent > 0)
+    }
+
+    /// When this must be driven again, if nothing else happens.
+    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let full = (!self.is_clear()).then(|| now.plus_nanos(FULL_NS));
+        let own = self.link.poll_timeout();
+        own.into_iter().chain(full).min()
+    }
+}
+
+impl Deref for LinkSide {
+    type Target = dyn Link;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.link
+    }
+}
+
+impl DerefMut for LinkSide {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.link
+    }
+}
