@@ -15,6 +15,7 @@ mod rdmacm;
 mod rsocket;
 mod stub;
 mod verbs;
+mod zeroed;
 
 /// The types of the C headers.
 use feroce_abi as abi;

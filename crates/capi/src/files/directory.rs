@@ -44,7 +44,7 @@ pub(super) fn root() -> Option<&'static Path> {
 
 fn current() -> Option<&'static Directory> {
     let found = CURRENT.load(Ordering::Acquire);
-    // SAFETY: NULL, or what was leaked below and is never freed.
+    // SAFETY: `found` is NULL, or a directory that was leaked below and is never freed.
     if let Some(directory) = unsafe { found.as_ref() }
         && directory.owner == process::id()
     {
@@ -53,12 +53,13 @@ fn current() -> Option<&'static Directory> {
     let made = Box::into_raw(Box::new(make().ok()?));
     // No lock here: a child of a process with threads could find it held by nobody.
     match CURRENT.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: leaked just now.
+        // SAFETY: `made` was leaked above, and is never freed once it is current.
         Ok(_) => unsafe { made.as_ref() },
         Err(other) => {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: `made` came from `Box::into_raw`, and the exchange failed, so no other thread
+            // has the pointer.
             drop(unsafe { Box::from_raw(made) });
-            // SAFETY: leaked by the thread that was faster.
+            // SAFETY: `other` was leaked by the thread that won the exchange, and is never freed.
             unsafe { other.as_ref() }
         }
     }
@@ -170,7 +171,7 @@ fn remove_unused(directory: &File, path: &Path) {
 
 /// Gives the directory up when the process exits.
 pub(crate) fn leave() {
-    // SAFETY: NULL, or what `current` leaked.
+    // SAFETY: the pointer is NULL, or a directory that `current` leaked and that is never freed.
     let Some(directory) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child that never asked for it has only borrowed the parent's lock.
     if directory.owner == process::id() {

@@ -33,7 +33,8 @@ macro_rules! interposed {
                 type Call = unsafe extern "C-unwind" fn(
                     $($before_type,)* *const c_char $(, $after_type)*
                 ) -> $result;
-                // SAFETY: the function of that name has this type.
+                // SAFETY: dlsym(3) found the function of the C library under this name, which has
+                // the type `Call`.
                 let typed = |next| unsafe { transmute::<_, Call>(next) };
                 let known = next::$name.get().map(typed);
                 $(let known = known.or(Some($raw));)?
@@ -41,11 +42,14 @@ macro_rules! interposed {
                     errno::set(libc::ENOSYS);
                     return Failed::FAILED;
                 };
-                // SAFETY: with the arguments that the caller gave for it.
+                // SAFETY: the arguments are those that the caller passed for this function, with a
+                // path in place of its path.
                 let call = |path| unsafe { next($($before,)* path $(, $after)*) };
-                // SAFETY: the caller gives a string.
+                // SAFETY: the interposed calls take NULL, which the kernel refuses, or a string
+                // that ends with a zero.
                 if unsafe { is_ours(path) } {
-                    // SAFETY: as above.
+                    // SAFETY: `is_ours` is true for no NULL, so `path` points to a string that ends
+                    // with a zero.
                     return unsafe { with_real(path, call) };
                 }
                 call(path)

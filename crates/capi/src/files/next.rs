@@ -28,7 +28,7 @@ impl Next {
 
     /// Looks the function up.
     pub(super) fn find(&self) -> Option<NonNull<c_void>> {
-        // SAFETY: the name is a string.
+        // SAFETY: dlsym(3): the name is a string that ends with a zero.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         NonNull::new(found)

@@ -14,29 +14,32 @@ const MAX: usize = libc::PATH_MAX as usize;
 /// `/dev/infiniband`, or under one of them. Reads no byte behind the first that differs.
 ///
 /// # Safety
-/// `path` is NULL or a string.
+/// `path` is NULL or points to a string that ends with a zero.
 #[inline]
 pub(super) unsafe fn is_ours(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
-    // SAFETY: a string, as the caller says.
+    // SAFETY: by this function's contract, `path` is NULL or points to a string that ends with a
+    // zero.
     if let Some(rest) = unsafe { behind(path, b"/sys/class/infiniband") } {
-        // SAFETY: inside the string or at its end.
+        // SAFETY: `rest` points into the string, at most at its final zero, which is a string as
+        // well.
         let rest = unsafe { behind(rest, b"_verbs") }.unwrap_or(rest);
-        // SAFETY: as above.
+        // SAFETY: `behind` returns a pointer into the string, at most at its final zero.
         return unsafe { ends_a_name(rest) };
     }
-    // SAFETY: a string, as the caller says.
+    // SAFETY: by this function's contract, `path` is NULL or points to a string that ends with a
+    // zero.
     let rest = unsafe { behind(path, b"/dev/infiniband") };
-    // SAFETY: inside the string or at its end.
+    // SAFETY: `behind` returns a pointer into the string, at most at its final zero.
     rest.is_some_and(|rest| unsafe { ends_a_name(rest) })
 }
 
 /// What comes behind `prefix` in a string that begins with it.
 ///
 /// # Safety
-/// `string` is a string.
+/// `string` points to a string that ends with a zero.
 #[inline]
 unsafe fn behind(string: *const c_char, prefix: &[u8]) -> Option<*const c_char> {
     let mut at = string;
@@ -45,30 +48,31 @@ unsafe fn behind(string: *const c_char, prefix: &[u8]) -> Option<*const c_char> 
         if unsafe { *at }.cast_unsigned() != *byte {
             return None;
         }
-        // SAFETY: as above; at most the final zero.
+        // SAFETY: the byte at `at` is not zero, so the next one belongs to the string, too.
         at = unsafe { at.add(1) };
     }
     Some(at)
 }
 
 /// # Safety
-/// `at` is inside a string or at its end.
+/// `at` points into a string that ends with a zero, at most at the zero.
 #[inline]
 unsafe fn ends_a_name(at: *const c_char) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `at` points into a string that ends with a zero, at most
+    // at the zero.
     matches!(unsafe { *at }.cast_unsigned(), 0 | b'/')
 }
 
 /// Calls with the path that stands for one of ours, or with the path itself if there is none.
 ///
 /// # Safety
-/// `path` is a string.
+/// `path` points to a string that ends with a zero.
 #[cold]
 pub(super) unsafe fn with_real<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     let before = errno::get();
     let root = directory::root().map_or(&[][..], |root| root.as_os_str().as_bytes());
     errno::set(before);
-    // SAFETY: a string, as the caller says.
+    // SAFETY: by this function's contract, `path` points to a string that ends with a zero.
     let path_bytes = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX];
     if root.len() + path_bytes.len() > MAX {

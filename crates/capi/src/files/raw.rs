@@ -8,7 +8,8 @@ use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, mode_t};
 /// The C library's way to make any system call; it sets `errno`.
 macro_rules! system_call {
     ($number:ident $(, $argument:expr)*) => {
-        // SAFETY: the caller gives arguments that the call accepts; the kernel checks pointers.
+        // SAFETY: the caller of the macro passes the arguments of this system call, of which the
+        // kernel checks the pointers.
         unsafe { libc::syscall(libc::$number $(, $argument)*) }
     };
 }

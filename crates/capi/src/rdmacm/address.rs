@@ -6,28 +6,28 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::abi::*;
 use crate::errno::Errno;
-use crate::verbs::object::zeroed;
+use crate::zeroed::Zeroed;
 
 /// Reads an address; only those of IP are known.
 ///
 /// # Safety
-/// `addr` is NULL or leads to an address that is as long as its family says.
+/// `addr` is NULL or points to an address that is as long as its family says.
 pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: every address begins with its family.
+    // SAFETY: `addr` is not NULL, and every address begins with its family.
     let family = unsafe { (*addr).sa_family };
     match c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says what it is.
+            // SAFETY: by this function's contract the address is as long as its family says.
             let sin: libc::sockaddr_in =
                 unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
             Ok(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says what it is.
+            // SAFETY: by this function's contract the address is as long as its family says.
             let sin = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             let (ip, port) = (Ipv6Addr::from(sin.sin6_addr.s6_addr), u16::from_be(sin.sin6_port));
             Ok(SocketAddrV6::new(ip, port, sin.sin6_flowinfo, sin.sin6_scope_id).into())
@@ -46,14 +46,13 @@ pub(crate) unsafe fn read_optional(
     if addr.is_null() {
         return Ok(None);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `read`.
     unsafe { read(addr) }.map(Some)
 }
 
 /// An address as C has it, with room for any.
 pub(crate) fn storage(addr: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: numbers.
-    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    let mut storage = libc::sockaddr_storage::zeroed();
     let place = &raw mut storage;
     match addr {
         SocketAddr::V4(addr) => {
@@ -63,7 +62,8 @@ pub(crate) fn storage(addr: SocketAddr) -> libc::sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from(*addr.ip()).to_be() },
                 sin_zero: [0; 8],
             };
-            // SAFETY: there is room for every kind of address, aligned for it.
+            // SAFETY: `place` points to a `sockaddr_storage`, which is long enough and aligned for
+            // every kind of address.
             unsafe { place.cast::<libc::sockaddr_in>().write(sin) };
         }
         SocketAddr::V6(addr) => {
@@ -74,7 +74,8 @@ pub(crate) fn storage(addr: SocketAddr) -> libc::sockaddr_storage {
                 sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
                 sin6_scope_id: addr.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: `place` points to a `sockaddr_storage`, which is long enough and aligned for
+            // every kind of address.
             unsafe { place.cast::<libc::sockaddr_in6>().write(sin) };
         }
     }
@@ -82,16 +83,18 @@ pub(crate) fn storage(addr: SocketAddr) -> libc::sockaddr_storage {
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> be16 {
-    // SAFETY: a field of an id of the program.
+    // SAFETY: rdma_get_src_port(3): `id` is live; the address of a field is taken without a
+    // reference.
     let addr = unsafe { &raw const (*id).route.addr.src };
-    // SAFETY: there is room for every kind of address.
+    // SAFETY: the field is a union of all kinds of addresses, so it is as long as any family says.
     unsafe { port(addr.cast()) }
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16 {
-    // SAFETY: a field of an id of the program.
+    // SAFETY: rdma_get_dst_port(3): `id` is live; the address of a field is taken without a
+    // reference.
     let addr = unsafe { &raw const (*id).route.addr.dst };
-    // SAFETY: there is room for every kind of address.
+    // SAFETY: the field is a union of all kinds of addresses, so it is as long as any family says.
     unsafe { port(addr.cast()) }
 }
 
@@ -100,7 +103,7 @@ pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16 {
 /// # Safety
 /// As for [`read`].
 unsafe fn port(addr: *const libc::sockaddr) -> be16 {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `read`.
     unsafe { read(addr) }.map_or(0, |addr| addr.port().to_be())
 }
 
@@ -109,12 +112,12 @@ pub(crate) fn duplicate(bytes: &[u8]) -> Result<*mut u8, Errno> {
     if bytes.is_empty() {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: no preconditions.
+    // SAFETY: malloc(3) has no preconditions.
     let copy: *mut u8 = unsafe { libc::malloc(bytes.len()) }.cast();
     if copy.is_null() {
         return Err(Errno::NO_MEMORY);
     }
-    // SAFETY: just allocated with that length.
+    // SAFETY: malloc(3) has just allocated `bytes.len()` bytes.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
     Ok(copy)
 }

@@ -9,7 +9,7 @@ use core::ptr;
 use super::address::duplicate;
 use crate::abi::*;
 use crate::errno::{Errno, status};
-use crate::verbs::object::zeroed;
+use crate::zeroed::Zeroed;
 
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -20,29 +20,31 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     if node.is_null() && service.is_null() && hints.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: numbers and pointers.
-    let no_hints: rdma_addrinfo = unsafe { zeroed() };
-    // SAFETY: the program gives hints, or NULL.
+    let no_hints = rdma_addrinfo::zeroed();
+    // SAFETY: rdma_getaddrinfo(3): `hints`, which is not NULL here, points to hints.
     let hints = if hints.is_null() { no_hints } else { unsafe { hints.read() } };
     if hints.ai_flags & RAI_SA != 0 {
         return status(Err(Errno::UNSUPPORTED));
     }
     let mut info = no_hints;
     let found = if node.is_null() && service.is_null() {
-        // SAFETY: the hints of the program.
+        // SAFETY: rdma_getaddrinfo(3): the address pointers of the hints are NULL or as long as the
+        // hints say.
         unsafe { as_hinted(&hints, &mut info) }
     } else {
-        // SAFETY: names and hints of the program.
+        // SAFETY: rdma_getaddrinfo(3): `node` and `service` are NULL or strings that end with a
+        // zero.
         match unsafe { look_up(node, service, &hints, &mut info) } {
             Ok(found) => found,
             // Not an error number, but one of its own kind.
             Err(code) => return code,
         }
     };
-    // SAFETY: the hints of the program.
+    // SAFETY: rdma_getaddrinfo(3): the address pointers of the hints are NULL or as long as the
+    // hints say.
     let made = found.and_then(|()| unsafe { finish(&hints, info) });
     status(made.map(|made| {
-        // SAFETY: the program gives a place for the answer.
+        // SAFETY: rdma_getaddrinfo(3): `place` points to room for the answer.
         unsafe { *place = made };
     }))
 }
@@ -50,7 +52,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 /// Copies an address.
 ///
 /// # Safety
-/// `addr` leads to `len` bytes, or `len` is 0.
+/// `addr` points to `len` bytes, or `len` is 0.
 unsafe fn copy(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
@@ -58,7 +60,7 @@ unsafe fn copy(
     if len == 0 || addr.is_null() {
         return Ok((ptr::null_mut(), 0));
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `addr` points to `len` bytes, or `len` is 0.
     let bytes = unsafe { core::slice::from_raw_parts(addr.cast::<u8>(), len as usize) };
     Ok((duplicate(bytes)?.cast(), len))
 }
@@ -66,13 +68,14 @@ unsafe fn copy(
 /// Without a name, what the hints say.
 ///
 /// # Safety
-/// The hints are of the program.
+/// The address pointers of `hints` are NULL or point to as many bytes as `hints` says.
 unsafe fn as_hinted(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> Result<(), Errno> {
     info.ai_flags = hints.ai_flags;
     info.ai_family = hints.ai_family;
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the address pointers of `hints` are NULL or point to as
+    // many bytes as `hints` says.
     (info.ai_dst_addr, info.ai_dst_len) = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }?;
     Ok(())
 }
@@ -80,7 +83,7 @@ unsafe fn as_hinted(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> Result<(
 /// Asks the C library. What it says is wrong comes back as it is.
 ///
 /// # Safety
-/// Names and hints are of the program; names may be NULL.
+/// `node` and `service` are NULL or point to strings that end with a zero.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -89,24 +92,25 @@ unsafe fn look_up(
 ) -> Result<Result<(), Errno>, c_int> {
     let asked = question(hints);
     let mut found = ptr::null_mut();
-    // SAFETY: as the caller says, and there is a place for the answer.
+    // SAFETY: by this function's contract, `node` and `service` are NULL or point to strings that
+    // end with a zero; there is a place for the answer.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const asked, &raw mut found) };
     if code != 0 {
         return Err(code);
     }
-    // SAFETY: the call succeeded, so there is an answer.
+    // SAFETY: getaddrinfo(3) succeeded, so `found` points to at least one answer.
     let first = unsafe { found.read() };
-    // SAFETY: the answer, which is still there.
+    // SAFETY: `first` is an answer of getaddrinfo(3), which is freed below.
     let taken = unsafe { take(&first, hints, info) };
-    // SAFETY: the answer, which nobody uses any more.
+    // SAFETY: `found` is the answer of getaddrinfo(3), and everything of it that is needed has been
+    // copied.
     unsafe { libc::freeaddrinfo(found) };
     Ok(taken)
 }
 
 /// Hints as the C library wants them.
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
-    // SAFETY: numbers and pointers.
-    let mut asked: libc::addrinfo = unsafe { zeroed() };
+    let mut asked = libc::addrinfo::zeroed();
     if hints.ai_flags & RAI_PASSIVE != 0 {
         asked.ai_flags |= libc::AI_PASSIVE;
     }
@@ -130,7 +134,7 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
 /// Takes over what the C library found.
 ///
 /// # Safety
-/// `found` is its answer.
+/// `found` is an answer of getaddrinfo(3) that has not been freed.
 unsafe fn take(
     found: &libc::addrinfo,
     hints: &rdma_addrinfo,
@@ -147,11 +151,11 @@ unsafe fn take(
     let name = if found.ai_canonname.is_null() {
         ptr::null_mut()
     } else {
-        // SAFETY: the library gives a name that ends with a zero.
+        // SAFETY: getaddrinfo(3) returns a string that ends with a zero; it is not NULL here.
         let name = unsafe { CStr::from_ptr(found.ai_canonname) };
         duplicate(name.to_bytes_with_nul())?.cast()
     };
-    // SAFETY: the library gives an address of that length.
+    // SAFETY: getaddrinfo(3) returns an address of `ai_addrlen` bytes.
     let (addr, len) = unsafe { copy(found.ai_addr, found.ai_addrlen) }?;
     if hints.ai_flags & RAI_PASSIVE != 0 {
         info.ai_flags = RAI_PASSIVE;
@@ -165,21 +169,22 @@ unsafe fn take(
 /// Gives the answer to the program.
 ///
 /// # Safety
-/// The hints are of the program.
+/// The address pointers of `hints` are NULL or point to as many bytes as `hints` says.
 unsafe fn finish(
     hints: &rdma_addrinfo,
     mut info: rdma_addrinfo,
 ) -> Result<*mut rdma_addrinfo, Errno> {
     if info.ai_src_len == 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, the address pointers of `hints` are NULL or point to
+        // as many bytes as `hints` says.
         (info.ai_src_addr, info.ai_src_len) = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }?;
     }
-    // SAFETY: no preconditions.
+    // SAFETY: malloc(3) has no preconditions.
     let made: *mut rdma_addrinfo = unsafe { libc::malloc(size_of::<rdma_addrinfo>()) }.cast();
     if made.is_null() {
         return Err(Errno::NO_MEMORY);
     }
-    // SAFETY: just allocated, with room for one.
+    // SAFETY: malloc(3) has just allocated room for one, aligned for every type.
     unsafe { made.write(info) };
     Ok(made)
 }
@@ -187,15 +192,16 @@ unsafe fn finish(
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;
     while !next.is_null() {
-        // SAFETY: the program returns what it got, and uses it no more.
+        // SAFETY: rdma_freeaddrinfo(3): the list is one that rdma_getaddrinfo(3) made and the
+        // program does not use any more.
         let info = unsafe { next.read() };
         let names = [info.ai_src_canonname.cast(), info.ai_dst_canonname.cast()];
         let addresses = [info.ai_src_addr.cast(), info.ai_dst_addr.cast()];
         for piece in [names, addresses, [info.ai_connect, info.ai_route]].concat() {
-            // SAFETY: allocated with `malloc`, or NULL.
+            // SAFETY: `piece` is NULL, or rdma_getaddrinfo(3) has allocated it with malloc(3).
             unsafe { libc::free(piece) };
         }
-        // SAFETY: allocated with `malloc`.
+        // SAFETY: rdma_getaddrinfo(3) has allocated it with malloc(3).
         unsafe { libc::free(next.cast()) };
         next = info.ai_next;
     }

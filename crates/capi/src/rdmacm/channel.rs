@@ -22,7 +22,7 @@ pub(crate) struct Channel {
     pub(crate) channel: EventChannel,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Channel {
     type C = rdma_event_channel;
 }
@@ -53,7 +53,8 @@ impl Channel {
     /// As for [`Object::take`], except that the program may still ask it for events.
     pub(crate) unsafe fn destroy(public: *mut rdma_event_channel) {
         channels().remove(&public.addr());
-        // SAFETY: as the caller says, and whoever asks for events does not find it any more.
+        // SAFETY: this function has the contract of `Object::take`. A thread that asks for events
+        // looks the channel up in the table, from which it was removed above.
         drop(unsafe { Self::take(public) });
     }
 }
@@ -63,7 +64,8 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(public: *mut rdma_event_channel) {
-    // SAFETY: a channel of the program.
+    // SAFETY: rdma_destroy_event_channel(3): `public` is a live channel, which the program does not
+    // use any more.
     unsafe { Channel::destroy(public) };
 }
 
@@ -78,7 +80,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     loop {
         let fd = match next(public) {
             Ok(Next::Event(event)) => {
-                // SAFETY: the program gives a place for the event.
+                // SAFETY: rdma_get_cm_event(3): `place` points to room for the event.
                 unsafe { *place = event };
                 return 0;
             }

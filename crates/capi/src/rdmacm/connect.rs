@@ -17,19 +17,19 @@ const RETRIES: u8 = 7;
 /// Copies what a program gives as private data.
 ///
 /// # Safety
-/// `data` is NULL or leads to `len` bytes.
+/// `data` is NULL or points to `len` bytes.
 unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `data` is NULL or points to `len` bytes.
     unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
 /// The parameters that a program gives, on top of those it would get without.
 ///
 /// # Safety
-/// `given` is NULL or leads to parameters.
+/// `given` is NULL or points to parameters.
 unsafe fn param(
     id: &Id,
     given: *const rdma_conn_param,
@@ -45,9 +45,10 @@ unsafe fn param(
         let (retry_count, rnr_retry_count) = (RETRIES, RETRIES);
         return Ok(ConnParam { private_data, retry_count, rnr_retry_count, ..usual.clone() });
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `given` is NULL or points to parameters.
     let given = unsafe { given.read() };
-    // SAFETY: the program gives that many bytes.
+    // SAFETY: rdma_connect(3), rdma_accept(3): `private_data` is NULL or points to
+    // `private_data_len` bytes.
     private_data.extend(unsafe { bytes(given.private_data, given.private_data_len) });
     let most = id.id.context().map_or(0, |context| context.attr().limits.max_rd_atomic);
     let depth = |given: u8, usual: u8| match given {
@@ -71,20 +72,22 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     public: *mut rdma_cm_id,
     given: *mut rdma_conn_param,
 ) -> c_int {
-    // SAFETY: an id and parameters of the program, or NULL.
+    // SAFETY: rdma_connect(3): `public` is a live id, and `given` is NULL or points to parameters.
     let started = unsafe { connect(public, given) };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_connect(3): `public` is a live id.
     unsafe { finish(public, started) }
 }
 
 /// # Safety
-/// An id of the program, and parameters or NULL.
+/// `public` is a live id, and `given` is NULL or points to parameters.
 unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
+    // parameters.
     let id = unsafe { Id::of(public) };
     let (responder_resources, initiator_depth) = (u8::MAX, u8::MAX);
     let usual = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
+    // parameters.
     let param = unsafe { param(id, given, &usual) }?;
     Ok(id.id.connect(&param)?)
 }
@@ -93,24 +96,26 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     public: *mut rdma_cm_id,
     given: *mut rdma_conn_param,
 ) -> c_int {
-    // SAFETY: an id and parameters of the program, or NULL.
+    // SAFETY: rdma_accept(3): `public` is a live id, and `given` is NULL or points to parameters.
     let started = unsafe { accept(public, given) };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_accept(3): `public` is a live id.
     if unsafe { Id::of(public) }.id.port_space() == PortSpace::Udp {
         // Nothing more will happen to it.
         return status(started);
     }
-    // SAFETY: as above.
+    // SAFETY: `public` is still live: this call has not destroyed it.
     unsafe { finish(public, started) }
 }
 
 /// # Safety
-/// An id of the program, and parameters or NULL.
+/// `public` is a live id, and `given` is NULL or points to parameters.
 unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
+    // parameters.
     let id = unsafe { Id::of(public) };
     let usual = id.id.offered().unwrap_or_default();
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
+    // parameters.
     let param = unsafe { param(id, given, &usual) }?;
     id.id.accept(&param)?;
     show_qp_state(id);
@@ -122,16 +127,16 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     private_data: *const c_void,
     len: u8,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_reject(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives that many bytes.
+    // SAFETY: rdma_reject(3): `private_data` is NULL or points to `len` bytes.
     let private_data = unsafe { bytes(private_data, len) };
     status(id.id.reject(&private_data).map_err(Errno::from))
 }
 
 /// Only for ids without queue pair: others say by themselves that they are ready.
 pub(crate) unsafe extern "C" fn rdma_establish(public: *mut rdma_cm_id) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_establish(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     if !id.seen().qp.is_null() {
         return status(Err(Errno::INVALID));
@@ -143,7 +148,7 @@ pub(crate) unsafe extern "C" fn rdma_notify(
     public: *mut rdma_cm_id,
     event: ibv_event_type,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_notify(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     match event {
         IBV_EVENT_COMM_EST => {
@@ -156,10 +161,10 @@ pub(crate) unsafe extern "C" fn rdma_notify(
 }
 
 pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(public: *mut rdma_cm_id) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_disconnect(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     let started = id.id.disconnect().map_err(Errno::from);
     show_qp_state(id);
-    // SAFETY: as above.
+    // SAFETY: `public` is still live: this call has not destroyed it.
     unsafe { finish(public, started) }
 }

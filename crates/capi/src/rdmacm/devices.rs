@@ -27,7 +27,8 @@ pub(crate) struct Opened {
     pub(crate) pd: *mut ibv_pd,
 }
 
-// SAFETY: contexts and protection domains may be used by all threads, and these two stay.
+// SAFETY: threads may share contexts and protection domains, and this process never frees these
+// two.
 unsafe impl Send for Opened {}
 
 /// What this process has opened.
@@ -71,13 +72,13 @@ fn open(device: &'static Device) -> Result<Opened, Errno> {
     if let Some(known) = opened.iter().find(|known| core::ptr::eq(known.device, device)) {
         return Ok(*known);
     }
-    // SAFETY: a device of ours.
+    // SAFETY: `device` is a device of this library, which never frees devices.
     let verbs = unsafe { ibv_open_device(device.public()) };
     if verbs.is_null() {
         return Err(Errno::last());
     }
     lint::kept(Kind::Device);
-    // SAFETY: it is open, and stays so.
+    // SAFETY: `verbs` was opened above, and is never closed.
     let pd = unsafe { ibv_alloc_pd(verbs) };
     if pd.is_null() {
         return Err(Errno::last());
@@ -97,26 +98,30 @@ pub(crate) fn gid(gid: Gid) -> ibv_gid {
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     if !count.is_null() {
-        // SAFETY: the program gives a place for the number, or NULL. Some look at that only.
+        // SAFETY: rdma_get_devices(3): `count`, which is not NULL here, points to room for the
+        // number.
         unsafe { *count = 0 };
     }
     let devices = Device::list()
         .and_then(|devices| devices.into_iter().map(open).collect::<Result<Vec<_>, _>>());
     let array = devices.and_then(|devices| {
-        // SAFETY: no preconditions; the memory is zeroed, so that the last pointer is NULL.
+        // SAFETY: calloc(3) has no preconditions. The memory is zeroed, so the last pointer is
+        // NULL.
         let array = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()) };
         let array: *mut *mut ibv_context = array.cast();
         if array.is_null() {
             return Err(Errno::NO_MEMORY);
         }
         for (i, device) in devices.iter().enumerate() {
-            // SAFETY: there is room for one more than there are devices.
+            // SAFETY: `i` is less than the number of devices, and the array has one element more
+            // than that.
             let place = unsafe { array.add(i) };
-            // SAFETY: in the array, as just said.
+            // SAFETY: `place` points to element `i` of the array.
             unsafe { *place = device.verbs };
         }
         if !count.is_null() {
-            // SAFETY: the program gives a place for the number, or NULL.
+            // SAFETY: rdma_get_devices(3): `count`, which is not NULL here, points to room for the
+            // number.
             unsafe { *count = devices.len() as c_int };
         }
         Ok(array)
@@ -125,6 +130,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: the program returns what `rdma_get_devices` gave, or NULL.
+    // SAFETY: rdma_free_devices(3): `list` is NULL or the array that rdma_get_devices(3) allocated
+    // with calloc(3).
     unsafe { libc::free(list.cast()) };
 }

@@ -26,11 +26,11 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     if public.is_null() || ece.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_get_remote_ece(3): `public` is a live id.
     if !unsafe { Id::of(public) }.seen().qp.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: the program gives a place for the answer.
+    // SAFETY: rdma_get_remote_ece(3): `ece` points to room for the answer.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     0
 }

@@ -20,26 +20,28 @@ const TIMEOUT_MS: c_int = 2000;
 /// it. May be cancelled, so nothing that needs dropping may be alive.
 ///
 /// # Safety
-/// `public` is an id of the program.
+/// `public` is a live id.
 pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Errno>) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id.
     let is_sync = unsafe { Id::of(public) }.private().is_sync;
     if started.is_err() || !is_sync {
         return status(started);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id.
     unsafe { event::forget(public) };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `public` points to a live object; only the field
+    // `channel` is read, without a reference.
     let channel = unsafe { (*public).channel };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `public` points to a live object; only the field `event`
+    // is read, without a reference.
     let place = unsafe { &raw mut (*public).event };
-    // SAFETY: the channel of the id, and a field of it.
+    // SAFETY: the channel of a live id is live, and `place` points to a field of the id.
     if unsafe { rdma_get_cm_event(channel, place) } != 0 {
         return -1;
     }
-    // SAFETY: a field of the id.
+    // SAFETY: `place` points to a field of a live id.
     let event = unsafe { place.read() };
-    // SAFETY: the call succeeded, so there is an event.
+    // SAFETY: the call succeeded, so it has set the pointer to an event.
     let event = unsafe { event.read() };
     status(match (event.event, event.status) {
         (_, 0) => Ok(()),
@@ -54,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program gives an address.
+    // SAFETY: rdma_create_ep(3): `info` points to an `rdma_addrinfo`.
     let info = unsafe { info.read() };
     let plan = Plan {
         channel: ptr::null_mut(),
@@ -62,26 +64,27 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
         ps: info.ai_port_space.cast_unsigned(),
         qp_type: info.ai_qp_type.cast_unsigned(),
     };
-    // SAFETY: it gets a channel of its own.
+    // SAFETY: the plan names no channel; the id gets one of its own.
     let id = match unsafe { Id::create(plan) } {
         Ok(id) => id,
         Err(errno) => return status(Err(errno)),
     };
     let made = if info.ai_flags & RAI_PASSIVE != 0 {
-        // SAFETY: what the program gave.
+        // SAFETY: `id` was made above, and all other pointers are those that the program passed.
         unsafe { passive(id, &info, pd, init) }
     } else {
-        // SAFETY: what the program gave.
+        // SAFETY: `id` was made above, and all other pointers are those that the program passed.
         unsafe { active(id, &info, pd, init) }
     };
     if made != 0 {
         let code = errno::get();
-        // SAFETY: just made, and nobody else has it.
+        // SAFETY: this function has made the object, and neither the program nor another thread has
+        // it.
         unsafe { rdma_destroy_ep(id) };
         errno::set(code);
         return made;
     }
-    // SAFETY: the program gives a place for the id.
+    // SAFETY: rdma_create_ep(3): `place` points to room for a pointer to the id.
     unsafe { *place = id };
     0
 }
@@ -89,26 +92,27 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
 /// An endpoint that will listen.
 ///
 /// # Safety
-/// An id that was just made, and what the program gave.
+/// `id` is a live id that only the caller has, and all other pointers are those that the program
+/// passed to rdma_create_ep(3).
 unsafe fn passive(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program gives an address.
+    // SAFETY: `id` is live, and the address is that of the caller's `rdma_addrinfo`.
     if unsafe { rdma_bind_addr(id, info.ai_src_addr) } != 0 {
         return -1;
     }
     if !pd.is_null() {
-        // SAFETY: just made.
+        // SAFETY: by this function's contract `id` is live, and only the caller has it.
         unsafe { (*id).pd = pd };
     }
     if !init.is_null() {
-        // SAFETY: the program gives attributes.
+        // SAFETY: `init` points to attributes.
         let init = unsafe { init.read() };
         let qp_type = info.ai_qp_type.cast_unsigned();
-        // SAFETY: just made.
+        // SAFETY: by this function's contract `id` is live, and only the caller has it.
         let id = unsafe { Id::of(id) };
         id.private().endpoint = Some(ibv_qp_init_attr { qp_type, ..init });
     }
@@ -118,7 +122,8 @@ unsafe fn passive(
 /// An endpoint that will connect.
 ///
 /// # Safety
-/// An id that was just made, and what the program gave.
+/// `id` is a live id that only the caller has, and all other pointers are those that the program
+/// passed to rdma_create_ep(3).
 unsafe fn active(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
@@ -126,44 +131,47 @@ unsafe fn active(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     let (src, dst) = (info.ai_src_addr, info.ai_dst_addr);
-    // SAFETY: the program gives addresses.
+    // SAFETY: `id` is live, and the addresses are those of the caller's `rdma_addrinfo`.
     if unsafe { rdma_resolve_addr(id, src, dst, TIMEOUT_MS) } != 0 {
         return -1;
     }
-    // SAFETY: just made.
+    // SAFETY: by this function's contract `id` is live, and only the caller has it.
     if unsafe { rdma_resolve_route(id, TIMEOUT_MS) } != 0 {
         return -1;
     }
     if !init.is_null() {
-        // SAFETY: the program gives attributes, and learns of the type.
+        // SAFETY: `init` points to attributes, in which the call sets the type.
         unsafe { (*init).qp_type = info.ai_qp_type.cast_unsigned() };
-        // SAFETY: objects of the program.
+        // SAFETY: `id` is live; rdma_create_ep(3): `pd` is NULL or live, and `init` points to
+        // attributes that name live objects.
         if unsafe { rdma_create_qp(id, pd, init) } != 0 {
             return -1;
         }
     }
     if info.ai_connect_len > 0 {
         let (data, len) = (info.ai_connect.cast::<u8>(), info.ai_connect_len);
-        // SAFETY: the program gives that many bytes.
+        // SAFETY: rdma_create_ep(3): `ai_connect` points to `ai_connect_len` bytes, which is not 0.
         let data = unsafe { core::slice::from_raw_parts(data, len) };
-        // SAFETY: just made.
+        // SAFETY: by this function's contract `id` is live, and only the caller has it.
         unsafe { Id::of(id) }.private().prefix = data.to_vec();
     }
     0
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(public: *mut rdma_cm_id) {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_destroy_ep(3): `public` is a live id.
     let seen = unsafe { Id::of(public) }.seen();
     if !seen.qp.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the id is live, and the caller may not use its queue pair after
+        // rdma_destroy_ep(3).
         unsafe { rdma_destroy_qp(public) };
     }
     if !seen.srq.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the id is live, its queue pair is gone, and the caller may not use its queues
+        // after rdma_destroy_ep(3).
         unsafe { rdma_destroy_srq(public) };
     }
-    // SAFETY: as above, and the program uses it no more.
+    // SAFETY: the id is live, and the caller may not use it after rdma_destroy_ep(3).
     unsafe { rdma_destroy_id(public) };
 }
 
@@ -172,32 +180,34 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     place: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_get_request(3): `listener` is a live id.
     if !unsafe { Id::of(listener) }.private().is_sync {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: as above.
+    // SAFETY: `listener` is still live: this call has not destroyed it.
     unsafe { event::forget(listener) };
-    // SAFETY: as above.
+    // SAFETY: `listener` points to a live object; only the field `channel` is read, without a
+    // reference.
     let channel = unsafe { (*listener).channel };
     let mut event = ptr::null_mut();
-    // SAFETY: the channel of the id.
+    // SAFETY: the channel of a live id is live, and `event` is a local variable.
     if unsafe { rdma_get_cm_event(channel, &raw mut event) } != 0 {
         return -1;
     }
-    // SAFETY: the call succeeded, so there is an event.
+    // SAFETY: the call succeeded, so it has set the pointer to an event.
     let seen = unsafe { event.read() };
-    // SAFETY: an event of the listener.
+    // SAFETY: `listener` is live, and the event came from its channel, which it has for itself.
     let taken = unsafe { take_request(listener, seen) };
     let keeper = match taken {
         Ok(id) => {
-            // SAFETY: the program gives a place for the id.
+            // SAFETY: rdma_get_request(3): `place` points to room for a pointer to the id.
             unsafe { *place = id };
             id
         }
         Err(_) => listener,
     };
-    // SAFETY: an id of the program keeps its event until the next call.
+    // SAFETY: `keeper` is the listener or the new id, both of which are live. An id keeps its event
+    // until the next call on it.
     unsafe { (*keeper).event = event };
     status(taken.map(drop))
 }
@@ -205,7 +215,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
 /// The id of a request, with the queue pair that its listener wants.
 ///
 /// # Safety
-/// An event of the listener, which is of the program.
+/// `listener` is a live id, and `event` one of its events.
 unsafe fn take_request(
     listener: *mut rdma_cm_id,
     event: rdma_cm_event,
@@ -216,11 +226,12 @@ unsafe fn take_request(
         (_, 0) => return Err(Errno::INVALID),
         (_, code) => return Err(Errno(code.saturating_abs())),
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `listener` is a live id, and `event` one of its events.
     let listener = unsafe { Id::of(listener) };
     let endpoint = listener.private().endpoint;
     if let Some(mut init) = endpoint {
-        // SAFETY: an id that was just made, and attributes that the program gave.
+        // SAFETY: the id of the event is new and live, and the attributes are those that the
+        // program passed to rdma_create_ep(3).
         if unsafe { rdma_create_qp(event.id, listener.seen().pd, &raw mut init) } != 0 {
             return Err(Errno::last());
         }

@@ -13,7 +13,8 @@ use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
 use crate::verbs::ah::ah_attr;
-use crate::verbs::object::{Object, zeroed};
+use crate::verbs::object::Object;
+use crate::zeroed::Zeroed;
 
 /// An event that the program has.
 #[repr(C)]
@@ -27,7 +28,7 @@ struct Event {
     group: Option<Arc<Acks>>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Event {
     type C = rdma_cm_event;
 }
@@ -35,14 +36,16 @@ unsafe impl Object for Event {
 /// Gives an event to the program; none if its id is gone.
 pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_event> {
     let asked = event.listener.as_ref().unwrap_or(&event.id);
-    // SAFETY: it is in the table, which is locked.
+    // SAFETY: the id is in the table, which this thread has locked; rdma_destroy_id(3) removes it
+    // from there first.
     let asked = unsafe { ids.get(&asked.number())?.get() };
     let (id, listen_id) = if event.listener.is_some() {
         (request(ids, asked, &event.id)?, asked.public())
     } else {
         (asked.public(), ptr::null_mut())
     };
-    // SAFETY: in the table as well, which is locked.
+    // SAFETY: the id is in the table, which this thread has locked; rdma_destroy_id(3) removes it
+    // from there first.
     let (id, public_id) = (unsafe { Id::of(id) }, id);
     let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
     if let Err(Errno(errno)) = show(id, event.kind) {
@@ -60,8 +63,7 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
             listen_id,
             event: kind,
             status,
-            // SAFETY: numbers and pointers.
-            param: unsafe { zeroed() },
+            param: rdma_cm_event__param::zeroed(),
         }),
         private_data: event.private_data,
         id: asked.public(),
@@ -81,7 +83,7 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
         acks.deliver();
     }
     let public = made.give();
-    // SAFETY: just given, and nobody else has it yet.
+    // SAFETY: `give` returned the pointer, and the program does not have it yet.
     unsafe { (*public).param = param };
     Some(public)
 }
@@ -92,12 +94,14 @@ fn request(ids: &mut Ids, listener: &Id, id: &cm::CmId) -> Option<*mut rdma_cm_i
     let is_sync = listener.private().is_sync;
     let made = Id::publish(ids, id.clone(), Plan { channel, context, ps, qp_type }, false);
     if is_sync {
-        // SAFETY: just made.
+        // SAFETY: this function has made the object, and neither the program nor another thread can
+        // destroy it yet.
         let id = unsafe { Id::of(made) };
-        // SAFETY: it gets a channel of its own.
+        // SAFETY: the channel is NULL; the id gets one of its own.
         if unsafe { id.migrate(ptr::null_mut()) }.is_err() {
             ids.remove(&id.id.number());
-            // SAFETY: nobody else has it. The request is refused with it.
+            // SAFETY: this function has made the id, and the program does not have it. Dropping it
+            // refuses the request.
             drop(unsafe { Id::take(made) });
             return None;
         }
@@ -127,8 +131,7 @@ fn data(bytes: &[u8]) -> (*const c_void, u8) {
 
 fn conn_param(conn: Option<&ConnParam>, bytes: &[u8]) -> rdma_conn_param {
     let (private_data, private_data_len) = data(bytes);
-    // SAFETY: numbers and pointers.
-    let zeroed: rdma_conn_param = unsafe { zeroed() };
+    let zeroed = rdma_conn_param::zeroed();
     let Some(conn) = conn else {
         return rdma_conn_param { private_data, private_data_len, ..zeroed };
     };
@@ -149,8 +152,7 @@ fn conn_param(conn: Option<&ConnParam>, bytes: &[u8]) -> rdma_conn_param {
 fn ud_param(ud: Option<UdParam>, bytes: &[u8], context: Option<*mut c_void>) -> rdma_ud_param {
     let (private_data, private_data_len) = data(bytes);
     let private_data = context.map_or(private_data, <*mut c_void>::cast_const);
-    // SAFETY: numbers and pointers.
-    let zeroed: rdma_ud_param = unsafe { zeroed() };
+    let zeroed = rdma_ud_param::zeroed();
     let Some(ud) = ud else {
         return rdma_ud_param { private_data, private_data_len, ..zeroed };
     };
@@ -167,12 +169,14 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(public: *mut rdma_cm_event) ->
     if public.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: an event of the program, which it uses no more.
+    // SAFETY: rdma_ack_cm_event(3): `public` is a live event, which the program does not use any
+    // more.
     let event = unsafe { Event::take(public) };
     if let Some(acks) = &event.group {
         acks.ack(1);
     }
-    // SAFETY: the id waits until its event is acknowledged.
+    // SAFETY: rdma_destroy_id(3) waits until the events of the id are acknowledged, so the id is
+    // live.
     unsafe { Id::of(event.id) }.acks.ack(1);
     0
 }
@@ -180,16 +184,19 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(public: *mut rdma_cm_event) ->
 /// Acknowledges the event that an id keeps for the program, if there is one.
 ///
 /// # Safety
-/// `id` is of the program.
+/// `id` is a live id.
 pub(crate) unsafe fn forget(id: *mut rdma_cm_id) {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object; only the field `event` is
+    // read, without a reference.
     let kept = unsafe { (*id).event };
     if kept.is_null() {
         return;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object. This library sets `event`
+    // through the raw pointer, without a reference to the public part.
     unsafe { (*id).event = ptr::null_mut() };
-    // SAFETY: the id kept it for the program, which uses it no more.
+    // SAFETY: `kept` is an event that the id kept for the program, which may not use it after
+    // another call on the id.
     unsafe { rdma_ack_cm_event(kept) };
 }
 

@@ -17,9 +17,10 @@ use super::{address, devices, event, qp, table};
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
-use crate::verbs::object::{Object, zeroed};
+use crate::verbs::object::Object;
 use crate::verbs::query::mtu;
 use crate::verbs::registry::Listed;
+use crate::zeroed::Zeroed;
 
 /// The default partition, in which every port is.
 const PKEY: u16 = 0xffff;
@@ -60,13 +61,14 @@ pub(crate) struct Private {
     pub(crate) resolved: Option<Resolved>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Id {
     type C = rdma_cm_id;
 }
 
-// SAFETY: the public part belongs to the program, the record is written by whoever makes a call
-// for the id or takes an event of it, and the pointers among the rest are only given back.
+// SAFETY: the program owns the public part. The path record is written by calls on the id and by
+// the thread that takes an event of it, which the manual pages do not allow at the same time. The
+// other pointers are only handed back.
 unsafe impl Sync for Id {}
 
 /// How an id is made.
@@ -83,7 +85,7 @@ impl Id {
     /// Makes an id.
     ///
     /// # Safety
-    /// The plan names objects of the program.
+    /// The channel of the plan is NULL or live.
     pub(crate) unsafe fn create(plan: Plan) -> Result<*mut rdma_cm_id, Errno> {
         let space = match plan.ps {
             RDMA_PS_TCP => PortSpace::Tcp,
@@ -92,13 +94,15 @@ impl Id {
         };
         let is_sync = plan.channel.is_null();
         let channel = if is_sync { Channel::create()? } else { plan.channel };
-        // SAFETY: a channel of the program, or one just made.
+        // SAFETY: by this function's contract the channel of the plan is live, or this function has
+        // made it.
         let behind = unsafe { Channel::of(channel) };
         match behind.channel.create_id(space) {
             Ok(id) => Ok(Self::publish(&mut table::lock(), id, Plan { channel, ..plan }, is_sync)),
             Err(e) => {
                 if is_sync {
-                    // SAFETY: just made, and nobody else has it.
+                    // SAFETY: this function has made the object, and neither the program nor
+                    // another thread has it.
                     unsafe { Channel::destroy(channel) };
                 }
                 Err(e.into())
@@ -109,22 +113,21 @@ impl Id {
     /// Gives an id to the program.
     pub(crate) fn publish(table: &mut Ids, id: CmId, plan: Plan, is_sync: bool) -> *mut rdma_cm_id {
         let number = id.number();
-        // SAFETY: numbers and pointers.
-        let mut public: rdma_cm_id = unsafe { zeroed() };
+        let mut public = rdma_cm_id::zeroed();
         public.channel = plan.channel;
         public.context = plan.context;
         public.ps = plan.ps;
         public.qp_type = plan.qp_type;
         let made = Self {
             public: UnsafeCell::new(public),
-            // SAFETY: numbers.
-            path: UnsafeCell::new(unsafe { zeroed() }),
+            path: UnsafeCell::new(ibv_sa_path_rec::zeroed()),
             id,
             acks: Acks::default(),
             private: Mutex::new(Private { is_sync, ..Private::default() }),
         }
         .give();
-        // SAFETY: just given.
+        // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
+        // destroy it.
         table.insert(number, Listed::new(unsafe { Self::of(made) }));
         made
     }
@@ -135,7 +138,8 @@ impl Id {
 
     /// What programs see of it now.
     pub(crate) fn seen(&self) -> rdma_cm_id {
-        // SAFETY: the public part of an object that lives; all of it is numbers and pointers.
+        // SAFETY: the id is live, and every bit pattern that the program may write there is a
+        // number or a pointer.
         unsafe { self.public().read() }
     }
 
@@ -145,12 +149,14 @@ impl Id {
         let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
         if let Some(local) = local {
             let src = rdma_addr__anon_src { src_storage: address::storage(local) };
-            // SAFETY: the public part of an object that lives.
+            // SAFETY: `public` points to a live object. This library sets `src` through the raw
+            // pointer, without a reference to the public part.
             unsafe { (*public).route.addr.src = src };
         }
         if let Some(peer) = peer {
             let dst = rdma_addr__anon_dst { dst_storage: address::storage(peer) };
-            // SAFETY: as above.
+            // SAFETY: `public` points to a live object. This library sets `dst` through the raw
+            // pointer, without a reference to the public part.
             unsafe { (*public).route.addr.dst = dst };
         }
         // Linux takes this address for any address, so that programs expect no device with it.
@@ -160,17 +166,21 @@ impl Id {
         }
         let Some(adapter) = self.id.context() else { return Ok(()) };
         let ibaddr = rdma_ib_addr { sgid: gid_of(local), dgid: gid_of(peer), pkey: PKEY.to_be() };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `addr` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).route.addr.addr = rdma_addr__addr { ibaddr } };
         if !self.seen().verbs.is_null() {
             return Ok(());
         }
         let device = devices::of(adapter)?;
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `verbs` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).verbs = device.verbs };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `pd` through the raw pointer,
+        // without a reference to the public part.
         unsafe { (*public).pd = device.pd };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `port_num` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).port_num = 1 };
         Ok(())
     }
@@ -178,8 +188,7 @@ impl Id {
     /// Shows the route.
     pub(crate) fn show_path(&self) {
         let Some(adapter) = self.id.context() else { return };
-        // SAFETY: numbers.
-        let zeroed: ibv_sa_path_rec = unsafe { zeroed() };
+        let zeroed = ibv_sa_path_rec::zeroed();
         let record = ibv_sa_path_rec {
             dgid: gid_of(self.id.peer_addr()),
             sgid: gid_of(self.id.local_addr()),
@@ -195,19 +204,21 @@ impl Id {
             ..zeroed
         };
         let place = self.path.get();
-        // SAFETY: a field of an object that lives; nobody makes references to it.
+        // SAFETY: the record is a field of this live id, and no reference to it is ever made.
         unsafe { place.write(record) };
         let public = self.public();
-        // SAFETY: the public part of an object that lives.
+        // SAFETY: `public` points to a live object. This library sets `path_rec` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).route.path_rec = place };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `num_paths` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).route.num_paths = 1 };
     }
 
     /// Lets events come out of another channel; a channel of its own, if it is NULL.
     ///
     /// # Safety
-    /// `channel` is NULL or of the program.
+    /// `channel` is NULL or a live channel.
     pub(crate) unsafe fn migrate(&self, channel: *mut rdma_event_channel) -> Result<(), Errno> {
         let was_sync = self.private().is_sync;
         let is_sync = channel.is_null();
@@ -215,27 +226,29 @@ impl Id {
             return Err(Errno::INVALID);
         }
         let channel = if is_sync { Channel::create()? } else { channel };
-        // SAFETY: of the program, or just made.
+        // SAFETY: by this function's contract `channel` is live, or this function has made it.
         let moved = self.id.migrate(unsafe { &Channel::of(channel).channel });
         if let Err(e) = moved {
             if is_sync {
-                // SAFETY: just made, and nobody else has it.
+                // SAFETY: this function has made the object, and neither the program nor another
+                // thread has it.
                 unsafe { Channel::destroy(channel) };
             }
             return Err(e.into());
         }
         let public = self.public();
         let old = self.seen();
-        // SAFETY: the public part of an object that lives.
+        // SAFETY: `public` points to a live object. This library sets `channel` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).channel = channel };
         self.private().is_sync = is_sync;
         if was_sync {
-            // SAFETY: an id of the program.
+            // SAFETY: `public` is a live id.
             unsafe { event::forget(public) };
         }
         self.acks.settle();
         if was_sync {
-            // SAFETY: the id made it for itself, and uses another now.
+            // SAFETY: the id made the channel for itself, and has just been moved to another one.
             unsafe { Channel::destroy(old.channel) };
         }
         Ok(())
@@ -260,24 +273,25 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     let datagrams = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
     let qp_type = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
-    // SAFETY: the program gives a channel, or NULL.
+    // SAFETY: rdma_create_id(3): `channel` is NULL or a live channel.
     let made = unsafe { Id::create(Plan { channel, context, ps, qp_type }) };
     status(made.map(|made| {
-        // SAFETY: the program gives a place for the id.
+        // SAFETY: rdma_create_id(3): `id` points to room for a pointer to the id.
         unsafe { *id = made };
     }))
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(public: *mut rdma_cm_id) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_destroy_id(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     // From now on no event finds it.
     table::lock().remove(&id.id.number());
-    // SAFETY: as above.
+    // SAFETY: `public` is still live: this call has not destroyed it.
     unsafe { event::forget(public) };
     id.acks.settle();
     let channel = if id.private().is_sync { id.seen().channel } else { ptr::null_mut() };
-    // SAFETY: no event leads to it, and the program uses it no more.
+    // SAFETY: all events of the id are acknowledged, it is not in the table any more, and the
+    // program does not use it after this call.
     drop(unsafe { Id::take(public) });
     if !channel.is_null() {
         // SAFETY: the id made it for itself.
@@ -290,9 +304,9 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     public: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_migrate_id(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives a channel, or NULL.
+    // SAFETY: rdma_migrate_id(3): `channel` is NULL or a live channel.
     status(unsafe { id.migrate(channel) })
 }
 
@@ -300,7 +314,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 pub(crate) fn show_qp_state(id: &Id) {
     let qp = id.seen().qp;
     if !qp.is_null() {
-        // SAFETY: a queue pair of the program.
+        // SAFETY: `qp` is a live queue pair.
         unsafe { qp::show_state(qp) };
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Group {
     pub(crate) acks: Arc<Acks>,
 }
 
-// SAFETY: the pointer is only given back.
+// SAFETY: the pointer is a value of the program, which is handed back and never followed.
 unsafe impl Send for Group {}
 
 /// The address of a group as the port knows it.
@@ -35,16 +35,19 @@ fn gid_of(group: IpAddr) -> Gid {
 }
 
 /// # Safety
-/// An id and an address of the program.
+/// `public` is a live id, and `addr` is NULL or points to an address that is as long as its family
+/// says.
 unsafe fn join(
     public: *mut rdma_cm_id,
     addr: *mut libc::sockaddr,
     send_only: bool,
     context: *mut c_void,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `addr` is NULL or points to
+    // an address that is as long as its family says.
     let id = unsafe { Id::of(public) };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and `addr` is NULL or points to
+    // an address that is as long as its family says.
     let group = unsafe { address::read(addr) }?.ip();
     let gid = gid_of(group);
     // First, because the event may be taken at once.
@@ -67,9 +70,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast(
     addr: *mut libc::sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: an id and an address of the program.
+    // SAFETY: rdma_join_multicast(3): `public` is a live id, and `addr` points to a socket address.
     let started = unsafe { join(public, addr, false, context) };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_join_multicast(3): `public` is a live id.
     unsafe { finish(public, started) }
 }
 
@@ -79,7 +82,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    // SAFETY: the program gives attributes.
+    // SAFETY: rdma_join_multicast_ex(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     let started = if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
         Err(Errno::UNSUPPORTED)
@@ -87,10 +90,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_join_multicast_ex(
         Err(Errno::INVALID)
     } else {
         let send_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
-        // SAFETY: an id and an address of the program.
+        // SAFETY: rdma_join_multicast_ex(3): `public` is a live id, and the attributes point to a
+        // socket address.
         unsafe { join(public, attr.addr, send_only, context) }
     };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_join_multicast_ex(3): `public` is a live id.
     unsafe { finish(public, started) }
 }
 
@@ -98,9 +102,9 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     public: *mut rdma_cm_id,
     addr: *mut libc::sockaddr,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_leave_multicast(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives an address.
+    // SAFETY: rdma_leave_multicast(3): `addr` points to a socket address.
     let group = match unsafe { address::read(addr) } {
         Ok(addr) => addr.ip(),
         Err(errno) => return status(Err(errno)),

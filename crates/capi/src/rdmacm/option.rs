@@ -16,15 +16,15 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_set_option(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives a value of that length.
+    // SAFETY: rdma_set_option(3): `value` points to `len` bytes.
     let option = unsafe { option(level.cast_unsigned(), name.cast_unsigned(), value, len) };
     status(option.and_then(|option| Ok(id.id.set_option(option)?)))
 }
 
 /// # Safety
-/// `value` leads to `len` bytes.
+/// `value` points to `len` bytes.
 unsafe fn option(
     level: rdma_option_level,
     name: u32,
@@ -32,12 +32,13 @@ unsafe fn option(
     len: usize,
 ) -> Result<IdOption, Errno> {
     let byte = || {
-        // SAFETY: of the length that was checked.
+        // SAFETY: `value` points to `len` bytes, which is 1 here.
         (len == 1).then(|| unsafe { value.cast::<u8>().read() }).ok_or(Errno::INVALID)
     };
     let flag = || {
         let whole = len == size_of::<c_int>();
-        // SAFETY: as above.
+        // SAFETY: `whole` says that `len` is at least that of a `c_int`, and `value` points to
+        // `len` bytes.
         let flag = whole.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
         flag.map(|flag| flag != 0).ok_or(Errno::INVALID)
     };

@@ -8,42 +8,45 @@ use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::verbs::object::{Object, zeroed};
+use crate::verbs::object::Object;
 use crate::verbs::qp::{self, Qp};
+use crate::zeroed::Zeroed;
 
 /// The program learns in which state a queue pair is by now.
 ///
 /// # Safety
-/// `qp` is of the program.
+/// `qp` is a live queue pair.
 pub(crate) unsafe fn show_state(qp: *mut ibv_qp) {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `qp` is a live queue pair.
     let facts = unsafe { Qp::behind(qp) }.handle.query();
     let state = facts.and_then(|facts| facts.state).unwrap_or_default();
-    // SAFETY: the public part of an object that lives.
+    // SAFETY: `qp` points to a live object. This library sets `state` through the raw pointer,
+    // without a reference to the public part.
     unsafe { (*qp).state = state as c_uint };
 }
 
 /// Makes a completion queue for an id, with a channel.
 ///
 /// # Safety
-/// `id` is of the program, and has a device.
+/// `id` is a live id with a device.
 unsafe fn create_cq(
     id: *mut rdma_cm_id,
     depth: u32,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object; only the field `verbs` is
+    // read, without a reference.
     let verbs = unsafe { (*id).verbs };
-    // SAFETY: an open context.
+    // SAFETY: the context of an id with a device stays open.
     let channel = unsafe { ibv_create_comp_channel(verbs) };
     if channel.is_null() {
         return Err(Errno::last());
     }
     let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
-    // SAFETY: an open context and a channel of it.
+    // SAFETY: the context of an id with a device stays open, and `channel` was made from it above.
     let cq = unsafe { ibv_create_cq(verbs, depth, id.cast(), channel, 0) };
     if cq.is_null() {
         let errno = Errno::last();
-        // SAFETY: just made, and nobody uses it.
+        // SAFETY: this library made the channel for the id, and no completion queue uses it.
         unsafe { ibv_destroy_comp_channel(channel) };
         return Err(errno);
     }
@@ -53,22 +56,26 @@ unsafe fn create_cq(
 /// Makes the completion queues that an id is to have; none of size 0.
 ///
 /// # Safety
-/// `id` is of the program, and has a device.
+/// `id` is a live id with a device.
 pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Errno> {
     if recv > 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, `id` is a live id with a device.
         let (channel, cq) = unsafe { create_cq(id, recv) }?;
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `id` points to a live object. This library sets
+        // `recv_cq_channel` through the raw pointer, without a reference to the public part.
         unsafe { (*id).recv_cq_channel = channel };
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `id` points to a live object. This library sets
+        // `recv_cq` through the raw pointer, without a reference to the public part.
         unsafe { (*id).recv_cq = cq };
     }
     if send > 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, `id` is a live id with a device.
         let (channel, cq) = unsafe { create_cq(id, send) }?;
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `id` points to a live object. This library sets
+        // `send_cq_channel` through the raw pointer, without a reference to the public part.
         unsafe { (*id).send_cq_channel = channel };
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `id` points to a live object. This library sets
+        // `send_cq` through the raw pointer, without a reference to the public part.
         unsafe { (*id).send_cq = cq };
     }
     Ok(())
@@ -77,30 +84,36 @@ pub(crate) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Re
 /// Destroys the completion queues that an id made for itself.
 ///
 /// # Safety
-/// `id` is of the program, and nothing uses its completion queues.
+/// `id` is a live id, and no queue pair uses its completion queues.
 pub(crate) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `id` is a live id, and no queue pair uses its completion
+    // queues.
     let seen = unsafe { Id::of(id) }.seen();
     // A program may have given it one of each for both.
     let send_cq = if seen.send_cq == seen.recv_cq { ptr::null_mut() } else { seen.send_cq };
     for cq in [seen.recv_cq, send_cq].into_iter().filter(|cq| !cq.is_null()) {
-        // SAFETY: the id made it, and nothing uses it.
+        // SAFETY: this library made the queue for the id, and by this function's contract no queue
+        // pair uses it.
         unsafe { ibv_destroy_cq(cq) };
     }
     let is_one = seen.send_cq_channel == seen.recv_cq_channel;
     let send_channel = if is_one { ptr::null_mut() } else { seen.send_cq_channel };
     let channels = [seen.recv_cq_channel, send_channel];
     for channel in channels.into_iter().filter(|channel| !channel.is_null()) {
-        // SAFETY: the id made it, and its queue is gone.
+        // SAFETY: this library made the channel for the id, and no completion queue uses it.
         unsafe { ibv_destroy_comp_channel(channel) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object. This library sets `recv_cq`
+    // through the raw pointer, without a reference to the public part.
     unsafe { (*id).recv_cq = ptr::null_mut() };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object. This library sets `send_cq`
+    // through the raw pointer, without a reference to the public part.
     unsafe { (*id).send_cq = ptr::null_mut() };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object. This library sets
+    // `recv_cq_channel` through the raw pointer, without a reference to the public part.
     unsafe { (*id).recv_cq_channel = ptr::null_mut() };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `id` points to a live object. This library sets
+    // `send_cq_channel` through the raw pointer, without a reference to the public part.
     unsafe { (*id).send_cq_channel = ptr::null_mut() };
 }
 
@@ -108,11 +121,11 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     public: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: an id and attributes of the program.
+    // SAFETY: rdma_create_qp_ex(3): `attr` points to attributes.
     let mut wanted = unsafe { attr.read() };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_create_qp(3): `public` is a live id, and the attributes name live objects.
     let made = unsafe { create(public, &mut wanted) };
-    // SAFETY: the program learns what was made.
+    // SAFETY: rdma_create_qp_ex(3): `attr` points to attributes, which the call updates.
     unsafe { attr.write(wanted) };
     status(made)
 }
@@ -122,10 +135,9 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program gives attributes.
+    // SAFETY: rdma_create_qp(3): `init` points to attributes.
     let given = unsafe { init.read() };
-    // SAFETY: numbers and pointers.
-    let zeroed: ibv_qp_init_attr_ex = unsafe { zeroed() };
+    let zeroed = ibv_qp_init_attr_ex::zeroed();
     let mut wanted = ibv_qp_init_attr_ex {
         qp_context: given.qp_context,
         send_cq: given.send_cq,
@@ -138,10 +150,10 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
         pd,
         ..zeroed
     };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_create_qp(3): `public` is a live id, and the attributes name live objects.
     let made = unsafe { create(public, &mut wanted) };
     let ibv_qp_init_attr_ex { send_cq, recv_cq, srq, cap, .. } = wanted;
-    // SAFETY: the program learns what was made.
+    // SAFETY: rdma_create_qp(3): `init` points to attributes, which the call updates.
     unsafe { init.write(ibv_qp_init_attr { send_cq, recv_cq, srq, cap, ..given }) };
     status(made)
 }
@@ -149,9 +161,10 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 /// Makes a queue pair for an id, and fills in what the program left to it.
 ///
 /// # Safety
-/// An id of the program, and attributes that name objects of the program.
+/// `public` is a live id, and the objects that `wanted` names are live.
 unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and the objects that `wanted`
+    // names are live.
     let id = unsafe { Id::of(public) };
     let seen = id.seen();
     if !seen.qp.is_null() || seen.verbs.is_null() {
@@ -161,7 +174,8 @@ unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> R
         wanted.comp_mask |= IBV_QP_INIT_ATTR_PD;
         wanted.pd = seen.pd;
     }
-    // SAFETY: a protection domain of the program or of the id.
+    // SAFETY: `wanted.pd` is a live protection domain of the program or of the id; its context does
+    // not change.
     let is_elsewhere = unsafe { (*wanted.pd).context } != seen.verbs;
     let differs =
         |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
@@ -176,12 +190,14 @@ unsafe fn create(public: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr_ex) -> R
     };
     let send = missing(seen.send_cq, wanted.send_cq, wanted.cap.max_send_wr);
     let recv = missing(seen.recv_cq, wanted.recv_cq, wanted.cap.max_recv_wr);
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and the objects that `wanted`
+    // names are live.
     let made = unsafe { create_cqs(public, send, recv) };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, and the objects that `wanted`
+    // names are live.
     let made = made.and_then(|()| unsafe { create_on(public, wanted) });
     if made.is_err() {
-        // SAFETY: as the caller says; no queue pair uses them.
+        // SAFETY: the id is live, and has no queue pair that uses its completion queues.
         unsafe { destroy_cqs(public) };
     }
     made
@@ -195,7 +211,7 @@ unsafe fn create_on(
     public: *mut rdma_cm_id,
     wanted: &mut ibv_qp_init_attr_ex,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `create`.
     let id = unsafe { Id::of(public) };
     let seen = id.seen();
     let or = |given: *mut ibv_cq, own| if given.is_null() { own } else { given };
@@ -208,39 +224,47 @@ unsafe fn create_on(
     let other = or(wanted.send_cq, wanted.recv_cq);
     wanted.send_cq = or(wanted.send_cq, other);
     wanted.recv_cq = or(wanted.recv_cq, other);
-    // SAFETY: an open context, and objects of the program.
+    // SAFETY: the context of an id with a device stays open, and the attributes name live objects
+    // by the contract of this function.
     let qp = unsafe { qp::create_qp_ex(seen.verbs, wanted) };
     if qp.is_null() {
         return Err(Errno::last());
     }
-    // SAFETY: just made.
+    // SAFETY: this function has made the object, and neither the program nor another thread can
+    // destroy it yet.
     let handle = unsafe { &Qp::behind(qp).handle };
     let used = id.id.use_qpn(handle.qpn(), handle.qp_type(), handle.srq().is_some());
     if let Err(e) = used {
-        // SAFETY: just made, and nobody else has it.
+        // SAFETY: the queue pair is live, and the program does not have it, or does not use it
+        // after this call.
         unsafe { qp::ibv_destroy_qp(qp) };
         return Err(e.into());
     }
-    // SAFETY: just made.
+    // SAFETY: this function has made the object, and neither the program nor another thread can
+    // destroy it yet.
     unsafe { show_state(qp) };
-    // SAFETY: the public part of an object that lives.
+    // SAFETY: `public` points to a live object. This library sets `pd` through the raw pointer,
+    // without a reference to the public part.
     unsafe { (*public).pd = wanted.pd };
-    // SAFETY: as above.
+    // SAFETY: `public` points to a live object. This library sets `qp` through the raw pointer,
+    // without a reference to the public part.
     unsafe { (*public).qp = qp };
     Ok(())
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(public: *mut rdma_cm_id) {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_destroy_qp(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     let qp = id.seen().qp;
     if !qp.is_null() {
         id.id.release_qp();
-        // SAFETY: a queue pair of the program, which it uses no more.
+        // SAFETY: the queue pair is live, and the program does not have it, or does not use it
+        // after this call.
         unsafe { qp::ibv_destroy_qp(qp) };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `qp` through the raw pointer,
+        // without a reference to the public part.
         unsafe { (*public).qp = ptr::null_mut() };
     }
-    // SAFETY: as above.
+    // SAFETY: the id is live, and has no queue pair that uses its completion queues.
     unsafe { destroy_cqs(public) };
 }

@@ -8,8 +8,9 @@ use super::id::Id;
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::ah::ah_attr;
-use crate::verbs::object::{Object, zeroed};
+use crate::verbs::object::Object;
 use crate::verbs::query::mtu;
+use crate::zeroed::Zeroed;
 
 /// The state that the program wants to get to is in the attributes that it gives.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
@@ -17,9 +18,10 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_init_qp_attr(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives attributes with a state in them.
+    // SAFETY: rdma_init_qp_attr(3): `attr` points to attributes, of which the caller has set the
+    // state.
     let wanted = unsafe { (*attr).qp_state };
     let found = match wanted {
         IBV_QPS_INIT => id.id.qp_attr(QpState::Init).map_err(Errno::from),
@@ -29,17 +31,16 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     };
     status(found.map(|found| {
         let (found, bits) = masked(&found);
-        // SAFETY: the program gives a place for the attributes.
+        // SAFETY: rdma_init_qp_attr(3): `attr` points to room for the attributes.
         unsafe { attr.write(found) };
-        // SAFETY: and one for the mask.
+        // SAFETY: rdma_init_qp_attr(3): `mask` points to room for the mask.
         unsafe { *mask = bits.cast_signed() };
     }))
 }
 
 /// Attributes as the header has them, and which of them are there.
 fn masked(from: &QpAttr) -> (ibv_qp_attr, c_uint) {
-    // SAFETY: numbers.
-    let mut to: ibv_qp_attr = unsafe { zeroed() };
+    let mut to = ibv_qp_attr::zeroed();
     let mut mask = 0;
     // One line for each attribute: its bit, where it comes from, where it goes.
     macro_rules! copy {

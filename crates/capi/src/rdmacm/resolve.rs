@@ -13,9 +13,9 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     public: *mut rdma_cm_id,
     addr: *mut libc::sockaddr,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_bind_addr(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives an address.
+    // SAFETY: rdma_bind_addr(3): `addr` points to a socket address.
     let addr = unsafe { read(addr) };
     status(addr.and_then(|addr| Ok(id.id.bind(addr)?)).and_then(|()| id.show()))
 }
@@ -26,25 +26,30 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     dst: *mut libc::sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: an id and addresses of the program; `src` may be NULL.
+    // SAFETY: rdma_resolve_addr(3): `public` is a live id, `dst` points to a socket address, and so
+    // does `src` unless it is NULL.
     let started = unsafe { resolve_addr(public, src, dst, timeout_ms) };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_resolve_addr(3): `public` is a live id.
     unsafe { finish(public, started) }
 }
 
 /// # Safety
-/// An id and addresses of the program; `src` may be NULL.
+/// `public` is a live id, `src` and `dst` are NULL or point to addresses that are as long as their
+/// families say.
 unsafe fn resolve_addr(
     public: *mut rdma_cm_id,
     src: *mut libc::sockaddr,
     dst: *mut libc::sockaddr,
     timeout_ms: c_int,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
+    // to addresses that are as long as their families say.
     let id = unsafe { Id::of(public) };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
+    // to addresses that are as long as their families say.
     let dst = unsafe { read(dst) }?;
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
+    // to addresses that are as long as their families say.
     let src = unsafe { read_optional(src) }?;
     Ok(id.id.resolve_addr(src, dst, u32::try_from(timeout_ms).unwrap_or(0))?)
 }
@@ -53,15 +58,15 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     public: *mut rdma_cm_id,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_resolve_route(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     let started = id.id.resolve_route(u32::try_from(timeout_ms).unwrap_or(0));
-    // SAFETY: as above.
+    // SAFETY: `public` is still live: this call has not destroyed it.
     unsafe { finish(public, started.map_err(Errno::from)) }
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(public: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_listen(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     let done = id.id.listen(u32::try_from(backlog).unwrap_or(0)).map_err(Errno::from);
     status(done.and_then(|()| id.show()))

@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     if public.is_null() || event != RDMA_CM_EVENT_USER {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_write_cm_event(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     let written = id.id.write_event(EventKind::User, code, &arg.to_ne_bytes());
     status(written.map_err(Errno::from))
@@ -31,12 +31,12 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
 #[derive(Debug)]
 pub(crate) struct Resolved(*mut rdma_addrinfo);
 
-// SAFETY: nobody else has it.
+// SAFETY: the value owns the list, which any thread may free.
 unsafe impl Send for Resolved {}
 
 impl Drop for Resolved {
     fn drop(&mut self) {
-        // SAFETY: `rdma_getaddrinfo` made it, and nobody has asked for it.
+        // SAFETY: rdma_getaddrinfo(3) made the list, and the program has not taken it.
         unsafe { rdma_freeaddrinfo(self.0) };
     }
 }
@@ -51,27 +51,32 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     if public.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: an id and names of the program.
+    // SAFETY: rdma_resolve_addrinfo(3): `public` is a live id, the names are NULL or strings, and
+    // `hints` is NULL or points to hints.
     let started = unsafe { resolve(public, node, service, hints) };
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_resolve_addrinfo(3): `public` is a live id.
     unsafe { finish(public, started) }
 }
 
 /// # Safety
-/// An id and names of the program.
+/// `public` is a live id, `node` and `service` are NULL or point to strings that end with a zero,
+/// and `hints` is NULL or points to hints.
 unsafe fn resolve(
     public: *mut rdma_cm_id,
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live id, `node` and `service` are NULL or
+    // point to strings that end with a zero, and `hints` is NULL or points to hints.
     let id = unsafe { Id::of(public) };
     if id.private().resolved.is_some() {
         return Err(Errno::BUSY);
     }
     let mut info = ptr::null_mut();
-    // SAFETY: as the caller says, and there is a place for what is found.
+    // SAFETY: by this function's contract, `public` is a live id, `node` and `service` are NULL or
+    // point to strings that end with a zero, and `hints` is NULL or points to hints; there is a
+    // place for what is found.
     match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut info) } {
         0 => {}
         -1 => return Err(Errno::last()),
@@ -89,10 +94,11 @@ pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
     if public.is_null() || place.is_null() {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_query_addrinfo(3): `public` is a live id.
     let resolved = unsafe { Id::of(public) }.private().resolved.take();
     status(resolved.ok_or(Errno(libc::ENOENT)).map(|resolved| {
-        // SAFETY: the program gives a place, and frees what it gets.
+        // SAFETY: rdma_query_addrinfo(3): `place` points to room for the list, which the program
+        // frees.
         unsafe { *place = resolved.0 };
         core::mem::forget(resolved);
     }))

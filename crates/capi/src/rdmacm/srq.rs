@@ -7,20 +7,21 @@ use super::id::Id;
 use super::qp::destroy_cqs;
 use crate::abi::*;
 use crate::errno::{Errno, status};
-use crate::verbs::object::{Object, zeroed};
+use crate::verbs::object::Object;
 use crate::verbs::srq::ibv_destroy_srq;
 use crate::verbs::xrc::create_srq_ex;
+use crate::zeroed::Zeroed;
 
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     public: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_create_srq_ex(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: rdma_create_srq_ex(3): `attr` points to attributes.
     let mut wanted = unsafe { attr.read() };
     let made = create(id, &mut wanted);
-    // SAFETY: the program learns what was made.
+    // SAFETY: rdma_create_srq_ex(3): `attr` points to attributes, which the call updates.
     unsafe { attr.write(wanted) };
     status(made)
 }
@@ -30,12 +31,11 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_create_srq(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: rdma_create_srq(3): `init` points to attributes.
     let given = unsafe { init.read() };
-    // SAFETY: numbers and pointers.
-    let zeroed: ibv_srq_init_attr_ex = unsafe { zeroed() };
+    let zeroed = ibv_srq_init_attr_ex::zeroed();
     let mut wanted = ibv_srq_init_attr_ex {
         srq_context: given.srq_context,
         attr: given.attr,
@@ -61,25 +61,29 @@ fn create(id: &Id, wanted: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
         wanted.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         wanted.pd = seen.pd;
     }
-    // SAFETY: an open context, and objects of the program.
+    // SAFETY: the context of an id with a device stays open, and the attributes name live objects
+    // by the contract of this function.
     let srq = unsafe { create_srq_ex(seen.verbs, wanted) };
     if srq.is_null() {
         return Err(Errno::last());
     }
-    // SAFETY: the public part of an object that lives.
+    // SAFETY: `id.public()` points to a live object. This library sets `srq` through the raw
+    // pointer, without a reference to the public part.
     unsafe { (*id.public()).srq = srq };
     Ok(())
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(public: *mut rdma_cm_id) {
-    // SAFETY: an id of the program.
+    // SAFETY: rdma_destroy_srq(3): `public` is a live id.
     let place = unsafe { &raw mut (*public).srq };
-    // SAFETY: a field of it.
+    // SAFETY: `place` points to a field of a live id.
     let srq = unsafe { place.replace(ptr::null_mut()) };
     if !srq.is_null() {
-        // SAFETY: a queue of the program, which it uses no more.
+        // SAFETY: the shared receive queue belongs to this id and is live; the program does not use
+        // it after this call.
         unsafe { ibv_destroy_srq(srq) };
     }
-    // SAFETY: the queue pair that used them is gone before its shared receive queue.
+    // SAFETY: the id is live, and the program has destroyed the queue pair that used its completion
+    // queues.
     unsafe { destroy_cqs(public) };
 }

@@ -8,10 +8,11 @@ use feroce::{AddrVec, Gid};
 use feroce_lint::Kind;
 
 use super::context::Context;
-use super::object::{Object, zeroed};
+use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno::{Errno, pointer, status};
+use crate::zeroed::Zeroed;
 
 /// An address handle.
 #[repr(C)]
@@ -20,7 +21,7 @@ pub(crate) struct Ah {
     pub(crate) ah: feroce::Ah,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Ah {
     type C = ibv_ah;
 
@@ -32,7 +33,7 @@ pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::INVALID);
     }
-    // SAFETY: every bit pattern is sixteen bytes.
+    // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
     let dgid = Gid(unsafe { attr.grh.dgid.raw });
     Ok(AddrVec {
         dgid,
@@ -68,11 +69,11 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     pd: *mut ibv_pd,
     attr: *mut ibv_ah_attr,
 ) -> *mut ibv_ah {
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_ah(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_create_ah(3): `pd` is a live protection domain.
     let behind = unsafe { Pd::of(pd) };
-    // SAFETY: as above; its context never changes.
+    // SAFETY: `pd` points to a live object, whose `context` does not change after it was made.
     let context = unsafe { (*pd).context };
     let av = addr_vec(&attr)
         .and_then(|av| if attr.port_num == 1 { Ok(av) } else { Err(Errno::INVALID) });
@@ -83,7 +84,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: an address handle of the program, which it uses no more.
+    // SAFETY: ibv_destroy_ah(3): `ah` is live, and the program does not use it after this call.
     drop(unsafe { Ah::take(ah) });
     0
 }
@@ -125,14 +126,15 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_init_ah_from_wc(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives a completion.
+    // SAFETY: ibv_init_ah_from_wc(3): `wc` points to a completion.
     let ibv_wc { wc_flags: flags, .. } = unsafe { wc.read() };
     if flags & IBV_WC_GRH == 0 {
         return status(Err(Errno::INVALID));
     }
-    // SAFETY: the flag says that the program has the forty bytes before the datagram.
+    // SAFETY: ibv_init_ah_from_wc(3): with IBV_WC_GRH, `grh` points to the forty bytes before the
+    // datagram.
     let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
     let gids = context.adapter().port().gids;
     let found = gids.iter().position(|gid| *gid == seen.to);
@@ -148,7 +150,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         traffic_class: seen.traffic_class,
         ..AddrVec::default()
     };
-    // SAFETY: the program gives a place for the attributes.
+    // SAFETY: ibv_init_ah_from_wc(3): `attr` points to room for the attributes.
     unsafe { attr.write(ah_attr(&av)) };
     0
 }
@@ -159,14 +161,15 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_create_ah_from_wc(3): `pd` is a live protection domain.
     let context = unsafe { (*pd).context };
-    // SAFETY: numbers.
-    let mut attr: ibv_ah_attr = unsafe { zeroed() };
-    // SAFETY: the program gives what the call needs, and the attributes are here.
+    let mut attr = ibv_ah_attr::zeroed();
+    // SAFETY: ibv_create_ah_from_wc(3): `wc` and `grh` are as for ibv_init_ah_from_wc(3); `attr` is
+    // a local variable.
     if unsafe { ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) } != 0 {
         return core::ptr::null_mut();
     }
-    // SAFETY: as above.
+    // SAFETY: `pd` is live (see the call above), and `attr` is a local variable that the call has
+    // filled in.
     unsafe { ibv_create_ah(pd, &raw mut attr) }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Channel {
     pub(crate) channel: feroce::CompChannel,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Channel {
     type C = ibv_comp_channel;
 
@@ -32,12 +32,13 @@ impl Channel {
     /// A queue reports here from now on, or no more.
     ///
     /// # Safety
-    /// `public` is a channel of the program.
+    /// `public` is a live channel.
     pub(crate) unsafe fn count(public: *mut ibv_comp_channel, change: c_int) {
-        // SAFETY: the context of an object is open.
+        // SAFETY: the object is live, and ibv_close_device(3) may not be called before it is
+        // destroyed, so its context is open.
         let context = unsafe { Context::of_object(public) };
         let tables = context.registry.lock();
-        // SAFETY: only changed under this lock.
+        // SAFETY: all calls access the counter under the lock that this thread holds.
         unsafe { (*public).refcnt += change };
         drop(tables);
     }
@@ -46,7 +47,7 @@ impl Channel {
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    // SAFETY: an open context.
+    // SAFETY: ibv_create_comp_channel(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
     let made = behind.adapter().create_comp_channel().map(|channel| {
         let fd = channel.as_raw_fd();
@@ -57,16 +58,18 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(public: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the context of an object is open.
+    // SAFETY: the object is live, and ibv_close_device(3) may not be called before it is destroyed,
+    // so its context is open.
     let context = unsafe { Context::of_object(public) };
     let tables = context.registry.lock();
-    // SAFETY: only changed under this lock.
+    // SAFETY: all calls access the counter under the lock that this thread holds.
     let users = unsafe { (*public).refcnt };
     drop(tables);
     if users > 0 {
         return code(Err(Errno::BUSY));
     }
-    // SAFETY: no queue reports to it, and the program uses it no more.
+    // SAFETY: no completion queue reports to the channel, and the program does not use it after
+    // this call.
     drop(unsafe { Channel::take(public) });
     0
 }
@@ -78,17 +81,19 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     loop {
-        // SAFETY: a channel of the program.
+        // SAFETY: ibv_get_cq_event(3): `public` is a live channel.
         if let Some(found) = unsafe { next_event(public) } {
-            // SAFETY: the program gives a place for each.
+            // SAFETY: ibv_get_cq_event(3): `cq` points to room for the queue.
             unsafe { *cq = found };
-            // SAFETY: the queue stays until its event is acknowledged.
+            // SAFETY: ibv_destroy_cq(3) waits until the events of the queue are acknowledged, so
+            // the queue is live.
             let value = unsafe { (*found).cq_context };
-            // SAFETY: as above.
+            // SAFETY: ibv_get_cq_event(3): `cq_context` points to room for the answer.
             unsafe { *cq_context = value };
             return 0;
         }
-        // SAFETY: a channel of the program, whose descriptor never changes.
+        // SAFETY: ibv_get_cq_event(3): `public` is a live channel, whose descriptor does not
+        // change.
         let fd = unsafe { (*public).fd };
         if let Err(errno) = wait::until_readable(fd) {
             return status(Err(errno));
@@ -99,17 +104,19 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 /// The queue of the next event that still exists.
 ///
 /// # Safety
-/// `public` is a channel of the program.
+/// `public` is a live channel.
 unsafe fn next_event(public: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live channel.
     let channel = unsafe { Channel::of(public) };
-    // SAFETY: the context of an object is open.
+    // SAFETY: the object is live, and ibv_close_device(3) may not be called before it is destroyed,
+    // so its context is open.
     let context = unsafe { Context::of_object(public) };
     loop {
         let id = channel.channel.try_event()?;
         let tables = context.registry.lock();
         if let Some(listed) = tables.cqs.get(&id) {
-            // SAFETY: it is in the tables, which are locked.
+            // SAFETY: the object is in the tables, which this thread has locked; its destructor
+            // removes it from there before it frees it.
             let cq = unsafe { listed.get() };
             cq.comp_acks.deliver();
             return Some(cq.as_ptr());
@@ -118,7 +125,7 @@ unsafe fn next_event(public: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
-    // SAFETY: a completion queue of the program.
+    // SAFETY: ibv_ack_cq_events(3): `cq` is a live completion queue.
     let cq = unsafe { Cq::behind(cq) };
     cq.comp_acks.ack(count.into());
 }

@@ -12,11 +12,12 @@ use feroce_lint::{self as lint, Kind};
 use super::device::Device;
 use super::identity::FileId;
 use super::import::{self, Exports};
-use super::object::{Object, zeroed};
+use super::object::Object;
 use super::registry::Registry;
 use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
+use crate::zeroed::Zeroed;
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]
@@ -32,38 +33,39 @@ pub(crate) struct Context {
     _cmd_fd: OwnedFd,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Context {
     type C = verbs_context;
 
     const KIND: Option<Kind> = Some(Kind::Device);
 }
 
-// SAFETY: the public part is written before anybody else sees it, and by the program; the rest may
-// be shared.
+// SAFETY: this library writes the public part before it gives the context to the program, and then
+// leaves it to the program. All other fields are `Sync`.
 unsafe impl Sync for Context {}
 
 impl Context {
     /// The context behind the pointer that programs have.
     ///
     /// # Safety
-    /// `context` is open, and stays so for `'a`.
+    /// `context` is live, and stays so for `'a`.
     pub(crate) unsafe fn behind<'a>(context: *mut ibv_context) -> &'a Self {
-        // SAFETY: every `ibv_context` of ours is the end of a `verbs_context`.
+        // SAFETY: every `ibv_context` of this library is the last field of a `verbs_context`.
         let verbs = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
-        // SAFETY: ours, as the caller says.
+        // SAFETY: by this function's contract, `context` is live, and stays so for `'a`.
         unsafe { Self::of(verbs.cast()) }
     }
 
     /// The context of an object.
     ///
     /// # Safety
-    /// `object` is of the program: all objects begin with a pointer to their context, which is
-    /// open as long as they live.
+    /// `object` is live. All objects begin with a pointer to their context, which is live as long
+    /// as they are.
     pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> &'a Self {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `object` is live, and the first field of all objects
+        // is the pointer to their context.
         let context = unsafe { object.cast::<*mut ibv_context>().read() };
-        // SAFETY: as the caller says.
+        // SAFETY: the context of a live object is live.
         unsafe { Self::behind(context) }
     }
 
@@ -74,7 +76,8 @@ impl Context {
         if adapter.is_cut_off()
             && let Ok(new) = adapter::open(adapter.device())
         {
-            // SAFETY: the public part; a child has one thread until it makes others.
+            // SAFETY: the context is live. A forked child has one thread until it makes others, so
+            // no other thread reads the field.
             unsafe { (*self.as_ptr()).async_fd = new.async_fd().as_raw_fd() };
             *adapter = new;
         }
@@ -84,7 +87,8 @@ impl Context {
     /// Whether a queue pair may still use what was posted to it.
     pub(crate) fn is_at_work(&self, qpn: feroce::Qpn) -> bool {
         let handle = self.registry.lock().qps.get(&qpn).map(|listed| {
-            // SAFETY: it is in the tables, which are locked.
+            // SAFETY: the object is in the tables, which this thread has locked; its destructor
+            // removes it from there before it frees it.
             unsafe { listed.get() }.handle.clone()
         });
         let state = handle.and_then(|handle| handle.query_all()).map(|(attr, _)| attr.state);
@@ -93,7 +97,8 @@ impl Context {
 
     /// What programs see of it.
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
-        // SAFETY: a field of the public part, which is there.
+        // SAFETY: the public part of a live object; the address of a field is taken without a
+        // reference.
         unsafe { &raw mut (*self.public()).context }
     }
 
@@ -123,8 +128,7 @@ impl Context {
         cmd_fd: OwnedFd,
         exports: Arc<Exports>,
     ) -> *mut ibv_context {
-        // SAFETY: numbers, pointers and optional functions.
-        let mut verbs: verbs_context = unsafe { zeroed() };
+        let mut verbs = verbs_context::zeroed();
         verbs.sz = size_of::<verbs_context>();
         verbs.context.device = device.public();
         verbs.context.cmd_fd = cmd_fd.as_raw_fd();
@@ -136,7 +140,8 @@ impl Context {
         let (public, adapter) = (UnsafeCell::new(verbs), Mutex::new(adapter));
         let verbs = Self { public, adapter, registry, exports, _cmd_fd: cmd_fd }.give();
         lint::start();
-        // SAFETY: just given.
+        // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
+        // destroy it.
         let context = unsafe { Self::of(verbs) };
         context.as_ptr()
     }
@@ -144,12 +149,12 @@ impl Context {
 
 /// A descriptor that is like no other, however often it is duplicated: an empty file of its own.
 fn identity() -> Result<OwnedFd, Errno> {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: memfd_create(2): the name is a string that ends with a zero.
     let fd = unsafe { libc::memfd_create(c"feroce".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::INVALID, Errno));
     }
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: memfd_create(2) returned the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -188,13 +193,14 @@ fn fill_calls(verbs: &mut verbs_context) {
 }
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: a device of ours.
+    // SAFETY: ibv_open_device(3): `device` is a device of a list that this library made; it never
+    // frees devices.
     let device = unsafe { Device::of(device) };
     pointer(Context::open(device))
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_close_device(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     if lint::is_on() {
         let adapter = context.adapter();
@@ -202,7 +208,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     }
     // Objects that the program has not destroyed refer to it, and it may destroy them later.
     if context.registry.lock().is_empty() && context.exports.lock().is_empty() {
-        // SAFETY: nothing refers to it, and the program uses it no more.
+        // SAFETY: ibv_close_device(3): the context is live, and the program uses neither it nor an
+        // object of it after this call.
         drop(unsafe { Context::take(context.public()) });
     }
     0

@@ -11,11 +11,12 @@ use super::channel::Channel;
 use super::context::Context;
 use super::cq_ex::Polling;
 use super::guarded::Guarded;
-use super::object::{Object, zeroed};
+use super::object::Object;
 use super::registry::Listed;
 use super::wc;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::zeroed::Zeroed;
 
 /// A completion queue, extended or not: the one begins like the other.
 #[repr(C)]
@@ -30,14 +31,14 @@ pub(crate) struct Cq {
     pub(crate) polling: Guarded<Polling>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Cq {
     type C = ibv_cq_ex;
 
     const KIND: Option<Kind> = Some(Kind::Cq);
 }
 
-// SAFETY: the public part belongs to the program; the rest may be shared.
+// SAFETY: the program owns the public part, and all other fields are `Sync`.
 unsafe impl Sync for Cq {}
 
 /// How a completion queue is made.
@@ -54,7 +55,8 @@ impl Cq {
     /// # Safety
     /// As for [`Object::of`].
     pub(crate) unsafe fn behind<'a>(cq: *mut ibv_cq) -> &'a Self {
-        // SAFETY: as the caller says; every `ibv_cq` of ours is the beginning of an `ibv_cq_ex`.
+        // SAFETY: this function has the contract of `Object::of`; every `ibv_cq` of ours is the
+        // beginning of an `ibv_cq_ex`.
         unsafe { Self::of(cq.cast()) }
     }
 
@@ -76,12 +78,11 @@ impl Cq {
         let cq = if plan.channel.is_null() {
             context.adapter().create_cq(plan.depth)?
         } else {
-            // SAFETY: a channel of the program.
+            // SAFETY: `plan.channel` is a live channel.
             let channel = unsafe { Channel::of(plan.channel) };
             context.adapter().create_cq_with(plan.depth, &channel.channel)?
         };
-        // SAFETY: numbers, pointers and optional functions.
-        let mut public: ibv_cq_ex = unsafe { zeroed() };
+        let mut public = ibv_cq_ex::zeroed();
         public.context = context.as_ptr();
         public.channel = plan.channel;
         public.cq_context = plan.cq_context;
@@ -98,10 +99,11 @@ impl Cq {
         }
         .give();
         if !plan.channel.is_null() {
-            // SAFETY: a channel of the program.
+            // SAFETY: `plan.channel` is a live channel.
             unsafe { Channel::count(plan.channel, 1) };
         }
-        // SAFETY: just given.
+        // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
+        // destroy it.
         let listed = Listed::new(unsafe { Self::of(made) });
         context.registry.lock().cqs.insert(id, listed);
         Ok(made)
@@ -115,7 +117,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: an open context.
+    // SAFETY: ibv_create_cq(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     let plan = u32::try_from(cqe).ok().zip(u32::try_from(comp_vector).ok());
     let plan = plan.map(|(depth, comp_vector)| Plan { depth, cq_context, channel, comp_vector });
@@ -125,9 +127,10 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(public: *mut ibv_cq) -> c_int {
-    // SAFETY: a completion queue of the program.
+    // SAFETY: ibv_destroy_cq(3): `public` is a live completion queue.
     let cq = unsafe { Cq::behind(public) };
-    // SAFETY: as above; its context is open.
+    // SAFETY: `public` is live until this call has destroyed it, and its context stays open as long
+    // as it.
     let context = unsafe { Context::of_object(public) };
     let id = cq.cq.id();
     // First out of the tables: the adapter may give its name to another at once.
@@ -140,23 +143,27 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(public: *mut ibv_cq) -> c_int {
     }
     cq.comp_acks.settle();
     cq.async_acks.settle();
-    // SAFETY: as above.
+    // SAFETY: `public` points to a live object; only the field `channel` is read, without a
+    // reference.
     let channel = unsafe { (*public).channel };
     if !channel.is_null() {
-        // SAFETY: a channel stays as long as queues report to it.
+        // SAFETY: ibv_destroy_comp_channel(3) refuses while a queue reports to the channel, so it
+        // is live.
         unsafe { Channel::count(channel, -1) };
     }
-    // SAFETY: nothing uses it, and the program uses it no more.
+    // SAFETY: the call above has made sure that no other object and no event refers to it, and the
+    // caller may not use it after this call.
     drop(unsafe { Cq::take(public.cast()) });
     0
 }
 
 pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: a completion queue of the program.
+    // SAFETY: ibv_resize_cq(3): `public` is a live completion queue.
     let cq = unsafe { Cq::behind(public) };
     let depth = u32::try_from(cqe).map_err(|_| Errno::INVALID);
     code(depth.and_then(|depth| Ok(cq.cq.resize(depth)?)).map(|()| {
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `cqe` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).cqe = cqe };
         if lint::is_on() {
             let depth = u64::try_from(cqe).unwrap_or(0);
@@ -170,7 +177,7 @@ pub(crate) unsafe extern "C" fn modify_cq(
     _cq: *mut ibv_cq,
     attr: *mut ibv_modify_cq_attr,
 ) -> c_int {
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_modify_cq(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
         return code(Err(Errno::INVALID));
@@ -183,17 +190,18 @@ pub(crate) unsafe extern "C" fn poll_cq(
     most: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: a completion queue of the program.
+    // SAFETY: ibv_poll_cq(3): `public` is a live completion queue.
     let cq = unsafe { Cq::behind(public) };
     let most = usize::try_from(most).unwrap_or(0);
     let mut place = wc;
-    // SAFETY: as above; its context never changes.
+    // SAFETY: `public` points to a live object, whose `context` does not change after it was made.
     let watched = lint::is_on().then(|| unsafe { (*public).context }.addr());
     let taken = cq.cq.poll_each(most, |cqe| {
         if let Some(context) = watched {
             lint::completed(context, &cqe);
         }
-        // SAFETY: the program gives room for `most` completions, and no more are taken.
+        // SAFETY: ibv_poll_cq(3): the array has room for `most` completions, and the loop takes no
+        // more.
         unsafe { place.write(wc::completion(&cqe)) };
         place = place.wrapping_add(1);
     });
@@ -201,7 +209,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(public: *mut ibv_cq, solicited: c_int) -> c_int {
-    // SAFETY: a completion queue of the program.
+    // SAFETY: ibv_req_notify_cq(3): `public` is a live completion queue.
     let cq = unsafe { Cq::behind(public) };
     cq.cq.notify(if solicited == 0 { Notify::Next } else { Notify::Solicited });
     0

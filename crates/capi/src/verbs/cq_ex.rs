@@ -30,9 +30,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: an open context.
+    // SAFETY: ibv_create_cq_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_cq_ex(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     pointer(check(&attr).and_then(|()| {
         let plan = Plan {
@@ -43,7 +43,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         };
         let polling = Polling { current: None, epoch_ns: context.adapter().epoch_ns() };
         let public = Cq::create(context, &plan, polling)?;
-        // SAFETY: just made, and nobody else has it yet.
+        // SAFETY: this function has made the object, and neither the program nor another thread has
+        // it yet.
         fill_calls(unsafe { &mut *public }, attr.wc_flags);
         Ok(public)
     }))
@@ -84,45 +85,50 @@ fn fill_calls(cq: &mut ibv_cq_ex, wc_flags: u64) {
 /// Where the program is in polling.
 ///
 /// # Safety
-/// `public` is an extended queue of the program, which this thread polls.
+/// `public` is a live extended completion queue, and this thread is between ibv_start_poll(3) and
+/// ibv_end_poll(3) of it.
 #[inline]
 unsafe fn polling<'a>(public: *mut ibv_cq_ex) -> &'a mut Polling {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live extended completion queue, and this
+    // thread is between ibv_start_poll(3) and ibv_end_poll(3) of it.
     let cq = unsafe { Cq::of(public) };
-    // SAFETY: this thread holds the lock since it began to poll.
+    // SAFETY: by this function's contract this thread holds the lock, which ibv_start_poll(3) took.
     unsafe { cq.polling.held() }
 }
 
 /// Makes a completion the one that the program looks at.
 ///
 /// # Safety
-/// `public` is an extended queue of the program, which this thread polls.
+/// As for [`polling`].
 #[inline]
 unsafe fn show(public: *mut ibv_cq_ex, cqe: Option<Cqe>) -> c_int {
     let Some(cqe) = cqe else { return libc::ENOENT };
     if lint::is_on() {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `public` points to a live object, whose `context`
+        // does not change after it was made.
         lint::completed(unsafe { (*public).context }.addr(), &cqe);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `public` points to a live object. This library sets
+    // `wr_id` through the raw pointer, without a reference to the public part.
     unsafe { (*public).wr_id = cqe.wr_id };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `public` points to a live object. This library sets
+    // `status` through the raw pointer, without a reference to the public part.
     unsafe { (*public).status = cqe.status as c_uint };
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `polling`.
     let polling = unsafe { polling(public) };
     polling.current = Some(cqe);
     0
 }
 
 unsafe extern "C" fn start_poll(public: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_start_poll(3): `attr` points to attributes.
     if unsafe { (*attr).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: an extended queue of the program.
+    // SAFETY: ibv_start_poll(3): `public` is a live extended completion queue.
     let cq = unsafe { Cq::of(public) };
     cq.polling.hold();
-    // SAFETY: locked just now.
+    // SAFETY: `hold` above has taken the lock for this thread.
     let shown = unsafe { show(public, cq.cq.poll_one()) };
     if shown != 0 {
         // SAFETY: locked above; a program that found nothing does not end.
@@ -132,14 +138,15 @@ unsafe extern "C" fn start_poll(public: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_a
 }
 
 unsafe extern "C" fn next_poll(public: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: an extended queue of the program.
+    // SAFETY: ibv_next_poll(3): `public` is a live extended completion queue.
     let cq = unsafe { Cq::of(public) };
-    // SAFETY: the program began to poll, and has not ended.
+    // SAFETY: ibv_next_poll(3): the program calls it between ibv_start_poll(3) and ibv_end_poll(3),
+    // so this thread holds the lock of the poller.
     unsafe { show(public, cq.cq.take_one()) }
 }
 
 unsafe extern "C" fn end_poll(public: *mut ibv_cq_ex) {
-    // SAFETY: an extended queue of the program.
+    // SAFETY: ibv_end_poll(3): `public` is a live extended completion queue.
     let cq = unsafe { Cq::of(public) };
     // SAFETY: the program began to poll, so this thread has the lock.
     unsafe { cq.polling.release() };
@@ -148,10 +155,10 @@ unsafe extern "C" fn end_poll(public: *mut ibv_cq_ex) {
 /// Reads something of the completion that the program looks at; `T::default()` if there is none.
 ///
 /// # Safety
-/// `public` is an extended queue of the program, which this thread polls.
+/// As for [`polling`].
 #[inline]
 unsafe fn read<T: Default>(public: *mut ibv_cq_ex, f: impl FnOnce(&Cqe) -> T) -> T {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `polling`.
     let polling = unsafe { polling(public) };
     polling.current.as_ref().map(f).unwrap_or_default()
 }
@@ -160,7 +167,8 @@ unsafe fn read<T: Default>(public: *mut ibv_cq_ex, f: impl FnOnce(&Cqe) -> T) ->
 macro_rules! readers {
     ($($name:ident: $type:ty = |$cqe:pat_param| $value:expr;)*) => {
         $(unsafe extern "C" fn $name(public: *mut ibv_cq_ex) -> $type {
-            // SAFETY: the program polls the queue.
+            // SAFETY: the program calls this between ibv_start_poll(3) and ibv_end_poll(3), so this
+            // thread holds the lock of the poller.
             unsafe { read(public, |$cqe: &Cqe| $value) }
         })*
     };
@@ -186,7 +194,8 @@ readers! {
 }
 
 unsafe extern "C" fn read_wallclock_ns(public: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program polls the queue.
+    // SAFETY: the program calls this between ibv_start_poll(3) and ibv_end_poll(3), so this thread
+    // holds the lock of the poller.
     let polling = unsafe { polling(public) };
     polling.current.map_or(0, |cqe| polling.epoch_ns.wrapping_add(cqe.timestamp.as_nanos()))
 }

@@ -7,10 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::Device as Facts;
 
-use super::object::{Object, zeroed};
+use super::object::Object;
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
 use crate::files;
+use crate::zeroed::Zeroed;
 
 /// A device. There is one for each that was ever listed, and it stays: programs compare pointers
 /// of different lists, and may keep a device after its list was freed.
@@ -22,12 +23,14 @@ pub(crate) struct Device {
     index: c_int,
 }
 
-// SAFETY: `repr(C)`, and a `verbs_device` begins with its `ibv_device`.
+// SAFETY: the type is `repr(C)`, its first field is the `UnsafeCell` of a `verbs_device`, and that
+// begins with its `ibv_device`.
 unsafe impl Object for Device {
     type C = ibv_device;
 }
 
-// SAFETY: the public part is written once, before anybody sees it; the rest may be shared.
+// SAFETY: the public part is written once, before the device is listed. All other fields are
+// `Sync`.
 unsafe impl Sync for Device {}
 
 /// Every device that was ever listed.
@@ -79,8 +82,7 @@ impl Device {
     }
 
     fn new(facts: Facts, index: c_int) -> Self {
-        // SAFETY: numbers, arrays of numbers and pointers.
-        let mut public: verbs_device = unsafe { zeroed() };
+        let mut public = verbs_device::zeroed();
         let device = &mut public.device;
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
@@ -114,7 +116,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
     if let Ok(devices) = &devices
         && !count.is_null()
     {
-        // SAFETY: the program gives a place for the number, or NULL.
+        // SAFETY: ibv_get_device_list(3): `count`, which is not NULL here, points to room for the
+        // number.
         unsafe { *count = devices.len() as c_int };
     }
     pointer(devices.and_then(|devices| null_terminated(&devices)))
@@ -122,23 +125,25 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
 
 /// An array that `ibv_free_device_list` can free.
 fn null_terminated(devices: &[&Device]) -> Result<*mut *mut ibv_device, Errno> {
-    // SAFETY: no preconditions; the memory is zeroed, so that the last pointer is NULL.
+    // SAFETY: calloc(3) has no preconditions. The memory is zeroed, so the last pointer is NULL.
     let array = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
     let array: *mut *mut ibv_device = array.cast();
     if array.is_null() {
         return Err(Errno::NO_MEMORY);
     }
     for (i, device) in devices.iter().enumerate() {
-        // SAFETY: there is room for one more than there are devices.
+        // SAFETY: `i` is less than the number of devices, and the array has one element more than
+        // that.
         let place = unsafe { array.add(i) };
-        // SAFETY: in the array, as just said.
+        // SAFETY: `place` points to element `i` of the array.
         unsafe { *place = device.as_ptr() };
     }
     Ok(array)
 }
 
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: the program returns what `ibv_get_device_list` gave, or NULL.
+    // SAFETY: ibv_free_device_list(3): `list` is NULL or the array that ibv_get_device_list(3)
+    // allocated with calloc(3).
     unsafe { libc::free(list.cast()) };
 }
 
@@ -146,19 +151,22 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
     if device.is_null() {
         return ptr::null();
     }
-    // SAFETY: a device of ours.
+    // SAFETY: ibv_get_device_name(3): `device` is a device of a list that this library made; it
+    // never frees devices.
     let name = unsafe { &raw const (*device).name };
     name.cast()
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> be64 {
-    // SAFETY: a device of ours.
+    // SAFETY: ibv_get_device_guid(3): `device` is a device of a list that this library made; it
+    // never frees devices.
     let device = unsafe { Device::of(device) };
     device.facts().guid().to_be()
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: a device of ours.
+    // SAFETY: ibv_get_device_index(3): `device` is a device of a list that this library made; it
+    // never frees devices.
     let device = unsafe { Device::of(device) };
     device.index
 }

@@ -54,7 +54,7 @@ pub(crate) struct Dm {
     memory: Arc<Reserved>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Dm {
     type C = ibv_dm;
 
@@ -83,9 +83,9 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    // SAFETY: an open context.
+    // SAFETY: ibv_alloc_dm(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_alloc_dm(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
         return pointer(Err(Errno::UNSUPPORTED));
@@ -102,11 +102,12 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(public: *mut ibv_dm) -> c_int {
-    // SAFETY: device memory of the program.
+    // SAFETY: ibv_free_dm(3): `public` is live device memory.
     let context = unsafe { Context::of_object(public) };
-    // SAFETY: as above; its handle never changes.
+    // SAFETY: `public` points to a live object, whose `handle` does not change after it was made.
     context.exports.lock().dms.remove(&unsafe { (*public).handle });
-    // SAFETY: the program uses it no more.
+    // SAFETY: the caller may not use the object after this call, and the tables do not refer to it
+    // any more.
     drop(unsafe { Dm::take(public) });
     0
 }
@@ -126,12 +127,12 @@ unsafe extern "C" fn memcpy_to_dm(
     from: *const c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: device memory of the program.
+    // SAFETY: ibv_memcpy_to_dm(3): `dm` is live device memory.
     let dm = unsafe { Dm::of(dm) };
     let bytes = if len == 0 {
         &[]
     } else {
-        // SAFETY: the program gives as many bytes as it says.
+        // SAFETY: ibv_memcpy_to_dm(3): `from` points to `len` bytes.
         unsafe { slice::from_raw_parts(from.cast::<u8>(), len) }
     };
     let copy = |at| dm.memory.region.write_at(at, bytes).map_err(|_| Errno::INVALID);
@@ -144,12 +145,13 @@ unsafe extern "C" fn memcpy_from_dm(
     offset: u64,
     len: usize,
 ) -> c_int {
-    // SAFETY: device memory of the program.
+    // SAFETY: ibv_memcpy_from_dm(3): `dm` is live device memory.
     let dm = unsafe { Dm::of(dm) };
     let bytes = if len == 0 {
         &mut []
     } else {
-        // SAFETY: the program gives room for as many bytes as it says.
+        // SAFETY: ibv_memcpy_from_dm(3): `to` points to room for `len` bytes, which only this call
+        // uses meanwhile.
         unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) }
     };
     let copy = |at| dm.memory.region.read_at(at, bytes).map_err(|_| Errno::INVALID);
@@ -163,9 +165,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     len: usize,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: device memory of the program.
+    // SAFETY: ibv_reg_dm_mr(3): `dm` is live device memory.
     let dm = unsafe { Dm::of(dm) };
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_reg_dm_mr(3): `pd` is a live protection domain.
     let pd_behind = unsafe { Pd::of(pd) };
     pointer(mr::access(flags).and_then(|access| {
         // There is no address that it could have.

@@ -18,14 +18,14 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: whichever thread unmaps it, it is unmapped once.
+// SAFETY: munmap(2) may be called in any thread, and only `drop` calls it.
 unsafe impl Send for Mapping {}
-// SAFETY: nothing can be done with a shared one.
+// SAFETY: no method takes a shared reference.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, and no region uses it any more.
+        // SAFETY: `map` mapped this range, and the region that used it is gone.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
@@ -36,13 +36,15 @@ fn map(fd: c_int, offset: u64, len: usize) -> Result<(Arc<Region>, usize), Errno
     let all = len.checked_add(before).filter(|_| len > 0).ok_or(Errno::UNSUPPORTED)?;
     let page = i64::try_from(offset - before as u64).map_err(|_| Errno::INVALID)?;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, wherever there is room; what cannot be mapped is an error.
+    // SAFETY: mmap(2) without an address places the mapping where nothing else is, and refuses what
+    // it cannot map.
     let start = unsafe { libc::mmap(ptr::null_mut(), all, rights, libc::MAP_SHARED, fd, page) };
     if start == libc::MAP_FAILED {
         return Err(Errno::UNSUPPORTED);
     }
     let mapping = Box::new(Mapping { start, len: all });
-    // SAFETY: mapped until the region is dropped, and nobody has a reference to it.
+    // SAFETY: the memory stays mapped until the region drops `mapping`, and no Rust reference to it
+    // exists.
     Ok((unsafe { Region::from_raw(start.cast(), all, Some(mapping)) }, before))
 }
 
@@ -56,7 +58,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_reg_dmabuf_mr(3): `pd` is a live protection domain.
     let behind = unsafe { Pd::of(pd) };
     pointer(mr::access(access.cast_unsigned()).and_then(|access| {
         let (region, start) = map(fd, offset, length)?;

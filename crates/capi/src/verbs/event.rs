@@ -21,14 +21,14 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     loop {
-        // SAFETY: an open context.
+        // SAFETY: ibv_get_async_event(3): `context` is a live context.
         let context = unsafe { Context::behind(context) };
         if let Some(found) = next(context) {
-            // SAFETY: the program gives a place for the event.
+            // SAFETY: ibv_get_async_event(3): `event` points to room for the event.
             unsafe { event.write(found) };
             return 0;
         }
-        // SAFETY: the public part of an open context.
+        // SAFETY: the context is live; only the field `async_fd` is read, without a reference.
         let fd = unsafe { (*context.as_ptr()).async_fd };
         if let Err(errno) = wait::until_readable(fd) {
             return status(Err(errno));
@@ -77,34 +77,39 @@ fn translate(
 }
 
 fn of_cq(tables: &Tables, id: CqId) -> Option<ibv_async_event__element> {
-    // SAFETY: it is in the tables, which are locked.
+    // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
+    // from there before it frees it.
     let cq = unsafe { tables.cqs.get(&id)?.get() };
     cq.async_acks.deliver();
     Some(ibv_async_event__element { cq: cq.as_ptr() })
 }
 
 fn of_qp(tables: &Tables, qpn: Qpn) -> Option<ibv_async_event__element> {
-    // SAFETY: it is in the tables, which are locked.
+    // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
+    // from there before it frees it.
     let qp = unsafe { tables.qps.get(&qpn)?.get() };
     qp.acks.deliver();
     Some(ibv_async_event__element { qp: qp.as_ptr() })
 }
 
 fn of_srq(tables: &Tables, id: SrqId) -> Option<ibv_async_event__element> {
-    // SAFETY: it is in the tables, which are locked.
+    // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
+    // from there before it frees it.
     let srq = unsafe { tables.srqs.get(&id)?.get() };
     srq.acks.deliver();
     Some(ibv_async_event__element { srq: srq.public() })
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the program gives an event that it got.
+    // SAFETY: ibv_ack_async_event(3): `event` points to an event that ibv_get_async_event(3)
+    // returned.
     let ibv_async_event { element, event_type } = unsafe { event.read() };
     match event_type {
         IBV_EVENT_CQ_ERR => {
-            // SAFETY: the kind says which member it is.
+            // SAFETY: the type of the event says which member of the union this library has set.
             let cq = unsafe { element.cq };
-            // SAFETY: the object waits until its event is acknowledged.
+            // SAFETY: the destructor of the object waits until the program has acknowledged its
+            // events, so the object is live.
             unsafe { Cq::behind(cq) }.async_acks.ack(1);
         }
         IBV_EVENT_QP_FATAL
@@ -115,15 +120,17 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         | IBV_EVENT_PATH_MIG
         | IBV_EVENT_PATH_MIG_ERR
         | IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: the kind says which member it is.
+            // SAFETY: the type of the event says which member of the union this library has set.
             let qp = unsafe { element.qp };
-            // SAFETY: the object waits until its event is acknowledged.
+            // SAFETY: the destructor of the object waits until the program has acknowledged its
+            // events, so the object is live.
             unsafe { Qp::behind(qp) }.acks.ack(1);
         }
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: the kind says which member it is.
+            // SAFETY: the type of the event says which member of the union this library has set.
             let srq = unsafe { element.srq };
-            // SAFETY: the object waits until its event is acknowledged.
+            // SAFETY: the destructor of the object waits until the program has acknowledged its
+            // events, so the object is live.
             unsafe { Srq::of(srq) }.acks.ack(1);
         }
         _ => {}

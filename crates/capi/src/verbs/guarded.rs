@@ -13,10 +13,11 @@ pub(crate) struct Guarded<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached by the thread that holds the lock.
+// SAFETY: only the thread that holds the lock accesses the value.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-// SAFETY: the mutex is in its place on the heap, and nobody holds it while it can be moved.
+// SAFETY: the mutex stays at its address on the heap, and a value that moves is not borrowed, so no
+// thread holds the lock.
 unsafe impl<T: Send> Send for Guarded<T> {}
 
 impl<T> Guarded<T> {
@@ -29,9 +30,11 @@ impl<T> Guarded<T> {
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.hold();
-        // SAFETY: this thread has just taken the lock.
+        // SAFETY: `hold` has taken the lock for this thread, and `f` gets the only reference to the
+        // value.
         let result = f(unsafe { self.held() });
-        // SAFETY: as above; the reference is gone.
+        // SAFETY: `hold` has taken the lock for this thread, and the reference that `f` had is
+        // gone.
         unsafe { self.release() };
         result
     }
@@ -39,7 +42,8 @@ impl<T> Guarded<T> {
     /// Takes the lock and keeps it.
     #[inline]
     pub(crate) fn hold(&self) {
-        // SAFETY: an initialised mutex that does not move. Locking it twice hangs, as verbs do.
+        // SAFETY: the mutex is initialised and does not move. A thread that locks it twice waits
+        // for ever, as with rdma-core.
         unsafe { libc::pthread_mutex_lock(self.lock.get()) };
     }
 
@@ -50,17 +54,19 @@ impl<T> Guarded<T> {
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(crate) unsafe fn held(&self) -> &mut T {
-        // SAFETY: exclusive, as the caller says.
+        // SAFETY: by this function's contract this thread holds the lock, so no other thread has a
+        // reference, and neither has this one.
         unsafe { &mut *self.value.get() }
     }
 
     /// Gives the lock back.
     ///
     /// # Safety
-    /// This thread holds it, and has no reference to the value any more.
+    /// This thread holds the lock, and has no reference to the value any more.
     #[inline]
     pub(crate) unsafe fn release(&self) {
-        // SAFETY: an initialised mutex, locked by this thread.
+        // SAFETY: the mutex is initialised, and by this function's contract this thread has locked
+        // it.
         unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 }

@@ -16,11 +16,12 @@ impl FileId {
     /// The file that a descriptor leads to.
     pub(crate) fn of(fd: c_int) -> Result<Self, Errno> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: there is a place for the answer; a descriptor that is not open is an error.
+        // SAFETY: fstat(2) writes one `stat`, to which the pointer leads, and refuses a descriptor
+        // that is not open.
         if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
             return Err(Errno(libc::EBADF));
         }
-        // SAFETY: the call succeeded, so it is filled in.
+        // SAFETY: fstat(2) succeeded, so it has filled in the structure.
         let stat = unsafe { stat.assume_init() };
         Ok(Self { dev: stat.st_dev, inode: stat.st_ino })
     }

@@ -74,7 +74,8 @@ fn find(fd: c_int) -> Result<(String, Arc<Exports>), Errno> {
 
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     pointer(find(cmd_fd).and_then(|(device, exports)| {
-        // SAFETY: it is open, and the program leaves it to us.
+        // SAFETY: ibv_import_device(3): the library takes over the descriptor, which `Identity::of`
+        // has found open.
         let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         Context::import(&device, cmd_fd, exports)
     }))
@@ -84,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
     handle: u32,
 ) -> *mut ibv_pd {
-    // SAFETY: an open context.
+    // SAFETY: ibv_import_pd(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
     let tables = behind.exports.lock();
     let found = tables.pds.get(&handle).ok_or(Errno::INVALID);
@@ -92,19 +93,21 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: an imported protection domain, which the program uses no more.
+    // SAFETY: ibv_unimport_pd(3): `pd` is a live imported protection domain, which the program does
+    // not use after this call.
     drop(unsafe { Pd::take(pd) });
 }
 
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_import_mr(3): `pd` is a live protection domain.
     let context = unsafe { Context::of_object(pd) };
     let length = context.exports.lock().mrs.get(&handle).copied();
     pointer(length.ok_or(Errno::INVALID).map(|length| Mr::import(handle, length, pd)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: an imported memory region, which the program uses no more.
+    // SAFETY: ibv_unimport_mr(3): `mr` is a live imported memory region, which the program does not
+    // use after this call.
     drop(unsafe { Mr::take(mr) });
 }
 
@@ -112,13 +115,14 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,
     handle: u32,
 ) -> *mut ibv_dm {
-    // SAFETY: an open context.
+    // SAFETY: ibv_import_dm(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
     let found = behind.exports.lock().dms.get(&handle).cloned();
     pointer(found.ok_or(Errno::INVALID).map(|memory| Dm::publish(memory, context, handle)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: imported device memory, which the program uses no more.
+    // SAFETY: ibv_unimport_dm(3): `dm` is live imported device memory, which the program does not
+    // use after this call.
     drop(unsafe { Dm::take(dm) });
 }

@@ -11,11 +11,11 @@ use crate::errno::{Errno, code};
 /// The group that a program names. A LID means nothing on Ethernet.
 ///
 /// # Safety
-/// `gid` leads to an address.
+/// `gid` points to a GID.
 unsafe fn group(gid: *const ibv_gid) -> Gid {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract `gid` points to a GID.
     let gid = unsafe { gid.read() };
-    // SAFETY: every bit pattern is sixteen bytes.
+    // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
     Gid(unsafe { gid.raw })
 }
 
@@ -24,9 +24,9 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_attach_mcast(3): `qp` is a live queue pair.
     let qp = unsafe { Qp::behind(qp) };
-    // SAFETY: the program gives an address.
+    // SAFETY: ibv_attach_mcast(3), ibv_detach_mcast(3): `gid` points to a GID.
     let group = unsafe { group(gid) };
     code(qp.handle.attach_mcast(group).map_err(Errno::from))
 }
@@ -36,9 +36,9 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_detach_mcast(3): `qp` is a live queue pair.
     let qp = unsafe { Qp::behind(qp) };
-    // SAFETY: the program gives an address.
+    // SAFETY: ibv_attach_mcast(3), ibv_detach_mcast(3): `gid` points to a GID.
     let group = unsafe { group(gid) };
     code(qp.handle.detach_mcast(group).map_err(Errno::from))
 }

@@ -25,7 +25,7 @@ pub(crate) struct Mr {
     mr: Option<Mutex<feroce::Mr>>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Mr {
     type C = ibv_mr;
 
@@ -40,7 +40,7 @@ impl Mr {
         addr: *mut c_void,
         access: Access,
     ) -> *mut ibv_mr {
-        // SAFETY: a protection domain of the program.
+        // SAFETY: `pd` is a live protection domain.
         let context = unsafe { Context::of_object(pd) };
         let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
         context.exports.lock().mrs.insert(lkey, length);
@@ -55,7 +55,7 @@ impl Mr {
 
     /// Gives another context a memory region. Where it begins is the affair of its owner.
     pub(crate) fn import(handle: u32, length: usize, pd: *mut ibv_pd) -> *mut ibv_mr {
-        // SAFETY: a protection domain of the program, whose context never changes.
+        // SAFETY: `pd` is a live protection domain, whose context does not change.
         let context = unsafe { (*pd).context };
         let (lkey, rkey, addr) = (handle, handle, ptr::null_mut());
         let public = ibv_mr { context, pd, addr, length, handle, lkey, rkey };
@@ -85,7 +85,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
 fn is_mapped(addr: *mut c_void, len: usize) -> bool {
     let before = addr.addr() % 4096;
     let start = addr.wrapping_byte_sub(before);
-    // SAFETY: with MS_ASYNC nothing is touched; a range that is not there is an error.
+    // SAFETY: msync(2) with MS_ASYNC accesses no memory, and fails for a range that is not mapped.
     len == 0 || unsafe { libc::msync(start, len + before, libc::MS_ASYNC) } == 0
 }
 
@@ -103,12 +103,13 @@ fn region(
         return Err(Errno(libc::EFAULT));
     }
     let addr = addr.cast();
-    // SAFETY: the program promises with the registration that the memory stays until it is
-    // deregistered; what it maps on demand, it answers for when it names it. Rust has no
-    // references to memory of the program.
+    // SAFETY: ibv_reg_mr(3): the memory stays until it is deregistered; with access on demand,
+    // until the last request that names it has completed. No Rust reference to memory of the
+    // program exists.
     let as_it_is = || unsafe { Region::from_raw(addr, len, None) };
     Ok(pd.filter(|_| !access.contains(Access::ON_DEMAND)).map_or_else(as_it_is, |pd| {
-        // SAFETY: as above. Whoever lets memory be converted knows what that takes.
+        // SAFETY: ibv_reg_mr(3): the memory stays until it is deregistered. A user who sets
+        // `convert` promises that the program accepts what that does to its pages.
         unsafe { pd.raw_region(addr, len) }
     }))
 }
@@ -116,7 +117,7 @@ fn region(
 /// Registers memory of the program.
 ///
 /// # Safety
-/// `pd` is a protection domain of the program.
+/// `pd` is a live protection domain.
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -130,7 +131,7 @@ unsafe fn register(
     if whole && !access.contains(Access::ON_DEMAND) {
         return Err(Errno::INVALID);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `pd` is a live protection domain.
     let domain = &unsafe { Pd::of(pd) }.pd;
     let region = region(Some(domain), addr, len, access)?;
     let iova = match iova {
@@ -147,7 +148,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program gives a protection domain.
+    // SAFETY: ibv_reg_mr(3): `pd` is a live protection domain.
     pointer(unsafe { register(pd, addr, length, None, access.cast_unsigned()) })
 }
 
@@ -158,7 +159,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program gives a protection domain.
+    // SAFETY: ibv_reg_mr_iova(3): `pd` is a live protection domain.
     pointer(unsafe { register(pd, addr, length, Some(iova), access.cast_unsigned()) })
 }
 
@@ -169,14 +170,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program gives a protection domain.
+    // SAFETY: ibv_reg_mr_iova2(3): `pd` is a live protection domain.
     pointer(unsafe { register(pd, addr, length, Some(iova), access) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
-    // SAFETY: a memory region of the program.
+    // SAFETY: ibv_dereg_mr(3): `public` is a live memory region.
     let mr = unsafe { Mr::of(public) };
-    // SAFETY: as above.
+    // SAFETY: `public` is live, and its context stays open as long as it.
     let context = unsafe { Context::of_object(public) };
     let watched = lint::is_on().then(|| context.as_ptr().addr());
     if let Some((addr, own)) = watched.zip(mr.own().ok()) {
@@ -193,7 +194,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
         }
         Err(errno) => return code(Err(errno)),
     }
-    // SAFETY: the program uses it no more.
+    // SAFETY: the caller may not use the object after this call, and the tables do not refer to it
+    // any more.
     drop(unsafe { Mr::take(public) });
     0
 }
@@ -207,7 +209,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     let flags = flags.cast_unsigned();
-    // SAFETY: a memory region of the program, and what the flags say is there.
+    // SAFETY: ibv_rereg_mr(3): `public` is a live memory region, and `pd` is live if the flags ask
+    // for a new one.
     let done = unsafe { rereg(public, flags, pd, addr, length, access.cast_unsigned()) };
     match done {
         Ok(()) => 0,
@@ -219,7 +222,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// # Safety
-/// `public` is a memory region of the program, and `pd` a protection domain if the flags say so.
+/// `public` is a live memory region, and `pd` a live protection domain if the flags ask for a new
+/// one.
 unsafe fn rereg(
     public: *mut ibv_mr,
     flags: c_uint,
@@ -243,27 +247,33 @@ unsafe fn rereg(
         .transpose()?
         .map(|region| (region, Iova::Natural));
     let new_pd = has(IBV_REREG_MR_CHANGE_PD).then(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, `public` is a live memory region, and `pd` a live
+        // protection domain if the flags ask for a new one.
         unsafe { Pd::of(pd) }.pd.clone()
     });
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live memory region, and `pd` a live
+    // protection domain if the flags ask for a new one.
     let mr = unsafe { Mr::of(public) };
     let mut own = mr.own()?;
     own.rereg(Rereg { pd: new_pd, memory, access })?;
     if lint::is_on() {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract `public` points to a live object, whose `context`
+        // does not change after it was made.
         let context = unsafe { (*public).context }.addr();
         let addr = translation.then(|| addr.addr());
         lint::mr_changed(context, own.lkey().0, addr, access);
     }
     if translation {
-        // SAFETY: the public part of an object that lives.
+        // SAFETY: `public` points to a live object. This library sets `addr` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).addr = addr };
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `length` through the raw
+        // pointer, without a reference to the public part.
         unsafe { (*public).length = length };
     }
     if has(IBV_REREG_MR_CHANGE_PD) {
-        // SAFETY: as above.
+        // SAFETY: `public` points to a live object. This library sets `pd` through the raw pointer,
+        // without a reference to the public part.
         unsafe { (*public).pd = pd };
     }
     Ok(())
@@ -271,7 +281,7 @@ unsafe fn rereg(
 
 /// Registers no memory: what is written to it vanishes, what is read from it is zero.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the program gives a protection domain.
+    // SAFETY: ibv_alloc_null_mr(3): `pd` is a live protection domain.
     let pd_behind = unsafe { Pd::of(pd) };
     let access = Access::LOCAL_WRITE;
     let made = pd_behind.pd.register(Region::null(), Iova::Natural, access);
@@ -298,7 +308,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     let list: &[ibv_sge] = if num_sge == 0 {
         &[]
     } else {
-        // SAFETY: the program gives a list of that many elements.
+        // SAFETY: ibv_advise_mr(3): `sg_list` points to `num_sge` elements.
         unsafe { slice::from_raw_parts(sg_list, num_sge as usize) }
     };
     for sge in list {
@@ -306,7 +316,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let before = start.addr() % 4096;
         let len = sge.length as usize + before;
         // A range that is not there is not worth an error: it is advice.
-        // SAFETY: reading ahead changes no memory, and a range that is not there is an error.
+        // SAFETY: madvise(2) with MADV_WILLNEED changes no memory, and fails for a range that is
+        // not mapped.
         unsafe { libc::madvise(start.wrapping_byte_sub(before), len, libc::MADV_WILLNEED) };
     }
     0
@@ -317,7 +328,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attr: *mut ibv_mr_init_attr,
 ) -> *mut ibv_mr {
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_reg_mr_ex(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     let has = |flag: c_uint| attr.comp_mask & u64::from(flag) != 0;
     let known = IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR;
@@ -328,6 +339,6 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
         return pointer(Err(Errno::INVALID));
     }
     let iova = has(IBV_REG_MR_MASK_IOVA).then_some(attr.iova);
-    // SAFETY: the program gives a protection domain.
+    // SAFETY: ibv_reg_mr_ex(3): `pd` is a live protection domain.
     pointer(unsafe { register(pd, attr.addr, attr.length, iova, attr.access.cast_unsigned()) })
 }

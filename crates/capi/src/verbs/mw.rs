@@ -20,7 +20,7 @@ struct Mw {
     _mw: feroce::Mw,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Mw {
     type C = ibv_mw;
 
@@ -33,9 +33,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
         IBV_MW_TYPE_2 => MwType::Two,
         _ => return pointer(Err(Errno::INVALID)),
     };
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_alloc_mw(3): `pd` is a live protection domain.
     let made = unsafe { Pd::of(pd) }.pd.alloc_mw(kind);
-    // SAFETY: as above; its context never changes.
+    // SAFETY: `pd` points to a live object, whose `context` does not change after it was made.
     let context = unsafe { (*pd).context };
     pointer(made.map_err(Errno::from).map(|mw| {
         let public = ibv_mw { context, pd, rkey: mw.rkey().0, handle: mw.rkey().0, type_ };
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: a window of the program, which it uses no more.
+    // SAFETY: ibv_dealloc_mw(3): `mw` is live, and the program does not use it after this call.
     drop(unsafe { Mw::take(mw) });
     0
 }
@@ -55,11 +55,11 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_bind_mw(3): `qp` is a live queue pair.
     let qp = unsafe { Qp::behind(qp) };
-    // SAFETY: a window of the program.
+    // SAFETY: ibv_bind_mw(3): `mw` is a live memory window.
     let ibv_mw { rkey: old, type_, .. } = unsafe { mw.read() };
-    // SAFETY: the program says what it is to cover.
+    // SAFETY: ibv_bind_mw(3): `bind` points to the range that the window shall cover.
     let bind = unsafe { bind.read() };
     if type_ != IBV_MW_TYPE_1 {
         return code(Err(Errno::INVALID));
@@ -74,7 +74,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
         })
     });
     code(posted.map(|()| {
-        // SAFETY: the public part of an object that lives; the program learns the new key.
+        // SAFETY: `mw` is live. This library sets the new key through the raw pointer, without a
+        // reference to the public part.
         unsafe { (*mw).rkey = new };
     }))
 }

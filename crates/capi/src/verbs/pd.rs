@@ -63,7 +63,7 @@ impl Pd {
     }
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Pd {
     type C = ibv_pd;
 
@@ -71,7 +71,7 @@ unsafe impl Object for Pd {
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: an open context.
+    // SAFETY: ibv_alloc_pd(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
     let made = behind.adapter().alloc_pd().map(|pd| {
         let (handle, users) = (behind.exports.handle(), Users::default());
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_dealloc_pd(3): `public` is a live protection domain.
     let pd = unsafe { Pd::of(public) };
     if pd.users.count() > 0 {
         return code(Err(Errno::BUSY));
@@ -94,12 +94,13 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
         if let Err(e) = pd.pd.dealloc() {
             return code(Err(e.into()));
         }
-        // SAFETY: a protection domain of the program.
+        // SAFETY: ibv_dealloc_pd(3): `public` is a live protection domain.
         let context = unsafe { Context::of_object(public) };
-        // SAFETY: as above; its handle never changes.
+        // SAFETY: `public` points to a live object, whose `handle` does not change after it was
+        // made.
         context.exports.lock().pds.remove(&unsafe { (*public).handle });
     }
-    // SAFETY: nothing is in it, and the program uses it no more.
+    // SAFETY: no object is left in the domain, and the program does not use it after this call.
     drop(unsafe { Pd::take(public) });
     0
 }
@@ -111,7 +112,7 @@ struct Td {
     users: Users,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Td {
     type C = ibv_td;
 
@@ -122,7 +123,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_alloc_td(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
         return pointer(Err(Errno::INVALID));
@@ -131,12 +132,12 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(public: *mut ibv_td) -> c_int {
-    // SAFETY: a thread domain of the program.
+    // SAFETY: ibv_dealloc_td(3): `public` is a live thread domain.
     let td = unsafe { Td::of(public) };
     if td.users.count() > 0 {
         return code(Err(Errno::BUSY));
     }
-    // SAFETY: no parent domain has it, and the program uses it no more.
+    // SAFETY: no parent domain refers to it, and the program does not use it after this call.
     drop(unsafe { Td::take(public) });
     0
 }
@@ -150,7 +151,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_alloc_parent_domain(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if attr.pd.is_null() {
         return pointer(Err(Errno::INVALID));
@@ -159,12 +160,12 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         return pointer(Err(Errno::UNSUPPORTED));
     }
     let td = (!attr.td.is_null()).then(|| {
-        // SAFETY: a thread domain of the program.
+        // SAFETY: ibv_alloc_parent_domain(3): `attr.td` is a live thread domain.
         unsafe { Td::of(attr.td) }.users.enter()
     });
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_alloc_parent_domain(3): `attr.pd` is a live protection domain.
     let below = unsafe { Pd::of(attr.pd) };
-    // SAFETY: as above; its handle never changes.
+    // SAFETY: `attr.pd` points to a live object, whose `handle` does not change after it was made.
     let handle = unsafe { (*attr.pd).handle };
     let public = UnsafeCell::new(ibv_pd { context, handle });
     let on_top_of = Some((below.users.enter(), td));

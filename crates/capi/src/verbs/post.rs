@@ -25,13 +25,13 @@ const TOO_MANY_SGES: usize = 33;
 /// Memory that elements of a request name.
 ///
 /// # Safety
-/// `list` leads to `count` elements.
+/// `list` points to `count` elements.
 #[inline]
 pub(crate) unsafe fn sges(list: *const ibv_sge, count: usize) -> SgeList {
     if count == 0 {
         return SgeList::EMPTY;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `list` points to `count` elements.
     let list = unsafe { slice::from_raw_parts(list, count.min(TOO_MANY_SGES)) };
     list.iter().map(|s| Sge { addr: s.addr, len: s.length, lkey: Lkey(s.lkey) }).collect()
 }
@@ -39,23 +39,25 @@ pub(crate) unsafe fn sges(list: *const ibv_sge, count: usize) -> SgeList {
 /// Copies the bytes that elements of a request name, wherever they are.
 ///
 /// # Safety
-/// `list` leads to `count` elements, and each of them to bytes of the program.
+/// `list` points to `count` elements, and each of them describes readable memory.
 #[inline]
 unsafe fn inline(list: *const ibv_sge, count: usize, most: usize) -> Result<InlineBytes, Errno> {
     if count == 0 {
         return Ok(InlineBytes::new(&[]));
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `list` points to `count` elements, and each of them
+    // describes readable memory.
     let list = unsafe { slice::from_raw_parts(list, count) };
     let pieces = list.iter().map(|sge| (sge.addr as usize, sge.length as usize));
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `list` points to `count` elements, and each of them
+    // describes readable memory.
     unsafe { gather(pieces, most) }
 }
 
 /// Copies pieces of memory, `most` bytes at most.
 ///
 /// # Safety
-/// Each piece, an address and a length, is memory of the program.
+/// Each piece, an address and a length, is readable memory of the program.
 #[inline]
 pub(crate) unsafe fn gather(
     pieces: impl Iterator<Item = (usize, usize)> + Clone,
@@ -68,7 +70,8 @@ pub(crate) unsafe fn gather(
             return &[];
         }
         let start: *const u8 = core::ptr::with_exposed_provenance(addr);
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, each piece, an address and a length, is readable
+        // memory of the program.
         unsafe { slice::from_raw_parts(start, len) }
     };
     let mut long = pieces.clone().filter(|(_, len)| *len > 0);
@@ -93,7 +96,8 @@ pub(crate) unsafe fn gather(
 /// A send, as the adapter takes it.
 ///
 /// # Safety
-/// `wr` is a request for `qp`, with what its operation needs.
+/// `wr` is a request that ibv_post_send(3) accepts for `qp`: its lists and objects are those that
+/// its operation needs.
 #[inline]
 unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
     let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVALID)?;
@@ -101,17 +105,20 @@ unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
     let data = if op.is_local() {
         Data::EMPTY
     } else if wr.send_flags & IBV_SEND_INLINE != 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, `wr` is a request that ibv_post_send(3) accepts for
+        // `qp`: its lists and objects are those that its operation needs.
         Data::Inline(unsafe { inline(wr.sg_list, count, qp.max_inline) }?)
     } else {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, `wr` is a request that ibv_post_send(3) accepts for
+        // `qp`: its lists and objects are those that its operation needs.
         Data::Sges(unsafe { sges(wr.sg_list, count) })
     };
     let dest = match qp.qp_type {
         IBV_QPT_UD => {
-            // SAFETY: datagrams fill in this member.
+            // SAFETY: ibv_post_send(3): a request on a datagram queue pair sets this member of the
+            // union.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: as the caller says; NULL leads nowhere.
+            // SAFETY: ibv_post_send(3): `ud.ah` is a live address handle; `datagram` refuses NULL.
             unsafe { datagram(ud.ah, ud.remote_qpn, ud.remote_qkey) }?
         }
         IBV_QPT_XRC_SEND => {
@@ -126,13 +133,13 @@ unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
 /// Whom a datagram goes to.
 ///
 /// # Safety
-/// `ah` is an address handle of the program, or NULL.
+/// `ah` is a live address handle, or NULL.
 #[inline]
 pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Dest, Errno> {
     if ah.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `ah` is a live address handle, or NULL.
     let ah = unsafe { Ah::of(ah) };
     Ok(ah.ah.dest(Qpn::new(qpn), Qkey(qkey)))
 }
@@ -150,11 +157,11 @@ pub(crate) fn flags(flags: u32) -> SendFlags {
 /// The operation of a send.
 #[inline]
 fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
-    // SAFETY: every bit pattern is a number, whichever member was filled in.
+    // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
     let rdma = unsafe { wr.wr.rdma };
-    // SAFETY: as above.
+    // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
     let atomic = unsafe { wr.wr.atomic };
-    // SAFETY: as above.
+    // SAFETY: both members of the union are numbers of the same size.
     let key = Rkey(unsafe { wr.imm.invalidate_rkey });
     let imm = Imm(u32::from_be(key.0));
     let remote = Remote { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey) };
@@ -173,9 +180,10 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
         IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
         IBV_WR_LOCAL_INV => SendOp::LocalInv(key),
         IBV_WR_BIND_MW => {
-            // SAFETY: this operation fills in this member.
+            // SAFETY: ibv_post_send(3): with IBV_WR_BIND_MW the program sets this member of the
+            // union.
             let bind = unsafe { wr.op.bind_mw };
-            // SAFETY: a window of the program.
+            // SAFETY: ibv_post_send(3): `bind.mw` is a live memory window.
             let mw = unsafe { (*bind.mw).rkey };
             bind_mw(mw, bind.rkey, &bind.bind_info)?
         }
@@ -189,7 +197,7 @@ pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<Send
     let mr = if info.mr.is_null() {
         Lkey(0)
     } else {
-        // SAFETY: a memory region of the program.
+        // SAFETY: ibv_bind_mw(3): `info.mr`, which is not NULL here, is a live memory region.
         Lkey(unsafe { (*info.mr).lkey })
     };
     // The right of the owner to write is that of the memory region; programs give it all the same.
@@ -204,14 +212,16 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_post_send(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
     let mut at = first;
     let posted = qp.send.with(|side: &mut SendSide| {
         let mut posted = Ok(());
-        // SAFETY: the program gives a chain of requests that ends with NULL.
+        // SAFETY: ibv_post_send(3): `first` points to a chain of requests that ends with NULL and
+        // stays unchanged during the call.
         while let Some(wr) = unsafe { at.as_ref() } {
-            // SAFETY: a request of the program for this queue pair.
+            // SAFETY: ibv_post_send(3): the lists and objects of a request are those that its
+            // operation on this queue pair needs.
             posted = unsafe { request(wr, qp) }.and_then(|wr| side.begin(wr));
             if posted.is_err() {
                 break;
@@ -224,7 +234,7 @@ pub(crate) unsafe extern "C" fn post_send(
         posted
     });
     if posted.is_err() {
-        // SAFETY: the program gives a place for the request that is refused.
+        // SAFETY: ibv_post_send(3): `bad_wr` points to room for a pointer to the refused request.
         unsafe { *bad_wr = at };
     }
     code(posted)
@@ -241,14 +251,16 @@ pub(crate) struct Receives {
 
 impl Receives {
     /// # Safety
-    /// `first` leads to a chain of requests that ends with NULL and stays while this is used.
+    /// `first` is NULL or points to a chain of requests that ends with NULL and stays unchanged
+    /// while this value is used.
     pub(crate) unsafe fn new(first: *mut ibv_recv_wr) -> Self {
         Self { at: first, next: first, errno: None }
     }
 
     /// Posts them, and tells lint before the adapter can complete any.
     fn post_noted(&mut self, receiver: &mut Receiver, qp: &Qp) -> Result<(), PostError> {
-        // SAFETY: the public part of an object that lives.
+        // SAFETY: `qp.as_ptr()` points to a live object, whose `context` does not change after it
+        // was made.
         let context = unsafe { (*qp.as_ptr()).context }.addr();
         let name = Name { context, qpn: qp.handle.qpn().get() };
         lint::receives_posted(name, self.requests());
@@ -284,7 +296,7 @@ impl Receives {
     /// What posting them answers.
     ///
     /// # Safety
-    /// `bad_wr` leads to a place for the request that was refused.
+    /// `bad_wr` points to room for a pointer to the refused request.
     pub(crate) unsafe fn report(
         self,
         posted: Result<(), PostError>,
@@ -292,7 +304,8 @@ impl Receives {
     ) -> c_int {
         let posted = posted.map_err(Errno::from).and_then(|()| self.errno.map_or(Ok(()), Err));
         if posted.is_err() {
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract, `bad_wr` points to room for a pointer to the
+            // refused request.
             unsafe { *bad_wr = self.at };
         }
         code(posted)
@@ -305,14 +318,14 @@ impl Iterator for &mut Receives {
     #[inline]
     fn next(&mut self) -> Option<RecvWr> {
         self.at = self.next;
-        // SAFETY: the chain ends with NULL.
+        // SAFETY: by the contract of `new` the chain ends with NULL and does not change.
         let wr = unsafe { self.next.as_ref() }?;
         self.next = wr.next;
         let Ok(count) = usize::try_from(wr.num_sge) else {
             self.errno = Some(Errno::INVALID);
             return None;
         };
-        // SAFETY: the program gives as many elements as it says.
+        // SAFETY: ibv_post_recv(3), ibv_post_srq_recv(3): `sg_list` points to `num_sge` elements.
         Some(RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, count) } })
     }
 }
@@ -322,15 +335,15 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_post_recv(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
-    // SAFETY: the program gives a chain of requests.
+    // SAFETY: ibv_post_recv(3): `first` points to a chain of requests that ends with NULL.
     let mut chain = unsafe { Receives::new(first) };
     let posted = match &qp.recv {
         Some(recv) if lint::is_on() => recv.with(|receiver| chain.post_noted(receiver, qp)),
         Some(recv) => recv.with(|receiver| receiver.post(&mut chain)),
         None => Err(PostError::OpNotSupported),
     };
-    // SAFETY: the program gives a place for the request that is refused.
+    // SAFETY: ibv_post_recv(3): `bad_wr` points to room for a pointer to the refused request.
     unsafe { chain.report(posted, bad_wr) }
 }

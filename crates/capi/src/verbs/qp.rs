@@ -11,13 +11,14 @@ use super::ack::Acks;
 use super::context::Context;
 use super::cq::Cq;
 use super::guarded::Guarded;
-use super::object::{Object, zeroed};
+use super::object::Object;
 use super::pd::Pd;
 use super::registry::Listed;
 use super::srq::Srq;
 use super::{qp_ex, xrc};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::zeroed::Zeroed;
 
 /// A queue pair, extended or not: the one begins like the other.
 #[repr(C)]
@@ -48,15 +49,15 @@ pub(crate) struct SendSide {
     pub(crate) name: Name,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Qp {
     type C = ibv_qp_ex;
 
     const KIND: Option<Kind> = Some(Kind::Qp);
 }
 
-// SAFETY: the public part belongs to the program, and the pointers in `made` are only given back;
-// the rest may be shared.
+// SAFETY: the program owns the public part, the pointers in `made` are only handed back, and all
+// other fields are `Sync`.
 unsafe impl Sync for Qp {}
 
 impl Qp {
@@ -65,7 +66,8 @@ impl Qp {
     /// # Safety
     /// As for [`Object::of`].
     pub(crate) unsafe fn behind<'a>(qp: *mut ibv_qp) -> &'a Self {
-        // SAFETY: as the caller says; every `ibv_qp` of ours is the beginning of an `ibv_qp_ex`.
+        // SAFETY: this function has the contract of `Object::of`; every `ibv_qp` of ours is the
+        // beginning of an `ibv_qp_ex`.
         unsafe { Self::of(qp.cast()) }
     }
 
@@ -126,7 +128,7 @@ fn sizes(cap: &ibv_qp_cap, has_recv: bool) -> QpCap {
 /// Describes a queue pair to the adapter.
 ///
 /// # Safety
-/// The plan names objects of the program.
+/// The objects that the plan names are live.
 unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
     let init = &plan.init;
     if plan.pd.is_null() || init.send_cq.is_null() {
@@ -134,9 +136,9 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
     }
     let has_recv = init.srq.is_null() && init.qp_type != IBV_QPT_XRC_SEND;
     let cap = sizes(&init.cap, has_recv);
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the plan names are live.
     let pd = unsafe { &Pd::of(plan.pd).pd };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the plan names are live.
     let send_cq = unsafe { &Cq::behind(init.send_cq).cq };
     if init.qp_type == IBV_QPT_XRC_SEND {
         return Ok(pd.xrc_qp(send_cq, cap));
@@ -144,7 +146,7 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
     if init.recv_cq.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the plan names are live.
     let recv_cq = unsafe { &Cq::behind(init.recv_cq).cq };
     let mut builder = match init.qp_type {
         IBV_QPT_RC => pd.rc_qp(send_cq, recv_cq, cap),
@@ -159,16 +161,16 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
     if init.srq.is_null() {
         return Ok(builder);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the plan names are live.
     Ok(builder.srq(unsafe { &Srq::of(init.srq).srq }))
 }
 
 /// Makes a queue pair.
 ///
 /// # Safety
-/// The plan names objects of the program.
+/// The objects that the plan names are live.
 pub(crate) unsafe fn create(context: &Context, plan: &Plan) -> Result<*mut ibv_qp_ex, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the plan names are live.
     let builder = unsafe { builder(plan) }?;
     let builder = if plan.init.sq_sig_all == 0 { builder } else { builder.signal_all() };
     let (handle, sender, receiver) = builder.create()?.split();
@@ -197,8 +199,7 @@ pub(crate) fn publish(
         // SAFETY: as in the plan.
         lint::qp_made(name, unsafe { queues(&made) });
     }
-    // SAFETY: numbers, pointers and optional functions.
-    let mut public: ibv_qp_ex = unsafe { zeroed() };
+    let mut public = ibv_qp_ex::zeroed();
     let base = &mut public.qp_base;
     base.context = context.as_ptr();
     base.qp_context = made.qp_context;
@@ -223,7 +224,8 @@ pub(crate) fn publish(
         acks: Acks::default(),
     }
     .give();
-    // SAFETY: just given.
+    // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot destroy
+    // it.
     let listed = Listed::new(unsafe { Qp::of(public) });
     context.registry.lock().qps.entry(qpn).or_insert(listed);
     public
@@ -232,10 +234,11 @@ pub(crate) fn publish(
 /// What lint wants to know of a queue pair.
 ///
 /// # Safety
-/// The attributes name objects of the program, or none.
+/// The objects that the attributes name are live, or NULL.
 unsafe fn queues(made: &ibv_qp_init_attr) -> Queues {
     let facts = |cq: *mut ibv_cq| {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, the objects that the attributes name are live, or
+        // NULL.
         let cqe = unsafe { cq.as_ref() }?.cqe;
         Some(CqFacts { addr: cq.addr(), depth: u64::try_from(cqe).unwrap_or(0) })
     };
@@ -253,16 +256,18 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: a protection domain of the program, whose context is open.
+    // SAFETY: ibv_create_qp(3): `pd` is a live protection domain, so its context is live.
     let context = unsafe { Context::of_object(pd) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_qp(3): `init` points to attributes.
     let plan = Plan { init: unsafe { init.read() }, pd, create_flags: 0 };
     // SAFETY: the program names objects of its own.
     let made = unsafe { create(context, &plan) };
     pointer(made.map(|public| {
-        // SAFETY: just made.
+        // SAFETY: this function has made the object, and neither the program nor another thread can
+        // destroy it yet.
         let cap = unsafe { Qp::of(public) }.made.cap;
-        // SAFETY: the program learns the sizes that it got.
+        // SAFETY: ibv_create_qp(3): `init` points to attributes, in which the call updates the
+        // sizes.
         unsafe { (*init).cap = cap };
         public.cast()
     }))
@@ -272,23 +277,25 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: an open context.
+    // SAFETY: ibv_create_qp_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_qp_ex(3): `init` points to attributes.
     let attr = unsafe { init.read() };
     // SAFETY: the program names objects of its own.
     let made = unsafe { create_extended(context, &attr) };
     pointer(made.map(|public| {
-        // SAFETY: just made.
+        // SAFETY: this function has made the object, and neither the program nor another thread can
+        // destroy it yet.
         let cap = unsafe { Qp::of(public) }.made.cap;
-        // SAFETY: the program learns the sizes that it got.
+        // SAFETY: ibv_create_qp_ex(3): `init` points to attributes, in which the call updates the
+        // sizes.
         unsafe { (*init).cap = cap };
         public.cast()
     }))
 }
 
 /// # Safety
-/// The attributes name objects of the program.
+/// The objects that the attributes name are live.
 unsafe fn create_extended(
     context: &Context,
     attr: &ibv_qp_init_attr_ex,
@@ -321,22 +328,24 @@ unsafe fn create_extended(
     };
     if attr.qp_type == IBV_QPT_XRC_RECV {
         let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { attr.xrcd } else { ptr::null_mut() };
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract, the objects that the attributes name are live.
         return unsafe { xrc::create_target(context, plan, xrcd) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, the objects that the attributes name are live.
     let public = unsafe { create(context, &plan) }?;
     if let Some(operations) = operations {
-        // SAFETY: just made, and nobody else has it yet.
+        // SAFETY: this function has made the object, and neither the program nor another thread has
+        // it yet.
         qp_ex::fill_calls(unsafe { &mut *public }, operations);
     }
     Ok(public)
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_destroy_qp(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
-    // SAFETY: as above; its context is open.
+    // SAFETY: `public` is live until this call has destroyed it, and its context stays open as long
+    // as it.
     let context = unsafe { Context::of_object(public) };
     let qpn = qp.handle.qpn();
     // First out of the tables: the adapter may give its number to another at once.
@@ -353,7 +362,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
         lint::qp_gone(Name { context: context.as_ptr().addr(), qpn: qpn.get() });
     }
     qp.acks.settle();
-    // SAFETY: nothing uses it, and the program uses it no more.
+    // SAFETY: the call above has made sure that no other object and no event refers to it, and the
+    // caller may not use it after this call.
     drop(unsafe { Qp::take(public.cast()) });
     0
 }

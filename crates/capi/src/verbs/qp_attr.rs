@@ -6,11 +6,11 @@ use feroce::{Access, Pmtu, Psn, Qkey, QpAttr, QpState, Qpn};
 use feroce_lint::{self as lint, Name};
 
 use super::ah::{addr_vec, ah_attr};
-use super::object::zeroed;
 use super::qp::Qp;
 use super::query::mtu;
 use crate::abi::*;
 use crate::errno::{Errno, code};
+use crate::zeroed::Zeroed;
 
 /// Attributes that can be given.
 const KNOWN: c_uint = IBV_QP_STATE
@@ -39,21 +39,23 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_modify_qp(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_modify_qp(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     let mask = meaningful(qp.qp_type, mask.cast_unsigned());
     let done = translate(&attr, mask).and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
     code(done.map(|()| {
         if lint::is_on() {
-            // SAFETY: as above.
+            // SAFETY: `public` points to a live object, whose `context` does not change after it
+            // was made.
             let context = unsafe { (*public).context }.addr();
             let name = Name { context, qpn: qp.handle.qpn().get() };
             note(name, &attr, mask);
         }
         if mask & IBV_QP_STATE != 0 {
-            // SAFETY: the public part of an object that lives.
+            // SAFETY: `public` points to a live object. This library sets `state` through the raw
+            // pointer, without a reference to the public part.
             unsafe { (*public).state = attr.qp_state };
         }
     }))
@@ -139,16 +141,17 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: a queue pair of the program.
+    // SAFETY: ibv_query_qp(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
     code(qp.handle.query().ok_or(Errno::INVALID).map(|facts| {
         let found = show(&facts, &qp.made.cap);
-        // SAFETY: the program gives a place for each answer.
+        // SAFETY: ibv_query_qp(3): `attr` points to room for the attributes.
         unsafe { attr.write(found) };
-        // SAFETY: as above.
+        // SAFETY: ibv_query_qp(3): `init` points to room for the attributes.
         unsafe { init.write(qp.made) };
         if mask.cast_unsigned() & IBV_QP_STATE != 0 {
-            // SAFETY: the public part of an object that lives.
+            // SAFETY: `public` points to a live object. This library sets `state` through the raw
+            // pointer, without a reference to the public part.
             unsafe { (*public).state = found.qp_state };
         }
     }))
@@ -156,8 +159,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 
 fn show(facts: &QpAttr, cap: &ibv_qp_cap) -> ibv_qp_attr {
     let state = facts.state.unwrap_or_default() as c_uint;
-    // SAFETY: numbers.
-    let attr: ibv_qp_attr = unsafe { zeroed() };
+    let attr = ibv_qp_attr::zeroed();
     ibv_qp_attr {
         qp_state: state,
         cur_qp_state: state,

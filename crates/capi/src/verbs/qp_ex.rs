@@ -101,24 +101,28 @@ impl SendSide {
 /// The end of the queue that a program posts to.
 ///
 /// # Safety
-/// `public` is an extended queue pair of the program, between `ibv_wr_start` and its end.
+/// `public` is a live extended queue pair, and this thread is between ibv_wr_start(3) and
+/// ibv_wr_complete(3) or ibv_wr_abort(3) of it.
 #[inline]
 unsafe fn side<'a>(public: *mut ibv_qp_ex) -> &'a mut SendSide {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `public` is a live extended queue pair, and this thread
+    // is between ibv_wr_start(3) and ibv_wr_complete(3) or ibv_wr_abort(3) of it.
     let qp = unsafe { Qp::of(public) };
-    // SAFETY: the program has started, so this thread has the lock.
+    // SAFETY: by this function's contract the program has called ibv_wr_start(3) in this thread,
+    // which took the lock.
     unsafe { qp.send.held() }
 }
 
 /// Ends what `ibv_wr_start` began.
 ///
 /// # Safety
-/// As for [`side`], whose reference is gone.
+/// As for [`side`]; the reference that it returned is gone.
 #[inline]
 unsafe fn end(public: *mut ibv_qp_ex) {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `side`; the reference that it returned is gone.
     let qp = unsafe { Qp::of(public) };
-    // SAFETY: the program has started, so this thread has the lock.
+    // SAFETY: by this function's contract the program has called ibv_wr_start(3) in this thread,
+    // which took the lock.
     unsafe { qp.send.release() };
 }
 
@@ -128,12 +132,14 @@ unsafe fn end(public: *mut ibv_qp_ex) {
 /// As for [`side`].
 #[inline]
 unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `side`.
     let side = unsafe { side(public) };
     side.close();
-    // SAFETY: as the caller says; the program has set both.
+    // SAFETY: by this function's contract `public` points to a live object; only the field `wr_id`
+    // is read, without a reference.
     let wr_id = unsafe { (*public).wr_id };
-    // SAFETY: as above.
+    // SAFETY: `public` points to a live object; only the field `wr_flags` is read, without a
+    // reference.
     let flags = post::flags(unsafe { (*public).wr_flags });
     match op {
         Ok(op) => {
@@ -150,7 +156,7 @@ unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
 /// As for [`side`].
 #[inline]
 unsafe fn set(public: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Errno>) {
-    // SAFETY: as the caller says.
+    // SAFETY: this function has the contract of `side`.
     let side = unsafe { side(public) };
     let changed = side.open.as_mut().map_or(Err(Errno::INVALID), change);
     if let Err(errno) = changed {
@@ -159,12 +165,13 @@ unsafe fn set(public: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result
 }
 
 unsafe extern "C" fn wr_start(public: *mut ibv_qp_ex) {
-    // SAFETY: an extended queue pair of the program.
+    // SAFETY: ibv_wr_start(3): `public` is a live queue pair that ibv_qp_to_qp_ex(3) returned.
     unsafe { Qp::of(public) }.send.hold();
 }
 
 unsafe extern "C" fn wr_complete(public: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     let side = unsafe { side(public) };
     side.close();
     let errno = side.errno.take();
@@ -173,19 +180,22 @@ unsafe extern "C" fn wr_complete(public: *mut ibv_qp_ex) -> c_int {
         _ => side.abort(),
     }
     side.staged = 0;
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { end(public) };
     code(errno.map_or(Ok(()), Err))
 }
 
 unsafe extern "C" fn wr_abort(public: *mut ibv_qp_ex) {
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     let side = unsafe { side(public) };
     side.open = None;
     side.errno = None;
     side.abort();
     side.staged = 0;
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { end(public) };
 }
 
@@ -193,7 +203,8 @@ unsafe extern "C" fn wr_abort(public: *mut ibv_qp_ex) {
 macro_rules! operations {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {
         $(unsafe extern "C" fn $name(public: *mut ibv_qp_ex $(, $arg: $type)*) {
-            // SAFETY: the program has started.
+            // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+            // ibv_wr_abort(3), so this thread holds the lock of the send side.
             unsafe { begin(public, Ok($op)) };
         })*
     };
@@ -226,12 +237,14 @@ unsafe extern "C" fn wr_atomic_write(
     addr: u64,
     word: *const c_void,
 ) {
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { begin(public, Ok(SendOp::AtomicWrite(remote(addr, rkey)))) };
-    // SAFETY: the program gives eight bytes.
+    // SAFETY: ibv_wr_atomic_write(3): `word` points to eight bytes.
     let bytes = unsafe { post::gather([(word.expose_provenance(), 8)].into_iter(), 8) };
     let data = bytes.map(Data::Inline);
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, |wr| data.map(|data| wr.data = data)) };
 }
 
@@ -251,7 +264,8 @@ unsafe extern "C" fn wr_flush(
     };
     let len = u32::try_from(len).map_err(|_| Errno::INVALID);
     let op = len.map(|len| SendOp::Flush { remote: remote(addr, rkey), len, kind });
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { begin(public, op) };
 }
 
@@ -261,18 +275,20 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program gives a window.
+    // SAFETY: ibv_wr_bind_mw(3): `mw` is a live memory window.
     let old = unsafe { (*mw).rkey };
-    // SAFETY: the program says what it is to cover.
+    // SAFETY: ibv_wr_bind_mw(3): `info` points to the range that the window shall cover.
     let op = post::bind_mw(old, rkey, &unsafe { info.read() });
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { begin(public, op) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(public: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: the program gives an address handle.
+    // SAFETY: ibv_wr_set_ud_addr(3): `ah` is a live address handle.
     let dest = unsafe { post::datagram(ah, qpn, qkey) };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, |wr| dest.map(|dest| wr.dest = dest)) };
 }
 
@@ -281,7 +297,8 @@ unsafe extern "C" fn wr_set_xrc_srqn(public: *mut ibv_qp_ex, srqn: u32) {
         wr.dest = Dest::Xrc(Srqn::new(srqn));
         Ok(())
     };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, change) };
 }
 
@@ -290,27 +307,31 @@ unsafe extern "C" fn wr_set_sge(public: *mut ibv_qp_ex, lkey: u32, addr: u64, le
         wr.data = Data::Sges(SgeList::from(Sge { addr, len, lkey: Lkey(lkey) }));
         Ok(())
     };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, change) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(public: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the program gives as many elements as it says.
+    // SAFETY: ibv_wr_set_sge_list(3): `list` points to `count` elements.
     let data = Data::Sges(unsafe { post::sges(list, count) });
     let change = |wr: &mut SendWr| {
         wr.data = data;
         Ok(())
     };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, change) };
 }
 
 unsafe extern "C" fn wr_set_inline_data(public: *mut ibv_qp_ex, addr: *mut c_void, len: usize) {
-    // SAFETY: an extended queue pair of the program.
+    // SAFETY: ibv_wr_set_inline_data(3): `public` is a live queue pair that ibv_qp_to_qp_ex(3)
+    // returned.
     let most = unsafe { Qp::of(public) }.max_inline;
-    // SAFETY: the program gives as many bytes as it says.
+    // SAFETY: ibv_wr_set_inline_data(3): `addr` points to `len` bytes.
     let bytes = unsafe { post::gather([(addr.expose_provenance(), len)].into_iter(), most) };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, |wr| bytes.map(|bytes| wr.data = Data::Inline(bytes))) };
 }
 
@@ -319,18 +340,20 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: an extended queue pair of the program.
+    // SAFETY: ibv_wr_set_inline_data_list(3): `public` is a live queue pair that ibv_qp_to_qp_ex(3)
+    // returned.
     let most = unsafe { Qp::of(public) }.max_inline;
     let list = if count == 0 {
         &[]
     } else {
-        // SAFETY: the program gives as many pieces as it says.
+        // SAFETY: ibv_wr_set_inline_data_list(3): `list` points to `count` elements.
         unsafe { slice::from_raw_parts(list, count) }
     };
     let pieces = list.iter().map(|piece| (piece.addr.expose_provenance(), piece.length));
-    // SAFETY: each piece is memory of the program.
+    // SAFETY: ibv_wr_set_inline_data_list(3): each element describes readable memory.
     let bytes = unsafe { post::gather(pieces, most) };
-    // SAFETY: the program has started.
+    // SAFETY: the program calls this between ibv_wr_start(3) and ibv_wr_complete(3) or
+    // ibv_wr_abort(3), so this thread holds the lock of the send side.
     unsafe { set(public, |wr| bytes.map(|bytes| wr.data = Data::Inline(bytes))) };
 }
 

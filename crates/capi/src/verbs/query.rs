@@ -6,9 +6,9 @@ use core::ptr;
 use feroce::{Gid, Pmtu, PortAttr};
 
 use super::context::Context;
-use super::object::zeroed;
 use crate::abi::*;
 use crate::errno::{Errno, code, status};
+use crate::zeroed::Zeroed;
 
 /// Memory that `ibv_alloc_dm` gives out, at most.
 pub(crate) const MAX_DM_SIZE: u64 = 256 << 10;
@@ -28,9 +28,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_device(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives a place for the attributes.
+    // SAFETY: ibv_query_device(3): `attr` points to room for the attributes.
     unsafe { attr.write(device_attr(context)) };
     0
 }
@@ -39,8 +39,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     let facts = context.adapter().attr();
     let limits = &facts.limits;
     let int = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
-    // SAFETY: numbers.
-    let mut attr: ibv_device_attr = unsafe { zeroed() };
+    let mut attr = ibv_device_attr::zeroed();
     for (to, from) in attr.fw_ver.iter_mut().zip(facts.fw_ver.bytes()) {
         *to = c_char::from_ne_bytes([from]);
     }
@@ -86,9 +85,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_device_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives an input, or NULL.
+    // SAFETY: ibv_query_device_ex(3): `input` is NULL or points to an input structure.
     let input = unsafe { input.as_ref() };
     if input.is_some_and(|input| input.comp_mask != 0) {
         return code(Err(Errno::INVALID));
@@ -97,8 +96,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         return code(Err(Errno::INVALID));
     }
     let facts = context.adapter().attr();
-    // SAFETY: numbers.
-    let mut known: ibv_device_attr_ex = unsafe { zeroed() };
+    let mut known = ibv_device_attr_ex::zeroed();
     known.orig_attr = device_attr(context);
     known.odp_caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
     known.odp_caps.per_transport_caps = ibv_odp_caps__per_transport_caps {
@@ -114,7 +112,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         ibv_cq_moderation_caps { max_cq_count: MAX_MODERATION, max_cq_period: MAX_MODERATION };
     known.max_dm_size = MAX_DM_SIZE;
     known.phys_port_cnt_ex = facts.ports.into();
-    // SAFETY: the program gives a place of that size.
+    // SAFETY: the inline function of `verbs.h` passes the size of the structure to which `attr`
+    // points.
     unsafe { give_sized(&known, attr, attr_size) };
     0
 }
@@ -123,7 +122,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 /// shorter, or newer and longer, and then the rest is zero.
 ///
 /// # Safety
-/// `place` leads to `size` bytes.
+/// `place` points to `size` bytes.
 unsafe fn give_sized<T: Copy>(answer: &T, place: *mut T, size: usize) {
     let known = size.min(size_of::<T>());
     let bytes: *mut u8 = place.cast();
@@ -141,12 +140,13 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     attr_len: usize,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_port(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     if port != 1 {
         return code(Err(Errno::INVALID));
     }
-    // SAFETY: the program gives a place of that size.
+    // SAFETY: the inline function of `verbs.h` passes the size of the structure to which `attr`
+    // points.
     unsafe { give_sized(&port_attr(&context.adapter().port()), attr, attr_len) };
     0
 }
@@ -163,8 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 
 fn port_attr(facts: &PortAttr) -> ibv_port_attr {
     let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    // SAFETY: numbers.
-    let attr: ibv_port_attr = unsafe { zeroed() };
+    let attr = ibv_port_attr::zeroed();
     ibv_port_attr {
         state: facts.state as c_uint,
         max_mtu: mtu(facts.max_mtu),
@@ -212,11 +211,11 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_gid(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     status(gid_at(context, port.into(), index).map(|found| {
-        // SAFETY: the program gives a place for it.
+        // SAFETY: ibv_query_gid(3): `gid` points to room for the answer.
         unsafe { gid.write(ibv_gid { raw: found.0 }) };
     }))
 }
@@ -228,10 +227,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     kind: *mut ibv_gid_type_sysfs,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_gid_type(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     status(gid_at(context, port.into(), index as usize).map(|_| {
-        // SAFETY: the program gives a place for it.
+        // SAFETY: ibv_query_gid_type(3): `kind` points to room for the answer.
         unsafe { kind.write(IBV_GID_TYPE_SYSFS_ROCE_V2) };
     }))
 }
@@ -255,7 +254,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_gid_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     if flags != 0 {
         return code(Err(Errno::UNSUPPORTED));
@@ -265,7 +264,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         if gid.is_zero() {
             return Err(Errno(libc::ENODATA));
         }
-        // SAFETY: the program gives a place of that size.
+        // SAFETY: the inline function of `verbs.h` passes the size of the structure to which
+        // `entry` points.
         unsafe { give_sized(&gid_entry(context, index, gid), entry, entry_size) };
         Ok(())
     }))
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_gid_table(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     if flags != 0 {
         return -(libc::EOPNOTSUPP as isize);
@@ -290,9 +290,11 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     }
     let mut written = 0;
     for (index, &gid) in there {
-        // SAFETY: the program gives room for `max_entries` entries of that size.
+        // SAFETY: `entries` points to `max_entries` entries of `entry_size` bytes, and `written` is
+        // less than that.
         let place = unsafe { entries.byte_add(written * entry_size) };
-        // SAFETY: as above.
+        // SAFETY: `place` points to an entry of `entry_size` bytes: `written` is less than
+        // `max_entries`.
         unsafe { give_sized(&gid_entry(context, index, gid), place, entry_size) };
         written += 1;
     }
@@ -305,12 +307,12 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut be16,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_pkey(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     let found = context.adapter().port().pkeys.get(index).copied().filter(|_| port == 1);
     status(found.ok_or(Errno::INVALID).map(|found| {
-        // SAFETY: the program gives a place for it.
+        // SAFETY: ibv_query_pkey(3): `pkey` points to room for the answer.
         unsafe { pkey.write(found.0.to_be()) };
     }))
 }
@@ -320,7 +322,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     port: u8,
     pkey: be16,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_get_pkey_index(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
     let wanted = u16::from_be(pkey);
     let pkeys = context.adapter().port().pkeys;
@@ -336,9 +338,10 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: ibv_query_rt_values_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives the values that it wants.
+    // SAFETY: ibv_query_rt_values_ex(3): `values` points to values, whose mask says which the
+    // caller wants.
     let wanted = unsafe { (*values).comp_mask };
     if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
         return code(Err(Errno::INVALID));
@@ -348,7 +351,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
         tv_sec: (now / 1_000_000_000).cast_signed(),
         tv_nsec: (now % 1_000_000_000).cast_signed(),
     };
-    // SAFETY: as above.
+    // SAFETY: ibv_query_rt_values_ex(3): `values` points to room for the answer.
     unsafe { values.write(ibv_values_ex { comp_mask: wanted, raw_clock }) };
     0
 }

@@ -46,8 +46,8 @@ impl<T> Clone for Listed<T> {
 
 impl<T> Copy for Listed<T> {}
 
-// SAFETY: only a pointer; objects are made to be shared by threads, and whoever destroys one takes
-// it out of the tables first.
+// SAFETY: the value is a pointer to an object that threads may share, and a destructor removes it
+// from the tables before it frees the object.
 unsafe impl<T: Sync> Send for Listed<T> {}
 
 impl<T> Listed<T> {
@@ -58,9 +58,10 @@ impl<T> Listed<T> {
     /// The object.
     ///
     /// # Safety
-    /// It is in the tables, whose lock this thread holds for `'a`.
+    /// The object is in the tables, whose lock this thread holds for `'a`.
     pub(crate) unsafe fn get<'a>(self) -> &'a T {
-        // SAFETY: objects leave the tables before they are freed.
+        // SAFETY: by this function's contract the object is in the tables and they stay locked for
+        // `'a`; its destructor takes that lock before it frees the object.
         unsafe { &*self.0 }
     }
 }

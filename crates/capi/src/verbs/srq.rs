@@ -7,12 +7,13 @@ use feroce_lint::{self as lint, Kind};
 
 use super::ack::Acks;
 use super::context::Context;
-use super::object::{Object, zeroed};
+use super::object::Object;
 use super::pd::Pd;
 use super::post;
 use super::registry::Listed;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::zeroed::Zeroed;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -22,14 +23,14 @@ pub(crate) struct Srq {
     pub(crate) acks: Acks,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Srq {
     type C = ibv_srq;
 
     const KIND: Option<Kind> = Some(Kind::Srq);
 }
 
-// SAFETY: the public part belongs to the program; the rest may be shared.
+// SAFETY: the program owns the public part, and all other fields are `Sync`.
 unsafe impl Sync for Srq {}
 
 impl Srq {
@@ -40,8 +41,7 @@ impl Srq {
         srq_context: *mut c_void,
         context: &Context,
     ) -> *mut ibv_srq {
-        // SAFETY: numbers and pointers.
-        let mut public: ibv_srq = unsafe { zeroed() };
+        let mut public = ibv_srq::zeroed();
         public.context = context.as_ptr();
         public.srq_context = srq_context;
         public.pd = pd;
@@ -49,7 +49,8 @@ impl Srq {
         public.cond = libc::PTHREAD_COND_INITIALIZER;
         let id = srq.id();
         let made = Self { public: UnsafeCell::new(public), srq, acks: Acks::default() }.give();
-        // SAFETY: just given.
+        // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
+        // destroy it.
         let listed = Listed::new(unsafe { Self::of(made) });
         context.registry.lock().srqs.insert(id, listed);
         made
@@ -68,11 +69,11 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_create_srq(3): `pd` is a live protection domain.
     let behind = unsafe { Pd::of(pd) };
-    // SAFETY: as above; its context is open.
+    // SAFETY: `pd` is live, and its context stays open as long as it.
     let context = unsafe { Context::of_object(pd) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_srq(3): `init` points to attributes.
     let ibv_srq_init_attr { srq_context, attr } = unsafe { init.read() };
     pointer(
         behind
@@ -89,9 +90,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     let mask = mask.cast_unsigned();
-    // SAFETY: a shared receive queue of the program.
+    // SAFETY: ibv_modify_srq(3): `public` is a live shared receive queue.
     let srq = unsafe { &Srq::of(public).srq };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_modify_srq(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
         return code(Err(Errno::INVALID));
@@ -105,19 +106,20 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     public: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
 ) -> c_int {
-    // SAFETY: a shared receive queue of the program.
+    // SAFETY: ibv_query_srq(3): `public` is a live shared receive queue.
     let srq = unsafe { Srq::of(public) };
     code(srq.srq.query().ok_or(Errno::INVALID).map(|facts| {
         let (max_wr, max_sge, srq_limit) = (facts.max_wr, facts.max_sge, facts.limit);
-        // SAFETY: the program gives a place for the attributes.
+        // SAFETY: ibv_query_srq(3): `attr` points to room for the attributes.
         unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
     }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(public: *mut ibv_srq) -> c_int {
-    // SAFETY: a shared receive queue of the program.
+    // SAFETY: ibv_destroy_srq(3): `public` is a live shared receive queue.
     let srq = unsafe { Srq::of(public) };
-    // SAFETY: as above; its context is open.
+    // SAFETY: `public` is live until this call has destroyed it, and its context stays open as long
+    // as it.
     let context = unsafe { Context::of_object(public) };
     let id = srq.srq.id();
     // First out of the tables: the adapter may give its name to another at once.
@@ -132,7 +134,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(public: *mut ibv_srq) -> c_int {
         lint::srq_gone(public.addr());
     }
     srq.acks.settle();
-    // SAFETY: nothing uses it, and the program uses it no more.
+    // SAFETY: the call above has made sure that no other object and no event refers to it, and the
+    // caller may not use it after this call.
     drop(unsafe { Srq::take(public) });
     0
 }
@@ -142,15 +145,15 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a shared receive queue of the program.
+    // SAFETY: ibv_post_srq_recv(3): `public` is a live shared receive queue.
     let srq = unsafe { Srq::of(public) };
-    // SAFETY: the program gives a chain of requests.
+    // SAFETY: ibv_post_srq_recv(3): `wr` points to a chain of requests that ends with NULL.
     let mut chain = unsafe { post::Receives::new(wr) };
     let posted = if lint::is_on() {
         chain.post_shared(&srq.srq, public.addr())
     } else {
         srq.srq.post_recv(&mut chain)
     };
-    // SAFETY: the program gives a place for the request that is refused.
+    // SAFETY: ibv_post_srq_recv(3): `bad_wr` points to room for a pointer to the refused request.
     unsafe { chain.report(posted, bad_wr) }
 }

@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     buf: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: the program gives strings.
+    // SAFETY: ibv_read_sysfs_file(3): `dir` and `file` point to strings that end with a zero.
     let [dir, file] = [dir, file].map(|name| unsafe { CStr::from_ptr(name) });
     let [dir, file] = [dir, file].map(|name| OsStr::from_bytes(name.to_bytes()));
     let Ok(mut text) = fs::read(Path::new(dir).join(file)) else {
@@ -30,12 +30,12 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         text.pop();
     }
     let len = text.len();
-    // SAFETY: the program gives room for `size` bytes, and there are no more.
+    // SAFETY: `buf` has room for `size` bytes, and `text` was cut to at most so many.
     unsafe { ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), len) };
     if len < size {
-        // SAFETY: inside of the room.
+        // SAFETY: `len` is less than `size`, the length of `buf`.
         let end = unsafe { buf.add(len) };
-        // SAFETY: as above.
+        // SAFETY: `end` points into `buf`, because `len` is less than its length.
         unsafe { *end = 0 };
     }
     c_int::try_from(len).unwrap_or(c_int::MAX)

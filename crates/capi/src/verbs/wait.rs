@@ -21,12 +21,12 @@ unsafe extern "C-unwind" {
 pub(crate) fn until_readable(fd: c_int) -> Result<(), Errno> {
     let mut count = 0_u64;
     let place = (&raw mut count).cast::<c_void>();
-    // SAFETY: there is room for the eight bytes of a counter, which is what the descriptor is.
+    // SAFETY: read(2) writes at most the eight bytes of `count`, to which `place` points.
     if unsafe { read(fd, place, size_of::<u64>()) } < 0 {
         return Err(Errno::last());
     }
     // Not the function of that name, at which a thread could be cancelled, too.
-    // SAFETY: as above.
+    // SAFETY: write(2) reads the eight bytes of `count`, to which `place` points.
     unsafe { libc::syscall(libc::SYS_write, fd, place, size_of::<u64>()) };
     Ok(())
 }

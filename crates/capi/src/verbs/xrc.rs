@@ -25,7 +25,7 @@ struct Xrcd {
     file: Option<File>,
 }
 
-// SAFETY: `repr(C)`, and the first field is the public part.
+// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
 unsafe impl Object for Xrcd {
     type C = ibv_xrcd;
 
@@ -57,9 +57,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: an open context.
+    // SAFETY: ibv_open_xrcd(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_open_xrcd(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     pointer(open(behind, &attr).map(|(xrcd, file)| {
         Xrcd { public: UnsafeCell::new(ibv_xrcd { context }), xrcd, file }.give()
@@ -96,12 +96,13 @@ fn open(
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(public: *mut ibv_xrcd) -> c_int {
-    // SAFETY: a domain of the program.
+    // SAFETY: ibv_close_xrcd(3): `public` is a live XRC domain.
     let xrcd = unsafe { Xrcd::of(public) };
     if let Err(errno) = close(xrcd) {
         return code(Err(errno));
     }
-    // SAFETY: the program uses it no more.
+    // SAFETY: ibv_close_xrcd(3): `public` is live, no object uses it, and the program does not use
+    // it after this call.
     drop(unsafe { Xrcd::take(public) });
     0
 }
@@ -123,9 +124,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: an open context.
+    // SAFETY: ibv_create_srq_ex(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_create_srq_ex(3): `init` points to attributes.
     let init = unsafe { init.read() };
     let has = |bit| init.comp_mask & bit != 0;
     let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
@@ -135,7 +136,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
         return pointer(Err(Errno::INVALID));
     }
-    // SAFETY: a protection domain of the program.
+    // SAFETY: ibv_create_srq_ex(3): `init.pd` is a live protection domain.
     let pd = unsafe { &Pd::of(init.pd).pd };
     let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
     let made = if srq_type == IBV_SRQT_BASIC {
@@ -144,9 +145,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) {
             return pointer(Err(Errno::INVALID));
         }
-        // SAFETY: a domain of the program.
+        // SAFETY: ibv_create_srq_ex(3): `init.xrcd` is a live XRC domain.
         let xrcd = unsafe { Xrcd::of(init.xrcd) };
-        // SAFETY: a completion queue of the program.
+        // SAFETY: ibv_create_srq_ex(3): `init.cq` is a live completion queue.
         let cq = unsafe { Cq::behind(init.cq) };
         pd.create_xrc_srq(&xrcd.xrcd, &cq.cq, max_wr, max_sge)
     };
@@ -158,9 +159,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: a shared receive queue of the program.
+    // SAFETY: ibv_get_srq_num(3): `srq` is a live shared receive queue.
     let srq = unsafe { Srq::of(srq) };
-    // SAFETY: the program gives a place for the number.
+    // SAFETY: ibv_get_srq_num(3): `number` points to room for the number.
     unsafe { number.write(srq.srq.number().get()) };
     0
 }
@@ -168,7 +169,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 /// Makes the receiving end of a connection.
 ///
 /// # Safety
-/// `xrcd` is a domain of the program, or NULL.
+/// `xrcd` is a live XRC domain, or NULL.
 pub(crate) unsafe fn create_target(
     context: &Context,
     plan: Plan,
@@ -177,7 +178,7 @@ pub(crate) unsafe fn create_target(
     if xrcd.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, `xrcd` is a live XRC domain, or NULL.
     let xrcd = unsafe { Xrcd::of(xrcd) };
     let (handle, _, _) = xrcd.xrcd.target_qp().create()?.split();
     Ok(qp::publish(context, &plan, handle, (None, None)))
@@ -189,16 +190,17 @@ pub(crate) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: an open context.
+    // SAFETY: ibv_open_qp(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: the program gives attributes.
+    // SAFETY: ibv_open_qp(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
         return pointer(Err(Errno::INVALID));
     }
     let tables = context.registry.lock();
     let found = tables.qps.get(&feroce::Qpn::new(attr.qp_num)).map(|listed| {
-        // SAFETY: it is in the tables, which are locked.
+        // SAFETY: the object is in the tables, which this thread has locked; its destructor removes
+        // it from there before it frees it.
         let target: &Qp = unsafe { listed.get() };
         (target.handle.clone(), target.made)
     });
