@@ -8,14 +8,14 @@ use crate::{files, verbs};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process exits. Its other threads go on until it has.
+/// Whether the process is exiting. Its other threads run on until the end.
 pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::Relaxed)
 }
 
 extern "C" fn at_exit() {
     HAS_BEGUN.store(true, Ordering::Relaxed);
-    verbs::adapter::take_leave();
+    verbs::adapter::shut_down();
     if lint::is_on() {
         lint::process_exits(verbs::adapter::counters());
     }

@@ -69,7 +69,7 @@ fn is_listened_on(port: u16) -> bool {
     })
 }
 
-/// Whether somebody in the namespace of this thread has a UDP port.
+/// Whether a process in the namespace of this thread has a UDP port.
 fn has_udp(port: u16) -> bool {
     let local = format!(":{port:04X} ");
     ["udp", "udp6"].iter().any(|family| {
@@ -97,7 +97,7 @@ fn is_idle(timeout: u32) -> bool {
     !states.is_empty() && states.into_iter().all(|waits| waits)
 }
 
-/// Whether somebody in the namespace of this thread is a member of 239.1.1.1.
+/// Whether a process in the namespace of this thread is a member of 239.1.1.1.
 fn is_member() -> bool {
     let table = fs::read_to_string("/proc/thread-self/net/igmp");
     table.is_ok_and(|table| table.contains("010101EF"))

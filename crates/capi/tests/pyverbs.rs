@@ -76,7 +76,7 @@ impl Outcomes {
         outcomes
     }
 
-    /// Reasons that nobody knows of.
+    /// Reasons that the list does not have.
     fn surprises(&self) -> Vec<&String> {
         let is_known = |reason: &str| REASONS.iter().any(|known| reason.starts_with(known));
         self.skipped.iter().filter(|reason| !is_known(reason)).collect()

@@ -46,7 +46,7 @@ impl Tree {
     pub(super) fn of(devices: &[Device]) -> Result<Self, Error> {
         let mut tree = Self::default();
         tree.text("sys/class/infiniband_verbs/abi_version", "6");
-        // Connection management is asked for by its device; nobody reads it.
+        // Programs check that this device exists, and do not read it.
         tree.link("dev/infiniband/rdma_cm", "/dev/null");
         for (index, device) in devices.iter().enumerate() {
             tree.device(index, device)?;

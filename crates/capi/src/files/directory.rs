@@ -1,12 +1,12 @@
 //! The directory that holds the files.
 //!
-//! It is named after what it holds, so that all processes of a user that see the same devices
-//! share one, and nobody ever changes one. Every process that uses it holds a shared lock on it.
-//! The last one to exit removes it. A process that was killed leaves its lock to the kernel, two
-//! that exit together leave it to each other; the next one to start removes what nobody has locked.
+//! Its name is a hash of its contents, so that all processes of a user that see the same devices
+//! share one directory, and no process changes one. Every process that uses it holds a shared lock
+//! on it, and the last one to exit removes it. If a process is killed, or two exit at the same
+//! time, the directory may stay; the next process that starts removes directories without a lock.
 //!
-//! A name that is no longer the directory which was locked means that somebody removed it in
-//! between; whoever finds so begins again.
+//! A process that has locked a directory checks that the name still leads to it. If another process
+//! removed it in between, it starts again.
 
 use core::hash::{Hash, Hasher};
 use core::ptr;
@@ -51,7 +51,7 @@ fn current() -> Option<&'static Directory> {
         return Some(directory);
     }
     let made = Box::into_raw(Box::new(make().ok()?));
-    // No lock here: a child of a process with threads could find it held by nobody.
+    // Without a lock: a forked child could inherit it locked by a thread that does not exist there.
     match CURRENT.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: `made` was leaked above, and is never freed once it is current.
         Ok(_) => unsafe { made.as_ref() },
@@ -155,16 +155,16 @@ fn remove_dead(base: &Path) {
     }
 }
 
-/// Removes a directory unless somebody else has it locked.
+/// Removes a directory unless another process has it locked.
 fn remove_unused(directory: &File, path: &Path) {
     if directory.try_lock().is_err() || !is_at(directory, path) {
         return;
     }
-    // Away from its name first: nobody shall find half of it.
+    // Renamed first, so that no process finds it half removed.
     let name = format!("old-{}-{}", process::id(), directory.metadata().map_or(0, |m| m.ino()));
     let dead = path.with_file_name(name);
     if fs::rename(path, &dead).is_ok() {
-        // What remains of it, the next process removes.
+        // If this fails, the next process removes the rest.
         let _ = fs::remove_dir_all(&dead);
     }
 }

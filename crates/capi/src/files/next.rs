@@ -1,10 +1,10 @@
-//! The functions that ours stand in front of.
+//! The functions that the interposed ones call.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of whoever comes next: the C library, or another that is preloaded.
+/// A function of the next library in the search order: the C library, or another preloaded one.
 pub(super) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,

@@ -1,5 +1,5 @@
-//! Calls of the C library that are system calls, made as such: for whoever calls them before this
-//! library knows where the C library has them.
+//! Interposed calls as plain system calls: programs may call them before this library has found the
+//! functions of the C library.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 

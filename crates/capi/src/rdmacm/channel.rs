@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
                 return 0;
             }
             Ok(Next::Nothing { fd }) => fd,
-            // It would report that to somebody who is about to end.
+            // The process is exiting: the program would report the error, so the thread waits here.
             Err(_) if leave::has_begun() => {
                 wait::until_signal();
                 continue;

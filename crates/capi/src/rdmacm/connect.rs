@@ -38,7 +38,7 @@ unsafe fn param(
     let is_connected = id.id.port_space() == PortSpace::Tcp;
     let mut private_data = std::mem::take(&mut id.private().prefix);
     if given.is_null() {
-        // Without a queue pair somebody must say which it will be.
+        // Without a queue pair, only the parameters can say which number it will have.
         if is_connected && id.seen().qp.is_null() {
             return Err(Errno::INVALID);
         }

@@ -2,7 +2,7 @@
 //!
 //! An id shows the program a context and a protection domain of its device. Both are made when an
 //! address first needs the device, are the same for all ids, and stay until the process ends:
-//! programs make objects of their own from them, which nobody counts.
+//! programs make objects from them, which this library does not count.
 
 use core::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -6,9 +6,9 @@
 //! acknowledged, objects that an id made for its queue pair, whether its calls wait.
 //!
 //! Events come out of the channel's descriptor as numbers of ids; [`table`] says which id of the
-//! program has which number. Whoever takes an event holds the lock of the table until the event is
-//! counted, so an id that is being destroyed either is not found any more or waits for the
-//! acknowledgement.
+//! program has which number. The thread that takes an event holds the lock of the table until it
+//! has counted the event, so `rdma_destroy_id` either removes the id before the event is taken, or
+//! waits for its acknowledgement.
 
 pub(crate) mod address;
 pub(crate) mod addrinfo;

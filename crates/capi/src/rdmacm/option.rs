@@ -47,7 +47,7 @@ unsafe fn option(
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => Ok(IdOption::ReuseAddr(flag()?)),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => Ok(IdOption::AfOnly(flag()?)),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => Ok(IdOption::AckTimeout(byte()?)),
-        // On Ethernet nobody hands out paths.
+        // On Ethernet there is no subnet administrator to supply path records.
         (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => Err(Errno::UNSUPPORTED),
         _ => Err(Errno(libc::ENOSYS)),
     }

@@ -11,7 +11,7 @@ pub(crate) type Ids = BTreeMap<u64, Listed<Id>>;
 
 static IDS: Mutex<Ids> = Mutex::new(Ids::new());
 
-/// Locks the table. Whoever holds it may call into the adapter, which never calls back.
+/// Locks the table. A thread that holds the lock may call the adapter, which never calls back.
 pub(crate) fn lock() -> MutexGuard<'static, Ids> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use feroce::{Backend, Context, Counters, Device, Error, WeakContext};
 
-/// Adapters by the name of their device. Those that have ended are swept out now and then.
+/// Adapters by the name of their device. `open` removes the ended adapter of the device it opens.
 static RUNNING: Mutex<Vec<(String, WeakContext)>> = Mutex::new(Vec::new());
 
 /// Opens a device, which may be running already.
@@ -26,9 +26,9 @@ pub(crate) fn open(device: &Device) -> Result<Context, Error> {
     Ok(context)
 }
 
-/// What the adapters that still run did so far, by the name of their device.
+/// The counters of all running adapters, by the name of their device.
 pub(crate) fn counters() -> Vec<(String, Counters)> {
-    // As below.
+    // The exiting thread may hold the lock itself.
     let Ok(running) = RUNNING.try_lock() else { return Vec::new() };
     let open = running.iter().filter_map(|(name, context)| {
         let context = context.reopen().ok().flatten()?;
@@ -37,21 +37,21 @@ pub(crate) fn counters() -> Vec<(String, Counters)> {
     open.collect()
 }
 
-/// A program that has received all that it wants may exit at once, and its peers shall not be left
-/// to wonder. With adapters of the kernel, the kernel tells them.
-pub(crate) fn take_leave() {
-    // Whoever has the lock may be the thread that exits.
+/// Sends what is queued and ends all connections. A program may exit without closing anything, as
+/// the kernel's drivers then end its connections.
+pub(crate) fn shut_down() {
+    // The exiting thread may hold the lock itself.
     let Ok(running) = RUNNING.try_lock() else { return };
     running.iter().for_each(|(_, context)| context.take_leave());
 }
 
-/// Whatever the user says of backends, this is ours: the other would look for libibverbs and find
-/// this library.
-extern "C" fn be_the_adapter() {
+/// Selects the software backend, whatever the settings say: the rdma-core backend would load
+/// libibverbs and find this library.
+extern "C" fn select_backend() {
     Backend::Feroce.choose();
 }
 
 /// Called by the dynamic linker when it loads the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BE_THE_ADAPTER: extern "C" fn() = be_the_adapter;
+static SELECT_BACKEND: extern "C" fn() = select_backend;

@@ -29,7 +29,7 @@ pub(crate) struct Context {
     pub(crate) registry: Registry,
     /// What can be imported from it.
     pub(crate) exports: Arc<Exports>,
-    /// Names the context to whoever duplicates it.
+    /// A program that duplicates this descriptor can import the context with it.
     _cmd_fd: OwnedFd,
 }
 

@@ -172,7 +172,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -
     }))
 }
 
-/// Accepts how completions should be held back. None are: whoever waits is woken by the first.
+/// Accepts the moderation of completion events, and does not apply it: the first completion wakes
+/// the waiting thread.
 pub(crate) unsafe extern "C" fn modify_cq(
     _cq: *mut ibv_cq,
     attr: *mut ibv_modify_cq_attr,

@@ -69,8 +69,8 @@ impl Mr {
     }
 }
 
-/// The rights that a program asks for. Optional ones that nobody knows are left out; others that
-/// nobody knows are refused.
+/// The rights that a program requests. Unknown optional rights are ignored, other unknown rights
+/// are refused.
 pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = Access::from_bits_truncate(flags);
     let unknown = flags & !known.bits() & !IBV_ACCESS_OPTIONAL_RANGE;

@@ -19,7 +19,7 @@ use super::qp::{Qp, SendSide};
 use crate::abi::*;
 use crate::errno::{Errno, code};
 
-/// One more scatter/gather element than any queue takes: nobody needs to look further.
+/// One more scatter/gather element than any queue accepts; the elements beyond are not read.
 const TOO_MANY_SGES: usize = 33;
 
 /// Memory that elements of a request name.

@@ -151,7 +151,8 @@ pub(crate) unsafe extern "C" fn query_port(
     0
 }
 
-/// As it was before the structure could grow: whoever calls this has room for the old one.
+/// The version for programs that were built before the structure grew: they have room for the old
+/// structure only.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,

@@ -39,7 +39,7 @@ struct File {
     id: FileId,
 }
 
-/// A domain that is shared by everybody who opens it with the same file, and how many have.
+/// A domain, which all calls with the same file share, and how often it is open.
 struct Shared {
     file: File,
     xrcd: feroce::Xrcd,

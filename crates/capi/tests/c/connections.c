@@ -16,7 +16,7 @@ static struct sockaddr_in address(int port)
     return sin;
 }
 
-/* Takes an event, which must be of this kind; whoever takes it acknowledges it. */
+/* Takes an event, which must be of this kind; the caller acknowledges it. */
 static struct rdma_cm_event *take(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
 {
     struct rdma_cm_event *event;
@@ -44,7 +44,7 @@ static struct rdma_cm_id *listener(struct rdma_event_channel *channel, void *con
     return id;
 }
 
-/* Names, options and addresses that make no sense, and a port that somebody has. */
+/* Invalid names, options and addresses, and a port that is in use. */
 static void refused(struct rdma_event_channel *channel, struct rdma_cm_id *listening)
 {
     struct rdma_cm_id *id;
@@ -65,7 +65,7 @@ static void refused(struct rdma_event_channel *channel, struct rdma_cm_id *liste
     CHECK(!strcmp(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT"));
 }
 
-/* Nothing waits in a channel, and whoever asked not to wait does not. */
+/* The channel is empty, and a non-blocking call does not wait. */
 static void not_waiting(struct rdma_event_channel *channel)
 {
     struct rdma_cm_event *event;

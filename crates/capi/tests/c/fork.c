@@ -28,7 +28,7 @@ static int count_sockets(void)
     return count;
 }
 
-/* The parent dies, and the child, which does nothing, keeps nobody from its address. */
+/* The parent dies; the child, which does nothing, does not keep the address in use. */
 static void outlive(void)
 {
     int ready[2], done[2];

@@ -66,7 +66,7 @@ static void posting(struct end *end)
     CHECK(ibv_post_send(end->qp, &send, &bad_send) == EINVAL);
     send = (struct ibv_send_wr){ .opcode = IBV_WR_TSO };
     CHECK(ibv_post_send(end->qp, &send, &bad_send) == EINVAL);
-    /* A key that nobody has makes the request fail, not the call, and the rest is flushed. */
+    /* An unknown key makes the request fail, not the call, and the rest is flushed. */
     sges[0] = (struct ibv_sge){ (uintptr_t)end->buffer, 8, 0x12345678 };
     send = (struct ibv_send_wr){ .wr_id = 5, .sg_list = sges, .num_sge = 1 };
     send.opcode = IBV_WR_SEND;

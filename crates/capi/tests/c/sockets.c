@@ -345,7 +345,7 @@ static int datagram_socket(struct sockaddr_in *own)
     return fd;
 }
 
-/* The first goes through the kernel, the others from queue pair to queue pair; nobody can tell. */
+/* The first goes through the kernel, the others from queue pair to queue pair. */
 static void datagrams(void)
 {
     struct sockaddr_in a, b, from;

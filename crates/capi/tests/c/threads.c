@@ -10,7 +10,7 @@ enum { THREADS = 4, ROUNDS = 500 };
 static struct end ends[THREADS], *common;
 static unsigned received[THREADS + 1], sent[THREADS + 1];
 
-/* Takes what there is, whoever it is for. */
+/* Takes all completions, of any thread. */
 static void take(struct ibv_cq *cq)
 {
     struct ibv_wc wc[4];

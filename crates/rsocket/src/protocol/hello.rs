@@ -1,17 +1,17 @@
-//! What two ends tell each other when they connect, and what they write into each other's memory.
+//! The private data of a connection, and what two ends write into each other's memory.
 
 use super::Violation;
 
-/// The only version there is.
+/// The version of the protocol.
 const VERSION: u8 = 1;
 
-/// Flag: whoever says this stores numbers with the most significant byte first.
+/// Flag: the sender stores numbers with the most significant byte first.
 const BIG_ENDIAN: u8 = 1;
 
-/// Flag: whoever says this knows of mapped memory.
+/// Flag: the sender supports mapped memory.
 const HAS_IOMAPS: u8 = 2;
 
-/// In which order an end stores the bytes of a number.
+/// The byte order of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     Little,
@@ -19,7 +19,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// That of this machine.
+    /// The byte order of this machine.
     pub(crate) const NATIVE: Self =
         if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
@@ -108,7 +108,7 @@ impl Iomap {
         Self { offset: order.read_u64(offset), buffer: Buffer::parse(&buffer, order) }
     }
 
-    /// How many bytes there are from `offset` on, if it is one of ours.
+    /// How many bytes there are from `offset` on, if it is inside the mapping.
     pub(crate) fn bytes_from(&self, offset: u64) -> Option<u32> {
         let inside = offset.checked_sub(self.offset)?;
         u32::try_from(inside).ok().and_then(|inside| self.buffer.len.checked_sub(inside))
@@ -135,9 +135,9 @@ pub(crate) struct Hello {
     pub(crate) order: Order,
     /// Messages that the other end may send before it gets credits.
     pub(crate) credits: u16,
-    /// How many mappings this end has place for.
+    /// How many slots for mappings this end has.
     pub(crate) iomaps: u16,
-    /// Where the other end says which of its memory is free; the mappings are behind that.
+    /// Where the other end announces its free memory; the slots for mappings follow.
     pub(crate) places: Buffer,
     /// Memory that is free from the start.
     pub(crate) first: Buffer,

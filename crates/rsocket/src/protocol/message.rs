@@ -1,6 +1,6 @@
-//! What a write says: the immediate data of the peer's, the number of our own work requests.
+//! Immediate data of messages, and ids of work requests.
 
-/// The upper three bits of immediate data say what it is, the others how much.
+/// The upper three bits of immediate data are the type, the others its value.
 const SHIFT: u32 = 29;
 
 const DATA: u32 = 0;
@@ -11,20 +11,20 @@ const CONTROL: u32 = 7;
 const DISCONNECT: u32 = 0;
 const SHUTDOWN: u32 = 2;
 
-/// What the peer is told.
+/// A message, as immediate data carries it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message {
-    /// So many bytes are in the ring.
+    /// This many bytes were written to the ring.
     Data(u32),
-    /// It may send messages up to this one, and may have got a buffer.
+    /// The receiver may send messages up to this number; a free buffer may be announced with it.
     Credits(u16),
-    /// It has got a mapping.
+    /// A mapping was written to this slot.
     Iomap(u16),
-    /// This end neither sends nor receives any more.
+    /// The sender neither sends nor receives any more.
     Disconnect,
-    /// This end sends no more.
+    /// The sender sends no more data.
     Shutdown,
-    /// Nothing that we know of, or nothing that matters.
+    /// A message without effect, or of an unknown type.
     Other,
 }
 
@@ -55,7 +55,7 @@ impl Message {
     }
 }
 
-/// What a work request was for, as its completion tells.
+/// The purpose of a work request, which its id carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Posted {
     /// A receive.
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_reserved_says_nothing() {
-        // Keepalive, and the types that nobody uses.
+        // Keepalive, and reserved types.
         for immediate in [0xe000_0001, 0x2000_0001, 0x4000_0001, 0x6000_0001, 0xa000_0001] {
             assert_eq!(Message::parse(immediate), Message::Other, "{immediate:#x}");
         }

@@ -7,7 +7,7 @@
 //! many messages an end may send is counted by credits. [`Hello`] is how it begins, [`Receiving`]
 //! and [`Sending`] are the two directions.
 //!
-//! Whatever the peer says is checked here: [`Violation`] ends the connection.
+//! All input from the peer is checked here; a [`Violation`] ends the connection.
 
 mod datagram;
 mod hello;
@@ -21,6 +21,6 @@ pub(crate) use message::{Message, Posted};
 pub(crate) use receiving::{Grant, Receiving};
 pub(crate) use sending::{Chunk, Sending};
 
-/// The peer did what the protocol does not allow.
+/// The peer violated the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation;

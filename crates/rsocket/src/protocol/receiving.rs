@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use super::{Message, Violation};
 
-/// What of the ring is written, what is free and what the peer knows of. The ring has two halves,
-/// and the peer gets one at a time.
+/// The state of the ring: what is written, what is free and what is announced to the peer. The
+/// ring has two halves, and each announcement covers one.
 #[derive(Debug)]
 pub(crate) struct Receiving {
     /// Bytes in the ring.
     size: u32,
-    /// Messages that the peer may have sent and we have not read.
+    /// Most messages that the peer may have sent and the program has not read.
     most: u16,
     /// Lengths of messages with unread bytes, the oldest first.
     unread: VecDeque<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Receiving {
     due: u16,
 }
 
-/// What the peer gets: credits, and half of the ring if it is free.
+/// An announcement to the peer: credits, and half of the ring if it is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) message: Message,
@@ -56,7 +56,7 @@ impl Receiving {
         }
     }
 
-    /// The peer says that it has written.
+    /// The peer has written data.
     pub(crate) fn on_data(&mut self, len: u32) -> Result<(), Violation> {
         if len == 0 || len > self.open || self.unread.len() >= usize::from(self.most) {
             return Err(Violation);
@@ -66,7 +66,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// The peer has used a credit for something that is not read.
+    /// The peer has used a credit for a message without data.
     pub(crate) fn on_other(&mut self) {
         self.read = self.read.wrapping_add(1);
     }
@@ -105,7 +105,7 @@ impl Receiving {
         }
     }
 
-    /// What the peer should be told now, if anything. The answer must be sent.
+    /// The credits and memory to be announced to the peer now, if any. The caller must send them.
     pub(crate) fn grant(&mut self) -> Option<Grant> {
         let half = self.size / 2;
         let is_due = self.read.wrapping_sub(self.due).cast_signed() >= 0;

@@ -1,4 +1,4 @@
-//! What may be sent to the peer, and from where.
+//! The direction from this end to the peer: the send ring, credits and buffers of the peer.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,13 +8,14 @@ use super::{Buffer, Posted, Violation};
 /// Work requests that are kept for credits and other control messages.
 const CONTROLS: u16 = 4;
 
-/// Data is not sent until there is room for so many bytes, so that it does not leave in crumbs.
+/// Data is sent only if this many bytes of the ring are free, so that it does not leave in small
+/// pieces.
 const LOW_WATER: u32 = 2048;
 
-/// Buffers of the peer that we know of: it has two places to name them.
+/// Most buffers that the peer has announced and that are not full: it has two slots.
 const BUFFERS: usize = 2;
 
-/// The buffer from which data leaves, the queue it leaves through, and what the peer takes.
+/// The state of the send ring and the send queue, and what the peer accepts.
 #[derive(Debug)]
 pub(crate) struct Sending {
     /// Bytes in our ring.
