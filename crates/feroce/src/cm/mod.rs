@@ -23,14 +23,15 @@
 //! [`Manager`] makes [`CmId`]s, and tells what happens to them as [`Event`]s.
 
 mod channel;
+mod connection;
 mod error;
 mod event;
 mod id;
 mod manager;
-mod people;
 mod soft;
 
 pub use channel::EventChannel;
+pub use connection::{Connection, Connector, Listener, Request};
 pub use error::CmError;
 pub use event::{Event, UdParam};
 pub use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
@@ -38,5 +39,4 @@ pub use feroce_wire::cm::RejReason;
 pub use id::{CmId, IdOption};
 pub(crate) use manager::Opener;
 pub use manager::{Manager, Timing};
-pub use people::{Connection, Connector, Listener, Request};
 pub(crate) use soft::{Service, next_number};

@@ -1,4 +1,6 @@
-//! Connections for people: one object that owns its queue pair.
+//! [`Connector`], [`Listener`] and [`Connection`]: connections that own their queue pair.
+//!
+//! They are built on [`CmId`] and its events alone, so they work with both backends.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -14,7 +16,7 @@ use super::id::CmId;
 use super::manager::Manager;
 use crate::{Cq, Error, Pd, Qp};
 
-/// How connections are made that nobody said more about.
+/// Depth of the send and the receive queue, unless the caller gives a [`QpCap`].
 const DEPTH: u32 = 128;
 
 /// A connection with its queue pair; it can be used as a [`Qp`]. Dropping it disconnects.
@@ -22,7 +24,7 @@ const DEPTH: u32 = 128;
 /// See the [module](crate::cm) for how one comes about.
 #[derive(Debug)]
 pub struct Connection {
-    // First, so that the peer hears of the end before the queue pair is gone.
+    // Declared first, so that the id disconnects before the queue pair is destroyed.
     id: CmId,
     qp: Qp,
     pd: Pd,
@@ -61,29 +63,29 @@ impl Connection {
         self.qp.recv_cq()
     }
 
-    /// What the peer said when it asked or accepted, with the zeros that fill it up.
+    /// Private data of the peer's request or reply, padded with zeros to the size of the field.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Ends the connection and waits until the peer knows.
+    /// Disconnects and waits until the peer has confirmed.
     pub fn disconnect(self) -> Result<(), Error> {
         self.id.disconnect()?;
         wait_for(&self.id, EventKind::Disconnected).map(drop)
     }
 
-    /// The same, for tasks.
+    /// [`Connection::disconnect`] for tasks.
     pub async fn disconnect_async(self) -> Result<(), Error> {
         self.id.disconnect()?;
         event_of(&self.id, EventKind::Disconnected).await.map(drop)
     }
 
-    /// Waits until the peer ends the connection.
+    /// Waits until the peer disconnects.
     pub fn wait_disconnected(&self) -> Result<(), Error> {
         wait_for(&self.id, EventKind::Disconnected).map(drop)
     }
 
-    /// The same, for tasks.
+    /// [`Connection::wait_disconnected`] for tasks.
     pub async fn wait_disconnected_async(&self) -> Result<(), Error> {
         event_of(&self.id, EventKind::Disconnected).await.map(drop)
     }
@@ -112,13 +114,13 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// With devices of this manager.
+    /// A connector that uses the devices of this manager.
     pub fn new(manager: &Manager) -> Self {
         let (param, cap) = (ConnParam::default(), QpCap::new(DEPTH, DEPTH));
         Self { manager: manager.clone(), param, cap }
     }
 
-    /// What the listener will be told.
+    /// Private data for the listener.
     #[must_use]
     pub fn private_data(mut self, data: &[u8]) -> Self {
         self.param.private_data = data.to_vec();
@@ -139,39 +141,39 @@ impl Connector {
         self
     }
 
-    /// Connects, and waits until the peer has accepted or refused.
+    /// Connects, and waits until the peer accepts or rejects.
     pub fn connect(&self, to: SocketAddr) -> Result<Connection, Error> {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, 0)?;
         wait_for(&id, EventKind::AddrResolved)?;
         id.resolve_route(0)?;
         wait_for(&id, EventKind::RouteResolved)?;
-        let (qp, pd) = self.ask(&id)?;
+        let (qp, pd) = self.request(&id)?;
         let private_data = wait_for(&id, EventKind::Established)?.private_data;
         Ok(Connection { id, qp, pd, private_data })
     }
 
-    /// The same, for tasks.
+    /// [`Connector::connect`] for tasks.
     pub async fn connect_async(&self, to: SocketAddr) -> Result<Connection, Error> {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, 0)?;
         event_of(&id, EventKind::AddrResolved).await?;
         id.resolve_route(0)?;
         event_of(&id, EventKind::RouteResolved).await?;
-        let (qp, pd) = self.ask(&id)?;
+        let (qp, pd) = self.request(&id)?;
         let private_data = event_of(&id, EventKind::Established).await?.private_data;
         Ok(Connection { id, qp, pd, private_data })
     }
 
-    /// Sends the request on an id that knows the way.
-    fn ask(&self, id: &CmId) -> Result<(Qp, Pd), Error> {
+    /// Sends the connect request on an id whose route is resolved.
+    fn request(&self, id: &CmId) -> Result<(Qp, Pd), Error> {
         let made = Connection::prepare(id, self.cap)?;
         id.connect(&self.param)?;
         Ok(made)
     }
 }
 
-/// Waits for others to connect.
+/// Accepts connect requests at an address.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -180,7 +182,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 is any, and the unspecified address all.
+    /// Listens at an address. Port 0 selects a free port; the unspecified address selects all
+    /// devices.
     pub fn bind(manager: &Manager, addr: SocketAddr) -> Result<Self, Error> {
         let channel = manager.event_channel()?;
         let id = channel.create_id(PortSpace::Tcp)?;
@@ -190,7 +193,7 @@ impl Listener {
         Ok(Self { id, channel, local })
     }
 
-    /// Where it listens.
+    /// Address and port that it listens at.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -211,7 +214,7 @@ impl Listener {
         }
     }
 
-    /// The same, for tasks.
+    /// [`Listener::accept`] for tasks.
     pub async fn accept_async(&self) -> Result<Request, Error> {
         loop {
             if let Some(request) = Request::of(self.channel.event().await)? {
@@ -221,7 +224,7 @@ impl Listener {
     }
 }
 
-/// Somebody wants to connect. Dropping it refuses.
+/// A connect request of a peer. Dropping it rejects the request.
 #[derive(Debug)]
 pub struct Request {
     id: CmId,
@@ -231,7 +234,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request in an event of a listener; events of connections that are gone are none.
+    /// The request in an event of a listener. Other events of the listener, e.g. of connections
+    /// that were dropped, are skipped.
     fn of(event: Event) -> Result<Option<Self>, Error> {
         match event.kind {
             EventKind::ConnectRequest => {}
@@ -239,23 +243,23 @@ impl Request {
             _ => return Ok(None),
         }
         let Event { id, private_data, .. } = event;
-        // From now on its events concern only the connection.
+        // Events of the connection must not appear in the channel of the listener.
         id.move_out()?;
         let cap = QpCap::new(DEPTH, DEPTH);
         Ok(Some(Self { id, private_data, param: None, cap }))
     }
 
-    /// What whoever asks says, with the zeros that fill it up.
+    /// Private data of the request, padded with zeros to the size of the field.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Who asks.
+    /// Address of the peer.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.peer_addr()
     }
 
-    /// Parameters of the connection; what was asked for if nothing is said.
+    /// Parameters of the connection. The default is what the request asks for.
     #[must_use]
     pub fn param(mut self, param: ConnParam) -> Self {
         self.param = Some(param);
@@ -276,7 +280,7 @@ impl Request {
         Ok(connection)
     }
 
-    /// The same, for tasks.
+    /// [`Request::accept`] for tasks.
     pub async fn accept_async(self) -> Result<Connection, Error> {
         let connection = self.start()?;
         event_of(&connection.id, EventKind::Established).await?;
@@ -290,7 +294,7 @@ impl Request {
         Ok(Connection { id: self.id, qp, pd, private_data: self.private_data })
     }
 
-    /// Refuses, and says why.
+    /// Rejects the request with private data for the peer.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.id.reject(private_data)
     }
@@ -308,7 +312,7 @@ fn wait_for(id: &CmId, kind: EventKind) -> Result<Event, Error> {
     }
 }
 
-/// The same, for tasks.
+/// [`wait_for`] for tasks.
 async fn event_of(id: &CmId, kind: EventKind) -> Result<Event, Error> {
     let channel = id.channel();
     loop {
@@ -318,7 +322,7 @@ async fn event_of(id: &CmId, kind: EventKind) -> Result<Event, Error> {
     }
 }
 
-/// The event if it is of the kind; an error if that kind will not come any more.
+/// The event if it is of the kind; an error if the event rules out that kind.
 fn sort(event: Event, kind: EventKind) -> Result<Option<Event>, Error> {
     if event.kind == kind {
         return Ok(Some(event));
