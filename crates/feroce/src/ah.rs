@@ -1,11 +1,12 @@
 //! Address handles.
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, AhId, Dest};
 use feroce_wire::{Qkey, Qpn};
 
+use crate::Error;
 use crate::context::Adapter;
 use crate::pd::Pd;
-use crate::{Error, rdma_core};
 
 /// The way to a port, for datagrams.
 ///

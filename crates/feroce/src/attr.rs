@@ -4,6 +4,8 @@
 //! number for something, it is here the bits of a set or the discriminant of an enumeration.
 
 use bitflags::bitflags;
+use feroce_abi::{IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_PORT_ACTIVE, ibv_device_attr, ibv_mtu};
+use feroce_backend_rdma_core::{DeviceInfo, PortInfo};
 use feroce_engine::{Config, DropCounters, Limits};
 use feroce_wire::{Gid, Pkey, Pmtu};
 
@@ -195,6 +197,66 @@ impl DeviceAttr {
             comp_vectors: 1,
         }
     }
+
+    /// What rdma-core says of a device of the kernel's drivers.
+    pub(crate) fn of_kernel(name: &str, info: &DeviceInfo) -> Self {
+        let attr = &info.attr;
+        Self {
+            name: name.to_owned(),
+            fw_ver: info.fw_ver.clone(),
+            guid: u64::from_be(attr.node_guid),
+            sys_image_guid: u64::from_be(attr.sys_image_guid),
+            vendor_id: attr.vendor_id,
+            vendor_part_id: attr.vendor_part_id,
+            hw_ver: attr.hw_ver,
+            ports: attr.phys_port_cnt,
+            caps: DeviceCaps::from_bits_retain(attr.device_cap_flags),
+            limits: limits(attr),
+            max_msg_size: info.max_msg_size,
+            max_mr_size: attr.max_mr_size,
+            page_size_cap: attr.page_size_cap,
+            max_res_rd_atomic: count(attr.max_res_rd_atom),
+            atomic_cap: match attr.atomic_cap {
+                IBV_ATOMIC_NONE => AtomicCap::None,
+                IBV_ATOMIC_HCA => AtomicCap::Hca,
+                _ => AtomicCap::Global,
+            },
+            max_mw: count(attr.max_mw),
+            max_total_mcast_qp_attach: count(attr.max_total_mcast_qp_attach),
+            max_srq_sge: count(attr.max_srq_sge),
+            max_pkeys: attr.max_pkeys,
+            local_ca_ack_delay: attr.local_ca_ack_delay,
+            // The polling thread stamps completions with the clock of the context.
+            completion_timestamp_mask: u64::MAX,
+            core_clock_khz: 1_000_000,
+            comp_vectors: info.comp_vectors,
+        }
+    }
+}
+
+fn limits(attr: &ibv_device_attr) -> Limits {
+    Limits {
+        max_qp: count(attr.max_qp),
+        max_qp_wr: count(attr.max_qp_wr),
+        max_sge: count(attr.max_sge),
+        // Drivers tell it only of queue pairs that exist.
+        max_inline: 0,
+        max_cq: count(attr.max_cq),
+        max_cqe: count(attr.max_cqe),
+        max_mr: count(attr.max_mr),
+        max_pd: count(attr.max_pd),
+        max_srq: count(attr.max_srq),
+        max_srq_wr: count(attr.max_srq_wr),
+        max_ah: count(attr.max_ah),
+        max_mcast_grp: count(attr.max_mcast_grp),
+        max_mcast_qp_attach: count(attr.max_mcast_qp_attach),
+        max_rd_atomic: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+    }
+}
+
+/// A number that C declares signed.
+fn count(n: i32) -> u32 {
+    u32::try_from(n).unwrap_or(0)
 }
 
 /// Whether packets can pass.
@@ -406,6 +468,29 @@ impl PortAttr {
             bad_qkeys: drops.drop_bad_qkey,
             active_width,
             active_speed,
+        }
+    }
+
+    /// What rdma-core says of the port of a device of the kernel's drivers.
+    pub(crate) fn of_kernel(info: &PortInfo) -> Self {
+        let attr = &info.attr;
+        let mtu = |code: ibv_mtu| u8::try_from(code).ok().and_then(Pmtu::from_code);
+        let is_active = attr.state == IBV_PORT_ACTIVE;
+        let state = if is_active { PortState::Active } else { PortState::Down };
+        Self {
+            state,
+            phys_state: PhysState::from(state),
+            max_mtu: mtu(attr.max_mtu).unwrap_or(Pmtu::B4096),
+            active_mtu: mtu(attr.active_mtu).unwrap_or(Pmtu::B256),
+            max_msg_size: attr.max_msg_sz.into(),
+            caps: PortCaps::from_bits_retain(attr.port_cap_flags),
+            gids: info.gids.clone(),
+            gid_table_len: count(attr.gid_tbl_len),
+            pkeys: info.pkeys.clone(),
+            bad_pkeys: attr.bad_pkey_cntr.into(),
+            bad_qkeys: attr.qkey_viol_cntr.into(),
+            active_width: LinkWidth::from_code(attr.active_width),
+            active_speed: LaneSpeed::from_code(attr.active_speed),
         }
     }
 }

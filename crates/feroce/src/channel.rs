@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::CqId;
 
 use crate::context::{Adapter, Context};
 use crate::driver::ChannelQueue;
-use crate::{Error, rdma_core};
+use crate::{Error, sys};
 
 /// Where completion queues report that they have something. Its descriptor is readable while a
 /// report waits, so it fits any event loop.
@@ -38,7 +39,7 @@ impl CompChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, Error> {
         let side = match context.adapter() {
             Adapter::Soft(_) => Side::Soft(Arc::new(ChannelQueue::new()?)),
-            Adapter::Hard(hard) => Side::Hard(Arc::new(rdma_core::Channel::create(hard)?)),
+            Adapter::Hard(hard) => Side::Hard(Arc::new(rdma_core::Channel::create(&hard.adapter)?)),
         };
         Ok(Self { side })
     }
@@ -56,7 +57,7 @@ impl CompChannel {
     pub fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
         match &self.side {
             Side::Soft(queue) => queue.pop_wait(timeout_ms),
-            Side::Hard(hard) => hard.wait(timeout_ms),
+            Side::Hard(hard) => sys::wait_for(hard.fd(), timeout_ms, || hard.try_event()),
         }
     }
 

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
+use feroce_backend_rdma_core as rdma_core;
+use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, Event};
 use feroce_link::{Link, UdpConfig};
 use feroce_local::Member;
 use feroce_train::Instant;
@@ -16,11 +17,11 @@ use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::watch::Watch;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Driver, Object};
+use crate::driver::{AsyncQueue, Clock, Dispatch, Driver, Object};
 use crate::pd::Pd;
 use crate::sigbus::{self, Sigbus};
 use crate::xrc::Xrcd;
-use crate::{Error, Settings, rdma_core, stack, sys};
+use crate::{Error, Settings, stack, sys};
 
 /// Where processes find each other.
 const SHARED_ROOT: &str = "/dev/shm";
@@ -90,7 +91,7 @@ pub(crate) enum Adapter {
     /// Our own.
     Soft(Arc<Soft>),
     /// That of one of the kernel's drivers.
-    Hard(Arc<rdma_core::Adapter>),
+    Hard(Arc<Hard>),
 }
 
 /// Our own adapter: the engine and its links, driven.
@@ -101,6 +102,37 @@ pub(crate) struct Soft {
     pub(crate) member: Option<Arc<Member>>,
     /// Memory that is registered is made shareable.
     pub(crate) converts: bool,
+}
+
+/// An adapter of one of the kernel's drivers.
+#[derive(Debug)]
+pub(crate) struct Hard {
+    // Declared first, so that its thread ends before the table that it delivers to.
+    pub(crate) adapter: Arc<rdma_core::Adapter>,
+    dispatch: Arc<Mutex<Dispatch>>,
+    clock: Clock,
+}
+
+impl Hard {
+    fn open(device: &Device, settings: &Settings) -> Result<Arc<Self>, Error> {
+        refuse_layers(settings)?;
+        let dispatch = Arc::new(Mutex::new(Dispatch::default()));
+        let table = Arc::clone(&dispatch);
+        let deliver = move |event| {
+            let table = table.lock().unwrap_or_else(PoisonError::into_inner);
+            table.deliver(Event::Async(event));
+            let wakes = Arc::clone(table.wakes());
+            drop(table);
+            wakes.run();
+        };
+        let directory = settings.rdma_core.as_deref();
+        let adapter = rdma_core::Adapter::open(device.name(), directory, Box::new(deliver))?;
+        Ok(Arc::new(Self { adapter, dispatch, clock: Clock::start() }))
+    }
+
+    fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
+        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ContextInner {
@@ -141,7 +173,7 @@ impl Device {
 impl Context {
     pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
         if device.kind() == DeviceKind::Kernel {
-            let adapter = Adapter::Hard(rdma_core::Adapter::open(device.name(), &settings)?);
+            let adapter = Adapter::Hard(Hard::open(&device, &settings)?);
             return Self::listening(Arc::new(ContextInner { adapter, device }));
         }
         let mut config = engine_config(&settings);
@@ -271,7 +303,9 @@ impl Context {
             Adapter::Soft(soft) => {
                 soft.driver.read(|s| DeviceAttr::of(&self.inner.device, s.engine.config()))
             }
-            Adapter::Hard(hard) => hard.attr().clone(),
+            Adapter::Hard(hard) => {
+                DeviceAttr::of_kernel(self.inner.device.name(), hard.adapter.info())
+            }
         }
     }
 
@@ -283,7 +317,7 @@ impl Context {
                 let (config, gids) = (s.engine.config(), s.engine.gids());
                 PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
             }),
-            Adapter::Hard(hard) => hard.port(),
+            Adapter::Hard(hard) => PortAttr::of_kernel(&hard.adapter.port()),
         }
     }
 
@@ -346,7 +380,7 @@ impl Context {
     fn clock(&self) -> &Clock {
         match &self.inner.adapter {
             Adapter::Soft(soft) => soft.driver.clock(),
-            Adapter::Hard(hard) => hard.clock(),
+            Adapter::Hard(hard) => &hard.clock,
         }
     }
 
@@ -372,6 +406,20 @@ impl Context {
             Adapter::Soft(soft) => soft.driver.read(|s| s.link.counters()),
             Adapter::Hard(_) => Vec::new(),
         }
+    }
+}
+
+/// Packets of a hardware device do not pass through `feroce`, so no layer can see them.
+fn refuse_layers(settings: &Settings) -> Result<(), Error> {
+    let asked = [
+        (settings.pcap.is_some(), "capturing packets (`pcap`)"),
+        (settings.trace.is_some(), "tracing packets (`trace`)"),
+        (settings.fault.is_some(), "injecting faults (`fault`)"),
+        (settings.tap.is_some(), "a tap on packets"),
+    ];
+    match asked.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, what)) => Err(Error::Unsupported(what)),
+        None => Ok(()),
     }
 }
 

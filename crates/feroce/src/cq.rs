@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{CqId, CqPoller, Cqe, CreateError, Notify};
 use feroce_wire::Qpn;
 
+use crate::Error;
 use crate::channel::{self, CompChannel};
 use crate::context::{Adapter, Context};
 use crate::driver::{Driver, Object, State};
 use crate::life::Life;
-use crate::{Error, rdma_core};
 
 /// How often an empty queue is polled before a waiting thread goes to sleep.
 const SPINS: u32 = 200;
@@ -137,7 +138,7 @@ impl Cq {
                 (id, Side::Soft(Soft { poller: Mutex::new(poller), driver }))
             }
             (Adapter::Hard(hard), channel::Side::Hard(queue)) => {
-                let (cq, id) = rdma_core::Cq::create(hard, depth, queue)?;
+                let (cq, id) = rdma_core::Cq::create(&hard.adapter, depth, queue)?;
                 context.own(Object::Cq(id));
                 (id, Side::Hard(cq))
             }
@@ -164,7 +165,7 @@ impl Cq {
     pub fn poll_one(&self) -> Option<Cqe> {
         match &self.inner.side {
             Side::Soft(soft) => soft.poll_one(),
-            Side::Hard(hard) => hard.poll_one(),
+            Side::Hard(hard) => hard.poll_one(|| self.inner.context.now()),
         }
     }
 
@@ -173,7 +174,7 @@ impl Cq {
     pub fn take_one(&self) -> Option<Cqe> {
         match &self.inner.side {
             Side::Soft(soft) => soft.poller().poll(),
-            Side::Hard(hard) => hard.poll_one(),
+            Side::Hard(hard) => hard.poll_one(|| self.inner.context.now()),
         }
     }
 
@@ -189,7 +190,7 @@ impl Cq {
     pub fn poll_each(&self, most: usize, take: impl FnMut(Cqe)) -> usize {
         match &self.inner.side {
             Side::Soft(soft) => soft.poll_each(most, take),
-            Side::Hard(hard) => hard.poll_each(most, take),
+            Side::Hard(hard) => hard.poll_each(most, || self.inner.context.now(), take),
         }
     }
 
@@ -256,7 +257,7 @@ impl Cq {
                 drop(wakes);
                 Ok(resized?)
             }
-            Side::Hard(hard) => hard.resize(depth),
+            Side::Hard(hard) => Ok(hard.resize(depth)?),
         }
     }
 

@@ -1,10 +1,11 @@
 //! What can go wrong outside the data path.
 
-use std::fmt;
-use std::io;
+use std::{error, fmt, io};
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{CreateError, DestroyError, ModifyQpError, ResizeError};
 use feroce_mem::{DeregError, OutOfBounds, OutOfMemory, RegError};
+use rdma_core::LibraryError;
 
 use crate::cm::CmError;
 
@@ -45,8 +46,8 @@ pub enum Error {
     Deregister(DeregError),
     /// A call of the connection manager failed.
     Cm(CmError),
-    /// A library that the backend needs is not there, or is too old.
-    Library(String),
+    /// A library that the backend needs cannot be used.
+    Library(LibraryError),
     /// A call of libibverbs or librdmacm failed.
     Verbs {
         /// The function.
@@ -80,7 +81,7 @@ impl fmt::Display for Error {
             Self::Register(e) => e.fmt(f),
             Self::Deregister(e) => e.fmt(f),
             Self::Cm(e) => e.fmt(f),
-            Self::Library(why) => f.write_str(why),
+            Self::Library(e) => e.fmt(f),
             Self::Verbs { call, error } => write!(f, "{call}: {error}"),
             Self::Unsupported(what) => {
                 write!(f, "the backend `rdma-core` does not have {what}; `feroce` does")
@@ -91,7 +92,28 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl error::Error for Error {
+    /// The error that a variant wraps.
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Io(e) | Self::Verbs { error: e, .. } => Some(e),
+            Self::Create(e) => Some(e),
+            Self::Destroy(e) => Some(e),
+            Self::Resize(e) => Some(e),
+            Self::ModifyQp(e) => Some(e),
+            Self::Register(e) => Some(e),
+            Self::Deregister(e) => Some(e),
+            Self::Cm(e) => Some(e),
+            Self::Library(e) => Some(e),
+            Self::NoDevice(_)
+            | Self::NoAddress(_)
+            | Self::Setting(_)
+            | Self::Unsupported(_)
+            | Self::OutOfMemory
+            | Self::OutOfBounds => None,
+        }
+    }
+}
 
 macro_rules! from {
     ($($type:ty => $variant:ident),* $(,)?) => {
@@ -129,5 +151,22 @@ impl From<OutOfMemory> for Error {
 impl From<OutOfBounds> for Error {
     fn from(_: OutOfBounds) -> Self {
         Self::OutOfBounds
+    }
+}
+
+impl From<rdma_core::Error> for Error {
+    fn from(e: rdma_core::Error) -> Self {
+        match e {
+            rdma_core::Error::Library(e) => Self::Library(e),
+            rdma_core::Error::NoDevice(name) => Self::NoDevice(name),
+            rdma_core::Error::Call { call, error } => Self::Verbs { call, error },
+            rdma_core::Error::Busy => Self::Destroy(DestroyError::Busy),
+            rdma_core::Error::WindowsBound => Self::Deregister(DeregError::WindowsBound),
+            rdma_core::Error::ModifyQp(e) => Self::ModifyQp(e),
+            rdma_core::Error::WrongQp => Self::Cm(CmError::NoQp),
+            rdma_core::Error::OutOfBounds => Self::OutOfBounds,
+            rdma_core::Error::Unsupported(what) => Self::Unsupported(what),
+            rdma_core::Error::Io(e) => Self::Io(e),
+        }
     }
 }

@@ -49,7 +49,6 @@ mod life;
 mod mr;
 mod pd;
 mod qp;
-mod rdma_core;
 mod runtime;
 pub mod safety;
 mod sigbus;
@@ -72,6 +71,7 @@ pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use errno::Errno;
 pub use error::Error;
+pub use feroce_backend_rdma_core::LibraryError;
 pub use feroce_engine::{
     AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,
     DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError,

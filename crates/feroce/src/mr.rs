@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{Data, RecvWr, Remote, Sge, SgeList};
 use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
+use crate::Error;
 use crate::context::Adapter;
 use crate::life::Life;
 use crate::pd::Pd;
-use crate::{Error, rdma_core};
 
 /// A memory region. It owns its bytes and never lends them: a peer may change them at any time,
 /// so they are copied in and out.
@@ -108,7 +109,7 @@ impl Mr {
             Side::Soft => self.rereg_soft(&change)?,
             Side::Hard(hard) => {
                 let pd = change.pd.as_ref().and_then(Pd::hard);
-                let keys = hard.rereg(&change, pd)?;
+                let keys = hard.rereg(pd, change.memory.as_ref(), change.access)?;
                 (self.lkey, self.rkey) = (keys.lkey, keys.rkey);
                 if change.memory.is_some() {
                     self.addr = keys.addr;
@@ -154,7 +155,7 @@ impl Mr {
                 dereg.wait(std::thread::yield_now);
                 Ok::<_, Error>(())
             }
-            Side::Hard(hard) => hard.dereg(),
+            Side::Hard(hard) => Ok(hard.dereg()?),
         })
     }
 

@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, QpCap, QpType, SrqInitAttr};
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
 
+use crate::Error;
 use crate::ah::Ah;
 use crate::context::{Adapter, Context};
 use crate::cq::Cq;
@@ -14,7 +16,6 @@ use crate::mr::{Mr, Mw};
 use crate::qp::QpBuilder;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, rdma_core};
 
 /// A protection domain: what belongs to it works together and with nothing else.
 ///
@@ -47,9 +48,9 @@ impl PdInner {
     fn dealloc(&self) -> Result<(), Error> {
         self.life.end(|| match &self.side {
             Side::Soft(id) => {
-                Ok(self.context.driver()?.control(|s, _| s.engine.dealloc_pd(*id))?)
+                Ok::<_, Error>(self.context.driver()?.control(|s, _| s.engine.dealloc_pd(*id))?)
             }
-            Side::Hard(hard) => hard.dealloc(),
+            Side::Hard(hard) => Ok(hard.dealloc()?),
         })
     }
 }
@@ -65,7 +66,7 @@ impl Pd {
     pub(crate) fn alloc(context: &Context) -> Result<Self, Error> {
         let side = match context.adapter() {
             Adapter::Soft(soft) => Side::Soft(soft.driver.control(|s, _| s.engine.alloc_pd())?),
-            Adapter::Hard(hard) => Side::Hard(rdma_core::Pd::alloc(hard)?),
+            Adapter::Hard(hard) => Side::Hard(rdma_core::Pd::alloc(&hard.adapter)?),
         };
         Ok(Self { inner: Arc::new(PdInner { side, context: context.clone(), life: Life::new() }) })
     }

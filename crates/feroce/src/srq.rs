@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{PostError, RecvWr, SrqAttr, SrqId, SrqInitAttr, SrqQueue};
 use feroce_wire::Srqn;
 
+use crate::Error;
 use crate::cq::Cq;
 use crate::driver::{Driver, Object, State};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
-use crate::{Error, rdma_core};
 
 /// A shared receive queue. Cheap to clone; all clones are the same queue.
 ///
@@ -148,7 +149,7 @@ impl Srq {
             Side::Soft(soft) => {
                 Ok(soft.driver.control(|s, _| s.engine.set_srq_limit(id, limit))?)
             }
-            Side::Hard(hard) => hard.set_limit(limit),
+            Side::Hard(hard) => Ok(hard.set_limit(limit)?),
         }
     }
 
@@ -165,7 +166,7 @@ impl Srq {
                 drop(wakes);
                 Ok(resized?)
             }
-            Side::Hard(hard) => hard.resize(max_wr),
+            Side::Hard(hard) => Ok(hard.resize(max_wr)?),
         }
     }
 

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{QpCap, QpType, XrcdId};
 
+use crate::Error;
 use crate::context::{Adapter, Context};
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::qp::QpBuilder;
-use crate::{Error, rdma_core};
 
 /// An XRC domain: targets in it deliver to the shared receive queues in it.
 ///

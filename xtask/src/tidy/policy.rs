@@ -10,7 +10,7 @@ const FORBID_UNSAFE: &[&str] = &["wire", "train", "engine", "cm", "testkit", "si
 /// Crates that may contain unsafe code. Nothing else in the tree may. One of them only says the
 /// word, in the types of functions of C.
 const MAY_BE_UNSAFE: &[&str] =
-    &["mem", "ring", "link", "local", "feroce", "rsocket", "abi", "capi"];
+    &["mem", "ring", "link", "local", "backend-rdma-core", "feroce", "rsocket", "abi", "capi"];
 
 /// Crates without std.
 pub(crate) const NO_STD: &[&str] = &["wire", "mem", "ring", "train", "engine", "cm"];

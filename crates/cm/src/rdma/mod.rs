@@ -3,12 +3,14 @@
 
 mod event;
 mod mcast;
+mod option;
 mod param;
 mod port;
 
 pub use event::EventKind;
 pub use feroce_wire::cm::PortSpace;
 pub use mcast::{MULTICAST_QPN, mgid};
+pub use option::IdOption;
 pub use param::{
     CONNECT_DATA, ConnParam, SIDR_DATA, TooLong, UDP_QKEY, accept, connect_data, fill, flow_label,
     sidr_data,

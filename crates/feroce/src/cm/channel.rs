@@ -2,15 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
 
 use feroce_cm::rdma::PortSpace;
 
 use super::event::Event;
 use super::id::CmId;
+use super::kernel::KernelChannel;
 use super::soft::SoftChannel;
 use crate::Error;
-use crate::rdma_core::cm as hard;
 
 /// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
 /// any event loop. Cheap to clone; all clones are the same channel.
@@ -35,7 +34,7 @@ pub struct EventChannel {
 #[derive(Clone, Debug)]
 pub(super) enum Side {
     Soft(SoftChannel),
-    Hard(Arc<hard::Channel>),
+    Hard(KernelChannel),
 }
 
 impl From<SoftChannel> for EventChannel {
@@ -44,8 +43,8 @@ impl From<SoftChannel> for EventChannel {
     }
 }
 
-impl From<Arc<hard::Channel>> for EventChannel {
-    fn from(channel: Arc<hard::Channel>) -> Self {
+impl From<KernelChannel> for EventChannel {
+    fn from(channel: KernelChannel) -> Self {
         Self { side: Side::Hard(channel) }
     }
 }

@@ -1,7 +1,6 @@
 //! What can go wrong before two queue pairs talk.
 
-use std::fmt;
-use std::io;
+use std::{error, fmt, io};
 
 use feroce_cm::rdma::{BindError, TooLong};
 use feroce_cm::{CallError, ListenError};
@@ -64,7 +63,22 @@ impl fmt::Display for CmError {
     }
 }
 
-impl std::error::Error for CmError {}
+impl error::Error for CmError {
+    /// The error that a variant wraps.
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Port(e) => Some(e),
+            Self::PrivateData(e) => Some(e),
+            Self::Route(e) => Some(e),
+            Self::WrongState
+            | Self::Address(_)
+            | Self::NoQp
+            | Self::Rejected { .. }
+            | Self::Unreachable
+            | Self::DeviceGone => None,
+        }
+    }
+}
 
 impl From<CallError> for CmError {
     fn from(_: CallError) -> Self {

@@ -2,34 +2,16 @@
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
+use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_wire::Qpn;
 
 use super::channel::{self, EventChannel};
+use super::kernel::KernelId;
 use super::soft::SoftId;
 use crate::context::Context;
-use crate::rdma_core::cm as hard;
 use crate::{Error, Qp};
-
-/// A setting of an id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum IdOption {
-    /// Type of service: traffic class of every packet.
-    #[doc(alias = "RDMA_OPTION_ID_TOS")]
-    Tos(u8),
-    /// Share the port with others that want to share it.
-    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
-    ReuseAddr(bool),
-    /// An IPv6 wildcard does not stand for IPv4, too.
-    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
-    AfOnly(bool),
-    /// Acknowledgement timeout, as a code.
-    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
-    AckTimeout(u8),
-}
 
 /// One end of a connection, a listener, or a way to datagram services. Cheap to clone; when the
 /// last clone is gone, the id is destroyed and the peer is told.
@@ -53,7 +35,7 @@ pub struct CmId {
 #[derive(Clone, Debug)]
 enum Side {
     Soft(SoftId),
-    Hard(Arc<hard::Id>),
+    Hard(KernelId),
 }
 
 impl From<SoftId> for CmId {
@@ -62,8 +44,8 @@ impl From<SoftId> for CmId {
     }
 }
 
-impl From<Arc<hard::Id>> for CmId {
-    fn from(id: Arc<hard::Id>) -> Self {
+impl From<KernelId> for CmId {
+    fn from(id: KernelId) -> Self {
         Self { side: Side::Hard(id) }
     }
 }
@@ -89,6 +71,13 @@ macro_rules! either {
             Side::Soft($id) => $call,
             Side::Hard($id) => $call,
         }
+    };
+}
+
+/// The same for calls that fail, each side with its own error.
+macro_rules! try_either {
+    ($this:expr, $id:ident => $call:expr) => {
+        either!($this, $id => Ok($call?))
     };
 }
 
@@ -129,7 +118,7 @@ impl CmId {
     /// The attributes that a queue pair of this connection needs to get into a state.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
-        either!(self, id => id.qp_attr(state))
+        try_either!(self, id => id.qp_attr(state))
     }
 
     /// The parameters with which a request is granted exactly as asked.
@@ -143,7 +132,7 @@ impl CmId {
     /// Changes a setting; only before it is used.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
-        either!(self, id => id.set_option(option))
+        try_either!(self, id => id.set_option(option))
     }
 
     /// Takes an address; port 0 is any, and the unspecified address all.
@@ -161,13 +150,13 @@ impl CmId {
         dst: SocketAddr,
         timeout_ms: u32,
     ) -> Result<(), Error> {
-        either!(self, id => id.resolve_addr(src, dst, timeout_ms))
+        try_either!(self, id => id.resolve_addr(src, dst, timeout_ms))
     }
 
     /// Finds the route; on Ethernet there is nothing to find. Event: route resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
-        either!(self, id => id.resolve_route(timeout_ms))
+        try_either!(self, id => id.resolve_route(timeout_ms))
     }
 
     /// Listens; at most `backlog` requests wait to be taken from the channel, or very many if it is
@@ -221,19 +210,19 @@ impl CmId {
     /// the queue pair is brought up then.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
-        either!(self, id => id.connect(param))
+        try_either!(self, id => id.connect(param))
     }
 
     /// Accepts a request. Event: established, on connections; a datagram service needs none.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
-        either!(self, id => id.accept(param))
+        try_either!(self, id => id.accept(param))
     }
 
     /// Refuses a request, or an answer.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        either!(self, id => id.reject(private_data))
+        try_either!(self, id => id.reject(private_data))
     }
 
     /// Completes a connection on an id without queue pair, after a connect response; or says that
@@ -241,13 +230,13 @@ impl CmId {
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_notify")]
     pub fn establish(&self) -> Result<(), Error> {
-        either!(self, id => id.establish())
+        try_either!(self, id => id.establish())
     }
 
     /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), Error> {
-        either!(self, id => id.disconnect())
+        try_either!(self, id => id.disconnect())
     }
 
     /// Puts an event of one's own into the channel, behind those that wait.
@@ -272,6 +261,6 @@ impl CmId {
     /// Leaves a multicast group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
-        either!(self, id => id.leave_multicast(group))
+        try_either!(self, id => id.leave_multicast(group))
     }
 }

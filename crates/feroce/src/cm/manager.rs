@@ -8,10 +8,10 @@ use feroce_cm::rdma::PortSpace;
 
 use super::channel::EventChannel;
 use super::id::CmId;
+use super::kernel::KernelManager;
 use super::soft::SoftManager;
 use crate::context::{Adapter, Context};
 use crate::device::Device;
-use crate::rdma_core::cm as hard;
 use crate::{Backend, Error, Settings};
 
 /// How long a peer that does not answer is waited for. The defaults are those of Linux, which adds
@@ -49,7 +49,7 @@ pub struct Manager {
 #[derive(Clone, Debug)]
 enum Side {
     Soft(SoftManager),
-    Hard(Arc<hard::Manager>),
+    Hard(Arc<KernelManager>),
 }
 
 /// Opens a device.
@@ -72,7 +72,7 @@ impl Manager {
     pub fn opening(open: fn(&Device) -> Result<Context, Error>) -> Self {
         let is_hard = Settings::load().is_ok_and(|s| s.backend == Backend::RdmaCore);
         let side = if is_hard {
-            Side::Hard(Arc::new(hard::Manager::new(Vec::new(), Some(open))))
+            Side::Hard(Arc::new(KernelManager::new(Vec::new(), Some(open))))
         } else {
             // Settings that cannot be understood are told when a device is opened.
             Side::Soft(SoftManager::opening(open))
@@ -94,7 +94,7 @@ impl Manager {
         let contexts: Vec<Context> = contexts.into_iter().collect();
         let is_hard = |context: &Context| matches!(context.adapter(), Adapter::Hard(_));
         let side = if !contexts.is_empty() && contexts.iter().all(is_hard) {
-            Side::Hard(Arc::new(hard::Manager::new(contexts, None)))
+            Side::Hard(Arc::new(KernelManager::new(contexts, None)))
         } else {
             Side::Soft(SoftManager::with_timing(contexts, timing)?)
         };

@@ -27,6 +27,7 @@ mod connection;
 mod error;
 mod event;
 mod id;
+mod kernel;
 mod manager;
 mod soft;
 
@@ -34,9 +35,11 @@ pub use channel::EventChannel;
 pub use connection::{Connection, Connector, Listener, Request};
 pub use error::CmError;
 pub use event::{Event, UdParam};
-pub use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace, UDP_QKEY, port_space};
+pub use feroce_cm::rdma::{
+    BindError, ConnParam, EventKind, IdOption, PortSpace, UDP_QKEY, port_space,
+};
 pub use feroce_wire::cm::RejReason;
-pub use id::{CmId, IdOption};
+pub use id::CmId;
 pub(crate) use manager::Opener;
 pub use manager::{Manager, Timing};
 pub(crate) use soft::{Service, next_number};

@@ -4,13 +4,14 @@ pub(crate) mod watch;
 
 use std::net::IpAddr;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_wire::{Gid, Pmtu};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use crate::attr::{PortAttr, PortState};
 use crate::context::Context;
-use crate::{Backend, Error, Settings, rdma_core, sys};
+use crate::{Backend, Error, Settings, sys};
 
 /// What a device stands on.
 ///
@@ -68,7 +69,7 @@ impl Device {
     /// The same with these settings.
     pub fn list_with(settings: &Settings) -> Result<Vec<Self>, Error> {
         if settings.backend == Backend::RdmaCore {
-            return rdma_core::list(settings);
+            return Self::of_kernel(settings);
         }
         let mut devices = match settings.addresses.as_slice() {
             [] => Self::of_interfaces()?,
@@ -121,24 +122,28 @@ impl Device {
         })
     }
 
-    /// A device of one of the kernel's drivers.
-    pub(crate) fn of_kernel(
-        name: &str,
-        guid: u64,
-        interface: Option<(String, u32)>,
-        port: &PortAttr,
-    ) -> Self {
+    /// The devices of the kernel's drivers.
+    fn of_kernel(settings: &Settings) -> Result<Vec<Self>, Error> {
+        let listed = rdma_core::list(settings.rdma_core.as_deref())?;
+        Ok(listed.iter().map(Self::of_listed).collect())
+    }
+
+    fn of_listed(listed: &rdma_core::Listed) -> Self {
+        let port = PortAttr::of_kernel(&listed.port);
+        let mut interfaces = listed.interfaces.iter();
+        let interface =
+            interfaces.find_map(|&index| Some((sys::interface_name(index).ok()?, index)));
         let on = interface.as_ref().map(|(name, _)| name.as_str());
-        // One that stands on no interface has the MTU of its packets.
+        // A device without interface has the MTU of its packets.
         let mtu = on.and_then(|name| sys::interface_mtu(name).ok());
         Self {
-            name: name.to_owned(),
+            name: listed.name.clone(),
             kind: DeviceKind::Kernel,
-            gids: port.gids.clone(),
             mtu: mtu.unwrap_or_else(|| port.active_mtu.bytes() as u32),
             speed_mbit: on.and_then(sys::interface_speed_mbit),
             is_up: port.state == PortState::Active,
-            guid: Some(guid),
+            guid: Some(listed.guid),
+            gids: port.gids,
             interface,
         }
     }
@@ -244,7 +249,7 @@ impl Device {
             (DeviceKind::Kernel, _) | (_, Backend::Feroce) => self.clone(),
             (_, Backend::RdmaCore) => {
                 let has_all = |device: &Self| self.gids.iter().all(|g| device.gids.contains(g));
-                let found = rdma_core::list(&settings)?.into_iter().find(has_all);
+                let found = Self::of_kernel(&settings)?.into_iter().find(has_all);
                 found.ok_or_else(|| Error::NoDevice(self.name.clone()))?
             }
         };

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
 use feroce_wire::Qpn;
 
 use super::QpHandle;
 use crate::driver::Driver;
-use crate::rdma_core;
 
 /// From so many unanswered sends on, further ones may wait for each other.
 const GATHER_FROM: usize = 2;

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, ModifyQpError, QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
 
 use super::Endpoint;
+use crate::Error;
 use crate::cq::Cq;
 use crate::driver::{Driver, Object};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, rdma_core};
 
 /// The control side of a queue pair. Cheap to clone; the queue pair is destroyed when the last
 /// handle and both ends of its queues are gone.
@@ -242,7 +243,7 @@ impl QpHandle {
                 }
                 Ok(())
             }),
-            Side::Hard(hard) => hard.attach_mcast(group),
+            Side::Hard(hard) => Ok(hard.attach_mcast(group)?),
         }
     }
 
@@ -257,7 +258,7 @@ impl QpHandle {
                 }
                 Ok(())
             }),
-            Side::Hard(hard) => hard.detach_mcast(group),
+            Side::Hard(hard) => Ok(hard.detach_mcast(group)?),
         }
     }
 

@@ -5,6 +5,7 @@ mod handle;
 
 use std::sync::Arc;
 
+use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{
     CreateError, CreatedQp, LossPolicy, ModifyQpError, PostError, QpAttr, QpCap, QpInitAttr,
     QpState, QpType, RecvWr, SendWr,
@@ -17,7 +18,7 @@ use crate::driver::Object;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, rdma_core, sys};
+use crate::{Error, sys};
 
 pub use ends::{Receiver, Sender};
 pub use handle::QpHandle;

@@ -11,13 +11,13 @@ use feroce_abi::*;
 use feroce_engine::{Data, Dest, PostError, QpCap, QpType, RecvWr, SendOp, SendWr};
 use feroce_mem::MwType;
 
-use super::describe::Plain;
-use super::memory::window_index;
-use super::queues::Qp;
-use super::work;
+use crate::describe::Plain;
+use crate::memory::window_index;
+use crate::queues::Qp;
+use crate::work;
 
 /// Sends on their way to a queue pair.
-pub(super) struct SendChain {
+pub(crate) struct SendChain {
     qp_type: QpType,
     cap: QpCap,
     requests: Vec<SendWr>,
@@ -38,13 +38,13 @@ impl fmt::Debug for SendChain {
 }
 
 impl SendChain {
-    pub(super) fn new(qp_type: QpType, cap: QpCap) -> Self {
+    pub(crate) fn new(qp_type: QpType, cap: QpCap) -> Self {
         Self { qp_type, cap, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
     }
 
     /// Appends a request, if it is one that the queue pair can take.
     #[inline]
-    pub(super) fn push(&mut self, wr: SendWr) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, wr: SendWr) -> Result<(), PostError> {
         match &wr.data {
             Data::Sges(sges) if sges.as_slice().len() > self.cap.max_send_sge as usize => {
                 return Err(PostError::TooManySges);
@@ -69,13 +69,13 @@ impl SendChain {
     }
 
     /// Forgets what was appended.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.requests.clear();
     }
 
     /// Posts what was appended, in order, until one is refused; all of it is forgotten.
     #[inline]
-    pub(super) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
         let mut requests = std::mem::take(&mut self.requests);
         let is_bind = |wr: &SendWr| matches!(wr.op, SendOp::BindMw { .. });
         // Windows are bound one at a time, since that needs more than the request.
@@ -106,7 +106,7 @@ impl SendChain {
             let mut out = work::send_wr(wr).ok_or(PostError::OpNotSupported)?;
             if let (Dest::Ud { ah, .. }, Some(ahs)) = (wr.dest, &ahs) {
                 let known = ahs.get(&ah).ok_or(PostError::BadDestination)?;
-                out.wr.ud.ah = known.as_ptr();
+                out.wr.ud.ah = known.0.as_ptr();
             }
             out.num_sge = pieces(wr) as i32;
             out.sg_list = self.sges.as_mut_ptr().wrapping_add(self.sges.len());
@@ -187,7 +187,7 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
 }
 
 /// Receives on their way to a queue.
-pub(super) struct RecvChain {
+pub(crate) struct RecvChain {
     max_sge: u32,
     requests: Vec<RecvWr>,
     sges: Vec<ibv_sge>,
@@ -207,13 +207,13 @@ impl fmt::Debug for RecvChain {
 }
 
 impl RecvChain {
-    pub(super) fn new(max_sge: u32) -> Self {
+    pub(crate) fn new(max_sge: u32) -> Self {
         Self { max_sge, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
     }
 
     /// Gives requests to `post`, in order, until one is refused.
     #[inline]
-    pub(super) fn post(
+    pub(crate) fn post(
         &mut self,
         wrs: impl IntoIterator<Item = RecvWr>,
         post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> Result<(), PostError>,

@@ -11,21 +11,21 @@ use feroce_mem::{Access, Bind};
 use feroce_train::Instant;
 use feroce_wire::{Gid, Imm, Lid, Pmtu, Psn, Qkey, Qpn, Rkey};
 
-use super::describe::{PORT, Plain};
+use crate::describe::{PORT, Plain};
 
 /// Hop limit where none is given.
 const HOP_LIMIT: u8 = 64;
 
 /// An element of a list.
 #[inline]
-pub(super) fn sge(sge: &Sge) -> ibv_sge {
+pub(crate) fn sge(sge: &Sge) -> ibv_sge {
     ibv_sge { addr: sge.addr, length: sge.len, lkey: sge.lkey.0 }
 }
 
 /// A send, without the elements of its list, its neighbour and its address handle; `None` if this
 /// library has no such operation, or not here.
 #[inline]
-pub(super) fn send_wr(wr: &SendWr) -> Option<ibv_send_wr> {
+pub(crate) fn send_wr(wr: &SendWr) -> Option<ibv_send_wr> {
     let mut out = ibv_send_wr::zeroed();
     out.wr_id = wr.wr_id;
     out.send_flags = send_flags(wr);
@@ -93,7 +93,7 @@ pub(super) fn send_wr(wr: &SendWr) -> Option<ibv_send_wr> {
 }
 
 /// Modifiers of a send.
-pub(super) fn send_flags(wr: &SendWr) -> c_uint {
+pub(crate) fn send_flags(wr: &SendWr) -> c_uint {
     let mut flags = 0;
     for (ours, theirs) in [
         (SendFlags::SIGNALED, IBV_SEND_SIGNALED),
@@ -108,7 +108,7 @@ pub(super) fn send_flags(wr: &SendWr) -> c_uint {
 }
 
 /// What a window is to cover.
-pub(super) fn bind_info(binding: &Bind, mr: *mut ibv_mr) -> ibv_mw_bind_info {
+pub(crate) fn bind_info(binding: &Bind, mr: *mut ibv_mr) -> ibv_mw_bind_info {
     let mut access = binding.access;
     access.set(Access::ZERO_BASED, binding.zero_based);
     ibv_mw_bind_info { mr, addr: binding.addr, length: binding.len, mw_access_flags: access.bits() }
@@ -116,7 +116,7 @@ pub(super) fn bind_info(binding: &Bind, mr: *mut ibv_mr) -> ibv_mw_bind_info {
 
 /// A completion.
 #[inline]
-pub(super) fn cqe(wc: &ibv_wc, now: Instant) -> Cqe {
+pub(crate) fn cqe(wc: &ibv_wc, now: Instant) -> Cqe {
     let opcode = match wc.opcode {
         IBV_WC_RDMA_WRITE => WcOpcode::Write,
         IBV_WC_RDMA_READ => WcOpcode::Read,
@@ -164,7 +164,7 @@ fn status(status: ibv_wc_status) -> WcStatus {
 }
 
 /// An address vector.
-pub(super) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
+pub(crate) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: av.dgid.0 },
@@ -181,7 +181,7 @@ pub(super) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
     }
 }
 
-pub(super) fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
+pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
     let grh = &attr.grh;
     AddrVec {
         // SAFETY: every bit pattern is an address.
@@ -196,7 +196,7 @@ pub(super) fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
 }
 
 /// Attributes to set; the mask has the same bits on both sides.
-pub(super) fn qp_attr(attr: &QpAttr) -> (ibv_qp_attr, c_int) {
+pub(crate) fn qp_attr(attr: &QpAttr) -> (ibv_qp_attr, c_int) {
     let mut out = ibv_qp_attr::zeroed();
     out.qp_state = attr.state.unwrap_or_default() as c_uint;
     out.cur_qp_state = attr.cur_state.unwrap_or_default() as c_uint;
@@ -221,7 +221,7 @@ pub(super) fn qp_attr(attr: &QpAttr) -> (ibv_qp_attr, c_int) {
 }
 
 /// Attributes as they are.
-pub(super) fn shown(attr: &ibv_qp_attr) -> QpAttr {
+pub(crate) fn shown(attr: &ibv_qp_attr) -> QpAttr {
     let state = |code: ibv_qp_state| QpState::from_u8(u8::try_from(code).unwrap_or(u8::MAX));
     QpAttr {
         state: Some(state(attr.qp_state)),
@@ -247,7 +247,7 @@ pub(super) fn shown(attr: &ibv_qp_attr) -> QpAttr {
 }
 
 /// Attributes of which only those count that the mask names.
-pub(super) fn masked(attr: &ibv_qp_attr, mask: c_int) -> QpAttr {
+pub(crate) fn masked(attr: &ibv_qp_attr, mask: c_int) -> QpAttr {
     let mask = mask.cast_unsigned();
     let all = shown(attr);
     macro_rules! given {
@@ -279,7 +279,7 @@ pub(super) fn masked(attr: &ibv_qp_attr, mask: c_int) -> QpAttr {
 }
 
 /// Sizes of queues.
-pub(super) fn cap(cap: &QpCap) -> ibv_qp_cap {
+pub(crate) fn cap(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -290,7 +290,7 @@ pub(super) fn cap(cap: &QpCap) -> ibv_qp_cap {
 }
 
 /// The same, the other way round.
-pub(super) fn granted(cap: &ibv_qp_cap) -> QpCap {
+pub(crate) fn granted(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,

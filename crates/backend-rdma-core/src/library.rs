@@ -1,6 +1,5 @@
 //! The libraries of the system, opened at run time.
 
-use std::error::Error as _;
 use std::ffi::{c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,7 +7,7 @@ use std::sync::OnceLock;
 use feroce_abi::*;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::Error;
+use crate::{Error, LibraryError};
 
 /// Declares the functions of a library that are used, and how to find them.
 macro_rules! functions {
@@ -17,8 +16,8 @@ macro_rules! functions {
     }) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub(super) struct $name {
-            $(pub(super) $function: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        pub(crate) struct $name {
+            $(pub(crate) $function: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl $name {
@@ -116,21 +115,21 @@ functions! {
 }
 
 /// librdmacm, as [`verbs`].
-pub(super) fn rdmacm(directory: Option<&Path>) -> Result<&'static Rdmacm, Error> {
+pub(crate) fn rdmacm(directory: Option<&Path>) -> Result<&'static Rdmacm, Error> {
     static RDMACM: OnceLock<Rdmacm> = OnceLock::new();
     load(&RDMACM, directory, "librdmacm.so.1", Rdmacm::find)
 }
 
 /// libibverbs. It stays once it is there: its providers have threads and tables of their own. So
 /// the first who asks says in which directory it is, if not where the system looks.
-pub(super) fn verbs(directory: Option<&Path>) -> Result<&'static Verbs, Error> {
+pub(crate) fn verbs(directory: Option<&Path>) -> Result<&'static Verbs, Error> {
     static VERBS: OnceLock<Verbs> = OnceLock::new();
     load(&VERBS, directory, "libibverbs.so.1", Verbs::find)
 }
 
-/// What the dynamic linker says.
-fn reason(e: &libloading::Error) -> String {
-    e.source().map_or_else(|| e.to_string(), ToString::to_string)
+/// The message of the dynamic linker, which libloading keeps as the source.
+fn reason(e: libloading::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    std::error::Error::source(&e).map(ToString::to_string).map_or_else(|| e.into(), Into::into)
 }
 
 fn load<T>(
@@ -146,12 +145,8 @@ fn load<T>(
     // SAFETY: what a library does when it is loaded is the same as for every program that is linked
     // with it, and it is never unloaded.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|e| {
-        let why = reason(&e);
-        Error::Library(format!("install rdma-core (Debian: libibverbs1, librdmacm1): {why}"))
-    })?;
-    let found = find(&library)
-        .map_err(|e| Error::Library(format!("install rdma-core 32 or later: {}", reason(&e))))?;
+    let library = library.map_err(|e| LibraryError::NotFound(reason(e)))?;
+    let found = find(&library).map_err(|e| LibraryError::TooOld(reason(e)))?;
     std::mem::forget(library);
     Ok(once.get_or_init(|| found))
 }

@@ -1,39 +1,40 @@
 //! Ids of librdmacm.
 
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_abi::*;
-use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace};
+use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
-use feroce_wire::{Gid, Psn};
+use feroce_wire::{Gid, Psn, Qpn};
 
-use super::super::describe::Plain;
-use super::super::handle::Handle;
-use super::super::library::Rdmacm;
-use super::super::{checked, queues, work};
-use super::channel::{Channel, ids};
+use super::channel::Channel;
+use super::event::{Arrived, Event, UdPath};
 use super::param::{self, Address};
-use crate::cm::{CmError, IdOption, UdParam, next_number};
-use crate::context::Context;
-use crate::{Error, Qp};
+use crate::describe::Plain;
+use crate::handle::Handle;
+use crate::library::Rdmacm;
+use crate::queues::Qp;
+use crate::{Error, checked, work};
 
-/// How long an address is looked for if nobody says.
+/// Time limit of address and route resolution, if the caller gives none.
 const RESOLVE_MS: u32 = 2000;
 
-/// Requests that wait for a listener that does not say how many may.
+/// Backlog of a listener, if the caller gives none.
 const DEFAULT_BACKLOG: c_int = 1024;
 
 /// An id of the library.
 #[derive(Debug)]
-pub(crate) struct Id {
+pub struct Id {
     number: u64,
     space: PortSpace,
     handle: Handle<rdma_cm_id>,
     cm: &'static Rdmacm,
-    context: OnceLock<Context>,
+    /// Reads and atomics that a queue pair of its device may have outstanding.
+    max_rd_atomic: AtomicU8,
     state: Mutex<State>,
     /// Keeps the channel open.
     channel: Mutex<Arc<Channel>>,
@@ -49,7 +50,7 @@ struct State {
 /// The queue pair of an id.
 #[derive(Clone, Debug)]
 struct Used {
-    qp: Arc<queues::Qp>,
+    qp: Arc<Qp>,
     qpn: u32,
     srq: bool,
 }
@@ -65,7 +66,6 @@ struct Group {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        ids().remove(&self.number);
         self.detach(|_| true);
         let _ = self.handle.end("rdma_destroy_id", |id| {
             // SAFETY: an id that lives, and that nobody is in a call on.
@@ -76,76 +76,84 @@ impl Drop for Id {
 
 /// How ids come about.
 impl Id {
-    pub(super) fn create(channel: &Arc<Channel>, space: PortSpace) -> Result<Arc<Self>, Error> {
-        let number = next_number();
+    pub(super) fn create(
+        channel: &Arc<Channel>,
+        space: PortSpace,
+        number: u64,
+    ) -> Result<Self, Error> {
         let mut id = ptr::null_mut();
         let (context, ps) = (context_of(number), space as rdma_port_space);
-        // SAFETY: a channel that lives, and a place for the id.
+        // SAFETY: a channel that lives, and a valid place for the id.
         let code =
             unsafe { (channel.cm.rdma_create_id)(channel.as_ptr(), &raw mut id, context, ps) };
         checked("rdma_create_id", code)?;
-        Self::register(channel, space, number, id)
+        // SAFETY: the library has just created the id.
+        unsafe { Self::new(channel, space, number, id) }
     }
 
-    /// Takes an id that came with a request.
-    pub(super) fn adopt(
+    /// Takes an id that came with a connect request through `channel`.
+    pub fn adopt(
         channel: &Arc<Channel>,
         space: PortSpace,
-        id: *mut rdma_cm_id,
-    ) -> Result<Arc<Self>, Error> {
-        let number = next_number();
-        // SAFETY: nobody else has it yet. What it says of itself now is the listener's.
+        number: u64,
+        arrived: Arrived,
+    ) -> Result<Self, Error> {
+        let id = arrived.into_raw();
+        // SAFETY: the id lives and only this function has it. Its context is still that of the
+        // listener.
         unsafe { (*id).context = context_of(number) };
-        Self::register(channel, space, number, id)
+        // SAFETY: `arrived` owned the id and gave it up.
+        unsafe { Self::new(channel, space, number, id) }
     }
 
-    fn register(
+    /// # Safety
+    /// `id` is an id of the library on this channel, and no other object destroys it.
+    unsafe fn new(
         channel: &Arc<Channel>,
         space: PortSpace,
         number: u64,
         id: *mut rdma_cm_id,
-    ) -> Result<Arc<Self>, Error> {
-        // SAFETY: just made, and nobody else's.
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller passes an id that only this object destroys.
         let handle = unsafe { Handle::new("rdma_create_id", id) }?;
-        let id = Arc::new(Self {
+        Ok(Self {
             number,
             space,
             handle,
             cm: channel.cm,
-            context: OnceLock::new(),
+            max_rd_atomic: AtomicU8::new(u8::MAX),
             state: Mutex::default(),
             channel: Mutex::new(Arc::clone(channel)),
-        });
-        ids().insert(number, Arc::downgrade(&id));
-        Ok(id)
+        })
     }
 }
 
 /// What is known.
 impl Id {
-    pub(crate) fn number(&self) -> u64 {
+    /// Its number.
+    pub fn number(&self) -> u64 {
         self.number
     }
 
-    pub(crate) fn port_space(&self) -> PortSpace {
+    /// Its port space.
+    pub fn port_space(&self) -> PortSpace {
         self.space
     }
 
-    pub(crate) fn channel(&self) -> Arc<Channel> {
+    /// The channel where its events come out.
+    pub fn channel(&self) -> Arc<Channel> {
         Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn another_channel(&self) -> Result<Arc<Channel>, Error> {
-        self.channel().manager.event_channel()
-    }
-
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+    /// The local address, once it is bound.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
         let addresses = self.addresses()?;
         // SAFETY: the storage is the whole of the union, and every bit pattern is one.
         param::address(&unsafe { addresses.src.src_storage })
     }
 
-    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+    /// The address of the peer, once it is known.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
         let addresses = self.addresses()?;
         // SAFETY: the storage is the whole of the union, and every bit pattern is one.
         param::address(&unsafe { addresses.dst.dst_storage })
@@ -156,15 +164,18 @@ impl Id {
         self.handle.with(|id| unsafe { (*id).route.addr })
     }
 
-    pub(crate) fn context(&self) -> Option<&Context> {
-        self.context.get()
+    /// Says how many reads and atomics a queue pair of its device may have outstanding.
+    pub fn set_max_rd_atomic(&self, most: u8) {
+        self.max_rd_atomic.store(most, Ordering::Relaxed);
     }
 
-    pub(crate) fn offered(&self) -> Option<ConnParam> {
+    /// The parameters with which a connect request is accepted as it asks.
+    pub fn offered(&self) -> Option<ConnParam> {
         self.state().offer.clone()
     }
 
-    pub(crate) fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
+    /// The attributes that a queue pair of this connection needs to get into a state.
+    pub fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
         self.attributes(state).map(|(attr, mask)| work::masked(&attr, mask))
     }
 
@@ -182,15 +193,15 @@ impl Id {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads and atomics that a queue pair of the device may have outstanding.
-    fn most(&self) -> u8 {
-        self.context().map_or(u8::MAX, |context| context.attr().limits.max_rd_atomic)
+    fn max_rd_atomic(&self) -> u8 {
+        self.max_rd_atomic.load(Ordering::Relaxed)
     }
 }
 
 /// What is to be done.
 impl Id {
-    pub(crate) fn set_option(&self, option: IdOption) -> Result<(), Error> {
+    /// Changes an option.
+    pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         let switch = |on: bool| c_int::from(on).to_ne_bytes().to_vec();
         let (name, mut value) = match option {
             IdOption::Tos(tos) => (RDMA_OPTION_ID_TOS, vec![tos]),
@@ -206,22 +217,17 @@ impl Id {
         })
     }
 
-    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
+    /// Binds it to an address.
+    pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
         let address = Address::new(addr);
-        let bound = self.handle.call("rdma_bind_addr", |id| {
+        self.handle.call("rdma_bind_addr", |id| {
             // SAFETY: an id that lives, and an address.
             unsafe { (self.cm.rdma_bind_addr)(id, address.as_ptr()) }
-        });
-        bound.map_err(|e| self.refused(e, addr.ip()))?;
-        if !addr.ip().is_unspecified() {
-            let context = self.channel().manager.context_for(addr.ip())?;
-            // Unless it was before.
-            let _ = self.context.set(context);
-        }
-        Ok(())
+        })
     }
 
-    pub(crate) fn resolve_addr(
+    /// Resolves an address; 0 is the default time limit.
+    pub fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
         dst: SocketAddr,
@@ -236,48 +242,28 @@ impl Id {
         })
     }
 
-    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
+    /// Resolves the route; 0 is the default time limit.
+    pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
         self.handle.call("rdma_resolve_route", |id| {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_resolve_route)(id, limit(timeout_ms)) }
         })
     }
 
-    pub(crate) fn listen(&self, backlog: u32) -> Result<(), Error> {
-        if self.local_addr().is_none() {
-            self.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
-        }
+    /// Listens at the address that it is bound to; 0 is the default backlog.
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
         let backlog = match c_int::try_from(backlog) {
             Ok(0) | Err(_) => DEFAULT_BACKLOG,
             Ok(backlog) => backlog,
         };
-        let listening = self.handle.call("rdma_listen", |id| {
+        self.handle.call("rdma_listen", |id| {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_listen)(id, backlog) }
-        });
-        listening.map_err(|e| match self.local_addr() {
-            Some(addr) => self.refused(e, addr.ip()),
-            None => e,
         })
     }
 
-    /// Why an address or its port cannot be had, in the words of our own adapter.
-    fn refused(&self, e: Error, ip: IpAddr) -> Error {
-        let Error::Verbs { error, .. } = &e else { return e };
-        // One number says that the address is nobody's, and that somebody has the port at all.
-        let is_ours = || ip.is_unspecified() || self.channel().manager.context_for(ip).is_ok();
-        match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => CmError::Port(BindError::InUse).into(),
-            Some(libc::EADDRNOTAVAIL) if is_ours() => CmError::Port(BindError::Overlaps).into(),
-            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => {
-                CmError::Address("no device has the address").into()
-            }
-            Some(libc::EINVAL) => CmError::WrongState.into(),
-            _ => e,
-        }
-    }
-
-    pub(crate) fn migrate(&self, channel: &Arc<Channel>) -> Result<(), Error> {
+    /// Lets its events come out of another channel.
+    pub fn migrate(&self, channel: &Arc<Channel>) -> Result<(), Error> {
         self.handle.call("rdma_migrate_id", |id| {
             // SAFETY: an id and a channel that live.
             unsafe { (self.cm.rdma_migrate_id)(id, channel.as_ptr()) }
@@ -289,24 +275,25 @@ impl Id {
         Ok(())
     }
 
-    pub(crate) fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
-        let hard = qp.handle().hard().ok_or(CmError::NoQp)?;
-        if (qp.qp_type() == QpType::Ud) != (self.space == PortSpace::Udp) {
-            return Err(CmError::NoQp.into());
+    /// Gives the id a queue pair, which it brings up and down from now on.
+    pub fn use_qp(&self, qp: &Arc<Qp>, qpn: Qpn, srq: bool) -> Result<(), Error> {
+        let is_ud = qp.qp_type() == QpType::Ud;
+        if is_ud != (self.space == PortSpace::Udp) {
+            return Err(Error::WrongQp);
         }
-        let srq = qp.handle().srq().is_some();
-        let used = Used { qp: Arc::clone(hard), qpn: qp.qpn().get(), srq };
+        let used = Used { qp: Arc::clone(qp), qpn: qpn.get(), srq };
         self.advance(&used, QpState::Init, None)?;
-        if qp.qp_type() == QpType::Ud {
-            // There is no peer that the library would have to know for this.
-            hard.modify(&QpAttr::to(QpState::Rtr))?;
-            hard.modify(&QpAttr::rts_unreliable(Psn::new(0)))?;
+        if is_ud {
+            // A datagram queue pair has no peer that the library would have to resolve.
+            qp.modify(&QpAttr::to(QpState::Rtr))?;
+            qp.modify(&QpAttr::rts_unreliable(Psn::new(0)))?;
         }
         self.state().qp = Some(used);
         Ok(())
     }
 
-    pub(crate) fn release_qp(&self) {
+    /// Forgets the queue pair.
+    pub fn release_qp(&self) {
         self.detach(|_| true);
         self.state().qp = None;
     }
@@ -315,8 +302,8 @@ impl Id {
     fn advance(&self, used: &Used, state: QpState, param: Option<&ConnParam>) -> Result<(), Error> {
         let (mut attr, mask) = self.attributes(state)?;
         if let Some(param) = param {
-            attr.max_dest_rd_atomic = param.responder_resources.min(self.most());
-            attr.max_rd_atomic = param.initiator_depth.min(self.most());
+            attr.max_dest_rd_atomic = param.responder_resources.min(self.max_rd_atomic());
+            attr.max_rd_atomic = param.initiator_depth.min(self.max_rd_atomic());
         }
         used.qp.modify_as_told(&mut attr, mask)
     }
@@ -330,14 +317,15 @@ impl Id {
 
     /// The parameters in the words of C, for the queue pair that the id has.
     fn param(&self, param: &ConnParam) -> rdma_conn_param {
-        let mut out = param::conn_param(param, self.most());
+        let mut out = param::conn_param(param, self.max_rd_atomic());
         if let Some(used) = &self.state().qp {
             (out.qp_num, out.srq) = (used.qpn, used.srq.into());
         }
         out
     }
 
-    pub(crate) fn connect(&self, param: &ConnParam) -> Result<(), Error> {
+    /// Asks the peer for a connection.
+    pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
         let mut out = self.param(param);
         self.handle.call("rdma_connect", |id| {
             // SAFETY: an id that lives, and parameters whose private data outlives the call.
@@ -345,7 +333,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+    /// Accepts a connect request.
+    pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let used = self.state().qp.clone();
         if let Some(used) = used.filter(|_| self.space == PortSpace::Tcp) {
             self.bring_up(&used, Some(param))?;
@@ -357,7 +346,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+    /// Rejects a connect request or a reply.
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         self.handle.call("rdma_reject", |id| {
             // SAFETY: an id that lives, and as many bytes as it says.
@@ -365,7 +355,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn establish(&self) -> Result<(), Error> {
+    /// Confirms a connection, or says that data arrived before the confirmation of the peer.
+    pub fn establish(&self) -> Result<(), Error> {
         let done = self.handle.call("rdma_establish", |id| {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_establish)(id) }
@@ -378,7 +369,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn disconnect(&self) -> Result<(), Error> {
+    /// Disconnects; the queue pair goes to the error state.
+    pub fn disconnect(&self) -> Result<(), Error> {
         if let Some(used) = self.state().qp.clone() {
             // It may be in error already.
             let _ = used.qp.modify(&QpAttr::to(QpState::Err));
@@ -394,10 +386,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
-        if !group.is_multicast() {
-            return Err(CmError::Address("not a multicast address").into());
-        }
+    /// Joins a multicast group.
+    pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         let address = Address::new((group, 0).into());
         let number = {
             let mut state = self.state();
@@ -421,7 +411,8 @@ impl Id {
         })
     }
 
-    pub(crate) fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
+    /// Leaves a multicast group.
+    pub fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
         self.detach(|joined| joined.ip == group);
         let address = Address::new((group, 0).into());
         self.handle.call("rdma_leave_multicast", |id| {
@@ -443,65 +434,45 @@ impl Id {
     }
 }
 
-/// What is to be done when something happened.
+/// Work that an event asks for.
 impl Id {
-    /// Does what the library would for a queue pair of its own. If that fails, `kind` becomes what
-    /// the library would make of it, and the number of the error is returned.
-    pub(super) fn on_event(
-        &self,
-        kind: &mut EventKind,
-        device: &Option<String>,
-        conn: Option<&ConnParam>,
-        group: usize,
-        ud: Option<UdParam>,
-    ) -> Result<(), i32> {
-        let (done, otherwise) = match *kind {
+    /// Does for the queue pair of the id what the library does for a queue pair of its own. If that
+    /// fails, the event becomes the one that the library would raise.
+    pub fn on_event(&self, event: &mut Event) {
+        let (done, otherwise) = match event.kind {
             EventKind::ConnectRequest => {
-                let offer = conn.map(|conn| ConnParam { qpn: Default::default(), ..conn.clone() });
-                self.state().offer = offer;
-                (self.choose(device.as_deref()), EventKind::ConnectRequest)
+                let offer = event.conn.clone();
+                self.state().offer = offer.map(|conn| ConnParam { qpn: Qpn::default(), ..conn });
+                return;
             }
-            EventKind::AddrResolved => (self.choose(device.as_deref()), EventKind::AddrError),
             EventKind::ConnectResponse => {
-                let used = self.state().qp.clone();
-                let Some(used) = used else { return Ok(()) };
-                *kind = EventKind::Established;
+                let Some(used) = self.state().qp.clone() else { return };
+                event.kind = EventKind::Established;
                 (self.answer(&used), EventKind::ConnectError)
             }
-            EventKind::MulticastJoin => (self.attach(group, ud), EventKind::MulticastError),
+            EventKind::MulticastJoin => {
+                (self.attach(event.group, event.ud), EventKind::MulticastError)
+            }
             EventKind::Disconnected => {
-                // The kernel lets the peer wait until somebody reacts; our own adapter does not.
-                // If it was us who ended it, there is nothing to answer.
+                // The kernel keeps the peer waiting until the consumer disconnects, too. If this
+                // side disconnected first, the call fails, and there is nothing to answer.
                 let _ = self.take_leave();
-                return Ok(());
+                return;
             }
-            _ => return Ok(()),
+            _ => return,
         };
-        done.map_err(|e| {
-            tracing::warn!("{kind:?}: {e}");
-            *kind = otherwise;
-            match e {
-                Error::Verbs { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-                _ => libc::ENODEV,
-            }
-        })
-    }
-
-    /// The address has chosen a device.
-    fn choose(&self, device: Option<&str>) -> Result<(), Error> {
-        if let (Some(name), None) = (device, self.context.get()) {
-            let context = self.channel().manager.named(name)?;
-            // Nobody else does so at the same time but with the same.
-            let _ = self.context.set(context);
+        if let Err(e) = done {
+            tracing::warn!("{:?}: {e}", event.kind);
+            event.kind = otherwise;
+            event.status = -e.errno().unwrap_or(libc::EIO);
         }
-        Ok(())
     }
 
-    /// The peer has accepted: we are ready as soon as the queue pair is.
+    /// Answers the reply of the peer: brings the queue pair up, then confirms.
     fn answer(&self, used: &Used) -> Result<(), Error> {
         let ready = self.bring_up(used, None);
         if ready.is_err() {
-            // The peer should not wait.
+            // The peer gives up at once instead of after its time limit.
             let _ = self.reject(&[]);
         }
         ready?;
@@ -511,8 +482,8 @@ impl Id {
         })
     }
 
-    /// A group is joined: the queue pair takes its datagrams.
-    fn attach(&self, group: usize, ud: Option<UdParam>) -> Result<(), Error> {
+    /// Attaches the queue pair to a group that was joined.
+    fn attach(&self, group: usize, ud: Option<UdPath>) -> Result<(), Error> {
         let mut state = self.state();
         let qp = state.qp.clone();
         let joined = group.checked_sub(1).and_then(|index| state.groups.get_mut(index));

@@ -1,7 +1,8 @@
-//! Devices of the kernel's drivers, listed and open.
+//! Devices that rdma-core lists, and open ones.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,18 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use feroce_abi::*;
 use feroce_engine::AhId;
 
-use super::describe;
-use super::events::Watcher;
-use super::failed;
-use super::handle::Handle;
-use super::library::{Verbs, verbs};
-use super::memory::Window;
-use crate::attr::{DeviceAttr, PortAttr};
-use crate::device::Device;
-use crate::driver::{Clock, Dispatch};
-use crate::{Error, Settings};
-
-const NO_DRIVERS: &str = "the kernel has no RDMA drivers: load that of the adapter, or `rdma_rxe`";
+use crate::describe::{self, DeviceInfo, PortInfo};
+use crate::events::{Sink, Watcher};
+use crate::handle::Handle;
+use crate::library::{Verbs, verbs};
+use crate::memory::Window;
+use crate::{Error, LibraryError, failed};
 
 /// The devices that the library knows.
 struct List {
@@ -33,13 +28,11 @@ struct List {
 impl List {
     fn new(verbs: &'static Verbs) -> Result<Self, Error> {
         let mut count: c_int = 0;
-        // SAFETY: the number is written to a place of ours.
+        // SAFETY: `count` is a valid place for the number of devices.
         let array = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
         let count = usize::try_from(count).unwrap_or(0);
         let array = NonNull::new(array).ok_or_else(|| match failed("ibv_get_device_list") {
-            Error::Verbs { error, .. } if error.raw_os_error() == Some(libc::ENOSYS) => {
-                Error::Library(NO_DRIVERS.to_owned())
-            }
+            e if e.errno() == Some(libc::ENOSYS) => LibraryError::NoDrivers.into(),
             e => e,
         })?;
         Ok(Self { verbs, array, count })
@@ -47,12 +40,12 @@ impl List {
 
     /// The devices with their names. The pointers are good as long as the list.
     fn iter(&self) -> impl Iterator<Item = (String, *mut ibv_device)> {
-        // SAFETY: the library says that there are so many, and frees them with the list.
+        // SAFETY: the array has `count` elements and lives until `drop` frees the list.
         let devices = unsafe { slice::from_raw_parts(self.array.as_ptr(), self.count) };
         devices.iter().map(|&device| {
-            // SAFETY: a device of the list.
+            // SAFETY: the device lives as long as the list.
             let name = unsafe { &raw const (*device).name };
-            // SAFETY: the name ends with a zero.
+            // SAFETY: the library terminates the name with a zero.
             let name = unsafe { CStr::from_ptr(name.cast()) };
             (name.to_string_lossy().into_owned(), device)
         })
@@ -61,18 +54,32 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: made by the function that belongs to it. Devices that are open stay.
+        // SAFETY: `ibv_get_device_list` returned the array. Open devices keep their entries.
         unsafe { (self.verbs.ibv_free_device_list)(self.array.as_ptr()) };
     }
 }
 
-/// The devices of the kernel's drivers. One that cannot be opened is left out, aloud.
-pub(crate) fn list(settings: &Settings) -> Result<Vec<Device>, Error> {
-    let verbs = verbs(settings.rdma_core.as_deref())?;
+/// A device that the library lists.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Name.
+    pub name: String,
+    /// Node GUID.
+    pub guid: u64,
+    /// Indices of the network interfaces of its GIDs, in the order of the GIDs.
+    pub interfaces: Vec<u32>,
+    /// Its port.
+    pub port: PortInfo,
+}
+
+/// The devices that the library lists; it is loaded from `directory` if given, else from where the
+/// dynamic linker looks. A device that cannot be opened is left out, with a warning in the log.
+pub fn list(directory: Option<&Path>) -> Result<Vec<Listed>, Error> {
+    let verbs = verbs(directory)?;
     let list = List::new(verbs)?;
     let mut devices = Vec::new();
     for (name, device) in list.iter() {
-        match Open::new(verbs, device).and_then(|open| describe::device(&open, &name)) {
+        match Open::new(verbs, device).and_then(|open| describe::listed(&open, &name)) {
             Ok(found) => devices.push(found),
             Err(e) => tracing::warn!("{name}: {e}"),
         }
@@ -82,21 +89,21 @@ pub(crate) fn list(settings: &Settings) -> Result<Vec<Device>, Error> {
 
 /// An open context of the library.
 #[derive(Debug)]
-pub(super) struct Open {
-    pub(super) verbs: &'static Verbs,
+pub(crate) struct Open {
+    pub(crate) verbs: &'static Verbs,
     context: NonNull<ibv_context>,
 }
 
-// SAFETY: the library is safe to call from any thread.
+// SAFETY: rdma-core lets any thread use a context.
 unsafe impl Send for Open {}
 
-// SAFETY: as above.
+// SAFETY: rdma-core lets several threads use a context at the same time.
 unsafe impl Sync for Open {}
 
 impl Open {
     /// Opens a device of a list that is still there.
     fn new(verbs: &'static Verbs, device: *mut ibv_device) -> Result<Self, Error> {
-        // SAFETY: as the caller says, it is a device of the library.
+        // SAFETY: the caller passes a device of a list that it holds.
         let context = unsafe { (verbs.ibv_open_device)(device) };
         let context = NonNull::new(context).ok_or_else(|| failed("ibv_open_device"))?;
         Ok(Self { verbs, context })
@@ -104,19 +111,19 @@ impl Open {
 
     /// What C calls it.
     #[inline]
-    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 
     /// What the header's inline functions call.
     #[inline]
-    pub(super) fn ops(&self) -> &ibv_context_ops {
+    pub(crate) fn ops(&self) -> &ibv_context_ops {
         // SAFETY: the context is open as long as this, and its table does not change.
         unsafe { &(*self.as_ptr()).ops }
     }
 
     /// Identity of the device.
-    pub(super) fn guid(&self) -> u64 {
+    pub(crate) fn guid(&self) -> u64 {
         // SAFETY: the context is open as long as this.
         let device = unsafe { (*self.as_ptr()).device };
         // SAFETY: an open context keeps its device.
@@ -131,53 +138,52 @@ impl Drop for Open {
     }
 }
 
-/// An open device of the kernel's drivers.
+/// An open device.
 #[derive(Debug)]
-pub(crate) struct Adapter {
-    // First, so that its thread is gone before the device is closed.
+pub struct Adapter {
+    // Declared first, so that its thread ends before the device is closed.
     _watcher: Watcher,
-    pub(super) open: Arc<Open>,
+    pub(crate) open: Arc<Open>,
     name: String,
-    attr: DeviceAttr,
-    /// As it was when it was last asked for.
-    port: Mutex<PortAttr>,
-    clock: Clock,
-    dispatch: Arc<Mutex<Dispatch>>,
+    info: DeviceInfo,
+    /// The answer to the last successful query.
+    port: Mutex<PortInfo>,
     /// Numbers for objects that have none in C.
     numbers: AtomicU32,
     /// Work requests name address handles by number, regions and windows by key.
-    pub(super) ahs: RwLock<BTreeMap<AhId, NonNull<ibv_ah>>>,
+    pub(crate) ahs: RwLock<BTreeMap<AhId, AhPtr>>,
     regions: Mutex<BTreeMap<u32, Weak<Handle<ibv_mr>>>>,
     windows: Mutex<BTreeMap<u32, Window>>,
 }
 
-// SAFETY: the library is safe to call from any thread; the tables are behind locks.
-unsafe impl Send for Adapter {}
+/// The address handle of a table entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AhPtr(pub(crate) NonNull<ibv_ah>);
 
-// SAFETY: as above.
-unsafe impl Sync for Adapter {}
+// SAFETY: rdma-core lets any thread use an address handle; the table's lock orders its end.
+unsafe impl Send for AhPtr {}
+
+// SAFETY: rdma-core lets several threads post with one address handle at the same time.
+unsafe impl Sync for AhPtr {}
 
 impl Adapter {
-    /// Opens the device with this name.
-    pub(crate) fn open(name: &str, settings: &Settings) -> Result<Arc<Self>, Error> {
-        refuse_layers(settings)?;
-        let verbs = verbs(settings.rdma_core.as_deref())?;
+    /// Opens the device with this name. A thread of the adapter passes asynchronous events to
+    /// `events`.
+    pub fn open(name: &str, directory: Option<&Path>, events: Sink) -> Result<Arc<Self>, Error> {
+        let verbs = verbs(directory)?;
         let list = List::new(verbs)?;
         let found = list.iter().find(|(listed, _)| listed == name);
         let (_, device) = found.ok_or_else(|| Error::NoDevice(name.to_owned()))?;
         let open = Arc::new(Open::new(verbs, device)?);
-        let attr = describe::device_attr(&open, name)?;
-        let port = describe::port_attr(&open)?;
-        let dispatch = Arc::new(Mutex::new(Dispatch::default()));
-        let watcher = Watcher::start(&open, name, &dispatch, port.gids.clone())?;
+        let info = describe::device_info(&open)?;
+        let port = describe::port_info(&open)?;
+        let watcher = Watcher::start(&open, name, events, port.gids.clone())?;
         Ok(Arc::new(Self {
             _watcher: watcher,
             open,
             name: name.to_owned(),
-            attr,
+            info,
             port: Mutex::new(port),
-            clock: Clock::start(),
-            dispatch,
             numbers: AtomicU32::new(1),
             ahs: RwLock::default(),
             regions: Mutex::default(),
@@ -186,55 +192,32 @@ impl Adapter {
     }
 
     /// Limits and identity.
-    pub(crate) fn attr(&self) -> &DeviceAttr {
-        &self.attr
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
     }
 
-    /// The port; as it was before if it cannot be asked now.
-    pub(crate) fn port(&self) -> PortAttr {
+    /// The port. If the query fails, this is the answer to the last successful one.
+    pub fn port(&self) -> PortInfo {
         let mut known = self.port.lock().unwrap_or_else(PoisonError::into_inner);
-        match describe::port_attr(&self.open) {
+        match describe::port_info(&self.open) {
             Ok(port) => *known = port,
             Err(e) => tracing::warn!("{}: {e}", self.name),
         }
         known.clone()
     }
 
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// Who hears of what.
-    pub(crate) fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
-        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Memory regions by their local keys.
-    pub(super) fn regions(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Handle<ibv_mr>>>> {
+    pub(crate) fn regions(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Handle<ibv_mr>>>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Windows by the part of their keys that stays the same.
-    pub(super) fn windows(&self) -> MutexGuard<'_, BTreeMap<u32, Window>> {
+    pub(crate) fn windows(&self) -> MutexGuard<'_, BTreeMap<u32, Window>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number that no other object of the device has.
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// Packets of a device that is not ours are not to be seen, and even less to be lost.
-fn refuse_layers(settings: &Settings) -> Result<(), Error> {
-    let asked = [
-        (settings.pcap.is_some(), "capturing packets (`pcap`)"),
-        (settings.trace.is_some(), "tracing packets (`trace`)"),
-        (settings.fault.is_some(), "injecting faults (`fault`)"),
-        (settings.tap.is_some(), "a tap on packets"),
-    ];
-    match asked.iter().find(|(is_asked, _)| *is_asked) {
-        Some((_, what)) => Err(Error::Unsupported(what)),
-        None => Ok(()),
     }
 }

@@ -1,44 +1,44 @@
-//! What the library tells unasked, and who waits for it.
+//! Completion channels and asynchronous events.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 
 use feroce_abi::*;
-use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
+use feroce_engine::{AsyncEvent, CqId, SrqId};
 use feroce_wire::{Gid, Qpn};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::adapter::{Adapter, Open};
-use super::describe::{self, Plain};
-use super::handle::Handle;
-use super::reactor::{readable, wake_when_readable};
 use crate::Error;
-use crate::driver::Dispatch;
+use crate::adapter::{Adapter, Open};
+use crate::describe::{self, Plain};
+use crate::handle::Handle;
+use crate::reactor::{readable, wake_when_readable};
 
 /// Makes calls of the library that read from a descriptor of its own return at once.
-pub(super) fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
 }
 
-/// Where completion queues report that they have something.
+/// A completion channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub struct Channel {
     handle: Handle<ibv_comp_channel>,
     fd: RawFd,
     adapter: Arc<Adapter>,
 }
 
 impl Channel {
-    pub(crate) fn create(adapter: &Arc<Adapter>) -> Result<Self, Error> {
+    /// Creates a channel.
+    pub fn create(adapter: &Arc<Adapter>) -> Result<Self, Error> {
         let verbs = adapter.open.verbs;
         // SAFETY: an open context.
         let channel = unsafe { (verbs.ibv_create_comp_channel)(adapter.open.as_ptr()) };
@@ -52,7 +52,7 @@ impl Channel {
     }
 
     /// The next report, if there is one.
-    pub(crate) fn try_event(&self) -> Option<CqId> {
+    pub fn try_event(&self) -> Option<CqId> {
         let verbs = self.adapter.open.verbs;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
         let taken = self.handle.with(|channel| {
@@ -67,13 +67,8 @@ impl Channel {
         Some(CqId(number_in(context)))
     }
 
-    /// Waits for the next report, at most `timeout_ms`; for ever if `None`.
-    pub(crate) fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
-        crate::sys::wait_for(self.fd(), timeout_ms, || self.try_event())
-    }
-
     /// The next report, or the waker is called when there is one.
-    pub(crate) fn event_or_register(&self, waker: &Waker) -> Option<CqId> {
+    pub fn event_or_register(&self, waker: &Waker) -> Option<CqId> {
         let found = self.try_event();
         if found.is_none() {
             wake_when_readable(self.fd, waker);
@@ -81,18 +76,19 @@ impl Channel {
         found
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// Readable while a report waits.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library keeps it open as long as the channel, which ends with this.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// What C calls it, for whoever makes a queue that reports here.
-    pub(super) fn with<R>(&self, f: impl FnOnce(*mut ibv_comp_channel) -> R) -> Option<R> {
+    /// Runs a call that needs the channel of C.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*mut ibv_comp_channel) -> R) -> Option<R> {
         self.handle.with(f)
     }
 
     /// Whether it is a channel of this device.
-    pub(super) fn is_of(&self, adapter: &Arc<Adapter>) -> bool {
+    pub(crate) fn is_of(&self, adapter: &Arc<Adapter>) -> bool {
         Arc::ptr_eq(&self.adapter, adapter)
     }
 }
@@ -109,7 +105,7 @@ impl Drop for Channel {
 }
 
 /// The number of one of our objects, as it stands in the `context` that C keeps for it.
-pub(super) fn context_of(number: u32) -> *mut c_void {
+pub(crate) fn context_of(number: u32) -> *mut c_void {
     ptr::without_provenance_mut(number as usize)
 }
 
@@ -117,9 +113,12 @@ fn number_in(context: *mut c_void) -> u32 {
     context.addr() as u32
 }
 
+/// Receives the asynchronous events of a device.
+pub type Sink = Box<dyn Fn(AsyncEvent) + Send>;
+
 /// A thread that takes asynchronous events.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -131,10 +130,10 @@ struct Shared {
 }
 
 impl Watcher {
-    pub(super) fn start(
+    pub(crate) fn start(
         open: &Arc<Open>,
         name: &str,
-        dispatch: &Arc<Mutex<Dispatch>>,
+        sink: Sink,
         gids: Vec<Gid>,
     ) -> Result<Self, Error> {
         // SAFETY: the context is open.
@@ -145,8 +144,7 @@ impl Watcher {
             stop: AtomicBool::new(false),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
         });
-        let (open, dispatch) = (Arc::clone(open), Arc::clone(dispatch));
-        let listener = Listener { open, fd, dispatch, gids };
+        let listener = Listener { open: Arc::clone(open), fd, sink, gids };
         let watched = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name(format!("watch {name}"))
@@ -177,13 +175,12 @@ impl Shared {
     }
 }
 
-/// Takes asynchronous events, and passes them on.
-#[derive(Debug)]
+/// Takes asynchronous events of the device, and passes them to the sink.
 struct Listener {
     open: Arc<Open>,
     fd: RawFd,
-    dispatch: Arc<Mutex<Dispatch>>,
-    /// Addresses of the port, as far as anybody was told.
+    sink: Sink,
+    /// GIDs of the port that the sink knows of.
     gids: Vec<Gid>,
 }
 
@@ -201,11 +198,7 @@ impl Listener {
             let told = self.translate(&event);
             // SAFETY: an event that was taken, and that is not looked at any more.
             unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
-            let dispatch = self.dispatch.lock().unwrap_or_else(PoisonError::into_inner);
-            told.into_iter().for_each(|event| dispatch.deliver(Event::Async(event)));
-            let wakes = Arc::clone(dispatch.wakes());
-            drop(dispatch);
-            wakes.run();
+            told.into_iter().for_each(|event| (self.sink)(event));
         }
     }
 
@@ -243,7 +236,7 @@ impl Listener {
 
     /// The library says that the table has changed, not where.
     fn changed_gids(&mut self) -> Vec<AsyncEvent> {
-        let Ok(port) = describe::port_attr(&self.open) else { return Vec::new() };
+        let Ok(port) = describe::port_info(&self.open) else { return Vec::new() };
         let before = std::mem::replace(&mut self.gids, port.gids);
         let at = |gids: &[Gid], i: usize| gids.get(i).copied().unwrap_or_default();
         let len = before.len().max(self.gids.len());

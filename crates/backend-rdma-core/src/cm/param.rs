@@ -8,8 +8,8 @@ use feroce_cm::rdma::ConnParam;
 use feroce_wire::{Qkey, Qpn};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
-use super::super::work;
-use crate::cm::UdParam;
+use super::event::UdPath;
+use crate::work;
 
 /// An address as C takes it.
 pub(super) struct Address(SockaddrStorage);
@@ -64,7 +64,7 @@ pub(super) fn offer(param: &rdma_conn_param) -> ConnParam {
 }
 
 /// How to reach the peer with datagrams.
-pub(super) fn datagrams(param: &rdma_ud_param) -> UdParam {
+pub(super) fn datagrams(param: &rdma_ud_param) -> UdPath {
     let (qpn, qkey) = (Qpn::new(param.qp_num), Qkey(param.qkey));
-    UdParam { av: work::addr_vec(&param.ah_attr), qpn, qkey }
+    UdPath { av: work::addr_vec(&param.ah_attr), qpn, qkey }
 }

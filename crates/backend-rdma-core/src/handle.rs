@@ -1,22 +1,21 @@
-//! Objects of C.
+//! Objects of the C library.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, RwLock};
 
-use super::{checked, failed};
-use crate::Error;
+use crate::{Error, checked, failed};
 
-/// An object of C: there until it is destroyed, which waits until nobody is in a call on it.
-pub(super) struct Handle<T> {
+/// An object of the C library. Destroying it waits until no thread is in a call on it.
+pub(crate) struct Handle<T> {
     object: RwLock<Option<NonNull<T>>>,
 }
 
-// SAFETY: the library is safe to call from any thread, and the pointer is used for nothing else.
+// SAFETY: the pointer is only passed to calls of the library, which any thread may make.
 unsafe impl<T> Send for Handle<T> {}
 
-// SAFETY: as above.
+// SAFETY: the library may be called from several threads at once; the lock orders the last call.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> fmt::Debug for Handle<T> {
@@ -26,36 +25,36 @@ impl<T> fmt::Debug for Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// What `call` has returned; NULL is an error.
+    /// The object that `call` returned; NULL is an error.
     ///
     /// # Safety
-    /// If it is not NULL, it is an object that nobody destroys but the handle.
-    pub(super) unsafe fn new(call: &'static str, object: *mut T) -> Result<Self, Error> {
+    /// If it is not NULL, `object` is an object of the library that only this handle destroys.
+    pub(crate) unsafe fn new(call: &'static str, object: *mut T) -> Result<Self, Error> {
         match NonNull::new(object) {
             Some(object) => Ok(Self { object: RwLock::new(Some(object)) }),
             None => Err(failed(call)),
         }
     }
 
-    /// Runs a call on the object, which lives as long as it takes; `None` if it is destroyed.
+    /// Runs a call on the object, which lives until the call returns; `None` if it is destroyed.
     #[inline]
-    pub(super) fn with<R>(&self, f: impl FnOnce(*mut T) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*mut T) -> R) -> Option<R> {
         let object = self.object.read().unwrap_or_else(PoisonError::into_inner);
         object.map(|object| f(object.as_ptr()))
     }
 
-    /// The same for a call that returns the number of an error.
-    pub(super) fn call(
+    /// Runs a call that returns an error number on the object.
+    pub(crate) fn call(
         &self,
         call: &'static str,
         f: impl FnOnce(*mut T) -> c_int,
     ) -> Result<(), Error> {
-        // A destroyed object is as good as one of another device.
+        // The library answers EINVAL for objects that it does not know.
         checked(call, self.with(f).unwrap_or(libc::EINVAL))
     }
 
-    /// Destroys the object, unless it is or the library refuses.
-    pub(super) fn end(
+    /// Destroys the object, unless it is destroyed already or the library refuses.
+    pub(crate) fn end(
         &self,
         call: &'static str,
         destroy: impl FnOnce(*mut T) -> c_int,

@@ -1,25 +1,25 @@
-//! Which devices there are for connections.
+//! The devices that connections may use.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_cm::rdma::gid_of;
 
-use super::channel::Channel;
+use super::channel::KernelChannel;
 use crate::cm::{CmError, Opener};
 use crate::context::Context;
 use crate::device::Device;
 use crate::{Error, Settings};
 
-/// Knows the devices that ids may use.
+/// The devices that ids may use.
 #[derive(Debug)]
-pub(crate) struct Manager {
+pub(crate) struct KernelManager {
     contexts: Mutex<Vec<Context>>,
-    /// How devices are opened when an address needs them; they are not, if `None`.
+    /// Opens devices when an address needs them; `None` if the caller gave the devices.
     opener: Option<Opener>,
 }
 
-impl Manager {
+impl KernelManager {
     pub(crate) fn new(contexts: Vec<Context>, opener: Option<Opener>) -> Self {
         Self { contexts: Mutex::new(contexts), opener }
     }
@@ -28,8 +28,8 @@ impl Manager {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn event_channel(self: &Arc<Self>) -> Result<Arc<Channel>, Error> {
-        Ok(Arc::new(Channel::create(self, &Settings::load()?)?))
+    pub(crate) fn event_channel(self: &Arc<Self>) -> Result<KernelChannel, Error> {
+        KernelChannel::create(self, &Settings::load()?)
     }
 
     pub(crate) fn contexts(&self) -> Vec<Context> {
@@ -46,9 +46,9 @@ impl Manager {
         self.find(|device| device.name() == name)
     }
 
-    /// The first open device that is wanted, or another that is opened for it.
+    /// The first open device that fits; otherwise one that fits is opened.
     fn find(&self, is_wanted: impl Fn(&Device) -> bool) -> Result<Context, Error> {
-        // Held while a device is opened, so that nobody opens it twice.
+        // Held while a device is opened, so that no other thread opens it as well.
         let mut contexts = self.lock();
         if let Some(context) = contexts.iter().find(|context| is_wanted(context.device())) {
             return Ok(context.clone());

@@ -4,24 +4,24 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, PoisonError, Weak};
 
 use feroce_abi::*;
-use feroce_engine::{AddrVec, AhId, DestroyError};
-use feroce_mem::{Access, DeregError, Iova, MwType, Region};
+use feroce_engine::{AddrVec, AhId};
+use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
-use super::adapter::Adapter;
-use super::handle::Handle;
-use super::{failed, work};
-use crate::{Error, Rereg};
+use crate::adapter::{Adapter, AhPtr};
+use crate::handle::Handle;
+use crate::{Error, failed, work};
 
 /// A protection domain.
 #[derive(Debug)]
-pub(crate) struct Pd {
+pub struct Pd {
     handle: Handle<ibv_pd>,
-    pub(super) adapter: Arc<Adapter>,
+    pub(crate) adapter: Arc<Adapter>,
 }
 
 impl Pd {
-    pub(crate) fn alloc(adapter: &Arc<Adapter>) -> Result<Self, Error> {
+    /// Allocates a protection domain.
+    pub fn alloc(adapter: &Arc<Adapter>) -> Result<Self, Error> {
         let verbs = adapter.open.verbs;
         // SAFETY: an open context.
         let pd = unsafe { (verbs.ibv_alloc_pd)(adapter.open.as_ptr()) };
@@ -30,7 +30,8 @@ impl Pd {
         Ok(Self { handle, adapter: Arc::clone(adapter) })
     }
 
-    pub(crate) fn dealloc(&self) -> Result<(), Error> {
+    /// Deallocates it.
+    pub fn dealloc(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_dealloc_pd", |pd| {
             // SAFETY: a domain that lives, and that nobody is in a call on.
@@ -38,8 +39,8 @@ impl Pd {
         })
     }
 
-    /// Makes something in the domain, which a function of C returns.
-    pub(super) fn make<T>(
+    /// Creates an object in the domain, which a function of C returns.
+    pub(crate) fn make<T>(
         &self,
         call: &'static str,
         f: impl FnOnce(*mut ibv_pd) -> *mut T,
@@ -52,7 +53,7 @@ impl Pd {
 
 /// A memory region. It keeps the memory if the library does not let go of it.
 #[derive(Debug)]
-pub(crate) struct Mr {
+pub struct Mr {
     handle: Arc<Handle<ibv_mr>>,
     region: Arc<Region>,
     adapter: Arc<Adapter>,
@@ -60,15 +61,18 @@ pub(crate) struct Mr {
 
 /// Keys of a registration, and where it begins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) lkey: Lkey,
-    pub(crate) rkey: Rkey,
-    pub(crate) addr: u64,
+pub struct Keys {
+    /// Local key.
+    pub lkey: Lkey,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// Address of the first byte, as work requests count.
+    pub addr: u64,
 }
 
 impl Mr {
     /// Registers `len` bytes of a region from `start` on.
-    pub(crate) fn register(
+    pub fn register(
         pd: &Pd,
         region: &Arc<Region>,
         (start, len): (usize, usize),
@@ -87,8 +91,9 @@ impl Mr {
         let verbs = pd.adapter.open.verbs;
         let mut keys = Keys { lkey: Lkey(0), rkey: Rkey(0), addr };
         let handle = pd.make("ibv_reg_mr_iova2", |pd| {
-            // SAFETY: a domain that lives. The region owns the memory, or somebody promised to
-            // keep it, and it is held until the registration has ended.
+            // SAFETY: a domain that lives. The region owns the memory, or the caller of
+            // `Region::from_raw` promised to keep it, and this object holds the region until the
+            // registration has ended.
             let mr = unsafe { (verbs.ibv_reg_mr_iova2)(pd, first.cast(), len, addr, access) };
             if !mr.is_null() {
                 // SAFETY: just made.
@@ -103,20 +108,26 @@ impl Mr {
         Ok((Self { handle, region, adapter }, keys))
     }
 
-    /// Changes the registration; what `pd` names is the domain of `change`.
-    pub(crate) fn rereg(&mut self, change: &Rereg, pd: Option<&Pd>) -> Result<Keys, Error> {
+    /// Changes the domain, the memory and the access of the registration; `None` leaves each as it
+    /// is.
+    pub fn rereg(
+        &mut self,
+        pd: Option<&Pd>,
+        memory: Option<&(Arc<Region>, Iova)>,
+        access: Option<Access>,
+    ) -> Result<Keys, Error> {
         let mut flags = 0;
         let (mut first, mut len) = (ptr::null_mut(), 0);
-        if let Some((region, iova)) = &change.memory {
+        if let Some((region, iova)) = memory {
             if *iova != Iova::Natural {
                 return Err(Error::Unsupported("changing a registration to another address"));
             }
             flags |= IBV_REREG_MR_CHANGE_TRANSLATION;
             (first, len) = (first_byte(region, 0, region.len())?, region.len());
         }
-        flags |= if change.access.is_some() { IBV_REREG_MR_CHANGE_ACCESS } else { 0 };
+        flags |= if access.is_some() { IBV_REREG_MR_CHANGE_ACCESS } else { 0 };
         flags |= if pd.is_some() { IBV_REREG_MR_CHANGE_PD } else { 0 };
-        let access = change.access.unwrap_or_default().bits();
+        let access = access.unwrap_or_default().bits();
         let verbs = self.adapter.open.verbs;
         let call = |pd: *mut ibv_pd| {
             self.handle.call("ibv_rereg_mr", |mr| {
@@ -130,9 +141,9 @@ impl Mr {
             Some(pd) => pd.handle.with(call).unwrap_or_else(|| Err(failed("ibv_rereg_mr"))),
             None => call(ptr::null_mut()),
         };
-        if let Some((region, _)) = &change.memory {
+        if let Some((region, _)) = memory {
             if done.is_err() {
-                // Nobody knows which of the two the device uses now, so both must stay.
+                // The device may use either of the two, so neither may be freed.
                 std::mem::forget((Arc::clone(region), Arc::clone(&self.region)));
             }
             self.region = Arc::clone(region);
@@ -157,19 +168,18 @@ impl Mr {
         self.handle.with(read).unwrap_or(none)
     }
 
-    pub(crate) fn dereg(&self) -> Result<(), Error> {
+    /// Deregisters it.
+    pub fn dereg(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         let ended = self.handle.end("ibv_dereg_mr", |mr| {
             // SAFETY: a registration that lives, and that nobody is in a call on.
             unsafe { (verbs.ibv_dereg_mr)(mr) }
         });
         ended.map_err(|e| match e {
-            // Nothing else uses one.
-            Error::Destroy(DestroyError::Busy) => DeregError::WindowsBound.into(),
-            // Soft-RoCE has another number for it.
-            Error::Verbs { error, .. } if error.raw_os_error() == Some(libc::EINVAL) => {
-                DeregError::WindowsBound.into()
-            }
+            // Only windows use a region.
+            Error::Busy => Error::WindowsBound,
+            // Soft-RoCE answers EINVAL in this case.
+            e if e.errno() == Some(libc::EINVAL) => Error::WindowsBound,
             e => e,
         })
     }
@@ -180,7 +190,7 @@ impl Drop for Mr {
         let key = self.keys().lkey;
         self.adapter.regions().retain(|lkey, there| *lkey != key.0 || there.strong_count() > 1);
         if self.dereg().is_err() {
-            // The device may go on using it, so it must stay for ever.
+            // The device may still use the memory, so it is leaked.
             std::mem::forget(Arc::clone(&self.region));
         }
     }
@@ -195,19 +205,20 @@ fn first_byte(region: &Region, start: usize, len: usize) -> Result<*mut u8, Erro
     if start.checked_add(len).is_none_or(|end| end > region.len()) {
         return Err(Error::OutOfBounds);
     }
-    // The region has exposed it.
+    // `Region` exposes the provenance of its memory.
     Ok(ptr::with_exposed_provenance_mut::<u8>(region.addr() as usize).wrapping_add(start))
 }
 
-/// The way to a port.
+/// An address handle.
 #[derive(Debug)]
-pub(crate) struct Ah {
+pub struct Ah {
     id: AhId,
     adapter: Arc<Adapter>,
 }
 
 impl Ah {
-    pub(crate) fn create(pd: &Pd, av: &AddrVec) -> Result<Self, Error> {
+    /// Creates an address handle.
+    pub fn create(pd: &Pd, av: &AddrVec) -> Result<Self, Error> {
         let adapter = &pd.adapter;
         let mut attr = work::ah_attr(av);
         // SAFETY: a domain that lives, and attributes of ours.
@@ -215,12 +226,12 @@ impl Ah {
         let made = pd.handle.with(create).and_then(NonNull::new);
         let made = made.ok_or_else(|| failed("ibv_create_ah"))?;
         let id = AhId(adapter.number());
-        adapter.ahs.write().unwrap_or_else(PoisonError::into_inner).insert(id, made);
+        adapter.ahs.write().unwrap_or_else(PoisonError::into_inner).insert(id, AhPtr(made));
         Ok(Self { id, adapter: Arc::clone(adapter) })
     }
 
     /// Its name in work requests.
-    pub(crate) fn id(&self) -> AhId {
+    pub fn id(&self) -> AhId {
         self.id
     }
 }
@@ -229,16 +240,16 @@ impl Drop for Ah {
     fn drop(&mut self) {
         let mut ahs = self.adapter.ahs.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(ah) = ahs.remove(&self.id) {
-            // SAFETY: made by the function that belongs to it; whoever posts with it holds the lock
-            // of the table meanwhile.
-            unsafe { (self.adapter.open.verbs.ibv_destroy_ah)(ah.as_ptr()) };
+            // SAFETY: `ibv_create_ah` returned it, and no thread posts with it: posting threads
+            // hold the lock of the table.
+            unsafe { (self.adapter.open.verbs.ibv_destroy_ah)(ah.0.as_ptr()) };
         }
     }
 }
 
 /// A memory window.
 #[derive(Debug)]
-pub(crate) struct Mw {
+pub struct Mw {
     handle: Arc<Handle<ibv_mw>>,
     /// What stays the same of its key.
     index: u32,
@@ -247,18 +258,19 @@ pub(crate) struct Mw {
 
 /// A window as work requests find it.
 #[derive(Clone, Debug)]
-pub(super) struct Window {
-    pub(super) handle: Weak<Handle<ibv_mw>>,
-    pub(super) kind: MwType,
+pub(crate) struct Window {
+    pub(crate) handle: Weak<Handle<ibv_mw>>,
+    pub(crate) kind: MwType,
 }
 
 /// The part of the key of a window that stays the same.
-pub(super) fn window_index(rkey: Rkey) -> u32 {
+pub(crate) fn window_index(rkey: Rkey) -> u32 {
     rkey.0 >> 8
 }
 
 impl Mw {
-    pub(crate) fn alloc(pd: &Pd, kind: MwType) -> Result<(Self, Rkey), Error> {
+    /// Allocates a window.
+    pub fn alloc(pd: &Pd, kind: MwType) -> Result<(Self, Rkey), Error> {
         let adapter = Arc::clone(&pd.adapter);
         let alloc = adapter.open.ops().alloc_mw.ok_or(Error::Unsupported("memory windows"))?;
         let number = match kind {
@@ -286,7 +298,6 @@ impl Drop for Mw {
     fn drop(&mut self) {
         self.adapter.windows().remove(&self.index);
         let Some(dealloc) = self.adapter.open.ops().dealloc_mw else { return };
-        // Whoever posts with it holds it meanwhile.
         let _ = self.handle.end("ibv_dealloc_mw", |mw| {
             // SAFETY: a window that lives, and that nobody is in a call on.
             unsafe { dealloc(mw) }

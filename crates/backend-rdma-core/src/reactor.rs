@@ -18,7 +18,7 @@ struct Reactor {
 }
 
 /// Calls a waker when a descriptor is readable, or closed.
-pub(super) fn wake_when_readable(fd: RawFd, waker: &Waker) {
+pub(crate) fn wake_when_readable(fd: RawFd, waker: &Waker) {
     static REACTOR: OnceLock<Option<Reactor>> = OnceLock::new();
     let mut is_new = false;
     let reactor = REACTOR.get_or_init(|| {
@@ -65,7 +65,7 @@ impl Reactor {
 
 /// Waits until one of the descriptors is readable, and says which are. One that was closed
 /// meanwhile counts: whoever waits for it looks for itself.
-pub(super) fn readable(fds: &[RawFd]) -> Vec<RawFd> {
+pub(crate) fn readable(fds: &[RawFd]) -> Vec<RawFd> {
     let pollfd = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut fds: Vec<libc::pollfd> = fds.iter().map(pollfd).collect();
     // SAFETY: as many entries as it says.

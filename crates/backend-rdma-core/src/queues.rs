@@ -9,23 +9,23 @@ use feroce_engine::{
     CqId, Cqe, ModifyQpError, Notify, PostError, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
     SrqAttr, SrqId,
 };
+use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn};
 
-use super::adapter::Adapter;
-use super::chain::{RecvChain, SendChain};
-use super::describe::Plain;
-use super::events::{Channel, context_of};
-use super::handle::Handle;
-use super::memory::Pd;
-use super::{errno, work};
-use crate::Error;
+use crate::adapter::Adapter;
+use crate::chain::{RecvChain, SendChain};
+use crate::describe::Plain;
+use crate::events::{Channel, context_of};
+use crate::handle::Handle;
+use crate::memory::Pd;
+use crate::{Error, XRC, errno, work};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
 
 /// A completion queue.
 #[derive(Debug)]
-pub(crate) struct Cq {
+pub struct Cq {
     handle: Handle<ibv_cq>,
     adapter: Arc<Adapter>,
     /// Held so that it outlives the queue.
@@ -33,7 +33,8 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn create(
+    /// Creates a queue of `depth` entries whose events go to `channel`.
+    pub fn create(
         adapter: &Arc<Adapter>,
         depth: u32,
         channel: &Arc<Channel>,
@@ -54,17 +55,23 @@ impl Cq {
         Ok((cq, id))
     }
 
-    /// Takes one completion.
+    /// Takes one completion, with the time that `now` says.
     #[inline]
-    pub(crate) fn poll_one(&self) -> Option<Cqe> {
+    pub fn poll_one(&self, now: impl Fn() -> Instant) -> Option<Cqe> {
         let mut taken = None;
-        self.poll_each(1, |cqe| taken = Some(cqe));
+        self.poll_each(1, now, |cqe| taken = Some(cqe));
         taken
     }
 
-    /// Gives completions to `take`, at most `most` of them; returns how many.
+    /// Gives completions to `take`, at most `most` of them, with the time that `now` says; returns
+    /// how many.
     #[inline]
-    pub(crate) fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
+    pub fn poll_each(
+        &self,
+        most: usize,
+        now: impl Fn() -> Instant,
+        mut take: impl FnMut(Cqe),
+    ) -> usize {
         let Some(poll) = self.adapter.open.ops().poll_cq else { return 0 };
         let mut taken = 0;
         while taken < most {
@@ -76,7 +83,7 @@ impl Cq {
             });
             let found = usize::try_from(found.unwrap_or(0)).unwrap_or(0);
             if found > 0 {
-                let now = self.adapter.clock().now();
+                let now = now();
                 wcs[..found].iter().for_each(|wc| take(work::cqe(wc, now)));
             }
             taken += found;
@@ -88,7 +95,7 @@ impl Cq {
     }
 
     /// Asks for an event at the next completion.
-    pub(crate) fn notify(&self, notify: Notify) {
+    pub fn notify(&self, notify: Notify) {
         let Some(request) = self.adapter.open.ops().req_notify_cq else { return };
         let solicited_only = c_int::from(notify == Notify::Solicited);
         let asked = self.handle.with(|cq| {
@@ -100,7 +107,8 @@ impl Cq {
         }
     }
 
-    pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
+    /// Changes its depth.
+    pub fn resize(&self, depth: u32) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.call("ibv_resize_cq", |cq| {
             // SAFETY: a queue that lives.
@@ -109,13 +117,14 @@ impl Cq {
     }
 
     /// Most completions that can wait.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         // SAFETY: a queue that lives.
         let depth = self.handle.with(|cq| unsafe { (*cq).cqe });
         depth.and_then(|depth| usize::try_from(depth).ok()).unwrap_or(0)
     }
 
-    pub(crate) fn destroy(&self) -> Result<(), Error> {
+    /// Destroys it.
+    pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_cq", |cq| {
             // SAFETY: a queue that lives, and that nobody is in a call on.
@@ -126,14 +135,15 @@ impl Cq {
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub(crate) struct Srq {
+pub struct Srq {
     handle: Handle<ibv_srq>,
     chain: Mutex<RecvChain>,
     adapter: Arc<Adapter>,
 }
 
 impl Srq {
-    pub(crate) fn create(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<(Self, SrqId), Error> {
+    /// Creates a queue.
+    pub fn create(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<(Self, SrqId), Error> {
         let id = SrqId(pd.adapter.number());
         let mut init = ibv_srq_init_attr {
             srq_context: context_of(id.0),
@@ -149,7 +159,7 @@ impl Srq {
     }
 
     /// Posts receives, in order, until one is refused.
-    pub(crate) fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
+    pub fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
         let post = self.adapter.open.ops().post_srq_recv.ok_or(PostError::OpNotSupported)?;
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         chain.post(wrs, |first, bad| {
@@ -161,11 +171,13 @@ impl Srq {
         })
     }
 
-    pub(crate) fn set_limit(&self, srq_limit: u32) -> Result<(), Error> {
+    /// Arms the limit event.
+    pub fn set_limit(&self, srq_limit: u32) -> Result<(), Error> {
         self.modify(ibv_srq_attr { srq_limit, ..ibv_srq_attr::zeroed() }, IBV_SRQ_LIMIT)
     }
 
-    pub(crate) fn resize(&self, max_wr: u32) -> Result<(), Error> {
+    /// Changes how many receives it holds.
+    pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
         self.modify(ibv_srq_attr { max_wr, ..ibv_srq_attr::zeroed() }, IBV_SRQ_MAX_WR)
     }
 
@@ -177,7 +189,8 @@ impl Srq {
         })
     }
 
-    pub(crate) fn query(&self) -> Option<SrqAttr> {
+    /// Its attributes.
+    pub fn query(&self) -> Option<SrqAttr> {
         let mut attr = ibv_srq_attr::zeroed();
         let verbs = self.adapter.open.verbs;
         let asked = self.handle.call("ibv_query_srq", |srq| {
@@ -188,7 +201,8 @@ impl Srq {
         asked.ok().map(|()| SrqAttr { max_wr, max_sge, limit })
     }
 
-    pub(crate) fn destroy(&self) -> Result<(), Error> {
+    /// Destroys it.
+    pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_srq", |srq| {
             // SAFETY: a queue that lives, and that nobody is in a call on.
@@ -199,15 +213,16 @@ impl Srq {
 
 /// A queue pair.
 #[derive(Debug)]
-pub(crate) struct Qp {
+pub struct Qp {
     handle: Handle<ibv_qp>,
     /// How it was made, with the sizes that the driver gave it.
     made: QpInitAttr,
-    pub(super) adapter: Arc<Adapter>,
+    pub(crate) adapter: Arc<Adapter>,
 }
 
 impl Qp {
-    pub(crate) fn create(
+    /// Creates a queue pair.
+    pub fn create(
         pd: &Pd,
         (send_cq, recv_cq): (&Cq, &Cq),
         srq: Option<&Srq>,
@@ -220,7 +235,7 @@ impl Qp {
                 QpType::Uc => IBV_QPT_UC,
                 QpType::Ud => IBV_QPT_UD,
                 QpType::XrcIni | QpType::XrcTgt => {
-                    return Err(Error::Unsupported(super::XRC));
+                    return Err(Error::Unsupported(XRC));
                 }
             },
             sq_sig_all: made.sq_sig_all.into(),
@@ -259,7 +274,13 @@ impl Qp {
         Ok((Self { handle, made, adapter: Arc::clone(&pd.adapter) }, Qpn::new(qpn)))
     }
 
-    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+    /// Its service.
+    pub fn qp_type(&self) -> QpType {
+        self.made.qp_type
+    }
+
+    /// Changes attributes and state.
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let (mut attr, mask) = work::qp_attr(attr);
         let verbs = self.adapter.open.verbs;
         let done = self.handle.with(|qp| {
@@ -274,7 +295,7 @@ impl Qp {
     }
 
     /// Changes attributes that come from the library itself.
-    pub(super) fn modify_as_told(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<(), Error> {
+    pub(crate) fn modify_as_told(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.call("ibv_modify_qp", |qp| {
             // SAFETY: a queue pair that lives, and attributes of ours.
@@ -283,7 +304,7 @@ impl Qp {
     }
 
     /// Its attributes and how it was made.
-    pub(crate) fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
+    pub fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
         // What drivers answer for all of these.
         const MASK: u32 = IBV_QP_STATE
             | IBV_QP_CUR_STATE
@@ -314,11 +335,12 @@ impl Qp {
     }
 
     /// Its state, as the driver says now.
-    pub(crate) fn state(&self) -> QpState {
+    pub fn state(&self) -> QpState {
         self.query().and_then(|(attr, _)| attr.state).unwrap_or(QpState::Err)
     }
 
-    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
+    /// Attaches it to a multicast group.
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
         let (group, verbs) = (ibv_gid { raw: group.0 }, self.adapter.open.verbs);
         self.handle.call("ibv_attach_mcast", |qp| {
             // SAFETY: a queue pair that lives, and an address of ours.
@@ -326,7 +348,8 @@ impl Qp {
         })
     }
 
-    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
+    /// Detaches it from a multicast group.
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
         let (group, verbs) = (ibv_gid { raw: group.0 }, self.adapter.open.verbs);
         self.handle.call("ibv_detach_mcast", |qp| {
             // SAFETY: a queue pair that lives, and an address of ours.
@@ -334,7 +357,8 @@ impl Qp {
         })
     }
 
-    pub(crate) fn destroy(&self) -> Result<(), Error> {
+    /// Destroys it.
+    pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_qp", |qp| {
             // SAFETY: a queue pair that lives, and that nobody is in a call on.
@@ -343,7 +367,7 @@ impl Qp {
     }
 
     /// Runs a call that posts, and says in our words why it was refused.
-    pub(super) fn post(&self, f: impl FnOnce(*mut ibv_qp) -> c_int) -> Result<(), PostError> {
+    pub(crate) fn post(&self, f: impl FnOnce(*mut ibv_qp) -> c_int) -> Result<(), PostError> {
         let mut state = None;
         let posted = self.handle.with(|qp| {
             // SAFETY: a queue pair that lives. The library keeps its state up to date.
@@ -372,51 +396,54 @@ fn refusal(posted: Option<c_int>, state: Option<QpState>) -> Result<(), PostErro
 
 /// The end of a queue pair where sends are posted.
 #[derive(Debug)]
-pub(crate) struct SendEnd {
+pub struct SendEnd {
     qp: Arc<Qp>,
     chain: SendChain,
 }
 
 impl SendEnd {
-    pub(crate) fn new(qp: &Arc<Qp>) -> Self {
+    /// The end of this queue pair where sends are posted.
+    pub fn new(qp: &Arc<Qp>) -> Self {
         let chain = SendChain::new(qp.made.qp_type, qp.made.cap);
         Self { qp: Arc::clone(qp), chain }
     }
 
-    pub(crate) fn state(&self) -> QpState {
+    /// State of the queue pair.
+    pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
     /// Puts one request behind those that wait for [`SendEnd::submit`].
-    pub(crate) fn stage(&mut self, wr: feroce_engine::SendWr) -> Result<(), PostError> {
+    pub fn stage(&mut self, wr: feroce_engine::SendWr) -> Result<(), PostError> {
         self.chain.push(wr)
     }
 
     /// Posts everything that was staged, in order, until one is refused.
-    pub(crate) fn submit(&mut self) -> Result<(), PostError> {
+    pub fn submit(&mut self) -> Result<(), PostError> {
         self.chain.post(&self.qp)
     }
 
     /// Forgets everything that was staged.
-    pub(crate) fn abort(&mut self) {
+    pub fn abort(&mut self) {
         self.chain.clear();
     }
 }
 
 /// The end of a queue pair where receives are posted.
 #[derive(Debug)]
-pub(crate) struct RecvEnd {
+pub struct RecvEnd {
     qp: Arc<Qp>,
     chain: RecvChain,
 }
 
 impl RecvEnd {
-    pub(crate) fn new(qp: &Arc<Qp>) -> Self {
+    /// The end of this queue pair where receives are posted.
+    pub fn new(qp: &Arc<Qp>) -> Self {
         Self { qp: Arc::clone(qp), chain: RecvChain::new(qp.made.cap.max_recv_sge) }
     }
 
     /// Posts receives, in order, until one is refused.
-    pub(crate) fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
+    pub fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
         let post = self.qp.adapter.open.ops().post_recv.ok_or(PostError::OpNotSupported)?;
         let qp = &self.qp;
         // SAFETY: a queue pair that lives, and a chain of requests.

@@ -1,0 +1,137 @@
+//! Why a call of the backend failed.
+
+use std::{error, fmt, io};
+
+use feroce_engine::ModifyQpError;
+
+/// Why a call of the backend failed.
+#[derive(Debug)]
+pub enum Error {
+    /// A library of rdma-core cannot be used.
+    Library(LibraryError),
+    /// The library lists no device with this name.
+    NoDevice(String),
+    /// A call of libibverbs or librdmacm failed.
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its error number.
+        error: io::Error,
+    },
+    /// Other objects still use the object that the call would destroy.
+    Busy,
+    /// Memory windows are bound to the region that the call would deregister.
+    WindowsBound,
+    /// The driver refused the attributes of a queue pair.
+    ModifyQp(ModifyQpError),
+    /// The queue pair does not fit the port space of the id.
+    WrongQp,
+    /// The range passes the end of the memory region.
+    OutOfBounds,
+    /// The backend has no such operation.
+    Unsupported(&'static str),
+    /// A system call failed.
+    Io(io::Error),
+}
+
+/// Why a library of rdma-core cannot be used.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum LibraryError {
+    /// The dynamic linker does not find it, or cannot load it.
+    NotFound(Box<dyn error::Error + Send + Sync>),
+    /// It lacks a function, so it is older than rdma-core 32.
+    TooOld(Box<dyn error::Error + Send + Sync>),
+    /// The kernel has no RDMA drivers.
+    NoDrivers,
+}
+
+impl fmt::Display for LibraryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(why) => {
+                write!(f, "install rdma-core (Debian: libibverbs1, librdmacm1): {why}")
+            }
+            Self::TooOld(why) => write!(f, "install rdma-core 32 or later: {why}"),
+            Self::NoDrivers => f.write_str(
+                "the kernel has no RDMA drivers: load that of the adapter, or `rdma_rxe`",
+            ),
+        }
+    }
+}
+
+impl error::Error for LibraryError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::NotFound(why) | Self::TooOld(why) => Some(&**why),
+            Self::NoDrivers => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(e) => e.fmt(f),
+            Self::NoDevice(name) => write!(f, "rdma-core lists no device {name:?}"),
+            Self::Call { call, error } => write!(f, "{call}: {error}"),
+            Self::Busy => f.write_str("other objects still use it"),
+            Self::WindowsBound => f.write_str("memory windows are bound to the region"),
+            Self::ModifyQp(e) => e.fmt(f),
+            Self::WrongQp => f.write_str("the queue pair does not fit the port space of the id"),
+            Self::OutOfBounds => f.write_str("the range passes the end of the memory region"),
+            Self::Unsupported(what) => write!(f, "the backend `rdma-core` does not have {what}"),
+            Self::Io(e) => e.fmt(f),
+        }
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Library(e) => Some(e),
+            Self::Call { error, .. } | Self::Io(error) => Some(error),
+            Self::ModifyQp(e) => Some(e),
+            Self::NoDevice(_)
+            | Self::Busy
+            | Self::WindowsBound
+            | Self::WrongQp
+            | Self::OutOfBounds
+            | Self::Unsupported(_) => None,
+        }
+    }
+}
+
+impl Error {
+    /// The error number of the call that failed, if a call failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { error, .. } | Self::Io(error) => error.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+impl From<nix::errno::Errno> for Error {
+    fn from(e: nix::errno::Errno) -> Self {
+        Self::Io(e.into())
+    }
+}
+
+impl From<LibraryError> for Error {
+    fn from(e: LibraryError) -> Self {
+        Self::Library(e)
+    }
+}
+
+impl From<ModifyQpError> for Error {
+    fn from(e: ModifyQpError) -> Self {
+        Self::ModifyQp(e)
+    }
+}
