@@ -8,13 +8,13 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use feroce_abi::*;
-use feroce_engine::{Data, Dest, PostError, QpCap, QpType, RecvWr, SendOp, SendWr};
+use feroce_engine::{self as engine, Data, Dest, QpCap, QpType, RecvWr, SendOp, SendWr};
 use feroce_mem::MwType;
 
 use crate::describe::Plain;
 use crate::memory::window_index;
 use crate::queues::Qp;
-use crate::work;
+use crate::{PostError, work};
 
 /// Sends on their way to a queue pair.
 pub(crate) struct SendChain {
@@ -44,25 +44,25 @@ impl SendChain {
 
     /// Appends a request, if it is one that the queue pair can take.
     #[inline]
-    pub(crate) fn push(&mut self, wr: SendWr) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         match &wr.data {
             Data::Sges(sges) if sges.as_slice().len() > self.cap.max_send_sge as usize => {
-                return Err(PostError::TooManySges);
+                return Err(engine::PostError::TooManySges);
             }
             Data::Inline(_) if wr.op.is_fetch() || wr.op.is_local() => {
-                return Err(PostError::InlineNotAllowed);
+                return Err(engine::PostError::InlineNotAllowed);
             }
             Data::Inline(bytes) if bytes.len() > self.cap.max_inline as usize => {
-                return Err(PostError::InlineTooLong);
+                return Err(engine::PostError::InlineTooLong);
             }
             _ => {}
         }
         match (self.qp_type, wr.dest) {
             (QpType::Ud, Dest::Ud { .. }) | (QpType::Rc | QpType::Uc, Dest::Connected) => {}
-            _ => return Err(PostError::BadDestination),
+            _ => return Err(engine::PostError::BadDestination),
         }
         if matches!(wr.op, SendOp::Flush { .. } | SendOp::Reg { .. }) {
-            return Err(PostError::OpNotSupported);
+            return Err(engine::PostError::OpNotSupported);
         }
         self.requests.push(wr);
         Ok(())
@@ -90,7 +90,7 @@ impl SendChain {
     }
 
     fn post_group(&mut self, group: &[SendWr], qp: &Qp) -> Result<(), PostError> {
-        let post = qp.adapter.open.ops().post_send.ok_or(PostError::OpNotSupported)?;
+        let post = qp.adapter.open.ops().post_send.ok_or(engine::PostError::OpNotSupported)?;
         // Held until the call returns, so that no address handle goes meanwhile.
         let ahs = (self.qp_type == QpType::Ud)
             .then(|| qp.adapter.ahs.read().unwrap_or_else(PoisonError::into_inner));
@@ -103,9 +103,9 @@ impl SendChain {
         };
         self.sges.reserve(group.iter().map(pieces).sum());
         for wr in group {
-            let mut out = work::send_wr(wr).ok_or(PostError::OpNotSupported)?;
+            let mut out = work::send_wr(wr).ok_or(engine::PostError::OpNotSupported)?;
             if let (Dest::Ud { ah, .. }, Some(ahs)) = (wr.dest, &ahs) {
-                let known = ahs.get(&ah).ok_or(PostError::BadDestination)?;
+                let known = ahs.get(&ah).ok_or(engine::PostError::BadDestination)?;
                 out.wr.ud.ah = known.0.as_ptr();
             }
             out.num_sge = pieces(wr) as i32;
@@ -142,7 +142,7 @@ impl SendChain {
 /// Binds a window, or unbinds it.
 fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
     let SendOp::BindMw { mw, new_rkey, binding } = wr.op else {
-        return Err(PostError::OpNotSupported);
+        return Err(engine::PostError::OpNotSupported.into());
     };
     let adapter = &qp.adapter;
     let window = adapter.windows().get(&window_index(mw)).cloned();
@@ -154,7 +154,7 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
         let info = work::bind_info(&binding, mr);
         if kind == MwType::One {
             let Some(bind) = adapter.open.ops().bind_mw else {
-                return Err(PostError::OpNotSupported);
+                return Err(engine::PostError::OpNotSupported.into());
             };
             let send_flags = work::send_flags(wr);
             let mut request = ibv_mw_bind { wr_id: wr.wr_id, send_flags, bind_info: info };
@@ -162,7 +162,7 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
             return qp.post(|qp| unsafe { bind(qp, mw, &raw mut request) });
         }
         let Some(post) = adapter.open.ops().post_send else {
-            return Err(PostError::OpNotSupported);
+            return Err(engine::PostError::OpNotSupported.into());
         };
         let mut request = ibv_send_wr {
             wr_id: wr.wr_id,
@@ -222,7 +222,7 @@ impl RecvChain {
         self.requests.clear();
         for wr in wrs {
             if wr.sges.as_slice().len() > self.max_sge as usize {
-                fits = Err(PostError::TooManySges);
+                fits = Err(engine::PostError::TooManySges.into());
                 break;
             }
             self.requests.push(wr);

@@ -2,7 +2,7 @@
 
 use std::{error, fmt, io};
 
-use feroce_engine::ModifyQpError;
+use feroce_engine::{self as engine, ModifyQpError};
 
 /// Why a call of the backend failed.
 #[derive(Debug)]
@@ -133,5 +133,34 @@ impl From<LibraryError> for Error {
 impl From<ModifyQpError> for Error {
     fn from(e: ModifyQpError) -> Self {
         Self::ModifyQp(e)
+    }
+}
+
+/// Why a work request was not posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PostError {
+    /// The request does not fit the queue, or the queue takes none.
+    Request(engine::PostError),
+    /// The driver refused for another reason.
+    Refused {
+        /// Its error number.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(e) => e.fmt(f),
+            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
+        }
+    }
+}
+
+impl error::Error for PostError {}
+
+impl From<engine::PostError> for PostError {
+    fn from(e: engine::PostError) -> Self {
+        Self::Request(e)
     }
 }

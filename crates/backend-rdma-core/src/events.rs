@@ -52,7 +52,7 @@ impl Channel {
     }
 
     /// The next report, if there is one.
-    pub fn try_event(&self) -> Option<CqId> {
+    pub fn try_pop(&self) -> Option<CqId> {
         let verbs = self.adapter.open.verbs;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
         let taken = self.handle.with(|channel| {
@@ -68,8 +68,8 @@ impl Channel {
     }
 
     /// The next report, or the waker is called when there is one.
-    pub fn event_or_register(&self, waker: &Waker) -> Option<CqId> {
-        let found = self.try_event();
+    pub fn pop_or_register(&self, waker: &Waker) -> Option<CqId> {
+        let found = self.try_pop();
         if found.is_none() {
             wake_when_readable(self.fd, waker);
         }

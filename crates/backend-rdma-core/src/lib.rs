@@ -34,7 +34,7 @@ mod work;
 
 pub use adapter::{Adapter, Listed, list};
 pub use describe::{DeviceInfo, PortInfo};
-pub use error::{Error, LibraryError};
+pub use error::{Error, LibraryError, PostError};
 pub use events::{Channel, Sink};
 pub use memory::{Ah, Keys, Mr, Mw, Pd};
 pub use queues::{Cq, Qp, RecvEnd, SendEnd, Srq};

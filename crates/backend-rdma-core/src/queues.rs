@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce_abi::*;
 use feroce_engine::{
-    CqId, Cqe, ModifyQpError, Notify, PostError, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
-    SrqAttr, SrqId,
+    self as engine, CqId, Cqe, ModifyQpError, Notify, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
+    SendWr, SrqAttr, SrqId,
 };
 use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn};
@@ -18,7 +18,7 @@ use crate::describe::Plain;
 use crate::events::{Channel, context_of};
 use crate::handle::Handle;
 use crate::memory::Pd;
-use crate::{Error, XRC, errno, work};
+use crate::{Error, PostError, XRC, errno, work};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -160,7 +160,8 @@ impl Srq {
 
     /// Posts receives, in order, until one is refused.
     pub fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        let post = self.adapter.open.ops().post_srq_recv.ok_or(PostError::OpNotSupported)?;
+        let post =
+            self.adapter.open.ops().post_srq_recv.ok_or(engine::PostError::OpNotSupported)?;
         let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
         chain.post(wrs, |first, bad| {
             let posted = self.handle.with(|srq| {
@@ -383,11 +384,11 @@ impl Qp {
 fn refusal(posted: Option<c_int>, state: Option<QpState>) -> Result<(), PostError> {
     match (posted, state) {
         (Some(0), _) => Ok(()),
-        (None, _) => Err(PostError::BadState(QpState::Reset)),
+        (None, _) => Err(engine::PostError::BadState(QpState::Reset).into()),
         (Some(code), state) => match (errno(code), state) {
-            (libc::ENOMEM, _) => Err(PostError::QueueFull),
+            (libc::ENOMEM, _) => Err(engine::PostError::QueueFull.into()),
             (_, Some(state @ (QpState::Reset | QpState::Init | QpState::Rtr))) => {
-                Err(PostError::BadState(state))
+                Err(engine::PostError::BadState(state).into())
             }
             (errno, _) => Err(PostError::Refused { errno }),
         },
@@ -413,14 +414,38 @@ impl SendEnd {
         self.qp.state()
     }
 
+    /// Posts requests, in order, until one is refused; those before it are posted.
+    #[inline]
+    pub fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+        let staged = wrs.into_iter().try_for_each(|wr| self.stage(wr));
+        self.chain.post(&self.qp)?;
+        Ok(staged?)
+    }
+
+    /// Posts one request.
+    #[inline]
+    pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.stage(wr)?;
+        self.chain.post(&self.qp)
+    }
+
     /// Puts one request behind those that wait for [`SendEnd::submit`].
-    pub fn stage(&mut self, wr: feroce_engine::SendWr) -> Result<(), PostError> {
+    #[inline]
+    pub fn stage(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         self.chain.push(wr)
     }
 
-    /// Posts everything that was staged, in order, until one is refused.
-    pub fn submit(&mut self) -> Result<(), PostError> {
-        self.chain.post(&self.qp)
+    /// Drivers execute no request before it is posted, so this is [`SendEnd::stage`].
+    #[inline]
+    pub fn begin(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
+        self.stage(wr)
+    }
+
+    /// Posts everything that was staged, in order, until one is refused. The log tells of it.
+    pub fn submit(&mut self) {
+        if let Err(e) = self.chain.post(&self.qp) {
+            tracing::warn!("the driver refused a staged send, which is lost: {e}");
+        }
     }
 
     /// Forgets everything that was staged.
@@ -444,7 +469,7 @@ impl RecvEnd {
 
     /// Posts receives, in order, until one is refused.
     pub fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        let post = self.qp.adapter.open.ops().post_recv.ok_or(PostError::OpNotSupported)?;
+        let post = self.qp.adapter.open.ops().post_recv.ok_or(engine::PostError::OpNotSupported)?;
         let qp = &self.qp;
         // SAFETY: a queue pair that lives, and a chain of requests.
         self.chain.post(wrs, |first, bad| qp.post(|qp| unsafe { post(qp, first, bad) }))

@@ -3,21 +3,23 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, Event};
+use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Link, UdpConfig};
 use feroce_local::Member;
 use feroce_train::Instant;
 use feroce_wire::Gid;
 
 use crate::attr::{DeviceAttr, PortAttr};
+use crate::backend::kernel::KernelAdapter;
+use crate::backend::soft::SoftAdapter;
+use crate::backend::{Either, either};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::watch::Watch;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Dispatch, Driver, Object};
+use crate::driver::{AsyncQueue, Clock, Driver};
 use crate::pd::Pd;
 use crate::sigbus::{self, Sigbus};
 use crate::xrc::Xrcd;
@@ -71,10 +73,8 @@ impl WeakContext {
     /// Sends what still waits, ends connections and completes captures: for a process that is
     /// about to end without closing what it opened.
     pub fn take_leave(&self) {
-        if let Some(inner) = self.inner.upgrade()
-            && let Adapter::Soft(soft) = &inner.adapter
-        {
-            soft.driver.take_leave();
+        if let Some(inner) = self.inner.upgrade() {
+            either!(&inner.adapter, adapter => adapter.take_leave());
         }
     }
 }
@@ -85,68 +85,12 @@ pub(crate) struct ContextInner {
     device: Device,
 }
 
-/// What does the work.
-#[derive(Debug)]
-pub(crate) enum Adapter {
-    /// Our own.
-    Soft(Arc<Soft>),
-    /// That of one of the kernel's drivers.
-    Hard(Arc<Hard>),
-}
-
-/// Our own adapter: the engine and its links, driven.
-#[derive(Debug)]
-pub(crate) struct Soft {
-    pub(crate) driver: Arc<Driver>,
-    /// Its place among the processes that share its addresses.
-    pub(crate) member: Option<Arc<Member>>,
-    /// Memory that is registered is made shareable.
-    pub(crate) converts: bool,
-}
-
-/// An adapter of one of the kernel's drivers.
-#[derive(Debug)]
-pub(crate) struct Hard {
-    // Declared first, so that its thread ends before the table that it delivers to.
-    pub(crate) adapter: Arc<rdma_core::Adapter>,
-    dispatch: Arc<Mutex<Dispatch>>,
-    clock: Clock,
-}
-
-impl Hard {
-    fn open(device: &Device, settings: &Settings) -> Result<Arc<Self>, Error> {
-        refuse_layers(settings)?;
-        let dispatch = Arc::new(Mutex::new(Dispatch::default()));
-        let table = Arc::clone(&dispatch);
-        let deliver = move |event| {
-            let table = table.lock().unwrap_or_else(PoisonError::into_inner);
-            table.deliver(Event::Async(event));
-            let wakes = Arc::clone(table.wakes());
-            drop(table);
-            wakes.run();
-        };
-        let directory = settings.rdma_core.as_deref();
-        let adapter = rdma_core::Adapter::open(device.name(), directory, Box::new(deliver))?;
-        Ok(Arc::new(Self { adapter, dispatch, clock: Clock::start() }))
-    }
-
-    fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
-        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// The adapter of either backend.
+pub(crate) type Adapter = Either<Arc<SoftAdapter>, Arc<KernelAdapter>>;
 
 impl ContextInner {
     fn is_cut_off(&self) -> bool {
-        match &self.adapter {
-            Adapter::Soft(soft) => soft.driver.is_cut_off(),
-            Adapter::Hard(_) => false,
-        }
-    }
-}
-
-impl Drop for Soft {
-    fn drop(&mut self) {
-        self.driver.shut_down();
+        either!(&self.adapter, adapter => adapter.is_cut_off())
     }
 }
 
@@ -173,7 +117,7 @@ impl Device {
 impl Context {
     pub(crate) fn open(device: Device, settings: Settings) -> Result<Self, Error> {
         if device.kind() == DeviceKind::Kernel {
-            let adapter = Adapter::Hard(Hard::open(&device, &settings)?);
+            let adapter = Either::Kernel(KernelAdapter::open(&device, &settings)?);
             return Self::listening(Arc::new(ContextInner { adapter, device }));
         }
         let mut config = engine_config(&settings);
@@ -217,18 +161,14 @@ impl Context {
         let clock = Clock::start();
         let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
         let driver = Driver::start(engine, link, clock, &device, watch)?;
-        let adapter = Adapter::Soft(Arc::new(Soft { driver, member, converts: settings.convert }));
+        let soft = SoftAdapter { driver, member, converts: settings.convert };
+        let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
 
     fn listening(inner: Arc<ContextInner>) -> Result<Self, Error> {
         let events = Arc::new(AsyncQueue::new()?);
-        match &inner.adapter {
-            Adapter::Soft(soft) => {
-                soft.driver.control(|state, _| state.dispatch.listen(&events));
-            }
-            Adapter::Hard(hard) => hard.dispatch().listen(&events),
-        }
+        either!(&inner.adapter, adapter => adapter.listen(&events));
         Ok(Self { inner, events })
     }
 
@@ -260,34 +200,13 @@ impl Context {
     }
 
     /// Our own adapter, if it is that.
-    pub(crate) fn soft(&self) -> Result<&Arc<Soft>, Error> {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => Ok(soft),
-            Adapter::Hard(_) => Err(Error::Unsupported("objects of the other backend")),
-        }
+    pub(crate) fn soft(&self) -> Result<&Arc<SoftAdapter>, Error> {
+        self.inner.adapter.soft().ok_or(Error::Unsupported("objects of the other backend"))
     }
 
     /// The driver of our own adapter, if it is that.
     pub(crate) fn driver(&self) -> Result<&Arc<Driver>, Error> {
         Ok(&self.soft()?.driver)
-    }
-
-    /// Asynchronous events about an object of one of the kernel's drivers come here.
-    pub(crate) fn own(&self, object: Object) {
-        if let Adapter::Hard(hard) = &self.inner.adapter {
-            hard.dispatch().own(object, &self.events);
-        }
-    }
-
-    /// An object of one of the kernel's drivers is gone, and its events with it.
-    pub(crate) fn disown(&self, object: Object) {
-        if let Adapter::Hard(hard) = &self.inner.adapter {
-            let mut dispatch = hard.dispatch();
-            dispatch.disown(object);
-            let wakes = Arc::clone(dispatch.wakes());
-            drop(dispatch);
-            wakes.run();
-        }
     }
 
     /// The device that was opened.
@@ -299,26 +218,13 @@ impl Context {
     #[doc(alias = "ibv_query_device")]
     #[doc(alias = "ibv_query_device_ex")]
     pub fn attr(&self) -> DeviceAttr {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => {
-                soft.driver.read(|s| DeviceAttr::of(&self.inner.device, s.engine.config()))
-            }
-            Adapter::Hard(hard) => {
-                DeviceAttr::of_kernel(self.inner.device.name(), hard.adapter.info())
-            }
-        }
+        either!(self.adapter(), adapter => adapter.attr(&self.inner.device))
     }
 
     /// The port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.read(|s| {
-                let (config, gids) = (s.engine.config(), s.engine.gids());
-                PortAttr::of(&self.inner.device, config, s.is_up, gids, s.engine.drops())
-            }),
-            Adapter::Hard(hard) => PortAttr::of_kernel(&hard.adapter.port()),
-        }
+        either!(self.adapter(), adapter => adapter.port(&self.inner.device))
     }
 
     /// Makes a protection domain.
@@ -378,48 +284,22 @@ impl Context {
     }
 
     fn clock(&self) -> &Clock {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.clock(),
-            Adapter::Hard(hard) => &hard.clock,
-        }
+        either!(self.adapter(), adapter => adapter.clock())
     }
 
     /// What the adapter did so far. Drivers of the kernel count elsewhere.
     pub fn counters(&self) -> Counters {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.read(|s| s.engine.counters()),
-            Adapter::Hard(_) => Counters::default(),
-        }
+        either!(self.adapter(), adapter => adapter.counters())
     }
 
     /// Packets that the adapter dropped so far, by reason. Drivers of the kernel count elsewhere.
     pub fn drops(&self) -> DropCounters {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.read(|s| *s.engine.drops()),
-            Adapter::Hard(_) => DropCounters::default(),
-        }
+        either!(self.adapter(), adapter => adapter.drops())
     }
 
     /// What the link did so far, by name. Drivers of the kernel have none of ours.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        match &self.inner.adapter {
-            Adapter::Soft(soft) => soft.driver.read(|s| s.link.counters()),
-            Adapter::Hard(_) => Vec::new(),
-        }
-    }
-}
-
-/// Packets of a hardware device do not pass through `feroce`, so no layer can see them.
-fn refuse_layers(settings: &Settings) -> Result<(), Error> {
-    let asked = [
-        (settings.pcap.is_some(), "capturing packets (`pcap`)"),
-        (settings.trace.is_some(), "tracing packets (`trace`)"),
-        (settings.fault.is_some(), "injecting faults (`fault`)"),
-        (settings.tap.is_some(), "a tap on packets"),
-    ];
-    match asked.iter().find(|(is_asked, _)| *is_asked) {
-        Some((_, what)) => Err(Error::Unsupported(what)),
-        None => Ok(()),
+        either!(self.adapter(), adapter => adapter.link_counters())
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{CqId, CqPoller, Cqe, CreateError, Notify};
+use feroce_engine::{CqId, CqPoller, Cqe, Notify};
 use feroce_wire::Qpn;
 
 use crate::Error;
-use crate::channel::{self, CompChannel};
-use crate::context::{Adapter, Context};
+use crate::backend::kernel::KernelCq;
+use crate::backend::{Either, either, map_either};
+use crate::channel::CompChannel;
+use crate::context::Context;
 use crate::driver::{Driver, Object, State};
 use crate::life::Life;
 
@@ -32,26 +33,25 @@ pub struct Cq {
 #[derive(Debug)]
 struct CqInner {
     id: CqId,
-    side: Side,
+    side: CqSide,
     channel: CompChannel,
-    context: Context,
+    /// Keeps the device open.
+    _context: Context,
     life: Life,
 }
 
+/// The queue of either backend.
+pub(crate) type CqSide = Either<SoftCq, KernelCq>;
+
+/// A completion queue of the engine.
 #[derive(Debug)]
-enum Side {
-    Soft(Soft),
-    Hard(rdma_core::Cq),
+pub(crate) struct SoftCq {
+    pub(crate) id: CqId,
+    pub(crate) poller: Mutex<CqPoller>,
+    pub(crate) driver: Arc<Driver>,
 }
 
-/// A queue of our engine.
-#[derive(Debug)]
-struct Soft {
-    poller: Mutex<CqPoller>,
-    driver: Arc<Driver>,
-}
-
-impl Soft {
+impl SoftCq {
     fn poller(&self) -> MutexGuard<'_, CqPoller> {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,22 +90,52 @@ impl Soft {
     }
 }
 
+impl SoftCq {
+    #[inline]
+    fn take_one(&self) -> Option<Cqe> {
+        self.poller().poll()
+    }
+
+    fn notify(&self, notify: Notify) {
+        self.poller().arm(notify);
+        self.driver.expect_event();
+    }
+
+    fn resize(&self, depth: u32) -> Result<(), Error> {
+        let mut poller = self.poller();
+        let resize = |s: &mut State, _| s.engine.resize_cq(self.id, &mut poller, depth);
+        let (resized, wakes) = self.driver.control_then(resize);
+        drop(poller);
+        drop(wakes);
+        Ok(resized?)
+    }
+
+    /// Removes the completions of a queue pair that is reset.
+    fn forget(&self, qpn: Qpn) {
+        let mut poller = self.poller();
+        let forget = |s: &mut State, _| s.engine.forget_completions(self.id, &mut poller, qpn);
+        let ((), wakes) = self.driver.control_then(forget);
+        drop(poller);
+        drop(wakes);
+    }
+
+    fn depth(&self) -> usize {
+        self.poller().capacity()
+    }
+
+    fn destroy(&self) -> Result<(), Error> {
+        self.driver.control(|s, _| {
+            s.engine.destroy_cq(self.id)?;
+            s.dispatch.detach(self.id);
+            s.dispatch.disown(Object::Cq(self.id));
+            Ok(())
+        })
+    }
+}
+
 impl CqInner {
     fn destroy(&self) -> Result<(), Error> {
-        let id = self.id;
-        self.life.end(|| match &self.side {
-            Side::Soft(soft) => soft.driver.control(|s, _| {
-                s.engine.destroy_cq(id)?;
-                s.dispatch.detach(id);
-                s.dispatch.disown(Object::Cq(id));
-                Ok::<_, Error>(())
-            }),
-            Side::Hard(hard) => {
-                hard.destroy()?;
-                self.context.disown(Object::Cq(id));
-                Ok(())
-            }
-        })
+        self.life.end(|| either!(&self.side, cq => cq.destroy()))
     }
 }
 
@@ -126,26 +156,18 @@ impl Cq {
             Some(channel) => channel.clone(),
             None => CompChannel::new(context)?,
         };
-        let (id, side) = match (context.adapter(), &channel.side) {
-            (Adapter::Soft(soft), channel::Side::Soft(queue)) => {
-                let driver = Arc::clone(&soft.driver);
-                let (id, poller) = driver.control(|s, _| {
-                    let created = s.engine.create_cq(depth)?;
-                    s.dispatch.attach(created.0, Arc::clone(queue));
-                    s.dispatch.own(Object::Cq(created.0), context.events());
-                    Ok::<_, Error>(created)
-                })?;
-                (id, Side::Soft(Soft { poller: Mutex::new(poller), driver }))
-            }
-            (Adapter::Hard(hard), channel::Side::Hard(queue)) => {
-                let (cq, id) = rdma_core::Cq::create(&hard.adapter, depth, queue)?;
-                context.own(Object::Cq(id));
-                (id, Side::Hard(cq))
-            }
-            _ => return Err(CreateError::Invalid("the channel is of another backend").into()),
-        };
+        let id;
+        let side = map_either!(context.adapter(), adapter => {
+            let (name, cq) = adapter.create_cq(depth, channel.side(), context.events())?;
+            id = name;
+            cq
+        });
         let (context, life) = (context.clone(), Life::new());
-        Ok(Self { inner: Arc::new(CqInner { id, side, channel, context, life }) })
+        Ok(Self { inner: Arc::new(CqInner { id, side, channel, _context: context, life }) })
+    }
+
+    pub(crate) fn side(&self) -> &CqSide {
+        &self.inner.side
     }
 
     /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
@@ -163,19 +185,13 @@ impl Cq {
     /// Takes one completion, driving the adapter if there is none.
     #[inline]
     pub fn poll_one(&self) -> Option<Cqe> {
-        match &self.inner.side {
-            Side::Soft(soft) => soft.poll_one(),
-            Side::Hard(hard) => hard.poll_one(|| self.inner.context.now()),
-        }
+        either!(self.side(), cq => cq.poll_one())
     }
 
     /// Takes one completion if one waits; drives nothing.
     #[inline]
     pub fn take_one(&self) -> Option<Cqe> {
-        match &self.inner.side {
-            Side::Soft(soft) => soft.poller().poll(),
-            Side::Hard(hard) => hard.poll_one(|| self.inner.context.now()),
-        }
+        either!(self.side(), cq => cq.take_one())
     }
 
     /// Takes completions until `into` is full or there are none; returns how many.
@@ -188,10 +204,7 @@ impl Cq {
     /// returns how many.
     #[inline]
     pub fn poll_each(&self, most: usize, take: impl FnMut(Cqe)) -> usize {
-        match &self.inner.side {
-            Side::Soft(soft) => soft.poll_each(most, take),
-            Side::Hard(hard) => hard.poll_each(most, || self.inner.context.now(), take),
-        }
+        either!(self.side(), cq => cq.poll_each(most, take))
     }
 
     /// Waits for a completion: polls briefly, then sleeps until there is one. Threads that wait on
@@ -230,13 +243,7 @@ impl Cq {
     /// completions that are already there do not count.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn notify(&self, notify: Notify) {
-        match &self.inner.side {
-            Side::Soft(soft) => {
-                soft.poller().arm(notify);
-                soft.driver.expect_event();
-            }
-            Side::Hard(hard) => hard.notify(notify),
-        }
+        either!(self.side(), cq => cq.notify(notify));
     }
 
     /// The channel that events go to.
@@ -247,45 +254,16 @@ impl Cq {
     /// Changes its depth.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
-        let id = self.inner.id;
-        match &self.inner.side {
-            Side::Soft(soft) => {
-                let mut poller = soft.poller();
-                let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
-                let (resized, wakes) = soft.driver.control_then(resize);
-                drop(poller);
-                drop(wakes);
-                Ok(resized?)
-            }
-            Side::Hard(hard) => Ok(hard.resize(depth)?),
-        }
+        either!(self.side(), cq => cq.resize(depth))
     }
 
-    /// Forgets the completions of a queue pair that wait. Drivers of the kernel do so themselves.
+    /// Removes the completions of a queue pair that is reset.
     pub(crate) fn forget(&self, qpn: Qpn) {
-        if let Side::Soft(soft) = &self.inner.side {
-            let mut poller = soft.poller();
-            let id = self.inner.id;
-            let forget = |s: &mut State, _| s.engine.forget_completions(id, &mut poller, qpn);
-            let ((), wakes) = soft.driver.control_then(forget);
-            drop(poller);
-            drop(wakes);
-        }
-    }
-
-    /// The queue, if it is one of the kernel's drivers.
-    pub(crate) fn hard(&self) -> Option<&rdma_core::Cq> {
-        match &self.inner.side {
-            Side::Soft(_) => None,
-            Side::Hard(hard) => Some(hard),
-        }
+        either!(self.side(), cq => cq.forget(qpn));
     }
 
     /// Most completions that can wait.
     pub fn depth(&self) -> usize {
-        match &self.inner.side {
-            Side::Soft(soft) => soft.poller().capacity(),
-            Side::Hard(hard) => hard.depth(),
-        }
+        either!(self.side(), cq => cq.depth())
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 
-use feroce_engine::{CreateError, DestroyError, ModifyQpError, PostError};
+use feroce_engine::{CreateError, DestroyError, ModifyQpError};
 use feroce_mem::{DeregError, RegError};
 
-use crate::Error;
 use crate::cm::{BindError, CmError};
+use crate::{Error, PostError};
 
 /// A number of `errno.h`.
 ///

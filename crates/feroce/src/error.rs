@@ -3,7 +3,7 @@
 use std::{error, fmt, io};
 
 use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{CreateError, DestroyError, ModifyQpError, ResizeError};
+use feroce_engine::{CreateError, DestroyError, ModifyQpError, QpState, ResizeError};
 use feroce_mem::{DeregError, OutOfBounds, OutOfMemory, RegError};
 use rdma_core::LibraryError;
 
@@ -170,3 +170,96 @@ impl From<rdma_core::Error> for Error {
         }
     }
 }
+
+/// Why a work request was not posted.
+///
+/// ```
+/// # use feroce::{Data, Device, PostError, QpCap, QpState, SendOp, SendWr};
+/// # let context = Device::at(["127.0.0.40".parse()?]).open()?;
+/// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+/// let mut qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
+/// let refused = qp.post_send([SendWr::new(1, SendOp::Send, Data::EMPTY)]);
+/// assert_eq!(refused, Err(PostError::BadState(QpState::Reset)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PostError {
+    /// The queue holds as many requests as it was created for.
+    QueueFull,
+    /// More scatter/gather elements than the queue was created for.
+    TooManySges,
+    /// More inline data than the queue pair was created for.
+    InlineTooLong,
+    /// Inline data on an operation that returns data, or on a local one.
+    InlineNotAllowed,
+    /// The service of the queue pair does not have this operation.
+    OpNotSupported,
+    /// The destination does not fit the service: datagrams need one, connections have one.
+    BadDestination,
+    /// The queue pair takes no requests in its state.
+    BadState(QpState),
+    /// Atomic operations work on exactly eight bytes.
+    BadAtomicLength,
+    /// A driver of the kernel refused the request.
+    Refused {
+        /// Its error number.
+        errno: i32,
+    },
+}
+
+impl From<feroce_engine::PostError> for PostError {
+    fn from(e: feroce_engine::PostError) -> Self {
+        use feroce_engine::PostError as Engine;
+        match e {
+            Engine::QueueFull => Self::QueueFull,
+            Engine::TooManySges => Self::TooManySges,
+            Engine::InlineTooLong => Self::InlineTooLong,
+            Engine::InlineNotAllowed => Self::InlineNotAllowed,
+            Engine::OpNotSupported => Self::OpNotSupported,
+            Engine::BadDestination => Self::BadDestination,
+            Engine::BadState(state) => Self::BadState(state),
+            Engine::BadAtomicLength => Self::BadAtomicLength,
+        }
+    }
+}
+
+impl From<rdma_core::PostError> for PostError {
+    fn from(e: rdma_core::PostError) -> Self {
+        match e {
+            rdma_core::PostError::Request(e) => e.into(),
+            rdma_core::PostError::Refused { errno } => Self::Refused { errno },
+        }
+    }
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull => f.write_str("queue full: poll completions before posting more"),
+            Self::TooManySges => f.write_str(
+                "more SGEs than the queue was created for: raise `max_send_sge` or \
+                             `max_recv_sge`",
+            ),
+            Self::InlineTooLong => f.write_str(
+                "more inline data than the queue was created for: raise `max_inline`, \
+                             or use registered memory",
+            ),
+            Self::InlineNotAllowed => {
+                f.write_str("this operation cannot take inline data: use registered memory")
+            }
+            Self::OpNotSupported => f.write_str("this type of queue pair lacks the operation"),
+            Self::BadDestination => f.write_str(
+                "the destination does not fit: datagrams name an address handle, XRC a shared \
+                 receive queue, connections nothing",
+            ),
+            Self::BadState(s) => {
+                write!(f, "nothing can be posted in {s:?}: move the queue pair on first")
+            }
+            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
+            Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
+        }
+    }
+}
+
+impl error::Error for PostError {}

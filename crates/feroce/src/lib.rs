@@ -36,6 +36,7 @@
 
 mod ah;
 mod attr;
+mod backend;
 mod channel;
 pub mod cm;
 mod config;
@@ -70,14 +71,13 @@ pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use errno::Errno;
-pub use error::Error;
+pub use error::{Error, PostError};
 pub use feroce_backend_rdma_core::LibraryError;
 pub use feroce_engine::{
     AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,
     DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError,
-    Notify, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError,
-    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, WcFlags, WcOpcode, WcStatus,
-    WindowConfig,
+    Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError, SendFlags,
+    SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, WcFlags, WcOpcode, WcStatus, WindowConfig,
 };
 pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
 pub use feroce_mem::{Access, Bind, DeregError, Iova, MwType, RegError, Region};

@@ -9,7 +9,9 @@ use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
 use crate::Error;
-use crate::context::Adapter;
+use crate::backend::kernel::KernelMr;
+use crate::backend::soft::{SoftMr, SoftMw};
+use crate::backend::{Either, either, map_either};
 use crate::life::Life;
 use crate::pd::Pd;
 
@@ -33,7 +35,7 @@ use crate::pd::Pd;
 #[derive(Debug)]
 pub struct Mr {
     // Before the region, so that the memory outlives its registration.
-    side: Side,
+    side: Either<SoftMr, KernelMr>,
     region: Arc<Region>,
     lkey: Lkey,
     rkey: Rkey,
@@ -44,10 +46,13 @@ pub struct Mr {
     life: Life,
 }
 
-#[derive(Debug)]
-enum Side {
-    Soft,
-    Hard(rdma_core::Mr),
+/// Keys of a registration, and where it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
+    /// Address of the first byte, as work requests count.
+    pub(crate) addr: u64,
 }
 
 /// What [`Mr::rereg`] changes; what is `None` stays.
@@ -81,22 +86,13 @@ impl Mr {
         iova: Iova,
         access: Access,
     ) -> Result<Self, Error> {
-        let (start, len) = (part.start, part.len());
-        let (side, keys) = match pd.hard() {
-            None => pd.context().driver()?.control(|s, _| {
-                let key =
-                    s.engine.reg_mr(pd.id(), Arc::clone(&region), start, len, iova, access)?;
-                let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
-                let keys = rdma_core::Keys { lkey: key, rkey: Rkey(key.0), addr };
-                Ok::<_, Error>((Side::Soft, keys))
-            })?,
-            Some(hard) => {
-                let (mr, keys) =
-                    rdma_core::Mr::register(hard, &region, (start, len), iova, access)?;
-                (Side::Hard(mr), keys)
-            }
-        };
-        let rdma_core::Keys { lkey, rkey, addr } = keys;
+        let (lkey, rkey, addr);
+        let side = map_either!(pd.side(), pd => {
+            let place = (part.start, part.len());
+            let (mr, keys) = pd.register(&region, place, iova, access)?;
+            (lkey, rkey, addr) = (keys.lkey, keys.rkey, keys.addr);
+            mr
+        });
         let (pd, life) = (pd.clone(), Life::new());
         Ok(Self { side, region, lkey, rkey, addr, part, pd, life })
     }
@@ -105,17 +101,9 @@ impl Mr {
     /// began before is left, so that memory which is replaced may be given back.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(&mut self, change: Rereg) -> Result<(), Error> {
-        match &mut self.side {
-            Side::Soft => self.rereg_soft(&change)?,
-            Side::Hard(hard) => {
-                let pd = change.pd.as_ref().and_then(Pd::hard);
-                let keys = hard.rereg(pd, change.memory.as_ref(), change.access)?;
-                (self.lkey, self.rkey) = (keys.lkey, keys.rkey);
-                if change.memory.is_some() {
-                    self.addr = keys.addr;
-                }
-            }
-        }
+        let (pd, memory) = (change.pd.as_ref().map(Pd::side), change.memory.as_ref());
+        let keys = either!(&mut self.side, mr => mr.rereg(pd, memory, change.access)?);
+        Keys { lkey: self.lkey, rkey: self.rkey, addr: self.addr } = keys;
         if let Some((region, _)) = change.memory {
             self.part = 0..region.len();
             self.region = region;
@@ -126,37 +114,11 @@ impl Mr {
         Ok(())
     }
 
-    fn rereg_soft(&mut self, change: &Rereg) -> Result<(), Error> {
-        let range = change.memory.as_ref().map(|(region, iova)| {
-            let region = Arc::clone(region);
-            let len = region.len();
-            (region, 0, len, *iova)
-        });
-        let pd = change.pd.as_ref().map(Pd::id);
-        let request = feroce_mem::Rereg { pd, range, access: change.access };
-        let key = self.lkey;
-        let (old, addr) = self.pd.context().driver()?.control(|s, _| {
-            let old = s.engine.rereg_mr(key, request)?;
-            Ok::<_, Error>((old, s.engine.query_mr(key).map_or(0, |info| info.iova)))
-        })?;
-        old.wait(std::thread::yield_now);
-        self.addr = addr;
-        Ok(())
-    }
-
     /// Ends the registration now, or says that windows are bound to it. Dropping does the same,
     /// but then windows keep the memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(&self) -> Result<(), Error> {
-        self.life.end(|| match &self.side {
-            Side::Soft => {
-                let driver = self.pd.context().driver()?;
-                let dereg = driver.control(|s, _| s.engine.dereg_mr(self.lkey))?;
-                dereg.wait(std::thread::yield_now);
-                Ok::<_, Error>(())
-            }
-            Side::Hard(hard) => Ok(hard.dereg()?),
-        })
+        self.life.end(|| either!(&self.side, mr => mr.dereg()))
     }
 
     /// The key that local work requests use.
@@ -252,24 +214,20 @@ impl Drop for Mr {
 pub struct Mw {
     rkey: Rkey,
     kind: MwType,
-    /// What ends by itself, if it is one of the kernel's drivers.
-    hard: Option<rdma_core::Mw>,
-    pd: Pd,
+    /// Held so that they end in this order.
+    _side: Either<SoftMw, rdma_core::Mw>,
+    _pd: Pd,
 }
 
 impl Mw {
     pub(crate) fn alloc(pd: &Pd, kind: MwType) -> Result<Self, Error> {
-        let (rkey, hard) = match pd.hard() {
-            None => {
-                let driver = pd.context().driver()?;
-                (driver.control(|s, _| s.engine.alloc_mw(pd.id(), kind))?, None)
-            }
-            Some(hard) => {
-                let (mw, rkey) = rdma_core::Mw::alloc(hard, kind)?;
-                (rkey, Some(mw))
-            }
-        };
-        Ok(Self { rkey, kind, hard, pd: pd.clone() })
+        let rkey;
+        let side = map_either!(pd.side(), pd => {
+            let (mw, key) = pd.alloc_mw(kind)?;
+            rkey = key;
+            mw
+        });
+        Ok(Self { rkey, kind, _side: side, _pd: pd.clone() })
     }
 
     /// Its key now.
@@ -291,18 +249,5 @@ impl Mw {
     /// Says that a binding with this key was posted.
     pub fn set_rkey(&mut self, rkey: Rkey) {
         self.rkey = rkey;
-    }
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        let rkey = self.rkey;
-        if let (None, Adapter::Soft(soft)) = (&self.hard, self.pd.context().adapter()) {
-            // We made it, so it is there, but a binding may have given it another key.
-            let _ = soft.driver.control(|s, _| {
-                let now = s.engine.current_mw(rkey).unwrap_or(rkey);
-                s.engine.dealloc_mw(now)
-            });
-        }
     }
 }

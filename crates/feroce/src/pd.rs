@@ -3,13 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, QpCap, QpType, SrqInitAttr};
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
 
 use crate::Error;
 use crate::ah::Ah;
-use crate::context::{Adapter, Context};
+use crate::backend::kernel::KernelPd;
+use crate::backend::soft::SoftPd;
+use crate::backend::{Either, either, map_either};
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::mr::{Mr, Mw};
@@ -33,25 +35,17 @@ pub struct Pd {
 
 #[derive(Debug)]
 struct PdInner {
-    side: Side,
+    side: PdSide,
     context: Context,
     life: Life,
 }
 
-#[derive(Debug)]
-enum Side {
-    Soft(PdId),
-    Hard(rdma_core::Pd),
-}
+/// The domain of either backend.
+pub(crate) type PdSide = Either<SoftPd, KernelPd>;
 
 impl PdInner {
     fn dealloc(&self) -> Result<(), Error> {
-        self.life.end(|| match &self.side {
-            Side::Soft(id) => {
-                Ok::<_, Error>(self.context.driver()?.control(|s, _| s.engine.dealloc_pd(*id))?)
-            }
-            Side::Hard(hard) => Ok(hard.dealloc()?),
-        })
+        self.life.end(|| either!(&self.side, pd => pd.dealloc()))
     }
 }
 
@@ -64,10 +58,7 @@ impl Drop for PdInner {
 
 impl Pd {
     pub(crate) fn alloc(context: &Context) -> Result<Self, Error> {
-        let side = match context.adapter() {
-            Adapter::Soft(soft) => Side::Soft(soft.driver.control(|s, _| s.engine.alloc_pd())?),
-            Adapter::Hard(hard) => Side::Hard(rdma_core::Pd::alloc(&hard.adapter)?),
-        };
+        let side = map_either!(context.adapter(), adapter => adapter.alloc_pd()?);
         Ok(Self { inner: Arc::new(PdInner { side, context: context.clone(), life: Life::new() }) })
     }
 
@@ -78,20 +69,8 @@ impl Pd {
         self.inner.dealloc()
     }
 
-    /// Its name in our engine; that of no domain in particular if it is not there.
-    pub(crate) fn id(&self) -> PdId {
-        match &self.inner.side {
-            Side::Soft(id) => *id,
-            Side::Hard(_) => PdId::default(),
-        }
-    }
-
-    /// The domain, if it is one of the kernel's drivers.
-    pub(crate) fn hard(&self) -> Option<&rdma_core::Pd> {
-        match &self.inner.side {
-            Side::Soft(_) => None,
-            Side::Hard(hard) => Some(hard),
-        }
+    pub(crate) fn side(&self) -> &PdSide {
+        &self.inner.side
     }
 
     /// The device it is of.
@@ -104,10 +83,7 @@ impl Pd {
     /// kernel; a child of a fork then has them in common with its parent.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
-        let shareable = match self.context().adapter() {
-            Adapter::Soft(soft) => soft.member.as_ref().and_then(|member| member.alloc(len).ok()),
-            Adapter::Hard(_) => None,
-        };
+        let shareable = either!(self.context().adapter(), adapter => adapter.alloc_region(len));
         let region = shareable.map_or_else(|| Region::alloc(len), Ok)?;
         Mr::register(self, region, 0..len, Iova::Natural, access)
     }
@@ -155,22 +131,12 @@ impl Pd {
     /// # Safety
     /// As for [`Pd::register_raw`]; with `convert`, nobody writes to the bytes until this returns.
     pub unsafe fn raw_region(&self, ptr: *mut u8, len: usize) -> Arc<Region> {
-        if let Adapter::Soft(soft) = self.context().adapter()
-            && let Some(member) = &soft.member
-        {
-            // SAFETY: as the caller says.
-            let shareable = match unsafe { member.adopt(ptr, len) } {
-                // SAFETY: as the caller says; whoever sets `convert` does not mind what it does.
-                Err(_) if soft.converts => unsafe { member.convert(ptr, len) },
-                adopted => adopted,
-            };
-            match shareable {
-                Ok(region) => return region,
-                Err(why) if soft.converts => {
-                    tracing::info!("{len} bytes at {ptr:p} stay private: {why}");
-                }
-                Err(_) => {}
-            }
+        let shareable = either!(self.context().adapter(), adapter => {
+            // SAFETY: the caller makes the same promise.
+            unsafe { adapter.share_region(ptr, len) }
+        });
+        if let Some(region) = shareable {
+            return region;
         }
         // SAFETY: the caller promises what `Region::from_raw` demands.
         unsafe { Region::from_raw(ptr, len, None) }
@@ -191,7 +157,7 @@ impl Pd {
     /// Makes a shared receive queue.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        let attr = SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc: None };
+        let attr = SrqInitAttr { pd: PdId::default(), max_wr, max_sge, limit: 0, xrc: None };
         Srq::create(self, attr, None)
     }
 
@@ -206,7 +172,7 @@ impl Pd {
         max_sge: u32,
     ) -> Result<Srq, Error> {
         let xrc = Some((xrcd.id(), cq.id()));
-        let attr = SrqInitAttr { pd: self.id(), max_wr, max_sge, limit: 0, xrc };
+        let attr = SrqInitAttr { pd: PdId::default(), max_wr, max_sge, limit: 0, xrc };
         Srq::create(self, attr, Some((xrcd.clone(), cq.clone())))
     }
 

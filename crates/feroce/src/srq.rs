@@ -2,16 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{PostError, RecvWr, SrqAttr, SrqId, SrqInitAttr, SrqQueue};
+use feroce_engine::{RecvWr, SrqAttr, SrqId, SrqInitAttr, SrqQueue};
 use feroce_wire::Srqn;
 
-use crate::Error;
+use crate::backend::kernel::KernelSrq;
+use crate::backend::{Either, either, map_either};
 use crate::cq::Cq;
 use crate::driver::{Driver, Object, State};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
+use crate::{Error, PostError};
 
 /// A shared receive queue. Cheap to clone; all clones are the same queue.
 ///
@@ -32,47 +33,63 @@ pub struct Srq {
 #[derive(Debug)]
 struct SrqInner {
     id: SrqId,
-    side: Side,
-    pd: Pd,
+    side: SrqSide,
     /// Held so that they outlive the queue.
+    _pd: Pd,
     _xrc: Option<(Xrcd, Cq)>,
     life: Life,
 }
 
+/// The queue of either backend.
+pub(crate) type SrqSide = Either<SoftSrq, KernelSrq>;
+
+/// A shared receive queue of the engine.
 #[derive(Debug)]
-enum Side {
-    Soft(Soft),
-    Hard(rdma_core::Srq),
+pub(crate) struct SoftSrq {
+    pub(crate) id: SrqId,
+    pub(crate) queue: Mutex<SrqQueue>,
+    pub(crate) driver: Arc<Driver>,
 }
 
-/// A queue of our engine.
-#[derive(Debug)]
-struct Soft {
-    queue: Mutex<SrqQueue>,
-    driver: Arc<Driver>,
-}
-
-impl Soft {
+impl SoftSrq {
     fn queue(&self) -> MutexGuard<'_, SrqQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), feroce_engine::PostError> {
+        let mut queue = self.queue();
+        wrs.into_iter().try_for_each(|wr| queue.post(wr))
+    }
+
+    fn set_limit(&self, limit: u32) -> Result<(), Error> {
+        Ok(self.driver.control(|s, _| s.engine.set_srq_limit(self.id, limit))?)
+    }
+
+    fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        let mut queue = self.queue();
+        let resize = |s: &mut State, _| s.engine.resize_srq(self.id, &mut queue, max_wr);
+        let (resized, wakes) = self.driver.control_then(resize);
+        drop(queue);
+        drop(wakes);
+        Ok(resized?)
+    }
+
+    fn query(&self) -> Option<SrqAttr> {
+        self.driver.read(|s| s.engine.query_srq(self.id))
+    }
+
+    fn destroy(&self) -> Result<(), Error> {
+        self.driver.control(|s, _| {
+            s.engine.destroy_srq(self.id)?;
+            s.dispatch.disown(Object::Srq(self.id));
+            Ok(())
+        })
     }
 }
 
 impl SrqInner {
     fn destroy(&self) -> Result<(), Error> {
-        let id = self.id;
-        self.life.end(|| match &self.side {
-            Side::Soft(soft) => soft.driver.control(|s, _| {
-                s.engine.destroy_srq(id)?;
-                s.dispatch.disown(Object::Srq(id));
-                Ok::<_, Error>(())
-            }),
-            Side::Hard(hard) => {
-                hard.destroy()?;
-                self.pd.context().disown(Object::Srq(id));
-                Ok(())
-            }
-        })
+        self.life.end(|| either!(&self.side, srq => srq.destroy()))
     }
 }
 
@@ -89,26 +106,18 @@ impl Srq {
         attr: SrqInitAttr,
         xrc: Option<(Xrcd, Cq)>,
     ) -> Result<Self, Error> {
-        let context = pd.context();
-        let (id, side) = match pd.hard() {
-            None => {
-                let driver = Arc::clone(context.driver()?);
-                let (id, queue) = driver.control(|s, _| {
-                    let created = s.engine.create_srq(attr)?;
-                    s.dispatch.own(Object::Srq(created.0), context.events());
-                    Ok::<_, Error>(created)
-                })?;
-                (id, Side::Soft(Soft { queue: Mutex::new(queue), driver }))
-            }
-            Some(_) if xrc.is_some() => return Err(Error::Unsupported(rdma_core::XRC)),
-            Some(hard) => {
-                let (srq, id) = rdma_core::Srq::create(hard, attr.max_wr, attr.max_sge)?;
-                context.own(Object::Srq(id));
-                (id, Side::Hard(srq))
-            }
-        };
-        let pd = pd.clone();
-        Ok(Self { inner: Arc::new(SrqInner { id, side, pd, _xrc: xrc, life: Life::new() }) })
+        let id;
+        let side = map_either!(pd.side(), domain => {
+            let (name, srq) = domain.create_srq(attr, pd.context().events())?;
+            id = name;
+            srq
+        });
+        let (pd, life) = (pd.clone(), Life::new());
+        Ok(Self { inner: Arc::new(SrqInner { id, side, _pd: pd, _xrc: xrc, life }) })
+    }
+
+    pub(crate) fn side(&self) -> &SrqSide {
+        &self.inner.side
     }
 
     /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
@@ -132,59 +141,24 @@ impl Srq {
     /// Posts receives, in order, until one is refused.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        match &self.inner.side {
-            Side::Soft(soft) => {
-                let mut queue = soft.queue();
-                wrs.into_iter().try_for_each(|wr| queue.post(wr))
-            }
-            Side::Hard(hard) => hard.post(wrs),
-        }
+        either!(self.side(), srq => Ok(srq.post(wrs)?))
     }
 
     /// Arms the limit: fewer receives than this raise an event, once. 0 disarms.
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        let id = self.inner.id;
-        match &self.inner.side {
-            Side::Soft(soft) => {
-                Ok(soft.driver.control(|s, _| s.engine.set_srq_limit(id, limit))?)
-            }
-            Side::Hard(hard) => Ok(hard.set_limit(limit)?),
-        }
+        either!(self.side(), srq => srq.set_limit(limit))
     }
 
     /// Changes how many receives it holds.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
-        let id = self.inner.id;
-        match &self.inner.side {
-            Side::Soft(soft) => {
-                let mut queue = soft.queue();
-                let resize = |s: &mut State, _| s.engine.resize_srq(id, &mut queue, max_wr);
-                let (resized, wakes) = soft.driver.control_then(resize);
-                drop(queue);
-                drop(wakes);
-                Ok(resized?)
-            }
-            Side::Hard(hard) => Ok(hard.resize(max_wr)?),
-        }
+        either!(self.side(), srq => srq.resize(max_wr))
     }
 
     /// Shows it.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Option<SrqAttr> {
-        let id = self.inner.id;
-        match &self.inner.side {
-            Side::Soft(soft) => soft.driver.read(|s| s.engine.query_srq(id)),
-            Side::Hard(hard) => hard.query(),
-        }
-    }
-
-    /// The queue, if it is one of the kernel's drivers.
-    pub(crate) fn hard(&self) -> Option<&rdma_core::Srq> {
-        match &self.inner.side {
-            Side::Soft(_) => None,
-            Side::Hard(hard) => Some(hard),
-        }
+        either!(self.side(), srq => srq.query())
     }
 }

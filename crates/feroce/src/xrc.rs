@@ -6,7 +6,7 @@ use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{QpCap, QpType, XrcdId};
 
 use crate::Error;
-use crate::context::{Adapter, Context};
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::pd::Pd;
@@ -55,9 +55,7 @@ impl Drop for XrcdInner {
 
 impl Xrcd {
     pub(crate) fn open(context: &Context) -> Result<Self, Error> {
-        let Adapter::Soft(soft) = context.adapter() else {
-            return Err(Error::Unsupported(rdma_core::XRC));
-        };
+        let soft = context.adapter().soft().ok_or(Error::Unsupported(rdma_core::XRC))?;
         let stand_in = (context.alloc_pd()?, context.create_cq(1)?);
         let id = soft.driver.control(|s, _| s.engine.alloc_xrcd())?;
         Ok(Self { inner: Arc::new(XrcdInner { id, stand_in, life: Life::new() }) })

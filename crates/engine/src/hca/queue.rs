@@ -19,7 +19,6 @@ use crate::hca::wr::{Data, Dest, RecvWr, SendOp, SendWr};
 ///     error == PostError::QueueFull
 /// }
 /// ```
-#[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PostError {
     /// The queue holds as many requests as it was created for.
@@ -38,11 +37,6 @@ pub enum PostError {
     BadState(QpState),
     /// Atomic operations work on exactly eight bytes.
     BadAtomicLength,
-    /// A device that is not this engine refused, and said only a number.
-    Refused {
-        /// The number of the error.
-        errno: i32,
-    },
 }
 
 impl core::fmt::Display for PostError {
@@ -69,7 +63,6 @@ impl core::fmt::Display for PostError {
                 write!(f, "nothing can be posted in {s:?}: move the queue pair on first")
             }
             Self::BadAtomicLength => f.write_str("atomic operations need exactly 8 bytes"),
-            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
         }
     }
 }

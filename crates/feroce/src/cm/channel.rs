@@ -10,6 +10,7 @@ use super::id::CmId;
 use super::kernel::KernelChannel;
 use super::soft::SoftChannel;
 use crate::Error;
+use crate::backend::{Either, either};
 
 /// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
 /// any event loop. Cheap to clone; all clones are the same channel.
@@ -28,24 +29,18 @@ use crate::Error;
 #[doc(alias = "rdma_event_channel")]
 #[derive(Clone, Debug)]
 pub struct EventChannel {
-    pub(super) side: Side,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Side {
-    Soft(SoftChannel),
-    Hard(KernelChannel),
+    pub(super) side: Either<SoftChannel, KernelChannel>,
 }
 
 impl From<SoftChannel> for EventChannel {
     fn from(channel: SoftChannel) -> Self {
-        Self { side: Side::Soft(channel) }
+        Self { side: Either::Soft(channel) }
     }
 }
 
 impl From<KernelChannel> for EventChannel {
     fn from(channel: KernelChannel) -> Self {
-        Self { side: Side::Hard(channel) }
+        Self { side: Either::Kernel(channel) }
     }
 }
 
@@ -53,44 +48,29 @@ impl EventChannel {
     /// Makes an id whose events come out here.
     #[doc(alias = "rdma_create_id")]
     pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
-        Ok(match &self.side {
-            Side::Soft(channel) => channel.create_id(space)?.into(),
-            Side::Hard(channel) => channel.create_id(space)?.into(),
-        })
+        either!(&self.side, channel => Ok(channel.create_id(space)?.into()))
     }
 
     /// The next event, if there is one.
     pub fn try_event(&self) -> Option<Event> {
-        match &self.side {
-            Side::Soft(channel) => channel.try_event(),
-            Side::Hard(channel) => channel.try_event(),
-        }
+        either!(&self.side, channel => channel.try_event())
     }
 
     /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
-        match &self.side {
-            Side::Soft(channel) => channel.wait_event(timeout_ms),
-            Side::Hard(channel) => channel.wait_event(timeout_ms),
-        }
+        either!(&self.side, channel => channel.wait_event(timeout_ms))
     }
 
     /// Resolves with the next event. Runtime-agnostic: a thread of ours wakes the task.
     pub async fn event(&self) -> Event {
-        match &self.side {
-            Side::Soft(channel) => channel.event().await,
-            Side::Hard(channel) => channel.event().await,
-        }
+        either!(&self.side, channel => channel.event().await)
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.side {
-            Side::Soft(channel) => channel.fd(),
-            Side::Hard(channel) => channel.fd(),
-        }
+        either!(&self.side, channel => channel.fd())
     }
 }
 

@@ -7,9 +7,10 @@ use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_wire::Qpn;
 
-use super::channel::{self, EventChannel};
+use super::channel::EventChannel;
 use super::kernel::KernelId;
 use super::soft::SoftId;
+use crate::backend::{Either, either};
 use crate::context::Context;
 use crate::{Error, Qp};
 
@@ -29,24 +30,18 @@ use crate::{Error, Qp};
 #[doc(alias = "rdma_cm_id")]
 #[derive(Clone, Debug)]
 pub struct CmId {
-    side: Side,
-}
-
-#[derive(Clone, Debug)]
-enum Side {
-    Soft(SoftId),
-    Hard(KernelId),
+    side: Either<SoftId, KernelId>,
 }
 
 impl From<SoftId> for CmId {
     fn from(id: SoftId) -> Self {
-        Self { side: Side::Soft(id) }
+        Self { side: Either::Soft(id) }
     }
 }
 
 impl From<KernelId> for CmId {
     fn from(id: KernelId) -> Self {
-        Self { side: Side::Hard(id) }
+        Self { side: Either::Kernel(id) }
     }
 }
 
@@ -64,66 +59,49 @@ impl Hash for CmId {
     }
 }
 
-/// The same call on either side.
-macro_rules! either {
-    ($this:expr, $id:ident => $call:expr) => {
-        match &$this.side {
-            Side::Soft($id) => $call,
-            Side::Hard($id) => $call,
-        }
-    };
-}
-
-/// The same for calls that fail, each side with its own error.
-macro_rules! try_either {
-    ($this:expr, $id:ident => $call:expr) => {
-        either!($this, $id => Ok($call?))
-    };
-}
-
 /// What is known.
 impl CmId {
     /// A number that no other id of the process has.
     pub fn number(&self) -> u64 {
-        either!(self, id => id.number())
+        either!(&self.side, id => id.number())
     }
 
     /// Its port space.
     pub fn port_space(&self) -> PortSpace {
-        either!(self, id => id.port_space())
+        either!(&self.side, id => id.port_space())
     }
 
     /// Where its events come out.
     pub fn channel(&self) -> EventChannel {
-        either!(self, id => id.channel().into())
+        either!(&self.side, id => id.channel().into())
     }
 
     /// Our address, once it is bound.
     #[doc(alias = "rdma_get_local_addr")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        either!(self, id => id.local_addr())
+        either!(&self.side, id => id.local_addr())
     }
 
     /// The peer's address, once it is known.
     #[doc(alias = "rdma_get_peer_addr")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        either!(self, id => id.peer_addr())
+        either!(&self.side, id => id.peer_addr())
     }
 
     /// The device, once an address has chosen one.
     pub fn context(&self) -> Option<&Context> {
-        either!(self, id => id.context())
+        either!(&self.side, id => id.context())
     }
 
     /// The attributes that a queue pair of this connection needs to get into a state.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
-        try_either!(self, id => id.qp_attr(state))
+        either!(&self.side, id => Ok(id.qp_attr(state)?))
     }
 
     /// The parameters with which a request is granted exactly as asked.
     pub fn offered(&self) -> Option<ConnParam> {
-        either!(self, id => id.offered())
+        either!(&self.side, id => id.offered())
     }
 }
 
@@ -132,13 +110,13 @@ impl CmId {
     /// Changes a setting; only before it is used.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
-        try_either!(self, id => id.set_option(option))
+        either!(&self.side, id => Ok(id.set_option(option)?))
     }
 
     /// Takes an address; port 0 is any, and the unspecified address all.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        either!(self, id => id.bind(addr))
+        either!(&self.side, id => id.bind(addr))
     }
 
     /// Finds the device that leads to a peer. Event: address resolved, or address error. Our own
@@ -150,35 +128,31 @@ impl CmId {
         dst: SocketAddr,
         timeout_ms: u32,
     ) -> Result<(), Error> {
-        try_either!(self, id => id.resolve_addr(src, dst, timeout_ms))
+        either!(&self.side, id => Ok(id.resolve_addr(src, dst, timeout_ms)?))
     }
 
     /// Finds the route; on Ethernet there is nothing to find. Event: route resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
-        try_either!(self, id => id.resolve_route(timeout_ms))
+        either!(&self.side, id => Ok(id.resolve_route(timeout_ms)?))
     }
 
     /// Listens; at most `backlog` requests wait to be taken from the channel, or very many if it is
     /// zero. Events: connect requests.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        either!(self, id => id.listen(backlog))
+        either!(&self.side, id => id.listen(backlog))
     }
 
     /// Lets events come out of another channel from now on, those that wait included.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
-        match (&self.side, &channel.side) {
-            (Side::Soft(id), channel::Side::Soft(channel)) => id.migrate(channel),
-            (Side::Hard(id), channel::Side::Hard(channel)) => id.migrate(channel),
-            _ => Err(Error::Unsupported("event channels of the other backend")),
-        }
+        either!(self.side.zip(&channel.side)?, (id, channel) => id.migrate(channel))
     }
 
     /// Gives it an event channel of its own.
     pub(super) fn move_out(&self) -> Result<(), Error> {
-        either!(self, id => id.migrate(&id.another_channel()?))
+        either!(&self.side, id => id.migrate(&id.another_channel()?))
     }
 
     /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
@@ -186,21 +160,19 @@ impl CmId {
     /// [`CmId::release_qp`] first.
     #[doc(alias = "rdma_create_qp")]
     pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
-        either!(self, id => id.use_qp(qp))
+        either!(&self.side, id => id.use_qp(qp))
     }
 
     /// The same for a queue pair of which only the number is at hand; our own adapter knows it.
     pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
-        match &self.side {
-            Side::Soft(id) => id.use_qpn(qpn, qp_type, srq),
-            Side::Hard(_) => Err(Error::Unsupported("queue pairs known by number")),
-        }
+        let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
+        id.use_qpn(qpn, qp_type, srq)
     }
 
     /// The id has no queue pair any more; it goes where its owner takes it.
     #[doc(alias = "rdma_destroy_qp")]
     pub fn release_qp(&self) {
-        either!(self, id => id.release_qp());
+        either!(&self.side, id => id.release_qp());
     }
 
     /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
@@ -210,19 +182,19 @@ impl CmId {
     /// the queue pair is brought up then.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
-        try_either!(self, id => id.connect(param))
+        either!(&self.side, id => Ok(id.connect(param)?))
     }
 
     /// Accepts a request. Event: established, on connections; a datagram service needs none.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
-        try_either!(self, id => id.accept(param))
+        either!(&self.side, id => Ok(id.accept(param)?))
     }
 
     /// Refuses a request, or an answer.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        try_either!(self, id => id.reject(private_data))
+        either!(&self.side, id => Ok(id.reject(private_data)?))
     }
 
     /// Completes a connection on an id without queue pair, after a connect response; or says that
@@ -230,37 +202,33 @@ impl CmId {
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_notify")]
     pub fn establish(&self) -> Result<(), Error> {
-        try_either!(self, id => id.establish())
+        either!(&self.side, id => Ok(id.establish()?))
     }
 
     /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), Error> {
-        try_either!(self, id => id.disconnect())
+        either!(&self.side, id => Ok(id.disconnect()?))
     }
 
     /// Puts an event of one's own into the channel, behind those that wait.
     #[doc(alias = "rdma_write_cm_event")]
     pub fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) -> Result<(), Error> {
-        match &self.side {
-            Side::Soft(id) => {
-                id.write_event(kind, status, data);
-                Ok(())
-            }
-            Side::Hard(_) => Err(Error::Unsupported("events of one's own")),
-        }
+        let id = self.side.soft().ok_or(Error::Unsupported("events of one's own"))?;
+        id.write_event(kind, status, data);
+        Ok(())
     }
 
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
-        either!(self, id => id.join_multicast(group, send_only))
+        either!(&self.side, id => id.join_multicast(group, send_only))
     }
 
     /// Leaves a multicast group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
-        try_either!(self, id => id.leave_multicast(group))
+        either!(&self.side, id => Ok(id.leave_multicast(group)?))
     }
 }

@@ -10,7 +10,8 @@ use super::channel::EventChannel;
 use super::id::CmId;
 use super::kernel::KernelManager;
 use super::soft::SoftManager;
-use crate::context::{Adapter, Context};
+use crate::backend::{Either, either};
+use crate::context::Context;
 use crate::device::Device;
 use crate::{Backend, Error, Settings};
 
@@ -43,13 +44,7 @@ impl Default for Timing {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Manager {
-    side: Side,
-}
-
-#[derive(Clone, Debug)]
-enum Side {
-    Soft(SoftManager),
-    Hard(Arc<KernelManager>),
+    side: Either<SoftManager, Arc<KernelManager>>,
 }
 
 /// Opens a device.
@@ -72,10 +67,10 @@ impl Manager {
     pub fn opening(open: fn(&Device) -> Result<Context, Error>) -> Self {
         let is_hard = Settings::load().is_ok_and(|s| s.backend == Backend::RdmaCore);
         let side = if is_hard {
-            Side::Hard(Arc::new(KernelManager::new(Vec::new(), Some(open))))
+            Either::Kernel(Arc::new(KernelManager::new(Vec::new(), Some(open))))
         } else {
             // Settings that cannot be understood are told when a device is opened.
-            Side::Soft(SoftManager::opening(open))
+            Either::Soft(SoftManager::opening(open))
         };
         Self { side }
     }
@@ -92,11 +87,11 @@ impl Manager {
         timing: Timing,
     ) -> Result<Self, Error> {
         let contexts: Vec<Context> = contexts.into_iter().collect();
-        let is_hard = |context: &Context| matches!(context.adapter(), Adapter::Hard(_));
+        let is_hard = |context: &Context| context.adapter().kernel().is_some();
         let side = if !contexts.is_empty() && contexts.iter().all(is_hard) {
-            Side::Hard(Arc::new(KernelManager::new(contexts, None)))
+            Either::Kernel(Arc::new(KernelManager::new(contexts, None)))
         } else {
-            Side::Soft(SoftManager::with_timing(contexts, timing)?)
+            Either::Soft(SoftManager::with_timing(contexts, timing)?)
         };
         Ok(Self { side })
     }
@@ -104,10 +99,7 @@ impl Manager {
     /// Makes an event channel.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn event_channel(&self) -> Result<EventChannel, Error> {
-        Ok(match &self.side {
-            Side::Soft(manager) => manager.event_channel()?.into(),
-            Side::Hard(manager) => manager.event_channel()?.into(),
-        })
+        either!(&self.side, manager => Ok(manager.event_channel()?.into()))
     }
 
     /// Makes an id with a channel of its own, for programs that wait for one thing at a time.
@@ -117,18 +109,12 @@ impl Manager {
 
     /// The device with this address, opened if need be.
     pub fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
-        match &self.side {
-            Side::Soft(manager) => manager.context_for(ip),
-            Side::Hard(manager) => manager.context_for(ip),
-        }
+        either!(&self.side, manager => manager.context_for(ip))
     }
 
     /// The devices that are open.
     #[doc(alias = "rdma_get_devices")]
     pub fn contexts(&self) -> Vec<Context> {
-        match &self.side {
-            Side::Soft(manager) => manager.contexts(),
-            Side::Hard(manager) => manager.contexts(),
-        }
+        either!(&self.side, manager => manager.contexts())
     }
 }

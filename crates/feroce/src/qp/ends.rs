@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{PostError, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
+use feroce_engine::{self as engine, QpState, RecvQueue, RecvWr, SendQueue, SendWr};
 use feroce_wire::Qpn;
 
 use super::QpHandle;
+use crate::PostError;
+use crate::backend::{Either, either};
 use crate::driver::Driver;
 
 /// From so many unanswered sends on, further ones may wait for each other.
@@ -36,15 +38,12 @@ pub struct Sender {
     _handle: QpHandle,
 }
 
-#[derive(Debug)]
-enum SendSide {
-    Soft(SoftSender),
-    Hard(rdma_core::SendEnd),
-}
+/// The sending end of either backend.
+pub(crate) type SendSide = Either<SoftSender, rdma_core::SendEnd>;
 
-/// The end of a queue of our engine.
+/// The sending end of a queue pair of the engine.
 #[derive(Debug)]
-struct SoftSender {
+pub(crate) struct SoftSender {
     queue: SendQueue,
     /// Sends that may wait for each other: posted since somebody last took any.
     gathered: usize,
@@ -55,75 +54,39 @@ struct SoftSender {
 }
 
 impl Sender {
-    pub(super) fn soft(queue: SendQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
-        let qpn = handle.qpn();
-        let side = SendSide::Soft(SoftSender { queue, gathered: 0, polled_at: 0, qpn, driver });
+    pub(super) fn new(side: SendSide, handle: QpHandle) -> Self {
         Self { side, _handle: handle }
-    }
-
-    pub(super) fn hard(qp: &Arc<rdma_core::Qp>, handle: QpHandle) -> Self {
-        Self { side: SendSide::Hard(rdma_core::SendEnd::new(qp)), _handle: handle }
     }
 
     /// State of the queue pair.
     #[inline]
     pub fn state(&self) -> QpState {
-        match &self.side {
-            SendSide::Soft(soft) => soft.queue.state(),
-            SendSide::Hard(hard) => hard.state(),
-        }
+        either!(&self.side, sender => sender.state())
     }
 
     /// Posts requests, in order, until one is refused; those before it are sent.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
-        let mut wrs = wrs.into_iter();
-        match &mut self.side {
-            SendSide::Soft(soft) => {
-                let posted = wrs.try_for_each(|wr| soft.begin(wr));
-                soft.submit();
-                posted
-            }
-            SendSide::Hard(hard) => {
-                let staged = wrs.try_for_each(|wr| hard.stage(wr));
-                hard.submit().and(staged)
-            }
-        }
+        either!(&mut self.side, sender => Ok(sender.post(wrs)?))
     }
 
     /// Posts one request. Where there is but one, this is a little faster than [`Sender::post`].
     pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
-        match &mut self.side {
-            SendSide::Soft(soft) => {
-                soft.begin(wr)?;
-                soft.submit();
-                Ok(())
-            }
-            SendSide::Hard(hard) => {
-                hard.stage(wr)?;
-                hard.submit()
-            }
-        }
+        either!(&mut self.side, sender => Ok(sender.post_one(wr)?))
     }
 
     /// Puts one request into the queue; nothing happens until [`Sender::submit`].
     #[inline]
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
-        match &mut self.side {
-            SendSide::Soft(soft) => soft.queue.stage(wr),
-            SendSide::Hard(hard) => hard.stage(wr),
-        }
+        either!(&mut self.side, sender => Ok(sender.stage(wr)?))
     }
 
     /// Executes a request if that can be done at once, and otherwise puts it into the queue, as
     /// [`Sender::stage`] does.
     #[inline]
     pub fn begin(&mut self, wr: SendWr) -> Result<(), PostError> {
-        match &mut self.side {
-            SendSide::Soft(soft) => soft.begin(wr),
-            SendSide::Hard(hard) => hard.stage(wr),
-        }
+        either!(&mut self.side, sender => Ok(sender.begin(wr)?))
     }
 
     /// Sends everything staged. Where answers to earlier requests are due, it may wait for a
@@ -135,36 +98,58 @@ impl Sender {
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn submit(&mut self) {
-        match &mut self.side {
-            SendSide::Soft(soft) => soft.submit(),
-            SendSide::Hard(hard) => {
-                if let Err(e) = hard.submit() {
-                    tracing::warn!("a send that was staged is lost: {e}");
-                }
-            }
-        }
+        either!(&mut self.side, sender => sender.submit());
     }
 
     /// Forgets everything staged.
     #[doc(alias = "ibv_wr_abort")]
     pub fn abort(&mut self) {
-        match &mut self.side {
-            SendSide::Soft(soft) => soft.queue.abort(),
-            SendSide::Hard(hard) => hard.abort(),
-        }
+        either!(&mut self.side, sender => sender.abort());
     }
 }
 
 impl SoftSender {
+    pub(crate) fn new(queue: SendQueue, qpn: Qpn, driver: Arc<Driver>) -> Self {
+        Self { queue, gathered: 0, polled_at: 0, qpn, driver }
+    }
+
     #[inline]
-    fn begin(&mut self, wr: SendWr) -> Result<(), PostError> {
+    fn state(&self) -> QpState {
+        self.queue.state()
+    }
+
+    #[inline]
+    fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), engine::PostError> {
+        let posted = wrs.into_iter().try_for_each(|wr| self.begin(wr));
+        self.submit();
+        posted
+    }
+
+    #[inline]
+    fn post_one(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
+        self.begin(wr)?;
+        self.submit();
+        Ok(())
+    }
+
+    #[inline]
+    fn stage(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
+        self.queue.stage(wr)
+    }
+
+    fn abort(&mut self) {
+        self.queue.abort();
+    }
+
+    #[inline]
+    fn begin(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         // Where a request is looked at, the compiler copies it before it goes on.
         if self.queue.may_pass() { self.pass(wr) } else { self.queue.stage(wr) }
     }
 
     /// Executes a request if that can be done at once, and otherwise puts it into the queue.
     #[inline(never)]
-    fn pass(&mut self, wr: SendWr) -> Result<(), PostError> {
+    fn pass(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         self.queue.check(&wr)?;
         if self.driver.pass(self.qpn, &wr) {
             return Ok(());
@@ -247,34 +232,36 @@ pub struct Receiver {
     _handle: QpHandle,
 }
 
+/// The receiving end of either backend.
+pub(crate) type RecvSide = Either<SoftReceiver, rdma_core::RecvEnd>;
+
+/// The receiving end of a queue pair of the engine.
 #[derive(Debug)]
-enum RecvSide {
-    Soft(RecvQueue, Arc<Driver>),
-    Hard(rdma_core::RecvEnd),
+pub(crate) struct SoftReceiver {
+    pub(crate) queue: RecvQueue,
+    pub(crate) driver: Arc<Driver>,
+}
+
+impl SoftReceiver {
+    #[inline]
+    fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), engine::PostError> {
+        let posted = wrs.into_iter().try_for_each(|wr| self.queue.stage(wr));
+        if self.queue.publish() {
+            self.driver.kick();
+        }
+        posted
+    }
 }
 
 impl Receiver {
-    pub(super) fn soft(queue: RecvQueue, driver: Arc<Driver>, handle: QpHandle) -> Self {
-        Self { side: RecvSide::Soft(queue, driver), _handle: handle }
-    }
-
-    pub(super) fn hard(qp: &Arc<rdma_core::Qp>, handle: QpHandle) -> Self {
-        Self { side: RecvSide::Hard(rdma_core::RecvEnd::new(qp)), _handle: handle }
+    pub(super) fn new(side: RecvSide, handle: QpHandle) -> Self {
+        Self { side, _handle: handle }
     }
 
     /// Posts requests, in order, until one is refused.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        match &mut self.side {
-            RecvSide::Soft(queue, driver) => {
-                let posted = wrs.into_iter().try_for_each(|wr| queue.stage(wr));
-                if queue.publish() {
-                    driver.kick();
-                }
-                posted
-            }
-            RecvSide::Hard(hard) => hard.post(wrs),
-        }
+        either!(&mut self.side, receiver => Ok(receiver.post(wrs)?))
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, ModifyQpError, QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
 
 use super::Endpoint;
 use crate::Error;
+use crate::backend::kernel::KernelQp;
+use crate::backend::soft::SoftQp;
+use crate::backend::{Either, either};
 use crate::cq::Cq;
-use crate::driver::{Driver, Object};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::srq::Srq;
@@ -41,42 +42,27 @@ struct QpInner {
     qpn: Qpn,
     psn: Psn,
     qp_type: QpType,
-    side: Side,
+    side: QpSide,
     pd: Pd,
     uses: Uses,
     life: Life,
 }
 
-#[derive(Debug)]
-pub(super) enum Side {
-    Soft(Arc<Driver>),
-    Hard(Arc<rdma_core::Qp>),
-}
+/// The control side of either backend.
+pub(crate) type QpSide = Either<SoftQp, KernelQp>;
 
 /// What a queue pair uses, held so that it outlives it.
 #[derive(Debug)]
-pub(super) struct Uses {
-    pub(super) send_cq: Cq,
-    pub(super) recv_cq: Cq,
-    pub(super) srq: Option<Srq>,
-    pub(super) xrcd: Option<Xrcd>,
+pub(crate) struct Uses {
+    pub(crate) send_cq: Cq,
+    pub(crate) recv_cq: Cq,
+    pub(crate) srq: Option<Srq>,
+    pub(crate) xrcd: Option<Xrcd>,
 }
 
 impl QpInner {
     fn destroy(&self) -> Result<(), Error> {
-        let qpn = self.qpn;
-        self.life.end(|| match &self.side {
-            Side::Soft(driver) => driver.control(|s, _| {
-                s.engine.destroy_qp(qpn)?;
-                s.dispatch.disown(Object::Qp(qpn));
-                Ok::<_, Error>(())
-            }),
-            Side::Hard(hard) => {
-                hard.destroy()?;
-                self.pd.context().disown(Object::Qp(qpn));
-                Ok(())
-            }
-        })
+        self.life.end(|| either!(&self.side, qp => qp.destroy()))
     }
 }
 
@@ -92,19 +78,15 @@ impl QpHandle {
         qpn: Qpn,
         psn: Psn,
         qp_type: QpType,
-        (side, pd): (Side, Pd),
+        (side, pd): (QpSide, Pd),
         uses: Uses,
     ) -> Self {
         let life = Life::new();
         Self { inner: Arc::new(QpInner { qpn, psn, qp_type, side, pd, uses, life }) }
     }
 
-    /// The queue pair, if it is one of the kernel's drivers.
-    pub(crate) fn hard(&self) -> Option<&Arc<rdma_core::Qp>> {
-        match &self.inner.side {
-            Side::Soft(_) => None,
-            Side::Hard(hard) => Some(hard),
-        }
+    pub(crate) fn side(&self) -> &QpSide {
+        &self.inner.side
     }
 
     /// Its number.
@@ -165,11 +147,8 @@ impl QpHandle {
         let sgid_index = port.gids.iter().position(same_family).unwrap_or(0) as u16;
         let av = AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() };
         let mtu = peer.mtu.min(port.active_mtu);
-        let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        if let Side::Soft(_) = self.inner.side {
-            // Most drivers do not know these, and refuse what they do not know.
-            access |= Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
-        }
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let access = access | either!(self.side(), qp => qp.more_access());
         self.modify(&QpAttr::init(access))?;
         let most = |attr: QpAttr| {
             let limit = self.inner.pd.context().attr().limits.max_rd_atomic;
@@ -206,10 +185,7 @@ impl QpHandle {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let qpn = self.inner.qpn;
-        match &self.inner.side {
-            Side::Soft(driver) => driver.control(|s, now| s.engine.modify_qp(now, qpn, attr))?,
-            Side::Hard(hard) => hard.modify(attr)?,
-        }
+        either!(self.side(), qp => qp.modify(attr))?;
         if attr.state == Some(QpState::Reset) {
             self.send_cq().forget(qpn);
             self.recv_cq().forget(qpn);
@@ -225,41 +201,19 @@ impl QpHandle {
 
     /// Shows its attributes and how it was made.
     pub fn query_all(&self) -> Option<(QpAttr, QpInitAttr)> {
-        let qpn = self.inner.qpn;
-        match &self.inner.side {
-            Side::Soft(driver) => driver.read(|s| s.engine.query_qp(qpn)),
-            Side::Hard(hard) => hard.query(),
-        }
+        either!(self.side(), qp => qp.query())
     }
 
     /// Attaches a datagram queue pair to a multicast group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
-        let qpn = self.inner.qpn;
-        match &self.inner.side {
-            Side::Soft(driver) => driver.control(|s, _| {
-                if s.engine.attach_mcast(qpn, group)? {
-                    s.link.join(group)?;
-                }
-                Ok(())
-            }),
-            Side::Hard(hard) => Ok(hard.attach_mcast(group)?),
-        }
+        either!(self.side(), qp => qp.attach_mcast(group))
     }
 
     /// Detaches from a multicast group.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
-        let qpn = self.inner.qpn;
-        match &self.inner.side {
-            Side::Soft(driver) => driver.control(|s, _| {
-                if s.engine.detach_mcast(qpn, group)? {
-                    s.link.leave(group)?;
-                }
-                Ok(())
-            }),
-            Side::Hard(hard) => Ok(hard.detach_mcast(group)?),
-        }
+        either!(self.side(), qp => qp.detach_mcast(group))
     }
 
     /// Destroys it now, or says that a multicast group still has it. What was posted is forgotten,

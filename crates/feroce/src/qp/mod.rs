@@ -3,26 +3,23 @@
 mod ends;
 mod handle;
 
-use std::sync::Arc;
-
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{
-    CreateError, CreatedQp, LossPolicy, ModifyQpError, PostError, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, RecvWr, SendWr,
+    LossPolicy, ModifyQpError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendWr,
 };
+use feroce_mem::PdId;
 use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
 
-use crate::context::Adapter;
+use crate::backend::either;
 use crate::cq::Cq;
-use crate::driver::Object;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, sys};
+use crate::{Error, PostError, sys};
 
 pub use ends::{Receiver, Sender};
+pub(crate) use ends::{RecvSide, SendSide, SoftReceiver, SoftSender};
 pub use handle::QpHandle;
-use handle::{Side, Uses};
+pub(crate) use handle::{QpSide, Uses};
 
 /// What a peer must know to connect to a queue pair. Exchange it by any means.
 ///
@@ -73,7 +70,7 @@ impl QpBuilder {
     pub(crate) fn new(pd: &Pd, qp_type: QpType, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> Self {
         let init = QpInitAttr {
             qp_type,
-            pd: pd.id(),
+            pd: PdId::default(),
             send_cq: send_cq.id(),
             recv_cq: recv_cq.id(),
             srq: None,
@@ -127,44 +124,24 @@ impl QpBuilder {
 
     /// Makes the queue pair, in RESET.
     pub fn create(self) -> Result<Qp, Error> {
-        match self.pd.context().adapter() {
-            Adapter::Soft(_) => self.create_soft(),
-            Adapter::Hard(_) => self.create_hard(),
-        }
-    }
-
-    fn create_soft(self) -> Result<Qp, Error> {
-        let (init, context) = (self.init, self.pd.context());
-        let driver = Arc::clone(context.driver()?);
-        let CreatedQp { qpn, sq, rq } = driver.control(|s, _| {
-            let created = s.engine.create_qp(init)?;
-            s.dispatch.own(Object::Qp(created.qpn), context.events());
-            Ok::<_, Error>(created)
-        })?;
-        let psn = Psn::new(sys::random_u64()? as u32);
-        let side = Side::Soft(Arc::clone(&driver));
-        let handle = QpHandle::new(qpn, psn, init.qp_type, (side, self.pd), self.uses);
-        let sender = Sender::soft(sq, Arc::clone(&driver), handle.clone());
-        let receiver = rq.map(|rq| Receiver::soft(rq, driver, handle.clone()));
+        let (psn, qp_type) = (Psn::new(sys::random_u64()? as u32), self.init.qp_type);
+        let events = self.pd.context().events();
+        let created = either!(self.pd.side(), pd => pd.create_qp(self.init, &self.uses, events)?);
+        let CreatedSides { qpn, qp, sender, receiver } = created;
+        let handle = QpHandle::new(qpn, psn, qp_type, (qp, self.pd), self.uses);
+        let sender = Sender::new(sender, handle.clone());
+        let receiver = receiver.map(|receiver| Receiver::new(receiver, handle.clone()));
         Ok(Qp { handle, sender, receiver })
     }
+}
 
-    fn create_hard(self) -> Result<Qp, Error> {
-        let Uses { send_cq, recv_cq, srq, .. } = &self.uses;
-        let mixed = || Error::from(CreateError::Invalid("the queues are of another backend"));
-        let pd = self.pd.hard().ok_or_else(mixed)?;
-        let cqs = send_cq.hard().zip(recv_cq.hard()).ok_or_else(mixed)?;
-        let shared = srq.as_ref().map(|srq| srq.hard().ok_or_else(mixed)).transpose()?;
-        let psn = Psn::new(sys::random_u64()? as u32);
-        let (qp, qpn) = rdma_core::Qp::create(pd, cqs, shared, self.init)?;
-        let (qp, has_srq) = (Arc::new(qp), srq.is_some());
-        self.pd.context().own(Object::Qp(qpn));
-        let side = Side::Hard(Arc::clone(&qp));
-        let handle = QpHandle::new(qpn, psn, self.init.qp_type, (side, self.pd), self.uses);
-        let sender = Sender::hard(&qp, handle.clone());
-        let receiver = (!has_srq).then(|| Receiver::hard(&qp, handle.clone()));
-        Ok(Qp { handle, sender, receiver })
-    }
+/// A queue pair that a backend has just created.
+pub(crate) struct CreatedSides {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp: QpSide,
+    pub(crate) sender: SendSide,
+    /// `None` if receives come from a shared queue.
+    pub(crate) receiver: Option<RecvSide>,
 }
 
 /// A queue pair. [`Qp::split`] takes it apart for threads that send, receive and control it.

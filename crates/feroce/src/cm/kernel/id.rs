@@ -142,8 +142,8 @@ impl KernelId {
     }
 
     pub(crate) fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
-        let hard = qp.handle().hard().ok_or(CmError::NoQp)?;
-        Ok(self.inner.id.use_qp(hard, qp.qpn(), qp.handle().srq().is_some())?)
+        let kernel = qp.handle().side().kernel().ok_or(CmError::NoQp)?;
+        Ok(self.inner.id.use_qp(&kernel.qp, qp.qpn(), qp.handle().srq().is_some())?)
     }
 
     pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {

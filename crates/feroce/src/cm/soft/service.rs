@@ -22,8 +22,8 @@ use super::manager::next_number;
 use super::queued::Queued;
 use super::shared::{Shared, Stage};
 use crate::Error;
+use crate::backend::soft::SoftAdapter;
 use crate::cm::UdParam;
-use crate::context::Soft;
 use crate::driver::Wakes;
 
 /// The manager of a device and who its events are for.
@@ -31,7 +31,7 @@ use crate::driver::Wakes;
 pub(crate) struct Service {
     pub(super) manager: Manager,
     gsi: Gsi,
-    device: Weak<Soft>,
+    device: Weak<SoftAdapter>,
     /// Interface of link-local addresses.
     scope: u32,
     /// The device has lost its addresses, and its ids know.
@@ -48,7 +48,7 @@ impl Service {
         now: Instant,
         psn: Psn,
         config: Config,
-        (device, scope): (Weak<Soft>, u32),
+        (device, scope): (Weak<SoftAdapter>, u32),
         wakes: Arc<Wakes>,
     ) -> Result<Self, Error> {
         let gsi = Gsi::new(engine, now, psn)?;

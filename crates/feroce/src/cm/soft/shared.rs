@@ -15,7 +15,8 @@ use feroce_wire::{Gid, Qpn};
 use super::channel::{ChannelOwner, Queue};
 use super::claim::Claim;
 use super::manager::ManagerInner;
-use crate::context::{Context, Soft};
+use crate::backend::soft::SoftAdapter;
+use crate::context::Context;
 
 /// How far an id has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +65,7 @@ pub(super) struct Inner {
     pub(super) qp: Option<IdQp>,
     pub(super) options: Options,
     pub(super) binding: Option<Binding>,
-    pub(super) listens: Vec<(Weak<Soft>, ListenId)>,
+    pub(super) listens: Vec<(Weak<SoftAdapter>, ListenId)>,
     /// Held while it listens.
     pub(super) claims: Vec<Claim>,
     /// What a peer that asked offers, turned round: the default of an answer.
@@ -79,7 +80,7 @@ pub(crate) struct Shared {
     pub(super) number: u64,
     pub(super) space: PortSpace,
     /// The device of a request, until it has an owner.
-    pub(super) device: Weak<Soft>,
+    pub(super) device: Weak<SoftAdapter>,
     inner: Mutex<Inner>,
     owner: Mutex<Weak<Owner>>,
 }
@@ -89,7 +90,7 @@ impl Shared {
         number: u64,
         space: PortSpace,
         queue: Arc<Queue>,
-        device: Weak<Soft>,
+        device: Weak<SoftAdapter>,
     ) -> Arc<Self> {
         let inner = Inner {
             stage: Stage::Idle,
