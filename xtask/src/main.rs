@@ -4,6 +4,7 @@
 //! status: 0 all is well, 1 something failed, 2 the command line makes no sense.
 #![forbid(unsafe_code)]
 
+mod api;
 mod args;
 mod ci;
 mod clients;
@@ -30,6 +31,7 @@ Usage: cargo xtask <COMMAND> [OPTIONS]
 Commands:
   ci       Install what the tests need, then run every check of the project
   tidy     Check the rules of the house: crate graph, unsafe policy, layout of files
+  api      Compare the public interface of `feroce` with its record
   swarm    Run seeded simulations of the whole stack, or replay one seed
   soak     Run random operations, and processes that are killed, for a while
   fuzz     Run the fuzz targets for a while
@@ -57,6 +59,7 @@ type Task = (&'static str, &'static str, fn(Args) -> Outcome);
 const TASKS: &[Task] = &[
     ("ci", ci::HELP, ci::main),
     ("tidy", tidy::HELP, tidy::main),
+    ("api", api::HELP, api::main),
     ("swarm", swarm::HELP, swarm::main),
     ("soak", soak::HELP, soak::main),
     ("fuzz", fuzz::HELP, fuzz::main),

@@ -72,18 +72,24 @@ pub use cq::Cq;
 pub use device::{Device, DeviceKind};
 pub use errno::Errno;
 pub use error::{Error, PostError};
+#[doc(inline)]
 pub use feroce_backend_rdma_core::LibraryError;
+#[doc(inline)]
 pub use feroce_engine::{
     AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,
     DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError,
     Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError, SendFlags,
     SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, WcFlags, WcOpcode, WcStatus, WindowConfig,
 };
+#[doc(inline)]
 pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
+#[doc(inline)]
 pub use feroce_mem::{Access, Bind, DeregError, Iova, MwType, RegError, Region};
+#[doc(inline)]
 pub use feroce_train::{InlineBytes, Instant};
-/// Packets to bytes and back, for whoever looks at packets.
+/// Packets to bytes and back, for programs that look at packets.
 pub use feroce_wire as wire;
+#[doc(inline)]
 pub use feroce_wire::{Gid, Imm, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use mr::{Mr, Mw, Rereg};
 pub use pd::Pd;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Done;
 use crate::shell::{ask, cargo, extended, is_on_path, limited, root, run, run_keeping, target_dir};
-use crate::{Outcome, clients, dist, fuzz, interop, packages, soak, swarm, tidy};
+use crate::{Outcome, api, clients, dist, fuzz, interop, packages, soak, swarm, tidy};
 
 /// Said of a step whose subject has not been written.
 pub(crate) const ABSENT: &str = "not in the tree yet";
@@ -68,6 +68,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("dist", "what is given to others, tried out", || has("crates/capi/Cargo.toml"), run_dist),
     step("clients", "clients of RDMA from package registries", always, run_clients),
     step("docs", "the documentation, warnings as errors", always, docs),
+    step("api", "the public interface, compared with its record", always, run_api),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
     step("interop", "the Linux kernel's own driver at the other end", always, run_interop),
 ];
@@ -212,6 +213,10 @@ fn docs() -> Outcome<Done> {
     let mut docs = cargo(["doc", "--workspace", "--no-deps"]);
     run(docs.env("RUSTDOCFLAGS", extended("RUSTDOCFLAGS", "-D warnings")))?;
     Ok(quietly())
+}
+
+fn run_api() -> Outcome<Done> {
+    api::check().map(|()| quietly())
 }
 
 fn bench() -> Outcome<Done> {

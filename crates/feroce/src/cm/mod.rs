@@ -35,9 +35,11 @@ pub use channel::EventChannel;
 pub use connection::{Connection, Connector, Listener, Request};
 pub use error::CmError;
 pub use event::{Event, UdParam};
+#[doc(inline)]
 pub use feroce_cm::rdma::{
     BindError, ConnParam, EventKind, IdOption, PortSpace, UDP_QKEY, port_space,
 };
+#[doc(inline)]
 pub use feroce_wire::cm::RejReason;
 pub use id::CmId;
 pub(crate) use manager::Opener;
