@@ -20,12 +20,12 @@ mod hca;
 mod ib;
 
 pub use engine::Engine;
-pub use engine::control::{CreatedQp, ResizeError};
+pub use engine::control::CreatedQp;
 pub use hca::attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
 pub use hca::config::{Config, DcqcnConfig, Limits, WindowConfig};
 pub use hca::counters::{Counters, Drop, DropCounters};
 pub use hca::cq::{CqPoller, Cqe, Notify, WcFlags, WcOpcode, WcStatus};
-pub use hca::error::{CreateError, DestroyError, ModifyQpError};
+pub use hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};
 pub use hca::event::{AsyncEvent, Event};
 pub use hca::id::{AhId, CqId, SrqId, XrcdId};
 pub use hca::queue::{PostError, QpCap, RecvQueue, SendQueue, SrqQueue};

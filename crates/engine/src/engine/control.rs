@@ -9,17 +9,19 @@ use feroce_train::Instant;
 use feroce_wire::{Gid, Lkey, Pkey, Pmtu, Qpn, Rkey};
 
 use super::Engine;
+use super::transport::Transport;
 use crate::hca::attr::{AddrVec, QpAttr, QpInitAttr};
 use crate::hca::cq::{Cq, CqPoller};
-use crate::hca::error::{CreateError, DestroyError, ModifyQpError};
+use crate::hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};
 use crate::hca::event::AsyncEvent;
 use crate::hca::id::{AhId, CqId, SrqId, XrcdId};
+use crate::hca::qp::{QpCommon, RecvSource};
 use crate::hca::queue::{QpShared, RecvQueue, SendQueue, SrqQueue};
 use crate::hca::shared::Ah;
 use crate::hca::srq::{Srq, SrqAttr, SrqInitAttr};
 use crate::hca::state::QpType;
 use crate::hca::wr::MAX_SGE;
-use crate::ib::qp::{Qp, RecvSource};
+use crate::ib::qp::Qp;
 
 /// A queue pair that was just created, with the consumer's ends of its queues.
 #[derive(Debug)]
@@ -31,41 +33,6 @@ pub struct CreatedQp {
     /// Where receives are posted; `None` if they come from a shared queue or not at all.
     pub rq: Option<RecvQueue>,
 }
-
-/// Why a queue could not be resized.
-///
-/// ```
-/// # use feroce_engine::ResizeError;
-/// let error = ResizeError::TooSmall { waiting: 3 };
-/// assert!(error.to_string().contains("take them out first"));
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ResizeError {
-    /// It does not exist.
-    Unknown,
-    /// Larger than the adapter allows, or zero.
-    BeyondLimits,
-    /// More entries wait than would fit.
-    TooSmall {
-        /// How many wait.
-        waiting: usize,
-    },
-}
-
-impl core::fmt::Display for ResizeError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("there is no such queue"),
-            Self::BeyondLimits => f.write_str("beyond the adapter's limit, or zero"),
-            Self::TooSmall { waiting } => {
-                write!(f, "{waiting} entries wait and would not fit: take them out first")
-            }
-        }
-    }
-}
-
-impl core::error::Error for ResizeError {}
 
 /// Port.
 impl Engine {
@@ -87,7 +54,7 @@ impl Engine {
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
         self.port.hca.config.pkeys = pkeys.to_vec();
         self.port.hca.revoke_answers();
-        self.qps.iter_mut().for_each(|qp| qp.follow_pkey(&self.port));
+        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.follow_pkey(&self.port));
         self.port.hca.event(AsyncEvent::PkeyChange);
     }
 
@@ -181,7 +148,7 @@ impl Engine {
     /// Nothing may be fetched any more from memory under a key.
     fn revoke_loans_of(&mut self, key: Lkey) {
         self.port.hca.revoke_answers();
-        self.qps.iter_mut().for_each(|qp| qp.revoke_loans_of(&self.port, key));
+        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.revoke_loans_of(&self.port, key));
     }
 
     /// Makes a key for fast registration of parts of a region.
@@ -284,9 +251,9 @@ impl Engine {
     /// A completion queue overran: its queue pairs cannot report any more.
     pub(super) fn stop_users_of(&mut self, cq: CqId) {
         let now = self.now;
-        for qp in self.qps.iter_mut() {
-            if qp.init.send_cq == cq || qp.init.recv_cq == cq {
-                self.port.hca.event(AsyncEvent::QpFatal(qp.qpn));
+        for Transport::Ib(qp) in self.qps.iter_mut() {
+            if qp.common.init.send_cq == cq || qp.common.init.recv_cq == cq {
+                self.port.hca.event(AsyncEvent::QpFatal(qp.common.qpn));
                 qp.enter_error(&mut self.port, now);
             }
         }
@@ -375,7 +342,7 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         // XRC targets find it by number and are not counted as users.
-        self.qps.iter_mut().for_each(|qp| qp.forget_receive_of(id));
+        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.forget_receive_of(id));
         let srq = self.port.hca.srqs.remove(id.0 as usize);
         self.unuse_pd(srq.attr.pd);
         if let Some((xrcd, cq)) = srq.attr.xrc {
@@ -452,8 +419,8 @@ impl Engine {
     /// Attaches a datagram queue pair to a multicast group. True: the port must join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<bool, CreateError> {
-        let qp = self.qps.peek(qpn).ok_or(CreateError::Unknown("queue pair"))?;
-        if qp.init.qp_type != QpType::Ud {
+        let Transport::Ib(qp) = self.qps.peek(qpn).ok_or(CreateError::Unknown("queue pair"))?;
+        if qp.common.init.qp_type != QpType::Ud {
             return Err(CreateError::Invalid("only datagram queue pairs take multicast"));
         }
         if !group.is_multicast() {
@@ -513,8 +480,8 @@ impl Engine {
             (None, None) => (RecvSource::None, None),
         };
         self.count_users(&init, true);
-        let qp = Qp::new(qpn, slot, init, shared, sq_ring, source);
-        self.qps.put(slot, Box::new(qp));
+        let common = QpCommon::new((slot, qpn), init, shared, sq_ring, source);
+        self.qps.put(slot, Box::new(Transport::Ib(Qp::new(common))));
         CreatedQp { qpn, sq, rq }
     }
 
@@ -574,7 +541,7 @@ impl Engine {
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
         self.now = now;
-        let qp = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
+        let Transport::Ib(qp) = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
         let result = qp.modify(&mut self.port, now, attr);
         self.finish();
         result
@@ -583,7 +550,7 @@ impl Engine {
     /// Shows the attributes of a queue pair and how it was made.
     #[doc(alias = "ibv_query_qp")]
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInitAttr)> {
-        self.qps.peek(qpn).map(|qp| (qp.query(), qp.init))
+        self.qps.peek(qpn).map(|Transport::Ib(qp)| (qp.query(), qp.common.init))
     }
 
     /// Destroys a queue pair. What was posted is forgotten without completions.
@@ -592,9 +559,9 @@ impl Engine {
         if self.port.groups.has(qpn) {
             return Err(DestroyError::Busy);
         }
-        let mut qp = self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
+        let Transport::Ib(mut qp) = *self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
         qp.reset(&mut self.port);
-        self.count_users(&qp.init, false);
+        self.count_users(&qp.common.init, false);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod control;
 mod held;
 mod rx;
 mod table;
+mod transport;
 mod tx;
 
 use feroce_ring::{DoorbellOwner, DoorbellSet};
@@ -17,6 +18,7 @@ use crate::ib::port::Port;
 
 use held::{HeldAcks, Loopback};
 use table::QpTable;
+use transport::Transport;
 
 /// A host channel adapter.
 ///
@@ -133,10 +135,10 @@ impl Engine {
     ) {
         self.now = now;
         while let Some((at, slot)) = self.port.hca.timers.pop_due(now) {
-            let Some(qp) = self.qps.at(slot) else {
+            let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
                 continue;
             };
-            if !qp.armed.take(at) {
+            if !qp.common.armed.take(at) {
                 continue;
             }
             if qp.is_due(at, now) {
@@ -144,7 +146,7 @@ impl Engine {
                 self.port.hca.kicked.push(slot);
             }
             if let Some(deadline) = qp.deadline(now) {
-                self.port.hca.timers.arm(slot, &mut qp.armed, deadline);
+                self.port.hca.timers.arm(slot, &mut qp.common.armed, deadline);
             }
         }
         self.finish();

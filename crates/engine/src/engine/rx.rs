@@ -6,6 +6,7 @@ use feroce_train::{Instant, Lent, Packets, RxMeta, RxTrain};
 use feroce_wire::{Bth, BthView, Deth, Op, Qpn, Service};
 
 use super::Engine;
+use super::transport::Transport;
 use crate::hca::counters::Drop;
 use crate::hca::state::QpType;
 use crate::ib::grh::header_area;
@@ -78,12 +79,14 @@ impl Engine {
         if !port.hca.is_own_gid(meta.dst) {
             return port.hca.drop(Drop::BadAddress);
         }
-        let Some(qp) = self.qps.get(bth.dest_qp) else { return port.hca.drop(Drop::UnknownQp) };
+        let Some(Transport::Ib(qp)) = self.qps.get(bth.dest_qp) else {
+            return port.hca.drop(Drop::UnknownQp);
+        };
         if service == Service::Cnp {
             cold_path();
             return qp.on_cnp(port, now, meta).unwrap_or_else(|reason| port.hca.drop(reason));
         }
-        if qp.init.qp_type == QpType::Ud {
+        if qp.common.init.qp_type == QpType::Ud {
             // To make a header takes longer than to jump.
             cold_path();
             let grh = header_area(meta, packet.len());
@@ -110,15 +113,15 @@ impl Engine {
                 rest.bytes = &next[Bth::LEN..][..bytes.len()];
             }
         }
-        if !qp.queued && qp.may_have_more() {
-            qp.queued = true;
-            port.hca.ready.push_back(qp.slot);
+        if !qp.common.queued && qp.may_have_more() {
+            qp.common.queued = true;
+            port.hca.ready.push_back(qp.common.slot);
         }
         // What a request makes due is armed when its answer is sent.
         if !op.is_request()
             && let Some(deadline) = qp.deadline(now)
         {
-            port.hca.timers.arm(qp.slot, &mut qp.armed, deadline);
+            port.hca.timers.arm(qp.common.slot, &mut qp.common.armed, deadline);
         }
     }
 
@@ -146,10 +149,10 @@ impl Engine {
             let Some(&qpn) = self.port.groups.of(meta.dst).get(i) else {
                 break;
             };
-            let Some(qp) = self.qps.get(qpn) else {
+            let Some(Transport::Ib(qp)) = self.qps.get(qpn) else {
                 continue;
             };
-            if is_ours && deth.src_qp == qpn && !qp.init.hears_itself {
+            if is_ours && deth.src_qp == qpn && !qp.common.init.hears_itself {
                 continue;
             }
             let port = &mut self.port;

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use feroce_wire::Qpn;
 
+use super::transport::Transport;
 use crate::hca::shared::Shared;
-use crate::ib::qp::Qp;
 
 /// A freed number is not given out again before this many others were freed, so that packets of
 /// the old queue pair do not reach a new one.
@@ -17,7 +17,7 @@ const QUARANTINE: usize = 64;
 /// random place.
 #[derive(Debug)]
 pub(super) struct QpTable {
-    slots: Vec<Option<Box<Qp>>>,
+    slots: Vec<Option<Box<Transport>>>,
     free: VecDeque<u32>,
     first: u32,
     count: u32,
@@ -60,14 +60,14 @@ impl QpTable {
     }
 
     /// Puts a queue pair into the slot that was reserved for it.
-    pub(super) fn put(&mut self, slot: u32, qp: Box<Qp>) {
+    pub(super) fn put(&mut self, slot: u32, qp: Box<Transport>) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Some(qp);
             self.live += 1;
         }
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<Transport>> {
         let slot = self.slot_of(qpn)?;
         let qp = self.slots.get_mut(slot as usize)?.take()?;
         if slot != 0 {
@@ -90,21 +90,21 @@ impl QpTable {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, qpn: Qpn) -> Option<&mut Qp> {
+    pub(super) fn get(&mut self, qpn: Qpn) -> Option<&mut Transport> {
         self.at(self.slot_of(qpn)?)
     }
 
     #[inline]
-    pub(super) fn peek(&self, qpn: Qpn) -> Option<&Qp> {
+    pub(super) fn peek(&self, qpn: Qpn) -> Option<&Transport> {
         self.slots.get(self.slot_of(qpn)? as usize)?.as_deref()
     }
 
     #[inline]
-    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Qp> {
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Transport> {
         self.slots.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Transport> {
         self.slots.iter_mut().filter_map(|slot| slot.as_deref_mut())
     }
 }

@@ -6,6 +6,7 @@ use feroce_train::{Instant, LinkCaps, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 use super::Engine;
+use super::transport::Transport;
 use crate::hca::wr::SendWr;
 use crate::ib::fast_path::refuse;
 
@@ -23,8 +24,10 @@ impl Engine {
             return;
         }
         for slot in self.acks.slots.drain(..) {
-            if let Some(qp) = self.qps.at(slot).filter(|qp| !qp.queued) {
-                qp.queued = true;
+            if let Some(Transport::Ib(qp)) =
+                self.qps.at(slot).filter(|Transport::Ib(qp)| !qp.common.queued)
+            {
+                qp.common.queued = true;
                 self.port.hca.ready.push_back(slot);
             }
         }
@@ -45,7 +48,7 @@ impl Engine {
     /// Acknowledges everything that was executed, asked for or not: the engine is about to end, and
     /// afterwards nobody would answer a peer that asks.
     pub fn take_leave(&mut self) {
-        for qp in self.qps.iter_mut() {
+        for Transport::Ib(qp) in self.qps.iter_mut() {
             qp.take_leave(&mut self.port);
         }
     }
@@ -55,7 +58,8 @@ impl Engine {
     /// The time is asked for only if a completion has to say it.
     #[inline]
     pub fn pass(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
-        let has_passed = self.qps.get(qpn).is_some_and(|qp| qp.pass(&mut self.port, now, wr));
+        let has_passed =
+            self.qps.get(qpn).is_some_and(|Transport::Ib(qp)| qp.pass(&mut self.port, now, wr));
         if has_passed {
             self.finish();
         }
@@ -76,11 +80,11 @@ impl Engine {
             return refuse();
         }
         let Some(slot) = self.qps.slot_of(qpn) else { return refuse() };
-        let peer = self.qps.at(slot).map(|qp| qp.peer_end());
+        let peer = self.qps.at(slot).map(|Transport::Ib(qp)| qp.peer_end());
         if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
             return refuse();
         }
-        self.qps.at(slot).is_some_and(|qp| qp.express(&mut self.port, now, send))
+        self.qps.at(slot).is_some_and(|Transport::Ib(qp)| qp.express(&mut self.port, now, send))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -159,10 +163,10 @@ impl Engine {
         }
         self.collect_work(now);
         while let Some(slot) = self.port.hca.ready.pop_front() {
-            let Some(qp) = self.qps.at(slot) else {
+            let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
                 continue;
             };
-            qp.queued = false;
+            qp.common.queued = false;
             if self.acks.may_wait && qp.only_acknowledges() {
                 if self.acks.slots.is_empty() {
                     self.acks.since = now;
@@ -172,11 +176,11 @@ impl Engine {
             }
             qp.poll_transmit(&mut self.port, now, caps, out);
             if out.is_some() && qp.may_have_more() {
-                qp.queued = true;
+                qp.common.queued = true;
                 self.port.hca.ready.push_back(slot);
             }
             if let Some(deadline) = qp.deadline(now) {
-                self.port.hca.timers.arm(slot, &mut qp.armed, deadline);
+                self.port.hca.timers.arm(slot, &mut qp.common.armed, deadline);
             }
             if out.is_some() {
                 break;
@@ -198,7 +202,7 @@ impl Engine {
             let mut next = 0;
             while let Some(&slot) = self.port.woken.get(next) {
                 next += 1;
-                if let Some(qp) = self.qps.at(slot) {
+                if let Some(Transport::Ib(qp)) = self.qps.at(slot) {
                     // This may wake another.
                     qp.on_window_open(&mut self.port);
                     kicked.push(slot);
@@ -206,12 +210,12 @@ impl Engine {
             }
             self.port.woken.clear();
             for slot in kicked.drain(..) {
-                let Some(qp) = self.qps.at(slot) else {
+                let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
                     continue;
                 };
                 qp.on_kick(&mut self.port, now);
-                if !qp.queued {
-                    qp.queued = true;
+                if !qp.common.queued {
+                    qp.common.queued = true;
                     self.port.hca.ready.push_back(slot);
                 }
             }

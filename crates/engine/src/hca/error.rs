@@ -156,3 +156,38 @@ impl fmt::Display for ModifyQpError {
 }
 
 impl core::error::Error for ModifyQpError {}
+
+/// Why a queue could not be resized.
+///
+/// ```
+/// # use feroce_engine::ResizeError;
+/// let error = ResizeError::TooSmall { waiting: 3 };
+/// assert!(error.to_string().contains("take them out first"));
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResizeError {
+    /// It does not exist.
+    Unknown,
+    /// Larger than the adapter allows, or zero.
+    BeyondLimits,
+    /// More entries wait than would fit.
+    TooSmall {
+        /// How many wait.
+        waiting: usize,
+    },
+}
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("there is no such queue"),
+            Self::BeyondLimits => f.write_str("beyond the adapter's limit, or zero"),
+            Self::TooSmall { waiting } => {
+                write!(f, "{waiting} entries wait and would not fit: take them out first")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ResizeError {}

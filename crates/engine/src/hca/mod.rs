@@ -11,6 +11,7 @@ pub(crate) mod cq;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod id;
+pub(crate) mod qp;
 pub(crate) mod queue;
 pub(crate) mod shared;
 pub(crate) mod srq;

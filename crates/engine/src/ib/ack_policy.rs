@@ -29,7 +29,7 @@ impl Qp {
         if !self.req.is_asked() {
             // The probe timer was set for the case that no answer is awaited.
             self.req.probe_deadline = None;
-            self.shared.set_awaits_answer(true);
+            self.common.shared.set_awaits_answer(true);
         }
         self.req.asking.unasked = 0;
         if end.is_after(self.req.asking.until) {
@@ -42,16 +42,16 @@ impl Qp {
     #[inline]
     pub(super) fn wants_answer(&self, takes_receive: bool, flags: SendFlags) -> bool {
         flags.contains(SendFlags::SIGNALED)
-            || self.shared.is_streaming()
+            || self.common.shared.is_streaming()
             || self.req.asking.messages >= self.unasked_most
             || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
     }
 
     /// Most messages in a row that need not ask, with the attributes as they are.
     pub(super) fn most_unasked(&self, port: &Port) -> usize {
-        match self.init.sq_sig_all || !self.may_ask_later(port) {
+        match self.common.init.sq_sig_all || !self.may_ask_later(port) {
             true => 0,
-            false => (self.sq.capacity() / 2).min(UNASKED_MOST),
+            false => (self.common.sq.capacity() / 2).min(UNASKED_MOST),
         }
     }
 
@@ -63,7 +63,7 @@ impl Qp {
 
     /// Whether probes are sent at all.
     fn probes(&self, port: &Port) -> bool {
-        port.hca.config.tail_probe && self.init.loss != LossPolicy::Fatal
+        port.hca.config.tail_probe && self.common.init.loss != LossPolicy::Fatal
     }
 
     /// Asks now if the next request, or whoever drains the queue, waits for answers that nobody
@@ -71,7 +71,7 @@ impl Qp {
     #[inline]
     pub(super) fn ask_if_waiting(&mut self, now: Instant) {
         let window = &self.req.window;
-        let waits = self.sq.len() > window.flights.len() || self.req.draining;
+        let waits = self.common.sq.len() > window.flights.len() || self.req.draining;
         if waits && window.has_unacked() && !self.req.is_asked() {
             self.req.probe_deadline = Some(now);
         }
@@ -90,7 +90,7 @@ impl Qp {
 
     /// Transport timer (IBTA vol1 9.7.6.1.3); `None`: for ever.
     pub(super) fn ack_timeout_ns(&self) -> Option<u64> {
-        match self.attr.timeout.unwrap_or(0) {
+        match self.common.attr.timeout.unwrap_or(0) {
             0 => None,
             t => Some(4096 << t.min(31)),
         }

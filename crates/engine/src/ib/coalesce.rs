@@ -40,7 +40,7 @@ impl Qp {
         let window = &self.req.window;
         // What is sent again, paced or a probe goes alone.
         let is_new = window.cursor == window.flights.len();
-        let may_start = self.state == QpState::Rts && !self.req.halted;
+        let may_start = self.common.state == QpState::Rts && !self.req.halted;
         if let Some(train) = out
             && is_new
             && may_start
@@ -51,7 +51,7 @@ impl Qp {
         {
             let len = train.packet_len(0);
             let is_short = |wr: &SendWr| wr.data.len() <= len as u64;
-            if len <= SHORT && self.sq.peek(window.cursor).is_some_and(is_short) {
+            if len <= SHORT && self.common.sq.peek(window.cursor).is_some_and(is_short) {
                 self.add_to_run(port, now, caps, train, len);
             }
         }
@@ -66,8 +66,8 @@ impl Qp {
         len: usize,
     ) {
         let Some(peer) = self.peer else { return };
-        let (service, pd) = (self.service(), self.init.pd);
-        let waiting = self.sq.len() - self.req.window.cursor;
+        let (service, pd) = (self.service(), self.common.init.pd);
+        let waiting = self.common.sq.len() - self.req.window.cursor;
         let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
         let room = port.peers.get(peer).room();
         let (mut count, mut cost) = (1, 0);
@@ -79,9 +79,10 @@ impl Qp {
             train.emit(0, first);
         }
         for packet in packets {
-            let (Some(wr), Some((head, rest))) =
-                (self.sq.peek(self.req.window.flights.len()), packet.split_first_chunk_mut())
-            else {
+            let (Some(wr), Some((head, rest))) = (
+                self.common.sq.peek(self.req.window.flights.len()),
+                packet.split_first_chunk_mut(),
+            ) else {
                 break;
             };
             // What is not such a message is not started yet; what fails does so when it is alone.

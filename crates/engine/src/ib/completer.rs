@@ -23,7 +23,7 @@ impl Qp {
     /// A response packet arrived.
     #[inline(never)]
     pub(super) fn handle_response(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+        if !matches!(self.common.state, QpState::Rts | QpState::Sqd) {
             return port.hca.drop(Drop::BadState);
         }
         let (mut psn, mut op, mut lent) = (rest.psn, rest.op, rest.lent.copied());
@@ -100,7 +100,7 @@ impl Qp {
                     return self.fail_at(psn, WcStatus::RnrRetryExceeded);
                 }
                 // Seven means for ever (IBTA vol1 9.7.5.2.8).
-                if self.attr.rnr_retry != Some(7) {
+                if self.common.attr.rnr_retry != Some(7) {
                     self.req.rnr_left -= 1;
                 }
                 self.go_back(port, psn);
@@ -196,7 +196,7 @@ impl Qp {
         let flight = self.req.window.flights[index];
         let packet = psn.since(flight.first);
         let (packets, end) = (data.packets(), psn.wrapping_add(data.packets()));
-        let Some(wr) = self.sq.peek(index) else {
+        let Some(wr) = self.common.sq.peek(index) else {
             return;
         };
         let offset = u64::from(packet) * self.pmtu as u64;
@@ -225,7 +225,7 @@ impl Qp {
             Data::Sges(sges) => sges.as_slice(),
             Data::Inline(_) => &[],
         };
-        match scatter(&port.hca.mrs, self.init.pd, sges, offset, data) {
+        match scatter(&port.hca.mrs, self.common.init.pd, sges, offset, data) {
             Ok(()) => self.acknowledge(port, now, end),
             Err(ScatterError::Gone) => port.hca.drop(Drop::LenderGone),
             Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
@@ -241,7 +241,7 @@ impl Qp {
         }
         let freed = self.req.window.acknowledge(psn, self.pmtu);
         if !self.req.is_asked() {
-            self.shared.set_awaits_answer(false);
+            self.common.shared.set_awaits_answer(false);
         }
         if let Some(id) = self.peer {
             let window = port.hca.config.window;
@@ -253,9 +253,9 @@ impl Qp {
             peer.acked(freed, &window);
             port.wake_next(id);
         }
-        self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
+        self.req.retries_left = self.common.attr.retry_cnt.unwrap_or(0);
         self.req.silent_since = None;
-        self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
+        self.req.rnr_left = self.common.attr.rnr_retry.unwrap_or(0);
         self.req.rnr_until = None;
         self.req.probes = 0;
         self.req.ack_deadline = None;
@@ -269,7 +269,7 @@ impl Qp {
     /// Sends again from `psn` on, if a retry is left.
     fn retry(&mut self, port: &mut Port, now: Instant, psn: Psn) {
         port.hca.counters.completer_retry_err += 1;
-        if self.req.retries_left == 0 || self.init.loss == LossPolicy::Fatal {
+        if self.req.retries_left == 0 || self.common.init.loss == LossPolicy::Fatal {
             port.hca.counters.retry_exceeded_err += 1;
             return self.fail_at(psn, WcStatus::RetryExceeded);
         }
@@ -363,16 +363,16 @@ impl Qp {
                 }
             }
             self.req.window.retire();
-            let all = self.init.sq_sig_all;
+            let all = self.common.init.sq_sig_all;
             let look = |wr: &SendWr| {
                 let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
                 Some(signalled.then(|| (wr.wr_id, wr.op.wc_opcode(), wr.op.is_fetch())))
             };
             // First make room, then tell: whoever polls the completion may post at once.
-            let Some(report) = self.sq.pop_if(look) else { break };
+            let Some(report) = self.common.sq.pop_if(look) else { break };
             if let Some((wr_id, opcode, is_fetch)) = report {
                 let fetched = if is_fetch { flight.len } else { 0 };
-                let cqe = Cqe::new(wr_id, self.qpn, opcode, WcStatus::Success, now);
+                let cqe = Cqe::new(wr_id, self.common.qpn, opcode, WcStatus::Success, now);
                 self.report_send(port, Cqe { byte_len: fetched, ..cqe });
             }
         }
@@ -382,10 +382,10 @@ impl Qp {
     /// Reports a completion of the send queue.
     #[inline]
     pub(super) fn report_send(&self, port: &mut Port, cqe: Cqe) {
-        if self.init.qp_type.is_reliable() {
-            port.hca.complete_send(self.init.send_cq, cqe);
+        if self.common.init.qp_type.is_reliable() {
+            port.hca.complete_send(self.common.init.send_cq, cqe);
         } else {
-            port.complete_unreliable(self.init.send_cq, cqe);
+            port.complete_unreliable(self.common.init.send_cq, cqe);
         }
     }
 
@@ -394,7 +394,7 @@ impl Qp {
         if self.req.draining && self.req.window.flights.is_empty() {
             self.req.draining = false;
             if self.req.drain_notify {
-                port.hca.event(AsyncEvent::SqDrained(self.qpn));
+                port.hca.event(AsyncEvent::SqDrained(self.common.qpn));
             }
         }
     }
@@ -402,12 +402,12 @@ impl Qp {
     /// The oldest request failed: its completion says why, and the queue pair stops.
     pub(super) fn fail_oldest(&mut self, port: &mut Port, now: Instant, status: WcStatus) {
         self.revoke(port);
-        if let Some(wr) = self.sq.pop() {
+        if let Some(wr) = self.common.sq.pop() {
             self.req.window.retire();
-            let cqe = Cqe::new(wr.wr_id, self.qpn, wr.op.wc_opcode(), status, now);
+            let cqe = Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), status, now);
             self.report_send(port, cqe);
         }
-        match self.init.qp_type {
+        match self.common.init.qp_type {
             QpType::Uc | QpType::Ud => self.enter_send_error(port, now),
             _ => self.enter_error(port, now),
         }

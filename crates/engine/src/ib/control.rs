@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use feroce_train::{Instant, Lease};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
-use super::qp::{Qp, RecvSource};
+use super::qp::Qp;
 use super::requester_state::Requester;
 use super::responder_state::Responder;
 use super::transition::transition;
@@ -14,6 +14,7 @@ use crate::hca::attr::{AttrMask, QpAttr};
 use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::error::ModifyQpError;
 use crate::hca::event::AsyncEvent;
+use crate::hca::qp::RecvSource;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::Data;
 use crate::ib::cc::dcqcn::Dcqcn;
@@ -28,11 +29,11 @@ impl Qp {
         now: Instant,
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
-        if attr.cur_state.is_some_and(|s| s != self.state) {
-            return Err(ModifyQpError::NotInState { actual: self.state });
+        if attr.cur_state.is_some_and(|s| s != self.common.state) {
+            return Err(ModifyQpError::NotInState { actual: self.common.state });
         }
-        let (from, to) = (self.state, attr.state.unwrap_or(self.state));
-        let (required, optional) = transition(self.init.qp_type, from, to)
+        let (from, to) = (self.common.state, attr.state.unwrap_or(self.common.state));
+        let (required, optional) = transition(self.common.init.qp_type, from, to)
             .ok_or(ModifyQpError::NoTransition { from, to })?;
         let given = attr.mask();
         let missing = required - given;
@@ -54,17 +55,18 @@ impl Qp {
 
     /// Takes over the attributes that are given.
     fn apply(&mut self, port: &mut Port, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        if self.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
+        if self.common.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
             // The peer may have had more rights, or may be another.
             port.hca.revoke_answers();
         }
         if let Some(av) = &attr.av {
             let remote = attr.dest_qpn.unwrap_or_else(|| self.dest_qpn());
-            let path =
-                port.hca.path(av, entropy(self.qpn, remote)).ok_or(ModifyQpError::BadValue(
+            let path = port.hca.path(av, entropy(self.common.qpn, remote)).ok_or(
+                ModifyQpError::BadValue(
                     AttrMask::AV,
                     "there is no address at that index of the GID table",
-                ))?;
+                ),
+            )?;
             self.path = path;
             // What is in flight while the send queue drains counts at the new destination.
             let cost = self.req.window.cost;
@@ -77,7 +79,7 @@ impl Qp {
         if let Some(mtu) = attr.path_mtu {
             self.pmtu = mtu.bytes();
         }
-        let mine = &mut self.attr;
+        let mine = &mut self.common.attr;
         macro_rules! take {
             ($($field:ident),*) => { $(mine.$field = attr.$field.or(mine.$field);)* };
         }
@@ -100,14 +102,14 @@ impl Qp {
         );
         self.follow_pkey(port);
         self.unasked_most = self.most_unasked(port);
-        self.req.retries_left = self.attr.retry_cnt.unwrap_or(0);
-        self.req.rnr_left = self.attr.rnr_retry.unwrap_or(0);
+        self.req.retries_left = self.common.attr.retry_cnt.unwrap_or(0);
+        self.req.rnr_left = self.common.attr.rnr_retry.unwrap_or(0);
         Ok(())
     }
 
     /// Takes the partition key from where the table has it now. A key of zero matches nothing.
     pub(crate) fn follow_pkey(&mut self, port: &Port) {
-        if let Some(index) = self.attr.pkey_index {
+        if let Some(index) = self.common.attr.pkey_index {
             self.pkey = port.hca.pkey(index).unwrap_or(Pkey(0));
         }
     }
@@ -115,8 +117,8 @@ impl Qp {
     fn change_state(&mut self, port: &mut Port, from: QpState, to: QpState, attr: &QpAttr) {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
-                self.rsp = Responder::new(self.attr.rq_psn.unwrap_or_default());
-                if self.init.qp_type == QpType::Ud {
+                self.rsp = Responder::new(self.common.attr.rq_psn.unwrap_or_default());
+                if self.common.init.qp_type == QpType::Ud {
                     self.pmtu = port.hca.config.port_mtu.bytes();
                 }
             }
@@ -128,44 +130,40 @@ impl Qp {
             (QpState::Sqd, QpState::Rts) => self.req.draining = false,
             _ => {}
         }
-        self.set_state(to);
+        self.common.set_state(to);
         self.check_drained(port);
-        port.hca.kicked.push(self.slot);
+        port.hca.kicked.push(self.common.slot);
     }
 
     /// Prepares the requester for the first request.
     fn start_sending(&mut self, port: &Port) {
-        let psn = self.attr.sq_psn.unwrap_or_default();
+        let psn = self.common.attr.sq_psn.unwrap_or_default();
         self.req = Requester {
-            retries_left: self.attr.retry_cnt.unwrap_or(0),
-            rnr_left: self.attr.rnr_retry.unwrap_or(0),
+            retries_left: self.common.attr.retry_cnt.unwrap_or(0),
+            rnr_left: self.common.attr.rnr_retry.unwrap_or(0),
             ..Requester::new(psn)
         };
         self.cc = match port.hca.config.dcqcn {
-            Some(config) if self.init.congestion_control => Some(Box::new(Dcqcn::new(config))),
+            Some(config) if self.common.init.congestion_control => {
+                Some(Box::new(Dcqcn::new(config)))
+            }
             _ => None,
         };
-    }
-
-    fn set_state(&mut self, state: QpState) {
-        self.state = state;
-        self.attr.state = Some(state);
-        self.shared.set_state(state);
     }
 
     /// Back to RESET: everything posted is forgotten without completions.
     pub(crate) fn reset(&mut self, port: &mut Port) {
         self.take_leave(port);
-        self.set_state(QpState::Reset);
+        self.common.set_state(QpState::Reset);
         self.leave_peer(port);
-        port.hca.mrs.unbind_qp(self.qpn);
+        port.hca.mrs.unbind_qp(self.common.qpn);
         port.hca.revoke_answers();
-        while self.sq.pop().is_some() {}
+        while self.common.sq.pop().is_some() {}
         self.discard_receives();
         self.req = Requester::default();
-        self.shared.set_awaits_answer(false);
+        self.common.shared.set_awaits_answer(false);
         self.rsp = Responder::default();
-        self.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        self.common.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
         self.cc = None;
         self.paced_until = Instant::ZERO;
         self.cnp_again_at = Instant::ZERO;
@@ -173,17 +171,17 @@ impl Qp {
 
     /// To ERR: everything posted is flushed, oldest first.
     pub(crate) fn enter_error(&mut self, port: &mut Port, now: Instant) {
-        let was = self.state;
+        let was = self.common.state;
         if was != QpState::Err {
             self.take_leave(port);
-            self.set_state(QpState::Err);
+            self.common.set_state(QpState::Err);
             port.hca.revoke_answers();
             self.stop_requester(port);
             self.rsp.replies.clear();
             self.rsp.inbound = None;
-            if matches!(self.rq, RecvSource::Srq(_)) && was != QpState::Reset {
+            if matches!(self.common.rq, RecvSource::Srq(_)) && was != QpState::Reset {
                 // Receives are taken one message at a time, so none is left behind.
-                port.hca.event(AsyncEvent::LastWqeReached(self.qpn));
+                port.hca.event(AsyncEvent::LastWqeReached(self.common.qpn));
             }
         }
         self.flush(port, now);
@@ -191,7 +189,7 @@ impl Qp {
 
     /// To SQE: a send failed on an unreliable service; what follows it is flushed.
     pub(super) fn enter_send_error(&mut self, port: &mut Port, now: Instant) {
-        self.set_state(QpState::Sqe);
+        self.common.set_state(QpState::Sqe);
         self.stop_requester(port);
         self.flush_sends(port, now);
     }
@@ -199,18 +197,18 @@ impl Qp {
     /// Completes as flushed whatever is posted on a queue pair in ERR, or posted for sending on
     /// one in SQE.
     pub(crate) fn flush(&mut self, port: &mut Port, now: Instant) {
-        if matches!(self.state, QpState::Err | QpState::Sqe) {
+        if matches!(self.common.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(port, now);
         }
-        if self.state == QpState::Err {
+        if self.common.state == QpState::Err {
             self.flush_receives(port, now);
         }
     }
 
     fn flush_sends(&mut self, port: &mut Port, now: Instant) {
-        while let Some(wr) = self.sq.pop() {
+        while let Some(wr) = self.common.sq.pop() {
             let opcode = wr.op.wc_opcode();
-            let cqe = Cqe::new(wr.wr_id, self.qpn, opcode, WcStatus::Flushed, now);
+            let cqe = Cqe::new(wr.wr_id, self.common.qpn, opcode, WcStatus::Flushed, now);
             self.report_send(port, cqe);
         }
     }
@@ -224,7 +222,7 @@ impl Qp {
             port.wake_next(id);
         }
         self.req = Requester::new(self.req.window.next);
-        self.shared.set_awaits_answer(false);
+        self.common.shared.set_awaits_answer(false);
     }
 
     /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do
@@ -245,7 +243,7 @@ impl Qp {
     /// under way; what else comes to be at its addresses is not for the peer.
     pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
         let started = if port.hca.lender.is_some() { self.req.window.flights.len() } else { 0 };
-        let is_used = (0..started).any(|i| match self.sq.peek(i).map(|wr| &wr.data) {
+        let is_used = (0..started).any(|i| match self.common.sq.peek(i).map(|wr| &wr.data) {
             Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
             _ => false,
         });
@@ -269,7 +267,7 @@ impl Qp {
     fn stop_waiting(&mut self, port: &mut Port, peer: PeerId) {
         if self.req.waiting {
             self.req.waiting = false;
-            port.peers.get(peer).stop_waiting(self.slot);
+            port.peers.get(peer).stop_waiting(self.common.slot);
         }
     }
 
@@ -277,12 +275,12 @@ impl Qp {
     pub(crate) fn query(&self) -> QpAttr {
         let psn = |at: Psn, set: Option<Psn>| set.map(|_| at);
         QpAttr {
-            state: Some(self.state),
-            cur_state: Some(self.state),
-            rq_psn: psn(self.rsp.expected, self.attr.rq_psn),
-            sq_psn: psn(self.req.window.next, self.attr.sq_psn),
+            state: Some(self.common.state),
+            cur_state: Some(self.common.state),
+            rq_psn: psn(self.rsp.expected, self.common.attr.rq_psn),
+            sq_psn: psn(self.req.window.next, self.common.attr.sq_psn),
             sqd_notify: Some(self.req.draining),
-            ..self.attr
+            ..self.common.attr
         }
     }
 }

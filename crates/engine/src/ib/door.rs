@@ -95,11 +95,11 @@ impl Qp {
     /// cannot go that way, the next ones will not be alone either.
     #[inline]
     pub(super) fn waits_for_door(&mut self, port: &Port, index: usize, len: u64) -> bool {
-        if index == 0 || len < WORTH_IT || self.init.qp_type != QpType::Rc {
+        if index == 0 || len < WORTH_IT || self.common.init.qp_type != QpType::Rc {
             return false;
         }
         let ends = self.ends();
-        let is_wide = |at| self.sq.peek(at).is_some_and(|wr| ends.is_wide(port, wr));
+        let is_wide = |at| self.common.sq.peek(at).is_some_and(|wr| ends.is_wide(port, wr));
         is_wide(index) && is_wide(index - 1)
     }
 
@@ -107,12 +107,12 @@ impl Qp {
     /// it must be sent.
     #[inline]
     pub(super) fn pass_oldest(&mut self, port: &mut Port) -> bool {
-        if port.hca.lender.is_none() || self.init.qp_type != QpType::Rc {
+        if port.hca.lender.is_none() || self.common.init.qp_type != QpType::Rc {
             return false;
         }
         let ends = self.ends();
-        let has_passed = self.sq.peek(0).is_some_and(|wr| ends.pass(port, wr));
-        self.shared.set_may_pass(has_passed);
+        let has_passed = self.common.sq.peek(0).is_some_and(|wr| ends.pass(port, wr));
+        self.common.shared.set_may_pass(has_passed);
         has_passed
     }
 
@@ -125,31 +125,34 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         wr: &SendWr,
     ) -> bool {
-        let is_first = self.state == QpState::Rts && !self.req.halted && self.sq.is_empty();
+        let is_first =
+            self.common.state == QpState::Rts && !self.req.halted && self.common.sq.is_empty();
         let ends = self.ends();
         if !is_first || !ends.pass(port, wr) {
-            self.shared.set_may_pass(false);
+            self.common.shared.set_may_pass(false);
             return false;
         }
         if ends.signals(wr) {
-            let cqe = Cqe::new(wr.wr_id, self.qpn, wr.op.wc_opcode(), WcStatus::Success, now());
+            let cqe =
+                Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), WcStatus::Success, now());
             let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
-            port.hca.complete_send(self.init.send_cq, Cqe { byte_len, ..cqe });
+            port.hca.complete_send(self.common.init.send_cq, Cqe { byte_len, ..cqe });
         }
         true
     }
 
     #[inline]
     fn ends(&self) -> Ends {
-        let (from, to) = ((self.path.src, self.qpn), (self.path.dst, self.dest_qpn()));
-        let (reads, signals_all) = (self.max_rd_atomic() > 0, self.init.sq_sig_all);
-        Ends { from, to, pd: self.init.pd, reads, signals_all }
+        let (from, to) = ((self.path.src, self.common.qpn), (self.path.dst, self.dest_qpn()));
+        let (reads, signals_all) = (self.max_rd_atomic() > 0, self.common.init.sq_sig_all);
+        Ends { from, to, pd: self.common.init.pd, reads, signals_all }
     }
 
     /// A read or write with this key was executed: the peer may do the next ones by itself.
     #[inline]
     pub(super) fn open_door(&mut self, port: &Port, rkey: Rkey) {
-        let Some(lender) = port.hca.lender.as_ref().filter(|_| self.init.qp_type == QpType::Rc)
+        let Some(lender) =
+            port.hca.lender.as_ref().filter(|_| self.common.init.qp_type == QpType::Rc)
         else {
             return;
         };
@@ -162,8 +165,8 @@ impl Qp {
         *opened = Opened { last: door, since: 0 };
         let Ends { from: here, to: peer, pd, .. } = self.ends();
         if let Some(mut reach) = port.hca.mrs.reach(pd, rkey) {
-            reach.access &= self.attr.access.unwrap_or(Access::empty());
-            if self.attr.max_dest_rd_atomic.unwrap_or(0) == 0 {
+            reach.access &= self.common.attr.access.unwrap_or(Access::empty());
+            if self.common.attr.max_dest_rd_atomic.unwrap_or(0) == 0 {
                 reach.access -= Access::REMOTE_READ;
             }
             lender.open(&Way { from: peer, to: here, rkey }, &reach);

@@ -7,7 +7,7 @@ use feroce_wire::{
 };
 
 use super::buffers::{ScatterError, lend_whole};
-use super::qp::{Qp, RecvSource};
+use super::qp::Qp;
 use super::receive::Receive;
 use super::receive_queue::NoReceive;
 use super::replay::{Memory, Remembered};
@@ -16,6 +16,7 @@ use super::responder::{Refusal, Request, Taken};
 use super::responder_state::Inbound;
 use super::rx_payload::{Body, Rest};
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::hca::qp::RecvSource;
 use crate::hca::wr::{MAX_MESSAGE, RecvWr};
 use crate::ib::port::Port;
 
@@ -95,7 +96,7 @@ impl Qp {
         self.rsp.inbound = Some(Inbound::Send);
         if op.ends() {
             if let Some(rkey) = inv {
-                port.hca.mrs.invalidate_remote(request.pd, self.qpn, rkey)?;
+                port.hca.mrs.invalidate_remote(request.pd, self.common.qpn, rkey)?;
                 port.hca.revoke_answers();
             }
             self.rsp.inbound = None;
@@ -116,11 +117,11 @@ impl Qp {
         rest: &Rest<'_>,
     ) -> bool {
         let (RecvSource::Own(receives), None, None, None) =
-            (&mut self.rq, &self.rsp.inbound, &self.rsp.receive, &rest.lent)
+            (&mut self.common.rq, &self.rsp.inbound, &self.rsp.receive, &rest.lent)
         else {
             return false;
         };
-        let (pd, data) = (self.init.pd, rest.bytes);
+        let (pd, data) = (self.common.init.pd, rest.bytes);
         let place = |wr: &RecvWr| {
             let loan = lend_whole(&port.hca.mrs, pd, wr.sges.as_slice(), data.len())?;
             loan.copy_in(data).ok().map(|()| wr.wr_id)
@@ -129,10 +130,10 @@ impl Qp {
             return false;
         }
         let Some(wr_id) = receives.pop_if(place) else { return false };
-        let cqe = Cqe::new(wr_id, self.qpn, WcOpcode::Recv, WcStatus::Success, now);
+        let cqe = Cqe::new(wr_id, self.common.qpn, WcOpcode::Recv, WcStatus::Success, now);
         let (byte_len, solicited) = (data.len() as u32, rest.solicited);
         let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
-        port.hca.complete_recv(self.init.recv_cq, cqe);
+        port.hca.complete_recv(self.common.init.recv_cq, cqe);
         self.finish_message(port);
         true
     }
@@ -154,8 +155,13 @@ impl Qp {
         if u64::from(len) > MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
-        let loan =
-            port.hca.mrs.lend_remote::<Write>(request.pd, self.qpn, rkey, va, u64::from(len))?;
+        let loan = port.hca.mrs.lend_remote::<Write>(
+            request.pd,
+            self.common.qpn,
+            rkey,
+            va,
+            u64::from(len),
+        )?;
         let data = request.payload(data)?;
         self.check_length(request.op, &data)?;
         if data.len() != len as usize {
@@ -171,7 +177,7 @@ impl Qp {
     fn execute_write(&mut self, port: &mut Port, now: Instant, request: &Request<'_>) -> Taken {
         let op = request.op;
         self.require(Access::REMOTE_WRITE)?;
-        let (pd, qpn) = (request.pd, self.qpn);
+        let (pd, qpn) = (request.pd, self.common.qpn);
         let (target, body) = if op.starts() {
             let (Reth { va, rkey, len }, body) = Reth::parse(request.body)?;
             if u64::from(len) > MAX_MESSAGE {
@@ -226,7 +232,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         let len = u64::from(reth.len);
-        port.hca.mrs.lend_remote::<Read>(request.pd, self.qpn, reth.rkey, reth.va, len)?;
+        port.hca.mrs.lend_remote::<Read>(request.pd, self.common.qpn, reth.rkey, reth.va, len)?;
         let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
         let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
         self.remember(request.psn, packets, what);
@@ -244,8 +250,13 @@ impl Qp {
         if !eth.va.is_multiple_of(8) || !rest.is_empty() {
             return Err(Refusal::Invalid);
         }
-        let grant =
-            port.hca.mrs.grant_remote::<Atomic>(request.pd, self.qpn, eth.rkey, eth.va, 8)?;
+        let grant = port.hca.mrs.grant_remote::<Atomic>(
+            request.pd,
+            self.common.qpn,
+            eth.rkey,
+            eth.va,
+            8,
+        )?;
         let original = match request.op {
             Op::CmpSwap => grant.compare_swap(eth.compare, eth.swap_add),
             _ => grant.fetch_add(eth.swap_add),
@@ -269,8 +280,13 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         // An aligned word is written at once.
-        let write =
-            port.hca.mrs.lend_remote::<Write>(request.pd, self.qpn, reth.rkey, reth.va, 8)?;
+        let write = port.hca.mrs.lend_remote::<Write>(
+            request.pd,
+            self.common.qpn,
+            reth.rkey,
+            reth.va,
+            8,
+        )?;
         write.copy_in(&word).map_err(|_| Refusal::Access)?;
         self.finish_done(port, request);
         Ok(1)
@@ -297,7 +313,7 @@ impl Qp {
             FlushSelectivity::MemoryRegion => (reth.va, 0),
             FlushSelectivity::Other(_) => return Err(Refusal::Invalid),
         };
-        port.hca.mrs.check_flush(request.pd, self.qpn, reth.rkey, va, len, levels)?;
+        port.hca.mrs.check_flush(request.pd, self.common.qpn, reth.rkey, va, len, levels)?;
         // Ordinary memory is globally visible as soon as it is written, and none of it persists
         // longer than its owner; there is nothing to wait for.
         self.finish_done(port, request);
@@ -314,20 +330,20 @@ impl Qp {
     /// Whether this queue pair allows the peer that kind of access at all.
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
-        let allowed = self.attr.access.unwrap_or(Access::empty());
+        let allowed = self.common.attr.access.unwrap_or(Access::empty());
         if allowed.contains(access) { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
     /// Whether the peer keeps to the number of reads and atomics it may have outstanding.
     fn require_resource(&self) -> Result<(), Refusal> {
-        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let limit = usize::from(self.common.attr.max_dest_rd_atomic.unwrap_or(0));
         if self.rsp.replies.outstanding_new() < limit { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
     fn remember(&mut self, first: Psn, packets: u32, what: Memory) {
         // Twice what the peer may have outstanding: when it goes back, what it had asked for before
         // may still be on its way and come after what it asks for again.
-        let depth = 2 * usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let depth = 2 * usize::from(self.common.attr.max_dest_rd_atomic.unwrap_or(0));
         self.rsp.replay.remember(Remembered { first, packets, what }, depth);
     }
 
@@ -364,7 +380,7 @@ impl Qp {
         let Some(receive) = self.rsp.receive.take() else {
             return;
         };
-        let mut cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
+        let mut cqe = receive.completion(self.common.qpn, opcode, WcStatus::Success, now);
         cqe.solicited = solicited;
         cqe.src_qp = self.dest_qpn();
         if let Some(imm) = imm {
@@ -391,7 +407,7 @@ impl Qp {
             return;
         };
         let opcode = WcOpcode::RecvWriteImm;
-        let cqe = receive.completion(self.qpn, opcode, WcStatus::Success, now);
+        let cqe = receive.completion(self.common.qpn, opcode, WcStatus::Success, now);
         let (flags, src_qp) = (WcFlags::WITH_IMM, self.dest_qpn());
         let imm = imm.unwrap_or_default();
         let cqe = Cqe { byte_len: len, solicited, flags, imm, src_qp, ..cqe };

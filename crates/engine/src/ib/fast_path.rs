@@ -78,14 +78,14 @@ impl Qp {
     #[inline]
     fn is_free(&self) -> bool {
         let posted = self.req.window.flights.len();
-        self.init.qp_type == QpType::Rc
-            && self.state == QpState::Rts
-            && self.sq.len() == posted + 1
+        self.common.init.qp_type == QpType::Rc
+            && self.common.state == QpState::Rts
+            && self.common.sq.len() == posted + 1
             && self.req.window.cursor == posted
             && !self.req.is_held()
             && !self.req.halted
             && !self.req.unanswered
-            && !self.queued
+            && !self.common.queued
             && !self.rsp.has_replies()
             && self.cc.is_none()
     }
@@ -103,8 +103,12 @@ impl Qp {
             return refuse();
         }
         let index = self.req.window.flights.len();
-        let (Some(wr), Some(peer)) = (self.sq.peek(index), self.peer) else { return refuse() };
-        let Some(bytes) = Bytes::of(&wr.data, &port.hca.mrs, self.init.pd) else { return refuse() };
+        let (Some(wr), Some(peer)) = (self.common.sq.peek(index), self.peer) else {
+            return refuse();
+        };
+        let Some(bytes) = Bytes::of(&wr.data, &port.hca.mrs, self.common.init.pd) else {
+            return refuse();
+        };
         let Some(only) = Only::of(wr, bytes.len() as u64) else { return refuse() };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
@@ -150,7 +154,7 @@ impl Qp {
         if let Some(now) = self.account_sent(port, now, sent)
             && let Some(deadline) = self.deadline(now)
         {
-            port.hca.timers.arm(self.slot, &mut self.armed, deadline);
+            port.hca.timers.arm(self.common.slot, &mut self.common.armed, deadline);
         }
         true
     }

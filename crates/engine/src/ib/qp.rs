@@ -1,17 +1,11 @@
 //! A queue pair of the InfiniBand transport: its state, and what it does in turn.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 
-use feroce_ring::Consumer;
 use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
 use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::hca::counters::Drop;
-use crate::hca::id::{SrqId, XrcdId};
-use crate::hca::queue::QpShared;
-use crate::hca::timer::Armed;
-use crate::hca::wr::{RecvWr, SendWr};
 use crate::ib::cc::CongestionControl;
 use crate::ib::destination::PeerId;
 use crate::ib::grh::GRH_LEN;
@@ -20,33 +14,14 @@ use crate::ib::port::Port;
 use super::requester_state::{Requester, earliest};
 use super::responder_state::Responder;
 use super::rx_payload::Rest;
-use crate::hca::attr::{QpAttr, QpInitAttr};
-use crate::hca::state::{QpState, QpType};
+use crate::hca::qp::QpCommon;
+use crate::hca::state::QpType;
 
-/// Where receives come from.
-#[derive(Debug)]
-pub(crate) enum RecvSource {
-    /// A queue of its own.
-    Own(Consumer<RecvWr>),
-    /// A shared one.
-    Srq(SrqId),
-    /// Whichever shared one an XRC packet names, in this domain.
-    Xrc(XrcdId),
-    /// None: the queue pair only sends.
-    None,
-}
-
-/// A queue pair.
+/// A queue pair of the InfiniBand transport: the machines that count PSNs.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    pub(crate) qpn: Qpn,
-    pub(crate) slot: u32,
-    pub(crate) init: QpInitAttr,
-    pub(crate) attr: QpAttr,
-    pub(crate) state: QpState,
-    pub(super) shared: Arc<QpShared>,
-    pub(super) sq: Consumer<SendWr>,
-    pub(super) rq: RecvSource,
+    /// What every queue pair has.
+    pub(crate) common: QpCommon,
     pub(super) req: Requester,
     pub(super) rsp: Responder,
     /// Where connected packets go; of no meaning before RTR.
@@ -64,30 +39,12 @@ pub(crate) struct Qp {
     pub(super) cnp_again_at: Instant,
     /// An acknowledgement let requests pass; it is its turn now.
     pub(super) stepped_aside: bool,
-    /// Whether the slot is in the ready queue.
-    pub(crate) queued: bool,
-    /// Its entries in the timer heap.
-    pub(crate) armed: Armed,
 }
 
 impl Qp {
-    pub(crate) fn new(
-        qpn: Qpn,
-        slot: u32,
-        init: QpInitAttr,
-        shared: Arc<QpShared>,
-        sq: Consumer<SendWr>,
-        rq: RecvSource,
-    ) -> Self {
+    pub(crate) fn new(common: QpCommon) -> Self {
         Self {
-            qpn,
-            slot,
-            init,
-            attr: QpAttr::default(),
-            state: QpState::Reset,
-            shared,
-            sq,
-            rq,
+            common,
             req: Requester::default(),
             rsp: Responder::default(),
             path: Path::default(),
@@ -99,13 +56,11 @@ impl Qp {
             paced_until: Instant::ZERO,
             cnp_again_at: Instant::ZERO,
             stepped_aside: false,
-            queued: false,
-            armed: Armed::default(),
         }
     }
 
     pub(super) fn dest_qpn(&self) -> Qpn {
-        self.attr.dest_qpn.unwrap_or_default()
+        self.common.attr.dest_qpn.unwrap_or_default()
     }
 
     /// Address and number of what a connected queue pair is connected to.
@@ -115,13 +70,13 @@ impl Qp {
     }
 
     pub(super) fn qkey(&self) -> Qkey {
-        self.attr.qkey.unwrap_or_default()
+        self.common.attr.qkey.unwrap_or_default()
     }
 
     /// The service in the opcodes of this queue pair.
     #[inline]
     pub(super) fn service(&self) -> Service {
-        match self.init.qp_type {
+        match self.common.init.qp_type {
             QpType::Rc => Service::Rc,
             QpType::Uc => Service::Uc,
             QpType::Ud => Service::Ud,
@@ -189,7 +144,7 @@ impl Qp {
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) {
-        match self.init.qp_type {
+        match self.common.init.qp_type {
             QpType::Rc | QpType::XrcIni => {
                 self.poll_request(port, now, caps, out);
                 if let (Some(peer), false) = (self.peer, self.req.waiting) {
@@ -215,7 +170,7 @@ impl Qp {
     /// Whether requests wait to be sent.
     #[inline]
     pub(super) fn requests_wait(&self) -> bool {
-        self.req.may_send(self.sq.len())
+        self.req.may_send(self.common.sq.len())
     }
 
     /// Whether something waits that congestion control may hold back.
@@ -270,7 +225,7 @@ impl Qp {
     /// one go.
     pub(crate) fn on_window_open(&mut self, port: &mut Port) {
         self.req.waiting = false;
-        if let (Some(peer), false) = (self.peer, self.req.may_send(self.sq.len())) {
+        if let (Some(peer), false) = (self.peer, self.req.may_send(self.common.sq.len())) {
             port.wake_next(peer);
         }
     }
@@ -287,13 +242,13 @@ impl Qp {
     #[inline]
     pub(crate) fn accept(&mut self, port: &mut Port, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
         // One that came with it may have changed that.
-        if !self.state.receives() {
+        if !self.common.state.receives() {
             return port.hca.drop(Drop::BadState);
         }
         if meta.ecn == Ecn::Congested {
             self.notify_congestion(port, now);
         }
-        match (self.init.qp_type, rest.op.is_request()) {
+        match (self.common.init.qp_type, rest.op.is_request()) {
             (QpType::Rc | QpType::XrcIni, false) => self.handle_response(port, now, rest),
             (QpType::Rc | QpType::XrcTgt, true) => {
                 self.note_established(port);
@@ -328,7 +283,7 @@ impl Qp {
     /// State, service and partition (IBTA vol1 9.6.1).
     #[inline]
     fn check_header(&self, bth: &Bth, service: Service) -> Result<(), Drop> {
-        if !self.state.receives() {
+        if !self.common.state.receives() {
             return Err(Drop::BadState);
         }
         if service != self.service() {
@@ -357,10 +312,10 @@ impl Qp {
         now: Instant,
         meta: &RxMeta,
     ) -> Result<(), Drop> {
-        if !self.state.receives() {
+        if !self.common.state.receives() {
             return Err(Drop::BadState);
         }
-        if self.init.qp_type.is_connected() {
+        if self.common.init.qp_type.is_connected() {
             self.check_address(meta)?;
         }
         match self.cc.as_mut() {
@@ -377,7 +332,7 @@ impl Qp {
     #[cold]
     fn notify_congestion(&mut self, port: &mut Port, now: Instant) {
         port.hca.counters.np_ecn_marked_roce_packets += 1;
-        if !self.init.qp_type.is_connected() || now < self.cnp_again_at {
+        if !self.common.init.qp_type.is_connected() || now < self.cnp_again_at {
             return;
         }
         self.cnp_again_at = now.plus_nanos(port.hca.config.cnp_interval_ns);

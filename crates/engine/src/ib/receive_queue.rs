@@ -5,10 +5,11 @@ use feroce_train::Instant;
 use feroce_wire::Srqn;
 
 use super::port::Port;
-use super::qp::{Qp, RecvSource};
+use super::qp::Qp;
 use super::receive::Receive;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::id::{CqId, SrqId};
+use crate::hca::qp::RecvSource;
 
 /// Why there is no receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +28,8 @@ impl Qp {
         port: &mut Port,
         srqn: Option<Srqn>,
     ) -> Result<Receive, NoReceive> {
-        let (pd, recv_cq) = (self.init.pd, self.init.recv_cq);
-        let (wr, cq, pd, srq) = match &mut self.rq {
+        let (pd, recv_cq) = (self.common.init.pd, self.common.init.recv_cq);
+        let (wr, cq, pd, srq) = match &mut self.common.rq {
             RecvSource::Own(ring) => (ring.pop(), recv_cq, pd, None),
             RecvSource::Srq(id) => {
                 // Its receives were posted in its own protection domain, which need not be ours.
@@ -50,7 +51,7 @@ impl Qp {
 
     /// The shared receive queue that an XRC packet names, if it is in our domain.
     pub(super) fn xrc_srq(&self, port: &Port, srqn: Option<Srqn>) -> Option<(SrqId, PdId, CqId)> {
-        let RecvSource::Xrc(domain) = self.rq else {
+        let RecvSource::Xrc(domain) = self.common.rq else {
             return None;
         };
         let id = SrqId::from_number(srqn?)?;
@@ -62,7 +63,7 @@ impl Qp {
     /// How many receives are posted, if that is this queue pair's own affair.
     #[inline]
     pub(super) fn receives_posted(&self) -> Option<u32> {
-        match &self.rq {
+        match &self.common.rq {
             RecvSource::Own(ring) => Some(ring.len() as u32),
             _ => None,
         }
@@ -71,11 +72,11 @@ impl Qp {
     /// Completes every posted receive as flushed, oldest first.
     pub(super) fn flush_receives(&mut self, port: &mut Port, now: Instant) {
         if let Some(receive) = self.rsp.take_receive() {
-            let cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Flushed, now);
+            let cqe = receive.completion(self.common.qpn, WcOpcode::Recv, WcStatus::Flushed, now);
             port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
-        let (qpn, cq) = (self.qpn, self.init.recv_cq);
-        if let RecvSource::Own(ring) = &mut self.rq {
+        let (qpn, cq) = (self.common.qpn, self.common.init.recv_cq);
+        if let RecvSource::Own(ring) = &mut self.common.rq {
             while let Some(wr) = ring.pop() {
                 let cqe = Cqe::new(wr.wr_id, qpn, WcOpcode::Recv, WcStatus::Flushed, now);
                 port.hca.complete_recv(cq, cqe);
@@ -92,7 +93,7 @@ impl Qp {
 
     /// Drops every posted receive without a completion: the queue pair goes back to RESET.
     pub(super) fn discard_receives(&mut self) {
-        if let RecvSource::Own(ring) = &mut self.rq {
+        if let RecvSource::Own(ring) = &mut self.common.rq {
             while ring.pop().is_some() {}
         }
     }

@@ -51,7 +51,7 @@ impl Qp {
         port.hca.counters.resp_remote_access_errors += 1;
         let code = NakCode::RemoteAccess;
         let nak = self.short_reply(port, Reply::Nak { psn, msn: read.msn, code });
-        port.hca.event(AsyncEvent::QpAccessError(self.qpn));
+        port.hca.event(AsyncEvent::QpAccessError(self.common.qpn));
         self.enter_error(port, now);
         nak
     }
@@ -133,8 +133,11 @@ impl Qp {
         let ends = from + count == packets;
         let len = (read.len as usize - start).min(count as usize * pmtu);
         let va = read.va.wrapping_add(start as u64);
-        let grant =
-            port.hca.mrs.grant_remote::<Read>(read.pd, self.qpn, read.rkey, va, len as u64).ok()?;
+        let grant = port
+            .hca
+            .mrs
+            .grant_remote::<Read>(read.pd, self.common.qpn, read.rkey, va, len as u64)
+            .ok()?;
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: self.credits(port) }, msn: read.msn };
         let with_aeth = Ext::NONE.with(|out| aeth.emit(out));
         let opcode = |op| Opcode::new(self.service(), op);

@@ -50,7 +50,7 @@ impl Qp {
     ) {
         let mut passed = 0;
         loop {
-            let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+            let sends = matches!(self.common.state, QpState::Rts | QpState::Sqd);
             if !sends || self.req.is_held() || now < self.paced_until {
                 return;
             }
@@ -64,7 +64,7 @@ impl Qp {
                         self.retire(port, now);
                         if passed >= door::MOST {
                             // Others want the adapter, too.
-                            return self.shared.ring();
+                            return self.common.shared.ring();
                         }
                         continue;
                     }
@@ -76,7 +76,7 @@ impl Qp {
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
                     if let Some(peer) = self.peer {
-                        port.peers.get(peer).wait(self.slot);
+                        port.peers.get(peer).wait(self.common.slot);
                     }
                 }
                 Err(Blocked::NoWork) => self.retire(port, now),
@@ -88,12 +88,12 @@ impl Qp {
     /// if it is not.
     #[inline]
     pub(super) fn start_next(&mut self, port: &mut Port) -> Result<(), Blocked> {
-        if self.state != QpState::Rts || self.req.halted {
+        if self.common.state != QpState::Rts || self.req.halted {
             return Err(Blocked::NoWork);
         }
         let index = self.req.window.flights.len();
         let pmtu = self.pmtu as u64;
-        let (op, len, flags) = match self.sq.peek(index) {
+        let (op, len, flags) = match self.common.sq.peek(index) {
             Some(wr) => (wr.op, message_len(wr), wr.flags),
             None => return Err(Blocked::NoWork),
         };
@@ -161,10 +161,10 @@ impl Qp {
     /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
     /// management (IBTA vol1 11.6.2).
     pub(super) fn execute_local(&self, port: &mut Port, op: &SendOp) -> Result<(), WcStatus> {
-        let (pd, mrs) = (self.init.pd, &mut port.hca.mrs);
+        let (pd, mrs) = (self.common.init.pd, &mut port.hca.mrs);
         let done = match *op {
             SendOp::BindMw { mw, new_rkey, binding } => {
-                mrs.bind_mw(pd, self.qpn, mw, new_rkey, binding).is_ok()
+                mrs.bind_mw(pd, self.common.qpn, mw, new_rkey, binding).is_ok()
             }
             SendOp::LocalInv(rkey) => mrs.invalidate_local(pd, rkey).is_ok(),
             SendOp::Reg { key, offset, len, iova, access } => {
@@ -202,7 +202,7 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         let mut room = self.room(port, &flight, from, caps)?;
-        let op = self.sq.peek(index).ok_or(Blocked::NoWork)?.op;
+        let op = self.common.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
             // What was started under another limit must be able to go on.
@@ -270,13 +270,13 @@ impl Qp {
         let (index, from) = (window.cursor, window.cursor_packet);
         let flight = window.flights[index];
         let (service, dest, pkey) = (self.service(), self.dest_qpn(), self.pkey);
-        let wr = self.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
+        let wr = self.common.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
         let piece = Piece { flight: &flight, from, room, pmtu: self.pmtu };
         let shape = Shape::new(wr, piece, caps);
         let offset = u64::from(from) * self.pmtu as u64;
         let payload = match shape.payload {
             0 => Payload::Empty,
-            len => gather(&port.hca.mrs, self.init.pd, &wr.data, offset, len)?,
+            len => gather(&port.hca.mrs, self.common.init.pd, &wr.data, offset, len)?,
         };
         let opcode = |op| Opcode::new(service, op);
         let ops = TrainOps {
@@ -358,7 +358,7 @@ impl Qp {
     /// Reads and atomics that may be outstanding.
     #[inline]
     pub(super) fn max_rd_atomic(&self) -> usize {
-        usize::from(self.attr.max_rd_atomic.unwrap_or(0))
+        usize::from(self.common.attr.max_rd_atomic.unwrap_or(0))
     }
 }
 

@@ -6,7 +6,7 @@ use feroce_mem::{AccessError, FetchError, PdId};
 use feroce_train::{Instant, Lent};
 use feroce_wire::{NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
-use super::qp::{Qp, RecvSource};
+use super::qp::Qp;
 use super::replay::{Memory, Remembered};
 use super::reply_queue::Reply;
 use super::rx_payload::{Body, Rest};
@@ -14,6 +14,7 @@ use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::event::AsyncEvent;
+use crate::hca::qp::RecvSource;
 use crate::hca::state::QpState;
 use crate::hca::wr::MAX_MESSAGE;
 use crate::ib::port::Port;
@@ -152,14 +153,14 @@ impl Qp {
         if lent.is_some_and(|lent| !may_be_lent(op, lent)) {
             return Err(Refusal::Invalid);
         }
-        let (srqn, pd, body) = match self.rq {
+        let (srqn, pd, body) = match self.common.rq {
             RecvSource::Xrc(_) => {
                 let (eth, body) = XrcEth::parse(bytes)?;
                 // Annex A14: the shared receive queue brings the protection domain.
                 let (_, pd, _) = self.xrc_srq(port, Some(eth.srqn)).ok_or(Refusal::Invalid)?;
                 (Some(eth.srqn), pd, body)
             }
-            _ => (None, self.init.pd, bytes),
+            _ => (None, self.common.init.pd, bytes),
         };
         Ok(Request { op, psn, solicited, srqn, pd, body, lent: lent.copied() })
     }
@@ -174,8 +175,8 @@ impl Qp {
         self.rsp.nak_sent = true;
         port.hca.counters.out_of_sequence += 1;
         self.push_nak(NakCode::PsnSequence);
-        if self.init.loss == LossPolicy::Fatal {
-            port.hca.event(AsyncEvent::QpFatal(self.qpn));
+        if self.common.init.loss == LossPolicy::Fatal {
+            port.hca.event(AsyncEvent::QpFatal(self.common.qpn));
             self.stop_after_replies(port, now);
         }
     }
@@ -228,7 +229,7 @@ impl Qp {
     /// not pile up answers.
     fn may_answer_again(&mut self, port: &mut Port, psn: Psn) -> bool {
         self.rsp.replies.cut_from(psn);
-        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let limit = usize::from(self.common.attr.max_dest_rd_atomic.unwrap_or(0));
         if self.rsp.replies.outstanding() >= limit {
             port.hca.drop(Drop::RateLimited);
             return false;
@@ -263,7 +264,7 @@ impl Qp {
                 port.hca.counters.out_of_buffer += 1;
                 port.hca.counters.send_rnr_err += 1;
                 self.rsp.nak_sent = true;
-                let timer = RnrTimer::new(self.attr.min_rnr_timer.unwrap_or(0));
+                let timer = RnrTimer::new(self.common.attr.min_rnr_timer.unwrap_or(0));
                 let (psn, msn) = (self.rsp.expected, self.rsp.msn);
                 self.rsp.replies.push(Reply::Rnr { psn, msn, timer });
                 return;
@@ -276,18 +277,18 @@ impl Qp {
         match refusal {
             Refusal::Access => {
                 port.hca.counters.resp_remote_access_errors += 1;
-                port.hca.event(AsyncEvent::QpAccessError(self.qpn));
+                port.hca.event(AsyncEvent::QpAccessError(self.common.qpn));
             }
             Refusal::Invalid => {
                 port.hca.counters.resp_remote_invalid_request += 1;
-                port.hca.event(AsyncEvent::QpRequestError(self.qpn));
+                port.hca.event(AsyncEvent::QpRequestError(self.common.qpn));
             }
             Refusal::TooLong => port.hca.counters.resp_local_length_error += 1,
             _ => {}
         }
         self.push_nak(code);
         if let Some(receive) = self.rsp.receive.take() {
-            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
+            let cqe = receive.completion(self.common.qpn, WcOpcode::Recv, status, now);
             port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
         self.stop_after_replies(port, now);
@@ -304,10 +305,10 @@ impl Qp {
     /// The first packet on a queue pair in RTR tells that the peer is there.
     #[inline]
     pub(super) fn note_established(&mut self, port: &mut Port) {
-        if self.state == QpState::Rtr && !self.rsp.established {
+        if self.common.state == QpState::Rtr && !self.rsp.established {
             cold_path();
             self.rsp.established = true;
-            port.hca.event(AsyncEvent::CommEstablished(self.qpn));
+            port.hca.event(AsyncEvent::CommEstablished(self.common.qpn));
         }
     }
 }

@@ -28,14 +28,14 @@ impl Qp {
         caps: &LinkCaps,
     ) -> Option<Train> {
         loop {
-            let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+            let sends = matches!(self.common.state, QpState::Rts | QpState::Sqd);
             if !sends || now < self.paced_until {
                 return None;
             }
             if self.req.window.flights.is_empty() {
                 self.start_unreliable(port).ok()?;
             }
-            let train = match self.init.qp_type {
+            let train = match self.common.init.qp_type {
                 QpType::Ud => self.datagram(port),
                 _ => self.unreliable_train(port, caps),
             };
@@ -61,10 +61,10 @@ impl Qp {
 
     /// Gives the next work request its PSNs. `Err`: there is none, or it may not start.
     fn start_unreliable(&mut self, port: &mut Port) -> Result<(), ()> {
-        if self.state != QpState::Rts {
+        if self.common.state != QpState::Rts {
             return Err(());
         }
-        let Some(wr) = self.sq.peek(0) else {
+        let Some(wr) = self.common.sq.peek(0) else {
             return Err(());
         };
         let (op, len) = (wr.op, wr.data.len());
@@ -73,7 +73,7 @@ impl Qp {
             self.req.window.start_local(kind);
             return Ok(());
         }
-        let longest = match self.init.qp_type {
+        let longest = match self.common.init.qp_type {
             QpType::Ud => self.pmtu as u64,
             _ => crate::hca::wr::MAX_MESSAGE,
         };
@@ -116,8 +116,9 @@ impl Qp {
         if let Kind::Failed(status) = flight.kind {
             return Err(status);
         }
-        let (own_qkey, pd, qpn, pkey) = (self.qkey(), self.init.pd, self.qpn, self.pkey);
-        let wr = self.sq.peek(0).ok_or(WcStatus::LocalQpOperation)?;
+        let (own_qkey, pd, qpn, pkey) =
+            (self.qkey(), self.common.init.pd, self.common.qpn, self.pkey);
+        let wr = self.common.sq.peek(0).ok_or(WcStatus::LocalQpOperation)?;
         let Dest::Ud { ah, qpn: dest, qkey } = wr.dest else {
             return Err(WcStatus::LocalQpOperation);
         };
@@ -190,7 +191,7 @@ impl Qp {
     fn fail_receive(&mut self, port: &mut Port, now: Instant) {
         if let Some(receive) = self.rsp.take_receive() {
             let status = WcStatus::LocalProtection;
-            let cqe = receive.completion(self.qpn, WcOpcode::Recv, status, now);
+            let cqe = receive.completion(self.common.qpn, WcOpcode::Recv, status, now);
             port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
         self.enter_error(port, now);
@@ -217,7 +218,7 @@ impl Qp {
         let (grh, meta) = grh;
         let (deth, rest) = Deth::parse(rest).map_err(|_| Drop::Truncated)?;
         let (imm, data) = take_imm(op, rest).map_err(|_| Drop::Truncated)?;
-        let own = if self.qpn == Qpn::QP1 { GSI_QKEY } else { self.qkey() };
+        let own = if self.common.qpn == Qpn::QP1 { GSI_QKEY } else { self.qkey() };
         if deth.qkey != own {
             return Err(Drop::BadQkey);
         }
@@ -246,7 +247,7 @@ impl Qp {
             self.fail_receive(port, now);
             return Err(Drop::AccessDenied);
         }
-        let mut cqe = receive.completion(self.qpn, WcOpcode::Recv, WcStatus::Success, now);
+        let mut cqe = receive.completion(self.common.qpn, WcOpcode::Recv, WcStatus::Success, now);
         cqe.flags = WcFlags::GRH;
         if let Some(imm) = imm {
             cqe.flags |= WcFlags::WITH_IMM;
