@@ -7,8 +7,8 @@ use core::mem;
 use core::sync::atomic::{Ordering, fence};
 
 use crate::{
-    AccessError, Atomic, Behind, Bytewise, FetchError, Landing, OutOfBounds, Read, Region, Right,
-    Source, Write,
+    AccessError, Atomic, Bytewise, CrcPrefix, FetchError, Landing, OutOfBounds, Read, Region,
+    Right, Source, Write,
 };
 
 /// One registration of a region. The table holds it while the key lives and every grant holds it
@@ -136,13 +136,13 @@ impl Grant<Read> {
         }
     }
 
-    /// As [`Grant::copy_out`], and returns the CRC-32 of what it comes behind, extended by the
+    /// As [`Grant::copy_out`], and returns the CRC-32 of the prefix, extended by the
     /// copy. `None`, and nothing is copied, unless that can be done in one pass; see
     /// [`Region::read_hashed_at`].
     #[inline]
-    pub fn copy_out_hashed(&self, offset: usize, out: &mut [u8], behind: Behind) -> Option<u32> {
+    pub fn copy_out_hashed(&self, offset: usize, out: &mut [u8], prefix: CrcPrefix) -> Option<u32> {
         let (region, start) = self.locate(offset, out.len()).ok()??;
-        region.read_hashed_at(start, out, behind)
+        region.read_hashed_at(start, out, prefix)
     }
 }
 

@@ -62,7 +62,7 @@ pub use error::{
     RegError,
 };
 pub use grant::{Dereg, Grant, Loan};
-pub use region::{Behind, Landing, Region, Source};
+pub use region::{CrcPrefix, Landing, Region, Source};
 pub use slots::Key;
 pub use table::{Iova, MrInfo, MrKind, MrLimits, MrTable, Rereg};
 pub use window::{Bind, MwType};

@@ -161,14 +161,14 @@ impl Region {
         Ok(())
     }
 
-    /// As [`Region::read_at`], and returns the CRC-32 of what it comes behind, extended by what was
+    /// As [`Region::read_at`], and returns the CRC-32 of the prefix, extended by what was
     /// read. `None`, and nothing is read, unless that can be done in one pass: it takes a processor
     /// that can, and at least 512 bytes, a multiple of 16, that end at a multiple of eight.
     #[inline]
-    pub fn read_hashed_at(&self, offset: usize, out: &mut [u8], behind: Behind) -> Option<u32> {
+    pub fn read_hashed_at(&self, offset: usize, out: &mut [u8], prefix: CrcPrefix) -> Option<u32> {
         let src = self.pointer(offset, out.len()).ok()??;
         // SAFETY: `pointer` gave `out.len()` bytes of this region; its invariant holds.
-        unsafe { copy_out_hashed(src, out, behind) }
+        unsafe { copy_out_hashed(src, out, prefix) }
     }
 
     /// Copies `data` to `offset`. The last byte is stored last; see the memory model above.
@@ -307,10 +307,12 @@ pub trait Source: fmt::Debug {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool;
 }
 
-/// What a copy that is hashed comes behind: the CRC-32 so far, and twelve bytes that it does not
-/// cover yet, as many as a base transport header has.
+/// What precedes the bytes of a hashed copy: a CRC-32, and bytes that it does not cover yet.
+///
+/// The hash works on lanes of 16 bytes. The CRC takes 4 of the lane before the copy, so the other
+/// 12 cost nothing if they are passed here instead of being hashed by themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Behind {
+pub struct CrcPrefix {
     /// The CRC-32 of everything before `bytes`.
     pub crc: u32,
     /// The bytes right before the copy.
@@ -468,7 +470,7 @@ unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// As [`copy_out`], and returns the CRC-32 of what the copy comes behind, extended by it; `None`,
+/// As [`copy_out`], and returns the CRC-32 of the prefix, extended by it; `None`,
 /// and nothing is copied, where that takes more than one pass.
 ///
 /// # Safety
@@ -476,7 +478,7 @@ unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
 /// As for [`copy_out`].
 #[cfg(all(target_arch = "x86_64", any(test, feature = "std")))]
 #[inline]
-unsafe fn copy_out_hashed(src: *mut u8, out: &mut [u8], behind: Behind) -> Option<u32> {
+unsafe fn copy_out_hashed(src: *mut u8, out: &mut [u8], prefix: CrcPrefix) -> Option<u32> {
     let len = out.len();
     if !fold::takes(len) || last_word(src.addr(), len) != 8 || !fold::is_possible() {
         return None;
@@ -485,11 +487,11 @@ unsafe fn copy_out_hashed(src: *mut u8, out: &mut [u8], behind: Behind) -> Optio
     // SAFETY: these are the last eight bytes, and `last_word` says that they are aligned.
     unsafe { load(src.wrapping_add(len - 8), &mut last) };
     // SAFETY: the bytes are valid by contract; the rest was just checked.
-    Some(unsafe { fold::copy_out(src, out, u64::from_ne_bytes(last), behind) })
+    Some(unsafe { fold::copy_out(src, out, u64::from_ne_bytes(last), prefix) })
 }
 
 #[cfg(not(all(target_arch = "x86_64", any(test, feature = "std"))))]
-unsafe fn copy_out_hashed(_: *mut u8, _: &mut [u8], _: Behind) -> Option<u32> {
+unsafe fn copy_out_hashed(_: *mut u8, _: &mut [u8], _: CrcPrefix) -> Option<u32> {
     None
 }
 

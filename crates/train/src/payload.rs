@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use feroce_mem::{Behind, Grant, Read};
+use feroce_mem::{CrcPrefix, Grant, Read};
 
 /// Bytes that travel inside a work request instead of being fetched from registered memory.
 ///
@@ -128,17 +128,17 @@ impl Payload {
         }
     }
 
-    /// As [`Payload::copy_out`], and returns the CRC-32 of what it comes behind, extended by the
+    /// As [`Payload::copy_out`], and returns the CRC-32 of the prefix, extended by the
     /// copy. `None`, and nothing is copied, unless that can be done in one pass.
     #[inline]
     pub(crate) fn copy_out_hashed(
         &self,
         offset: usize,
         out: &mut [u8],
-        behind: Behind,
+        prefix: CrcPrefix,
     ) -> Option<u32> {
         match self {
-            Self::One(grant) => grant.copy_out_hashed(offset, out, behind),
+            Self::One(grant) => grant.copy_out_hashed(offset, out, prefix),
             _ => None,
         }
     }

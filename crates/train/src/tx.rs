@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use feroce_mem::Behind;
+use feroce_mem::CrcPrefix;
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
@@ -218,7 +218,7 @@ impl Train {
         let (start, len) = self.payload_range(i);
         if len == body.len() {
             let copy =
-                |crc, bytes| self.payload.copy_out_hashed(start, body, Behind { crc, bytes });
+                |crc, bytes| self.payload.copy_out_hashed(start, body, CrcPrefix { crc, bytes });
             if let Some(digest) = prefix.begin_with(head, copy) {
                 return Some(digest.seal());
             }

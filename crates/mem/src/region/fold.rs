@@ -1,13 +1,13 @@
 //! Copying and hashing in one pass.
 //!
-//! Whoever copies memory into a packet, and hashes the packet, reads everything twice. Here the
-//! CRC comes from the registers through which the bytes pass: what is hashed is what was copied,
-//! even if somebody changes the memory meanwhile.
+//! A copy followed by a hash reads every byte twice. Here the CRC is computed from the registers
+//! through which the bytes pass. It therefore covers exactly the bytes that were copied, even if
+//! another thread or process changes the memory meanwhile.
 //!
-//! How that goes is well known (Gopal and others, *Fast CRC computation for generic polynomials
-//! using PCLMULQDQ instruction*, Intel 2009). A message is a polynomial. Sixteen bytes of it,
-//! times x^n modulo the polynomial of the CRC, may be added to the sixteen that stand n bits
-//! behind them, and left out. In the end sixteen bytes are left, with the CRC of the whole.
+//! The method is that of Gopal and others, *Fast CRC computation for generic polynomials using
+//! PCLMULQDQ instruction*, Intel 2009. A message is a polynomial. 16 bytes of it, multiplied by x^n
+//! modulo the polynomial of the CRC, are added to the 16 bytes that stand n bits later, and
+//! removed. In the end 16 bytes are left, which have the CRC of the whole message.
 
 use core::arch::x86_64::{
     __m128i, __m512i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_prefetch, _mm_set_epi64x,
@@ -19,7 +19,7 @@ use core::{mem, ptr};
 
 use crc32fast::Hasher;
 
-use super::Behind;
+use super::CrcPrefix;
 
 /// What is copied in one turn, and by one instruction at most and at least.
 const TURN: usize = 4 * BLOCK;
@@ -47,7 +47,7 @@ pub(super) fn is_possible() -> bool {
         && std::is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Copies from `src` to fill `out`, and returns the CRC-32 of what it comes behind, extended by the
+/// Copies from `src` to fill `out`, and returns the CRC-32 of the prefix, extended by the
 /// copy. `last` is the last word, which was loaded before.
 ///
 /// # Safety
@@ -55,13 +55,13 @@ pub(super) fn is_possible() -> bool {
 /// The processor [can](is_possible). `src` is valid for reads of `out.len()` bytes that meet the
 /// invariant of [`Region`](super::Region), and it [takes](takes) so many.
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq")]
-pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, behind: Behind) -> u32 {
+pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, prefix: CrcPrefix) -> u32 {
     let (dst, len) = (out.as_mut_ptr(), out.len());
     debug_assert!(takes(len), "the caller has seen to it");
     // Stores that cross lines of the cache are dear. Up to the first line, lane by lane.
     let head = Some(dst.align_offset(BLOCK)).filter(|head| head.is_multiple_of(LANE)).unwrap_or(0);
     let mut at = 0;
-    let mut carried = fold_lane(lane_of(behind));
+    let mut carried = fold_lane(lane_of(prefix));
     while at < head {
         // SAFETY: `head` is shorter than a block, and so than both.
         let lane: __m128i = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
@@ -110,11 +110,11 @@ pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, behind:
     crc_of(sum)
 }
 
-/// What a copy comes behind, as a lane: zeros, with which nothing begins, and the bytes, of which
-/// the first have the CRC so far added.
+/// The prefix as a lane: four zeros, which do not change a CRC at its start, and the bytes, of which
+/// the first four have the CRC added.
 #[inline]
 #[target_feature(enable = "sse2")]
-fn lane_of(Behind { crc, bytes: [a, b, c, d, rest @ ..] }: Behind) -> __m128i {
+fn lane_of(CrcPrefix { crc, bytes: [a, b, c, d, rest @ ..] }: CrcPrefix) -> __m128i {
     let first = u64::from(u32::from_le_bytes([a, b, c, d]) ^ !crc) << 32;
     _mm_set_epi64x(i64::from_le_bytes(rest), first as i64)
 }

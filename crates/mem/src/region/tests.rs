@@ -272,18 +272,18 @@ fn hash(crc: u32, bytes: &[u8]) -> u32 {
 }
 
 /// A CRC, and bytes that are others with each.
-fn behind(crc: u32) -> Behind {
+fn prefix(crc: u32) -> CrcPrefix {
     let bytes = core::array::from_fn(|i| (i as u8).wrapping_mul(37) ^ crc.to_le_bytes()[i % 4]);
-    Behind { crc, bytes }
+    CrcPrefix { crc, bytes }
 }
 
 /// Reads `len` bytes at `at` to `shift` of a buffer, and looks at everything.
 fn check_hashed(region: &Region, bytes: &[u8], (at, len, shift): (usize, usize, usize), crc: u32) {
     let mut out = vec![CANARY; shift + len + 64];
-    let behind = behind(crc);
-    let hashed = region.read_hashed_at(at, &mut out[shift..shift + len], behind);
+    let prefix = prefix(crc);
+    let hashed = region.read_hashed_at(at, &mut out[shift..shift + len], prefix);
     let is_read = can_be_hashed(region.addr() + at as u64, len);
-    let expected = || hash(hash(crc, &behind.bytes), &bytes[at..at + len]);
+    let expected = || hash(hash(crc, &prefix.bytes), &bytes[at..at + len]);
     assert_eq!(hashed, is_read.then(expected), "{len} at {at}");
     let (before, rest) = out.split_at(shift);
     let (read, after) = rest.split_at(len);
@@ -306,7 +306,7 @@ fn every_length_is_hashed_or_left_alone() {
         check_hashed(&region, &bytes, (at, 4096, shift), 0);
     }
     assert_eq!(
-        region.read_hashed_at(4096 + 8, &mut vec![0; 4096], behind(0)),
+        region.read_hashed_at(4096 + 8, &mut vec![0; 4096], prefix(0)),
         None,
         "out of bounds"
     );
@@ -341,8 +341,8 @@ fn what_changes_meanwhile_is_hashed_as_it_was_read() {
         });
         let mut out = vec![0; 4096];
         for _ in 0..20_000 {
-            if let Some(hashed) = region.read_hashed_at(0, &mut out, behind(7)) {
-                assert_eq!(hashed, hash(hash(7, &behind(7).bytes), &out));
+            if let Some(hashed) = region.read_hashed_at(0, &mut out, prefix(7)) {
+                assert_eq!(hashed, hash(hash(7, &prefix(7).bytes), &out));
             }
         }
         done.store(true, Ordering::Relaxed);
