@@ -1,6 +1,7 @@
 //! The data path: from a key and a range to a [`Grant`], or the reason why not.
 
 use alloc::sync::Arc;
+use core::hint::cold_path;
 
 use feroce_wire::{Lkey, Qpn, Rkey};
 
@@ -50,13 +51,16 @@ impl MrTable {
             return Loan::nothing();
         }
         let Some(Entry::Mr(mr)) = self.slots.get(lkey.into()) else {
-            return Err(denied(AccessError::BadKey));
+            cold_path();
+            return Err(AccessError::BadKey);
         };
         let Some(extent) = &mr.extent else {
-            return Err(denied(AccessError::BadKey));
+            cold_path();
+            return Err(AccessError::BadKey);
         };
         if mr.pd != pd {
-            return Err(denied(AccessError::WrongPd));
+            cold_path();
+            return Err(AccessError::WrongPd);
         }
         lend(&mr.registration, extent, R::LOCAL, addr, len.into())
     }
@@ -132,7 +136,10 @@ impl MrTable {
         qpn: Qpn,
         rkey: Rkey,
     ) -> Result<(&Arc<Registration>, &Extent), AccessError> {
-        let bad_key = || denied(AccessError::BadKey);
+        let bad_key = || {
+            cold_path();
+            AccessError::BadKey
+        };
         let entry = self.slots.get(rkey.into()).ok_or_else(bad_key)?;
         let (owner, only_qp, registration, extent) = match entry {
             Entry::Mr(mr) => {
@@ -145,10 +152,12 @@ impl MrTable {
             }
         };
         if owner != pd {
-            return Err(denied(AccessError::WrongPd));
+            cold_path();
+            return Err(AccessError::WrongPd);
         }
         if only_qp.is_some_and(|only| only != qpn) {
-            return Err(denied(AccessError::WrongQp));
+            cold_path();
+            return Err(AccessError::WrongQp);
         }
         Ok((registration, extent))
     }
@@ -163,7 +172,8 @@ fn lend<'a, R: Right>(
     len: u64,
 ) -> Result<Loan<'a, R>, AccessError> {
     if !extent.access.contains(need) {
-        return Err(denied(AccessError::NotPermitted));
+        cold_path();
+        return Err(AccessError::NotPermitted);
     }
     let (start, len) = locate(extent, va, len)?;
     Loan::new(registration, start, len)
@@ -172,17 +182,13 @@ fn lend<'a, R: Right>(
 /// The range in the region that `len` bytes at `va` are.
 #[inline]
 fn locate(extent: &Extent, va: u64, len: u64) -> Result<(usize, usize), AccessError> {
-    let outside = || denied(AccessError::OutOfBounds);
+    let outside = || {
+        cold_path();
+        AccessError::OutOfBounds
+    };
     let len = usize::try_from(len).map_err(|_| outside())?;
     let start = extent.locate(va, len).ok_or_else(outside)?;
     Ok((start, len))
-}
-
-/// Gives the reason back. Being cold, it tells the compiler what mostly is not so.
-#[cold]
-#[inline(never)]
-fn denied(reason: AccessError) -> AccessError {
-    reason
 }
 
 #[cfg(test)]

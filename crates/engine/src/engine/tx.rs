@@ -1,6 +1,7 @@
 //! Trains out.
 
 use alloc::vec::Vec;
+use core::hint::cold_path;
 
 use feroce_train::{Instant, LinkCaps, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
@@ -8,7 +9,6 @@ use feroce_wire::{Gid, Qpn};
 use super::Engine;
 use super::transport::Transport;
 use crate::hca::wr::SendWr;
-use crate::ib::fast_path::refuse;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
 const LOOPBACK_BURST: u32 = 64;
@@ -77,12 +77,17 @@ impl Engine {
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
         if self.port.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
-            return refuse();
+            cold_path();
+            return false;
         }
-        let Some(slot) = self.qps.slot_of(qpn) else { return refuse() };
+        let Some(slot) = self.qps.slot_of(qpn) else {
+            cold_path();
+            return false;
+        };
         let peer = self.qps.at(slot).map(|Transport::Ib(qp)| qp.peer_end());
         if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
-            return refuse();
+            cold_path();
+            return false;
         }
         self.qps.at(slot).is_some_and(|Transport::Ib(qp)| qp.express(&mut self.port, now, send))
     }

@@ -4,6 +4,7 @@
 //! engine which queue pair has work. What can be refused without the engine is refused here.
 
 use alloc::sync::Arc;
+use core::hint::cold_path;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 
 use feroce_ring::{Doorbell, Producer};
@@ -256,10 +257,12 @@ impl SendQueue {
     pub fn check(&self, wr: &SendWr) -> Result<(), PostError> {
         let state = self.shared.state();
         if !state.takes_sends() {
-            return refused(PostError::BadState(state));
+            cold_path();
+            return Err(PostError::BadState(state));
         }
         if !self.qp_type.supports(&wr.op) {
-            return refused(PostError::OpNotSupported);
+            cold_path();
+            return Err(PostError::OpNotSupported);
         }
         let dest_fits = match self.qp_type {
             QpType::Ud => matches!(wr.dest, Dest::Ud { .. }),
@@ -267,22 +270,26 @@ impl SendQueue {
             _ => wr.dest == Dest::Connected,
         };
         if !dest_fits {
-            return refused(PostError::BadDestination);
+            cold_path();
+            return Err(PostError::BadDestination);
         }
         match &wr.data {
             Data::Inline(bytes) => {
                 if wr.op.is_fetch() || wr.op.is_local() {
-                    return refused(PostError::InlineNotAllowed);
+                    cold_path();
+                    return Err(PostError::InlineNotAllowed);
                 }
                 // The word of an atomic write travels with the request, whatever else may.
                 let is_word = matches!(wr.op, SendOp::AtomicWrite(_));
                 if !is_word && bytes.len() > self.max_inline as usize {
-                    return refused(PostError::InlineTooLong);
+                    cold_path();
+                    return Err(PostError::InlineTooLong);
                 }
             }
             Data::Sges(sges) => {
                 if sges.as_slice().len() > self.max_sge as usize {
-                    return refused(PostError::TooManySges);
+                    cold_path();
+                    return Err(PostError::TooManySges);
                 }
             }
         }
@@ -291,7 +298,8 @@ impl SendQueue {
             SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_)
         );
         if is_word && !is_word_long(&wr.data) {
-            return refused(PostError::BadAtomicLength);
+            cold_path();
+            return Err(PostError::BadAtomicLength);
         }
         Ok(())
     }
@@ -302,13 +310,6 @@ impl SendQueue {
 #[inline(never)]
 fn is_word_long(data: &Data) -> bool {
     data.len() == 8
-}
-
-/// Says why a request was not accepted. Being cold, it tells the compiler what mostly is not so.
-#[cold]
-#[inline(never)]
-fn refused(error: PostError) -> Result<(), PostError> {
-    Err(error)
 }
 
 /// Posts receive work requests to one queue pair.

@@ -5,6 +5,8 @@
 //! nothing of that is so, a message is one packet, and it is written where the link wants it.
 //! Whatever else there is, and whatever may fail, goes the way of everything.
 
+use core::hint::cold_path;
+
 use feroce_mem::{Loan, MrTable, PdId, Read};
 use feroce_train::{Instant, Single};
 use feroce_wire::{Bth, Opcode, Service};
@@ -65,14 +67,6 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Says that a message goes the way of everything. Being cold, it tells the compiler what mostly is
-/// not so.
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse() -> bool {
-    false
-}
-
 impl Qp {
     /// Whether it has nothing to do and nothing to wait for but one request that was just posted.
     #[inline]
@@ -100,16 +94,22 @@ impl Qp {
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
         if !self.is_free() {
-            return refuse();
+            cold_path();
+            return false;
         }
         let index = self.req.window.flights.len();
         let (Some(wr), Some(peer)) = (self.common.sq.peek(index), self.peer) else {
-            return refuse();
+            cold_path();
+            return false;
         };
         let Some(bytes) = Bytes::of(&wr.data, &port.hca.mrs, self.common.init.pd) else {
-            return refuse();
+            cold_path();
+            return false;
         };
-        let Some(only) = Only::of(wr, bytes.len() as u64) else { return refuse() };
+        let Some(only) = Only::of(wr, bytes.len() as u64) else {
+            cold_path();
+            return false;
+        };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
         // A write may find a door, if nothing is under way.
         let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
@@ -118,13 +118,15 @@ impl Qp {
             || flags.contains(SendFlags::FENCE)
             || !self.req.may_start(1, takes_receive)
         {
-            return refuse();
+            cold_path();
+            return false;
         }
         let cost = u64::from(only.payload) + PACKET_COST;
         let full = self.pmtu as u64 + PACKET_COST;
         let destination = port.peers.get(peer);
         if destination.room() < cost + full || destination.has_waiters() {
-            return refuse();
+            cold_path();
+            return false;
         }
         let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
         let asks = is_long || self.wants_answer(takes_receive, flags);
@@ -144,7 +146,8 @@ impl Qp {
         let packet_len = only.packet_len();
         let (path, dest) = (&self.path, bth.dest_qp);
         if !send(Single { path, dest, len: packet_len, write: &mut write }) {
-            return refuse();
+            cold_path();
+            return false;
         }
         port.hca.counters.sent_pkts += 1;
         port.hca.counters.sent_bytes += packet_len as u64;

@@ -29,7 +29,7 @@ mod completer;
 mod control;
 mod door;
 mod execute;
-pub(crate) mod fast_path;
+mod fast_path;
 mod receive;
 mod receive_queue;
 mod replay;
