@@ -313,5 +313,5 @@ fn unasked() -> Counted {
     let quiet = SendWr { flags: SendFlags::empty(), ..wr(1, SendOp::Send, Data::EMPTY) };
     s.post(quiet);
     assert_eq!(s.wait(3_000_000).len(), 1);
-    (all(s.host.engine.counters()), &[("late_questions", 1), ("tail_probes", 0)])
+    (all(s.host.engine.counters()), &[("late_ack_requests", 1), ("tail_probes", 0)])
 }

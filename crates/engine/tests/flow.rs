@@ -437,34 +437,34 @@ fn a_send_behind_writes_and_reads_goes_by_its_own_credit() {
 #[test]
 fn an_acknowledgement_that_may_wait_leaves_behind_what_the_consumer_sends() {
     let mut script = Scripted::rc();
-    script.host.engine.let_acks_wait(true);
+    script.host.engine.hold_acks(true);
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);
-    assert!(script.host.engine.has_waiting_acks());
-    assert_eq!(script.host.engine.acks_wait_since(), Some(script.now));
+    assert!(script.host.engine.has_held_acks());
+    assert_eq!(script.host.engine.acks_held_since(), Some(script.now));
     let sent = script.post(wr(1, SendOp::Send, Data::EMPTY));
     assert_eq!(seen(&sent), [(Op::SendOnly, OUR_PSN), (Op::Acknowledge, PEER_PSN)]);
     // Nothing is said twice when waiting ends.
-    script.host.engine.let_acks_wait(false);
+    script.host.engine.hold_acks(false);
     assert_eq!(seen(&script.wait(0)), []);
 }
 
 #[test]
 fn an_acknowledgement_waits_only_as_long_as_it_may() {
     let mut script = Scripted::rc();
-    script.host.engine.let_acks_wait(true);
+    script.host.engine.hold_acks(true);
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     for i in 0..3 {
         assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN + i, true, &write)), []);
     }
     // One will do for all.
-    script.host.engine.let_acks_wait(false);
-    assert!(!script.host.engine.has_waiting_acks());
+    script.host.engine.hold_acks(false);
+    assert!(!script.host.engine.has_held_acks());
     assert_eq!(seen(&script.wait(0)), [(Op::Acknowledge, PEER_PSN + 2)]);
     // Bad news never waits.
-    script.host.engine.let_acks_wait(true);
+    script.host.engine.hold_acks(true);
     let out_of_order = script.send(Op::WriteOnly, PEER_PSN + 5, true, &write);
     assert_eq!(said(&out_of_order)[0].1, nak(NakCode::PsnSequence));
 }
@@ -472,7 +472,7 @@ fn an_acknowledgement_waits_only_as_long_as_it_may() {
 #[test]
 fn an_acknowledgement_lets_only_one_train_pass() {
     let mut script = rc(windowed(64));
-    script.host.engine.let_acks_wait(true);
+    script.host.engine.hold_acks(true);
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN, true, &write)), []);

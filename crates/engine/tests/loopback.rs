@@ -185,7 +185,7 @@ fn what_is_for_ourselves_does_not_go_at_once() {
     one.sq.stage(wr(1, SendOp::Send, Data::EMPTY)).unwrap();
     one.sq.show();
     let mut send = |packet: Single<'_>| panic!("on the wire: {packet:?}");
-    assert!(!host.engine.express(|| NOW, one.qpn, &mut send));
+    assert!(!host.engine.try_fast_path(|| NOW, one.qpn, &mut send));
     one.sq.ring();
     settle(&mut host);
     assert_eq!(statuses(&mut host).len(), 2);

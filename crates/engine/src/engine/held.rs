@@ -34,7 +34,7 @@ impl Loopback {
 /// Queue pairs that have nothing to send but an acknowledgement, while those may wait.
 #[derive(Debug, Default)]
 pub(super) struct HeldAcks {
-    pub(super) may_wait: bool,
+    pub(super) held: bool,
     /// Since when the first of them waits.
     pub(super) since: Instant,
     pub(super) slots: Vec<u32>,

@@ -126,12 +126,12 @@ impl Engine {
     }
 
     /// The same, over a link that may know that a peer has not taken yet what was sent to it:
-    /// `is_untaken` is asked about a queue pair that did not answer in time. If so, that does not
+    /// `peer_has_unread` is asked about a queue pair that did not answer in time. If so, that does not
     /// count, for a while: an adapter of hardware answers however busy its host is.
     pub fn handle_timeout_unless(
         &mut self,
         now: Instant,
-        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
         self.now = now;
         while let Some((at, slot)) = self.port.hca.timers.pop_due(now) {
@@ -142,7 +142,7 @@ impl Engine {
                 continue;
             }
             if qp.is_due(at, now) {
-                qp.handle_timeout(&mut self.port, now, is_untaken);
+                qp.handle_timeout(&mut self.port, now, peer_has_unread);
                 self.port.hca.kicked.push(slot);
             }
             if let Some(deadline) = qp.deadline(now) {

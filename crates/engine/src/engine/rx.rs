@@ -10,7 +10,7 @@ use super::transport::Transport;
 use crate::hca::counters::Drop;
 use crate::hca::state::QpType;
 use crate::ib::grh::header_area;
-use crate::ib::rx_payload::Rest;
+use crate::ib::rx_payload::RxPacket;
 
 /// How much of two packets must be equal for what comes before any queue pair is asked to be equal
 /// for both: opcode, flags, partition, congestion and destination.
@@ -100,7 +100,7 @@ impl Engine {
                 return port.hca.drop(reason);
             }
             let (psn, ack_req, solicited) = (bth.psn, bth.ack_req, bth.solicited);
-            let mut rest = Rest { op, psn, ack_req, solicited, bytes, lent };
+            let mut rest = RxPacket { op, psn, ack_req, solicited, bytes, lent };
             loop {
                 qp.accept(port, now, meta, &rest);
                 let Some(next) = behind.next_like(packet, ALIKE) else { break };

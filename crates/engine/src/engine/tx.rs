@@ -18,9 +18,9 @@ impl Engine {
     /// consumer that answers what it receives makes them free that way. Whoever lets them wait
     /// must take that back soon, because the peer waits for them.
     #[inline]
-    pub fn let_acks_wait(&mut self, may_wait: bool) {
-        self.acks.may_wait = may_wait;
-        if may_wait {
+    pub fn hold_acks(&mut self, held: bool) {
+        self.acks.held = held;
+        if held {
             return;
         }
         for slot in self.acks.slots.drain(..) {
@@ -33,16 +33,16 @@ impl Engine {
         }
     }
 
-    /// Whether acknowledgements wait because [`Engine::let_acks_wait`] allowed it.
+    /// Whether acknowledgements wait because [`Engine::hold_acks`] allowed it.
     #[inline]
-    pub fn has_waiting_acks(&self) -> bool {
+    pub fn has_held_acks(&self) -> bool {
         !self.acks.slots.is_empty()
     }
 
     /// Since when they do.
     #[inline]
-    pub fn acks_wait_since(&self) -> Option<Instant> {
-        self.has_waiting_acks().then_some(self.acks.since)
+    pub fn acks_held_since(&self) -> Option<Instant> {
+        self.has_held_acks().then_some(self.acks.since)
     }
 
     /// Acknowledges everything that was executed, asked for or not: the engine is about to end, and
@@ -70,13 +70,13 @@ impl Engine {
     /// anything to send, and `send` takes it. False: the doorbell must be rung. The time is asked
     /// for only if a timer has to be set.
     #[inline]
-    pub fn express(
+    pub fn try_fast_path(
         &mut self,
         now: impl FnOnce() -> Instant,
         qpn: Qpn,
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
-        if self.port.may_have_work() || self.has_waiting_acks() || !self.loopback.is_empty() {
+        if self.port.may_have_work() || self.has_held_acks() || !self.loopback.is_empty() {
             cold_path();
             return false;
         }
@@ -89,7 +89,9 @@ impl Engine {
             cold_path();
             return false;
         }
-        self.qps.at(slot).is_some_and(|Transport::Ib(qp)| qp.express(&mut self.port, now, send))
+        self.qps
+            .at(slot)
+            .is_some_and(|Transport::Ib(qp)| qp.try_fast_path(&mut self.port, now, send))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -172,7 +174,7 @@ impl Engine {
                 continue;
             };
             qp.common.queued = false;
-            if self.acks.may_wait && qp.only_acknowledges() {
+            if self.acks.held && qp.only_acknowledges() {
                 if self.acks.slots.is_empty() {
                     self.acks.since = now;
                 }

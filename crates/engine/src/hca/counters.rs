@@ -96,7 +96,7 @@ counters! {
         /// Retransmissions started early, from the measured round trip time.
         tail_probes,
         /// Packets sent twice to ask for acknowledgements that nothing had asked for.
-        late_questions,
+        late_ack_requests,
         /// Packets that the engine delivered to itself.
         loopback_pkts,
     }

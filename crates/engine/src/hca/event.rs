@@ -1,4 +1,4 @@
-//! What the engine tells its owner unasked.
+//! What the engine tells its owner unrequested.
 
 use feroce_wire::{Gid, Qpn};
 

@@ -197,7 +197,7 @@ impl SendQueue {
     }
 
     /// Shows everything staged to the engine, but rings no bell: whoever does so drives the engine,
-    /// by [`Engine::express`](crate::Engine::express), or rings it afterwards.
+    /// by [`Engine::try_fast_path`](crate::Engine::try_fast_path), or rings it afterwards.
     #[inline]
     pub fn show(&mut self) {
         self.ring.publish();

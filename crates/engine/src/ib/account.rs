@@ -16,16 +16,17 @@ pub(super) struct Sent {
     /// Where the first and the last packet end that request an acknowledgement.
     pub(super) ack_requests: Option<(Psn, Psn)>,
     /// What follows the last ACK request, as part of `cost`; all of it if there is none.
-    pub(super) unasked: u64,
+    pub(super) unrequested: u64,
 }
 
 impl Sent {
     /// One train, or one packet, up to `end`. If it requests an acknowledgement, its last packet
     /// does.
     #[inline]
-    pub(super) fn train(psns: u32, cost: u64, asks: bool, end: Psn) -> Self {
-        let (ack_requests, unasked) = if asks { (Some((end, end)), 0) } else { (None, cost) };
-        Self { psns, cost, ack_requests, unasked }
+    pub(super) fn train(psns: u32, cost: u64, requests_ack: bool, end: Psn) -> Self {
+        let (ack_requests, unrequested) =
+            if requests_ack { (Some((end, end)), 0) } else { (None, cost) };
+        Self { psns, cost, ack_requests, unrequested }
     }
 }
 
@@ -38,12 +39,12 @@ impl Qp {
     /// Invariants that hold afterwards, and that `acknowledge`, `go_back` and leaving the
     /// destination rely on:
     ///
-    /// - the bytes in flight at the destination are the sum of `window.cost` of its queue pairs:
+    /// - the bytes in flight at the destination are the sum of `outstanding.cost` of its queue pairs:
     ///   both grow here by the same cost, and shrink together there;
-    /// - `window.cost` is the cost of the PSNs from `una` to the cursor, and `high` is not before
+    /// - `outstanding.cost` is the cost of the PSNs from `una` to the cursor, and `high` is not before
     ///   the cursor;
-    /// - `asking.until` is the end of the newest packet that requests an acknowledgement, and
-    ///   `asking.unasked` the cost of what was sent after it;
+    /// - `ack_requests.until` is the end of the newest packet that requests an acknowledgement, and
+    ///   `ack_requests.unrequested` the cost of what was sent after it;
     /// - the consumer's side of the queue knows that an answer is awaited while `until` is after
     ///   `una`;
     /// - at most one round trip is measured, of new packets that request an acknowledgement: the
@@ -59,16 +60,16 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         sent: Sent,
     ) -> Option<Instant> {
-        if let Some(id) = self.peer {
-            port.peers.get(id).sent(sent.cost);
+        if let Some(id) = self.destination {
+            port.destinations.get(id).sent(sent.cost);
         }
-        let window = &mut self.req.window;
-        let is_new = !window.cursor_psn().is_before(window.high);
-        window.sent(sent.psns, sent.cost);
+        let outstanding = &mut self.req.outstanding;
+        let is_new = !outstanding.cursor_psn().is_before(outstanding.high);
+        outstanding.sent(sent.psns, sent.cost);
         if let Some((_, last)) = sent.ack_requests {
             self.note_ack_request(last);
         }
-        self.req.asking.unasked += sent.unasked;
+        self.req.ack_requests.unrequested += sent.unrequested;
         let requests = sent.ack_requests.filter(|_| is_new && self.req.timed.is_none());
         let timers_run = self.req.ack_deadline.is_some() && self.req.probe_deadline.is_some();
         if requests.is_none() && timers_run {

@@ -14,7 +14,7 @@ use crate::hca::wr::SendFlags;
 use crate::ib::port::Port;
 
 /// Most messages in a row that do not ask; never more than half of the queue.
-const UNASKED_MOST: usize = 64;
+const MAX_UNREQUESTED: usize = 64;
 
 /// From so few receives of the peer on, every message asks: the answer brings news of more.
 const FEW_CREDITS: i32 = 8;
@@ -26,37 +26,37 @@ impl Qp {
     /// A packet that ends at `end` requests an acknowledgement.
     #[inline]
     pub(super) fn note_ack_request(&mut self, end: Psn) {
-        if !self.req.is_asked() {
+        if !self.req.awaits_ack() {
             // The probe timer was set for the case that no answer is awaited.
             self.req.probe_deadline = None;
             self.common.shared.set_awaits_answer(true);
         }
-        self.req.asking.unasked = 0;
-        if end.is_after(self.req.asking.until) {
-            self.req.asking.until = end;
+        self.req.ack_requests.unrequested = 0;
+        if end.is_after(self.req.ack_requests.until) {
+            self.req.ack_requests.until = end;
         }
     }
 
     /// Whether a message that would be started now should ask at its end. `takes_receive`: the peer
     /// needs a receive for it.
     #[inline]
-    pub(super) fn wants_answer(&self, takes_receive: bool, flags: SendFlags) -> bool {
+    pub(super) fn wants_ack(&self, takes_receive: bool, flags: SendFlags) -> bool {
         flags.contains(SendFlags::SIGNALED)
             || self.common.shared.is_streaming()
-            || self.req.asking.messages >= self.unasked_most
+            || self.req.ack_requests.messages >= self.max_unrequested
             || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
     }
 
     /// Most messages in a row that need not ask, with the attributes as they are.
-    pub(super) fn most_unasked(&self, port: &Port) -> usize {
-        match self.common.init.sq_sig_all || !self.may_ask_later(port) {
+    pub(super) fn unrequested_limit(&self, port: &Port) -> usize {
+        match self.common.init.sq_sig_all || !self.may_request_later(port) {
             true => 0,
-            false => (self.common.sq.capacity() / 2).min(UNASKED_MOST),
+            false => (self.common.sq.capacity() / 2).min(MAX_UNREQUESTED),
         }
     }
 
     /// Whether a probe would ask, and long before the transport timer runs out.
-    fn may_ask_later(&self, port: &Port) -> bool {
+    fn may_request_later(&self, port: &Port) -> bool {
         let is_long = |timeout| timeout / 4 > port.hca.config.min_probe_ns;
         self.probes(port) && self.ack_timeout_ns().is_none_or(is_long)
     }
@@ -69,10 +69,10 @@ impl Qp {
     /// Asks now if the next request, or whoever drains the queue, waits for answers that nobody
     /// asked for.
     #[inline]
-    pub(super) fn ask_if_waiting(&mut self, now: Instant) {
-        let window = &self.req.window;
-        let waits = self.common.sq.len() > window.flights.len() || self.req.draining;
-        if waits && window.has_unacked() && !self.req.is_asked() {
+    pub(super) fn request_ack_if_waiting(&mut self, now: Instant) {
+        let outstanding = &self.req.outstanding;
+        let waits = self.common.sq.len() > outstanding.flights.len() || self.req.draining;
+        if waits && outstanding.has_unacked() && !self.req.awaits_ack() {
             self.req.probe_deadline = Some(now);
         }
     }
@@ -103,15 +103,15 @@ impl Qp {
         if !self.probes(port) {
             return;
         }
-        let Some(peer) = self.peer else { return };
-        let (peer, is_asked) = (port.peers.get(peer), self.req.is_asked());
+        let Some(peer) = self.destination else { return };
+        let (peer, awaits_ack) = (port.destinations.get(peer), self.req.awaits_ack());
         let overdue = match peer.overdue_ns() {
             Some(ns) => ns,
-            None if is_asked => return,
+            None if awaits_ack => return,
             None => 0,
         };
         // A peer may be asleep for long; where packets are being lost, that is not to be expected.
-        let hurry = if is_asked && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
+        let hurry = if awaits_ack && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
         let wait = overdue.max(port.hca.config.min_probe_ns / hurry) << self.req.probes.min(10);
         if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
             self.req.probe_deadline = Some(now.plus_nanos(wait));
@@ -120,17 +120,17 @@ impl Qp {
 
     /// The time for a probe has come: sends the oldest packet again, which asks for an answer.
     pub(super) fn probe(&mut self, port: &mut Port, now: Instant) {
-        if self.req.is_asked() {
+        if self.req.awaits_ack() {
             port.hca.counters.tail_probes += 1;
             self.congested(port, now);
         } else {
-            port.hca.counters.late_questions += 1;
+            port.hca.counters.late_ack_requests += 1;
         }
         // Answers to what was asked before may still be on their way, from a peer that is only
         // slow: they are not about the probe, and must not cost a retry each.
         self.req.probes += 1;
         self.req.unanswered = true;
-        self.go_back(port, self.req.window.una);
+        self.go_back(port, self.req.outstanding.una);
         self.req.probe_deadline = None;
     }
 }

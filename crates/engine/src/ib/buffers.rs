@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use feroce_mem::{FetchError, Grant, Landing, Loan, MrTable, PdId, Read, Source, Write};
 use feroce_train::Payload;
 
-use super::rx_payload::Body;
+use super::rx_payload::RxPayload;
 use crate::hca::cq::WcStatus;
 use crate::hca::wr::{Data, Sge};
 
@@ -134,7 +134,7 @@ pub(super) fn scatter(
     pd: PdId,
     sges: &[Sge],
     offset: u64,
-    data: Body<'_>,
+    data: RxPayload<'_>,
 ) -> Result<(), ScatterError> {
     if data.len() == 0 {
         return Ok(());
@@ -171,7 +171,7 @@ fn scatter_pieces(
     pd: PdId,
     sges: &[Sge],
     offset: u64,
-    data: Body<'_>,
+    data: RxPayload<'_>,
 ) -> Result<(), ScatterError> {
     let lend = |piece: &Piece<'_>| {
         let addr = piece.addr.ok_or(ScatterError::Protection)?;

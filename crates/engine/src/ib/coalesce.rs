@@ -11,10 +11,10 @@ use feroce_wire::{Bth, Opcode};
 
 use super::account::Sent;
 use super::buffers::gather_into;
+use super::outstanding::Kind;
 use super::qp::Qp;
 use super::requester::Start;
-use super::train_layout::Only;
-use super::window::Kind;
+use super::train_layout::OnlyPacket;
 use crate::hca::state::QpState;
 use crate::hca::wr::{SendFlags, SendWr};
 use crate::ib::destination::PACKET_COST;
@@ -30,16 +30,16 @@ impl Qp {
     /// Adds the messages that come next to a train that is one short message, as long as their
     /// packets are as long as its own and they need not wait.
     #[inline]
-    pub(super) fn extend_run(
+    pub(super) fn coalesce(
         &mut self,
         port: &mut Port,
         now: Instant,
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) {
-        let window = &self.req.window;
+        let outstanding = &self.req.outstanding;
         // What is sent again, paced or a probe goes alone.
-        let is_new = window.cursor == window.flights.len();
+        let is_new = outstanding.cursor == outstanding.flights.len();
         let may_start = self.common.state == QpState::Rts && !self.req.halted;
         if let Some(train) = out
             && is_new
@@ -51,13 +51,13 @@ impl Qp {
         {
             let len = train.packet_len(0);
             let is_short = |wr: &SendWr| wr.data.len() <= len as u64;
-            if len <= SHORT && self.common.sq.peek(window.cursor).is_some_and(is_short) {
-                self.add_to_run(port, now, caps, train, len);
+            if len <= SHORT && self.common.sq.peek(outstanding.cursor).is_some_and(is_short) {
+                self.coalesce_into(port, now, caps, train, len);
             }
         }
     }
 
-    fn add_to_run(
+    fn coalesce_into(
         &mut self,
         port: &mut Port,
         now: Instant,
@@ -65,14 +65,14 @@ impl Qp {
         train: &mut Train,
         len: usize,
     ) {
-        let Some(peer) = self.peer else { return };
+        let Some(peer) = self.destination else { return };
         let (service, pd) = (self.service(), self.common.init.pd);
-        let waiting = self.common.sq.len() - self.req.window.cursor;
+        let waiting = self.common.sq.len() - self.req.outstanding.cursor;
         let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
-        let room = port.peers.get(peer).room();
+        let room = port.destinations.get(peer).room();
         let (mut count, mut cost) = (1, 0);
         // Where the first and the last end that ask, and what came since.
-        let (mut asked, mut unasked) = (None, 0);
+        let (mut asked, mut unrequested) = (None, 0);
         let mut bytes = vec![0; len * most];
         let mut packets = bytes.chunks_exact_mut(len);
         if let Some(first) = packets.next() {
@@ -80,13 +80,13 @@ impl Qp {
         }
         for packet in packets {
             let (Some(wr), Some((head, rest))) = (
-                self.common.sq.peek(self.req.window.flights.len()),
+                self.common.sq.peek(self.req.outstanding.flights.len()),
                 packet.split_first_chunk_mut(),
             ) else {
                 break;
             };
             // What is not such a message is not started yet; what fails does so when it is alone.
-            let Some(only) = Only::of(wr, wr.data.len()) else { break };
+            let Some(only) = OnlyPacket::of(wr, wr.data.len()) else { break };
             let Some((data, pad)) = only.emit(rest) else { break };
             let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);
             let its_cost = u64::from(only.payload) + PACKET_COST;
@@ -101,23 +101,23 @@ impl Qp {
             if self.start(port, request).is_err() {
                 break;
             }
-            let Some(&flight) = self.req.window.flights.back() else { break };
+            let Some(&flight) = self.req.outstanding.flights.back() else { break };
             let bth = Bth {
                 opcode: Opcode::new(service, only.op),
                 psn: flight.first,
                 solicited: flags.contains(SendFlags::SOLICITED),
                 pad: pad.len() as u8,
-                ack_req: flight.asks,
+                ack_req: flight.requests_ack,
                 ..train.bth
             };
             bth.emit(head);
             count += 1;
             cost += its_cost;
-            unasked += its_cost;
-            if flight.asks {
+            unrequested += its_cost;
+            if flight.requests_ack {
                 let end = flight.end();
                 let first = asked.map_or(end, |(first, _)| first);
-                (asked, unasked) = (Some((first, end)), 0);
+                (asked, unrequested) = (Some((first, end)), 0);
             }
         }
         if count == 1 {
@@ -125,7 +125,7 @@ impl Qp {
         }
         let psns = count as u32 - 1;
         let ack_requests = asked;
-        self.account_sent(port, || now, Sent { psns, cost, ack_requests, unasked });
+        self.account_sent(port, || now, Sent { psns, cost, ack_requests, unrequested });
         bytes.truncate(len * count);
         train.count = count as u32;
         train.payload = Payload::Packets { bytes, len };

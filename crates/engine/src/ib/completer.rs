@@ -4,9 +4,9 @@ use feroce_train::{Instant, Path};
 use feroce_wire::{Aeth, AtomicAckEth, NakCode, Op, Psn, Qpn, Syndrome};
 
 use super::buffers::{ScatterError, scatter};
+use super::outstanding::Kind;
 use super::qp::Qp;
-use super::rx_payload::{Body, Rest};
-use super::window::Kind;
+use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcStatus};
@@ -22,7 +22,7 @@ const EXCUSED_NS: u64 = 20_000_000_000;
 impl Qp {
     /// A response packet arrived.
     #[inline(never)]
-    pub(super) fn handle_response(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_response(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
         if !matches!(self.common.state, QpState::Rts | QpState::Sqd) {
             return port.hca.drop(Drop::BadState);
         }
@@ -35,23 +35,23 @@ impl Qp {
         } else {
             (None, rest.bytes)
         };
-        let window = &self.req.window;
+        let outstanding = &self.req.outstanding;
         if let Some(run) = lent {
             // What is there of a run already is not fetched again.
-            let known = window.una.diff(psn).max(0).cast_unsigned();
+            let known = outstanding.una.diff(psn).max(0).cast_unsigned();
             let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
             let continued = if known == 0 { Some(op) } else { op.continued() };
             let (Some(unseen), Some(continued)) = (unseen, continued) else {
                 return port.hca.drop(Drop::GhostResponse);
             };
             (psn, op, lent) = (psn.wrapping_add(known), continued, Some(unseen));
-            if !psn.wrapping_add(unseen.packets - 1).is_before(window.high) {
+            if !psn.wrapping_add(unseen.packets - 1).is_before(outstanding.high) {
                 return port.hca.drop(Drop::GhostResponse);
             }
         }
         // Only what was sent and not yet answered can be answered; the PSN before `una` is an
         // acknowledgement said again, which may bring credits.
-        if !psn.is_before(window.high) || psn.next().is_before(window.una) {
+        if !psn.is_before(outstanding.high) || psn.next().is_before(outstanding.una) {
             return port.hca.drop(Drop::GhostResponse);
         }
         self.req.unanswered = false;
@@ -63,11 +63,11 @@ impl Qp {
             (Op::AtomicAcknowledge, Some(_)) => match AtomicAckEth::parse(rest) {
                 Ok((eth, _)) => {
                     let original = eth.original.to_ne_bytes();
-                    self.handle_fetched(port, now, psn, op, Body::Here(&original));
+                    self.handle_fetched(port, now, psn, op, RxPayload::Here(&original));
                 }
                 Err(_) => port.hca.drop(Drop::Truncated),
             },
-            _ => match Rest::body(lent, rest) {
+            _ => match RxPacket::payload(lent, rest) {
                 Some(data) => self.handle_fetched(port, now, psn, op, data),
                 None => port.hca.drop(Drop::GhostResponse),
             },
@@ -78,7 +78,7 @@ impl Qp {
     /// An acknowledge packet: positive, negative, or receiver not ready.
     #[inline]
     fn handle_ack(&mut self, port: &mut Port, now: Instant, psn: Psn, aeth: Aeth) {
-        let una = self.req.window.una;
+        let una = self.req.outstanding.una;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 if !psn.is_before(una) {
@@ -141,7 +141,7 @@ impl Qp {
     /// missing before that: then that one was lost (IBTA vol1 9.7.6, implied NAK).
     #[inline]
     fn acknowledge_through(&mut self, port: &mut Port, now: Instant, psn: Psn) {
-        match self.req.window.missing_fetch(psn) {
+        match self.req.outstanding.missing_fetch(psn) {
             None => self.acknowledge(port, now, psn.next()),
             Some((_, missing)) => {
                 self.acknowledge(port, now, missing);
@@ -153,7 +153,7 @@ impl Qp {
     /// A negative answer to `psn` acknowledges everything before. False: an answer with data is
     /// missing before that and was asked for again.
     fn acknowledge_before(&mut self, port: &mut Port, now: Instant, psn: Psn) -> bool {
-        match self.req.window.missing_fetch(psn.prev()) {
+        match self.req.outstanding.missing_fetch(psn.prev()) {
             Some((_, missing)) if missing.is_before(psn) => {
                 self.acknowledge(port, now, missing);
                 self.implied_nak(port, now, missing);
@@ -180,8 +180,15 @@ impl Qp {
 
     /// A read response or an atomic acknowledgement.
     #[inline]
-    fn handle_fetched(&mut self, port: &mut Port, now: Instant, psn: Psn, op: Op, data: Body<'_>) {
-        let Some((index, expected)) = self.req.window.missing_fetch(psn) else {
+    fn handle_fetched(
+        &mut self,
+        port: &mut Port,
+        now: Instant,
+        psn: Psn,
+        op: Op,
+        data: RxPayload<'_>,
+    ) {
+        let Some((index, expected)) = self.req.outstanding.missing_fetch(psn) else {
             return port.hca.drop(Drop::GhostResponse);
         };
         if psn.is_before(expected) {
@@ -193,7 +200,7 @@ impl Qp {
             return self.implied_nak(port, now, expected);
         }
         self.req.response_gap = false;
-        let flight = self.req.window.flights[index];
+        let flight = self.req.outstanding.flights[index];
         let packet = psn.since(flight.first);
         let (packets, end) = (data.packets(), psn.wrapping_add(data.packets()));
         let Some(wr) = self.common.sq.peek(index) else {
@@ -204,7 +211,7 @@ impl Qp {
             (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Op::AtomicAcknowledge) => true,
             (SendOp::Read(_), op) if op.is_read_response() => {
                 let is_last = packet + packets == flight.packets;
-                let may_end = is_last || self.req.window.is_piece_end(end);
+                let may_end = is_last || self.req.outstanding.is_piece_end(end);
                 let most = u64::from(packets) * self.pmtu as u64;
                 (packet != 0 || op.starts())
                     && packets <= flight.packets - packet
@@ -236,16 +243,16 @@ impl Qp {
     /// Everything before `psn` is done. Progress: counters and timers start afresh.
     #[inline]
     fn acknowledge(&mut self, port: &mut Port, now: Instant, psn: Psn) {
-        if !psn.is_after(self.req.window.una) {
+        if !psn.is_after(self.req.outstanding.una) {
             return;
         }
-        let freed = self.req.window.acknowledge(psn, self.pmtu);
-        if !self.req.is_asked() {
+        let freed = self.req.outstanding.acknowledge(psn, self.pmtu);
+        if !self.req.awaits_ack() {
             self.common.shared.set_awaits_answer(false);
         }
-        if let Some(id) = self.peer {
+        if let Some(id) = self.destination {
             let window = port.hca.config.window;
-            let peer = port.peers.get(id);
+            let peer = port.destinations.get(id);
             peer.release(freed);
             if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
                 peer.measured(now.nanos_since(sent));
@@ -260,7 +267,7 @@ impl Qp {
         self.req.probes = 0;
         self.req.ack_deadline = None;
         self.req.probe_deadline = None;
-        if self.req.window.has_unacked() {
+        if self.req.outstanding.has_unacked() {
             self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
             self.arm_probe(port, now);
         }
@@ -283,26 +290,26 @@ impl Qp {
     /// Tells the destination that packets were lost.
     pub(super) fn congested(&mut self, port: &mut Port, now: Instant) {
         let window = port.hca.config.window;
-        if let Some(id) = self.peer {
-            port.peers.get(id).lost(now, &window);
+        if let Some(id) = self.destination {
+            port.destinations.get(id).lost(now, &window);
         }
     }
 
     /// Tells the destination that a packet is missing between others, on the way there or back.
     fn missed(&self, port: &mut Port, now: Instant) {
-        if let Some(id) = self.peer {
-            port.peers.get(id).missed(now);
+        if let Some(id) = self.destination {
+            port.destinations.get(id).missed(now);
         }
     }
 
     /// Moves the cursor back to `psn`.
     pub(super) fn go_back(&mut self, port: &mut Port, psn: Psn) {
-        let freed = self.req.window.go_back(psn, self.pmtu);
-        self.req.asking.go_back(psn);
+        let freed = self.req.outstanding.go_back(psn, self.pmtu);
+        self.req.ack_requests.go_back(psn);
         // A round trip that includes a retransmission says nothing.
         self.req.timed = None;
-        if let Some(id) = self.peer {
-            port.peers.get(id).release(freed);
+        if let Some(id) = self.destination {
+            port.destinations.get(id).release(freed);
             port.wake_next(id);
         }
     }
@@ -310,27 +317,27 @@ impl Qp {
     /// The request that `psn` belongs to fails when its turn comes; nothing after it is sent.
     fn fail_at(&mut self, psn: Psn, status: WcStatus) {
         let kind = self.halt(status);
-        let flights = &mut self.req.window.flights;
+        let flights = &mut self.req.outstanding.flights;
         if let Some(f) = flights.iter_mut().find(|f| f.reaches(psn)) {
             f.kind = kind;
         }
     }
 
-    /// Timers of the requester. `is_untaken` is asked whether something for the peer waits where
+    /// Timers of the requester. `peer_has_unread` is asked whether something for the peer waits where
     /// the peer will find it.
     pub(super) fn requester_timeout(
         &mut self,
         port: &mut Port,
         now: Instant,
-        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
         if self.req.rnr_until.is_some_and(|at| at <= now) {
             self.req.rnr_until = None;
         }
-        let una = self.req.window.una;
+        let una = self.req.outstanding.una;
         if self.req.ack_deadline.is_some_and(|at| at <= now) {
             let since = *self.req.silent_since.get_or_insert(now);
-            if now.nanos_since(since) < EXCUSED_NS && is_untaken(&self.path, self.dest_qpn()) {
+            if now.nanos_since(since) < EXCUSED_NS && peer_has_unread(&self.path, self.dest_qpn()) {
                 // Nothing was lost, and to send it again would not make the peer faster.
                 port.hca.counters.excused_timeouts += 1;
                 self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
@@ -349,7 +356,7 @@ impl Qp {
     /// Completes requests that are done, oldest first.
     #[inline]
     pub(super) fn retire(&mut self, port: &mut Port, now: Instant) {
-        while let Some(&flight) = self.req.window.flights.front() {
+        while let Some(&flight) = self.req.outstanding.flights.front() {
             match flight.kind {
                 Kind::Failed(status) => {
                     // Requests before it are all done: this is its turn.
@@ -357,12 +364,12 @@ impl Qp {
                 }
                 Kind::Local => {}
                 Kind::Acked | Kind::Fetched => {
-                    if flight.reaches(self.req.window.una) {
+                    if flight.reaches(self.req.outstanding.una) {
                         break;
                     }
                 }
             }
-            self.req.window.retire();
+            self.req.outstanding.retire();
             let all = self.common.init.sq_sig_all;
             let look = |wr: &SendWr| {
                 let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
@@ -391,7 +398,7 @@ impl Qp {
 
     /// In SQD, reports once that everything started is done (IBTA vol1 10.3.1.5).
     pub(super) fn check_drained(&mut self, port: &mut Port) {
-        if self.req.draining && self.req.window.flights.is_empty() {
+        if self.req.draining && self.req.outstanding.flights.is_empty() {
             self.req.draining = false;
             if self.req.drain_notify {
                 port.hca.event(AsyncEvent::SqDrained(self.common.qpn));
@@ -403,7 +410,7 @@ impl Qp {
     pub(super) fn fail_oldest(&mut self, port: &mut Port, now: Instant, status: WcStatus) {
         self.revoke(port);
         if let Some(wr) = self.common.sq.pop() {
-            self.req.window.retire();
+            self.req.outstanding.retire();
             let cqe = Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), status, now);
             self.report_send(port, cqe);
         }

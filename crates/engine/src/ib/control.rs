@@ -18,7 +18,7 @@ use crate::hca::qp::RecvSource;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::Data;
 use crate::ib::cc::dcqcn::Dcqcn;
-use crate::ib::destination::PeerId;
+use crate::ib::destination::DestinationId;
 use crate::ib::port::Port;
 
 impl Qp {
@@ -69,12 +69,12 @@ impl Qp {
             )?;
             self.path = path;
             // What is in flight while the send queue drains counts at the new destination.
-            let cost = self.req.window.cost;
-            self.leave_peer(port);
-            let peer = port.peers.join(path.dst, &port.hca.config.window);
-            port.peers.get(peer).sent(cost);
-            self.req.window.cost = cost;
-            self.peer = Some(peer);
+            let cost = self.req.outstanding.cost;
+            self.leave_destination(port);
+            let peer = port.destinations.join(path.dst, &port.hca.config.window);
+            port.destinations.get(peer).sent(cost);
+            self.req.outstanding.cost = cost;
+            self.destination = Some(peer);
         }
         if let Some(mtu) = attr.path_mtu {
             self.pmtu = mtu.bytes();
@@ -101,7 +101,7 @@ impl Qp {
             dest_qpn
         );
         self.follow_pkey(port);
-        self.unasked_most = self.most_unasked(port);
+        self.max_unrequested = self.unrequested_limit(port);
         self.req.retries_left = self.common.attr.retry_cnt.unwrap_or(0);
         self.req.rnr_left = self.common.attr.rnr_retry.unwrap_or(0);
         Ok(())
@@ -155,7 +155,7 @@ impl Qp {
     pub(crate) fn reset(&mut self, port: &mut Port) {
         self.take_leave(port);
         self.common.set_state(QpState::Reset);
-        self.leave_peer(port);
+        self.leave_destination(port);
         port.hca.mrs.unbind_qp(self.common.qpn);
         port.hca.revoke_answers();
         while self.common.sq.pop().is_some() {}
@@ -216,12 +216,12 @@ impl Qp {
     /// Forgets everything in flight.
     fn stop_requester(&mut self, port: &mut Port) {
         self.revoke(port);
-        if let Some(id) = self.peer {
+        if let Some(id) = self.destination {
             self.stop_waiting(port, id);
-            port.peers.get(id).release(self.req.window.cost);
+            port.destinations.get(id).release(self.req.outstanding.cost);
             port.wake_next(id);
         }
-        self.req = Requester::new(self.req.window.next);
+        self.req = Requester::new(self.req.outstanding.next);
         self.common.shared.set_awaits_answer(false);
     }
 
@@ -242,7 +242,8 @@ impl Qp {
     /// The same, if it is in memory under `key`. A consumer should not take that away from requests
     /// under way; what else comes to be at its addresses is not for the peer.
     pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
-        let started = if port.hca.lender.is_some() { self.req.window.flights.len() } else { 0 };
+        let started =
+            if port.hca.lender.is_some() { self.req.outstanding.flights.len() } else { 0 };
         let is_used = (0..started).any(|i| match self.common.sq.peek(i).map(|wr| &wr.data) {
             Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
             _ => false,
@@ -253,21 +254,21 @@ impl Qp {
     }
 
     /// The queue pair no longer talks to its destination.
-    pub(crate) fn leave_peer(&mut self, port: &mut Port) {
+    pub(crate) fn leave_destination(&mut self, port: &mut Port) {
         self.revoke(port);
-        if let Some(id) = self.peer.take() {
+        if let Some(id) = self.destination.take() {
             self.stop_waiting(port, id);
-            port.peers.get(id).release(self.req.window.cost);
-            self.req.window.cost = 0;
+            port.destinations.get(id).release(self.req.outstanding.cost);
+            self.req.outstanding.cost = 0;
             port.wake_next(id);
-            port.peers.leave(id);
+            port.destinations.leave(id);
         }
     }
 
-    fn stop_waiting(&mut self, port: &mut Port, peer: PeerId) {
+    fn stop_waiting(&mut self, port: &mut Port, peer: DestinationId) {
         if self.req.waiting {
             self.req.waiting = false;
-            port.peers.get(peer).stop_waiting(self.common.slot);
+            port.destinations.get(peer).stop_waiting(self.common.slot);
         }
     }
 
@@ -278,7 +279,7 @@ impl Qp {
             state: Some(self.common.state),
             cur_state: Some(self.common.state),
             rq_psn: psn(self.rsp.expected, self.common.attr.rq_psn),
-            sq_psn: psn(self.req.window.next, self.common.attr.sq_psn),
+            sq_psn: psn(self.req.outstanding.next, self.common.attr.sq_psn),
             sqd_notify: Some(self.req.draining),
             ..self.common.attr
         }

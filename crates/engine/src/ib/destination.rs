@@ -33,11 +33,11 @@ const LOSSY_NS: u64 = 10_000_000;
 
 /// Index of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PeerId(usize);
+pub(crate) struct DestinationId(usize);
 
 /// One destination.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Destination {
     gid: Gid,
     users: u32,
     /// Most bytes in flight.
@@ -60,7 +60,7 @@ pub(crate) struct Peer {
     waiters: VecDeque<u32>,
 }
 
-impl Peer {
+impl Destination {
     /// Bytes that may be sent now. At least one packet may always be in flight.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
@@ -187,17 +187,17 @@ impl Peer {
 
 /// All destinations of connected queue pairs.
 #[derive(Debug, Default)]
-pub(crate) struct Peers {
+pub(crate) struct Destinations {
     by_gid: BTreeMap<Gid, usize>,
-    peers: Slab<Peer>,
+    destinations: Slab<Destination>,
 }
 
-impl Peers {
+impl Destinations {
     /// The destination with this address; made if need be.
-    pub(crate) fn join(&mut self, gid: Gid, config: &WindowConfig) -> PeerId {
-        let peers = &mut self.peers;
+    pub(crate) fn join(&mut self, gid: Gid, config: &WindowConfig) -> DestinationId {
+        let destinations = &mut self.destinations;
         let index = *self.by_gid.entry(gid).or_insert_with(|| {
-            peers.insert(Peer {
+            destinations.insert(Destination {
                 gid,
                 users: 0,
                 window: config.initial.min(config.max),
@@ -212,23 +212,23 @@ impl Peers {
                 waiters: VecDeque::new(),
             })
         });
-        peers[index].users += 1;
-        PeerId(index)
+        destinations[index].users += 1;
+        DestinationId(index)
     }
 
     /// A queue pair no longer talks to it.
-    pub(crate) fn leave(&mut self, id: PeerId) {
-        let peer = &mut self.peers[id.0];
+    pub(crate) fn leave(&mut self, id: DestinationId) {
+        let peer = &mut self.destinations[id.0];
         peer.users -= 1;
         if peer.users == 0 {
-            let peer = self.peers.remove(id.0);
+            let peer = self.destinations.remove(id.0);
             self.by_gid.remove(&peer.gid);
         }
     }
 
     /// The destination.
     #[inline]
-    pub(crate) fn get(&mut self, id: PeerId) -> &mut Peer {
-        &mut self.peers[id.0]
+    pub(crate) fn get(&mut self, id: DestinationId) -> &mut Destination {
+        &mut self.destinations[id.0]
     }
 }

@@ -14,7 +14,7 @@ use feroce_wire::{Gid, Qpn, Rkey};
 use super::buffers::{Outgoing, scatter};
 use super::qp::Qp;
 use super::responder_state::Opened;
-use super::rx_payload::Body;
+use super::rx_payload::RxPayload;
 use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, Remote, SendFlags, SendOp, SendWr};
@@ -65,7 +65,7 @@ impl Ends {
             }
             (SendOp::Read(Remote { addr, rkey }), Data::Sges(sges)) if self.reads => {
                 lender.read(&way(*rkey), *addr, len, &mut |source| {
-                    let body = Body::Lent(Lent { source, offset: 0, len, packets: 1 });
+                    let body = RxPayload::Lent(Lent { source, offset: 0, len, packets: 1 });
                     scatter(mrs, self.pd, sges.as_slice(), 0, body).is_ok()
                 })
             }

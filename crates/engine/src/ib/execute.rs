@@ -14,7 +14,7 @@ use super::replay::{Memory, Remembered};
 use super::reply_queue::{ReadReply, Reply};
 use super::responder::{Refusal, Request, Taken};
 use super::responder_state::Inbound;
-use super::rx_payload::{Body, Rest};
+use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::qp::RecvSource;
 use crate::hca::wr::{MAX_MESSAGE, RecvWr};
@@ -54,7 +54,7 @@ impl Qp {
     /// Whether the payload of one packet of a message, or of a run of them, has a length that it
     /// may have.
     #[inline]
-    fn check_length(&self, op: Op, body: &Body<'_>) -> Result<(), Refusal> {
+    fn check_length(&self, op: Op, body: &RxPayload<'_>) -> Result<(), Refusal> {
         let (len, packets) = (body.len(), body.packets() as usize);
         let most = packets.saturating_mul(self.pmtu);
         let fits = if op.is_only() && packets == 1 {
@@ -114,7 +114,7 @@ impl Qp {
         &mut self,
         port: &mut Port,
         now: Instant,
-        rest: &Rest<'_>,
+        rest: &RxPacket<'_>,
     ) -> bool {
         let (RecvSource::Own(receives), None, None, None) =
             (&mut self.common.rq, &self.rsp.inbound, &self.rsp.receive, &rest.lent)

@@ -12,10 +12,10 @@ use feroce_train::{Instant, Single};
 use feroce_wire::{Bth, Opcode, Service};
 
 use super::account::Sent;
+use super::outstanding::Kind;
 use super::qp::Qp;
 use super::requester::Start;
-use super::train_layout::Only;
-use super::window::Kind;
+use super::train_layout::OnlyPacket;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp};
 use crate::ib::destination::PACKET_COST;
@@ -71,11 +71,11 @@ impl Qp {
     /// Whether it has nothing to do and nothing to wait for but one request that was just posted.
     #[inline]
     fn is_free(&self) -> bool {
-        let posted = self.req.window.flights.len();
+        let posted = self.req.outstanding.flights.len();
         self.common.init.qp_type == QpType::Rc
             && self.common.state == QpState::Rts
             && self.common.sq.len() == posted + 1
-            && self.req.window.cursor == posted
+            && self.req.outstanding.cursor == posted
             && !self.req.is_held()
             && !self.req.halted
             && !self.req.unanswered
@@ -87,7 +87,7 @@ impl Qp {
     /// Sends the one request in the queue that was not sent, if it is a short message, may go now,
     /// and `send` takes it. The time is asked for only if a timer has to be set.
     #[inline]
-    pub(crate) fn express(
+    pub(crate) fn try_fast_path(
         &mut self,
         port: &mut Port,
         now: impl FnOnce() -> Instant,
@@ -97,8 +97,8 @@ impl Qp {
             cold_path();
             return false;
         }
-        let index = self.req.window.flights.len();
-        let (Some(wr), Some(peer)) = (self.common.sq.peek(index), self.peer) else {
+        let index = self.req.outstanding.flights.len();
+        let (Some(wr), Some(peer)) = (self.common.sq.peek(index), self.destination) else {
             cold_path();
             return false;
         };
@@ -106,7 +106,7 @@ impl Qp {
             cold_path();
             return false;
         };
-        let Some(only) = Only::of(wr, bytes.len() as u64) else {
+        let Some(only) = OnlyPacket::of(wr, bytes.len() as u64) else {
             cold_path();
             return false;
         };
@@ -123,17 +123,17 @@ impl Qp {
         }
         let cost = u64::from(only.payload) + PACKET_COST;
         let full = self.pmtu as u64 + PACKET_COST;
-        let destination = port.peers.get(peer);
+        let destination = port.destinations.get(peer);
         if destination.room() < cost + full || destination.has_waiters() {
             cold_path();
             return false;
         }
-        let is_long = self.req.asking.unasked + cost >= destination.window() / 4;
-        let asks = is_long || self.wants_answer(takes_receive, flags);
-        let bth = self.bth(Opcode::new(Service::Rc, only.op), self.req.window.next);
+        let is_long = self.req.ack_requests.unrequested + cost >= destination.window() / 4;
+        let requests_ack = is_long || self.wants_ack(takes_receive, flags);
+        let bth = self.bth(Opcode::new(Service::Rc, only.op), self.req.outstanding.next);
         let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), only.pad());
         let mut head = [0; Bth::LEN];
-        Bth { solicited, ack_req: asks, pad, ..bth }.emit(&mut head);
+        Bth { solicited, ack_req: requests_ack, pad, ..bth }.emit(&mut head);
         let mut write = |out: &mut [u8]| {
             let Some((place, rest)) = out.split_first_chunk_mut() else { return };
             *place = head;
@@ -152,8 +152,8 @@ impl Qp {
         port.hca.counters.sent_pkts += 1;
         port.hca.counters.sent_bytes += packet_len as u64;
         let (kind, packets, len) = (Kind::Acked, 1, only.payload);
-        self.give_psns(port, Start { kind, packets, len, takes_receive, flags }, asks);
-        let sent = Sent::train(packets, cost, asks, self.req.window.next);
+        self.give_psns(port, Start { kind, packets, len, takes_receive, flags }, requests_ack);
+        let sent = Sent::train(packets, cost, requests_ack, self.req.outstanding.next);
         if let Some(now) = self.account_sent(port, now, sent)
             && let Some(deadline) = self.deadline(now)
         {

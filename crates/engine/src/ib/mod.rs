@@ -8,7 +8,7 @@
 //! messages, `door` copies directly between processes of a host. `unreliable` is UC and UD.
 //! `control` is modify, query and the ways into error, `transition` its table.
 //!
-//! Below the roles stand the types that they work on: `qp`, `requester_state` with `window` (the
+//! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding` (the
 //! requests in flight), `responder_state` with `reply_queue`, `receive` and `replay` (what answers
 //! duplicates), and `port` with `destination` (bytes in flight to each peer address) and `mcast`.
 //! No type imports a role. `cc` is congestion control.
@@ -30,6 +30,7 @@ mod control;
 mod door;
 mod execute;
 mod fast_path;
+mod outstanding;
 mod receive;
 mod receive_queue;
 mod replay;
@@ -42,4 +43,3 @@ mod responder_state;
 mod train_layout;
 mod transition;
 mod unreliable;
-mod window;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use feroce_train::{Path, Train};
 use feroce_wire::{Bth, Op, Opcode, Pkey, Psn, Qpn, Service};
 
-use super::destination::{PeerId, Peers};
+use super::destination::{DestinationId, Destinations};
 use super::mcast::Groups;
 use crate::hca::config::Config;
 use crate::hca::counters::Drop;
@@ -24,7 +24,7 @@ pub(crate) struct Port {
     /// The objects that every transport shares.
     pub(crate) hca: Shared,
     pub(crate) groups: Groups,
-    pub(crate) peers: Peers,
+    pub(crate) destinations: Destinations,
     /// Slots that waited for the window of a destination, which has opened.
     pub(crate) woken: Vec<u32>,
     outbox: VecDeque<Train>,
@@ -39,7 +39,7 @@ impl Port {
         Self {
             hca: Shared::new(config),
             groups: Groups::default(),
-            peers: Peers::default(),
+            destinations: Destinations::default(),
             woken: Vec::new(),
             outbox: VecDeque::new(),
             unread: false,
@@ -103,8 +103,8 @@ impl Port {
 
     /// Lets the next queue pair that waits for the window of a destination try again.
     #[inline]
-    pub(crate) fn wake_next(&mut self, peer: PeerId) {
-        if let Some(slot) = self.peers.get(peer).wake() {
+    pub(crate) fn wake_next(&mut self, peer: DestinationId) {
+        if let Some(slot) = self.destinations.get(peer).wake() {
             self.woken.push(slot);
         }
     }

@@ -7,13 +7,13 @@ use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::hca::counters::Drop;
 use crate::ib::cc::CongestionControl;
-use crate::ib::destination::PeerId;
+use crate::ib::destination::DestinationId;
 use crate::ib::grh::GRH_LEN;
 use crate::ib::port::Port;
 
 use super::requester_state::{Requester, earliest};
 use super::responder_state::Responder;
-use super::rx_payload::Rest;
+use super::rx_payload::RxPacket;
 use crate::hca::qp::QpCommon;
 use crate::hca::state::QpType;
 
@@ -27,11 +27,11 @@ pub(crate) struct Qp {
     /// Where connected packets go; of no meaning before RTR.
     pub(super) path: Path,
     /// The destination whose window a connected queue pair shares.
-    pub(super) peer: Option<PeerId>,
+    pub(super) destination: Option<DestinationId>,
     pub(super) pmtu: usize,
     pub(super) pkey: Pkey,
     /// Most messages in a row that do not ask for an acknowledgement.
-    pub(super) unasked_most: usize,
+    pub(super) max_unrequested: usize,
     /// Congestion control, and when it lets the next train go.
     pub(super) cc: Option<Box<dyn CongestionControl>>,
     pub(super) paced_until: Instant,
@@ -48,10 +48,10 @@ impl Qp {
             req: Requester::default(),
             rsp: Responder::default(),
             path: Path::default(),
-            peer: None,
+            destination: None,
             pmtu: Pmtu::B256.bytes(),
             pkey: Pkey::DEFAULT,
-            unasked_most: 0,
+            max_unrequested: 0,
             cc: None,
             paced_until: Instant::ZERO,
             cnp_again_at: Instant::ZERO,
@@ -147,7 +147,7 @@ impl Qp {
         match self.common.init.qp_type {
             QpType::Rc | QpType::XrcIni => {
                 self.poll_request(port, now, caps, out);
-                if let (Some(peer), false) = (self.peer, self.req.waiting) {
+                if let (Some(peer), false) = (self.destination, self.req.waiting) {
                     port.wake_next(peer);
                 }
             }
@@ -210,9 +210,9 @@ impl Qp {
         &mut self,
         port: &mut Port,
         now: Instant,
-        is_untaken: &mut dyn FnMut(&Path, Qpn) -> bool,
+        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
     ) {
-        self.requester_timeout(port, now, is_untaken);
+        self.requester_timeout(port, now, peer_has_unread);
     }
 
     /// A doorbell was rung, a timer ran out, or something else may have made work possible.
@@ -225,7 +225,7 @@ impl Qp {
     /// one go.
     pub(crate) fn on_window_open(&mut self, port: &mut Port) {
         self.req.waiting = false;
-        if let (Some(peer), false) = (self.peer, self.req.may_send(self.common.sq.len())) {
+        if let (Some(peer), false) = (self.destination, self.req.may_send(self.common.sq.len())) {
             port.wake_next(peer);
         }
     }
@@ -240,7 +240,13 @@ impl Qp {
 
     /// A packet for a connected queue pair arrived that passes [`Qp::check`].
     #[inline]
-    pub(crate) fn accept(&mut self, port: &mut Port, now: Instant, meta: &RxMeta, rest: &Rest<'_>) {
+    pub(crate) fn accept(
+        &mut self,
+        port: &mut Port,
+        now: Instant,
+        meta: &RxMeta,
+        rest: &RxPacket<'_>,
+    ) {
         // One that came with it may have changed that.
         if !self.common.state.receives() {
             return port.hca.drop(Drop::BadState);

@@ -5,7 +5,7 @@ use feroce_train::Instant;
 use feroce_wire::Qpn;
 
 use super::buffers::{ScatterError, scatter};
-use super::rx_payload::Body;
+use super::rx_payload::RxPayload;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
 use crate::hca::id::{CqId, SrqId};
 use crate::hca::wr::RecvWr;
@@ -27,7 +27,7 @@ pub(super) struct Receive {
 impl Receive {
     /// Appends `data`.
     #[inline]
-    pub(super) fn fill(&mut self, mrs: &MrTable, data: Body<'_>) -> Result<(), ScatterError> {
+    pub(super) fn fill(&mut self, mrs: &MrTable, data: RxPayload<'_>) -> Result<(), ScatterError> {
         scatter(mrs, self.pd, self.wr.sges.as_slice(), self.filled, data)?;
         self.filled += data.len() as u64;
         Ok(())

@@ -7,13 +7,13 @@ use feroce_wire::{Bth, Opcode};
 use super::account::Sent;
 use super::buffers::gather;
 use super::door;
+use super::outstanding::{Flight, Kind};
 use super::qp::Qp;
-use super::train_layout::{Piece, Shape};
-use super::window::{Flight, Kind};
+use super::train_layout::{Piece, TrainLayout};
 use crate::hca::cq::WcStatus;
 use crate::hca::state::QpState;
 use crate::hca::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
-use crate::ib::destination::{PACKET_COST, Peer};
+use crate::ib::destination::{Destination, PACKET_COST};
 use crate::ib::port::Port;
 
 /// Why nothing can be sent although there is work.
@@ -54,12 +54,12 @@ impl Qp {
             if !sends || self.req.is_held() || now < self.paced_until {
                 return;
             }
-            self.req.window.skip_local();
-            if self.req.window.cursor == self.req.window.flights.len() {
+            self.req.outstanding.skip_local();
+            if self.req.outstanding.cursor == self.req.outstanding.flights.len() {
                 match self.start_next(port) {
-                    Ok(()) if self.req.window.cursor < self.req.window.flights.len() => {}
+                    Ok(()) if self.req.outstanding.cursor < self.req.outstanding.flights.len() => {}
                     Ok(()) => {
-                        let last = self.req.window.flights.back();
+                        let last = self.req.outstanding.flights.back();
                         passed += last.map_or(0, |flight| u64::from(flight.len));
                         self.retire(port, now);
                         if passed >= door::MOST {
@@ -68,15 +68,15 @@ impl Qp {
                         }
                         continue;
                     }
-                    Err(_) => return self.ask_if_waiting(now),
+                    Err(_) => return self.request_ack_if_waiting(now),
                 }
             }
             return match self.send_from_cursor(port, now, caps, out) {
-                Ok(()) => self.extend_run(port, now, caps, out),
+                Ok(()) => self.coalesce(port, now, caps, out),
                 Err(Blocked::Window) => {
                     self.req.waiting = true;
-                    if let Some(peer) = self.peer {
-                        port.peers.get(peer).wait(self.common.slot);
+                    if let Some(peer) = self.destination {
+                        port.destinations.get(peer).wait(self.common.slot);
                     }
                 }
                 Err(Blocked::NoWork) => self.retire(port, now),
@@ -91,7 +91,7 @@ impl Qp {
         if self.common.state != QpState::Rts || self.req.halted {
             return Err(Blocked::NoWork);
         }
-        let index = self.req.window.flights.len();
+        let index = self.req.outstanding.flights.len();
         let pmtu = self.pmtu as u64;
         let (op, len, flags) = match self.common.sq.peek(index) {
             Some(wr) => (wr.op, message_len(wr), wr.flags),
@@ -101,14 +101,14 @@ impl Qp {
             // An earlier request may have to be sent again with what the key names (IBTA vol1
             // 10.6.5.1; the fence is not left to the consumer).
             SendOp::LocalInv(_) => index > 0,
-            _ => flags.contains(SendFlags::FENCE) && !self.req.window.resources.is_empty(),
+            _ => flags.contains(SendFlags::FENCE) && !self.req.outstanding.resources.is_empty(),
         };
         if is_fenced || self.waits_for_door(port, index, len) {
             return Err(Blocked::NoWork);
         }
         if index == 0 && self.pass_oldest(port) {
-            self.req.window.start(Kind::Local, 0, len as u32, false);
-            self.req.window.cursor += 1;
+            self.req.outstanding.start(Kind::Local, 0, len as u32, false);
+            self.req.outstanding.cursor += 1;
             return Ok(());
         }
         if op.is_local() {
@@ -116,8 +116,8 @@ impl Qp {
                 Ok(()) => Kind::Local,
                 Err(status) => self.halt(status),
             };
-            self.req.window.start_local(kind);
-            self.req.window.cursor += 1;
+            self.req.outstanding.start_local(kind);
+            self.req.outstanding.cursor += 1;
             return Ok(());
         }
         let failure = match op.needs_responder_resource() && self.max_rd_atomic() == 0 {
@@ -126,7 +126,7 @@ impl Qp {
         };
         if let Some(status) = failure {
             let kind = self.halt(status);
-            self.req.window.start_local(kind);
+            self.req.outstanding.start_local(kind);
             return Ok(());
         }
         let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
@@ -143,18 +143,18 @@ impl Qp {
         if !self.req.may_start(packets, takes_receive) {
             return Err(Blocked::NoWork);
         }
-        let asks = self.wants_answer(takes_receive, flags);
-        self.give_psns(port, request, asks);
+        let requests_ack = self.wants_ack(takes_receive, flags);
+        self.give_psns(port, request, requests_ack);
         Ok(())
     }
 
     /// Gives a request its PSNs; its end requests an acknowledgement if it `asks`.
     #[inline]
-    pub(super) fn give_psns(&mut self, port: &mut Port, request: Start, asks: bool) {
+    pub(super) fn give_psns(&mut self, port: &mut Port, request: Start, requests_ack: bool) {
         let Start { kind, packets, len, takes_receive, .. } = request;
         self.req.count_request(takes_receive);
-        self.req.asking.count_message(asks);
-        self.req.window.start(kind, packets, len, asks);
+        self.req.ack_requests.count_message(requests_ack);
+        self.req.outstanding.start(kind, packets, len, requests_ack);
         port.hca.counters.rdma_sends += 1;
     }
 
@@ -195,9 +195,9 @@ impl Qp {
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) -> Result<(), Blocked> {
-        let window = &self.req.window;
-        let (index, from) = (window.cursor, window.cursor_packet);
-        let flight = window.flights[index];
+        let outstanding = &self.req.outstanding;
+        let (index, from) = (outstanding.cursor, outstanding.cursor_packet);
+        let flight = outstanding.flights[index];
         if !matches!(flight.kind, Kind::Acked | Kind::Fetched) {
             return Err(Blocked::NoWork);
         }
@@ -207,11 +207,11 @@ impl Qp {
         if takes_resource {
             // What was started under another limit must be able to go on.
             let limit = self.max_rd_atomic().max(1);
-            if self.req.window.resources.len() >= limit {
+            if self.req.outstanding.resources.len() >= limit {
                 return Err(Blocked::NoWork);
             }
             let psn = flight.first.wrapping_add(from);
-            room = match self.req.window.until_piece_end(psn) {
+            room = match self.req.outstanding.until_piece_end(psn) {
                 // In one request again, even if the window has shrunk since: a responder may
                 // remember only the part of it that was asked for last, and then would not answer
                 // for what comes before that. (Soft-RoCE does so.)
@@ -224,36 +224,38 @@ impl Qp {
             Err(status) => {
                 port.hca.counters.send_err += 1;
                 let kind = self.halt(status);
-                self.req.window.flights[index].kind = kind;
+                self.req.outstanding.flights[index].kind = kind;
                 return Err(Blocked::NoWork);
             }
         };
         let psn = flight.first.wrapping_add(from);
         let cost = flight.cost(from, from + psns, self.pmtu);
         let ends = from + psns == flight.packets;
-        let mut asks = (ends && flight.asks) || takes_resource || self.req.unanswered;
-        if let Some(id) = self.peer {
-            let peer = port.peers.get(id);
+        let mut requests_ack =
+            (ends && flight.requests_ack) || takes_resource || self.req.unanswered;
+        if let Some(id) = self.destination {
+            let peer = port.destinations.get(id);
             // A train that fills the window requests an acknowledgement as well: other queue pairs
             // may have to wait for it.
             let is_full = peer.room_after(cost) < self.pmtu as u64 + PACKET_COST;
-            asks |= is_full || self.req.asking.unasked + cost >= peer.window() / 4;
+            requests_ack |=
+                is_full || self.req.ack_requests.unrequested + cost >= peer.window() / 4;
         }
-        if asks && let Some(train) = out {
+        if requests_ack && let Some(train) = out {
             train.bth.ack_req = true;
         }
         let end = psn.wrapping_add(psns);
         if takes_resource {
-            self.req.window.resources.push_back(end);
+            self.req.outstanding.resources.push_back(end);
             if flight.packets > 1 {
-                self.req.window.note_piece(end);
+                self.req.outstanding.note_piece(end);
             }
-            if from > 0 && !psn.is_before(self.req.window.high) {
+            if from > 0 && !psn.is_before(self.req.outstanding.high) {
                 // The responder counts every piece of a read as a request.
                 self.req.count_request(false);
             }
         }
-        self.account_sent(port, || now, Sent::train(psns, cost, asks, end));
+        self.account_sent(port, || now, Sent::train(psns, cost, requests_ack, end));
         Ok(())
     }
 
@@ -266,13 +268,13 @@ impl Qp {
         caps: &LinkCaps,
         out: &mut Option<Train>,
     ) -> Result<u32, WcStatus> {
-        let window = &self.req.window;
-        let (index, from) = (window.cursor, window.cursor_packet);
-        let flight = window.flights[index];
+        let outstanding = &self.req.outstanding;
+        let (index, from) = (outstanding.cursor, outstanding.cursor_packet);
+        let flight = outstanding.flights[index];
         let (service, dest, pkey) = (self.service(), self.dest_qpn(), self.pkey);
         let wr = self.common.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
         let piece = Piece { flight: &flight, from, room, pmtu: self.pmtu };
-        let shape = Shape::new(wr, piece, caps);
+        let shape = TrainLayout::new(wr, piece, caps);
         let offset = u64::from(from) * self.pmtu as u64;
         let payload = match shape.payload {
             0 => Payload::Empty,
@@ -317,10 +319,10 @@ impl Qp {
         from: u32,
         caps: &LinkCaps,
     ) -> Result<u32, Blocked> {
-        let Some(id) = self.peer else {
+        let Some(id) = self.destination else {
             return Err(Blocked::NoWork);
         };
-        let peer = port.peers.get(id);
+        let peer = port.destinations.get(id);
         let left = flight.packets - from;
         let room = peer.room();
         let full = self.pmtu as u64 + PACKET_COST;
@@ -332,25 +334,26 @@ impl Qp {
         match fits {
             // One packet more, if nobody was asked to acknowledge what fills the window: it may
             // have shrunk since that was sent.
-            0 if peer.is_idle() || self.req.asking.unasked > 0 => Ok(1),
+            0 if peer.is_idle() || self.req.ack_requests.unrequested > 0 => Ok(1),
             0 => Err(Blocked::Window),
             // What a read asks for comes in trains of the peer's making.
             n if flight.kind == Kind::Fetched => Ok(n),
-            n if n < left.min(self.good_train(peer, caps)) && self.req.is_asked() => {
+            n if n < left.min(self.good_train(peer, caps)) && self.req.awaits_ack() => {
                 Err(Blocked::Window)
             }
             1 => Ok(1),
             _ if self.req.unanswered => Ok(1),
             n => {
-                let unasked = (peer.window() / 4).saturating_sub(self.req.asking.unasked);
-                Ok(unasked.div_ceil(full).clamp(1, u64::from(n)) as u32)
+                let unrequested =
+                    (peer.window() / 4).saturating_sub(self.req.ack_requests.unrequested);
+                Ok(unrequested.div_ceil(full).clamp(1, u64::from(n)) as u32)
             }
         }
     }
 
     /// How many packets are a good train: what the link takes, as far as that is no more than an
     /// eighth of the window.
-    fn good_train(&self, peer: &Peer, caps: &LinkCaps) -> u32 {
+    fn good_train(&self, peer: &Destination, caps: &LinkCaps) -> u32 {
         let eighth = peer.window() / 8 / (self.pmtu as u64 + PACKET_COST);
         caps.packets_of(Bth::LEN + self.pmtu).min(u32::try_from(eighth).unwrap_or(u32::MAX))
     }

@@ -5,12 +5,12 @@ use core::hint::cold_path;
 use feroce_train::Instant;
 use feroce_wire::{Msn, Psn};
 
-use super::window::Window;
+use super::outstanding::Outstanding;
 
 /// State of the requester of a reliable queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
-    pub(crate) window: Window,
+    pub(crate) outstanding: Outstanding,
     /// How many requests were started, and up to how many the peer has receives for; `None`: no
     /// limit (IBTA vol1 9.7.7.2).
     pub(crate) ssn: Msn,
@@ -32,7 +32,7 @@ pub(crate) struct Requester {
     pub(crate) silent_since: Option<Instant>,
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
-    pub(super) asking: Asking,
+    pub(super) ack_requests: AckRequests,
     /// The answers after a gap are being ignored until the missing one comes.
     pub(crate) response_gap: bool,
     /// A request cannot be executed: nothing after it is started.
@@ -47,19 +47,23 @@ pub(crate) struct Requester {
 impl Requester {
     /// Starts with `psn`.
     pub(super) fn new(psn: Psn) -> Self {
-        Self { window: Window::new(psn), asking: Asking::new(psn), ..Self::default() }
+        Self {
+            outstanding: Outstanding::new(psn),
+            ack_requests: AckRequests::new(psn),
+            ..Self::default()
+        }
     }
 
     /// Whether there may be something to send, now that `posted` requests are in the queue.
     #[inline]
     pub(crate) fn may_send(&self, posted: usize) -> bool {
-        !self.is_held() && self.window.cursor < posted
+        !self.is_held() && self.outstanding.cursor < posted
     }
 
     /// Whether it must wait for an answer, a time or room at the destination.
     #[inline]
     pub(super) fn is_held(&self) -> bool {
-        self.waiting || self.rnr_until.is_some() || (self.unanswered && self.window.cost > 0)
+        self.waiting || self.rnr_until.is_some() || (self.unanswered && self.outstanding.cost > 0)
     }
 
     /// Whether a request of so many packets need not wait for an answer.
@@ -71,11 +75,11 @@ impl Requester {
         let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
         if has_none {
             cold_path();
-            if self.window.has_unacked() {
+            if self.outstanding.has_unacked() {
                 return false;
             }
         }
-        self.window.has_psns(packets)
+        self.outstanding.has_psns(packets)
     }
 
     /// Counts a request that is started. One that needs no receive moves the limit along.
@@ -110,23 +114,23 @@ impl Requester {
 
     /// Whether something is asked for and not answered.
     #[inline]
-    pub(super) fn is_asked(&self) -> bool {
-        self.asking.until.is_after(self.window.una)
+    pub(super) fn awaits_ack(&self) -> bool {
+        self.ack_requests.until.is_after(self.outstanding.una)
     }
 }
 
 /// What acknowledgements were asked for.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct AckRequests {
     /// Bytes sent since the last.
-    pub(super) unasked: u64,
+    pub(super) unrequested: u64,
     /// Messages started since the last one that asks.
     pub(super) messages: usize,
     /// One was asked for up to here.
     pub(super) until: Psn,
 }
 
-impl Asking {
+impl AckRequests {
     /// Nothing was sent before `psn`.
     pub(super) fn new(psn: Psn) -> Self {
         Self { until: psn, ..Self::default() }
@@ -141,8 +145,8 @@ impl Asking {
 
     /// Counts a message that is started, and whether it asks at its end.
     #[inline]
-    pub(super) fn count_message(&mut self, asks: bool) {
-        self.messages = if asks { 0 } else { self.messages + 1 };
+    pub(super) fn count_message(&mut self, requests_ack: bool) {
+        self.messages = if requests_ack { 0 } else { self.messages + 1 };
     }
 }
 

@@ -9,7 +9,7 @@ use feroce_wire::{NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 use super::qp::Qp;
 use super::replay::{Memory, Remembered};
 use super::reply_queue::Reply;
-use super::rx_payload::{Body, Rest};
+use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
@@ -81,8 +81,8 @@ pub(super) struct Request<'a> {
 impl<'a> Request<'a> {
     /// The payload, where `bytes` is what follows all headers.
     #[inline]
-    pub(super) fn payload(&self, bytes: &'a [u8]) -> Result<Body<'a>, Refusal> {
-        Rest::body(self.lent, bytes).ok_or(Refusal::Invalid)
+    pub(super) fn payload(&self, bytes: &'a [u8]) -> Result<RxPayload<'a>, Refusal> {
+        RxPacket::payload(self.lent, bytes).ok_or(Refusal::Invalid)
     }
 
     /// What is left of a run without its first `packets`, which were executed before.
@@ -100,7 +100,7 @@ pub(super) type Taken = Result<u32, Refusal>;
 impl Qp {
     /// A request packet arrived.
     #[inline]
-    pub(super) fn handle_request(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_request(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
         let ahead = rest.psn.diff(self.rsp.expected);
         // Short messages mostly are this, and need less.
         if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(port, now, rest) {
@@ -131,7 +131,7 @@ impl Qp {
 
     /// A request was executed that took so many PSNs.
     #[inline]
-    fn note_executed(&mut self, port: &mut Port, rest: &Rest<'_>, taken: u32) {
+    fn note_executed(&mut self, port: &mut Port, rest: &RxPacket<'_>, taken: u32) {
         self.rsp.expected = self.rsp.expected.wrapping_add(taken);
         self.rsp.owes_ack = !has_own_reply(rest.op);
         // What is not asked for may still go with what is.
@@ -147,9 +147,9 @@ impl Qp {
     pub(super) fn take_apart<'a>(
         &self,
         port: &Port,
-        rest: &Rest<'a>,
+        rest: &RxPacket<'a>,
     ) -> Result<Request<'a>, Refusal> {
-        let Rest { op, psn, solicited, bytes, lent, .. } = *rest;
+        let RxPacket { op, psn, solicited, bytes, lent, .. } = *rest;
         if lent.is_some_and(|lent| !may_be_lent(op, lent)) {
             return Err(Refusal::Invalid);
         }

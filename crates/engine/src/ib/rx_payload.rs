@@ -6,7 +6,7 @@ use feroce_wire::{Op, Psn};
 
 /// What is left of a packet when its BTH was checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rest<'a> {
+pub(crate) struct RxPacket<'a> {
     pub(crate) op: Op,
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
@@ -17,25 +17,25 @@ pub(crate) struct Rest<'a> {
     pub(crate) lent: Option<&'a Lent<'a>>,
 }
 
-impl<'a> Rest<'a> {
+impl<'a> RxPacket<'a> {
     /// The payload, where `bytes` is what follows all headers; `None` if it is in both places.
     #[inline]
-    pub(super) fn body(lent: Option<Lent<'a>>, bytes: &'a [u8]) -> Option<Body<'a>> {
+    pub(super) fn payload(lent: Option<Lent<'a>>, bytes: &'a [u8]) -> Option<RxPayload<'a>> {
         match lent {
-            None => Some(Body::Here(bytes)),
-            Some(lent) => bytes.is_empty().then_some(Body::Lent(lent)),
+            None => Some(RxPayload::Here(bytes)),
+            Some(lent) => bytes.is_empty().then_some(RxPayload::Lent(lent)),
         }
     }
 }
 
 /// Payload.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Body<'a> {
+pub(super) enum RxPayload<'a> {
     Here(&'a [u8]),
     Lent(Lent<'a>),
 }
 
-impl Body<'_> {
+impl RxPayload<'_> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {

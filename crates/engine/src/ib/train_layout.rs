@@ -6,12 +6,12 @@ use feroce_wire::{
     XrcEth,
 };
 
-use super::window::Flight;
+use super::outstanding::Flight;
 use crate::hca::wr::{Dest, FlushKind, Remote, SendOp, SendWr};
 
 /// Everything about a train but addresses, PSNs and payload.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub(super) struct TrainLayout {
     pub(super) first: Op,
     pub(super) middle: Op,
     pub(super) last: Op,
@@ -80,7 +80,7 @@ impl Message {
     }
 }
 
-impl Shape {
+impl TrainLayout {
     /// The train of `piece`.
     #[inline]
     pub(super) fn new(wr: &SendWr, piece: Piece<'_>, caps: &LinkCaps) -> Self {
@@ -175,7 +175,7 @@ impl Shape {
 }
 
 /// A message that is one packet, without its bytes.
-pub(super) struct Only {
+pub(super) struct OnlyPacket {
     pub(super) op: Op,
     /// Bytes of payload.
     pub(super) payload: u32,
@@ -184,7 +184,7 @@ pub(super) struct Only {
     end: End,
 }
 
-impl Only {
+impl OnlyPacket {
     /// The message of a work request, of `len` bytes, which fit in one packet; `None` for other
     /// operations.
     #[inline]

@@ -8,10 +8,10 @@ use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
 
 use super::buffers::gather;
 use super::execute::take_imm;
+use super::outstanding::Kind;
 use super::qp::Qp;
 use super::responder::Refusal;
-use super::rx_payload::{Body, Rest};
-use super::window::Kind;
+use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::counters::Drop;
 use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::state::{QpState, QpType};
@@ -32,7 +32,7 @@ impl Qp {
             if !sends || now < self.paced_until {
                 return None;
             }
-            if self.req.window.flights.is_empty() {
+            if self.req.outstanding.flights.is_empty() {
                 self.start_unreliable(port).ok()?;
             }
             let train = match self.common.init.qp_type {
@@ -42,9 +42,9 @@ impl Qp {
             match train {
                 Ok(train) => {
                     port.unread |= train.is_some();
-                    let done = self.req.window.cursor == self.req.window.flights.len();
+                    let done = self.req.outstanding.cursor == self.req.outstanding.flights.len();
                     if done {
-                        self.req.window.una = self.req.window.next;
+                        self.req.outstanding.una = self.req.outstanding.next;
                     }
                     self.retire(port, now);
                     if train.is_some() {
@@ -70,7 +70,7 @@ impl Qp {
         let (op, len) = (wr.op, wr.data.len());
         if op.is_local() {
             let kind = self.execute_local(port, &op).map_or_else(Kind::Failed, |()| Kind::Local);
-            self.req.window.start_local(kind);
+            self.req.outstanding.start_local(kind);
             return Ok(());
         }
         let longest = match self.common.init.qp_type {
@@ -78,11 +78,11 @@ impl Qp {
             _ => crate::hca::wr::MAX_MESSAGE,
         };
         if len > longest {
-            self.req.window.start_local(Kind::Failed(WcStatus::LocalLength));
+            self.req.outstanding.start_local(Kind::Failed(WcStatus::LocalLength));
             return Ok(());
         }
         let packets = len.div_ceil(self.pmtu as u64).max(1) as u32;
-        self.req.window.start(Kind::Acked, packets, len as u32, false);
+        self.req.outstanding.start(Kind::Acked, packets, len as u32, false);
         port.hca.counters.rdma_sends += 1;
         Ok(())
     }
@@ -93,16 +93,16 @@ impl Qp {
         port: &mut Port,
         caps: &LinkCaps,
     ) -> Result<Option<Train>, WcStatus> {
-        match self.req.window.flights.front().map(|f| f.kind) {
+        match self.req.outstanding.flights.front().map(|f| f.kind) {
             Some(Kind::Failed(status)) => Err(status),
             Some(Kind::Local) => {
-                self.req.window.skip_local();
+                self.req.outstanding.skip_local();
                 Ok(None)
             }
             _ => {
                 let mut train = None;
                 let psns = self.build_train(port, u32::MAX, caps, &mut train)?;
-                self.req.window.sent(psns, 0);
+                self.req.outstanding.sent(psns, 0);
                 Ok(train)
             }
         }
@@ -110,7 +110,7 @@ impl Qp {
 
     /// The datagram of the oldest request.
     fn datagram(&mut self, port: &mut Port) -> Result<Option<Train>, WcStatus> {
-        let Some(flight) = self.req.window.flights.front().copied() else {
+        let Some(flight) = self.req.outstanding.flights.front().copied() else {
             return Ok(None);
         };
         if let Kind::Failed(status) = flight.kind {
@@ -139,7 +139,7 @@ impl Qp {
         };
         let opcode = Opcode::new(Service::Ud, op);
         let solicited = wr.flags.contains(SendFlags::SOLICITED);
-        self.req.window.sent(1, 0);
+        self.req.outstanding.sent(1, 0);
         Ok(Some(Train {
             path,
             bth: Bth { pkey, solicited, ..Bth::new(opcode, dest, flight.first) },
@@ -157,7 +157,7 @@ impl Qp {
 
     /// A packet of an unreliable connection arrived (IBTA vol1 9.8.2).
     #[inline(never)]
-    pub(super) fn handle_unreliable(&mut self, port: &mut Port, now: Instant, rest: &Rest<'_>) {
+    pub(super) fn handle_unreliable(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
         let op = rest.op;
         let in_sequence = rest.psn == self.rsp.expected;
         self.rsp.expected = rest.psn.next();
@@ -237,7 +237,7 @@ impl Qp {
             self.rsp.receive = Some(receive);
             return Err(Drop::TooLong);
         }
-        let (grh, data) = (Body::Here(grh), Body::Here(data));
+        let (grh, data) = (RxPayload::Here(grh), RxPayload::Here(data));
         if receive
             .fill(&port.hca.mrs, grh)
             .and_then(|()| receive.fill(&port.hca.mrs, data))

@@ -195,8 +195,8 @@ impl Driver {
         has_passed
     }
 
-    /// Sends the one request of a queue pair that waits, if [`Engine::express`] does and no thread
-    /// has the lock.
+    /// Sends the one request of a queue pair that waits, if [`Engine::try_fast_path`] does and no
+    /// thread has the lock.
     #[inline(never)]
     pub(crate) fn express(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };

@@ -62,7 +62,7 @@ impl State {
             // Not to look whether there is a second train saves a system call.
             Turn::Poll => (1, self.may_acks_wait(now)),
         };
-        self.engine.let_acks_wait(may_wait);
+        self.engine.hold_acks(may_wait);
         if budget > 0 {
             let (engine, link) = (&mut self.engine, &mut self.link);
             busy = link.receive(now, budget, &mut |train| engine.handle_rx(now, train))? > 0;
@@ -91,8 +91,8 @@ impl State {
         }
     }
 
-    /// Sends the one request of a queue pair that waits, as [`Engine::express`] does, and says when
-    /// the engine must be driven again.
+    /// Sends the one request of a queue pair that waits, as [`Engine::try_fast_path`] does. Says
+    /// when the engine must be driven again.
     #[inline]
     pub(super) fn express(
         &mut self,
@@ -104,20 +104,20 @@ impl State {
         }
         let link = &mut self.link;
         let mut send = |packet: Single<'_>| link.send_single(packet);
-        let is_sent = self.engine.express(now, qpn, &mut send);
+        let is_sent = self.engine.try_fast_path(now, qpn, &mut send);
         (is_sent, self.engine.poll_timeout())
     }
 
     /// Whether there is nothing to do at once, as far as can be told without the time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.link.is_clear() && !self.engine.has_waiting_acks() && self.link.is_quiet()
+        self.link.is_clear() && !self.engine.has_held_acks() && self.link.is_quiet()
     }
 
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
     #[inline]
     fn may_acks_wait(&self, now: Instant) -> bool {
-        self.engine.acks_wait_since().is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
+        self.engine.acks_held_since().is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
     }
 
     /// Whether it is time for connection management to do something by itself.

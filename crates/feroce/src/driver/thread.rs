@@ -68,7 +68,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let deadline = state.deadline(now);
         let may_sleep = state.link.arm(now, false);
         driver.sleeper.plan(deadline.map(Instant::as_nanos));
-        let acks_wait = state.engine.has_waiting_acks();
+        let acks_wait = state.engine.has_held_acks();
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
         // A thread may have rung while this one had the lock, and left the work to it.
@@ -115,7 +115,7 @@ fn linger(driver: &Driver) {
     }
     let state = driver.lock();
     driver.sleeper.end_idle();
-    if state.engine.has_waiting_acks() {
+    if state.engine.has_held_acks() {
         driver.finish(state, now, Turn::Receive);
     } else {
         drop(state);

@@ -158,7 +158,7 @@ impl<F: Fabric, E> Kernel<F, E> {
         let now = self.now;
         let Self { hosts, fabric, trace, agenda, .. } = self;
         let Host { engine, style, link_free_at, timer_at, .. } = &mut hosts[host];
-        engine.let_acks_wait(style.acks_wait && !engine.has_waiting_acks());
+        engine.hold_acks(style.acks_wait && !engine.has_held_acks());
         while link_free_at.is_none() {
             let Some(train) = engine.poll_transmit(now, &style.caps) else {
                 break;
@@ -179,7 +179,7 @@ impl<F: Fabric, E> Kernel<F, E> {
         // Trains from a queue pair to another of the same engine do not leave it.
         engine.trains_read();
         let is_busy = link_free_at.is_some();
-        let acks_due = engine.has_waiting_acks().then(|| now.plus_nanos(300));
+        let acks_due = engine.has_held_acks().then(|| now.plus_nanos(300));
         let timeout = [engine.poll_timeout(), acks_due].into_iter().flatten().min();
         if let Some(at) = timeout.filter(|_| !is_busy || timeout > Some(now)) {
             let at = at.max(now.plus_nanos(1));
@@ -208,6 +208,6 @@ impl<F: Fabric, E> Kernel<F, E> {
             *fabric_due = Some(now);
             true
         };
-        engine.express(|| now, qpn, &mut send)
+        engine.try_fast_path(|| now, qpn, &mut send)
     }
 }

@@ -104,7 +104,7 @@ impl World {
             return Ok(());
         }
         let questions: u64 =
-            self.kernel.hosts.iter().map(|n| n.engine.counters().late_questions).sum();
+            self.kernel.hosts.iter().map(|n| n.engine.counters().late_ack_requests).sum();
         for (i, node) in self.kernel.hosts.iter().enumerate() {
             let (counters, drops) = (node.engine.counters(), node.engine.drops());
             let unready = counters.send_rnr_err + counters.rcvd_rnr_err;

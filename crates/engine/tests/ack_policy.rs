@@ -72,7 +72,7 @@ fn a_probe_asks_for_the_rest() {
     // Nothing was late.
     let counters = s.host.engine.counters();
     assert_eq!((counters.tail_probes, counters.completer_retry_err), (0, 0));
-    assert_eq!(counters.late_questions, 1);
+    assert_eq!(counters.late_ack_requests, 1);
     assert!(s.wait(10 * a_while()).is_empty());
 }
 

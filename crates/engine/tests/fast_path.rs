@@ -34,7 +34,7 @@ fn again(script: &mut Scripted, takes: bool) -> Option<Vec<u8>> {
         takes
     };
     let (now, qpn) = (script.now, script.qp.qpn);
-    assert_eq!(script.host.engine.express(|| now, qpn, &mut send), sent.is_some());
+    assert_eq!(script.host.engine.try_fast_path(|| now, qpn, &mut send), sent.is_some());
     sent
 }
 
@@ -131,13 +131,13 @@ fn what_is_long_must_wait_or_may_fail_does_not_go_at_once() {
 #[test]
 fn an_acknowledgement_that_waits_goes_with_it() {
     let mut script = rc();
-    script.host.engine.let_acks_wait(true);
+    script.host.engine.hold_acks(true);
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     script.send(Op::WriteOnly, PEER_PSN, true, &write);
     assert_eq!(express(&mut script, send(1, inline(1, 8))), None);
     script.qp.sq.ring();
-    script.host.engine.let_acks_wait(false);
+    script.host.engine.hold_acks(false);
     assert_eq!(psns(&script.wait(0)), [OUR_PSN, PEER_PSN]);
 }
 

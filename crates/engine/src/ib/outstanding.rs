@@ -36,7 +36,7 @@ pub(crate) struct Flight {
     /// Bytes of the message.
     pub(crate) len: u32,
     /// Its end asks for an acknowledgement.
-    pub(crate) asks: bool,
+    pub(crate) requests_ack: bool,
 }
 
 impl Flight {
@@ -70,7 +70,7 @@ impl Flight {
 
 /// Started requests, oldest first, and how far sending and acknowledgement have come.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub(crate) struct Outstanding {
     pub(crate) flights: VecDeque<Flight>,
     /// Index of the request that is being sent; all before it have been sent completely.
     pub(crate) cursor: usize,
@@ -92,7 +92,7 @@ pub(crate) struct Window {
     pieces: VecDeque<Psn>,
 }
 
-impl Window {
+impl Outstanding {
     /// Empty, starting with `psn`.
     pub(crate) fn new(psn: Psn) -> Self {
         Self { next: psn, una: psn, high: psn, ..Self::default() }
@@ -106,8 +106,8 @@ impl Window {
 
     /// Remembers a request that is being started and gives it its PSNs.
     #[inline]
-    pub(crate) fn start(&mut self, kind: Kind, packets: u32, len: u32, asks: bool) {
-        self.flights.push_back(Flight { kind, first: self.next, packets, len, asks });
+    pub(crate) fn start(&mut self, kind: Kind, packets: u32, len: u32, requests_ack: bool) {
+        self.flights.push_back(Flight { kind, first: self.next, packets, len, requests_ack });
         self.next = self.next.wrapping_add(packets);
     }
 
@@ -270,8 +270,8 @@ mod tests {
     }
 
     /// Three messages of 2, 1 and 3 packets of 10 bytes, all sent.
-    fn window() -> Window {
-        let mut w = Window::new(psn(0xff_fffe));
+    fn three_messages() -> Outstanding {
+        let mut w = Outstanding::new(psn(0xff_fffe));
         for (packets, len) in [(2, 20), (1, 5), (3, 30)] {
             w.start(Kind::Acked, packets, len, true);
             let cost = w.flights[w.cursor].cost(0, packets, 10);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn psns_wrap_and_costs_come_back() {
-        let mut w = window();
+        let mut w = three_messages();
         assert_eq!(w.cursor_psn(), psn(4));
         assert_eq!(w.cost, 55 + 6 * PACKET_COST);
         let freed = w.acknowledge(psn(0), 10);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_longest_message_is_not_done_before_it_began() {
-        let mut w = Window::new(psn(5));
+        let mut w = Outstanding::new(psn(5));
         w.start(Kind::Acked, 1 << 23, 1 << 31, true);
         assert!(w.flights[0].reaches(w.una));
         assert!(!w.has_psns(1));
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_may_run_ahead_of_a_cursor_that_went_back() {
-        let mut w = window();
+        let mut w = three_messages();
         w.go_back(w.una, 10);
         assert_eq!(w.cost, 0);
         assert_eq!(w.acknowledge(psn(1), 10), 0);
