@@ -20,7 +20,7 @@ impl fmt::Display for PdId {
 bitflags! {
     /// What a memory region or window permits. The bits are those of `ibv_access_flags`.
     ///
-    /// Local reads need no flag: whoever registers memory may always read it.
+    /// Local reads need no flag: the consumer that registers memory may always read it.
     ///
     /// ```
     /// # use feroce_mem::Access;
@@ -79,7 +79,7 @@ impl Access {
 }
 
 mod sealed {
-    #[expect(unnameable_types, reason = "so that nobody else can implement it")]
+    #[expect(unnameable_types, reason = "so that other crates cannot implement it")]
     pub trait Sealed {}
 }
 

@@ -9,7 +9,7 @@ use crate::grant::Registration;
 use crate::table::{Entry, Extent};
 use crate::{Access, AccessError, Grant, Loan, MrTable, PdId, Right};
 
-/// What a key reaches, for whoever lets another process touch it, and sees to it that it stops when
+/// What a key reaches, for code that lets another process access it and that ends the access when
 /// the right ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {

@@ -119,8 +119,8 @@ impl<R: Bytewise> Grant<R> {
 }
 
 impl Grant<Read> {
-    /// Where its bytes are in this process: address and length. `None` if they are nowhere. For
-    /// whoever lets another process read them, and sees to it that it stops when the right ends.
+    /// Where its bytes are in this process: address and length. `None` if they have none. For
+    /// code that lets another process read them, and that ends the access when the right ends.
     pub fn place(&self) -> Option<(u64, usize)> {
         let region = self.registration.as_deref()?.region();
         Some((region.place()?.checked_add(self.start as u64)?, self.len))
@@ -206,7 +206,7 @@ impl<R: Right> fmt::Debug for Grant<R> {
     }
 }
 
-/// A checked right that is used at once, while nobody can change the table.
+/// A checked right that is used at once, while the table cannot change.
 ///
 /// It does what a [`Grant`] does, and costs no reference count: on the receiving side that would
 /// have to wait until the bytes just copied have left for the cache.
@@ -248,7 +248,7 @@ impl<'a, R: Right> Loan<'a, R> {
 
     /// How many bytes it is to.
     #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         self.len
     }

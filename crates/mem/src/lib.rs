@@ -7,7 +7,7 @@
 //!   asks the table for one ([`MrTable::grant_local`], [`MrTable::grant_remote`]) and copies
 //!   through it. `Grant<Read>` cannot write and `Grant<Write>` cannot read.
 //! * [`Loan`] is the same right for use at once, before the table can change.
-//! * [`Source`] is memory of somebody else, from which bytes come in one copy.
+//! * [`Source`] is memory of another owner, from which bytes come in one copy.
 //! * [`Dereg`] is what deregistration leaves: proof, once it is quiet, that no grant is left.
 //!
 //! All `unsafe` code is in `region`, behind a safe interface; the memory model it relies on is

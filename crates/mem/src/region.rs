@@ -69,7 +69,7 @@ pub struct Region {
 enum Kind {
     /// Allocated here: the address and layout to free.
     Owned(usize, Layout),
-    /// Somebody else's; what keeps it in place is dropped with the region.
+    /// Memory of another owner, whose guard is dropped with the region.
     Raw(#[expect(dead_code, reason = "held only to be dropped")] Option<Box<dyn Send + Sync>>),
     /// No memory at all.
     Null,
@@ -377,8 +377,8 @@ impl Landing<'_> {
         }
     }
 
-    /// The two pieces, as addresses and lengths, for whoever can write to both at once: that may
-    /// write to these bytes as long as the landing is borrowed, and to no others.
+    /// The two pieces, as addresses and lengths, for a system call that writes to both at once. The
+    /// caller may write to these bytes while the landing is borrowed, and to no others.
     pub fn pieces(&mut self) -> [(*mut u8, usize); 2] {
         [(self.head, self.head_len), (self.tail.as_mut_ptr(), self.tail.len())]
     }
@@ -404,7 +404,7 @@ unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
         unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
     }
     let dst = dst.wrapping_add(head.len());
-    // The store releases the copy above to whoever acquires the word.
+    // The store releases the copy above to a thread that acquires the word.
     // SAFETY: `tail` is the rest of `data`, and `last_word` made `dst` a multiple of its length.
     unsafe { store(dst, tail) };
 }

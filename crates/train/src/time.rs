@@ -1,4 +1,4 @@
-//! Time as a number that somebody else supplies.
+//! Time as a number that the caller supplies.
 
 use core::fmt;
 

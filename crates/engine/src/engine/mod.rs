@@ -44,7 +44,7 @@ pub struct Engine {
     loopback: Loopback,
     /// Acknowledgements that may wait.
     acks: HeldAcks,
-    /// Latest time that anyone told us.
+    /// The latest time that a caller passed.
     now: Instant,
 }
 
@@ -125,9 +125,10 @@ impl Engine {
         self.handle_timeout_unless(now, &mut |_, _| false);
     }
 
-    /// The same, over a link that may know that a peer has not taken yet what was sent to it:
-    /// `peer_has_unread` is asked about a queue pair that did not answer in time. If so, that does not
-    /// count, for a while: an adapter of hardware answers however busy its host is.
+    /// The same, over a link that may know that the peer process has not read yet what was sent to
+    /// it. The engine calls `peer_has_unread` for a queue pair whose peer did not answer in time.
+    /// If it is true, the timeout does not count as a retry for a while: a hardware adapter would
+    /// answer however busy its host is.
     pub fn handle_timeout_unless(
         &mut self,
         now: Instant,

@@ -12,8 +12,8 @@ use crate::hca::state::QpType;
 use crate::ib::grh::header_area;
 use crate::ib::rx_payload::RxPacket;
 
-/// How much of two packets must be equal for what comes before any queue pair is asked to be equal
-/// for both: opcode, flags, partition, congestion and destination.
+/// How many bytes of two packets must be equal for the checks before the queue pair to have the
+/// same outcome for both: opcode, flags, partition, congestion and destination.
 const ALIKE: usize = 8;
 
 impl Engine {
@@ -87,7 +87,7 @@ impl Engine {
             return qp.on_cnp(port, now, meta).unwrap_or_else(|reason| port.hca.drop(reason));
         }
         if qp.common.init.qp_type == QpType::Ud {
-            // To make a header takes longer than to jump.
+            // Making a GRH takes longer than the jump.
             cold_path();
             let grh = header_area(meta, packet.len());
             if let Err(reason) =
@@ -104,7 +104,7 @@ impl Engine {
             loop {
                 qp.accept(port, now, meta, &rest);
                 let Some(next) = behind.next_like(packet, ALIKE) else { break };
-                // One that is alone is in a hurry.
+                // Favour the single packet: its sender probably waits for the reply.
                 cold_path();
                 port.hca.count_received(1, next.len());
                 let Ok(view) = BthView::new_checked(next) else { break };

@@ -14,9 +14,9 @@ use crate::hca::wr::SendWr;
 const LOOPBACK_BURST: u32 = 64;
 
 impl Engine {
-    /// Whether bare acknowledgements may wait for something that leaves in the same call. A
-    /// consumer that answers what it receives makes them free that way. Whoever lets them wait
-    /// must take that back soon, because the peer waits for them.
+    /// Whether the engine holds bare acknowledgements back, so that they leave in the same call as
+    /// something else. They cost nothing then, if the consumer answers what it receives. The
+    /// caller ends that soon (microseconds), because the peer waits for them.
     #[inline]
     pub fn hold_acks(&mut self, held: bool) {
         self.acks.held = held;
@@ -45,8 +45,8 @@ impl Engine {
         self.has_held_acks().then_some(self.acks.since)
     }
 
-    /// Acknowledges everything that was executed, asked for or not: the engine is about to end, and
-    /// afterwards nobody would answer a peer that asks.
+    /// Acknowledges everything that was executed, requested or not: the engine is about to end, and
+    /// cannot answer a retransmission afterwards.
     pub fn take_leave(&mut self) {
         for Transport::Ib(qp) in self.qps.iter_mut() {
             qp.take_leave(&mut self.port);
@@ -66,9 +66,9 @@ impl Engine {
         has_passed
     }
 
-    /// Sends the one request of a queue pair that waits, if it is a short message, nobody else has
-    /// anything to send, and `send` takes it. False: the doorbell must be rung. The time is asked
-    /// for only if a timer has to be set.
+    /// Sends the one request of a queue pair that waits, if it is a short message, no other queue
+    /// pair has anything to send, and `send` takes it. False: the doorbell must be rung. Calls
+    /// `now` only if a timer has to be set.
     #[inline]
     pub fn try_fast_path(
         &mut self,
@@ -120,7 +120,7 @@ impl Engine {
     #[inline]
     fn poll_next(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         self.now = now;
-        // Whoever asks mostly finds this.
+        // The common case: there is nothing to send.
         if !self.port.may_have_work() && !self.bells.is_rung() && self.loopback.is_empty() {
             self.finish();
             return;
@@ -161,7 +161,8 @@ impl Engine {
         self.finish();
     }
 
-    /// Puts the next train of anybody into `out`, which is empty; ours to deliver or not.
+    /// Puts the next train of any queue pair into `out`, which is empty; its destination may be
+    /// ourselves.
     #[inline]
     fn next_train(&mut self, now: Instant, caps: &LinkCaps, out: &mut Option<Train>) {
         if self.port.has_out() {
@@ -196,7 +197,7 @@ impl Engine {
         self.finish();
     }
 
-    /// Makes ready whoever rang a doorbell or was kicked.
+    /// Makes the queue pairs ready that rang a doorbell or were kicked.
     #[inline]
     pub(super) fn collect_work(&mut self, now: Instant) {
         if self.bells.is_rung() {
@@ -204,7 +205,7 @@ impl Engine {
             self.bells.drain(|slot| kicked.push(slot));
         }
         while !self.port.hca.kicked.is_empty() || !self.port.woken.is_empty() {
-            // Whoever is kicked may kick others, so take what is there and look again.
+            // A queue pair that is kicked may kick others: take the list, then look again.
             let mut kicked = core::mem::take(&mut self.port.hca.kicked);
             let mut next = 0;
             while let Some(&slot) = self.port.woken.get(next) {

@@ -43,7 +43,8 @@ pub enum AsyncEvent {
     /// A shared receive queue met an error.
     #[doc(alias = "IBV_EVENT_SRQ_ERR")]
     SrqError(SrqId),
-    /// The port came up, or it is up with another MTU: whoever keeps its attributes asks again.
+    /// The port came up, or it is up with another MTU: a consumer that caches its attributes
+    /// queries them again.
     #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
     PortActive,
     /// The port went down.

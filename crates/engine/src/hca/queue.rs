@@ -196,7 +196,7 @@ impl SendQueue {
         self.shared.may_pass.load(Ordering::Relaxed) && self.ring.is_empty()
     }
 
-    /// Shows everything staged to the engine, but rings no bell: whoever does so drives the engine,
+    /// Shows everything staged to the engine, but rings no bell: the caller drives the engine
     /// by [`Engine::try_fast_path`](crate::Engine::try_fast_path), or rings it afterwards.
     #[inline]
     pub fn show(&mut self) {

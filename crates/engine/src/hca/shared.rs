@@ -142,7 +142,7 @@ impl Shared {
         self.complete(id, cqe);
     }
 
-    /// Turns fresh completions into wake-ups for those who asked; see `cq`.
+    /// Turns fresh completions into events for the consumers that armed their queue; see `cq`.
     #[inline]
     pub(crate) fn wake_consumers(&mut self) {
         while let Some(id) = self.fresh_cqs.pop() {

@@ -4,7 +4,7 @@
 //! acknowledgement pushes the retransmission timer out), so an entry is not moved: when it comes
 //! up early, its owner looks at the real deadline and is entered again. A slot knows its two
 //! earliest entries; a deadline that comes close and goes away again, over and over, as that of
-//! paced sending does, finds the later one still there. Entries that nobody knows are stale.
+//! paced sending does, finds the later one still there. Entries that no queue pair knows are stale.
 
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;

@@ -264,7 +264,7 @@ pub enum SendOp {
         /// What to add, wrapping.
         add: u64,
     },
-    /// Write eight bytes so that nobody sees half of them.
+    /// Write eight bytes in one store, so that no reader sees half of them.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite(Remote),
     /// Make earlier writes visible or persistent.

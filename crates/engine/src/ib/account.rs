@@ -39,10 +39,10 @@ impl Qp {
     /// Invariants that hold afterwards, and that `acknowledge`, `go_back` and leaving the
     /// destination rely on:
     ///
-    /// - the bytes in flight at the destination are the sum of `outstanding.cost` of its queue pairs:
-    ///   both grow here by the same cost, and shrink together there;
-    /// - `outstanding.cost` is the cost of the PSNs from `una` to the cursor, and `high` is not before
-    ///   the cursor;
+    /// - the bytes in flight at the destination are the sum of `outstanding.cost` of its queue
+    ///   pairs: both grow here by the same cost, and shrink together there;
+    /// - `outstanding.cost` is the cost of the PSNs from `una` to the cursor, and `high` is not
+    ///   before the cursor;
     /// - `ack_requests.until` is the end of the newest packet that requests an acknowledgement, and
     ///   `ack_requests.unrequested` the cost of what was sent after it;
     /// - the consumer's side of the queue knows that an answer is awaited while `until` is after

@@ -1,9 +1,9 @@
-//! When the requester asks for an acknowledgement, and what it does if none comes in time
+//! When the requester requests an acknowledgement, and what it does if none arrives in time
 //! (IBTA vol1 9.7.3, 9.7.6.1.3).
 //!
-//! An acknowledgement costs both ends about as much as a short message. Whoever wants a completion
-//! must have one; what nobody waits for is acknowledged together with something later that asks,
-//! or, should nothing come, when a probe asks for it.
+//! An acknowledgement costs both ends about as much as a short message. A signalled request needs
+//! one. An unsignalled request is acknowledged together with a later one that requests it or, if
+//! there is none, when a probe requests it.
 
 use feroce_train::Instant;
 use feroce_wire::Psn;
@@ -13,13 +13,13 @@ use crate::hca::attr::LossPolicy;
 use crate::hca::wr::SendFlags;
 use crate::ib::port::Port;
 
-/// Most messages in a row that do not ask; never more than half of the queue.
+/// Most messages in a row without an ACK request; never more than half of the send queue.
 const MAX_UNREQUESTED: usize = 64;
 
-/// From so few receives of the peer on, every message asks: the answer brings news of more.
+/// With so few credits left, every message requests an acknowledgement, which brings new credits.
 const FEW_CREDITS: i32 = 8;
 
-/// How much sooner, at the soonest, an answer is overdue while packets are being lost.
+/// By how much the minimal probe time is divided while packets are being lost.
 const LOSSY_HURRY: u64 = 8;
 
 impl Qp {
@@ -37,8 +37,8 @@ impl Qp {
         }
     }
 
-    /// Whether a message that would be started now should ask at its end. `takes_receive`: the peer
-    /// needs a receive for it.
+    /// Whether a message that is started now requests an acknowledgement at its end.
+    /// `takes_receive`: the peer needs a receive for it.
     #[inline]
     pub(super) fn wants_ack(&self, takes_receive: bool, flags: SendFlags) -> bool {
         flags.contains(SendFlags::SIGNALED)
@@ -47,7 +47,7 @@ impl Qp {
             || (takes_receive && self.req.has_few_credits(FEW_CREDITS))
     }
 
-    /// Most messages in a row that need not ask, with the attributes as they are.
+    /// Most messages in a row without an ACK request, with the attributes as they are.
     pub(super) fn unrequested_limit(&self, port: &Port) -> usize {
         match self.common.init.sq_sig_all || !self.may_request_later(port) {
             true => 0,
@@ -55,7 +55,7 @@ impl Qp {
         }
     }
 
-    /// Whether a probe would ask, and long before the transport timer runs out.
+    /// Whether a probe would request an acknowledgement long before the transport timer expires.
     fn may_request_later(&self, port: &Port) -> bool {
         let is_long = |timeout| timeout / 4 > port.hca.config.min_probe_ns;
         self.probes(port) && self.ack_timeout_ns().is_none_or(is_long)
@@ -66,8 +66,8 @@ impl Qp {
         port.hca.config.tail_probe && self.common.init.loss != LossPolicy::Fatal
     }
 
-    /// Asks now if the next request, or whoever drains the queue, waits for answers that nobody
-    /// asked for.
+    /// Requests an acknowledgement now if the next request, or the drain of the send queue, waits
+    /// for one that was not requested.
     #[inline]
     pub(super) fn request_ack_if_waiting(&mut self, now: Instant) {
         let outstanding = &self.req.outstanding;
@@ -96,8 +96,8 @@ impl Qp {
         }
     }
 
-    /// Sets the time at which an answer is overdue by the measured round trip time, or at which
-    /// one is asked for.
+    /// Sets the time at which an answer is overdue by the measured round trip time, or at which the
+    /// requester requests one.
     pub(super) fn arm_probe(&mut self, port: &mut Port, now: Instant) {
         self.req.probe_deadline = None;
         if !self.probes(port) {
@@ -110,7 +110,8 @@ impl Qp {
             None if awaits_ack => return,
             None => 0,
         };
-        // A peer may be asleep for long; where packets are being lost, that is not to be expected.
+        // A late answer usually means that the peer process sleeps; while packets are being lost,
+        // it usually means that one was lost.
         let hurry = if awaits_ack && peer.is_lossy(now) { LOSSY_HURRY } else { 1 };
         let wait = overdue.max(port.hca.config.min_probe_ns / hurry) << self.req.probes.min(10);
         if self.ack_timeout_ns().is_none_or(|timeout| wait < timeout) {
@@ -118,7 +119,7 @@ impl Qp {
         }
     }
 
-    /// The time for a probe has come: sends the oldest packet again, which asks for an answer.
+    /// The probe timer has expired: sends the oldest packet again, with an ACK request.
     pub(super) fn probe(&mut self, port: &mut Port, now: Instant) {
         if self.req.awaits_ack() {
             port.hca.counters.tail_probes += 1;
@@ -126,8 +127,8 @@ impl Qp {
         } else {
             port.hca.counters.late_ack_requests += 1;
         }
-        // Answers to what was asked before may still be on their way, from a peer that is only
-        // slow: they are not about the probe, and must not cost a retry each.
+        // Answers to earlier requests may still arrive from a peer that is only slow. They do not
+        // answer the probe, and must not cost a retry each.
         self.req.probes += 1;
         self.req.unanswered = true;
         self.go_back(port, self.req.outstanding.una);

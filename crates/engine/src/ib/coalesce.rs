@@ -1,8 +1,9 @@
-//! Runs of short messages.
+//! Coalescing of short messages.
 //!
-//! A train of one short packet costs as much to make, to hand on and to send as a long one. Where
-//! more of the same kind wait in the send queue, they are written out behind it here, so that all
-//! of them are one train: one walk through the engine, one call of the link.
+//! A train of one short packet costs as much to make, to pass on and to send as a long one. If the
+//! send queue holds more short messages whose packets have the same length, the requester writes
+//! their packets behind the first. All of them are then one train: one pass through the engine, one
+//! call of the link.
 
 use alloc::vec;
 
@@ -20,10 +21,10 @@ use crate::hca::wr::{SendFlags, SendWr};
 use crate::ib::destination::PACKET_COST;
 use crate::ib::port::Port;
 
-/// Longest packet in a run. Copying more than that costs more than a train does.
+/// Longest packet that is coalesced. Copying more costs more than a train of its own.
 const SHORT: usize = 256;
 
-/// Most packets in a run, whatever the link takes: others want a turn.
+/// Most packets that are coalesced, even if the link takes more: other queue pairs want a turn.
 const MOST: u32 = 64;
 
 impl Qp {
@@ -38,7 +39,7 @@ impl Qp {
         out: &mut Option<Train>,
     ) {
         let outstanding = &self.req.outstanding;
-        // What is sent again, paced or a probe goes alone.
+        // Retransmissions, probes and paced packets are not coalesced.
         let is_new = outstanding.cursor == outstanding.flights.len();
         let may_start = self.common.state == QpState::Rts && !self.req.halted;
         if let Some(train) = out
@@ -85,7 +86,7 @@ impl Qp {
             ) else {
                 break;
             };
-            // What is not such a message is not started yet; what fails does so when it is alone.
+            // Other requests are not started here; one that fails does so by itself later.
             let Some(only) = OnlyPacket::of(wr, wr.data.len()) else { break };
             let Some((data, pad)) = only.emit(rest) else { break };
             let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);

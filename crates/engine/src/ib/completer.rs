@@ -15,8 +15,8 @@ use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp, SendWr};
 use crate::ib::port::Port;
 
-/// How long timeouts of a peer do not count that has not taken what was sent to it. One that takes
-/// longer is as good as lost.
+/// For how long timeouts do not count while the peer process has not read what was sent to it. One
+/// that takes longer counts as lost.
 const EXCUSED_NS: u64 = 20_000_000_000;
 
 impl Qp {
@@ -50,7 +50,7 @@ impl Qp {
             }
         }
         // Only what was sent and not yet answered can be answered; the PSN before `una` is an
-        // acknowledgement said again, which may bring credits.
+        // repeated acknowledgement, which may bring credits.
         if !psn.is_before(outstanding.high) || psn.next().is_before(outstanding.una) {
             return port.hca.drop(Drop::GhostResponse);
         }
@@ -86,7 +86,7 @@ impl Qp {
                 }
             }
             _ if psn.is_before(una) => port.hca.drop(Drop::GhostResponse),
-            // Said again while we wait: nothing was sent that it could be about.
+            // A repeated RNR NAK while the RNR timer runs: nothing was sent that it could answer.
             Syndrome::RnrNak { .. } if psn == una && self.req.rnr_until.is_some() => {
                 port.hca.drop(Drop::GhostResponse);
             }
@@ -323,8 +323,8 @@ impl Qp {
         }
     }
 
-    /// Timers of the requester. `peer_has_unread` is asked whether something for the peer waits where
-    /// the peer will find it.
+    /// Timers of the requester. `peer_has_unread` says whether the peer process has not read yet
+    /// what was sent to it.
     pub(super) fn requester_timeout(
         &mut self,
         port: &mut Port,
@@ -375,7 +375,7 @@ impl Qp {
                 let signalled = wr.flags.contains(SendFlags::SIGNALED) || all;
                 Some(signalled.then(|| (wr.wr_id, wr.op.wc_opcode(), wr.op.is_fetch())))
             };
-            // First make room, then tell: whoever polls the completion may post at once.
+            // First make room, then report: the thread that polls the completion may post at once.
             let Some(report) = self.common.sq.pop_if(look) else { break };
             if let Some((wr_id, opcode, is_fetch)) = report {
                 let fetched = if is_fetch { flight.len } else { 0 };

@@ -24,11 +24,11 @@ const GROWTH: u64 = 8 << 10;
 /// little is sent, would be nearly empty otherwise, and trains short.
 const REGROWTH: u64 = 32 << 10;
 
-/// Where a round trip takes longer than this, and twice as long as the shortest, what is in flight
-/// waits somewhere on the way: more of it might come later than it is waited for.
+/// If a round trip takes longer than this, and twice as long as the shortest one, packets wait in a
+/// queue on the path: with a larger window they might arrive after the timeout.
 const SLOW_NS: u64 = 4_000_000;
 
-/// For how long after a loss the next packets are thought to be in danger.
+/// For how long after a loss a missing answer counts as lost rather than late.
 const LOSSY_NS: u64 = 10_000_000;
 
 /// Index of a destination.
@@ -110,8 +110,8 @@ impl Destination {
         if self.credit >= self.window {
             self.credit -= self.window;
             let regrown = (self.window + REGROWTH).min(config.initial);
-            // Where nobody has found yet how much there is room for, a fast path would be full only
-            // after a second otherwise. But a window that nobody fills says nothing.
+            // Until the first loss the capacity of the path is unknown, and linear growth would
+            // fill a fast path only after a second. A window that is not used is no evidence.
             let is_slow = self.srtt_ns >= SLOW_NS.max(self.shortest_ns.saturating_mul(2));
             let is_searching = was_used && !self.has_lost && !is_slow;
             let growth = if is_searching { (self.window / 4).max(GROWTH) } else { GROWTH };
@@ -131,7 +131,7 @@ impl Destination {
         self.has_lost = true;
     }
 
-    /// The peer has got packets, and not one that was sent before them.
+    /// The peer has received packets, but not one that was sent before them.
     pub(crate) fn missed(&mut self, now: Instant) {
         self.lossy_until = now.plus_nanos(LOSSY_NS);
     }
@@ -162,7 +162,7 @@ impl Destination {
         (self.srtt_ns != 0).then(|| 2 * self.srtt_ns + 4 * self.rttvar_ns)
     }
 
-    /// Whether anybody waits for the window to open.
+    /// Whether a queue pair waits for the window to open.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         !self.waiters.is_empty()

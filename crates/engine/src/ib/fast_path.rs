@@ -1,9 +1,9 @@
-//! Express: a short message that is sent as soon as it is posted.
+//! The fast path: a short message that is sent as soon as it is posted.
 //!
-//! Most of what it takes to send is there for what mostly is not so: other queue pairs that want a
-//! turn, messages of many packets, several messages at once, answers, pacing, going back. Where
-//! nothing of that is so, a message is one packet, and it is written where the link wants it.
-//! Whatever else there is, and whatever may fail, goes the way of everything.
+//! The general path handles other queue pairs that want a turn, messages of many packets, several
+//! messages at once, answers, pacing and retransmission. Where none of these apply, the message is
+//! one packet, and the requester writes it directly into the buffer of the link. All other
+//! requests, and all that fail a check here, take the general path in `requester`.
 
 use core::hint::cold_path;
 
@@ -31,7 +31,7 @@ enum Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// `None`: they are in several places, or not to be had.
+    /// `None`: they are in several pieces, or the consumer has no right to them.
     #[inline]
     fn of(data: &'a Data, mrs: &'a MrTable, pd: PdId) -> Option<Self> {
         match data {
@@ -58,7 +58,8 @@ impl<'a> Bytes<'a> {
         match self {
             Self::Inline(bytes) => out.copy_from_slice(bytes),
             Self::One(loan) => {
-                // It lends as many as there are. Whatever was there before is nobody's business.
+                // The loan has as many bytes as `out`, so this does not fail. If it did, stale
+                // bytes of the buffer must not leave.
                 if loan.copy_out(out).is_err() {
                     out.fill(0);
                 }
@@ -68,7 +69,7 @@ impl<'a> Bytes<'a> {
 }
 
 impl Qp {
-    /// Whether it has nothing to do and nothing to wait for but one request that was just posted.
+    /// Whether its only work is one request that was just posted, which need not wait.
     #[inline]
     fn is_free(&self) -> bool {
         let posted = self.req.outstanding.flights.len();
@@ -111,7 +112,7 @@ impl Qp {
             return false;
         };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
-        // A write may find a door, if nothing is under way.
+        // A write may be copied directly (see `door`), if nothing is under way.
         let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
         if only.payload > SHORT
             || may_pass

@@ -8,10 +8,10 @@
 //! messages, `door` copies directly between processes of a host. `unreliable` is UC and UD.
 //! `control` is modify, query and the ways into error, `transition` its table.
 //!
-//! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding` (the
-//! requests in flight), `responder_state` with `reply_queue`, `receive` and `replay` (what answers
-//! duplicates), and `port` with `destination` (bytes in flight to each peer address) and `mcast`.
-//! No type imports a role. `cc` is congestion control.
+//! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding`
+//! (the requests in flight), `responder_state` with `reply_queue`, `receive` and `replay` (what
+//! answers duplicates), and `port` with `destination` (bytes in flight to each peer address) and
+//! `mcast`. No type imports a role. `cc` is congestion control.
 
 pub(crate) mod cc;
 pub(crate) mod destination;

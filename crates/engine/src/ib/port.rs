@@ -87,7 +87,7 @@ impl Port {
         self.outbox.pop_front()
     }
 
-    /// Whether anybody here may have something to send.
+    /// Whether a queue pair, or the outbox, may have something to send.
     #[inline]
     pub(crate) fn may_have_work(&self) -> bool {
         !self.hca.ready.is_empty()

@@ -91,8 +91,8 @@ impl Qp {
     }
 
     /// Puts the next train into `out`, which is empty. Answers go first, but a bare
-    /// acknowledgement lets one train of requests pass: as the shorter packet behind it, it can
-    /// leave in the same call.
+    /// acknowledgement lets one train of requests go before it: the link can then send it as the
+    /// shorter last packet of the same call.
     #[inline]
     pub(crate) fn poll_transmit(
         &mut self,
@@ -221,8 +221,8 @@ impl Qp {
         self.flush(port, now);
     }
 
-    /// The window of the destination has opened. Whoever does not need it any more lets the next
-    /// one go.
+    /// The window of the destination has opened. A queue pair that has nothing to send any more
+    /// lets the next one that waits try.
     pub(crate) fn on_window_open(&mut self, port: &mut Port) {
         self.req.waiting = false;
         if let (Some(peer), false) = (self.destination, self.req.may_send(self.common.sq.len())) {
@@ -230,8 +230,7 @@ impl Qp {
         }
     }
 
-    /// What can be told of a packet for a connected queue pair by how it begins and where it is
-    /// from.
+    /// Checks a packet for a connected queue pair by its header and its source address.
     #[inline]
     pub(crate) fn check(&self, meta: &RxMeta, bth: &Bth, service: Service) -> Result<(), Drop> {
         self.check_header(bth, service)?;
@@ -247,7 +246,7 @@ impl Qp {
         meta: &RxMeta,
         rest: &RxPacket<'_>,
     ) {
-        // One that came with it may have changed that.
+        // An earlier packet of the same train may have changed the state.
         if !self.common.state.receives() {
             return port.hca.drop(Drop::BadState);
         }
@@ -301,7 +300,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A connected queue pair hears only its peer.
+    /// A connected queue pair accepts packets from its peer only.
     #[inline]
     fn check_address(&self, meta: &RxMeta) -> Result<(), Drop> {
         if meta.src != self.path.dst || meta.dst != self.path.src {

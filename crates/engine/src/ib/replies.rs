@@ -56,8 +56,8 @@ impl Qp {
         nak
     }
 
-    /// Acknowledges what was executed, before the queue pair goes: afterwards nobody would answer
-    /// a peer that asks.
+    /// Acknowledges what was executed before the queue pair ends: afterwards it cannot answer a
+    /// retransmission.
     pub(crate) fn take_leave(&mut self, port: &mut Port) {
         let replies = &self.rsp.replies;
         if self.rsp.owes_ack && (replies.is_empty() || replies.is_bare_ack()) {

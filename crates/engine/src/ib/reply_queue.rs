@@ -46,7 +46,7 @@ impl Reply {
         }
     }
 
-    /// Whether it says how far everything is done, so that of two in a row the further one will do.
+    /// Whether it reports a cumulative PSN, so that of two in a row the later PSN suffices.
     fn coalesces(&self) -> bool {
         matches!(self, Self::Ack { .. } | Self::Nak { .. } | Self::Rnr { .. })
     }
@@ -70,7 +70,7 @@ impl Replies {
         matches!(self.queue.front(), Some(Reply::Read(_)))
     }
 
-    /// Whether all there is to say is that everything is well.
+    /// Whether the only answer is a positive acknowledgement.
     #[inline]
     pub(super) fn is_bare_ack(&self) -> bool {
         self.queue.len() == 1 && matches!(self.queue.front(), Some(Reply::Ack { .. }))
@@ -103,7 +103,7 @@ impl Replies {
             && let Some(last) = self.queue.back_mut().filter(|last| last.coalesces())
         {
             let was_ack = matches!(last, Reply::Ack { .. });
-            // What is said again may be of less than what waits already.
+            // The answer to a duplicate may cover less than the answer that waits already.
             if !reply.psn().is_before(last.psn()) {
                 *last = reply;
             }

@@ -63,7 +63,7 @@ impl Qp {
                         passed += last.map_or(0, |flight| u64::from(flight.len));
                         self.retire(port, now);
                         if passed >= door::MOST {
-                            // Others want the adapter, too.
+                            // Other queue pairs want a turn.
                             return self.common.shared.ring();
                         }
                         continue;
@@ -130,7 +130,7 @@ impl Qp {
             return Ok(());
         }
         let kind = if op.needs_responder_resource() { Kind::Fetched } else { Kind::Acked };
-        // A division takes longer than all the rest of this.
+        // The branch avoids a division, which would dominate this function.
         let packets = if len <= pmtu { 1 } else { len.div_ceil(pmtu) as u32 };
         let (len, takes_receive) = (len as u32, op.consumes_receive());
         self.start(port, Start { kind, packets, len, takes_receive, flags })
@@ -158,8 +158,8 @@ impl Qp {
         port.hca.counters.rdma_sends += 1;
     }
 
-    /// Executes an operation that sends nothing. Whatever is wrong with it is an error of memory
-    /// management (IBTA vol1 11.6.2).
+    /// Executes an operation that sends nothing. Every failure is an error of memory management
+    /// (IBTA vol1 11.6.2).
     pub(super) fn execute_local(&self, port: &mut Port, op: &SendOp) -> Result<(), WcStatus> {
         let (pd, mrs) = (self.common.init.pd, &mut port.hca.mrs);
         let done = match *op {
@@ -175,7 +175,7 @@ impl Qp {
             }
             _ => return Err(WcStatus::LocalQpOperation),
         };
-        // Memory may be named otherwise from now on, or not at all.
+        // A key may have changed its meaning, or have none any more.
         port.hca.revoke_answers();
         if done { Ok(()) } else { Err(WcStatus::MwBind) }
     }
@@ -274,35 +274,35 @@ impl Qp {
         let (service, dest, pkey) = (self.service(), self.dest_qpn(), self.pkey);
         let wr = self.common.sq.peek(index).ok_or(WcStatus::LocalQpOperation)?;
         let piece = Piece { flight: &flight, from, room, pmtu: self.pmtu };
-        let shape = TrainLayout::new(wr, piece, caps);
+        let layout = TrainLayout::new(wr, piece, caps);
         let offset = u64::from(from) * self.pmtu as u64;
-        let payload = match shape.payload {
+        let payload = match layout.payload {
             0 => Payload::Empty,
             len => gather(&port.hca.mrs, self.common.init.pd, &wr.data, offset, len)?,
         };
         let opcode = |op| Opcode::new(service, op);
         let ops = TrainOps {
-            first: opcode(shape.first),
-            middle: opcode(shape.middle),
-            last: opcode(shape.last),
+            first: opcode(layout.first),
+            middle: opcode(layout.middle),
+            last: opcode(layout.last),
         };
-        let ends = from + shape.psns == flight.packets;
+        let ends = from + layout.psns == flight.packets;
         let solicited = ends && wr.flags.contains(SendFlags::SOLICITED);
         let psn = flight.first.wrapping_add(from);
         *out = Some(Train {
             path: self.path,
             bth: Bth { solicited, pkey, ..Bth::new(ops.first, dest, psn) },
             ops,
-            count: shape.count,
+            count: layout.count,
             stride: self.pmtu,
-            payload_len: shape.payload,
-            head: shape.head,
-            body: shape.body,
-            tail: shape.tail,
+            payload_len: layout.payload,
+            head: layout.head,
+            body: layout.body,
+            tail: layout.tail,
             lease: if payload.is_memory() { self.lease(port) } else { None },
             payload,
         });
-        Ok(shape.psns)
+        Ok(layout.psns)
     }
 
     /// How many packets of `flight`, from packet `from` on, may go in one train: what the
@@ -332,8 +332,8 @@ impl Qp {
             false => left.min((room / full) as u32),
         };
         match fits {
-            // One packet more, if nobody was asked to acknowledge what fills the window: it may
-            // have shrunk since that was sent.
+            // One packet more, if no acknowledgement was requested for what fills the window: the
+            // window may have shrunk since that was sent.
             0 if peer.is_idle() || self.req.ack_requests.unrequested > 0 => Ok(1),
             0 => Err(Blocked::Window),
             // What a read asks for comes in trains of the peer's making.

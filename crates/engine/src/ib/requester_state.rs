@@ -39,7 +39,7 @@ pub(crate) struct Requester {
     pub(crate) halted: bool,
     /// Waiting at the destination for its window to open.
     pub(crate) waiting: bool,
-    /// The send queue drains, and whether anyone wants to know.
+    /// The send queue drains, and whether the consumer wants an event when it has.
     pub(crate) draining: bool,
     pub(crate) drain_notify: bool,
 }
@@ -70,7 +70,7 @@ impl Requester {
     #[inline]
     pub(super) fn may_start(&self, packets: u32, takes_receive: bool) -> bool {
         let ssn = self.ssn.wrapping_add(1);
-        // One request beyond the credits may go: its fate brings new ones.
+        // One request beyond the credits may go: its answer brings new ones.
         let is_limited = |limit: Msn| ssn.diff(limit) > 1;
         let has_none = takes_receive && self.credit_limit.is_some_and(is_limited);
         if has_none {
@@ -112,21 +112,21 @@ impl Requester {
         earliest(self.rnr_until, earliest(self.ack_deadline, self.probe_deadline))
     }
 
-    /// Whether something is asked for and not answered.
+    /// Whether an acknowledgement was requested and has not arrived.
     #[inline]
     pub(super) fn awaits_ack(&self) -> bool {
         self.ack_requests.until.is_after(self.outstanding.una)
     }
 }
 
-/// What acknowledgements were asked for.
+/// Which acknowledgements were requested.
 #[derive(Debug, Default)]
 pub(super) struct AckRequests {
-    /// Bytes sent since the last.
+    /// Cost of what was sent since the last ACK request.
     pub(super) unrequested: u64,
-    /// Messages started since the last one that asks.
+    /// Messages started since the last one with an ACK request.
     pub(super) messages: usize,
-    /// One was asked for up to here.
+    /// End of the newest packet with an ACK request.
     pub(super) until: Psn,
 }
 
@@ -136,14 +136,14 @@ impl AckRequests {
         Self { until: psn, ..Self::default() }
     }
 
-    /// What was sent from `psn` on will be sent again, and may ask elsewhere then.
+    /// What was sent from `psn` on is sent again, and may carry its ACK requests elsewhere.
     pub(super) fn go_back(&mut self, psn: Psn) {
         if self.until.is_after(psn) {
             self.until = psn;
         }
     }
 
-    /// Counts a message that is started, and whether it asks at its end.
+    /// Counts a message that is started, and whether it requests an acknowledgement at its end.
     #[inline]
     pub(super) fn count_message(&mut self, requests_ack: bool) {
         self.messages = if requests_ack { 0 } else { self.messages + 1 };

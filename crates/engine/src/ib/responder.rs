@@ -19,7 +19,7 @@ use crate::hca::state::QpState;
 use crate::hca::wr::MAX_MESSAGE;
 use crate::ib::port::Port;
 
-/// Why a request is not executed, and so what the peer and the consumer hear.
+/// Why a request is not executed. It selects the NAK for the peer and the status for the consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
     /// Malformed or out of order: NAK invalid request.
@@ -102,7 +102,7 @@ impl Qp {
     #[inline]
     pub(super) fn handle_request(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
         let ahead = rest.psn.diff(self.rsp.expected);
-        // Short messages mostly are this, and need less.
+        // The common short message: a SEND in one packet.
         if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(port, now, rest) {
             self.rsp.nak_sent = false;
             return self.note_executed(port, rest, 1);
@@ -134,7 +134,7 @@ impl Qp {
     fn note_executed(&mut self, port: &mut Port, rest: &RxPacket<'_>, taken: u32) {
         self.rsp.expected = self.rsp.expected.wrapping_add(taken);
         self.rsp.owes_ack = !has_own_reply(rest.op);
-        // What is not asked for may still go with what is.
+        // An acknowledgement that was not requested goes along with one that was.
         let asked = rest.ack_req || self.rsp.replies.is_bare_ack();
         if asked && self.rsp.owes_ack {
             let reply = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };
@@ -165,7 +165,7 @@ impl Qp {
         Ok(Request { op, psn, solicited, srqn, pd, body, lent: lent.copied() })
     }
 
-    /// A packet came before one that is expected: say so, once per gap.
+    /// A packet arrived before the expected one: sends a NAK, once per gap.
     #[cold]
     fn handle_gap(&mut self, port: &mut Port, now: Instant) {
         port.hca.counters.out_of_seq_request += 1;

@@ -110,8 +110,8 @@ pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, prefix:
     crc_of(sum)
 }
 
-/// The prefix as a lane: four zeros, which do not change a CRC at its start, and the bytes, of which
-/// the first four have the CRC added.
+/// The prefix as a lane: four zeros, which do not change a CRC at its start, and the bytes, of
+/// which the first four have the CRC added.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn lane_of(CrcPrefix { crc, bytes: [a, b, c, d, rest @ ..] }: CrcPrefix) -> __m128i {

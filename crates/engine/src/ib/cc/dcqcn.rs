@@ -4,7 +4,7 @@
 //! cut in proportion to `alpha`, an estimate of how congested the path is, whenever a
 //! notification arrives, and recovers in three stages (fast recovery to the rate before the cut,
 //! additive increase, hyper increase) driven by a timer and by bytes sent. Timers are evaluated
-//! lazily when a train is sent: between two trains nobody can observe the rate.
+//! lazily when a train is sent: the rate has no effect between two trains.
 
 use feroce_train::Instant;
 
