@@ -31,14 +31,14 @@ const PAGE: usize = 4096;
 ///   or one store (release).
 /// * In a longer copy in, the last byte is stored after all the others, with release ordering,
 ///   in one word with as many before it as alignment allows (eight bytes in all at most). In a
-///   longer copy out, that word is loaded first, with acquire ordering: who sees the last byte
-///   of what one copy wrote sees all of it.
+///   longer copy out, that word is loaded first, with acquire ordering: a reader that sees the
+///   last byte of what one copy wrote sees all of it.
 /// * The `u64` operations are atomic, towards each other and towards the words above.
 ///
 /// The bulk of a longer copy is `memmove`, because copying with atomics costs a large part of
 /// memory bandwidth. Rust's memory model has no name yet for such a copy racing with a write, nor
-/// for atomics of different sizes that overlap; as everybody does who shares memory with a device
-/// or another process, we rely on the compiler not seeing both sides and on the hardware having no
+/// for atomics of different sizes that overlap; like all code that shares memory with a device or
+/// another process, we rely on the compiler not seeing both sides and on the hardware having no
 /// undefined behaviour. Programs that need whole values order their accesses with completions, or
 /// with a flag as above.
 ///

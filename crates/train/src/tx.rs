@@ -8,7 +8,7 @@ use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
 use crate::{Lease, Path, Payload};
 
-/// Extension headers of one packet, as bytes: whatever follows the BTH before the payload.
+/// Extension headers of one packet, as bytes: everything between BTH and payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Ext {
     len: u8,

@@ -10,7 +10,7 @@ use super::Engine;
 use super::transport::Transport;
 use crate::hca::wr::SendWr;
 
-/// Trains to ourselves that one call of `poll_transmit` delivers before it gives others a turn.
+/// Trains to ourselves that one call of `poll_transmit` delivers before it returns.
 const LOOPBACK_BURST: u32 = 64;
 
 impl Engine {
@@ -55,7 +55,7 @@ impl Engine {
 
     /// Executes a request of a queue pair at once, instead of its being posted, where a process of
     /// this host has opened its memory to us and nothing is under way. False: it must be posted.
-    /// The time is asked for only if a completion has to say it.
+    /// Calls `now` only if a completion needs the time.
     #[inline]
     pub fn pass(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
         let has_passed =

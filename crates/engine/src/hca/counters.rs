@@ -95,7 +95,7 @@ counters! {
         rp_cnp_ignored,
         /// Retransmissions started early, from the measured round trip time.
         tail_probes,
-        /// Packets sent twice to ask for acknowledgements that nothing had asked for.
+        /// Packets sent again to request acknowledgements that no earlier packet requested.
         late_ack_requests,
         /// Packets that the engine delivered to itself.
         loopback_pkts,

@@ -103,7 +103,7 @@ impl QpCap {
 #[derive(Debug)]
 pub(crate) struct QpShared {
     state: AtomicU8,
-    /// The peer was asked for an answer that has not come.
+    /// An acknowledgement was requested and has not arrived.
     awaits_answer: AtomicBool,
     /// The consumer posts one request after the other.
     is_streaming: AtomicBool,
@@ -134,7 +134,7 @@ impl QpShared {
         self.may_pass.store(may, Ordering::Relaxed);
     }
 
-    /// Has the engine look at the queue pair again, when others have had their turn.
+    /// Makes the engine look at the queue pair again, after other queue pairs had their turn.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
@@ -234,7 +234,7 @@ impl SendQueue {
     }
 
     /// Says whether the consumer posts one request after the other, without waiting in between.
-    /// Then requests ask for answers, so that there is always one to come.
+    /// Then every request requests an acknowledgement, so that one is always awaited.
     #[inline]
     pub fn set_streaming(&self, is_streaming: bool) {
         self.shared.is_streaming.store(is_streaming, Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl SendQueue {
                     cold_path();
                     return Err(PostError::InlineNotAllowed);
                 }
-                // The word of an atomic write travels with the request, whatever else may.
+                // The word of an atomic write is part of the request, even if `max_inline` is 0.
                 let is_word = matches!(wr.op, SendOp::AtomicWrite(_));
                 if !is_word && bytes.len() > self.max_inline as usize {
                     cold_path();

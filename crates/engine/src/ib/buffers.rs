@@ -1,4 +1,4 @@
-//! Where work requests meet memory: gathering and scattering.
+//! Gathering and scattering the buffers of work requests.
 
 use alloc::vec::Vec;
 
@@ -113,7 +113,7 @@ pub(super) enum ScatterError {
     TooLong,
     /// A key, range or right is wrong.
     Protection,
-    /// The bytes are not to be had from where they are.
+    /// The sender took its memory back before the bytes were copied.
     Gone,
 }
 
@@ -163,8 +163,8 @@ pub(super) fn lend_whole<'a>(
     }
 }
 
-/// As [`scatter`], where a message is in several pieces, or the buffers are. By itself, so that
-/// what is short stays together.
+/// As [`scatter`], for a message or buffers in several pieces. Out of line, to keep the common
+/// case small.
 #[inline(never)]
 fn scatter_pieces(
     mrs: &MrTable,

@@ -37,7 +37,7 @@ impl Qp {
         };
         let outstanding = &self.req.outstanding;
         if let Some(run) = lent {
-            // What is there of a run already is not fetched again.
+            // Packets of the run that arrived before are not fetched again.
             let known = outstanding.una.diff(psn).max(0).cast_unsigned();
             let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
             let continued = if known == 0 { Some(op) } else { op.continued() };
@@ -151,7 +151,7 @@ impl Qp {
     }
 
     /// A negative answer to `psn` acknowledges everything before. False: an answer with data is
-    /// missing before that and was asked for again.
+    /// missing before that and is requested again.
     fn acknowledge_before(&mut self, port: &mut Port, now: Instant, psn: Psn) -> bool {
         match self.req.outstanding.missing_fetch(psn.prev()) {
             Some((_, missing)) if missing.is_before(psn) => {
@@ -168,7 +168,7 @@ impl Qp {
 
     /// An answer that must have been sent before another did not arrive.
     fn implied_nak(&mut self, port: &mut Port, now: Instant, missing: Psn) {
-        // Once per gap: what follows was sent before the peer could know.
+        // Once per gap: the peer sent the later answers before it could know of the loss.
         if self.req.response_gap {
             return port.hca.drop(Drop::ResponseGap);
         }
@@ -306,7 +306,7 @@ impl Qp {
     pub(super) fn go_back(&mut self, port: &mut Port, psn: Psn) {
         let freed = self.req.outstanding.go_back(psn, self.pmtu);
         self.req.ack_requests.go_back(psn);
-        // A round trip that includes a retransmission says nothing.
+        // A round trip that includes a retransmission is ambiguous (Karn's algorithm).
         self.req.timed = None;
         if let Some(id) = self.destination {
             port.destinations.get(id).release(freed);
@@ -338,7 +338,8 @@ impl Qp {
         if self.req.ack_deadline.is_some_and(|at| at <= now) {
             let since = *self.req.silent_since.get_or_insert(now);
             if now.nanos_since(since) < EXCUSED_NS && peer_has_unread(&self.path, self.dest_qpn()) {
-                // Nothing was lost, and to send it again would not make the peer faster.
+                // The peer process has the packets and has not read them: a retransmission would
+                // not help.
                 port.hca.counters.excused_timeouts += 1;
                 self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
                 return;

@@ -56,7 +56,7 @@ impl Qp {
     /// Takes over the attributes that are given.
     fn apply(&mut self, port: &mut Port, attr: &QpAttr) -> Result<(), ModifyQpError> {
         if self.common.state.receives() && (attr.access.is_some() || attr.av.is_some()) {
-            // The peer may have had more rights, or may be another.
+            // The peer may lose rights, or another peer may take its place.
             port.hca.revoke_answers();
         }
         if let Some(av) = &attr.av {
@@ -194,8 +194,8 @@ impl Qp {
         self.flush_sends(port, now);
     }
 
-    /// Completes as flushed whatever is posted on a queue pair in ERR, or posted for sending on
-    /// one in SQE.
+    /// Completes as flushed everything posted on a queue pair in ERR, or posted for sending on one
+    /// in SQE.
     pub(crate) fn flush(&mut self, port: &mut Port, now: Instant) {
         if matches!(self.common.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(port, now);
@@ -225,8 +225,8 @@ impl Qp {
         self.common.shared.set_awaits_answer(false);
     }
 
-    /// What allows the peer to fetch payload. Only where its answers say when it has: XRC could do
-    /// it as well, but each of its packets has a header that runs would have to repeat.
+    /// The lease under which the peer may fetch payload. Only on RC, whose answers say when the
+    /// peer has fetched it. XRC could do it as well, but runs would have to repeat its header.
     #[inline]
     pub(super) fn lease(&self, port: &Port) -> Option<Lease> {
         port.hca.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())

@@ -31,7 +31,7 @@ impl Qp {
     ) -> Taken {
         let op = request.op;
         if op.starts() == self.rsp.inbound.is_some() {
-            // Something new in the midst of a message, or a continuation of nothing.
+            // A new message before the last one ended, or a continuation without a start.
             return Err(Refusal::Invalid);
         }
         if op == Op::WriteOnly {
@@ -106,9 +106,9 @@ impl Qp {
         Ok(data.packets())
     }
 
-    /// A whole message for a receive of this queue pair's own with one buffer, which is left where
-    /// it is until it is done. False: it is something else, or something is wrong, and nothing has
-    /// happened.
+    /// Executes a SEND in one packet into a receive of this queue pair with one buffer, without
+    /// taking the receive out of the queue first. False: it is another case or an error, and
+    /// nothing has changed; the general path handles it.
     #[inline]
     pub(super) fn execute_send_only(
         &mut self,
@@ -341,8 +341,8 @@ impl Qp {
     }
 
     fn remember(&mut self, first: Psn, packets: u32, what: Memory) {
-        // Twice what the peer may have outstanding: when it goes back, what it had asked for before
-        // may still be on its way and come after what it asks for again.
+        // Twice what the peer may have outstanding: when the requester goes back, its earlier
+        // requests may still be in the network and arrive after the retransmitted ones.
         let depth = 2 * usize::from(self.common.attr.max_dest_rd_atomic.unwrap_or(0));
         self.rsp.replay.remember(Remembered { first, packets, what }, depth);
     }

@@ -35,7 +35,7 @@ pub(crate) struct Flight {
     pub(crate) packets: u32,
     /// Bytes of the message.
     pub(crate) len: u32,
-    /// Its end asks for an acknowledgement.
+    /// Its last packet requests an acknowledgement.
     pub(crate) requests_ack: bool,
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct Outstanding {
     pub(crate) cost: u64,
     /// Ends of the requests in flight that occupy a resource of the responder, oldest first.
     pub(crate) resources: VecDeque<Psn>,
-    /// Ends of the pieces in which reads were asked for and that are not answered, oldest first.
-    /// Going back does not forget them: the responder remembers each as it came, and answers
-    /// again only what lies inside one.
+    /// Ends of the pieces in which reads were requested and that are not answered, oldest first.
+    /// Going back keeps them: the responder remembers each piece as it arrived, and answers a
+    /// duplicate only if it lies inside one.
     pieces: VecDeque<Psn>,
 }
 
@@ -150,13 +150,13 @@ impl Outstanding {
         }
     }
 
-    /// How many PSNs from `psn` on were asked for at once earlier, if they were.
+    /// How many PSNs from `psn` on one request covered earlier, if one did.
     pub(crate) fn until_piece_end(&self, psn: Psn) -> Option<u32> {
         let end = self.pieces.iter().find(|end| end.is_after(psn));
         end.map(|end| end.since(psn))
     }
 
-    /// Remembers that what was asked for in one request ends at `end`.
+    /// Remembers that a piece of a read ends at `end`.
     pub(crate) fn note_piece(&mut self, end: Psn) {
         let at = self.pieces.iter().rposition(|e| !e.is_after(end)).map_or(0, |i| i + 1);
         if at == 0 || self.pieces.get(at - 1) != Some(&end) {
@@ -164,7 +164,7 @@ impl Outstanding {
         }
     }
 
-    /// Whether the oldest request for an answer that is not answered yet ended at `end`.
+    /// Whether the oldest piece of a read that is not answered yet ends at `end`.
     pub(crate) fn is_piece_end(&self, end: Psn) -> bool {
         self.pieces.front() == Some(&end)
     }

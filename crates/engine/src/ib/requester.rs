@@ -148,7 +148,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Gives a request its PSNs; its end requests an acknowledgement if it `asks`.
+    /// Gives a request its PSNs; with `requests_ack`, its last packet requests an acknowledgement.
     #[inline]
     pub(super) fn give_psns(&mut self, port: &mut Port, request: Start, requests_ack: bool) {
         let Start { kind, packets, len, takes_receive, .. } = request;
@@ -205,16 +205,16 @@ impl Qp {
         let op = self.common.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
-            // What was started under another limit must be able to go on.
+            // A read that was started under a higher limit must still make progress.
             let limit = self.max_rd_atomic().max(1);
             if self.req.outstanding.resources.len() >= limit {
                 return Err(Blocked::NoWork);
             }
             let psn = flight.first.wrapping_add(from);
             room = match self.req.outstanding.until_piece_end(psn) {
-                // In one request again, even if the window has shrunk since: a responder may
-                // remember only the part of it that was asked for last, and then would not answer
-                // for what comes before that. (Soft-RoCE does so.)
+                // A retransmitted read keeps the extent that it had, even if the window has shrunk:
+                // a responder may remember only the part that it saw last, and then would not
+                // answer for what comes before it. (Soft-RoCE does so.)
                 Some(rest) => rest.min(flight.packets - from),
                 None => room.min((port.hca.config.read_chunk / self.pmtu as u64).max(1) as u32),
             };
@@ -309,8 +309,9 @@ impl Qp {
     /// destination's window has room for, and no more than may go without a request for an
     /// acknowledgement, which is in the last packet of a train.
     ///
-    /// Room for less than a good train is left until there is more, if an answer is on its way. It
-    /// would be filled, and acknowledged, and filled again: short trains for ever.
+    /// If the room is less than a good train and an answer is awaited, the requester waits for more
+    /// room. Otherwise each acknowledgement would open room for one more short train, for ever
+    /// (silly window syndrome).
     #[inline]
     fn room(
         &self,
@@ -336,7 +337,7 @@ impl Qp {
             // window may have shrunk since that was sent.
             0 if peer.is_idle() || self.req.ack_requests.unrequested > 0 => Ok(1),
             0 => Err(Blocked::Window),
-            // What a read asks for comes in trains of the peer's making.
+            // The responder forms the trains of a read response.
             n if flight.kind == Kind::Fetched => Ok(n),
             n if n < left.min(self.good_train(peer, caps)) && self.req.awaits_ack() => {
                 Err(Blocked::Window)

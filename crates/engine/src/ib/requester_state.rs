@@ -18,7 +18,7 @@ pub(crate) struct Requester {
     /// Retries left before giving up.
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
-    /// The peer asked to wait until then.
+    /// The peer sent an RNR NAK: nothing is sent before this time.
     pub(crate) rnr_until: Option<Instant>,
     /// When the answer to something outstanding must have come.
     pub(crate) ack_deadline: Option<Instant>,
@@ -28,7 +28,7 @@ pub(crate) struct Requester {
     /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one
     /// request is under way: the window belongs to other queue pairs, too.
     pub(crate) unanswered: bool,
-    /// Since when the timer runs out again and again.
+    /// When the first of the timeouts in a row expired.
     pub(crate) silent_since: Option<Instant>,
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
@@ -91,7 +91,8 @@ impl Requester {
         }
     }
 
-    /// The peer has receives up to `limit`; it knows nothing of what is on its way and needs none.
+    /// The peer advertised receives up to `limit`. Requests in flight that need no receive have
+    /// moved the limit already, so it never goes back.
     #[inline]
     pub(super) fn grant(&mut self, limit: Option<Msn>) {
         self.credit_limit = match (self.credit_limit, limit) {

@@ -225,8 +225,8 @@ impl Qp {
         }
     }
 
-    /// Makes room for an answer that is given again. False: a peer that asks again and again must
-    /// not pile up answers.
+    /// Makes room for the answer to a duplicate. False: too many wait already; a peer that repeats
+    /// its requests must not make the queue grow.
     fn may_answer_again(&mut self, port: &mut Port, psn: Psn) -> bool {
         self.rsp.replies.cut_from(psn);
         let limit = usize::from(self.common.attr.max_dest_rd_atomic.unwrap_or(0));
@@ -237,7 +237,7 @@ impl Qp {
         true
     }
 
-    /// Whether a repeated read asks for the end of what was read before.
+    /// Whether a repeated read covers the end of what was read before.
     fn is_part_of(&self, known: &Remembered, psn: Psn, reth: &Reth) -> bool {
         let Memory::Read { va, rkey, len } = known.what else {
             return false;
@@ -302,7 +302,7 @@ impl Qp {
         self.rsp.replies = replies;
     }
 
-    /// The first packet on a queue pair in RTR tells that the peer is there.
+    /// The first packet on a queue pair in RTR shows that the connection is established.
     #[inline]
     pub(super) fn note_established(&mut self, port: &mut Port) {
         if self.common.state == QpState::Rtr && !self.rsp.established {

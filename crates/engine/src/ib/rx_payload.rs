@@ -1,19 +1,19 @@
-//! Payload that arrived: at hand, or still where its sender has it.
+//! Received payload: in the packet, or still in the memory of the sending process.
 
 use feroce_mem::{FetchError, Loan, Write};
 use feroce_train::Lent;
 use feroce_wire::{Op, Psn};
 
-/// What is left of a packet when its BTH was checked.
+/// A received packet whose BTH was checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxPacket<'a> {
     pub(crate) op: Op,
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
-    /// What follows the BTH, without padding: headers, and payload if it is at hand.
+    /// The bytes after the BTH, without padding: headers, and the payload unless it is `lent`.
     pub(crate) bytes: &'a [u8],
-    /// Payload that is not. The packet stands for a run of them then.
+    /// Payload in the memory of the sender. The packet then stands for a run of packets.
     pub(crate) lent: Option<&'a Lent<'a>>,
 }
 

@@ -1,4 +1,4 @@
-//! How a train of a request looks: opcodes, extension headers and lengths.
+//! The layout of a train of requests: opcodes, extension headers and lengths.
 
 use feroce_train::{Ext, LinkCaps};
 use feroce_wire::{
@@ -161,7 +161,8 @@ impl TrainLayout {
                 let head = xrc.with(|out| feth(kind).emit(out));
                 Self::single(Op::Flush, head.with(|out| reth(remote, 0, len).emit(out)), 0)
             }
-            // Messages and local operations do not get here; an empty send is the least harm.
+            // Unreachable: messages and local operations are handled before. An empty SEND is
+            // harmless.
             _ => Self::single(Op::SendOnly, xrc, 0),
         }
     }

@@ -1,7 +1,7 @@
 //! Unreliable services: connections (UC) and datagrams (UD) (IBTA vol1 9.8).
 //!
 //! Nothing is remembered of what was sent: a request completes when its last packet is handed to
-//! the link. Whatever is wrong with a received packet, the answer is silence.
+//! the link. A received packet with an error is dropped without an answer.
 
 use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
@@ -187,7 +187,8 @@ impl Qp {
         }
     }
 
-    /// The receive's own memory is wrong: it says so, and the queue pair stops.
+    /// The memory of the receive is not accessible: it completes in error, and the queue pair
+    /// stops.
     fn fail_receive(&mut self, port: &mut Port, now: Instant) {
         if let Some(receive) = self.rsp.take_receive() {
             let status = WcStatus::LocalProtection;
