@@ -28,6 +28,7 @@ mod member;
 mod peers;
 mod places;
 mod record;
+mod run;
 mod shared;
 mod sys;
 
@@ -47,6 +48,7 @@ pub use member::Member;
 use peers::{Peers, Pushed, Route};
 use places::Places;
 use record::Content;
+pub use run::PacketRun;
 
 /// While something comes through the rings, the wire is asked no more often than this: to ask
 /// takes a system call, which is as long as a message inside the host is on its way.

@@ -16,11 +16,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use feroce_mem::{Landing, Source};
-use feroce_train::{Lent, Payload, Run, RxMeta, RxTrain, Train};
+use feroce_train::{Lent, Payload, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Qpn};
 
 use super::guard::Guard;
 use super::record::{self, META};
+use super::run::PacketRun;
 use super::shared::{Files, Maps};
 use crate::sys::{self, Extent, FileId, FilePlace};
 
@@ -43,7 +44,7 @@ const EXTENT: usize = 48;
 /// A run of packets, and where its payload is.
 #[derive(Debug)]
 pub(super) struct Loan<'a> {
-    run: Run<'a>,
+    run: PacketRun<'a>,
     peer: Qpn,
     extents: Extents,
 }
@@ -97,7 +98,7 @@ impl<'a> Loan<'a> {
             // Short and alone.
             return None;
         }
-        let mut run = first.lease.and_then(|_| Run::new(first))?;
+        let mut run = first.lease.and_then(|_| PacketRun::new(first))?;
         let mut extents = Extents::default();
         if !extents.push_payload(&first.payload, files) {
             return None;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
+use feroce_local::PacketRun;
 use feroce_mem::{Landing, Source};
 use feroce_testkit::{CAPS, Host, Pair, wr};
-use feroce_train::{Lease, Lender, Lent, Run, RxMeta, RxTrain, Train};
+use feroce_train::{Lease, Lender, Lent, RxMeta, RxTrain, Train};
 use feroce_wire::{Pmtu, Qpn};
 
 /// Counts what is revoked.
@@ -79,7 +80,7 @@ impl Way {
         while let Some(first) = rest.first() {
             let meta = RxMeta::from(&first.path);
             let mut taken = 1;
-            if let Some(mut run) = first.lease.and_then(|_| Run::new(first)) {
+            if let Some(mut run) = first.lease.and_then(|_| PacketRun::new(first)) {
                 while let Some(longer) = rest.get(taken).and_then(|next| run.and(next)) {
                     (run, taken) = (longer, taken + 1);
                 }

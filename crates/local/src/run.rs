@@ -1,24 +1,23 @@
-//! Runs: trains that go on where the one before ends, as if they were one packet.
+//! Runs of packets: trains of one message that continue each other, described as one packet.
 
+use feroce_train::Train;
 use feroce_wire::{Bth, Op, Opcode};
-
-use crate::Train;
 
 /// Packets of one message that follow each other, with headers as if they were one packet, however
 /// long. That is how a link describes packets whose payload it does not carry: see
-/// [`Lent`](crate::Lent).
+/// [`Lent`](feroce_train::Lent).
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub struct PacketRun<'a> {
     first: &'a Train,
     last: &'a Train,
     op: Op,
     packets: u32,
     len: usize,
-    /// One of the packets asks for an acknowledgement: the last answers for all.
+    /// One of the packets requests an acknowledgement. The acknowledgement of the last covers all.
     ack_req: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> PacketRun<'a> {
     /// The packets of one train; `None` if its opcodes are not those of one message, or if headers
     /// are in all of its packets, as on XRC.
     pub fn new(train: &'a Train) -> Option<Self> {
@@ -82,7 +81,7 @@ impl<'a> Run<'a> {
     /// Writes its headers.
     ///
     /// # Panics
-    /// If `out` is not as long as [`Run::header_len`] says.
+    /// If `out` is not as long as [`PacketRun::header_len`] says.
     pub fn emit(&self, out: &mut [u8]) {
         let [head, tail] = self.extensions();
         let (bth_out, rest) = out.split_first_chunk_mut().expect("room for a BTH");
