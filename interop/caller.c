@@ -4,8 +4,8 @@
  *
  *     caller -a ADDRESS_OF_SERVER -p PORT SCENARIO [-c]
  *
- * With -c it is the client. Whoever sees something that the specification does not say ends with
- * status 1 and tells what.
+ * With -c it is the client. An end that sees something that the specification does not allow says
+ * what and exits with status 1.
  */
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
@@ -238,8 +238,8 @@ static void refused(const char *host, int port, int is_client)
     private_data(host, port, is_client);
 }
 
-/* Nobody listens at another port of the same address. */
-static void nobody(const char *host, int port, int is_client)
+/* No server listens at another port of the same address. */
+static void no_listener(const char *host, int port, int is_client)
 {
     if (is_client)
         expect_refusal(prepare(host, port + 10000), INVALID_SERVICE_ID, NULL);
@@ -248,7 +248,7 @@ static void nobody(const char *host, int port, int is_client)
 
 /*
  * The server is killed. Where the kernel has its connections, it takes leave for it; otherwise
- * nobody answers any more, and the client learns that from its own request.
+ * the server does not answer any more, and the client learns that from its own request.
  */
 static void killed(const char *host, int port, int is_client)
 {
@@ -275,7 +275,7 @@ static const struct {
 } SCENARIOS[] = {
     { "private-data", private_data },
     { "refused", refused },
-    { "nobody", nobody },
+    { "no-listener", no_listener },
     { "killed", killed },
 };
 

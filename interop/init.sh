@@ -41,7 +41,7 @@ $busybox mount -t tmpfs shm /host/dev/shm
 
 settings=/host/proc/sys/net/ipv6/conf
 for interface in all default eth0; do
-    # An address is of use at once, and nobody else is asked for any.
+    # An address can be used at once: there is no other host that could have it.
     echo 0 > $settings/$interface/accept_dad
     echo 0 > $settings/$interface/accept_ra
     echo 0 > $settings/$interface/router_solicitations
@@ -64,7 +64,7 @@ until $busybox grep -q ACTIVE $state && [ -e /host/dev/infiniband/uverbs0 ]; do
     $busybox usleep 100000
 done
 
-# The driver does not count wrong ICRCs, so whoever wants to know looks at what its check returns.
+# The driver does not count wrong ICRCs, so a probe looks at what its check returns.
 trace=/host/sys/kernel/tracing
 $busybox mount -t tracefs trace $trace || give_up "no tracing"
 echo 'r:icrc rdma_rxe:rxe_icrc_check result=$retval:s32' > $trace/kprobe_events

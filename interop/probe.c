@@ -4,8 +4,8 @@
  *
  *     probe -d DEVICE -g GID_INDEX -p TCP_PORT -m PATH_MTU SCENARIO [SERVER]
  *
- * Without SERVER it is the server. Both ends take turns over TCP. Whoever sees something that the
- * specification does not say ends with status 1 and tells what.
+ * Without SERVER it is the server. Both ends take turns over TCP. An end that sees something
+ * that the specification does not allow says what and exits with status 1.
  */
 #include "end.h"
 
@@ -169,7 +169,7 @@ static void bad_rkey(struct end *end)
     must_be_in_error(end);
 }
 
-/* Nobody posts a receive: the sender gives up after its retries. */
+/* The server posts no receive: the sender gives up after its retries. */
 static void no_receive(struct end *end)
 {
     if (end->is_client) {

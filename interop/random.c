@@ -1,7 +1,7 @@
 /*
  * Runs programs of random requests between two ends and writes down everything that can be observed:
- * how requests and receives complete, the states of the queue pairs, and the memory. Whoever asks
- * and whoever answers, the same seed must give the same text.
+ * how requests and receives complete, the states of the queue pairs, and the memory. In both
+ * roles, the same seed must give the same text.
  *
  *     random -d DEVICE -g GID_INDEX -p TCP_PORT -m PATH_MTU SEED [SERVER]
  *

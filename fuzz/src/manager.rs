@@ -53,7 +53,7 @@ pub fn cm_manager(bytes: &[u8]) {
     let mut manager = Manager::new(config);
     let now = Instant::from_nanos(1_000_000_000);
     for service in services() {
-        manager.listen(now, service, Accepts::Any, 8).expect("nobody listens yet");
+        manager.listen(now, service, Accepts::Any, 8).expect("the service is free");
     }
     let mut world = World { manager, now, known: BTreeMap::new(), sent: Vec::new() };
     for _ in 0..MAX_ACTIONS {

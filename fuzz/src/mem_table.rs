@@ -288,7 +288,7 @@ impl World {
                 assert_eq!(out, self.memory[start..start + out.len()]);
             }
         }
-        // Whoever holds a grant may write through it, whatever became of the key.
+        // The holder of a grant may write through it, also after its key was revoked.
         for (i, held) in self.held.iter().enumerate() {
             let bytes = vec![how.wrapping_add(i as u8); held.grant.len()];
             held.grant.copy_in(0, &bytes).expect("in bounds");
@@ -301,7 +301,7 @@ impl World {
     fn check(&mut self) {
         let mut memory = [0; MEMORY];
         self.region.read_at(0, &mut memory).expect("in bounds");
-        assert_eq!(memory, self.memory, "memory changed where nobody wrote");
+        assert_eq!(memory, self.memory, "memory changed where no grant was written");
         assert_eq!(self.table.len(), self.known.len());
         for known in &self.known {
             assert!(self.table.lookup(Lkey(known.key)).is_some(), "{known:?} is gone");

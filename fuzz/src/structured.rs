@@ -28,9 +28,9 @@ const MAX_IN_FLIGHT: usize = 256;
 /// Interprets the input as a sequence of actions.
 ///
 /// Nothing may panic; requests of a queue complete in order and once, and all of them when the
-/// network works again; what the engines send is well formed; memory may change only where somebody
-/// had a right to; when all is over, a pair of queue pairs that was not touched must work, and
-/// nothing that was made is still in use.
+/// network works again; what the engines send is well formed; memory may change only where a
+/// registration allows it; at the end, a pair of queue pairs that was not touched must work, and
+/// no object is still in use.
 pub fn engine_structured(bytes: &[u8]) {
     let mut world = World::new();
     let mut input = Input::new(bytes);
@@ -50,6 +50,19 @@ struct Side {
     /// Packets that were sent and have not arrived.
     sent: VecDeque<Packet>,
     order: Order,
+}
+
+impl Side {
+    /// Posts a receive where queue pair `index` takes its receives from, if there is room.
+    fn post_recv(&mut self, index: usize, at: u64, len: u32) {
+        let wr = self.host.recv(at, len);
+        let slot = &mut self.slots[index];
+        let _ = match (&mut slot.rq, slot.qp_type) {
+            (Some(rq), _) => rq.post(wr).map(drop),
+            (None, QpType::XrcTgt) => self.host.xrc_queue.post(wr),
+            (None, _) => self.host.srq_queue.post(wr),
+        };
+    }
 }
 
 struct World {
@@ -101,12 +114,7 @@ impl World {
             side.host.step(self.now, &side.slots[index], state, to);
         }
         for at in 0..2 {
-            let wr = side.host.recv(at * 1024, 800);
-            let _ = match (&mut side.slots[index].rq, KINDS[index][which]) {
-                (Some(rq), _) => rq.post(wr).map(drop),
-                (None, (QpType::XrcTgt, _)) => side.host.xrc_queue.post(wr),
-                (None, _) => side.host.srq_queue.post(wr),
-            };
+            side.post_recv(index, at * 1024, 800);
         }
     }
 
@@ -413,13 +421,7 @@ impl World {
 
     /// Posts a receive that is large enough for anything.
     fn post_room(&mut self, which: usize, index: usize) {
-        let side = &mut self.sides[which];
-        let wr = side.host.recv(0, 8192);
-        let _ = match (&mut side.slots[index].rq, KINDS[index][which]) {
-            (Some(rq), _) => rq.post(wr).map(drop),
-            (None, (QpType::XrcTgt, _)) => side.host.xrc_queue.post(wr),
-            (None, _) => side.host.srq_queue.post(wr),
-        };
+        self.sides[which].post_recv(index, 0, 8192);
     }
 
     fn finish(mut self) {

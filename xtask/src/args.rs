@@ -4,7 +4,7 @@ use core::str::FromStr;
 
 use crate::{Failure, Outcome};
 
-/// The words of a command line that nobody has taken yet.
+/// The words of a command line that were not read yet.
 #[derive(Debug)]
 pub(crate) struct Args {
     words: Vec<String>,
@@ -51,7 +51,7 @@ impl Args {
         }
     }
 
-    /// Ends the reading: a word that nobody took is an error.
+    /// Ends the reading: a word that was not read is an error.
     pub(crate) fn finish(self) -> Outcome {
         match self.words.first() {
             None => Ok(()),

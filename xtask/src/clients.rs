@@ -117,7 +117,7 @@ fn slime(feroce: &Path, folder: &Path) -> Outcome<String> {
         .map_err(|e| Failure::Failed(format!("cannot run a server of DLSlime: {e}")))?;
     let client = run(&mut end("127.123.0.2", &["127.123.0.1"]));
     if client.is_err() {
-        // Nobody will come to it.
+        // Without its client the server would wait for ever.
         let _ = server.kill();
     }
     let served = server.wait().is_ok_and(|status| status.success());

@@ -276,7 +276,7 @@ pub(crate) fn run_whole() -> Outcome<Vec<String>> {
     let wanted = summary(trials().count(), 0);
     match lines.iter().any(|line| line.starts_with(&wanted)) {
         true => Ok(lines),
-        false => Err(Failure::Failed(format!("nobody says `{wanted}`"))),
+        false => Err(Failure::Failed(format!("neither end printed `{wanted}`"))),
     }
 }
 

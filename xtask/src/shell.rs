@@ -46,8 +46,8 @@ pub(crate) fn is_on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The same command, ended after `limit` where nobody is there to end it by hand. At a
-/// terminal it stays as it is, so that Ctrl-C reaches it.
+/// The same command, ended after `limit`. At a terminal it stays as it is, so that Ctrl-C reaches
+/// it.
 pub(crate) fn limited(command: Command, limit: Duration) -> Command {
     if io::stdout().is_terminal() || !is_on_path("timeout") {
         return command;

@@ -193,7 +193,7 @@ fn watch_for_interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Shows what is going on, where somebody looks.
+/// Shows the progress, if standard error is a terminal.
 fn progress(what: &str) {
     let mut screen = std::io::stderr();
     if screen.is_terminal() {

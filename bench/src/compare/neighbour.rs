@@ -1,4 +1,4 @@
-//! Somebody else who wants a processor.
+//! A process that keeps a processor busy beside the ends that are measured.
 
 use std::hint::spin_loop;
 

@@ -70,8 +70,8 @@ pub(crate) fn feroce_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(number(&serde_json::from_str(&said.client)?, "p50_us")?))
 }
 
-/// A round trip of two messages after the other, all the time that it took: medians hide how long
-/// whoever is not running lets others wait.
+/// The mean of all round trips: a median hides how long a message waits for an end that the
+/// scheduler does not run.
 pub(crate) fn feroce_mean_latency(said: &Said) -> anyhow::Result<Figure> {
     let row = serde_json::from_str(&said.client)?;
     Ok(plain(number(&row, "elapsed_s")? * 1e6 / number(&row, "iterations")? / 2.0))

@@ -38,8 +38,8 @@ pub(crate) struct Row {
     pub(crate) turns: u32,
 }
 
-/// Turns in a round of whoever is compared by little. The machine may be twice as fast in one
-/// second as in the next, so a run is put together from several of them.
+/// Turns in a round of rows that differ by little. The machine may be twice as fast in one second
+/// as in the next, so a run consists of several turns.
 pub(crate) const TURNS: u32 = 5;
 
 /// What a server opens when it is ready.

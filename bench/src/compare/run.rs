@@ -84,7 +84,7 @@ impl Runner<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Starts who keeps the processors busy. They end when nobody wants them any more.
+    /// Starts the processes that keep the processors busy. They end when they are dropped.
     fn neighbours(&self, row: &Row) -> anyhow::Result<Vec<Process>> {
         let one = |_| {
             let mut command = with_us();
@@ -159,7 +159,7 @@ struct Ended {
     cpu_s: f64,
 }
 
-/// A process that is killed when nobody wants it any more.
+/// A process that is killed when it is dropped.
 struct Process {
     child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -168,7 +168,7 @@ struct Process {
     memory: Option<Memory>,
 }
 
-/// Memory in a file, as programs share it. It goes when nobody wants it any more.
+/// Memory in a file, as programs share it. The file is removed when it is dropped.
 struct Memory(PathBuf);
 
 impl Memory {

@@ -1,4 +1,4 @@
-//! Plain UDP: what the sockets under feroce give to somebody who does nothing else with them.
+//! Plain UDP: what the sockets under feroce give to a program that does nothing else with them.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -136,7 +136,7 @@ fn source(server: Ipv4Addr, limit: Duration, size: u16, per_call: usize) -> anyh
 fn echo(wait: Wait) -> anyhow::Result<()> {
     let socket = wait.open(PORT)?;
     let mut buffer = vec![0; 1 << 16];
-    // Whoever comes first is answered, and nobody else.
+    // The server answers the first client only.
     let (n, from) = socket.recv_from(&mut buffer)?;
     socket.connect(from)?;
     wait.send(&socket, &buffer[..n])?;

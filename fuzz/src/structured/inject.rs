@@ -1,4 +1,4 @@
-//! Packets that nobody sent, but somebody could have: right in most fields.
+//! Forged packets that a peer could have sent: right in most fields.
 
 use feroce_engine::QpType;
 use feroce_testkit::QKEY;

@@ -2,7 +2,7 @@
 //!
 //! One connection, one command. The agent greets, which says that the guest is ready; it is told
 //! the words of the command; the command writes to the connection itself; and behind a NUL
-//! follows how it ended. Whoever closes the connection early ends the command.
+//! follows how it ended. Closing the connection early ends the command.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -49,7 +49,7 @@ impl Remote {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut greeting = [0; GREETING.len()];
-        // QEMU accepts connections before anybody listens in the guest.
+        // QEMU accepts connections before the agent in the guest listens.
         if (&stream).read_exact(&mut greeting).is_err() || greeting != *GREETING.as_bytes() {
             return Ok(None);
         }
@@ -98,7 +98,7 @@ pub(super) fn serve() -> Outcome {
     thread::scope(|scope| {
         for stream in listener.incoming().flatten() {
             scope.spawn(move || {
-                // Nobody is there to be told.
+                // The connection is the only way to report an error, and it failed.
                 let _ = serve_one(&stream);
                 let _ = stream.shutdown(Shutdown::Both);
             });
@@ -184,7 +184,7 @@ fn icrcs() -> io::Result<(String, String, usize)> {
     Ok((checked, missed, wrong))
 }
 
-/// Datagrams that UDP has handed to whoever they were for; the driver is the only one here.
+/// Datagrams that UDP has delivered to sockets; the driver has the only one here.
 fn udp_received() -> io::Result<u64> {
     let old = fs::read_to_string("/proc/net/snmp")?;
     // Two lines for each protocol: names, then values.

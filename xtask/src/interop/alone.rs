@@ -42,7 +42,7 @@ const TESTS: &[Tests] = &[
         ("a_process_that_ends_takes_leave_of_its_peers",
          "the kernel outlives the process, and takes leave for it"),
         ("a_request_may_come_a_moment_before_its_listener",
-         "the kernel refuses a request at once that nobody listens for"),
+         "the kernel refuses a request at once if there is no listener"),
     ] },
     Tests { program: "objects", left_out: &[
         ("one_target_delivers_to_many_shared_queues",

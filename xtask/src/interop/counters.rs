@@ -32,7 +32,7 @@ const AT_REST: &[(&str, &str)] = &[
 /// Never excused: what a packet with a wrong ICRC costs is the same as if it had been lost.
 const ICRC: &[(&str, &str)] = &[
     ("icrc_wrong", "the driver found the ICRC of a packet of ours wrong"),
-    ("icrc_missed", "the driver checked ICRCs that nobody saw"),
+    ("icrc_missed", "the driver checked ICRCs that the probe missed"),
 ];
 
 /// Datagrams that came, and those that the driver took: the difference was for queue pairs that are

@@ -1,4 +1,4 @@
-//! A packet with a wrong ICRC, to see that whoever looks for such packets finds one.
+//! A packet with a wrong ICRC, to show that the probe for such packets finds one.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread::park_timeout;

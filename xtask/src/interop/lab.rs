@@ -376,7 +376,7 @@ impl Running {
                         None => park_timeout(PAUSE),
                     }
                 };
-                // `timeout` passes this on; if it has ended, nobody gets it.
+                // `timeout` passes this on; if it has ended, the signal is lost.
                 let _ =
                     Command::new("kill").arg(child.id().to_string()).stderr(Stdio::null()).status();
                 child.wait().map_err(|e| failed("a command", e))?;

@@ -1,5 +1,5 @@
-//! What ends observed: in some rows it must be the same in all cells, whoever asks and whoever
-//! answers (`interop/random.c`, `interop/swarm.c`).
+//! What ends observed: in some rows it must be the same in all cells, in either role of our end
+//! (`interop/random.c`, `interop/swarm.c`).
 
 use std::collections::BTreeMap;
 

@@ -52,7 +52,7 @@ pub(super) struct Row {
     pub(super) counters: Counters,
     /// Whether the kernel's end is our command, too, on the kernel's driver.
     pub(super) is_ours_there: bool,
-    /// Whether what the ends say must be the same in all cells of the row, whoever is which.
+    /// Whether what the ends say must be the same in all cells of the row, in either role.
     pub(super) is_compared: bool,
     pub(super) forms: &'static [Form],
     pub(super) networks: &'static [Network],
@@ -348,6 +348,6 @@ pub(super) const ROWS: &[Row] = &[
     Row { says: " 8 %n ", ..perf_cm("ib_atomic_bw", "-R -n 10 -A CMP_AND_SWAP") },
     caller("private-data"),
     caller("refused"),
-    caller("nobody"),
+    caller("no-listener"),
     killed(caller("killed")),
 ];

@@ -43,7 +43,7 @@ second run, which the output then says: the emulated machine stalls now and then
 - `random` is [another one](../interop/random.c): it makes plans of requests from a seed, with
   mistakes in them, runs each on a connection of its own, and writes down how everything completes,
   the states of the queue pairs and a hash of the memory. All cells of such a row must say the same,
-  whoever asks and whoever answers.
+  in both roles of our end.
 - `swarm` is [another one](../interop/swarm.c), which runs programs of the swarm, by their seed: up
   to four flows in both directions at once, drawn by the generator that the simulation uses, and
   written down by `swarm --program` after they ran there. Everything succeeds in them; how requests
@@ -51,7 +51,7 @@ second run, which the output then says: the emulated machine stalls now and then
 - `group` is [another one](../interop/group.c): multicast with verbs alone.
 - `caller` is [one more](../interop/caller.c), for connections by address. *private-data*: what
   requests and answers carry, and the numbers in them. *refused*: the server's own reason (28) and
-  words arrive. *nobody*: without a listener the reason is an invalid service (8). *killed*: the
+  words arrive. *no-listener*: without one the reason is an invalid service (8). *killed*: the
   server dies as soon as it is connected; requests of the client fail.
 - `perftest` knows connections by address (`-R`) for IPv4 only. Its server listens a second time,
   after the first call; an emulated one does so later than any client calls again, and the program

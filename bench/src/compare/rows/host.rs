@@ -105,7 +105,8 @@ const ROWS: &[Row] = &[
         read: read::feroce_latency,
         ..by(Tool::Feroce, WRITE_LAT_COMPLETED, Unit::Microseconds)
     },
-    // It has time to wait: at real-time priority, whoever looks at memory lets nobody else run.
+    // A long transport timeout (`-u`): at real-time priority, an end that spins on its memory keeps
+    // the other processes from running.
     Row {
         server: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s}",
         client: "run -- ib_write_lat -F -s 8 -u 20 -n {20000/s} {server}",

@@ -1,7 +1,7 @@
 //! Two processes of one host while others keep its processors busy.
 //!
-//! Whoever only spins is fast as long as both ends run, and waits for a time slice of somebody else
-//! when one does not. So these are means: a median would not show it. Each run has its luck with
+//! An end that only spins is fast while both ends run; when one does not, the other waits for the
+//! time slice of a neighbour. So these rows are means: a median would not show it. Runs depend on
 //! the scheduler; best and worst are both worth a look.
 
 use super::{Claim, Row, Table, Unit, by, claim};

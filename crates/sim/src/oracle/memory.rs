@@ -14,9 +14,9 @@ pub struct Memory {
     pub region: Arc<Region>,
     /// The model.
     model: Vec<u8>,
-    /// Ranges of which the model knows nothing: where messages may have been cut short.
+    /// Ranges that are not compared: where messages may have been cut short.
     unknown: Vec<(usize, usize)>,
-    /// First byte that was not given out.
+    /// First byte that was not allocated.
     top: usize,
 }
 
@@ -33,7 +33,7 @@ impl Memory {
         Self { region, model, unknown: Vec::new(), top: 0 }
     }
 
-    /// Gives out `len` bytes, aligned to 8 if `aligned`, with a gap before them that nobody may
+    /// Allocates `len` bytes, aligned to 8 if `aligned`, with a gap before them that no request may
     /// touch. `None`: there is no room.
     pub fn take(&mut self, len: usize, aligned: bool, dice: &mut Dice) -> Option<usize> {
         let mut at = self.top + dice.size(1..=40);
@@ -48,7 +48,7 @@ impl Memory {
         Some(at)
     }
 
-    /// How many bytes were not given out.
+    /// How many bytes were not allocated.
     pub fn left(&self) -> usize {
         self.model.len() - self.top
     }
@@ -78,7 +78,7 @@ impl Memory {
         u64::from_ne_bytes(self.expected(at, 8).try_into().unwrap_or([0; 8]))
     }
 
-    /// Gives up knowing what a range holds.
+    /// Excludes a range from the comparison.
     pub fn forget(&mut self, at: usize, len: usize) {
         self.unknown.push((at, len));
     }

@@ -129,7 +129,7 @@ fn draw_flows(
         }
     }
     for end in ends.iter().filter(|end| !end.kind.is_reliable() || end.mishap.is_some()) {
-        // A message that is cut short leaves its mark in a receive that anyone may get.
+        // A message that is cut short leaves bytes in a shared receive that any queue pair may get.
         if let (Some(i), node) = (end.srq, &mut nodes[end.node]) {
             let pieces = node.srqs[i].recvs.iter().flat_map(|recv| &recv.pieces);
             pieces.for_each(|&(at, len)| node.memory.forget(at, len));

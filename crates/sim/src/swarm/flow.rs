@@ -174,7 +174,8 @@ pub(crate) fn bring_up(
     let (mut timeout, mut retry_cnt) = (dice.small(9..=13), 7);
     let mut rnr_retry = if finite { 2 } else { 7 };
     if spec.clean {
-        // Nothing is lost and every receive is in place, so nobody needs a second try.
+        // Nothing is lost and every receive is in place, so no requester needs a second
+        // try.
         timeout = dice.pick(&[0, timeout]);
         (retry_cnt, rnr_retry) = (dice.small(0..=7), dice.small(0..=7));
     }

@@ -128,7 +128,7 @@ impl Planner<'_> {
                 Kind::Uc | Kind::Ud => self.unreliable_step(side)?,
             }
         }
-        // One that fails may take a receive with it that somebody else needs.
+        // A message that fails may consume a receive that another flow needs.
         let shares = self.ends[self.first..].iter().any(|end| end.srq.is_some());
         if !self.ends[self.first].kind.is_reliable() || (self.is_unsure() && shares) {
             self.spare_receives(0)?;
@@ -427,7 +427,7 @@ impl Planner<'_> {
         let end = &self.ends[self.first + side];
         let (domain, max_sge) = (end.domain, end.max_sge);
         let (sges, pieces) = self.landing(side, domain, len, max_sge)?;
-        // After a reset nobody knows how far the peer had come.
+        // How far the peer had come before a reset is not known.
         let unsure = self.ends[self.first].mishap == Some(Mishap::Reset);
         let what = if unsure { Expected::Anything } else { what };
         if let Expected::Bytes(bytes) = &what {

@@ -100,7 +100,7 @@ impl Text {
             self.pieces(sges, own);
         }
         for (i, step) in end.steps.iter().enumerate() {
-            // Whoever runs it wants to know when it is over.
+            // The last step is signalled, so that the program sees the end of the run.
             let is_last = i + 1 == end.steps.len();
             let signaled = is_last || end.sq_sig_all || step.is_signaled();
             self.step(step, signaled, own, peers);
