@@ -2,9 +2,11 @@
 //! tree of files to the problems it sees, and every problem is one line.
 
 mod dead;
+mod documents;
 mod graph;
 mod manifests;
 mod policy;
+mod prose;
 mod text;
 mod tree;
 
@@ -33,10 +35,13 @@ const RULES: &[Rule] = &[
     ("lines of at most 100 characters, no tabs, no trailing white space", text::layout),
     ("files of at most 600 lines, unit tests aside", text::size),
     ("no notes to self, no leftovers of debugging, no ignored tests", text::leftovers),
-    ("no paths of somebody's machine", text::machine_paths),
+    ("no paths that exist on one machine only", text::machine_paths),
     ("no source file that is not compiled", dead::check),
     ("manifests are complete and inherit from the workspace", manifests::complete),
     ("Cargo.lock is committed", manifests::lock_file),
+    ("the crate table of ARCHITECTURE.md is true", documents::crates),
+    ("the functions of the seam table exist", documents::seams),
+    ("comments and messages name their actor", prose::check),
 ];
 
 pub(crate) fn main(mut args: Args) -> Outcome {
@@ -57,6 +62,12 @@ pub(crate) fn check() -> Outcome {
     problems.iter().for_each(|problem| println!("{problem}"));
     if !problems.is_empty() {
         return Err(Failure::Failed(format!("tidy: {} problems", problems.len())));
+    }
+    for (folder, count) in prose::left(&tree) {
+        match count {
+            0 => println!("{folder}: every actor is named: take it off STILL_TO_REWRITE"),
+            _ => println!("{folder}: {count} words in comments and messages hide their actor"),
+        }
     }
     println!("tidy: {} rules, {} files, no problems", RULES.len(), tree.files().len());
     Ok(())

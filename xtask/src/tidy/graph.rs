@@ -74,7 +74,7 @@ fn allowed(name: &str) -> Option<&'static [&'static str]> {
 }
 
 /// The folder of a package of this project: `feroce-wire` lives in `wire`.
-fn folder_of(package: &str) -> Option<&str> {
+pub(super) fn folder_of(package: &str) -> Option<&str> {
     if package == "feroce" { Some(package) } else { package.strip_prefix("feroce-") }
 }
 
