@@ -1,11 +1,11 @@
-//! Everything random in a simulation.
+//! Random numbers: every random decision of a simulation comes from here.
 
 use core::ops::RangeInclusive;
 
 /// A stream of random numbers that follows from a seed.
 ///
-/// A run uses several streams (knobs, programs, wire, applications), so that taking more numbers
-/// from one does not change what the others give.
+/// A run uses several streams (limits and programs, fabric, applications): a change that draws more
+/// numbers from one does not change the others.
 #[derive(Debug)]
 pub struct Dice(fastrand::Rng);
 
@@ -13,7 +13,7 @@ impl Dice {
     /// Stream number `stream` of `seed`.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        // Neighbouring seeds begin alike.
+        // The first numbers of neighbouring seeds are similar.
         for _ in 0..4 {
             rng.u64(..);
         }

@@ -38,7 +38,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Whether packets may get lost, doubled, damaged or out of order.
+    /// Whether packets may be lost, duplicated, damaged or reordered.
     pub fn any(&self) -> bool {
         self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0 || self.corrupt > 0.0
     }
@@ -51,7 +51,7 @@ pub struct Stats {
     pub packets: u64,
     /// Lost.
     pub lost: u64,
-    /// Doubled.
+    /// Duplicated.
     pub duplicated: u64,
     /// Overtaken by later packets.
     pub reordered: u64,
@@ -91,7 +91,7 @@ pub struct Mesh {
     gone: Vec<bool>,
     /// What is on its way.
     in_flight: Agenda<Delivery>,
-    /// Flip a payload byte of the first packet that has one, unnoticed by any checksum.
+    /// Flip a payload byte of the first packet that has one. No checksum detects it.
     pub(crate) sabotage: bool,
     /// What it carried.
     pub stats: Stats,
@@ -124,7 +124,7 @@ impl Mesh {
         }
     }
 
-    /// Disconnects a port for ever.
+    /// Disconnects a port for the rest of the run.
     pub fn remove(&mut self, port: usize) {
         self.gone[port] = true;
     }

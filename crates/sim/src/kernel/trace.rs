@@ -1,4 +1,4 @@
-//! What happened, for people: the last events of a run, and a hash of all of them.
+//! The trace of a run: its last events in readable form, and a hash of all of them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,17 +21,17 @@ pub enum Fate {
     Corrupted,
     /// A second copy was put on the wire.
     Duplicated,
-    /// Held back, so that others overtake it.
+    /// Held back, so that later packets overtake it.
     Delayed,
-    /// Handed to an engine.
+    /// Passed to an engine.
     Delivered,
-    /// Made up by the wire.
+    /// Forged: no host sent it.
     Forged,
-    /// Sent to, or by, a node that is gone.
+    /// Sent to, or by, a port that is disconnected.
     Gone,
 }
 
-/// The beginning of a packet, enough to tell what it is.
+/// The first bytes of a packet: its headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; 48],
@@ -40,7 +40,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of a packet from the BTH on.
+    /// The head of a packet that starts with its BTH.
     pub fn new(packet: &[u8]) -> Self {
         let mut bytes = [0; 48];
         let kept = packet.len().min(bytes.len());
@@ -52,7 +52,7 @@ impl Head {
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening {
-    /// To a packet.
+    /// A packet was sent, lost or delivered.
     Packet {
         /// Sending node.
         from: usize,
@@ -189,7 +189,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Says what a packet is.
+/// Describes a packet.
 fn describe(f: &mut fmt::Formatter<'_>, head: &Head) -> fmt::Result {
     let bytes = &head.bytes[..usize::from(head.kept)];
     let Ok((bth, rest)) = Bth::parse(bytes) else {

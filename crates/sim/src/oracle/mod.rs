@@ -1,8 +1,8 @@
-//! What must be true, whatever the wire does.
+//! What must be true, whatever the fabric does.
 //!
-//! * `memory`: every byte of every region is what the model says, and so no byte outside a grant
-//!   was ever touched.
-//! * `queue`: every work request completes once, in order, with what it was told to report.
+//! * [`Memory`]: every byte of every region is what the model says, so no byte outside a grant was
+//!   written.
+//! * [`SendLedger`], [`RecvLedger`]: every work request completes once and in order.
 
 mod memory;
 mod queue;
@@ -12,17 +12,17 @@ use std::fmt;
 pub use memory::Memory;
 pub use queue::{RecvLedger, SendLedger};
 
-/// Something that must not happen did.
+/// A property does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which oracle noticed.
+    /// Which oracle found it.
     pub oracle: &'static str,
-    /// What it saw.
+    /// What it found.
     pub what: String,
 }
 
 impl Violation {
-    /// Made by `oracle`.
+    /// Found by `oracle`.
     pub fn new(oracle: &'static str, what: impl Into<String>) -> Self {
         Self { oracle, what: what.into() }
     }

@@ -1,4 +1,4 @@
-//! Completions: once, in order, and only those that were asked for.
+//! Every work request completes once, in order, and with success only if it was signalled.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::Violation;
 
 const ORACLE: &str = "completions";
 
-/// What a send queue owes.
+/// The requests of a send queue that have not completed.
 #[derive(Debug, Default)]
 pub struct SendLedger {
     posted: VecDeque<(usize, bool)>,
@@ -21,8 +21,8 @@ impl SendLedger {
         self.posted.push_back((index, signaled));
     }
 
-    /// Request number `index` completed. Everything before it is done: silently if it was not
-    /// signalled, and only as long as nothing failed.
+    /// Request number `index` completed, and with it all requests before it. Those must be
+    /// unsignalled, and no request may have failed before.
     pub fn complete(&mut self, index: usize, status: WcStatus) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(ORACLE, what));
         let signaled = loop {
@@ -38,7 +38,7 @@ impl SendLedger {
         };
         match status {
             WcStatus::Success if !signaled => {
-                bad(format!("send #{index} succeeded aloud, but was not signalled"))
+                bad(format!("send #{index} reported success, but was not signalled"))
             }
             WcStatus::Success if self.failed => {
                 bad(format!("send #{index} succeeded after another had failed"))
@@ -54,12 +54,12 @@ impl SendLedger {
         }
     }
 
-    /// The queue pair starts afresh: what was posted is forgotten, and nothing has failed yet.
+    /// The queue pair was reset: the queue is empty, and no request has failed.
     pub fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Requests that still must complete, or may be done silently.
+    /// Requests that still must report a completion.
     pub fn outstanding(&self) -> usize {
         if self.failed {
             return self.posted.len();
@@ -67,13 +67,13 @@ impl SendLedger {
         self.posted.iter().filter(|(_, signaled)| *signaled).count()
     }
 
-    /// The oldest request of which nothing is known.
+    /// The oldest request that has not completed.
     pub fn oldest(&self) -> Option<usize> {
         self.posted.front().map(|&(index, _)| index)
     }
 }
 
-/// What a receive queue owes.
+/// The receives of a queue that have not completed.
 #[derive(Debug, Default)]
 pub struct RecvLedger {
     posted: VecDeque<usize>,
@@ -82,7 +82,7 @@ pub struct RecvLedger {
 }
 
 impl RecvLedger {
-    /// Of a queue that one queue pair has to itself, or of a shared one.
+    /// The ledger of a queue that one queue pair uses alone, or of a shared one.
     pub fn new(shared: bool) -> Self {
         Self { posted: VecDeque::new(), shared }
     }
@@ -110,7 +110,7 @@ impl RecvLedger {
         }
     }
 
-    /// Everything posted is forgotten.
+    /// The queue was emptied.
     pub fn forget(&mut self) {
         self.posted.clear();
     }

@@ -14,7 +14,7 @@ pub(super) const RECV: u64 = 1 << 63;
 pub(super) const SHARED: u64 = 1 << 62;
 
 impl World {
-    /// The application of `node` gets to run.
+    /// The application of `node` runs.
     pub(crate) fn tick(&mut self, node: usize) -> Result<(), Violation> {
         self.poll(node)?;
         if self.nodes[node].habits.sleeps {
@@ -65,13 +65,13 @@ impl World {
         })
     }
 
-    /// Whether the next step of an end waits for nothing.
+    /// Whether the next step of an end waits for no other step.
     fn is_released(&self, end: usize) -> bool {
         let end = &self.ends[end];
         let Some(Step { after: Some((other, step)), .. }) = end.steps.get(end.next) else {
             return true;
         };
-        // On a flow that breaks, what it waits for may never come.
+        // On a flow that fails, the step that it waits for may never complete.
         self.ends[*other].done[*step] || end.life != Life::Up
     }
 

@@ -1,4 +1,4 @@
-//! What must be true when nothing is left to happen.
+//! What must be true at the end of a run.
 
 use feroce_engine::{QpState, SendOp};
 
@@ -67,7 +67,7 @@ impl World {
         self.check_unreliable_writes(i, end)
     }
 
-    /// A write that was cut short leaves every byte as it was or as it was to be.
+    /// Every byte that an unreliable write covers has its old or its new value.
     fn check_unreliable_writes(&self, i: usize, end: &End) -> Result<(), Violation> {
         let memory = &self.nodes[self.ends[i ^ 1].node].memory;
         for (index, step) in end.steps.iter().enumerate() {
@@ -98,7 +98,7 @@ impl World {
         Ok(())
     }
 
-    /// Where nothing went wrong, nothing was dropped or, but for late questions, sent twice.
+    /// Without faults, no packet is dropped, and none but late ACK requests is sent twice.
     fn check_clean(&self) -> Result<(), Violation> {
         if !self.knobs.is_clean() {
             return Ok(());

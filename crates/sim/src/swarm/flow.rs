@@ -53,7 +53,7 @@ pub(crate) enum Mishap {
     ShortReceive,
     /// Receives come too late for a requester that does not wait for ever.
     NoReceives,
-    /// An end is moved to ERR in the midst of it.
+    /// An end is moved to ERR while traffic runs.
     Error,
     /// An end goes back to RESET; later both are connected again and go on.
     Reset,
@@ -63,7 +63,7 @@ pub(crate) enum Mishap {
     Dereg,
     /// A send of an unreliable service fails; the queue pair is told to go on.
     SendError,
-    /// The node of end 1 falls silent.
+    /// The node of end 1 is disconnected.
     Vanish,
 }
 
@@ -80,10 +80,10 @@ impl Mishap {
     ];
 }
 
-/// How far gone the queue pair of an end is.
+/// State of the queue pair of an end, as its application knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
-    /// It works.
+    /// It is in RTS or SQD.
     Up,
     /// It is in ERR.
     Down,
@@ -112,7 +112,7 @@ pub(crate) struct End {
     pub(crate) max_inline: usize,
     pub(crate) rd_atomic: u8,
     pub(crate) ah: Option<AhId>,
-    /// How reluctantly receives are posted, in nanoseconds.
+    /// Longest delay before a receive is posted, in nanoseconds.
     pub(crate) recv_delay_ns: u64,
 
     pub(crate) steps: Vec<Step>,
@@ -138,13 +138,13 @@ pub(crate) struct FlowSpec {
     pub(crate) mishap: Option<Mishap>,
     pub(crate) pmtu: Pmtu,
     pub(crate) calm: bool,
-    /// The wire has no faults, either: nothing may be sent twice.
+    /// The fabric has no faults, either: no packet may be sent twice.
     pub(crate) clean: bool,
     pub(crate) steps: usize,
     pub(crate) shared_receives: f64,
 }
 
-/// Makes the two queue pairs of a flow and connects them.
+/// Creates the two queue pairs of a flow and connects them.
 pub(crate) fn connect(
     hosts: &mut [Host],
     nodes: &[Node],
@@ -294,7 +294,7 @@ fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: 
 }
 
 impl End {
-    /// Whom a send of this end addresses.
+    /// The destination of a send of this end.
     pub(crate) fn dest(&self, peer_qpn: Qpn, peer_srq: Option<feroce_engine::SrqId>) -> Dest {
         match (self.kind, self.ah, peer_srq) {
             (Kind::Ud, Some(ah), _) => Dest::Ud { ah, qpn: peer_qpn, qkey: QKEY },

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! The parameters of a run that a seed decides.
 
 use feroce_engine::{Config, DcqcnConfig, WindowConfig};
 use feroce_train::{Instant, LinkCaps};
@@ -9,7 +9,7 @@ use crate::kernel::{RxStyle, Style};
 use crate::mesh::Faults;
 use crate::swarm::node::Habits;
 
-/// The shape of a run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Knobs {
     /// Engines.
@@ -24,20 +24,20 @@ pub(crate) struct Knobs {
     pub(crate) longest: usize,
     /// Memory of a node.
     pub(crate) memory: usize,
-    /// What the wire does.
+    /// What the fabric does to packets.
     pub(crate) faults: Faults,
-    /// Until when it does that.
+    /// When the faults stop.
     pub(crate) faults_until: Instant,
-    /// Least time on the wire and what may be added without changing the order.
+    /// Least latency, and the jitter that does not reorder packets.
     pub(crate) latency: (u64, u64),
     /// Addresses are IPv6 addresses.
     pub(crate) ipv6: bool,
-    /// Packets from nowhere.
+    /// Forged packets.
     pub(crate) forged: usize,
-    /// Receives are always posted in time and nothing is done wrong, so that a wire without
-    /// faults leaves no reason to send anything twice.
+    /// Receives are always posted in time and there are no mishaps, so that over a fabric without
+    /// faults no packet is sent twice.
     pub(crate) calm: bool,
-    /// Probability that a flow has something wrong with it.
+    /// Probability that a flow has a mishap.
     pub(crate) victims: f64,
     /// Probability that a queue pair takes its receives from a shared queue.
     pub(crate) shared_receives: f64,
@@ -72,7 +72,7 @@ impl Knobs {
         }
     }
 
-    /// Keeps to what two adapters can do that are not simulated, in little time and memory.
+    /// Restricts the run to what two real adapters can do in little time and memory.
     pub(crate) fn restrict(&mut self) {
         (self.nodes, self.calm, self.forged) = (2, true, 0);
         (self.flows, self.steps) = (self.flows.min(4), self.steps.min(16));
@@ -123,7 +123,7 @@ impl Knobs {
     }
 }
 
-/// Draws what the wire does: often nothing, often one thing, sometimes everything.
+/// Draws the faults: often none, often one kind, sometimes all.
 fn faults(dice: &mut Dice) -> Faults {
     let max_delay_ns = dice.pick(&[5_000, 50_000, 200_000]);
     let mut rate =

@@ -1,4 +1,4 @@
-//! What is done wrong on purpose, as far as it is a matter of what is posted.
+//! Mishaps that are planned: wrong keys and missing or short receives.
 
 use feroce_engine::{Data, SendOp, SgeList};
 
@@ -6,7 +6,7 @@ use crate::swarm::flow::Mishap;
 use crate::swarm::plan::{Planner, Step};
 
 impl Planner<'_> {
-    /// Lets the flow suffer its mishap, as far as that is a matter of what is posted.
+    /// Changes the program of the flow for its mishap, if the mishap is one of what is posted.
     pub(crate) fn spoil(&mut self) {
         let Some(mishap) = self.ends[self.first].mishap else { return };
         let side = self.dice.size(0..=1);
@@ -53,7 +53,7 @@ impl Planner<'_> {
     }
 }
 
-/// Makes the request name memory that is not there. False: it names none.
+/// Gives the request a wrong remote key. False: it has none.
 fn spoil_remote(op: &mut SendOp, bad: u32) -> bool {
     match op {
         SendOp::Write(remote)

@@ -44,12 +44,12 @@ pub struct Options {
     pub trace: bool,
     /// How packets reach every engine, instead of what the seed says.
     pub rx: Option<RxStyle>,
-    /// A wire without faults, whatever the seed says.
+    /// No faults, whatever the seed says.
     pub no_faults: bool,
     /// Nothing whose outcome depends on timing: reliable connections only, without mishaps,
     /// shared receive queues and shared counters.
     pub predictable: bool,
-    /// Only what any two adapters can do, which need not be simulated.
+    /// Only what any two adapters can do, so that real ones can run the same program.
     pub portable: bool,
     /// Damage to be done.
     pub sabotage: Option<Sabotage>,
@@ -122,11 +122,11 @@ pub fn check(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     Ok(summary)
 }
 
-/// Checks that handling a train is handling its packets.
+/// Checks that handling a train equals handling its packets one by one.
 ///
-/// Where answers are taken only after all packets of a train, the very same packets go out at the
-/// very same times. Where they are taken after each packet, acknowledgements differ, but not what
-/// completes and not what is in memory in the end.
+/// If the engine transmits only after all packets of a train, the same packets leave at the same
+/// times. If it transmits after each packet, acknowledgements differ, but completions and memory
+/// are the same.
 pub fn compare_trains(seed: u64) -> Result<(), Box<Failure>> {
     let with = |rx, predictable| {
         let options = Options { rx: Some(rx), predictable, ..Options::default() };

@@ -59,7 +59,7 @@ pub(crate) struct Fetched {
 pub(crate) enum Expected {
     /// Exactly these bytes.
     Bytes(Vec<u8>),
-    /// Whatever is there: steps before may have been executed or not.
+    /// Any bytes: steps before may have been executed or not.
     Anything,
     /// What a counter of a node showed.
     Count { node: usize, counter: usize },
@@ -103,9 +103,9 @@ pub(crate) struct Planner<'a> {
     pub(crate) pmtu: usize,
     /// Longest message into a shared receive queue.
     pub(crate) srq_len: usize,
-    /// Whether to count on words that others count on, too.
+    /// Whether to use counters that flows share.
     pub(crate) counts: bool,
-    /// Whether to ask for what not every adapter has.
+    /// Whether to use operations that not every adapter has.
     pub(crate) extensions: bool,
 }
 
@@ -293,7 +293,7 @@ impl Planner<'_> {
         index
     }
 
-    /// Signalled, mostly; and whatever else there is.
+    /// Draws the flags of a request: signalled, mostly.
     pub(crate) fn flags(&mut self) -> SendFlags {
         let mut flags = SendFlags::empty();
         for (flag, p) in
@@ -464,7 +464,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// Counts on a word that others count on, too.
+    /// A fetch-and-add on a counter that flows share.
     fn count(&mut self, side: usize) -> Option<()> {
         if self.is_unsure() || !self.counts {
             return self.send(side);
@@ -535,7 +535,7 @@ impl Planner<'_> {
             self.push_simple(side, op, data, payload);
             return Some(());
         }
-        // Every write has its own place, so that one that was cut short can be told.
+        // Every write has its own bytes, so that an incomplete write can be recognized.
         let domain = self.ends[self.first + (side ^ 1)].domain;
         let number = self.ends[self.first + (side ^ 1)].node;
         let node = &mut self.nodes[number];

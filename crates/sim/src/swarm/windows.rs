@@ -1,4 +1,5 @@
-//! Windows and fast registrations: bound by one end, used by the other, taken back by either.
+//! Windows and fast registrations: one end binds them, the other uses them, either invalidates
+//! them.
 
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// `side` takes the key of its peer away with a send.
+    /// `side` invalidates the key of its peer with a send.
     fn invalidate(&mut self, side: usize, key: u32) -> Option<(usize, usize)> {
         let (owner, user) = (self.first + (side ^ 1), self.first + side);
         let most = if self.ends[owner].srq.is_some() { self.srq_len } else { self.longest };
@@ -101,7 +102,7 @@ impl Planner<'_> {
         let (data, payload) = self.gather(side, len);
         self.receive(side, len)?;
         let index = self.push_simple(side, SendOp::SendInv(Rkey(key)), data, payload);
-        // Reads through the key must be over before it goes away.
+        // Reads through the key must complete before it is invalidated.
         self.ends[user].steps[index].wr.flags |= SendFlags::FENCE;
         self.mark(user, index, None);
         Some((user, index))
