@@ -135,6 +135,7 @@ impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {
             PostError::QueueFull => Self::NO_MEMORY,
+            PostError::Refused { errno } => Self(errno),
             _ => Self::INVALID,
         }
     }

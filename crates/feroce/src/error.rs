@@ -175,7 +175,7 @@ impl From<rdma_core::Error> for Error {
 ///
 /// ```
 /// # use feroce::{Data, Device, PostError, QpCap, QpState, SendOp, SendWr};
-/// # let context = Device::at(["127.0.0.40".parse()?]).open()?;
+/// # let context = Device::at(["127.0.0.42".parse()?]).open()?;
 /// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
 /// let mut qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
 /// let refused = qp.post_send([SendWr::new(1, SendOp::Send, Data::EMPTY)]);
