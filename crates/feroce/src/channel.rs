@@ -20,7 +20,7 @@ use crate::{Error, sys};
 /// let channel = context.create_comp_channel()?;
 /// let cq = context.create_cq_with(16, &channel)?;
 /// cq.notify(feroce::Notify::Next);
-/// assert_eq!(channel.try_pop(), None);
+/// assert_eq!(channel.try_event(), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "ibv_comp_channel")]
