@@ -37,7 +37,7 @@ struct Directory {
 /// The directory of this process. Never freed once it is here: signal handlers may be using it.
 static CURRENT: AtomicPtr<Directory> = AtomicPtr::new(ptr::null_mut());
 
-/// The root of the tree of files; made by the first who asks. `None` if there is no place for it.
+/// The root of the tree of files, made by the first call. `None` if no directory can be made.
 pub(super) fn root() -> Option<&'static Path> {
     current().map(|directory| directory.path.as_path())
 }
@@ -82,7 +82,7 @@ fn make() -> io::Result<Directory> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// Locks a directory that is there; `None` if it is not, or not any more.
+/// Locks an existing directory; `None` if it does not exist, or was removed meanwhile.
 fn take(path: &Path) -> io::Result<Option<File>> {
     let directory = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -105,7 +105,8 @@ fn build(base: &Path, path: &Path, tree: &Tree) -> io::Result<()> {
     drop(lock);
     match outcome {
         Ok(()) => Ok(()),
-        // Another process was faster with the same; whatever else it was, the next attempt tells.
+        // Another process has made the same directory. If the reason is another, the next attempt
+        // fails.
         Err(e) => match fs::remove_dir_all(&draft) {
             _ if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty) => Ok(()),
             Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),

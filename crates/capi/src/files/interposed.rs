@@ -56,7 +56,7 @@ macro_rules! interposed {
             }
         )*
 
-        /// What comes next for each.
+        /// The next function in the search order, for each interposed one.
         #[allow(non_upper_case_globals, reason = "the names of the functions")]
         mod next {
             use super::Next;

@@ -36,7 +36,7 @@ pub(super) unsafe fn is_ours(path: *const c_char) -> bool {
     rest.is_some_and(|rest| unsafe { ends_a_name(rest) })
 }
 
-/// What comes behind `prefix` in a string that begins with it.
+/// The rest of a string behind `prefix`, if it begins with it.
 ///
 /// # Safety
 /// `string` points to a string that ends with a zero.
@@ -63,7 +63,7 @@ unsafe fn ends_a_name(at: *const c_char) -> bool {
     matches!(unsafe { *at }.cast_unsigned(), 0 | b'/')
 }
 
-/// Calls with the path that stands for one of ours, or with the path itself if there is none.
+/// Calls `call` with the path of the replacement file, or with `path` itself if there is none.
 ///
 /// # Safety
 /// `path` points to a string that ends with a zero.

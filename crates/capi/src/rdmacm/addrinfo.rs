@@ -80,7 +80,7 @@ unsafe fn as_hinted(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> Result<(
     Ok(())
 }
 
-/// Asks the C library. What it says is wrong comes back as it is.
+/// Calls getaddrinfo(3), and returns its error code unchanged.
 ///
 /// # Safety
 /// `node` and `service` are NULL or point to strings that end with a zero.
@@ -108,7 +108,7 @@ unsafe fn look_up(
     Ok(taken)
 }
 
-/// Hints as the C library wants them.
+/// The hints for getaddrinfo(3).
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     let mut asked = libc::addrinfo::zeroed();
     if hints.ai_flags & RAI_PASSIVE != 0 {
@@ -204,5 +204,19 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
         // SAFETY: rdma_getaddrinfo(3) has allocated it with malloc(3).
         unsafe { libc::free(next.cast()) };
         next = info.ai_next;
+    }
+}
+
+/// A list that the program has not taken yet.
+#[derive(Debug)]
+pub(crate) struct Resolved(pub(super) *mut rdma_addrinfo);
+
+// SAFETY: the value owns the list, which any thread may free.
+unsafe impl Send for Resolved {}
+
+impl Drop for Resolved {
+    fn drop(&mut self) {
+        // SAFETY: rdma_getaddrinfo(3) made the list, and the program has not taken it.
+        unsafe { rdma_freeaddrinfo(self.0) };
     }
 }

@@ -110,7 +110,7 @@ enum Next {
 /// The next event whose id still exists. Fails if there is no such channel.
 fn next(public: *mut rdma_event_channel) -> Result<Next, Errno> {
     let channel = channels().get(&public.addr()).cloned().ok_or(Errno(libc::EBADF))?;
-    // First, so that no id goes away between its event being taken and being counted.
+    // Locked first, so that no id is destroyed between taking its event and counting it.
     let mut ids = table::lock();
     while let Some(event) = channel.try_event() {
         if let Some(event) = event::publish(&mut ids, event) {

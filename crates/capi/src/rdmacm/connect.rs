@@ -5,8 +5,9 @@ use core::ffi::{c_int, c_void};
 use feroce::Qpn;
 use feroce::cm::{ConnParam, PortSpace};
 
-use super::endpoint::finish;
-use super::id::{Id, show_qp_state};
+use super::finish::finish;
+use super::id::Id;
+use super::qp::show_qp_state;
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::object::Object;

@@ -1,4 +1,4 @@
-//! Ids whose calls wait, and endpoints made of them.
+//! Endpoints: ids whose calls wait, with a queue pair.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -15,40 +15,6 @@ use crate::verbs::object::Object;
 
 /// How long an endpoint looks for its peer.
 const TIMEOUT_MS: c_int = 2000;
-
-/// Ends a call that leads to an event: if calls of the id wait, it waits for the event and keeps
-/// it. May be cancelled, so nothing that needs dropping may be alive.
-///
-/// # Safety
-/// `public` is a live id.
-pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Errno>) -> c_int {
-    // SAFETY: by this function's contract, `public` is a live id.
-    let is_sync = unsafe { Id::of(public) }.private().is_sync;
-    if started.is_err() || !is_sync {
-        return status(started);
-    }
-    // SAFETY: by this function's contract, `public` is a live id.
-    unsafe { event::forget(public) };
-    // SAFETY: by this function's contract `public` points to a live object; only the field
-    // `channel` is read, without a reference.
-    let channel = unsafe { (*public).channel };
-    // SAFETY: by this function's contract `public` points to a live object; only the field `event`
-    // is read, without a reference.
-    let place = unsafe { &raw mut (*public).event };
-    // SAFETY: the channel of a live id is live, and `place` points to a field of the id.
-    if unsafe { rdma_get_cm_event(channel, place) } != 0 {
-        return -1;
-    }
-    // SAFETY: `place` points to a field of a live id.
-    let event = unsafe { place.read() };
-    // SAFETY: the call succeeded, so it has set the pointer to an event.
-    let event = unsafe { event.read() };
-    status(match (event.event, event.status) {
-        (_, 0) => Ok(()),
-        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
-        (_, code) => Err(Errno(code.saturating_abs())),
-    })
-}
 
 pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     place: *mut *mut rdma_cm_id,
@@ -212,7 +178,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     status(taken.map(drop))
 }
 
-/// The id of a request, with the queue pair that its listener wants.
+/// The id of a connection request, with a queue pair as the attributes of the listener say.
 ///
 /// # Safety
 /// `listener` is a live id, and `event` one of its events.

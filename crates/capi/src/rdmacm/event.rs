@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use feroce::cm::{self, ConnParam, EventKind, UdParam};
 
-use super::id::{Id, Plan, show_qp_state};
+use super::id::{Id, Plan};
+use super::qp::show_qp_state;
 use super::table::Ids;
 use crate::abi::*;
 use crate::errno::{Errno, status};

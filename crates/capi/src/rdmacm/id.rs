@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use feroce::Gid;
 use feroce::cm::{CmId, PortSpace};
 
+use super::addrinfo::Resolved;
 use super::channel::Channel;
-use super::multicast::Group;
-use super::resolved::Resolved;
+use super::group::Group;
 use super::table::Ids;
-use super::{address, devices, event, qp, table};
+use super::{address, devices, event, table};
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::ack::Acks;
@@ -31,7 +31,7 @@ const EXACTLY: u8 = 2;
 /// The lifetime of packets that Linux assumes on Ethernet, as a code.
 const PACKET_LIFETIME: u8 = 16;
 
-/// What `localhost` stands for.
+/// The addresses of `localhost`.
 const LOCALHOST: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// An id.
@@ -46,18 +46,18 @@ pub(crate) struct Id {
     private: Mutex<Private>,
 }
 
-/// What only this side knows of an id.
+/// State of an id that C does not see.
 #[derive(Default)]
 pub(crate) struct Private {
     /// Calls wait for their event; the id has a channel of its own.
     pub(crate) is_sync: bool,
     /// How the queue pairs of requests are made that come to this endpoint.
     pub(crate) endpoint: Option<ibv_qp_init_attr>,
-    /// Private data that goes before what the program gives.
+    /// Private data that precedes the private data of the program.
     pub(crate) prefix: Vec<u8>,
     /// Groups that were joined.
     pub(crate) groups: Vec<Group>,
-    /// What a name stands for that was looked up.
+    /// The result of `rdma_resolve_addrinfo`, until the program takes it.
     pub(crate) resolved: Option<Resolved>,
 }
 
@@ -255,7 +255,7 @@ impl Id {
     }
 }
 
-/// An address as the port knows it; zero if there is none.
+/// The GID of an address; zero if there is none.
 fn gid_of(addr: Option<SocketAddr>) -> ibv_gid {
     let gid = match addr.map(|addr| addr.ip()) {
         Some(IpAddr::V4(ip)) => Gid::from_ipv4(ip.octets()),
@@ -308,13 +308,4 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     let id = unsafe { Id::of(public) };
     // SAFETY: rdma_migrate_id(3): `channel` is NULL or a live channel.
     status(unsafe { id.migrate(channel) })
-}
-
-/// The program learns in which state the queue pair of an id is by now.
-pub(crate) fn show_qp_state(id: &Id) {
-    let qp = id.seen().qp;
-    if !qp.is_null() {
-        // SAFETY: `qp` is a live queue pair.
-        unsafe { qp::show_state(qp) };
-    }
 }

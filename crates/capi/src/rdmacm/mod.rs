@@ -18,6 +18,8 @@ pub(crate) mod devices;
 pub(crate) mod ece;
 pub(crate) mod endpoint;
 pub(crate) mod event;
+pub(crate) mod finish;
+pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod multicast;
 pub(crate) mod option;

@@ -7,26 +7,14 @@ use std::sync::Arc;
 use feroce::Gid;
 
 use super::address;
-use super::endpoint::finish;
+use super::finish::finish;
+use super::group::Group;
 use super::id::Id;
 use crate::abi::*;
 use crate::errno::{Errno, status};
-use crate::verbs::ack::Acks;
 use crate::verbs::object::Object;
 
-/// A group that an id has joined.
-pub(crate) struct Group {
-    pub(crate) gid: Gid,
-    /// What the program wants to find in events of the group.
-    pub(crate) context: *mut c_void,
-    /// Its events that are not acknowledged.
-    pub(crate) acks: Arc<Acks>,
-}
-
-// SAFETY: the pointer is a value of the program, which is handed back and never followed.
-unsafe impl Send for Group {}
-
-/// The address of a group as the port knows it.
+/// The GID of a group.
 fn gid_of(group: IpAddr) -> Gid {
     match group {
         IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),

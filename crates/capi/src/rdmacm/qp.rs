@@ -12,7 +12,7 @@ use crate::verbs::object::Object;
 use crate::verbs::qp::{self, Qp};
 use crate::zeroed::Zeroed;
 
-/// The program learns in which state a queue pair is by now.
+/// Writes the current state of a queue pair to its public part.
 ///
 /// # Safety
 /// `qp` is a live queue pair.
@@ -220,7 +220,7 @@ unsafe fn create_on(
     if wanted.srq.is_null() {
         wanted.srq = seen.srq;
     }
-    // A queue pair with a shared receive queue or without receives still wants both queues.
+    // A queue pair with a shared receive queue or without receives needs both queues as well.
     let other = or(wanted.send_cq, wanted.recv_cq);
     wanted.send_cq = or(wanted.send_cq, other);
     wanted.recv_cq = or(wanted.recv_cq, other);
@@ -267,4 +267,13 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(public: *mut rdma_cm_id) {
     }
     // SAFETY: the id is live, and has no queue pair that uses its completion queues.
     unsafe { destroy_cqs(public) };
+}
+
+/// Shows the program the current state of the queue pair of an id, if it has one.
+pub(crate) fn show_qp_state(id: &Id) {
+    let qp = id.seen().qp;
+    if !qp.is_null() {
+        // SAFETY: `qp` is a live queue pair.
+        unsafe { show_state(qp) };
+    }
 }

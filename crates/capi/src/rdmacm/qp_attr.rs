@@ -12,7 +12,7 @@ use crate::verbs::object::Object;
 use crate::verbs::query::mtu;
 use crate::zeroed::Zeroed;
 
-/// The state that the program wants to get to is in the attributes that it gives.
+/// The attributes of the caller contain the target state.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     public: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
 fn masked(from: &QpAttr) -> (ibv_qp_attr, c_uint) {
     let mut to = ibv_qp_attr::zeroed();
     let mut mask = 0;
-    // One line for each attribute: its bit, where it comes from, where it goes.
+    // One line per attribute: bit, source, destination.
     macro_rules! copy {
         ($($bit:ident: $from:ident, |$value:ident| $shown:expr => $to:ident;)*) => {
             $(if let Some($value) = from.$from {

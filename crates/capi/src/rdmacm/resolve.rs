@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use super::address::{read, read_optional};
-use super::endpoint::finish;
+use super::finish::finish;
 use super::id::Id;
 use crate::abi::*;
 use crate::errno::{Errno, status};

@@ -5,8 +5,8 @@ use core::ptr;
 
 use feroce::cm::EventKind;
 
-use super::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
-use super::endpoint::finish;
+use super::addrinfo::{Resolved, rdma_getaddrinfo};
+use super::finish::finish;
 use super::id::Id;
 use crate::abi::*;
 use crate::errno::{Errno, status};
@@ -27,21 +27,7 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     status(written.map_err(Errno::from))
 }
 
-/// What a name stands for, until the program asks.
-#[derive(Debug)]
-pub(crate) struct Resolved(*mut rdma_addrinfo);
-
-// SAFETY: the value owns the list, which any thread may free.
-unsafe impl Send for Resolved {}
-
-impl Drop for Resolved {
-    fn drop(&mut self) {
-        // SAFETY: rdma_getaddrinfo(3) made the list, and the program has not taken it.
-        unsafe { rdma_freeaddrinfo(self.0) };
-    }
-}
-
-/// The resolver of the C library knows at once, or waits; the event comes when it knows.
+/// Calls getaddrinfo(3), which may wait, and then queues the event.
 pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     public: *mut rdma_cm_id,
     node: *const c_char,

@@ -29,7 +29,7 @@ unsafe impl Object for Channel {
 }
 
 impl Channel {
-    /// A queue reports here from now on, or no more.
+    /// Counts a completion queue that starts or stops reporting to the channel.
     ///
     /// # Safety
     /// `public` is a live channel.

@@ -288,7 +288,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut(), access)).map_err(Errno::from))
 }
 
-/// Takes advice about memory that will be used soon, by touching it if the program wants that.
+/// Handles advice about memory that will be used soon: prefetches it if the program requests that.
 pub(crate) unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,

@@ -1,5 +1,5 @@
-//! Protection domains, and what goes with them: thread domains, by which a program says that it
-//! keeps threads apart itself, and parent domains, which put one beside a protection domain.
+//! Protection domains; thread domains, by which a program promises to serialise its own calls; and
+//! parent domains, which combine both.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -13,7 +13,7 @@ use super::object::Object;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
 
-/// Counts what stands on an object, besides what the adapter knows of.
+/// Counts the objects that refer to another one, apart from those that the adapter counts.
 #[derive(Clone, Default)]
 pub(crate) struct Users(Arc<AtomicUsize>);
 
@@ -28,7 +28,7 @@ impl Users {
     }
 }
 
-/// One that stands on it.
+/// One reference.
 struct Use(Users);
 
 impl Drop for Use {
@@ -50,7 +50,7 @@ pub(crate) struct Pd {
     public: UnsafeCell<ibv_pd>,
     pub(crate) pd: feroce::Pd,
     users: Users,
-    /// What a parent domain or an import stands on.
+    /// The objects that a parent domain or an import refers to.
     on_top_of: Option<(Use, Option<Use>)>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
     if pd.users.count() > 0 {
         return code(Err(Errno::BUSY));
     }
-    // What a parent domain stands on stays.
+    // The objects that a parent domain refers to stay.
     if pd.on_top_of.is_none() {
         if let Err(e) = pd.pd.dealloc() {
             return code(Err(e.into()));

@@ -130,7 +130,7 @@ unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
     Ok(SendWr { wr_id: wr.wr_id, op, data, flags: flags(wr.send_flags), dest })
 }
 
-/// Whom a datagram goes to.
+/// The destination of a datagram.
 ///
 /// # Safety
 /// `ah` is a live address handle, or NULL.
@@ -245,7 +245,7 @@ pub(crate) struct Receives {
     /// The request that was looked at last.
     at: *mut ibv_recv_wr,
     next: *mut ibv_recv_wr,
-    /// Why there are no more.
+    /// Why the chain ended early.
     errno: Option<Errno>,
 }
 
@@ -257,7 +257,7 @@ impl Receives {
         Self { at: first, next: first, errno: None }
     }
 
-    /// Posts them, and tells lint before the adapter can complete any.
+    /// Posts the receives, and records them for lint before the adapter can complete any.
     fn post_noted(&mut self, receiver: &mut Receiver, qp: &Qp) -> Result<(), PostError> {
         // SAFETY: `qp.as_ptr()` points to a live object, whose `context` does not change after it
         // was made.
@@ -281,7 +281,7 @@ impl Receives {
         posted
     }
 
-    /// What lint wants to know of those that were not looked at yet.
+    /// The records of the remaining receives for lint.
     fn requests(&self) -> Vec<Request> {
         let mut all = Self { at: self.next, next: self.next, errno: None };
         (&mut all).map(|wr| Request::receive(&wr)).collect()

@@ -98,7 +98,7 @@ impl SendSide {
     pub(crate) fn begin(&mut self, wr: SendWr) -> Result<(), Errno> {
         match &mut self.sender {
             Some(sender) if !lint::is_on() => Ok(sender.begin(wr)?),
-            // Lint hears of a request before it can complete.
+            // The record for lint precedes the completion of the request.
             _ => self.stage(wr),
         }
     }
@@ -231,7 +231,7 @@ pub(crate) fn publish(
     public
 }
 
-/// What lint wants to know of a queue pair.
+/// The record of a queue pair for lint.
 ///
 /// # Safety
 /// The objects that the attributes name are live, or NULL.
@@ -350,7 +350,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
     let qpn = qp.handle.qpn();
     // First out of the tables: the adapter may give its number to another at once.
     let listed = context.registry.lock().qps.remove(&qpn);
-    // A target may have been opened more than once, and goes with the last.
+    // A target may be open more than once; the last close destroys it.
     let destroyed = if qp.qp_type == IBV_QPT_XRC_RECV { Ok(()) } else { qp.handle.destroy() };
     if let Err(e) = destroyed {
         if let Some(listed) = listed {

@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     }))
 }
 
-/// Tells lint what it wants to know.
+/// Records the change for lint.
 fn note(name: Name, attr: &ibv_qp_attr, mask: c_uint) {
     if mask & IBV_QP_STATE != 0 && attr.qp_state == IBV_QPS_RESET {
         lint::qp_reset(name);
@@ -134,7 +134,7 @@ fn path_mtu(code: ibv_mtu) -> Result<Pmtu, Errno> {
     all.into_iter().find(|m| mtu(*m) == code).ok_or(Errno::INVALID)
 }
 
-/// Answers with everything, whatever the mask asks for.
+/// Returns all attributes, whatever the mask selects.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     public: *mut ibv_qp,
     attr: *mut ibv_qp_attr,

@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     }))
 }
 
-/// The type as the file system says it, which knows InfiniBand and RoCE v1 as one.
+/// The GID type as sysfs reports it, where InfiniBand and RoCE v1 are the same type.
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
     port: u8,

@@ -57,7 +57,7 @@ impl Srq {
     }
 }
 
-/// Tells lint of a queue that queue pairs share. (What XRC takes from one, it does not follow.)
+/// Records a shared receive queue for lint, which does not follow XRC.
 pub(crate) fn noted(made: *mut ibv_srq) -> *mut ibv_srq {
     if lint::is_on() {
         lint::srq_made(made.addr());

@@ -31,7 +31,7 @@ pub(crate) fn until_readable(fd: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until a signal comes, or the process ends.
+/// Waits until a signal arrives or the process exits.
 pub(crate) fn until_signal() {
     // SAFETY: the call has no preconditions.
     unsafe { pause() };
