@@ -34,7 +34,7 @@ pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};
 
-/// What became of a train.
+/// What became of a train that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// It is on its way, or was lost as on any network.
@@ -66,8 +66,8 @@ pub trait Link: Send {
         Ok(trains.len())
     }
 
-    /// Sends a packet for which nobody has made a train, if that can be done at once. False: it was
-    /// not sent, and should be in a train.
+    /// Sends a packet without a train, if that can be done at once. False: it was not sent, and the
+    /// caller sends it as a train.
     fn send_single(&mut self, _packet: Single<'_>) -> bool {
         false
     }
@@ -88,8 +88,8 @@ pub trait Link: Send {
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize>;
 
-    /// Whether it is certain, without asking anybody, that [`Link::receive`] has nothing that is
-    /// urgent: nothing that came from close by.
+    /// Whether it is certain, without a system call, that no process of this host has sent anything
+    /// that [`Link::receive`] would return.
     fn is_quiet(&self) -> bool {
         false
     }
@@ -99,29 +99,30 @@ pub trait Link: Send {
     /// returns 0, and [`Link::arm`], makes it unreadable.
     fn wait_fd(&self) -> BorrowedFd<'_>;
 
-    /// Somebody is about to sleep on [`Link::wait_fd`]. False: something has arrived, better look.
+    /// The calling thread is about to sleep on [`Link::wait_fd`]. False: something has arrived, and
+    /// the thread should call [`Link::receive`] instead.
     ///
-    /// A carrier that can see by itself what arrives learns here that somebody must be woken, so
-    /// that waking costs nothing while everybody is awake. It is woken for as long as nobody calls
-    /// this again. A sleeper that `looks` at its memory whenever it wakes is woken also for what
-    /// peers have written there by themselves, of which there is nothing to receive.
+    /// Peers that can see whether a thread sleeps wake it only then, so that waking costs nothing
+    /// while the thread polls. They do so until this is called again. A thread that `looks` at its
+    /// memory when it wakes is also woken for what peer processes have written there, of which there
+    /// is nothing to receive.
     fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
         true
     }
 
-    /// Whoever polls waits longer than it should for an answer. A carrier that sees that somebody
-    /// has not even taken what was sent says so to them, at their [`Link::nudge_fd`].
+    /// A polling thread has waited long for an answer. The link writes to the [`Link::nudge_fd`] of
+    /// every peer process that has not taken yet what was sent to it.
     fn nudge(&mut self) {}
 
-    /// Whether it is certain that something which was sent waits where the process that has a queue
-    /// pair will find it, and that this process is there and just does not get round to it.
+    /// Whether it is certain that the process that owns a queue pair is alive and has not taken yet
+    /// what was sent to it.
     fn is_untaken(&self, _path: &Path, _qpn: Qpn) -> bool {
         false
     }
 
-    /// Readable when somebody waits for us to call [`Link::receive`] and does not know of anybody
-    /// who sleeps on [`Link::wait_fd`]: whoever polled may be about no more. Whoever is told so
-    /// reads what is there. It never blocks.
+    /// Readable when a peer process waits for this one to call [`Link::receive`] and no thread
+    /// sleeps on [`Link::wait_fd`]: the thread that polled may have ended. The driver thread reads
+    /// it empty, which never blocks.
     fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -150,7 +151,7 @@ pub trait Link: Send {
     fn counters(&self) -> LinkCounters;
 
     /// This is the copy in a child of the process that has the link: dropping it must close the
-    /// child's descriptors and do nothing else, for whatever they lead to is the parent's.
+    /// child's descriptors and do nothing else, because what they refer to is the parent's.
     fn abandon(&mut self) {}
 
     /// The process is about to end without dropping this: layers write what they have kept back.

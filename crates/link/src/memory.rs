@@ -1,7 +1,7 @@
 //! A link between two engines of one process, over queues in memory.
 //!
 //! For tests and benchmarks of what stands above: packets are copied and sealed as on a real
-//! network, and nothing is lost but what nobody takes. A descriptor wakes the other end.
+//! network, and nothing is lost but what no end receives. A descriptor wakes the other end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -173,7 +173,7 @@ impl Link for MemoryLink {
             self.counters.tx_no_receiver += 1;
             return Ok(Sent::Done);
         }
-        // A group with one full member loses there: nobody can send half a train again.
+        // A group with one full member loses there: a sender cannot send half a train again.
         let mut taken = false;
         for side in [0, 1].into_iter().filter(|&side| to[side]) {
             taken |= self.wire.push(side, self.side, train)?;

@@ -155,7 +155,7 @@ impl Inbox {
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(control) as _;
         // SAFETY: every pointer in the header leads to as many bytes as the header says, which
-        // nobody else uses until the call returns.
+        // no other code uses until the call returns.
         let len =
             unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) };
         let len = usize::try_from(len).map_err(|_| Errno::last())?;

@@ -1,4 +1,4 @@
-//! Watching: a layer that shows every transport packet to whoever wants to look.
+//! A layer that shows every transport packet to a [`Tap`].
 
 use std::fmt;
 use std::io;
@@ -18,8 +18,8 @@ use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
-    /// This port sends it. It is shown before the carrier gets it, so that nobody can see the
-    /// answer first.
+    /// This port sends it. It is shown before the carrier gets it, so that the answer cannot
+    /// be shown first.
     Sent,
     /// This port received it, and its ICRC is right. It is shown before the engine gets it.
     Received,
@@ -48,7 +48,8 @@ pub struct Seen<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Somebody who looks at packets. Called with the device locked: be quick, and do not use it.
+/// Looks at packets. The driver calls it with the device locked: return soon, and do not call the
+/// device.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,7 +174,7 @@ mod tests {
         }
 
         fn wait_fd(&self) -> BorrowedFd<'_> {
-            unreachable!("nobody waits")
+            unreachable!("the test does not wait")
         }
 
         fn set_addresses(&mut self, _: &[Gid]) -> io::Result<()> {

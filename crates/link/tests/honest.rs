@@ -148,7 +148,7 @@ fn a_socket_may_be_full() {
     });
 }
 
-/// A peer that nobody listens at answers with ICMP errors; the flow goes on when it is back.
+/// A host without a listener answers with ICMP errors; the flow goes on when the listener is back.
 #[test]
 fn a_peer_may_go_and_come_back() {
     let (a, b) = (loopback(27), loopback(28));

@@ -117,7 +117,7 @@ impl Link for Fixed {
     }
 
     fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        unreachable!("nobody waits")
+        unreachable!("the test does not wait")
     }
 
     fn set_addresses(&mut self, _: &[Gid]) -> std::io::Result<()> {

@@ -115,7 +115,7 @@ fn frames_are_right(cable: &Cable, gso: bool, a: Gid, b: Gid) {
         let train = send_of(path, count, 1000, 333);
         match n {
             0..3 => assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done),
-            // What nobody made a train for is no different.
+            // A packet that is sent without a train has the same headers.
             _ => assert!(send_alone(&mut tx, &train)),
         }
         let got = receive_packets(&mut rx, count as usize);
@@ -305,12 +305,12 @@ fn a_packet_longer_than_the_mtu_is_counted_and_warned_of() {
 #[test]
 fn a_full_send_buffer_says_so_and_says_when_there_is_room() {
     with_cable(1500, |cable| {
-        let nobody = Gid::from_ipv4([10, 9, 0, 99]);
+        let absent = Gid::from_ipv4([10, 9, 0, 99]);
         cable.in_a(|| ip("addr add 10.9.0.3/24 dev wire"));
         for (gso, a) in [(true, Cable::a4()), (false, Gid::from_ipv4([10, 9, 0, 3]))] {
             let config = UdpConfig { sndbuf: 16 << 10, flows: 1, gso, ..UdpConfig::default() };
             let mut tx = cable.in_a(|| UdpLink::new(config, &[a])).expect("a link");
-            let train = send_of(path(a, nobody), 12, 1024, 1024);
+            let train = send_of(path(a, absent), 12, 1024, 1024);
             let mut sent = 0;
             while tx.send(NOW, &train).expect("no error") == Sent::Done {
                 sent += 1;
@@ -320,7 +320,7 @@ fn a_full_send_buffer_says_so_and_says_when_there_is_room() {
             assert!(!is_readable(&tx, 0));
             cable.in_a(|| ip("neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev wire"));
             assert!(is_readable(&tx, 10_000), "no word of the room");
-            assert_eq!(tx.receive(NOW, 8, &mut |_| panic!("nobody sends")).expect("fine"), 0);
+            assert_eq!(tx.receive(NOW, 8, &mut |_| panic!("no packet was sent")).expect("fine"), 0);
             assert!(!is_readable(&tx, 0), "the word is said once");
             assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
             cable.in_a(|| ip("neigh del 10.9.0.99 dev wire"));

@@ -44,7 +44,7 @@ fn a_train_arrives_as_one_train() {
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
 }
 
-/// A packet that nobody made a train for is the same on the wire.
+/// A packet that is sent without a train is the same on the wire.
 #[test]
 fn a_packet_by_itself_arrives_as_a_train_of_one() {
     let (a, b) = (loopback(80), loopback(81));
@@ -251,9 +251,9 @@ fn poll(link: &mut impl Link) {
     }
 }
 
-/// While somebody polls, the socket that it polls is not watched.
+/// A thread that polled for long is woken when it sleeps.
 #[test]
-fn whoever_says_that_it_sleeps_is_woken() {
+fn a_sleeping_thread_is_woken() {
     let (a, b) = (loopback(74), loopback(75));
     let (mut tx, mut rx) = (udp(config(), a), udp(config(), b));
     let train = send_of(path(a, b), 1, 64, 64);

@@ -108,7 +108,7 @@ impl Injector {
     /// Decides about the packets of a train that has arrived.
     fn arrive(&mut self, now: Instant, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         if train.bytes.is_empty() {
-            // Says something of its flow to whoever checks packets; there is nothing to harm.
+            // It has no byte to damage; the check of the ICRC drops and counts it.
             return sink(train);
         }
         let mut unharmed = 0..0;

@@ -122,7 +122,7 @@ fn give_away(interface: &str, ns: &File) {
         let (stop, stopped) = mpsc::channel::<()>();
         scope.spawn(move || {
             setns(ns, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
-            say_id.send(nix::unistd::gettid()).expect("somebody listens");
+            say_id.send(nix::unistd::gettid()).expect("the parent listens");
             let _ = stopped.recv();
         });
         let id = id.recv().expect("the thread says who it is");

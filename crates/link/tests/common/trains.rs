@@ -50,7 +50,7 @@ pub(crate) fn packets_of(train: &Train) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Sends the one packet of a train as a packet that nobody made a train for.
+/// Sends the one packet of a train without the train.
 pub(crate) fn send_alone(link: &mut impl Link, train: &Train) -> bool {
     let packet = packets_of(train).remove(0);
     let mut write = |out: &mut [u8]| out.copy_from_slice(&packet);
