@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{Link, UdpConfig};
+use feroce_link::{Carrier, UdpConfig};
 use feroce_local::Member;
 use feroce_train::Instant;
 use feroce_wire::Gid;
@@ -331,7 +331,7 @@ fn lease(config: &mut Config, member: &Member) {
 
 /// Binds the addresses of a device and returns those that could be. An IPv6 address of an interface
 /// that just came up cannot, for a second or two; the device takes it when it hears that it can.
-fn bind(device: &Device, link: &mut dyn Link) -> io::Result<Vec<Gid>> {
+fn bind(device: &Device, link: &mut dyn Carrier) -> io::Result<Vec<Gid>> {
     let mut table = Vec::new();
     let mut refused = None;
     for &gid in device.gids() {

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use feroce_link::{
-    Fault, IcrcPolicy, Link, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
+    Fault, IcrcPolicy, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
-use feroce_local::{HostLink, Member};
+use feroce_local::{HostCarrier, HostLink, Member};
 
 use crate::driver::Clock;
 use crate::{Error, Settings};
@@ -22,7 +22,7 @@ pub(crate) fn carrier(
     config: UdpConfig,
     member: Option<&Arc<Member>>,
     settings: &Settings,
-) -> io::Result<Box<dyn Link>> {
+) -> io::Result<Box<dyn HostCarrier>> {
     let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
     let link = HostLink::new(config, Arc::clone(member), icrc)?;
@@ -41,12 +41,12 @@ fn policy(settings: &Settings) -> IcrcPolicy {
 
 /// Puts the layers that the settings ask for on top of a carrier.
 pub(crate) fn build(
-    carrier: Box<dyn Link>,
+    carrier: Box<dyn HostCarrier>,
     is_shared: bool,
     settings: &Settings,
     clock: &Clock,
     device: &str,
-) -> Result<Box<dyn Link>, Error> {
+) -> Result<Box<dyn HostCarrier>, Error> {
     let mut link = carrier;
     if let Some(file) = &settings.pcap {
         let epoch_ns = clock.epoch_ns();

@@ -1,6 +1,6 @@
 //! Links carry packet trains between engines.
 //!
-//! A carrier ([`UdpLink`]) turns trains into packets of a real network and back; `HostLink` of
+//! A [`Carrier`] ([`UdpLink`]) turns trains into packets of a real network and back; `HostLink` of
 //! `feroce-local` adds the other processes of the host. Layers wrap any link and record,
 //! disturb or check what passes. The driver in `feroce` owns the stack and moves trains between it
 //! and an engine; engine and link never see each other.
@@ -23,7 +23,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::Gid;
 
 pub use describe::describe;
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
@@ -34,53 +34,58 @@ pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};
 
-/// What became of a train that was sent.
+/// How the owner of a carrier lets go of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
-    /// It is on its way, or was lost as on any network.
-    Done,
-    /// The carrier is full, and has taken nothing; try again when [`Link::wait_fd`] has become
-    /// readable, or a little later.
-    Full,
+pub enum Close {
+    /// The process is about to end without dropping the carrier. Layers write what they buffer.
+    Exit,
+    /// This is the copy in a forked child. From now on, dropping it closes the child's descriptors
+    /// and does nothing else, because what they refer to is the parent's.
+    Fork,
 }
 
 /// Numbers that a link keeps, by name.
 pub type LinkCounters = Vec<(&'static str, u64)>;
 
-/// Something that carries trains.
-pub trait Link: Send {
-    /// What it can take in one train.
+/// Carries trains between ports.
+///
+/// The driver owns a carrier and calls four kinds of methods:
+///
+/// - *Getters* change nothing: [`caps`](Self::caps), [`actual_path`](Self::actual_path),
+///   [`wait_fd`](Self::wait_fd), [`counters`](Self::counters).
+/// - *Transmit*: [`send`](Self::send), and [`send_single`](Self::send_single) for one short packet.
+/// - *Receive*: [`receive`](Self::receive), until it returns 0. A thread that wants to sleep calls
+///   [`arm`](Self::arm) then, and sleeps on [`wait_fd`](Self::wait_fd) until
+///   [`poll_timeout`](Self::poll_timeout) at most. Every other call may change that deadline.
+/// - *Control*: [`set_addresses`](Self::set_addresses), [`join`](Self::join),
+///   [`leave`](Self::leave), [`close`](Self::close).
+///
+/// None of them blocks. No method has a default: a layer that forgets one does not compile.
+pub trait Carrier: Send {
+    /// What one train may hold.
     fn caps(&self) -> LinkCaps;
 
-    /// Sends a train. An error is one of the carrier; the packets count as lost.
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent>;
+    /// `path` with what the carrier really puts in the headers: the UDP source port, the hop limit,
+    /// and the ECN bits as the low bits of the traffic class.
+    fn actual_path(&self, path: &Path) -> Path;
 
-    /// Sends trains in order until the carrier is full, and returns how many it took. A carrier
-    /// may send short ones together.
-    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        for (taken, train) in trains.iter().enumerate() {
-            if self.send(now, train)? == Sent::Full {
-                return Ok(taken);
-            }
-        }
-        Ok(trains.len())
-    }
+    /// Readable when [`Carrier::receive`] has something, and when there is room again after
+    /// [`Carrier::send`] did not take all trains, if [`Carrier::arm`] was called before.
+    fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// What happened so far, all layers together.
+    fn counters(&self) -> LinkCounters;
+
+    /// Sends trains in order until the carrier is full, and returns how many it took. It may send
+    /// short ones together. After an error, all of them count as lost.
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize>;
 
     /// Sends a packet without a train, if that can be done at once. False: it was not sent, and the
     /// caller sends it as a train.
-    fn send_single(&mut self, _packet: Single<'_>) -> bool {
-        false
-    }
-
-    /// Whether trains that are about to be sent, one at least, should wait until more can go with
-    /// them. Packets that are alone in their trains may leave together; to gather long trains would
-    /// only delay the first.
-    fn gathers(&self, trains: &[Train]) -> bool {
-        trains.last().is_none_or(|train| train.count == 1)
-    }
+    fn send_single(&mut self, packet: Single<'_>) -> bool;
 
     /// Hands what has arrived to `sink`, at most `budget` trains, and returns how many those were.
-    /// What peers have written to our memory by themselves counts as one more.
+    /// What peer processes have written to our memory counts as one more.
     fn receive(
         &mut self,
         now: Instant,
@@ -88,55 +93,13 @@ pub trait Link: Send {
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize>;
 
-    /// Whether it is certain, without a system call, that no process of this host has sent anything
-    /// that [`Link::receive`] would return.
-    fn is_quiet(&self) -> bool {
-        false
-    }
+    /// The calling thread is about to sleep on [`Carrier::wait_fd`]. False: something has arrived,
+    /// and the thread should call [`Carrier::receive`] instead.
+    fn arm(&mut self, now: Instant) -> bool;
 
-    /// Readable when [`Link::receive`] has something, and when there is room again after
-    /// [`Sent::Full`], if [`Link::arm`] was called before. Calling [`Link::receive`] until it
-    /// returns 0, and [`Link::arm`], makes it unreadable.
-    fn wait_fd(&self) -> BorrowedFd<'_>;
-
-    /// The calling thread is about to sleep on [`Link::wait_fd`]. False: something has arrived, and
-    /// the thread should call [`Link::receive`] instead.
-    ///
-    /// Peers that can see whether a thread sleeps wake it only then, so that waking costs nothing
-    /// while the thread polls. They do so until this is called again. A thread that `looks` at its
-    /// memory when it wakes is also woken for what peer processes have written there, of which there
-    /// is nothing to receive.
-    fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
-        true
-    }
-
-    /// A polling thread has waited long for an answer. The link writes to the [`Link::nudge_fd`] of
-    /// every peer process that has not taken yet what was sent to it.
-    fn nudge(&mut self) {}
-
-    /// Whether it is certain that the process that owns a queue pair is alive and has not taken yet
-    /// what was sent to it.
-    fn is_untaken(&self, _path: &Path, _qpn: Qpn) -> bool {
-        false
-    }
-
-    /// Readable when a peer process waits for this one to call [`Link::receive`] and no thread
-    /// sleeps on [`Link::wait_fd`]: the thread that polled may have ended. The driver thread reads
-    /// it empty, which never blocks.
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// When [`Link::receive`] should be called even if nothing arrives: a layer holds packets back.
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    /// `path` with what the carrier really puts in the headers: the UDP source port, the hop limit,
-    /// and the ECN bits as the low bits of the traffic class.
-    fn actual_path(&self, path: &Path) -> Path {
-        *path
-    }
+    /// When [`Carrier::receive`] should be called even if nothing arrives: a layer holds packets
+    /// back.
+    fn poll_timeout(&self) -> Option<Instant>;
 
     /// Follows a change of the addresses of the port.
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()>;
@@ -147,50 +110,39 @@ pub trait Link: Send {
     /// No longer takes packets to a multicast group.
     fn leave(&mut self, group: Gid) -> io::Result<()>;
 
-    /// What happened so far, all layers together.
-    fn counters(&self) -> LinkCounters;
-
-    /// This is the copy in a child of the process that has the link: dropping it must close the
-    /// child's descriptors and do nothing else, because what they refer to is the parent's.
-    fn abandon(&mut self) {}
-
-    /// The process is about to end without dropping this: layers write what they have kept back.
-    fn save(&mut self) {}
+    /// The process ends, or is a forked child.
+    fn close(&mut self, why: Close);
 }
 
-/// The methods of [`Link`] that layers leave to the link below, `self.inner`.
+/// A carrier that wraps another one and records, disturbs or checks what passes.
+pub trait Layer: Carrier {
+    /// The carrier below.
+    type Inner: Carrier;
+
+    /// The carrier below.
+    fn inner(&self) -> &Self::Inner;
+
+    /// The carrier below.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+}
+
+/// The methods of [`Carrier`] that layers leave to the carrier below, `self.inner`.
 macro_rules! forward_to_inner {
     () => {
         fn caps(&self) -> feroce_train::LinkCaps {
             self.inner.caps()
         }
 
-        fn gathers(&self, trains: &[feroce_train::Train]) -> bool {
-            self.inner.gathers(trains)
+        fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
+            self.inner.actual_path(path)
         }
 
         fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
             self.inner.wait_fd()
         }
 
-        fn arm(&mut self, now: feroce_train::Instant, looks: bool) -> bool {
-            self.inner.arm(now, looks)
-        }
-
-        fn nudge(&mut self) {
-            self.inner.nudge();
-        }
-
-        fn is_untaken(&self, path: &feroce_train::Path, qpn: feroce_wire::Qpn) -> bool {
-            self.inner.is_untaken(path, qpn)
-        }
-
-        fn nudge_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-            self.inner.nudge_fd()
-        }
-
-        fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
-            self.inner.actual_path(path)
+        fn arm(&mut self, now: feroce_train::Instant) -> bool {
+            self.inner.arm(now)
         }
 
         fn set_addresses(&mut self, addresses: &[feroce_wire::Gid]) -> std::io::Result<()> {
@@ -208,6 +160,24 @@ macro_rules! forward_to_inner {
 }
 use forward_to_inner;
 
+/// Says that a type with a field `inner` is a [`Layer`].
+macro_rules! impl_layer {
+    ($layer:ident) => {
+        impl<C: crate::Carrier> crate::Layer for $layer<C> {
+            type Inner = C;
+
+            fn inner(&self) -> &C {
+                &self.inner
+            }
+
+            fn inner_mut(&mut self) -> &mut C {
+                &mut self.inner
+            }
+        }
+    };
+}
+use impl_layer;
+
 /// Shows the packets of a train, one after the other, each written to `buffer`.
 fn each_packet(train: &Train, buffer: &mut Vec<u8>, mut show: impl FnMut(u32, &[u8])) {
     for i in 0..train.count {
@@ -217,25 +187,29 @@ fn each_packet(train: &Train, buffer: &mut Vec<u8>, mut show: impl FnMut(u32, &[
     }
 }
 
-impl<L: Link + ?Sized> Link for Box<L> {
+impl<C: Carrier + ?Sized> Carrier for Box<C> {
     fn caps(&self) -> LinkCaps {
         (**self).caps()
     }
 
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        (**self).send(now, train)
+    fn actual_path(&self, path: &Path) -> Path {
+        (**self).actual_path(path)
     }
 
-    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        (**self).send_all(now, trains)
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        (**self).wait_fd()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        (**self).counters()
+    }
+
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        (**self).send(now, trains)
     }
 
     fn send_single(&mut self, packet: Single<'_>) -> bool {
         (**self).send_single(packet)
-    }
-
-    fn gathers(&self, trains: &[Train]) -> bool {
-        (**self).gathers(trains)
     }
 
     fn receive(
@@ -247,36 +221,12 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).receive(now, budget, sink)
     }
 
-    fn is_quiet(&self) -> bool {
-        (**self).is_quiet()
-    }
-
-    fn wait_fd(&self) -> BorrowedFd<'_> {
-        (**self).wait_fd()
-    }
-
-    fn arm(&mut self, now: Instant, looks: bool) -> bool {
-        (**self).arm(now, looks)
-    }
-
-    fn nudge(&mut self) {
-        (**self).nudge();
-    }
-
-    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-        (**self).is_untaken(path, qpn)
-    }
-
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).nudge_fd()
+    fn arm(&mut self, now: Instant) -> bool {
+        (**self).arm(now)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         (**self).poll_timeout()
-    }
-
-    fn actual_path(&self, path: &Path) -> Path {
-        (**self).actual_path(path)
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
@@ -291,15 +241,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).leave(group)
     }
 
-    fn counters(&self) -> LinkCounters {
-        (**self).counters()
-    }
-
-    fn save(&mut self) {
-        (**self).save();
-    }
-
-    fn abandon(&mut self) {
-        (**self).abandon();
+    fn close(&mut self, why: Close) {
+        (**self).close(why);
     }
 }

@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_train::{Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer};
-use crate::{Link, LinkCounters, Sent};
+use crate::{Carrier, Close, LinkCounters};
 
 /// Most bytes of packets in one train.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -162,29 +162,58 @@ impl Wire {
     }
 }
 
-impl Link for MemoryLink {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
-    }
-
-    fn send(&mut self, _now: Instant, train: &Train) -> io::Result<Sent> {
+impl MemoryLink {
+    /// Whether the train was sent, or lost as on any network; else a receiver is full.
+    fn send_train(&mut self, train: &Train) -> io::Result<bool> {
         let to = self.receivers(train.path.dst);
         if to == [false; 2] {
             self.counters.tx_no_receiver += 1;
-            return Ok(Sent::Done);
+            return Ok(true);
         }
         // A group with one full member loses there: a sender cannot send half a train again.
         let mut taken = false;
         for side in [0, 1].into_iter().filter(|&side| to[side]) {
             taken |= self.wire.push(side, self.side, train)?;
         }
-        if !taken {
-            self.counters.tx_full += 1;
-            return Ok(Sent::Full);
+        match taken {
+            true => self.counters.tx_trains += 1,
+            false => self.counters.tx_full += 1,
         }
-        self.counters.tx_trains += 1;
-        Ok(Sent::Done)
+        Ok(taken)
     }
+}
+
+impl Carrier for MemoryLink {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
+    }
+
+    fn actual_path(&self, path: &Path) -> Path {
+        *path
+    }
+
+    fn send(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {
+        for (taken, train) in trains.iter().enumerate() {
+            if !self.send_train(train)? {
+                return Ok(taken);
+            }
+        }
+        Ok(trains.len())
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
+    }
+
+    fn arm(&mut self, _now: Instant) -> bool {
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn close(&mut self, _why: Close) {}
 
     fn receive(
         &mut self,

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use feroce_train::{Instant, RxTrain, Train};
+use feroce_train::{Instant, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
-use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
+use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
 
 /// Which way a packet went.
 ///
@@ -72,17 +72,17 @@ pub trait Tap: fmt::Debug + Send + Sync {
 
 /// Shows what passes through a link to a [`Tap`]. Belongs above the layer that checks the ICRC.
 #[derive(Debug)]
-pub struct Tapped<L> {
-    inner: L,
+pub struct Tapped<C> {
+    inner: C,
     tap: Arc<dyn Tap>,
     packet: Vec<u8>,
     /// The link was full: the next train is the one that was shown already.
     again: bool,
 }
 
-impl<L: Link> Tapped<L> {
+impl<C: Carrier> Tapped<C> {
     /// Shows what passes through `inner` to `tap`.
-    pub fn new(inner: L, tap: Arc<dyn Tap>) -> Self {
+    pub fn new(inner: C, tap: Arc<dyn Tap>) -> Self {
         Self { inner, tap, packet: Vec::new(), again: false }
     }
 
@@ -94,24 +94,31 @@ impl<L: Link> Tapped<L> {
     }
 }
 
-impl<L: Link> Link for Tapped<L> {
+impl_layer!(Tapped);
+
+impl<C: Carrier> Carrier for Tapped<C> {
     forward_to_inner!();
 
-    fn save(&mut self) {
-        self.inner.save();
+    fn close(&mut self, why: Close) {
+        self.inner.close(why);
     }
 
-    fn abandon(&mut self) {
-        self.inner.abandon();
-    }
-
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        if !self.again {
-            self.show(now, train);
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        // One at a time: each is shown before the carrier gets it.
+        for (taken, train) in trains.iter().enumerate() {
+            if !self.again {
+                self.show(now, train);
+            }
+            self.again = self.inner.send(now, std::slice::from_ref(train))? == 0;
+            if self.again {
+                return Ok(taken);
+            }
         }
-        let sent = self.inner.send(now, train)?;
-        self.again = sent == Sent::Full;
-        Ok(sent)
+        Ok(trains.len())
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
     }
 
     fn receive(
@@ -153,15 +160,33 @@ mod tests {
     #[derive(Default)]
     struct Moody(bool);
 
-    impl Link for Moody {
+    impl Carrier for Moody {
         fn caps(&self) -> LinkCaps {
             LinkCaps::SINGLE
         }
 
-        fn send(&mut self, _: Instant, _: &Train) -> io::Result<Sent> {
-            self.0 = !self.0;
-            Ok(if self.0 { Sent::Full } else { Sent::Done })
+        fn actual_path(&self, path: &Path) -> Path {
+            *path
         }
+
+        fn send(&mut self, _: Instant, _: &[Train]) -> io::Result<usize> {
+            self.0 = !self.0;
+            Ok(usize::from(!self.0))
+        }
+
+        fn send_single(&mut self, _: Single<'_>) -> bool {
+            false
+        }
+
+        fn arm(&mut self, _: Instant) -> bool {
+            true
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn close(&mut self, _: Close) {}
 
         fn receive(
             &mut self,
@@ -225,8 +250,8 @@ mod tests {
         let notes = Arc::new(Notes::default());
         let tap: Arc<dyn Tap> = Arc::<Notes>::clone(&notes);
         let mut link = Tapped::new(Moody::default(), tap);
-        assert_eq!(link.send(Instant::ZERO, &train()).expect("sent"), Sent::Full);
-        assert_eq!(link.send(Instant::ZERO, &train()).expect("sent"), Sent::Done);
+        assert_eq!(link.send(Instant::ZERO, &[train()]).expect("sent"), 0);
+        assert_eq!(link.send(Instant::ZERO, &[train()]).expect("sent"), 1);
         assert_eq!(link.receive(Instant::ZERO, 1, &mut |_| ()).expect("received"), 1);
         let seen = notes.0.lock().expect("lock");
         let kinds: Vec<_> = seen.iter().map(|(d, b)| (*d, b.len(), b[11])).collect();

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 
-use feroce_train::{Ecn, Instant, RxTrain, Train};
+use feroce_train::{Ecn, Instant, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
-use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
+use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
 
 /// Writes one readable line per packet:
 ///
@@ -18,14 +18,14 @@ use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
 /// ```
 ///
 /// Times count from the first packet. A writer that fails is not written to again.
-pub struct Trace<L> {
-    inner: L,
+pub struct Trace<C> {
+    inner: C,
     log: Log,
 }
 
-impl<L: Link> Trace<L> {
+impl<C: Carrier> Trace<C> {
     /// Traces what passes through `inner`.
-    pub fn new(inner: L, out: impl Write + Send + 'static) -> Self {
+    pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
         let out: Box<dyn Write + Send> = Box::new(out);
         let log = Log { out: Some(BufWriter::new(out)), start: None, packet: Vec::new() };
         Self { inner, log }
@@ -104,26 +104,32 @@ impl Log {
     }
 }
 
-impl<L: Link> Link for Trace<L> {
+impl_layer!(Trace);
+
+impl<C: Carrier> Carrier for Trace<C> {
     forward_to_inner!();
 
-    fn save(&mut self) {
-        self.inner.save();
+    fn close(&mut self, why: Close) {
+        if why == Close::Fork {
+            // The parent writes what waits.
+            self.log.out.take().map(BufWriter::into_parts);
+        }
+        self.inner.close(why);
     }
 
-    fn abandon(&mut self) {
-        // The parent writes what waits.
-        self.log.out.take().map(BufWriter::into_parts);
-        self.inner.abandon();
-    }
-
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        let sent = self.inner.send(now, train)?;
-        if sent == Sent::Done {
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        let taken = self.inner.send(now, trains)?;
+        for train in &trains[..taken] {
             self.log.sent(now, train);
+        }
+        if taken > 0 {
             self.log.try_to(|out| out.flush());
         }
-        Ok(sent)
+        Ok(taken)
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
     }
 
     fn receive(

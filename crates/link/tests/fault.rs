@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::SendOne as _;
 use common::{Got, counter, flat, loopback, packets_of, path, psns, receive, send_of};
-use feroce_link::{Fault, FaultConfig, IcrcPolicy, Link, MemoryLink, Verified};
+use feroce_link::{Carrier, Fault, FaultConfig, IcrcPolicy, MemoryLink, Verified};
 use feroce_train::Instant;
 use proptest::prelude::*;
 
@@ -20,14 +21,14 @@ fn at_us(us: u64) -> Instant {
 
 /// Everything that comes of `trains` trains of `count` packets, with time passing as the link asks
 /// for it; and the PSNs in order, relative to the first.
-fn run(faults: &str, trains: usize, count: u32) -> (Vec<Got>, Vec<u32>, impl Link + use<>) {
+fn run(faults: &str, trains: usize, count: u32) -> (Vec<Got>, Vec<u32>, impl Carrier + use<>) {
     let (mut tx, mut rx) = pair(faults);
     let mut got = Vec::new();
     let mut now = Instant::ZERO;
     for n in 0..trains {
         let mut train = send_of(path(loopback(1), loopback(2)), count, 128, 128);
         train.bth.psn = train.bth.psn.wrapping_add(n as u32 * count);
-        tx.send(now, &train).expect("sent");
+        tx.send_one(now, &train).expect("sent");
         got.extend(receive(&mut rx, now));
     }
     while let Some(then) = rx.poll_timeout() {
@@ -113,7 +114,7 @@ fn reordered_packets_come_so_many_later() {
 #[test]
 fn the_last_packet_is_not_forgotten() {
     let (mut tx, mut rx) = pair("reorder=100%:5");
-    tx.send(at_us(0), &send_of(path(loopback(1), loopback(2)), 1, 8, 8)).expect("sent");
+    tx.send_one(at_us(0), &send_of(path(loopback(1), loopback(2)), 1, 8, 8)).expect("sent");
     assert!(receive(&mut rx, at_us(0)).is_empty());
     let then = rx.poll_timeout().expect("it waits");
     assert_eq!(receive(&mut rx, then).len(), 1);
@@ -125,7 +126,7 @@ fn a_fixed_delay_keeps_trains_whole() {
     let (mut tx, mut rx) = pair("delay=50us");
     let train = send_of(path(loopback(1), loopback(2)), 15, 128, 128);
     for start in [0, 10, 20] {
-        tx.send(at_us(start), &train).expect("sent");
+        tx.send_one(at_us(start), &train).expect("sent");
         assert!(receive(&mut rx, at_us(start)).is_empty());
     }
     for (us, trains) in [(49, 0), (50, 1), (59, 0), (60, 1), (70, 1)] {
@@ -143,7 +144,7 @@ fn jitter_varies_the_delay_and_keeps_the_order() {
     let mut delays = Vec::new();
     for n in 0..100 {
         let start = at_us(1000 * n);
-        tx.send(start, &send_of(path(loopback(1), loopback(2)), 1, 8, 8)).expect("sent");
+        tx.send_one(start, &send_of(path(loopback(1), loopback(2)), 1, 8, 8)).expect("sent");
         assert!(receive(&mut rx, start).is_empty());
         let due = rx.poll_timeout().expect("it waits");
         delays.push(due.nanos_since(start));
@@ -161,7 +162,7 @@ fn jitter_varies_the_delay_and_keeps_the_order() {
 #[test]
 fn a_rate_spaces_packets_and_a_short_queue_loses() {
     let (mut tx, mut rx) = pair("rate=1Gbit:1kB");
-    tx.send(at_us(0), &send_of(path(loopback(1), loopback(2)), 20, 128, 128)).expect("sent");
+    tx.send_one(at_us(0), &send_of(path(loopback(1), loopback(2)), 20, 128, 128)).expect("sent");
     assert!(receive(&mut rx, at_us(0)).is_empty());
     let mut times = Vec::new();
     while let Some(then) = rx.poll_timeout() {

@@ -11,7 +11,7 @@ use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_alone,
     send_of,
 };
-use feroce_link::{IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path, RxMeta, Train};
 use feroce_wire::{Frame, Gid, Net, Psn, ROCE_UDP_PORT};
 use socket2::SockRef;
@@ -94,7 +94,7 @@ fn trains_and_packets_take_turns() {
         let mut expected = Vec::new();
         for n in 0..MANY {
             let trains = mixed(path(a, b), n);
-            cable.in_a(|| tx.send_all(NOW, &trains)).expect("sent");
+            cable.in_a(|| tx.send(NOW, &trains)).expect("sent");
             let packets: Vec<_> = trains.iter().flat_map(packets_of).collect();
             let got = cable.in_b(|| receive_packets(&mut rx, packets.len()));
             assert_eq!(flat(&got), packets, "what {n} sent");
@@ -132,7 +132,7 @@ fn a_socket_may_be_full() {
             train
         };
         let trains: Vec<_> = (0..100).map(train).collect();
-        let sent = cable.in_a(|| tx.send_all(NOW, &trains)).expect("no error");
+        let sent = cable.in_a(|| tx.send(NOW, &trains)).expect("no error");
         assert!((1..10).contains(&sent), "{sent} trains in a small buffer");
         assert_eq!(counter(&tx, "udp_tx_full"), 1);
         assert!(!send_alone(&mut tx, &packet(path(a, b), 0)), "it would overtake");
@@ -140,7 +140,7 @@ fn a_socket_may_be_full() {
         cable.in_a(|| ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev wire"));
         assert!(is_readable(&tx, 10_000), "no word of the room");
         assert_eq!(tx.receive(NOW, 8, &mut |_| panic!("no packet was sent")).expect("fine"), 0);
-        assert_eq!(cable.in_a(|| tx.send_all(NOW, &trains[sent..=sent])).expect("sent"), 1);
+        assert_eq!(cable.in_a(|| tx.send(NOW, &trains[sent..=sent])).expect("sent"), 1);
         let expected: Vec<_> = trains[..=sent].iter().flat_map(packets_of).collect();
         let got = cable.in_b(|| receive_packets(&mut rx, expected.len()));
         assert_eq!(flat(&got), expected);
@@ -181,7 +181,7 @@ fn every_socket_wakes() {
     for n in 0..4 {
         for to in [b, c] {
             assert!(receive(&mut rx, NOW).is_empty());
-            assert!(rx.arm(NOW, false) && !is_readable(&rx, 0));
+            assert!(rx.arm(NOW) && !is_readable(&rx, 0));
             assert!(send_alone(&mut tx, &packet(path(a, to), n)));
             assert!(is_readable(&rx, 10_000));
             assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, to);

@@ -2,11 +2,12 @@
 
 mod common;
 
+use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, psns, receive, receive_packets, send_of,
 };
-use feroce_link::{IcrcPolicy, Link, LinkCounters, MemoryLink, Sent, Verified, seal_prefix};
-use feroce_train::{Framing, Instant, LinkCaps, RxMeta, RxTrain, Train};
+use feroce_link::{Carrier, Close, IcrcPolicy, LinkCounters, MemoryLink, Verified, seal_prefix};
+use feroce_train::{Framing, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 const NOW: Instant = Instant::ZERO;
@@ -26,11 +27,11 @@ fn trains_arrive_whole_both_ways() {
     for (src, dst) in [(loopback(1), loopback(2)), (v6(1), v6(2))] {
         for (count, stride, last) in [(1, 4, 0), (64, 256, 5), (15, 4096, 4096)] {
             let train = send_of(path(src, dst), count, stride, last);
-            assert_eq!(a.send(NOW, &train).expect("sent"), Sent::Done);
+            assert_eq!(a.send_one(NOW, &train).expect("sent"), Sent::Done);
             let got = receive_packets(&mut b, count as usize);
             assert_eq!((got.len(), flat(&got)), (1, packets_of(&train)));
             assert_eq!((got[0].meta.src, got[0].meta.dst), (src, dst));
-            assert_eq!(b.send(NOW, &train).expect("sent"), Sent::Done);
+            assert_eq!(b.send_one(NOW, &train).expect("sent"), Sent::Done);
             assert_eq!(flat(&receive_packets(&mut a, count as usize)), packets_of(&train));
         }
     }
@@ -43,8 +44,8 @@ fn the_descriptor_says_when_there_is_something() {
     let train = send_of(path(loopback(1), loopback(2)), 1, 64, 64);
     for _ in 0..3 {
         assert!(!is_readable(&b, 0));
-        a.send(NOW, &train).expect("sent");
-        a.send(NOW, &train).expect("sent");
+        a.send_one(NOW, &train).expect("sent");
+        a.send_one(NOW, &train).expect("sent");
         assert!(is_readable(&b, 0));
         assert_eq!(b.receive(NOW, 1, &mut |_| ()).expect("received"), 1);
         assert!(is_readable(&b, 0), "one is left");
@@ -57,7 +58,7 @@ fn a_full_queue_says_so_and_says_when_there_is_room() {
     let (mut a, mut b) = pair();
     let train = send_of(path(loopback(1), loopback(2)), 15, 4096, 4096);
     let mut sent = 0;
-    while a.send(NOW, &train).expect("no error") == Sent::Done {
+    while a.send_one(NOW, &train).expect("no error") == Sent::Done {
         sent += 1;
         assert!(sent < 1000, "the queue never fills");
     }
@@ -66,7 +67,7 @@ fn a_full_queue_says_so_and_says_when_there_is_room() {
     assert!(is_readable(&a, 0), "no word of the room");
     assert!(receive(&mut a, NOW).is_empty());
     assert!(!is_readable(&a, 0));
-    assert_eq!(a.send(NOW, &train).expect("room"), Sent::Done);
+    assert_eq!(a.send_one(NOW, &train).expect("room"), Sent::Done);
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn addresses_and_groups_decide_who_gets_a_packet() {
     a.set_addresses(&[own]).expect("fine");
     b.set_addresses(&[other]).expect("fine");
     let mut arrivals = |dst| {
-        a.send(NOW, &send_of(path(own, dst), 1, 8, 8)).expect("sent");
+        a.send_one(NOW, &send_of(path(own, dst), 1, 8, 8)).expect("sent");
         (receive(&mut a, NOW).len(), receive(&mut b, NOW).len())
     };
     assert_eq!(arrivals(own), (1, 0));
@@ -86,10 +87,10 @@ fn addresses_and_groups_decide_who_gets_a_packet() {
     assert_eq!(arrivals(group), (0, 0));
     b.join(group).expect("joined");
     a.join(group).expect("joined");
-    a.send(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
+    a.send_one(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
     assert_eq!((receive(&mut a, NOW).len(), receive(&mut b, NOW).len()), (1, 1));
     b.leave(group).expect("left");
-    a.send(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
+    a.send_one(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
     assert_eq!((receive(&mut a, NOW).len(), receive(&mut b, NOW).len()), (1, 0));
     assert_eq!(counter(&a, "memory_tx_no_receiver"), 2);
 }
@@ -97,14 +98,32 @@ fn addresses_and_groups_decide_who_gets_a_packet() {
 /// A link that hands out one train, as the test made it.
 struct Fixed(RxMeta, usize, Vec<u8>);
 
-impl Link for Fixed {
+impl Carrier for Fixed {
     fn caps(&self) -> LinkCaps {
         LinkCaps::SINGLE
     }
 
-    fn send(&mut self, _: Instant, _: &Train) -> std::io::Result<Sent> {
-        Ok(Sent::Done)
+    fn actual_path(&self, path: &Path) -> Path {
+        *path
     }
+
+    fn send(&mut self, _: Instant, trains: &[Train]) -> std::io::Result<usize> {
+        Ok(trains.len())
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
+    }
+
+    fn arm(&mut self, _: Instant) -> bool {
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn close(&mut self, _: Close) {}
 
     fn receive(
         &mut self,

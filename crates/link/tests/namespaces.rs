@@ -6,10 +6,11 @@ use std::os::fd::AsRawFd;
 
 use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
 use common::sniff::{capture, captured};
+use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, packets_of, path, receive_packets, send_alone, send_of, warnings,
 };
-use feroce_link::{IcrcPolicy, Link, Pcap, PcapConfig, Sent, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, IcrcPolicy, Pcap, PcapConfig, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path};
 use feroce_wire::{Frame, Gid, Net};
 
@@ -40,7 +41,7 @@ fn trains_cross(cable: &Cable, strides: &[usize]) {
         for &stride in strides {
             let count = tx.caps().packets_of(stride + 12);
             let train = send_of(path(a, b), count, stride, stride - 3);
-            assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+            assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
             let got = receive_packets(&mut rx, count as usize);
             assert_eq!(flat(&got), packets_of(&train));
             assert_eq!(got.len(), 1, "{count} packets from {a} came as {} trains", got.len());
@@ -95,7 +96,7 @@ fn the_loopback_address_of_ipv6_works() {
         let make = || UdpLink::new(UdpConfig::default(), &[here]).expect("a link");
         let mut link = Verified::new(cable.in_a(make), IcrcPolicy::Strict);
         let train = send_of(path(here, here), 15, 4096, 1);
-        link.send(NOW, &train).expect("sent");
+        link.send_one(NOW, &train).expect("sent");
         let got = receive_packets(&mut link, 15);
         assert_eq!((got.len(), flat(&got)), (1, packets_of(&train)));
     });
@@ -114,7 +115,7 @@ fn frames_are_right(cable: &Cable, gso: bool, a: Gid, b: Gid) {
         let path = Path { traffic_class, hop_limit, ..path(a, b) };
         let train = send_of(path, count, 1000, 333);
         match n {
-            0..3 => assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done),
+            0..3 => assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done),
             // A packet that is sent without a train has the same headers.
             _ => assert!(send_alone(&mut tx, &train)),
         }
@@ -171,7 +172,7 @@ fn packets_cut_and_merged_on_the_way_are_good() {
             let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
             let trains: Vec<_> = [30, 1, 2].map(|n| send_of(path(a, b), n, 800, 800)).into();
             for train in &trains {
-                tx.send(NOW, train).expect("sent");
+                tx.send_one(NOW, train).expect("sent");
             }
             let got = receive_packets(&mut rx, 33);
             let sent: Vec<_> = trains.iter().flat_map(packets_of).collect();
@@ -206,7 +207,7 @@ fn a_capture_shows_what_is_on_the_cable() {
             let socket = cable.in_b(capture);
             for (traffic_class, hop_limit) in [(0, 0), (0xb8, 3)] {
                 let path = Path { traffic_class, hop_limit, udp_sport: 0xc003, ..path(a, b) };
-                tx.send(NOW, &send_of(path, 9, 700, 1)).expect("sent");
+                tx.send_one(NOW, &send_of(path, 9, 700, 1)).expect("sent");
                 receive_packets(&mut rx, 9);
             }
             drop(tx);
@@ -244,15 +245,15 @@ fn groups_are_joined_and_left() {
             cable.in_b(|| rx.join(group)).expect("joined again");
             let to_group = send_of(path(a, group), 3, 512, 100);
             let to_member = send_of(path(a, b), 2, 512, 100);
-            tx.send(NOW, &to_group).expect("sent");
+            tx.send_one(NOW, &to_group).expect("sent");
             let got = receive_packets(&mut rx, 3);
             assert_eq!((got[0].meta.src, got[0].meta.dst), (a, group));
             assert_eq!((flat(&got), got[0].meta.hop_limit), (packets_of(&to_group), 64));
-            tx.send(NOW, &to_member).expect("sent");
+            tx.send_one(NOW, &to_member).expect("sent");
             assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b);
             cable.in_b(|| rx.leave(group)).expect("left");
-            tx.send(NOW, &to_group).expect("sent");
-            tx.send(NOW, &to_member).expect("sent");
+            tx.send_one(NOW, &to_group).expect("sent");
+            tx.send_one(NOW, &to_member).expect("sent");
             assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b, "only the member is meant");
             assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
         }
@@ -271,7 +272,7 @@ fn a_group_is_heard_at_home() {
             cable.in_a(|| tx.join(group)).expect("joined");
             cable.in_a(|| rx.join(group)).expect("joined");
             let train = send_of(path(a, group), 4, 256, 1);
-            tx.send(NOW, &train).expect("sent");
+            tx.send_one(NOW, &train).expect("sent");
             assert_eq!(flat(&receive_packets(&mut rx, 4)), packets_of(&train));
             assert!(is_readable(&tx, 10_000), "the kernel has a copy for the sender");
             tx.receive(NOW, 8, &mut |_| panic!("it is not for us")).expect("fine");
@@ -288,14 +289,14 @@ fn a_packet_longer_than_the_mtu_is_counted_and_warned_of() {
             let ((), said) = warnings::during(|| {
                 for count in [1, 3, 1] {
                     let train = send_of(path(a, b), count, 4096, 4096);
-                    assert_eq!(tx.send(NOW, &train).expect("lost"), Sent::Done);
+                    assert_eq!(tx.send_one(NOW, &train).expect("lost"), Sent::Done);
                 }
             });
             assert_eq!(counter(&tx, "udp_tx_too_long"), 5);
             assert_eq!(said.len(), 1, "{said:?}");
             assert!(said[0].contains("smaller path MTU"), "{said:?}");
             let train = send_of(path(a, b), 3, 1024, 1024);
-            tx.send(NOW, &train).expect("sent");
+            tx.send_one(NOW, &train).expect("sent");
             assert_eq!(receive_packets(&mut rx, 3).len(), 1, "offload still works");
         }
     });
@@ -312,7 +313,7 @@ fn a_full_send_buffer_says_so_and_says_when_there_is_room() {
             let mut tx = cable.in_a(|| UdpLink::new(config, &[a])).expect("a link");
             let train = send_of(path(a, absent), 12, 1024, 1024);
             let mut sent = 0;
-            while tx.send(NOW, &train).expect("no error") == Sent::Done {
+            while tx.send_one(NOW, &train).expect("no error") == Sent::Done {
                 sent += 1;
                 assert!(sent < 100, "the buffer never fills");
             }
@@ -322,7 +323,7 @@ fn a_full_send_buffer_says_so_and_says_when_there_is_room() {
             assert!(is_readable(&tx, 10_000), "no word of the room");
             assert_eq!(tx.receive(NOW, 8, &mut |_| panic!("no packet was sent")).expect("fine"), 0);
             assert!(!is_readable(&tx, 0), "the word is said once");
-            assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+            assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
             cable.in_a(|| ip("neigh del 10.9.0.99 dev wire"));
         }
     });
@@ -335,10 +336,10 @@ fn unreachable_addresses_are_counted() {
         let (a, b) = (Cable::a4(), Cable::b4());
         let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
         let nowhere = send_of(path(a, Gid::from_ipv4([192, 0, 2, 1])), 3, 512, 512);
-        assert_eq!(tx.send(NOW, &nowhere).expect("lost"), Sent::Done);
+        assert_eq!(tx.send_one(NOW, &nowhere).expect("lost"), Sent::Done);
         assert_eq!(counter(&tx, "udp_tx_errors"), 3);
         let train = send_of(path(a, b), 3, 512, 512);
-        tx.send(NOW, &train).expect("sent");
+        tx.send_one(NOW, &train).expect("sent");
         assert_eq!(receive_packets(&mut rx, 3).len(), 1);
     });
 }

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use common::SendOne as _;
+use common::Sent;
 use common::{counter, loopback, packets_of, path, receive, send_of, warnings};
-use feroce_link::{Fault, FaultConfig, IcrcPolicy, Link, MemoryLink, Pcap, PcapConfig, Trace};
-use feroce_link::{Sent, Verified};
+use feroce_link::Verified;
+use feroce_link::{Carrier, Fault, FaultConfig, IcrcPolicy, MemoryLink, Pcap, PcapConfig, Trace};
 use feroce_train::{Ext, Framing, Instant, Path, Train, TrainOps};
 use feroce_wire::{Aeth, Frame, Gid, Msn, NakCode, Net, Op, Opcode, Reth, Rkey, Service, Syndrome};
 use pcap_parser::traits::PcapReaderIterator;
@@ -108,10 +110,10 @@ fn conversation(name: &str, a: Gid, b: Gid) -> (Vec<u8>, PathBuf) {
     let (near, mut far) = MemoryLink::pair().expect("a pair");
     let mut link = Pcap::create(near, &file, config()).expect("a file");
     let out = Path { traffic_class: 0x68, hop_limit: 9, udp_sport: 0xc123, ..path(a, b) };
-    link.send(at_us(10), &send_of(out, 3, 256, 5)).expect("sent");
-    link.send(at_us(11), &read_request(out)).expect("sent");
-    far.send(at_us(20), &nak(path(b, a))).expect("sent");
-    far.send(at_us(20), &send_of(path(b, a), 2, 1024, 1024)).expect("sent");
+    link.send_one(at_us(10), &send_of(out, 3, 256, 5)).expect("sent");
+    link.send_one(at_us(11), &read_request(out)).expect("sent");
+    far.send_one(at_us(20), &nak(path(b, a))).expect("sent");
+    far.send_one(at_us(20), &send_of(path(b, a), 2, 1024, 1024)).expect("sent");
     assert_eq!(receive(&mut link, at_us(30)).len(), 2);
     assert_eq!(receive(&mut far, at_us(30)).len(), 2);
     assert_eq!((counter(&link, "pcap_packets"), counter(&link, "pcap_missed")), (7, 0));
@@ -228,8 +230,8 @@ fn frames_of_the_first_version_have_an_ethernet_header() {
     let (near, mut far) = MemoryLink::pair().expect("a pair");
     let config = PcapConfig { framing: Framing::RoceV1, ..config() };
     let mut link = Pcap::create(near, &file, config).expect("a file");
-    link.send(at_us(1), &send_of(path(a, b), 2, 64, 64)).expect("sent");
-    far.send(at_us(1), &send_of(path(b, a), 3, 64, 64)).expect("sent");
+    link.send_one(at_us(1), &send_of(path(a, b), 2, 64, 64)).expect("sent");
+    far.send_one(at_us(1), &send_of(path(b, a), 3, 64, 64)).expect("sent");
     assert_eq!(receive(&mut link, at_us(2)).len(), 1);
     assert_eq!(counter(&link, "pcap_missed"), 3, "the carrier is of the second version");
     drop(link);
@@ -253,7 +255,8 @@ fn damage_is_recorded() {
     let link = Pcap::new(Fault::new(far, &faults), out.clone(), config()).expect("a header");
     let mut link = Verified::new(link, IcrcPolicy::Strict);
     for _ in 0..10 {
-        near.send(at_us(0), &send_of(path(loopback(1), loopback(2)), 10, 64, 64)).expect("sent");
+        near.send_one(at_us(0), &send_of(path(loopback(1), loopback(2)), 10, 64, 64))
+            .expect("sent");
     }
     receive(&mut link, at_us(0));
     let bad = counter(&link, "rx_icrc_encapsulated");
@@ -294,23 +297,23 @@ fn what_is_recorded_is_written_after_a_while() {
     let written = || read(&out.bytes()).1.len();
     let one = send_of(path(loopback(1), loopback(2)), 1, 1024, 1024);
     assert_eq!((written(), link.poll_timeout()), (0, None));
-    link.send(at_us(1000), &one).expect("sent");
+    link.send_one(at_us(1000), &one).expect("sent");
     assert_eq!((written(), link.poll_timeout()), (0, Some(at_us(6000))));
     receive(&mut link, at_us(5999));
     assert_eq!(written(), 0);
     receive(&mut link, at_us(6000));
     assert_eq!((written(), link.poll_timeout()), (1, None));
     for _ in 0..4 {
-        link.send(at_us(7000), &one).expect("sent");
+        link.send_one(at_us(7000), &one).expect("sent");
     }
     assert_eq!((written(), link.poll_timeout()), (5, None), "the buffer is full");
-    link.send(at_us(7000), &one).expect("sent");
+    link.send_one(at_us(7000), &one).expect("sent");
     link.flush().expect("written");
     assert_eq!(written(), 6);
-    link.send(at_us(7000), &one).expect("sent");
-    link.save();
+    link.send_one(at_us(7000), &one).expect("sent");
+    link.close(feroce_link::Close::Exit);
     assert_eq!(written(), 7);
-    link.send(at_us(7000), &one).expect("sent");
+    link.send_one(at_us(7000), &one).expect("sent");
     drop(link);
     assert_eq!(written(), 8);
 }
@@ -341,7 +344,7 @@ fn traffic_goes_on_when_the_disk_is_full() {
         let mut link = Trace::new(link, Small(100));
         for _ in 0..5 {
             let train = send_of(path(loopback(1), loopback(2)), 2, 256, 256);
-            assert_eq!(link.send(at_us(0), &train).expect("sent"), Sent::Done);
+            assert_eq!(link.send_one(at_us(0), &train).expect("sent"), Sent::Done);
         }
         assert_eq!(counter(&link, "pcap_packets") + counter(&link, "pcap_missed"), 10);
         assert!(counter(&link, "pcap_missed") > 5);
@@ -369,9 +372,9 @@ fn a_trace_is_a_line_per_packet() {
     let (near, mut far) = MemoryLink::pair().expect("a pair");
     let mut link = Verified::new(Trace::new(near, out.clone()), IcrcPolicy::Strict);
     let (a, b) = (Gid::from_ipv4([10, 0, 0, 1]), Gid::from_ipv4([10, 0, 0, 2]));
-    link.send(at_us(5_000_000), &send_of(path(a, b), 2, 256, 5)).expect("sent");
-    far.send(at_us(0), &nak(path(b, a))).expect("sent");
-    far.send(at_us(0), &read_request(path(common::netns::global(2), a))).expect("sent");
+    link.send_one(at_us(5_000_000), &send_of(path(a, b), 2, 256, 5)).expect("sent");
+    far.send_one(at_us(0), &nak(path(b, a))).expect("sent");
+    far.send_one(at_us(0), &read_request(path(common::netns::global(2), a))).expect("sent");
     assert_eq!(receive(&mut link, at_us(6_000_012)).len(), 2);
     let text = String::from_utf8(out.bytes()).expect("UTF-8");
     assert_eq!(

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{counter, flat, loopback, packets_of, path, receive_packets, send_of};
-use feroce_link::{IcrcPolicy, Link, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Instant, Path, Train};
 use feroce_wire::Gid;
 
@@ -24,7 +24,7 @@ fn all_packets(trains: &[Train]) -> Vec<Vec<u8>> {
 /// Sends them all and returns how many calls that took.
 fn calls(tx: &mut UdpLink, rx: &mut Verified<UdpLink>, trains: &[Train]) -> u64 {
     let before = counter(tx, "udp_tx_trains");
-    assert_eq!(tx.send_all(Instant::ZERO, trains).expect("sent"), trains.len());
+    assert_eq!(tx.send(Instant::ZERO, trains).expect("sent"), trains.len());
     let sent = all_packets(trains);
     assert_eq!(flat(&receive_packets(rx, sent.len())), sent);
     assert_eq!(counter(rx, "rx_icrc_encapsulated"), 0);
@@ -76,6 +76,6 @@ fn an_address_that_is_not_ours_is_counted() {
     let (a, b) = (loopback(7), loopback(8));
     let (mut tx, _rx) = pair(config(), a, b);
     let trains: Vec<_> = (0..3).map(|_| send_of(path(loopback(9), b), 1, 64, 8)).collect();
-    assert_eq!(tx.send_all(Instant::ZERO, &trains).expect("counted"), 3);
+    assert_eq!(tx.send(Instant::ZERO, &trains).expect("counted"), 3);
     assert_eq!(counter(&tx, "udp_tx_no_address"), 3);
 }

@@ -4,8 +4,9 @@ mod common;
 
 use std::io::ErrorKind;
 
+use common::{SendOne as _, Sent};
 use common::{counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of};
-use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Framing, Instant, Path};
 use feroce_wire::Gid;
 
@@ -30,7 +31,7 @@ fn a_train_arrives_as_one_train() {
     let (mut tx, mut rx) = (udp(config(), a), strict(config(), b));
     for (count, stride, last) in [(1, 64, 0), (2, 256, 1), (15, 4096, 4096), (64, 1000, 3)] {
         let train = send_of(path(a, b), count, stride, last);
-        assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+        assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
         let got = receive_packets(&mut rx, count as usize);
         assert_eq!(got.len(), 1, "{count} packets came as {} trains", got.len());
         assert_eq!(got[0].packets, packets_of(&train));
@@ -81,7 +82,7 @@ fn offload_is_optional_on_either_side() {
         let mut tx = udp(UdpConfig { gso, ..config() }, a);
         let mut rx = strict(UdpConfig { gro, ..config() }, b);
         let train = send_of(path(a, b), 30, 1024, 17);
-        assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+        assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
         let got = receive_packets(&mut rx, 30);
         assert_eq!(flat(&got), packets_of(&train), "gso {gso}, gro {gro}");
         assert_eq!(got.len(), if gso && gro { 1 } else { 30 }, "gso {gso}, gro {gro}");
@@ -97,7 +98,7 @@ fn the_longest_trains_fit() {
     for stride in [4, 256, 1012, 1024, 2048, 4096] {
         let count = caps.packets_of(stride + 12);
         let train = send_of(path(a, b), count, stride, stride);
-        assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+        assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
         let got = receive_packets(&mut rx, count as usize);
         assert_eq!((got.len(), flat(&got)), (1, packets_of(&train)), "{count} of {stride}");
     }
@@ -109,7 +110,7 @@ fn a_train_that_is_too_long_is_sent_in_pieces() {
     let (a, b) = (loopback(32), loopback(33));
     let (mut tx, mut rx) = (udp(config(), a), strict(config(), b));
     let train = send_of(path(a, b), 100, 1024, 1024);
-    assert_eq!(tx.send(NOW, &train).expect("sent"), Sent::Done);
+    assert_eq!(tx.send_one(NOW, &train).expect("sent"), Sent::Done);
     let got = receive_packets(&mut rx, 100);
     assert_eq!(flat(&got), packets_of(&train));
 }
@@ -122,7 +123,7 @@ fn source_ports_follow_the_path() {
     let mut seen = Vec::new();
     for udp_sport in [0xc000, 0xc001, 0xc002, 0xc003, 0xc004] {
         let path = Path { udp_sport, ..path(a, b) };
-        tx.send(NOW, &send_of(path, 2, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path, 2, 64, 64)).expect("sent");
         let got = receive_packets(&mut rx, 2);
         assert_eq!(got[0].meta.udp_sport, tx.actual_path(&path).udp_sport);
         seen.push(got[0].meta.udp_sport);
@@ -143,7 +144,7 @@ fn traffic_class_hop_limit_and_ecn_are_those_of_the_path() {
         for (traffic_class, hop_limit, seen) in [(0, 64, 64), (0x68, 1, 1), (0xfb, 255, 255)] {
             for count in [1, 3] {
                 let path = Path { traffic_class, hop_limit, ..path(a, b) };
-                tx.send(NOW, &send_of(path, count, 64, 64)).expect("sent");
+                tx.send_one(NOW, &send_of(path, count, 64, 64)).expect("sent");
                 let meta = receive_packets(&mut rx, count as usize)[0].meta;
                 assert_eq!((meta.traffic_class, meta.hop_limit), (traffic_class & !3, seen));
                 assert_eq!(meta.ecn, if ecn { Ecn::Capable } else { Ecn::NotCapable });
@@ -159,7 +160,7 @@ fn no_hop_limit_means_the_usual_one() {
     let (mut tx, mut rx) = (udp(config(), a), strict(config(), b));
     let path = Path { hop_limit: 0, ..path(a, b) };
     for count in [1, 2] {
-        tx.send(NOW, &send_of(path, count, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path, count, 64, 64)).expect("sent");
         let got = receive_packets(&mut rx, count as usize);
         assert_eq!((got.len(), got[0].meta.hop_limit), (1, 64), "offload still works");
     }
@@ -196,17 +197,17 @@ fn sockets_come_and_go_with_addresses() {
     let mut rx = UdpLink::new(config(), &[Gid::ZERO, a]).expect("a link");
     rx.set_addresses(&[a, b, Gid::ZERO]).expect("b is free");
     for dst in [a, b, a] {
-        tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
     }
     rx.set_addresses(&[b]).expect("nothing new");
     drop(udp(config(), a));
     rx.set_addresses(&[a, b]).expect("a is free again");
-    tx.send(NOW, &send_of(path(c, a), 1, 64, 64)).expect("sent");
+    tx.send_one(NOW, &send_of(path(c, a), 1, 64, 64)).expect("sent");
     assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, a);
     rx.set_addresses(&[]).expect("nothing to do");
     assert_eq!(rx.receive(NOW, 8, &mut |_| panic!("no socket is left")).expect("no error"), 0);
-    rx.send(NOW, &send_of(path(a, c), 3, 64, 64)).expect("lost, not an error");
+    rx.send_one(NOW, &send_of(path(a, c), 3, 64, 64)).expect("lost, not an error");
     assert_eq!(counter(&rx, "udp_tx_no_address"), 3);
 }
 
@@ -217,12 +218,12 @@ fn no_address_starves() {
     let mut tx = udp(config(), c);
     let mut rx = UdpLink::new(config(), &[busy, quiet]).expect("a link");
     let to_busy = send_of(path(c, busy), 1, 64, 64);
-    tx.send(NOW, &to_busy).expect("sent");
+    tx.send_one(NOW, &to_busy).expect("sent");
     receive_packets(&mut rx, 1);
-    tx.send(NOW, &send_of(path(c, quiet), 1, 64, 64)).expect("sent");
+    tx.send_one(NOW, &send_of(path(c, quiet), 1, 64, 64)).expect("sent");
     let mut heard = false;
     for _ in 0..1000 {
-        tx.send(NOW, &to_busy).expect("sent");
+        tx.send_one(NOW, &to_busy).expect("sent");
         rx.receive(NOW, 1, &mut |train| heard |= train.meta.dst == quiet).expect("receive");
     }
     assert!(heard, "1000 packets to one address, and the other was never asked");
@@ -234,7 +235,7 @@ fn the_budget_limits_trains() {
     let (a, b) = (loopback(70), loopback(71));
     let (mut tx, mut rx) = (udp(config(), a), udp(config(), b));
     for _ in 0..5 {
-        tx.send(NOW, &send_of(path(a, b), 2, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path(a, b), 2, 64, 64)).expect("sent");
     }
     let mut trains = 0;
     for expected in [2, 2, 1, 0] {
@@ -245,7 +246,7 @@ fn the_budget_limits_trains() {
 }
 
 /// Asks a link as often as a consumer that polls for a while.
-fn poll(link: &mut impl Link) {
+fn poll(link: &mut impl Carrier) {
     for _ in 0..1000 {
         link.receive(NOW, 1, &mut |_| panic!("nothing was sent")).expect("receive");
     }
@@ -259,13 +260,13 @@ fn a_sleeping_thread_is_woken() {
     let train = send_of(path(a, b), 1, 64, 64);
     for round in 0..3 {
         poll(&mut rx);
-        assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0), "round {round}");
-        tx.send(NOW, &train).expect("sent");
+        assert!(rx.arm(NOW) && !common::is_readable(&rx, 0), "round {round}");
+        tx.send_one(NOW, &train).expect("sent");
         assert!(common::is_readable(&rx, 10_000), "round {round}");
         receive_packets(&mut rx, 1);
         poll(&mut rx);
-        tx.send(NOW, &train).expect("sent");
-        assert!(rx.arm(NOW, false) && common::is_readable(&rx, 10_000), "round {round}");
+        tx.send_one(NOW, &train).expect("sent");
+        assert!(rx.arm(NOW) && common::is_readable(&rx, 10_000), "round {round}");
         receive_packets(&mut rx, 1);
     }
 }
@@ -277,12 +278,12 @@ fn every_address_is_heard_by_a_polling_thread() {
     let mut tx = udp(config(), c);
     let mut rx = UdpLink::new(config(), &[a, b]).expect("a link");
     for dst in [a, a, b, b, a] {
-        tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
         poll(&mut rx);
         let mut heard = Vec::new();
         for dst in [a, b] {
-            tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+            tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         }
         for _ in 0..100 {
             rx.receive(NOW, 1, &mut |train| heard.push(train.meta.dst)).expect("receive");
@@ -295,24 +296,24 @@ fn every_address_is_heard_by_a_polling_thread() {
     rx.set_addresses(&[b]).expect("nothing new");
     rx.set_addresses(&[a, b]).expect("a is free");
     for dst in [a, b] {
-        assert!(rx.arm(NOW, false) && !common::is_readable(&rx, 0));
-        tx.send(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
+        assert!(rx.arm(NOW) && !common::is_readable(&rx, 0));
+        tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
     }
 }
 
 /// Sends packets that come by themselves, and takes each.
-fn send_singles(tx: &mut impl Link, rx: &mut impl Link, path: Path, n: usize) {
+fn send_singles(tx: &mut impl Carrier, rx: &mut impl Carrier, path: Path, n: usize) {
     for _ in 0..n {
-        tx.send(NOW, &send_of(path, 1, 64, 64)).expect("sent");
+        tx.send_one(NOW, &send_of(path, 1, 64, 64)).expect("sent");
         receive_packets(rx, 1);
     }
 }
 
 /// Sends a train of four packets, and says in how many trains it came.
-fn pieces_of_train(tx: &mut impl Link, rx: &mut impl Link, path: Path) -> usize {
+fn pieces_of_train(tx: &mut impl Carrier, rx: &mut impl Carrier, path: Path) -> usize {
     let train = send_of(path, 4, 64, 64);
-    tx.send(NOW, &train).expect("sent");
+    tx.send_one(NOW, &train).expect("sent");
     let got = receive_packets(rx, 4);
     assert_eq!(flat(&got), packets_of(&train));
     got.len()
@@ -341,7 +342,7 @@ fn junk_is_counted_and_dropped() {
         junk.send_to(bytes, (v4(b), 4791)).expect("sent");
     }
     let mut tx = udp(config(), a);
-    tx.send(NOW, &send_of(path(a, b), 2, 64, 64)).expect("sent");
+    tx.send_one(NOW, &send_of(path(a, b), 2, 64, 64)).expect("sent");
     let got = receive_packets(&mut rx, 2);
     assert_eq!(got[0].meta.src, a);
     assert_eq!(counter(&rx, "udp_rx_trains"), 6);

@@ -14,6 +14,7 @@
 
 mod adopt;
 mod areas;
+mod carrier;
 mod convert;
 mod demux;
 mod directory;
@@ -38,10 +39,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use feroce_link::{Checker, IcrcPolicy, Link, LinkCounters, Sealer, Sent, UdpConfig, UdpLink};
+use feroce_link::{Carrier, Checker, Close, IcrcPolicy, LinkCounters, Sealer, UdpConfig, UdpLink};
 use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
+pub use carrier::HostCarrier;
 pub use guard::{Guard, Watch};
 use loan::Loan;
 pub use member::Member;
@@ -73,6 +75,15 @@ const GATHERED: usize = 8;
 
 /// Most records to this member itself that wait.
 const MAX_LOCAL: usize = 1024;
+
+/// What became of a train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    /// It is on its way, or was lost as on any network.
+    Done,
+    /// The ring is full and has taken nothing.
+    Full,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
@@ -111,6 +122,8 @@ pub struct HostLink {
     next_look: Instant,
     next_burial: Instant,
     in_hurry: bool,
+    /// The thread that sleeps next looks at its memory when it wakes.
+    looks: bool,
     counters: Counters,
 }
 
@@ -144,6 +157,7 @@ impl HostLink {
             next_look: Instant::ZERO,
             next_burial: Instant::ZERO,
             in_hurry: false,
+            looks: false,
             counters: Counters::default(),
         })
     }
@@ -246,7 +260,7 @@ impl HostLink {
             Route::Wire => {
                 let others = trains[1..].iter().take_while(|train| way(train) == Route::Wire);
                 let together = 1 + others.count();
-                return self.udp.send_all(now, &trains[..together]);
+                return self.udp.send(now, &trains[..together]);
             }
             Route::Slot(slot) => match self.lend_to_slot(now, slot, trains) {
                 Some(taken) => return Ok(taken),
@@ -347,17 +361,12 @@ fn distribute(
     pass(run, run_is_for, peers);
 }
 
-impl Link for HostLink {
+impl Carrier for HostLink {
     fn caps(&self) -> LinkCaps {
         self.udp.caps()
     }
 
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        let sent = self.send_all(now, std::slice::from_ref(train))?;
-        Ok(if sent == 1 { Sent::Done } else { Sent::Full })
-    }
-
-    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.sync();
         self.peers.tell_of_doors(now);
         let mut taken = 0;
@@ -388,27 +397,6 @@ impl Link for HostLink {
         let is_sent = self.peers.push_single(slot, packet, meta);
         self.counters.tx_trains += u64::from(is_sent);
         is_sent
-    }
-
-    #[inline]
-    fn gathers(&self, trains: &[Train]) -> bool {
-        let Some(last) = trains.last() else { return true };
-        let is_short = last.payload_len < last.stride || last.payload_len == 0;
-        if last.count == 1 && !is_short {
-            // It may be the first of many, wherever they go.
-            return true;
-        }
-        match self.peers.route(last.path.dst, last.bth.dest_qp) {
-            // To fetch takes a system call of the receiver, so what is lent of one message is
-            // gathered; but an answer that is asked for should not wait.
-            Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
-                let is_over = last.bth.ack_req || ends_message(last);
-                last.lease.is_some() && !is_over && trains.len() < GATHERED
-            }
-            // To send it by itself costs next to nothing.
-            Route::Slot(_) => false,
-            _ => last.count == 1,
-        }
     }
 
     fn receive(
@@ -467,44 +455,19 @@ impl Link for HostLink {
         Ok(taken + usize::from(has_let_pass))
     }
 
-    #[inline]
-    fn is_quiet(&self) -> bool {
-        // To come back takes as long as a few looks; but whoever is written to looks elsewhere.
-        let looks = if self.is_written_to { 1 } else { LOOKS };
-        let is_quiet = self.quiet < QUIET
-            && self.local.is_empty()
-            && (0..looks).all(|_| self.peers.is_quiet());
-        if is_quiet {
-            self.member.show_polling();
-        }
-        is_quiet
-    }
-
     fn wait_fd(&self) -> BorrowedFd<'_> {
         self.peers.wait_fd()
     }
 
-    fn arm(&mut self, now: Instant, looks: bool) -> bool {
+    fn arm(&mut self, now: Instant) -> bool {
         // Whoever sleeps asks the wire first when it wakes.
         self.quiet = QUIET;
         self.sync();
         if self.peers.hear() || now >= self.next_look {
             self.look(now);
         }
-        let is_watched = self.udp.arm(now, looks);
-        self.peers.arm(looks) && is_watched && self.local.is_empty()
-    }
-
-    fn nudge(&mut self) {
-        self.peers.nudge();
-    }
-
-    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-        self.peers.is_untaken(path.dst, qpn)
-    }
-
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.member.nudge_fd())
+        let is_watched = self.udp.arm(now);
+        self.peers.arm(self.looks) && is_watched && self.local.is_empty()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -559,8 +522,62 @@ impl Link for HostLink {
         counters
     }
 
-    fn abandon(&mut self) {
-        self.member.abandon();
+    fn close(&mut self, why: Close) {
+        if why == Close::Fork {
+            self.member.abandon();
+        }
+    }
+}
+
+impl HostCarrier for HostLink {
+    #[inline]
+    fn wants_more(&self, trains: &[Train]) -> bool {
+        let Some(last) = trains.last() else { return true };
+        let is_short = last.payload_len < last.stride || last.payload_len == 0;
+        if last.count == 1 && !is_short {
+            // It may be the first of many, wherever they go.
+            return true;
+        }
+        match self.peers.route(last.path.dst, last.bth.dest_qp) {
+            // To fetch takes a system call of the receiver, so what is lent of one message is
+            // gathered; but an answer that is asked for should not wait.
+            Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
+                let is_over = last.bth.ack_req || ends_message(last);
+                last.lease.is_some() && !is_over && trains.len() < GATHERED
+            }
+            // To send it by itself costs next to nothing.
+            Route::Slot(_) => false,
+            _ => last.count == 1,
+        }
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        // To come back takes as long as a few looks; but whoever is written to looks elsewhere.
+        let looks = if self.is_written_to { 1 } else { LOOKS };
+        let is_quiet = self.quiet < QUIET
+            && self.local.is_empty()
+            && (0..looks).all(|_| self.peers.is_quiet());
+        if is_quiet {
+            self.member.show_polling();
+        }
+        is_quiet
+    }
+
+    fn set_looks(&mut self, looks: bool) {
+        self.looks = looks;
+    }
+
+    fn nudge(&mut self) {
+        self.peers.nudge();
+    }
+
+    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
+        self.peers.is_untaken(path.dst, qpn)
+    }
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.member.nudge_fd())
     }
 }
 

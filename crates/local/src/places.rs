@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use feroce_link::{Link, UdpLink};
+use feroce_link::{Carrier, UdpLink};
 use feroce_wire::Gid;
 use nix::poll::{PollTimeout, poll};
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{counter, loopback, member};
-use feroce_link::Link;
+use feroce_link::Carrier;
+use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender, Way};
@@ -70,7 +71,7 @@ fn way(from: &Host, to: &Host, address: Gid) -> Way {
 /// The second opens a door for the first, which hears of it.
 fn open(a: &mut Host, b: &mut Host, way: &Way, reach: &Reach) {
     b.member.open(way, reach);
-    b.link.send_all(NOW, &[]).expect("sent");
+    b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| panic!("no packet")).expect("received") > 0 {}
 }
 
@@ -163,7 +164,7 @@ fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     // One that was shut before its peer heard of it is not open.
     b.member.open(&way, &reach);
     b.member.revoke_answers();
-    b.link.send_all(NOW, &[]).expect("sent");
+    b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| {}).expect("received") > 0 {}
     assert!(!write(&a));
 
@@ -357,7 +358,7 @@ fn whoever_polls_is_sent_what_nobody_waits_for() {
     assert!(b.link.is_quiet(), "it polls in vain");
     assert!(!write(&a, false), "it polls");
     assert!(write(&a, true), "it polls, but may not answer");
-    assert!(b.link.arm(NOW, false), "its driver thread takes over");
+    assert!(b.link.arm(NOW), "its driver thread takes over");
     assert!(write(&a, false), "nobody polls");
     remove(a, b, &root);
 }
@@ -370,7 +371,7 @@ fn what_passes_does_not_hold_up_what_is_received() {
     open(&mut a, &mut b, &way, &reach);
     let back = Way { from: way.to, to: way.from, ..way };
     a.member.open(&back, &a.reach());
-    a.link.send_all(NOW, &[]).expect("sent");
+    a.link.send(NOW, &[]).expect("sent");
     assert!(a.member.write(&way, 1000, 1, &Bytes(b"x"), true));
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
     assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it has heard of the other door");

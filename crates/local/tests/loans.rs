@@ -5,8 +5,10 @@ mod common;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
+use common::{SendOne as _, Sent};
 use common::{counter, loopback, member, path};
-use feroce_link::{Link, Sent};
+use feroce_link::Carrier;
+use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
 use feroce_train::{Ext, Instant, Lender, Payload, RxTrain, Train, TrainOps};
@@ -105,7 +107,7 @@ fn registry(name: &str) -> PathBuf {
 fn met(root: &FilePath, address: Gid, fetches: bool) -> (Host, Host) {
     let (mut a, mut b) = (Host::new(root, address, true), Host::new(root, address, fetches));
     let hello = a.train(address, b.qpn(), 0, 10, 10);
-    assert_eq!(a.link.send(NOW, &hello).expect("sent"), Sent::Done);
+    assert_eq!(a.link.send_one(NOW, &hello).expect("sent"), Sent::Done);
     assert_eq!(receive(&mut b, || ()).len(), 1);
     (a, b)
 }
@@ -116,7 +118,7 @@ fn trains_that_go_on_are_lent_together() {
     let (mut a, mut b) = met(&root, address, true);
     let to = b.qpn();
     let trains = [a.train(address, to, 0, 1, 40), a.train(address, to, 1, 39, 40)];
-    assert_eq!(a.link.send_all(NOW, &trains).expect("sent"), 2);
+    assert_eq!(a.link.send(NOW, &trains).expect("sent"), 2);
     let seen = receive(&mut b, || ());
     let mut expected = vec![0; 40 * MTU];
     a.region.read_at(0, &mut expected).expect("in bounds");
@@ -135,22 +137,22 @@ fn long_trains_wait_for_more_only_to_be_lent() {
     let (a, b) = met(&root, address, true);
     let train = |from, to| a.train(address, to, from, 10, 1000);
     let several = |n: u32| (0..n).map(|i| train(10 * i, b.qpn())).collect::<Vec<Train>>();
-    assert!(a.link.gathers(&several(1)), "to be fetched in one call");
-    assert!(!a.link.gathers(&several(8)), "the receiver has enough to do meanwhile");
+    assert!(a.link.wants_more(&several(1)), "to be fetched in one call");
+    assert!(!a.link.wants_more(&several(8)), "the receiver has enough to do meanwhile");
     let mut asking = train(0, b.qpn());
     asking.bth.ack_req = true;
-    assert!(!a.link.gathers(&[asking]), "somebody waits for the answer");
+    assert!(!a.link.wants_more(&[asking]), "somebody waits for the answer");
     let last = a.train(address, b.qpn(), 30, 10, 40);
-    assert!(!a.link.gathers(&[last]), "the next message is another loan");
+    assert!(!a.link.wants_more(&[last]), "the next message is another loan");
     let mut kept = train(0, b.qpn());
     kept.lease = None;
-    assert!(!a.link.gathers(&[kept]), "it goes through the ring");
-    assert!(!a.link.gathers(&[train(0, Qpn::new(0xfe_1234))]), "to nobody");
-    assert!(a.link.gathers(&[a.train(address, b.qpn(), 0, 1, 40)]), "the first of many");
+    assert!(!a.link.wants_more(&[kept]), "it goes through the ring");
+    assert!(!a.link.wants_more(&[train(0, Qpn::new(0xfe_1234))]), "to nobody");
+    assert!(a.link.wants_more(&[a.train(address, b.qpn(), 0, 1, 40)]), "the first of many");
     drop((a, b));
     let (a, b) = met(&root, address, false);
     let train = a.train(address, b.qpn(), 0, 10, 40);
-    assert!(!a.link.gathers(&[train]), "to a member that cannot fetch");
+    assert!(!a.link.wants_more(&[train]), "to a member that cannot fetch");
     drop((a, b));
     std::fs::remove_dir_all(&root).expect("removed");
 }
@@ -160,13 +162,13 @@ fn what_was_revoked_is_not_to_be_had() {
     let (root, address) = (registry("revoked"), loopback(32));
     let (mut a, mut b) = met(&root, address, true);
     let train = a.train(address, b.qpn(), 0, 30, 40);
-    a.link.send(NOW, &train).expect("sent");
+    a.link.send_one(NOW, &train).expect("sent");
     let (lender, to) = (Arc::clone(&a.member), b.qpn());
     let seen = receive(&mut b, || lender.revoke_from(to));
     assert!(matches!(&seen[..], [(_, 30, None)]), "revoked while it is looked at: {seen:?}");
 
     // A train that was made before something was revoked is not lent any more.
-    a.link.send(NOW, &train).expect("sent");
+    a.link.send_one(NOW, &train).expect("sent");
     assert_eq!(counter(&a.link, "shm_tx_lent"), 1);
     assert!(matches!(&receive(&mut b, || ())[..], [(_, 30, None)]), "packets, as they are");
     drop((a, b));
@@ -178,7 +180,7 @@ fn who_wants_packets_gets_packets() {
     let (root, address) = (registry("packets"), loopback(33));
     let (mut a, mut b) = met(&root, address, false);
     let train = a.train(address, b.qpn(), 0, 30, 40);
-    a.link.send(NOW, &train).expect("sent");
+    a.link.send_one(NOW, &train).expect("sent");
     let seen = receive(&mut b, || panic!("nothing is lent"));
     assert_eq!((seen.len(), seen[0].1), (1, 30));
     assert_eq!(counter(&a.link, "shm_tx_lent"), 0);
@@ -194,11 +196,11 @@ fn memory_in_files_is_mapped() {
     let mut a = Host::with(&root, address, true, shareable);
     let mut b = Host::new(&root, address, true);
     let to = b.qpn();
-    a.link.send(NOW, &a.train(address, to, 0, 10, 10)).expect("sent");
+    a.link.send_one(NOW, &a.train(address, to, 0, 10, 10)).expect("sent");
     assert_eq!(receive(&mut b, || ()).len(), 1, "they have met");
     for round in 0..3 {
         a.region.write_at(5 * MTU + 7, &[round; 100]).expect("in bounds");
-        a.link.send(NOW, &a.train(address, to, 5, 40, 60)).expect("sent");
+        a.link.send_one(NOW, &a.train(address, to, 5, 40, 60)).expect("sent");
         let mut expected = vec![0; 40 * MTU];
         a.region.read_at(5 * MTU, &mut expected).expect("in bounds");
         let seen = receive(&mut b, || ());

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{counter, flat, loopback, member, packets_of, path, receive, send_alone, send_of};
-use feroce_link::{Link as _, UdpConfig, UdpLink};
+use feroce_link::{Carrier as _, UdpConfig, UdpLink};
 use feroce_local::HostLink;
 use feroce_train::{Instant, Path, Train};
 use feroce_wire::{Gid, Psn, Qpn};

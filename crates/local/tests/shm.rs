@@ -5,10 +5,12 @@ mod common;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
-use feroce_link::{IcrcPolicy, Link, Sent, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
 use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
@@ -75,7 +77,7 @@ fn train_to(src: Gid, dst: Gid, qpn: Qpn, count: u32) -> Train {
 
 /// Sleeps on the link as its owner would, and says whether it was woken within ten seconds.
 fn sleep(host: &mut Host) -> bool {
-    !host.link.arm(NOW, false) || is_readable(&host.link, 10_000)
+    !host.link.arm(NOW) || is_readable(&host.link, 10_000)
 }
 
 #[test]
@@ -86,12 +88,12 @@ fn members_reach_each_other_at_one_address() {
     for count in [1, 2, 60] {
         let (there, back) = (b.qpn(), a.qpn());
         let train = train_to(address, address, there, count);
-        assert_eq!(a.link.send(NOW, &train).expect("sent"), Sent::Done);
+        assert_eq!(a.link.send_one(NOW, &train).expect("sent"), Sent::Done);
         let got = receive(&mut b.link, NOW);
         assert_eq!((flat(&got), got.len()), (packets_of(&train), 1), "whole, and at once");
         assert_eq!((got[0].meta.src, got[0].meta.dst), (address, address));
         let train = train_to(address, address, back, count);
-        b.link.send(NOW, &train).expect("sent");
+        b.link.send_one(NOW, &train).expect("sent");
         assert_eq!(flat(&receive(&mut a.link, NOW)), packets_of(&train));
     }
     assert_eq!((counter(&a.link, "shm_tx_trains"), counter(&a.link, "shm_rx_trains")), (3, 3));
@@ -110,7 +112,7 @@ fn who_takes_nothing_is_nudged() {
     };
     a.link.nudge();
     assert!(!is_nudged(&b), "nothing was sent");
-    a.link.send(NOW, &train_to(address, address, b.qpn(), 1)).expect("sent");
+    a.link.send_one(NOW, &train_to(address, address, b.qpn(), 1)).expect("sent");
     assert!(!is_nudged(&b));
     a.link.nudge();
     assert_eq!([&a, &b, &c].map(is_nudged), [false, true, false]);
@@ -127,8 +129,8 @@ fn only_who_wants_the_icrc_gets_it() {
     let (address, elsewhere) = (loopback(17), loopback(18));
     let (mut with, to_with) = registry.plain(address, None);
     let (mut without, to_without) = registry.plain(address, Some(IcrcPolicy::Strict));
-    let lengths = |link: &mut HostLink, from: &mut dyn Link, train: &Train| {
-        from.send(NOW, train).expect("sent");
+    let lengths = |link: &mut HostLink, from: &mut dyn Carrier, train: &Train| {
+        from.send_one(NOW, train).expect("sent");
         let mut seen = Vec::new();
         while seen.is_empty() {
             let mut see = |t: &RxTrain<'_>| seen.push((t.bytes.len(), t.trailer));
@@ -144,7 +146,7 @@ fn only_who_wants_the_icrc_gets_it() {
 
     // From the wire, through the first: checked by the second.
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
-    other.send(NOW, &train_to(elsewhere, address, to_without, 1)).expect("sent");
+    other.send_one(NOW, &train_to(elsewhere, address, to_without, 1)).expect("sent");
     while counter(&with, "shm_forwarded") == 0 {
         with.receive(NOW, 8, &mut |_| panic!("not for us")).expect("received");
     }
@@ -175,7 +177,7 @@ fn a_packet_needs_no_train() {
         seen
     };
     assert!(!send(&mut a, &train.path, to_b), "what is the same as before has no before");
-    a.send(NOW, &train).expect("sent");
+    a.send_one(NOW, &train).expect("sent");
     let before = receive(&mut b);
     assert_eq!(before.len(), 1);
 
@@ -184,7 +186,7 @@ fn a_packet_needs_no_train() {
     assert!(!b.is_quiet());
     assert_eq!(receive(&mut b), before);
     assert!(b.is_quiet());
-    assert!(b.arm(NOW, false));
+    assert!(b.arm(NOW));
     assert!(send(&mut a, &train.path, to_b));
     assert!(is_readable(&b, 10_000), "it sleeps, and is woken");
 
@@ -200,7 +202,7 @@ fn a_packet_needs_no_train() {
 
     // A ring that is full is for trains: those wait.
     let sent = (0..1 << 20).take_while(|_| send(&mut a, &train.path, to_b)).count();
-    assert_eq!(a.send(NOW, &train).expect("no error"), Sent::Full);
+    assert_eq!(a.send_one(NOW, &train).expect("no error"), Sent::Full);
     let taken = std::iter::from_fn(|| Some(receive(&mut b).len()).filter(|n| *n > 0)).sum();
     assert_eq!(sent, taken);
 }
@@ -214,12 +216,12 @@ fn what_nobody_has_taken_is_not_lost() {
     let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
     let train = train_to(address, address, to_b, 1);
     assert!(!a.is_untaken(&train.path, to_b));
-    a.send(NOW, &train).expect("sent");
+    a.send_one(NOW, &train).expect("sent");
     assert!(a.is_untaken(&train.path, to_b));
     assert!(!a.is_untaken(&path(address, elsewhere), to_b), "nobody knows that of other hosts");
     assert_eq!(b.receive(NOW, 8, &mut |_| {}).expect("received"), 1);
     assert!(!a.is_untaken(&train.path, to_b));
-    a.send(NOW, &train).expect("sent");
+    a.send_one(NOW, &train).expect("sent");
     drop(b);
     assert!(!a.is_untaken(&train.path, to_b), "it is gone");
 }
@@ -229,7 +231,7 @@ fn members_at_two_addresses_do_not_need_the_wire_either() {
     let registry = Registry::new("two");
     let (mut a, mut b) = (registry.link(loopback(2)), registry.link(loopback(3)));
     let train = train_to(loopback(2), loopback(3), b.qpn(), 5);
-    a.link.send(NOW, &train).expect("sent");
+    a.link.send_one(NOW, &train).expect("sent");
     assert_eq!(flat(&receive(&mut b.link, NOW)), packets_of(&train));
     assert_eq!(counter(&a.link, "udp_tx_trains"), 0);
 }
@@ -240,15 +242,15 @@ fn who_sleeps_is_woken_and_who_is_awake_is_left_alone() {
     let address = loopback(4);
     let (mut a, mut b) = (registry.link(address), registry.link(address));
     let train = train_to(address, address, b.qpn(), 1);
-    a.link.send(NOW, &train).expect("sent");
+    a.link.send_one(NOW, &train).expect("sent");
     assert!(!is_readable(&b.link, 0), "it did not say that it sleeps");
-    assert!(!b.link.arm(NOW, false), "something has come");
+    assert!(!b.link.arm(NOW), "something has come");
     assert_eq!(receive(&mut b.link, NOW).len(), 1);
     for _ in 0..3 {
-        assert!(b.link.arm(NOW, false));
+        assert!(b.link.arm(NOW));
         assert!(!is_readable(&b.link, 0));
-        a.link.send(NOW, &train).expect("sent");
-        a.link.send(NOW, &train).expect("sent");
+        a.link.send_one(NOW, &train).expect("sent");
+        a.link.send_one(NOW, &train).expect("sent");
         assert!(sleep(&mut b));
         assert_eq!(receive(&mut b.link, NOW).len(), 2);
     }
@@ -263,7 +265,7 @@ fn packets_to_queue_pairs_that_nobody_has_are_counted() {
     drop(b);
     for qpn in [gone, Qpn::new(0x1234)] {
         assert_eq!(
-            a.link.send(NOW, &train_to(address, address, qpn, 1)).expect("lost"),
+            a.link.send_one(NOW, &train_to(address, address, qpn, 1)).expect("lost"),
             Sent::Done
         );
     }
@@ -278,8 +280,8 @@ fn packets_from_other_hosts_are_handed_on() {
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     let to_b = train_to(elsewhere, address, b.qpn(), 7);
     let to_a = train_to(elsewhere, address, a.qpn(), 3);
-    other.send(NOW, &to_b).expect("sent");
-    other.send(NOW, &to_a).expect("sent");
+    other.send_one(NOW, &to_b).expect("sent");
+    other.send_one(NOW, &to_a).expect("sent");
     assert_eq!(flat(&receive_packets(&mut a.link, 3)), packets_of(&to_a));
     assert_eq!(flat(&receive_packets(&mut b.link, 7)), packets_of(&to_b));
     assert_eq!(counter(&b.link, "udp_rx_trains"), 0);
@@ -288,7 +290,7 @@ fn packets_from_other_hosts_are_handed_on() {
 
     // And the way back does not lead through anybody.
     let back = train_to(address, elsewhere, Qpn::new(9), 2);
-    b.link.send(NOW, &back).expect("sent");
+    b.link.send_one(NOW, &back).expect("sent");
     assert_eq!(receive_packets(&mut other, 2).len(), 1);
 }
 
@@ -302,7 +304,7 @@ fn a_train_for_several_is_divided() {
     let owners = [a.qpn(), b.qpn(), b.qpn(), a.qpn(), b.qpn()];
     let trains: Vec<Train> =
         owners.iter().map(|qpn| train_to(elsewhere, address, *qpn, 1)).collect();
-    assert_eq!(other.send_all(NOW, &trains).expect("sent"), 5);
+    assert_eq!(other.send(NOW, &trains).expect("sent"), 5);
     assert_eq!(counter(&other, "udp_tx_trains"), 1, "they left together");
     let for_a: Vec<_> = [0, 3].iter().flat_map(|i| packets_of(&trains[*i])).collect();
     let for_b: Vec<_> = [1, 2, 4].iter().flat_map(|i| packets_of(&trains[*i])).collect();
@@ -317,13 +319,13 @@ fn when_the_receiver_goes_another_takes_its_place() {
     let (mut a, mut b) = (registry.link(address), registry.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     // Whoever has nothing to do sleeps, and has looked before who receives.
-    assert!(a.link.arm(NOW, false) && b.link.arm(NOW, false));
+    assert!(a.link.arm(NOW) && b.link.arm(NOW));
     drop(a);
     assert!(is_readable(&b.link, 10_000), "nobody told");
-    b.link.arm(NOW, false);
+    b.link.arm(NOW);
     assert_eq!(counter(&b.link, "shm_taken_over"), 1);
     let train = train_to(elsewhere, address, b.qpn(), 4);
-    other.send(NOW, &train).expect("sent");
+    other.send_one(NOW, &train).expect("sent");
     assert_eq!(flat(&receive_packets(&mut b.link, 4)), packets_of(&train));
 }
 
@@ -347,16 +349,16 @@ fn a_member_that_takes_nothing_loses_its_own_packets_only() {
     let mut c = registry.link(address);
     let to_b = train_to(address, address, b.qpn(), 60);
     let mut sent = 0;
-    while a.link.send(NOW, &to_b).expect("sent") == Sent::Done {
+    while a.link.send_one(NOW, &to_b).expect("sent") == Sent::Done {
         sent += 1;
         assert!(sent < 1000, "the ring never fills");
     }
     let later = NOW.plus_nanos(5_000_000);
-    assert_eq!(a.link.send(later, &to_b).expect("full"), Sent::Full, "it may be busy");
+    assert_eq!(a.link.send_one(later, &to_b).expect("full"), Sent::Full, "it may be busy");
     let much_later = NOW.plus_nanos(11_000_000);
     let to_c = train_to(address, address, c.qpn(), 2);
     let trains = [to_b, to_c];
-    assert_eq!(a.link.send_all(much_later, &trains).expect("sent"), 2);
+    assert_eq!(a.link.send(much_later, &trains).expect("sent"), 2);
     assert_eq!(flat(&receive(&mut c.link, NOW)), packets_of(&trains[1]));
     assert_eq!(counter(&a.link, "shm_tx_lost"), 1);
 
@@ -368,7 +370,7 @@ fn a_member_that_takes_nothing_loses_its_own_packets_only() {
         assert_ne!(some, 0, "{got} of {sent}");
         got += some;
     }
-    assert_eq!(a.link.send(much_later, &trains[0]).expect("sent"), Sent::Done);
+    assert_eq!(a.link.send_one(much_later, &trains[0]).expect("sent"), Sent::Done);
     assert_eq!(receive(&mut b.link, NOW).len(), 1);
 }
 
@@ -411,23 +413,23 @@ fn requests_reach_who_listens_and_answers_who_asked() {
     let came = |host: &mut Host| receive(&mut host.link, NOW).len();
 
     // From this host, to who listens; to ourselves if nobody does, so that somebody says no.
-    a.link.send(NOW, &datagram(address, address, &request(0x0106_1234))).expect("sent");
+    a.link.send_one(NOW, &datagram(address, address, &request(0x0106_1234))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));
-    a.link.send(NOW, &datagram(address, address, &request(0x0106_9999))).expect("sent");
+    a.link.send_one(NOW, &datagram(address, address, &request(0x0106_9999))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0));
 
     // By the number of the connection.
     let id = CommId(u32::from(a.member.prefix()) << 24 | 7);
     let rtu = CmMessage::Rtu(Rtu { local_id: id, remote_id: id, private_data: [0; 224] });
-    b.link.send(NOW, &datagram(address, address, &rtu)).expect("sent");
+    b.link.send_one(NOW, &datagram(address, address, &rtu)).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0));
-    a.link.send(NOW, &datagram(address, address, &rtu)).expect("sent");
+    a.link.send_one(NOW, &datagram(address, address, &rtu)).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0), "to itself");
 
     // From another host, through whoever receives.
-    other.send(NOW, &datagram(elsewhere, address, &request(0x0106_1234))).expect("sent");
+    other.send_one(NOW, &datagram(elsewhere, address, &request(0x0106_1234))).expect("sent");
     assert!(sleep(&mut a));
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));
-    other.send(NOW, &datagram(elsewhere, address, &request(0x0106_9999))).expect("sent");
+    other.send_one(NOW, &datagram(elsewhere, address, &request(0x0106_9999))).expect("sent");
     assert_eq!(receive_packets(&mut a.link, 1).len(), 1);
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{loopback, member};
-use feroce_link::Link as _;
+use feroce_link::Carrier as _;
 use feroce_local::Member;
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_train::{Instant, Lender as _, Way};
@@ -135,7 +135,7 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     let reach = Reach { iova: 0, at: region.addr(), len: 8, access };
     link.receive(NOW, 16, &mut |_| {}).expect("received");
     member.open(&way(address, prefix, member.prefix()), &reach);
-    link.send_all(NOW, &[]).expect("sent");
+    link.send(NOW, &[]).expect("sent");
     assert_eq!(hear(&mut output), "written");
     let value = || region.load_u64(0).expect("in bounds").to_ne_bytes();
     assert_eq!(value(), [0x11; 8]);

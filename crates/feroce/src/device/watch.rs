@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
-use feroce_link::Link;
+use feroce_link::Carrier;
 use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -92,7 +92,7 @@ impl Interface {
 
     /// Makes engine and link follow. Addresses that stay keep their index in the table; those
     /// that are gone leave a hole, which the next new address fills.
-    pub(crate) fn apply(&self, engine: &mut Engine, link: &mut dyn Link, is_up: &mut bool) {
+    pub(crate) fn apply(&self, engine: &mut Engine, link: &mut dyn Carrier, is_up: &mut bool) {
         let mut table: Vec<Gid> = engine.gids().to_vec();
         for gid in &mut table {
             if !self.addresses.contains(gid) {
@@ -121,7 +121,7 @@ impl Interface {
 }
 
 /// Puts an address in the first hole of the table, or at its end, if the link can have it.
-fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Link) {
+fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) {
     let hole = table.iter().position(|g| g.is_zero());
     let at = hole.unwrap_or(table.len());
     if hole.is_none() {
@@ -142,8 +142,8 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Link) {
 #[cfg(test)]
 mod tests {
     use feroce_engine::{AsyncEvent, Config, Event};
-    use feroce_link::{Sent, UdpConfig, UdpLink};
-    use feroce_train::{Instant, LinkCaps, RxTrain, Train};
+    use feroce_link::{Close, UdpConfig, UdpLink};
+    use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
 
     use super::*;
 
@@ -154,13 +154,33 @@ mod tests {
         addresses: Vec<Gid>,
     }
 
-    impl Link for Picky {
+    impl Carrier for Picky {
         fn caps(&self) -> LinkCaps {
             self.inner.caps()
         }
 
-        fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-            self.inner.send(now, train)
+        fn actual_path(&self, path: &Path) -> Path {
+            self.inner.actual_path(path)
+        }
+
+        fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+            self.inner.send(now, trains)
+        }
+
+        fn send_single(&mut self, packet: Single<'_>) -> bool {
+            self.inner.send_single(packet)
+        }
+
+        fn arm(&mut self, now: Instant) -> bool {
+            self.inner.arm(now)
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            self.inner.poll_timeout()
+        }
+
+        fn close(&mut self, why: Close) {
+            self.inner.close(why);
         }
 
         fn receive(

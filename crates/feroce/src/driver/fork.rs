@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use feroce_link::{Link, LinkCounters, Sent};
-use feroce_train::{Instant, LinkCaps, RxTrain, Train};
-use feroce_wire::Gid;
+use feroce_link::{Carrier, Close, LinkCounters};
+use feroce_local::HostCarrier;
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_wire::{Gid, Qpn};
 use nix::sys::eventfd::EventFd;
 
 use super::wakes::HeldWakes;
@@ -100,7 +101,7 @@ impl Held {
         if let Ok(severed) = Severed::new(self.state.link.caps()) {
             let mut link = self.state.link.replace(Box::new(severed));
             // Without this, to drop it would undo what the parent still needs.
-            link.abandon();
+            link.close(Close::Fork);
         }
         // The consumers of events are in the parent, and have the same descriptors.
         let dispatch = Dispatch::with(Arc::clone(&self.driver.wakes));
@@ -126,14 +127,32 @@ impl Severed {
     }
 }
 
-impl Link for Severed {
+impl Carrier for Severed {
     fn caps(&self) -> LinkCaps {
         self.caps
     }
 
-    fn send(&mut self, _: Instant, _: &Train) -> io::Result<Sent> {
-        Ok(Sent::Done)
+    fn actual_path(&self, path: &Path) -> Path {
+        *path
     }
+
+    fn send(&mut self, _: Instant, trains: &[Train]) -> io::Result<usize> {
+        Ok(trains.len())
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
+    }
+
+    fn arm(&mut self, _: Instant) -> bool {
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn close(&mut self, _: Close) {}
 
     fn receive(
         &mut self,
@@ -162,5 +181,27 @@ impl Link for Severed {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()
+    }
+}
+
+impl HostCarrier for Severed {
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
+    fn wants_more(&self, _: &[Train]) -> bool {
+        false
+    }
+
+    fn set_looks(&mut self, _: bool) {}
+
+    fn nudge(&mut self) {}
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_untaken(&self, _: &Path, _: Qpn) -> bool {
+        false
     }
 }

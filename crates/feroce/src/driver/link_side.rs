@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-use feroce_link::Link;
+use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, Train};
 
 /// Most trains that are given to the link together: a batch of system calls, not a queue.
@@ -14,18 +14,18 @@ const FULL_NS: u64 = 50_000;
 
 /// A link with the trains that wait for it.
 pub(crate) struct LinkSide {
-    link: Box<dyn Link>,
+    link: Box<dyn HostCarrier>,
     /// Trains that go to the link together, or that it was too full for.
     waiting: Vec<Train>,
 }
 
 impl LinkSide {
-    pub(super) fn new(link: Box<dyn Link>) -> Self {
+    pub(super) fn new(link: Box<dyn HostCarrier>) -> Self {
         Self { link, waiting: Vec::new() }
     }
 
     /// Puts another link in the place of this one, which it returns. Trains that wait stay.
-    pub(super) fn replace(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
+    pub(super) fn replace(&mut self, link: Box<dyn HostCarrier>) -> Box<dyn HostCarrier> {
         std::mem::replace(&mut self.link, link)
     }
 
@@ -39,7 +39,7 @@ impl LinkSide {
     pub(super) fn fill(&mut self, mut next: impl FnMut(&LinkCaps, &mut Vec<Train>) -> bool) {
         let caps = self.link.caps();
         while self.waiting.len() < TX_BATCH
-            && (self.waiting.is_empty() || self.link.gathers(&self.waiting))
+            && (self.waiting.is_empty() || self.link.wants_more(&self.waiting))
             && next(&caps, &mut self.waiting)
         {}
     }
@@ -48,7 +48,7 @@ impl LinkSide {
     /// error hits count as lost.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<bool> {
         let all = self.waiting.len();
-        let sent = self.link.send_all(now, &self.waiting);
+        let sent = self.link.send(now, &self.waiting);
         let gone = *sent.as_ref().unwrap_or(&all);
         self.waiting.drain(..gone);
         sent.map(|sent| sent > 0)
@@ -63,7 +63,7 @@ impl LinkSide {
 }
 
 impl Deref for LinkSide {
-    type Target = dyn Link;
+    type Target = dyn HostCarrier;
 
     fn deref(&self) -> &Self::Target {
         &*self.link

@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use feroce_engine::{Engine, SendWr};
-use feroce_link::Link;
+use feroce_link::Close;
+use feroce_local::HostCarrier;
 use feroce_ring::{DoorbellSet, Sleeper};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
@@ -89,7 +90,7 @@ impl Driver {
     /// Joins the two and starts the driver thread, which also follows what `watch` hears.
     pub(crate) fn start(
         engine: Engine,
-        link: Box<dyn Link>,
+        link: Box<dyn HostCarrier>,
         clock: Clock,
         device: &Device,
         watch: Option<Watch>,
@@ -251,7 +252,10 @@ impl Driver {
                 self.answer_bell();
             };
             let arm = || {
-                let may_sleep = self.try_lock().is_none_or(|mut state| state.link.arm(now, true));
+                let may_sleep = self.try_lock().is_none_or(|mut state| {
+                    state.link.set_looks(true);
+                    state.link.arm(now)
+                });
                 !self.answer_bell() && may_sleep
             };
             self.backoff.back_off(&self.clock, kick, arm);
@@ -397,7 +401,7 @@ impl Driver {
         if let Err(e) = state.drive(now, Turn::Send) {
             warn_of_link(&e);
         }
-        state.link.save();
+        state.link.close(Close::Exit);
     }
 
     /// Ends the driver thread.

@@ -66,7 +66,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         }
         let mut state = driver.lock();
         let deadline = state.deadline(now);
-        let may_sleep = state.link.arm(now, false);
+        state.link.set_looks(false);
+        let may_sleep = state.link.arm(now);
         driver.sleeper.plan(deadline.map(Instant::as_nanos));
         let acks_wait = state.engine.has_held_acks();
         drop(state);

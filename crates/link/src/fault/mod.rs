@@ -11,10 +11,10 @@ mod shaper;
 use std::io;
 
 use fastrand::Rng;
-use feroce_train::{Instant, RxTrain, Train};
+use feroce_train::{Instant, RxTrain, Single, Train};
 
 use crate::icrc::part;
-use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use crate::{Carrier, Close, LinkCounters, forward_to_inner, impl_layer};
 pub use config::{FaultConfig, FaultParseError, Probability};
 use shaper::Shaper;
 
@@ -22,15 +22,15 @@ use shaper::Shaper;
 ///
 /// It stands below [`Verified`](crate::Verified), which notices the damage.
 #[derive(Debug)]
-pub struct Fault<L> {
-    inner: L,
+pub struct Fault<C> {
+    inner: C,
     is_harmless: bool,
     injector: Injector,
 }
 
-impl<L: Link> Fault<L> {
+impl<C: Carrier> Fault<C> {
     /// Disturbs what `inner` receives.
-    pub fn new(inner: L, config: &FaultConfig) -> Self {
+    pub fn new(inner: C, config: &FaultConfig) -> Self {
         let injector = Injector {
             config: config.clone(),
             dice: Dice::new(config.seed),
@@ -168,19 +168,21 @@ fn corrupt(packet: &mut [u8], rng: &mut Rng) {
     packet[at] ^= rng.u8(1..);
 }
 
-impl<L: Link> Link for Fault<L> {
+impl_layer!(Fault);
+
+impl<C: Carrier> Carrier for Fault<C> {
     forward_to_inner!();
 
-    fn save(&mut self) {
-        self.inner.save();
+    fn close(&mut self, why: Close) {
+        self.inner.close(why);
     }
 
-    fn abandon(&mut self) {
-        self.inner.abandon();
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.inner.send(now, trains)
     }
 
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        self.inner.send(now, train)
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
     }
 
     fn receive(

@@ -9,7 +9,7 @@ use feroce_wire::icrc::IcrcPrefix;
 
 use super::flows::{Flows, IcrcPolicy};
 use super::{ICRC_LEN, OfTrain, Prefixes};
-use crate::{Link, LinkCounters, Sent, forward_to_inner};
+use crate::{Carrier, Close, LinkCounters, forward_to_inner, impl_layer};
 
 /// The search for the identifications of a received train: packet `i` is likely to have `base + i`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,14 +55,14 @@ pub fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
 ///
 /// Belongs on top of a stack of layers: what passes up from it has its ICRC marked as trailer.
 #[derive(Debug)]
-pub struct Verified<L> {
-    inner: L,
+pub struct Verified<C> {
+    inner: C,
     checker: Checker,
 }
 
-impl<L: Link> Verified<L> {
+impl<C: Carrier> Verified<C> {
     /// Checks what `inner` receives.
-    pub fn new(inner: L, policy: IcrcPolicy) -> Self {
+    pub fn new(inner: C, policy: IcrcPolicy) -> Self {
         Self { inner, checker: Checker::new(policy) }
     }
 }
@@ -176,23 +176,17 @@ impl Checker {
     }
 }
 
-impl<L: Link> Link for Verified<L> {
+impl_layer!(Verified);
+
+impl<C: Carrier> Carrier for Verified<C> {
     forward_to_inner!();
 
-    fn save(&mut self) {
-        self.inner.save();
+    fn close(&mut self, why: Close) {
+        self.inner.close(why);
     }
 
-    fn abandon(&mut self) {
-        self.inner.abandon();
-    }
-
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        self.inner.send(now, train)
-    }
-
-    fn send_all(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        self.inner.send_all(now, trains)
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        self.inner.send(now, trains)
     }
 
     fn send_single(&mut self, packet: Single<'_>) -> bool {

@@ -12,12 +12,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path as FilePath;
 
-use feroce_train::{Ecn, Framing, Instant, Path, RxMeta, RxTrain, Train};
+use feroce_train::{Ecn, Framing, Instant, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 
 use crate::describe::describe;
 use crate::icrc::{ICRC_LEN, Ids, is_ipv4, seal_prefix};
-use crate::{Link, LinkCounters, Sent, each_packet, forward_to_inner};
+use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
 use format::{Direction, LinkType};
 
 /// How a [`Pcap`] records.
@@ -50,14 +50,14 @@ impl Default for PcapConfig {
 /// Records the packets that pass, each with a comment that says what it is.
 ///
 /// A file that can no longer be written ends the recording, not the traffic.
-pub struct Pcap<L> {
-    inner: L,
+pub struct Pcap<C> {
+    inner: C,
     recorder: Recorder,
 }
 
-impl<L: Link> Pcap<L> {
+impl<C: Carrier> Pcap<C> {
     /// Records what passes through `inner` in a new file.
-    pub fn create(inner: L, file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
+    pub fn create(inner: C, file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
         let name = file.as_ref().display();
         let out = File::create(&file).map_err(|e| {
             io::Error::new(e.kind(), format!("cannot create the capture file {name}: {e}"))
@@ -66,7 +66,7 @@ impl<L: Link> Pcap<L> {
     }
 
     /// Records what passes through `inner`.
-    pub fn new(inner: L, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
+    pub fn new(inner: C, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
         let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
         format::section_header(&mut pending, concat!("feroce ", env!("CARGO_PKG_VERSION")));
         let link_type = match config.framing {
@@ -288,28 +288,32 @@ impl Headers {
     }
 }
 
-impl<L: Link> Link for Pcap<L> {
+impl_layer!(Pcap);
+
+impl<C: Carrier> Carrier for Pcap<C> {
     forward_to_inner!();
 
-    fn save(&mut self) {
-        self.recorder.write_or_stop();
-        self.inner.save();
+    fn close(&mut self, why: Close) {
+        match why {
+            Close::Exit => self.recorder.write_or_stop(),
+            // The parent writes what waits.
+            Close::Fork => self.recorder.out = None,
+        }
+        self.inner.close(why);
     }
 
-    fn abandon(&mut self) {
-        // The parent writes what waits.
-        self.recorder.out = None;
-        self.inner.abandon();
-    }
-
-    fn send(&mut self, now: Instant, train: &Train) -> io::Result<Sent> {
-        let sent = self.inner.send(now, train)?;
-        if sent == Sent::Done {
+    fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
+        let taken = self.inner.send(now, trains)?;
+        for train in &trains[..taken] {
             let path = self.inner.actual_path(&train.path);
             self.recorder.sent(now, &path, train);
         }
         self.recorder.handle_timeout(now);
-        Ok(sent)
+        Ok(taken)
+    }
+
+    fn send_single(&mut self, _: Single<'_>) -> bool {
+        false
     }
 
     fn receive(

@@ -23,7 +23,7 @@ use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
-use crate::{Link, LinkCounters, Sent};
+use crate::{Carrier, Close, LinkCounters};
 use epoll_set::EpollSet;
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
@@ -204,7 +204,7 @@ impl UdpLink {
         }
     }
 
-    /// Whether [`Link::receive`] has anything to do: a socket receives, or one waits for room.
+    /// Whether [`Carrier::receive`] has anything to do: a socket receives, or one waits for room.
     #[inline]
     pub fn is_watching(&self) -> bool {
         let has_work = |p: &Port| p.rx.is_some() || p.tx.iter().any(|flow| flow.waits);
@@ -228,16 +228,12 @@ impl UdpLink {
     }
 }
 
-impl Link for UdpLink {
+impl Carrier for UdpLink {
     fn caps(&self) -> LinkCaps {
         LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
     }
 
-    fn send(&mut self, _now: Instant, train: &Train) -> io::Result<Sent> {
-        self.send_train(train)
-    }
-
-    fn send_all(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {
+    fn send(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.send_trains(trains)
     }
 
@@ -258,7 +254,13 @@ impl Link for UdpLink {
         self.sockets.fd()
     }
 
-    fn arm(&mut self, _now: Instant, _looks: bool) -> bool {
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn close(&mut self, _why: Close) {}
+
+    fn arm(&mut self, _now: Instant) -> bool {
         // Any socket may wake the thread.
         self.sockets.end_streak();
         true

@@ -11,12 +11,20 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, Outbox, UdpLink, socket_addr};
-use crate::Sent;
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
 use crate::sys::{send_segments, send_to};
 
 /// Most bytes in one datagram: what IPv4 allows.
 const MAX_DATAGRAM: usize = 65_507;
+
+/// What became of a train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    /// It is on its way, or was lost as on any network.
+    Done,
+    /// The socket is full and has taken nothing.
+    Full,
+}
 
 /// What the kernel made of a datagram.
 #[derive(Clone, Copy)]
@@ -118,7 +126,7 @@ impl UdpLink {
         Some((dest, port, flow))
     }
 
-    pub(super) fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
+    fn send_train(&mut self, train: &Train) -> io::Result<Sent> {
         let len = train.total_len() + train.count as usize * ICRC_LEN;
         let fits = len <= MAX_DATAGRAM && train.count <= u32::from(MAX_TRAIN_PACKETS);
         let Some((dest, port, flow)) = self.destination(&train.path) else {

@@ -1,6 +1,6 @@
 //! Trains to send, and what arrives: for the tests of every link.
 
-use feroce_link::Link;
+use feroce_link::Carrier;
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxMeta, Single, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Op, Opcode, Packet, Psn, Qpn, Service};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -51,12 +51,29 @@ pub(crate) fn packets_of(train: &Train) -> Vec<Vec<u8>> {
 }
 
 /// Sends the one packet of a train without the train.
-pub(crate) fn send_alone(link: &mut impl Link, train: &Train) -> bool {
+pub(crate) fn send_alone(link: &mut impl Carrier, train: &Train) -> bool {
     let packet = packets_of(train).remove(0);
     let mut write = |out: &mut [u8]| out.copy_from_slice(&packet);
     let (path, dest, len) = (&train.path, train.bth.dest_qp, packet.len());
     link.send_single(Single { path, dest, len, write: &mut write })
 }
+
+/// What became of one train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    Done,
+    Full,
+}
+
+/// Sends trains one by one.
+pub(crate) trait SendOne: Carrier {
+    fn send_one(&mut self, now: Instant, train: &Train) -> std::io::Result<Sent> {
+        let taken = self.send(now, std::slice::from_ref(train))?;
+        Ok(if taken == 1 { Sent::Done } else { Sent::Full })
+    }
+}
+
+impl<C: Carrier + ?Sized> SendOne for C {}
 
 /// A train that arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +83,7 @@ pub(crate) struct Got {
 }
 
 /// Receives once.
-pub(crate) fn receive(link: &mut impl Link, now: Instant) -> Vec<Got> {
+pub(crate) fn receive(link: &mut impl Carrier, now: Instant) -> Vec<Got> {
     let mut got = Vec::new();
     let result = link.receive(now, 64, &mut |train| {
         let packets = train.packets().map(<[u8]>::to_vec).collect();
@@ -77,7 +94,7 @@ pub(crate) fn receive(link: &mut impl Link, now: Instant) -> Vec<Got> {
 }
 
 /// Receives until `n` packets have come. Fails if nothing more comes for a long time.
-pub(crate) fn receive_packets(link: &mut impl Link, n: usize) -> Vec<Got> {
+pub(crate) fn receive_packets(link: &mut impl Carrier, n: usize) -> Vec<Got> {
     let mut got: Vec<Got> = Vec::new();
     loop {
         got.extend(receive(link, Instant::ZERO));
@@ -86,18 +103,18 @@ pub(crate) fn receive_packets(link: &mut impl Link, n: usize) -> Vec<Got> {
             assert_eq!(have, n, "more came than was sent");
             return got;
         }
-        let has_come = !link.arm(Instant::ZERO, false) || is_readable(link, 10_000);
+        let has_come = !link.arm(Instant::ZERO) || is_readable(link, 10_000);
         assert!(has_come, "{have} of {n} packets came: {:?}", link.counters());
     }
 }
 
 /// Whether the link has something, now or within `ms` milliseconds.
-pub(crate) fn is_readable(link: &impl Link, ms: u16) -> bool {
+pub(crate) fn is_readable(link: &impl Carrier, ms: u16) -> bool {
     let mut fds = [PollFd::new(link.wait_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::from(ms)).expect("poll") > 0
 }
 
-pub(crate) fn counter(link: &impl Link, name: &str) -> u64 {
+pub(crate) fn counter(link: &impl Carrier, name: &str) -> u64 {
     let counters = link.counters();
     let found = counters.iter().find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("no counter {name} in {counters:?}")).1

@@ -7,7 +7,7 @@ mod trains;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
-use feroce_link::{IcrcPolicy, Link, UdpConfig};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig};
 use feroce_local::{HostLink, Member};
 use feroce_wire::Gid;
 

@@ -1,0 +1,118 @@
+//! What a carrier between the processes of one host adds to any carrier.
+
+use std::os::fd::BorrowedFd;
+
+use feroce_link::{Carrier, Fault, Layer as _, Pcap, Tapped, Trace, UdpLink, Verified};
+use feroce_train::{Path, Train};
+use feroce_wire::Qpn;
+
+/// A carrier that may lead to other processes of this host.
+pub trait HostCarrier: Carrier {
+    /// Whether it is certain, without a system call, that no process of this host has sent anything
+    /// that [`Carrier::receive`] would return.
+    fn is_quiet(&self) -> bool;
+
+    /// Whether trains that are about to be sent, one at least, should wait until more can go with
+    /// them. Packets that are alone in their trains may leave together; to collect long trains
+    /// would only delay the first.
+    fn wants_more(&self, trains: &[Train]) -> bool;
+
+    /// Whether the thread that calls [`Carrier::arm`] next looks at its memory when it wakes. Then
+    /// it is also woken for what peer processes have written there, of which there is nothing to
+    /// receive.
+    fn set_looks(&mut self, looks: bool);
+
+    /// A polling thread has waited long for an answer. The carrier writes to the
+    /// [`HostCarrier::nudge_fd`] of every peer process that has not taken yet what was sent to it.
+    fn nudge(&mut self);
+
+    /// Readable when a peer process waits for this one to call [`Carrier::receive`] and no thread
+    /// sleeps on [`Carrier::wait_fd`]: the thread that polled may have ended. The driver thread
+    /// reads it empty, which never blocks.
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether it is certain that the process that owns a queue pair is alive and has not taken yet
+    /// what was sent to it.
+    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool;
+}
+
+/// A carrier that leads to other hosts only.
+impl HostCarrier for UdpLink {
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
+    fn wants_more(&self, trains: &[Train]) -> bool {
+        trains.last().is_none_or(|train| train.count == 1)
+    }
+
+    fn set_looks(&mut self, _: bool) {}
+
+    fn nudge(&mut self) {}
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_untaken(&self, _: &Path, _: Qpn) -> bool {
+        false
+    }
+}
+
+impl HostCarrier for Box<dyn HostCarrier> {
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
+    }
+
+    fn wants_more(&self, trains: &[Train]) -> bool {
+        (**self).wants_more(trains)
+    }
+
+    fn set_looks(&mut self, looks: bool) {
+        (**self).set_looks(looks);
+    }
+
+    fn nudge(&mut self) {
+        (**self).nudge();
+    }
+
+    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).nudge_fd()
+    }
+
+    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
+        (**self).is_untaken(path, qpn)
+    }
+}
+
+/// A layer leads where the carrier below does. It may hold packets back, so it is never quiet.
+macro_rules! impl_through_layer {
+    ($($layer:ident),*) => {$(
+        impl<C: HostCarrier> HostCarrier for $layer<C> {
+            fn is_quiet(&self) -> bool {
+                false
+            }
+
+            fn wants_more(&self, trains: &[Train]) -> bool {
+                self.inner().wants_more(trains)
+            }
+
+            fn set_looks(&mut self, looks: bool) {
+                self.inner_mut().set_looks(looks);
+            }
+
+            fn nudge(&mut self) {
+                self.inner_mut().nudge();
+            }
+
+            fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+                self.inner().nudge_fd()
+            }
+
+            fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
+                self.inner().is_untaken(path, qpn)
+            }
+        }
+    )*};
+}
+impl_through_layer!(Fault, Pcap, Tapped, Trace, Verified);
