@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house, checked. Every rule is a function from the
 //! tree of files to the problems it sees, and every problem is one line.
 
+mod blocking;
 mod dead;
 mod documents;
 mod graph;
@@ -32,6 +33,7 @@ const RULES: &[Rule] = &[
     ("unsafe code only in mem, ring, link, local, feroce, rsocket and capi", policy::unsafe_code),
     ("the lower crates are no_std", policy::no_std),
     ("no clock, thread, environment or socket in the lower crates", policy::no_outside_world),
+    ("nothing waits in engine, link and local", blocking::check),
     ("lines of at most 100 characters, no tabs, no trailing white space", text::layout),
     ("files of at most 600 lines, unit tests aside", text::size),
     ("no notes to self, no leftovers of debugging, no ignored tests", text::leftovers),

@@ -10,7 +10,7 @@ use feroce_engine::{
 };
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::{InlineBytes, Lease, Lender, Way};
+use feroce_train::{InlineBytes, Lease, Lender, Revocation, Way};
 use feroce_wire::{Lkey, Qpn};
 
 /// What two engines on one host know of each other: the doors of one of them.
@@ -25,6 +25,10 @@ struct House {
 impl Lender for House {
     fn lease(&self) -> Lease {
         Lease(self.revoked.load(Ordering::Relaxed))
+    }
+
+    fn is_quiet(&self, _: Revocation) -> bool {
+        true
     }
 
     fn revoke_from(&self, peer: Qpn) {
@@ -97,6 +101,10 @@ struct Neighbour(Arc<House>);
 impl Lender for Neighbour {
     fn lease(&self) -> Lease {
         self.0.lease()
+    }
+
+    fn is_quiet(&self, _: Revocation) -> bool {
+        true
     }
 
     fn revoke_from(&self, peer: Qpn) {

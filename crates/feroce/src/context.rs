@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Carrier, UdpConfig};
@@ -27,6 +28,12 @@ use crate::{Error, Settings, stack, sys};
 
 /// Where processes find each other.
 const SHARED_ROOT: &str = "/dev/shm";
+
+/// How often another process may be found joining or leaving the registry, how often the port in
+/// use by one that has just ended, and how long to wait in between.
+const SETUP_LOOKS: u32 = 400;
+const BIND_LOOKS: u32 = 40;
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Queue pair numbers of one process among several.
 const SHARED_QPNS: u32 = 1 << 16;
@@ -148,7 +155,7 @@ impl Context {
             ..UdpConfig::default()
         };
         let mut link = stack::carrier(udp, member.as_ref(), &settings)?;
-        for (i, gid) in (0..).zip(bind(&device, &mut *link)?) {
+        for (i, gid) in (0..).zip(bind(&device, &mut *link, member.is_some())?) {
             engine.set_gid(i, gid);
         }
         // Nobody listens yet: these are not changes.
@@ -308,10 +315,28 @@ fn join(settings: &Settings, seed: u64) -> Option<Arc<Member>> {
     if !settings.shared {
         return None;
     }
-    Member::join(Path::new(SHARED_ROOT), seed)
+    let join = || Member::join(Path::new(SHARED_ROOT), seed);
+    try_again(SETUP_LOOKS, io::ErrorKind::WouldBlock, join)
         .inspect_err(|e| tracing::warn!("addresses are not shared with other processes: {e}"))
         .ok()
         .map(Arc::new)
+}
+
+/// Calls `attempt` until it gives something else than an error of a kind that passes, `looks` times
+/// at most.
+#[expect(clippy::disallowed_methods, reason = "a device is opened before anything is driven")]
+fn try_again<T>(
+    looks: u32,
+    passing: io::ErrorKind,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    for _ in 1..looks {
+        match attempt() {
+            Err(e) if e.kind() == passing => std::thread::sleep(LOOK_AGAIN),
+            outcome => return outcome,
+        }
+    }
+    attempt()
 }
 
 /// What the engine is made with: a device that shares its addresses has fewer queue pair numbers.
@@ -331,12 +356,15 @@ fn lease(config: &mut Config, member: &Member) {
 
 /// Binds the addresses of a device and returns those that could be. An IPv6 address of an interface
 /// that just came up cannot, for a second or two; the device takes it when it hears that it can.
-fn bind(device: &Device, link: &mut dyn Carrier) -> io::Result<Vec<Gid>> {
+fn bind(device: &Device, link: &mut dyn Carrier, is_shared: bool) -> io::Result<Vec<Gid>> {
     let mut table = Vec::new();
     let mut refused = None;
     for &gid in device.gids() {
         table.push(gid);
-        match link.set_addresses(&table) {
+        // A process that shares the address and has just ended may have the port for a moment.
+        let looks = if is_shared { BIND_LOOKS } else { 1 };
+        let bound = try_again(looks, io::ErrorKind::AddrInUse, || link.set_addresses(&table));
+        match bound {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
                 tracing::debug!("{gid} is not usable yet: {e}");

@@ -15,7 +15,7 @@ use super::map::Atomics;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.
-pub(super) const VERSION: u32 = 12;
+pub(super) const VERSION: u32 = 13;
 
 /// Members at a time. One more is the number of prefixes of eight bits that are not zero.
 pub(super) const SLOTS: usize = 255;
@@ -46,7 +46,9 @@ pub(super) struct Header {
     pub(super) magic: AtomicU64,
     /// Counts changes.
     pub(super) epoch: AtomicU32,
-    _apart: [AtomicU32; 13],
+    /// Counts members that left.
+    pub(super) departures: AtomicU32,
+    _apart: [AtomicU32; 12],
     /// By slot: twice the generation, and one more while it is in use.
     pub(super) states: [AtomicU32; SLOTS],
 }
@@ -79,7 +81,7 @@ pub(super) struct Slot {
     pub(super) napping: AtomicU32,
     /// It polls while it waits for something, or did until its driver thread took over.
     pub(super) polling: AtomicU32,
-    /// Whose memory it is copying from or to: one more than the slot; zero: nobody's.
+    /// Whose memory it is copying from or to, how, and how often it did; see `loan::Fetching`.
     pub(super) fetching: Apart<AtomicU32>,
     /// What it is about to write to the memory of another; whoever that is may take it away.
     pub(super) aim: Apart<Aim>,

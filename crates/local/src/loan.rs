@@ -225,21 +225,49 @@ pub(super) struct Fetching<'a> {
     pub(super) from: u32,
 }
 
+/// The bits of the word that name the lender.
+const LENDER_BITS: u32 = 0xff;
+/// The bit that says that the process writes to the memory with its own instructions, and not
+/// through the kernel.
+const STORES: u32 = 0x100;
+/// The other bits count announcements, so that a process that revokes can tell a copy from the
+/// next.
+const ONE_COPY: u32 = 0x200;
+
 impl<'a> Fetching<'a> {
-    pub(super) fn announce(self) -> Announced<'a> {
-        // Pairs with the fence of whoever revokes: either it sees this, or we see the revocation.
-        // An exchange takes less time than a store and a fence.
-        self.word.swap(self.from, Ordering::SeqCst);
-        Announced(self.word)
+    /// How the word names the member in a slot.
+    pub(super) fn of(slot: u8) -> u32 {
+        u32::from(slot) + 1
+    }
+
+    /// Whether a word says that memory of the member in a slot is being copied.
+    pub(super) fn is_from(word: u32, slot: u8) -> bool {
+        word & LENDER_BITS == Self::of(slot)
+    }
+
+    /// Whether a word says that the process writes with its own instructions.
+    pub(super) fn stores(word: u32) -> bool {
+        word & STORES != 0
+    }
+
+    /// Announces a copy; `stores`: this process writes with its own instructions.
+    pub(super) fn announce(self, stores: bool) -> Announced<'a> {
+        let last = self.word.load(Ordering::Relaxed) & !(LENDER_BITS | STORES);
+        let count = last.wrapping_add(ONE_COPY);
+        let how = if stores { STORES } else { 0 };
+        // Pairs with the fence in `Member::revoke`: either that call sees this announcement, or
+        // this process sees the revocation. An exchange takes less time than a store and a fence.
+        self.word.swap(count | how | self.from, Ordering::SeqCst);
+        Announced(self.word, count)
     }
 }
 
 /// Takes back what was announced.
-pub(super) struct Announced<'a>(&'a AtomicU32);
+pub(super) struct Announced<'a>(&'a AtomicU32, u32);
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        self.0.store(self.1, Ordering::Release);
     }
 }
 
@@ -332,7 +360,7 @@ impl<'a> Received<'a> {
 impl Source for Received<'_> {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         // Whoever revokes it from now on waits until the copy is made.
-        let _announced = self.fetching.announce();
+        let _announced = self.fetching.announce(false);
         !self.is_revoked() && self.copy(offset, landing) && !self.is_revoked()
     }
 }

@@ -13,6 +13,7 @@
 
 mod contact;
 mod lending;
+mod revocation;
 
 use std::fs::File;
 use std::io;
@@ -25,7 +26,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
-use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::fstat;
 
 use super::directory::Directory;
@@ -40,6 +40,7 @@ use super::map::{Mapping, RingMap};
 use super::shared::Files;
 use crate::sys;
 pub(super) use contact::{Contact, Wake};
+use revocation::Copies;
 
 /// The file that all members map.
 const REGISTRY: &str = "registry";
@@ -53,10 +54,6 @@ const FIRST_SLOT: i64 = 1;
 const RECEIVERS: i64 = 1 << 61;
 /// Where the bytes begin that stand for services.
 const SERVICES: i64 = 1 << 62;
-
-/// How long others may take to set up the registry, in looks of [`PAUSE_MS`].
-const SETUP_LOOKS: u32 = 400;
-const PAUSE_MS: u8 = 5;
 
 /// How often the registry may be taken down by others while we join it.
 const JOIN_TRIES: u32 = 1000;
@@ -100,8 +97,10 @@ pub struct Member {
     left: AtomicBool,
     /// A word by which others know that it is this process whose memory they read.
     _witness: Box<u64>,
-    /// How often a loan was revoked.
+    /// How often a right was revoked.
     revoked: AtomicU32,
+    /// What peers may still copy under rights that were revoked.
+    copies: Copies,
     /// Memory of this process that others can map.
     files: Files,
     /// Keeps this process alive if somebody makes a file shorter that is mapped here.
@@ -115,7 +114,8 @@ pub struct Member {
 
 impl Member {
     /// Joins the registry below `root` (`/dev/shm`, but for tests). The slot follows from `seed`
-    /// and from which ones are taken.
+    /// and from which ones are taken. An error of kind [`io::ErrorKind::WouldBlock`] says that
+    /// another process is joining or leaving at this moment: the caller tries again a little later.
     pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
         for _ in 0..JOIN_TRIES {
             match Self::try_join(root, seed) {
@@ -132,7 +132,9 @@ impl Member {
     fn try_join(root: &Path, seed: u64) -> io::Result<Option<Self>> {
         let directory = Directory::open(root)?;
         let file = directory.file(REGISTRY, true)?;
-        hold_setup(&file)?;
+        if !lock::try_hold(&file, SETUP)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         if fstat(&file)?.st_nlink == 0 {
             return Ok(None);
         }
@@ -171,6 +173,7 @@ impl Member {
             left: AtomicBool::new(false),
             _witness: witness,
             revoked: AtomicU32::new(0),
+            copies: Copies::default(),
             files: Files::default(),
             guard: OnceLock::new(),
             offers: Mutex::default(),
@@ -415,13 +418,23 @@ impl Member {
         // Released one by one later they would be released from a slot of somebody else.
         services.clear();
         drop(services);
-        let is_setup = hold_setup(&self.file).is_ok();
         bury(&self.directory, &self.map, self.slot);
         lock::release(&self.file, byte_of_slot(self.slot));
-        let all = SLOTS as i64;
-        if is_setup && !lock::is_held(&self.file, FIRST_SLOT, all).unwrap_or(true) {
-            self.directory.remove_all(|_| true);
-            self.directory.remove_self();
+        let departures = &self.map.view::<Header>(0).departures;
+        departures.fetch_add(1, Ordering::SeqCst);
+        let mut seen = departures.load(Ordering::SeqCst);
+        // A process that holds this byte looks for another that has left meanwhile, or stays.
+        while lock::try_hold(&self.file, SETUP).unwrap_or(false) {
+            if !lock::is_held(&self.file, FIRST_SLOT, SLOTS as i64).unwrap_or(true) {
+                self.directory.remove_all(|_| true);
+                self.directory.remove_self();
+                break;
+            }
+            lock::release(&self.file, SETUP);
+            let now = departures.load(Ordering::SeqCst);
+            if std::mem::replace(&mut seen, now) == now {
+                break;
+            }
         }
         lock::release_all(&self.file);
     }
@@ -469,18 +482,6 @@ fn remove_if_dead(directory: &Directory) {
         directory.remove_all(|_| true);
         directory.remove_self();
     }
-}
-
-/// Waits until nobody else sets up the registry or takes it down, and keeps others from it.
-fn hold_setup(file: &File) -> io::Result<()> {
-    for _ in 0..SETUP_LOOKS {
-        if lock::try_hold(file, SETUP)? {
-            return Ok(());
-        }
-        let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
-    }
-    let why = "another process is stopped while it opens a device";
-    Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
 /// Holds the byte of a slot that nobody lives in.

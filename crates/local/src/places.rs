@@ -5,15 +5,9 @@ use std::os::fd::AsRawFd;
 
 use feroce_link::{Carrier, UdpLink};
 use feroce_wire::Gid;
-use nix::poll::{PollTimeout, poll};
 
 use super::member::Member;
 use super::peers::Peers;
-
-/// A process that has just ended may still have the port for a moment: how often to try again, and
-/// how long to wait in between.
-const BIND_LOOKS: u32 = 40;
-const BIND_PAUSE_MS: u8 = 5;
 
 /// The addresses of a member.
 #[derive(Debug, Default)]
@@ -43,7 +37,8 @@ impl Places {
     }
 
     /// Follows a change of the addresses. An address where neither this member nor another receives
-    /// is an error, and is not taken.
+    /// is an error, and is not taken. A process that has just ended may still have the port for a
+    /// moment: then the error is [`io::ErrorKind::AddrInUse`], and the caller may try again.
     pub(super) fn set(
         &mut self,
         addresses: &[Gid],
@@ -77,7 +72,7 @@ impl Places {
                 continue;
             }
             let is_ours = member.try_receive_at(address)?;
-            if is_ours && let Err(e) = listen_patiently(udp, address) {
+            if is_ours && let Err(e) = udp.listen(address) {
                 member.stop_receiving_at(address);
                 return Err(e);
             }
@@ -154,16 +149,4 @@ impl Places {
         peers.set_own(shown.iter().map(|(address, _)| *address));
         member.show_addresses(&shown)
     }
-}
-
-/// Receives at an address, where somebody who has just gone may still be seen.
-fn listen_patiently(udp: &mut UdpLink, address: Gid) -> io::Result<()> {
-    for _ in 0..BIND_LOOKS {
-        match udp.listen(address) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-            outcome => return outcome,
-        }
-        let _ = poll(&mut [], PollTimeout::from(BIND_PAUSE_MS));
-    }
-    udp.listen(address)
 }

@@ -15,9 +15,8 @@ use feroce_link::Carrier;
 use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
-use feroce_train::{Instant, Lender, Way};
+use feroce_train::{Instant, Lender, Revocation, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
-use nix::poll::{PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
@@ -391,31 +390,59 @@ fn who_wants_packets_has_no_doors() {
     remove(a, b, &root);
 }
 
-/// Bytes that take a while to come.
-#[derive(Debug)]
-struct Slow<'a>(&'a AtomicBool);
+/// Bytes that come when they may.
+#[derive(Debug, Default)]
+struct Slow {
+    is_inside: AtomicBool,
+    may_go_on: AtomicBool,
+}
 
-impl Source for Slow<'_> {
+impl Slow {
+    fn await_inside(&self) {
+        while !self.is_inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Source for &Slow {
     fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
-        self.0.store(true, Ordering::Release);
-        let _ = poll(&mut [], PollTimeout::from(5_u8));
+        self.is_inside.store(true, Ordering::Release);
+        while !self.may_go_on.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         landing.put(&[0x11; LEN]);
         true
     }
 }
 
-/// Once a door is shut, nobody writes there any more, however much was under way.
+/// Everything that a member has revoked so far, from one queue pair or from all.
+fn all_revoked(member: &Member, peer: Option<Qpn>) -> Revocation {
+    Revocation { since: member.lease(), peer }
+}
+
+/// Once a revocation is over, no peer writes there any more, however much was under way.
 #[test]
-fn whoever_shuts_a_door_waits_for_those_inside() {
+fn a_revocation_is_over_when_the_copies_are() {
     let (mut a, mut b, way, root) = neighbours("inside", 44, true);
-    let (is_inside, reach) = (AtomicBool::new(false), b.reach());
+    let (slow, reach) = (Slow::default(), b.reach());
     open(&mut a, &mut b, &way, &reach);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.member.write(&way, 1000, LEN, &Slow(&is_inside), true));
-        while !is_inside.load(Ordering::Acquire) {
+        let before = all_revoked(&b.member, None);
+        let writer = scope.spawn(|| a.member.write(&way, 1000, LEN, &&slow, true));
+        slow.await_inside();
+        b.member.revoke_answers();
+        let revoked = all_revoked(&b.member, None);
+        // However often it is asked, also about the process.
+        assert!((0..100).all(|_| !b.member.is_quiet(revoked)), "it is inside");
+        assert!(b.member.is_quiet(before), "what was revoked before it came is over");
+        let [of_peer, of_other] = [way.from.1, Qpn::new(0x12_3456)].map(Some);
+        assert!(!b.member.is_quiet(all_revoked(&b.member, of_peer)));
+        assert!(b.member.is_quiet(all_revoked(&b.member, of_other)), "another process");
+        slow.may_go_on.store(true, Ordering::Release);
+        while !b.member.is_quiet(revoked) {
             std::thread::yield_now();
         }
-        b.member.revoke_answers();
         // The memory is ours again.
         b.region.write_at(0, &[0xee; LEN]).expect("in bounds");
         assert!(writer.join().expect("no panic"), "it was open when it was passed");
@@ -424,13 +451,12 @@ fn whoever_shuts_a_door_waits_for_those_inside() {
 
     let (region, reach) = ordinary();
     open(&mut a, &mut b, &way, &reach);
-    is_inside.store(false, Ordering::Relaxed);
+    let slow = Slow::default();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &Slow(&is_inside), true));
-        while !is_inside.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
+        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &&slow, true));
+        slow.await_inside();
         b.member.revoke_answers();
+        slow.may_go_on.store(true, Ordering::Release);
         assert!(!writer.join().expect("no panic"), "it has looked once more");
     });
     let mut bytes = [0; LEN];

@@ -9,7 +9,7 @@ use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_local::PacketRun;
 use feroce_mem::{Landing, Source};
 use feroce_testkit::{CAPS, Host, Pair, wr};
-use feroce_train::{Lease, Lender, Lent, RxMeta, RxTrain, Train};
+use feroce_train::{Lease, Lender, Lent, Revocation, RxMeta, RxTrain, Train};
 use feroce_wire::{Pmtu, Qpn};
 
 /// Counts what is revoked.
@@ -22,6 +22,10 @@ struct Book {
 impl Lender for Book {
     fn lease(&self) -> Lease {
         Lease(self.requests.load(Ordering::Relaxed) + self.answers.load(Ordering::Relaxed))
+    }
+
+    fn is_quiet(&self, _: Revocation) -> bool {
+        true
     }
 
     fn revoke_from(&self, _peer: Qpn) {

@@ -12,7 +12,7 @@ use common::{loopback, member};
 use feroce_link::Carrier as _;
 use feroce_local::Member;
 use feroce_mem::{Access, Landing, Reach, Region, Source};
-use feroce_train::{Instant, Lender as _, Way};
+use feroce_train::{Instant, Lender as _, Revocation, Way};
 use feroce_wire::{Gid, Qpn, Rkey};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -145,6 +145,10 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     // The harness runs it in the last one.
     run_until_it_writes(*threads.last().expect("there is one"));
     member.revoke_answers();
+    let revocation = Revocation { since: member.lease(), peer: None };
+    while !member.is_quiet(revocation) {
+        std::thread::yield_now();
+    }
     threads.iter().for_each(|thread| ptrace::detach(*thread, None).expect("it goes on"));
     assert_eq!(hear(&mut output), "false");
     assert_eq!(value(), [0x11; 8], "it has written to what is not open any more");

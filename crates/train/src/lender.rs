@@ -7,6 +7,22 @@ use feroce_wire::{Gid, Qpn, Rkey};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease(pub u32);
 
+impl Lease {
+    /// Whether this is `other` or older. Revocations are counted modulo 2^32.
+    pub fn is_at_most(self, other: Self) -> bool {
+        other.0.wrapping_sub(self.0) <= u32::MAX / 2
+    }
+}
+
+/// A revocation whose end is waited for: peer processes may still be copying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Revocation {
+    /// The newest of the revocations that are meant.
+    pub since: Lease,
+    /// The process with this queue pair is the only one that had the rights; `None`: any may.
+    pub peer: Option<Qpn>,
+}
+
 /// A connection inside a host, in the direction of its requests, and a key at its far end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Way {
@@ -21,9 +37,10 @@ pub struct Way {
 /// Somebody who lets peers touch registered memory: fetch payload from it and, where a *door* is
 /// open, read and write it by themselves.
 ///
-/// Whoever fetched something looks afterwards whether it was revoked meanwhile, and then treats it
-/// as lost; whoever goes through a door looks before. The calls that revoke therefore come before
-/// anybody hears that memory may be used otherwise, and return when nobody touches it any more.
+/// A peer that has fetched something checks afterwards whether it was revoked meanwhile, and then
+/// treats it as lost; a peer that goes through a door checks before. No call waits. A revocation
+/// takes effect at once: no peer begins another copy. A copy that a peer has begun may still be
+/// under way, until [`Lender::is_quiet`] says that it has ended.
 pub trait Lender: core::fmt::Debug + Send + Sync {
     /// The newest lease: every revocation makes another.
     fn lease(&self) -> Lease;
@@ -35,6 +52,11 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
     /// What was lent in answers must not be fetched any more, and all doors are shut: a right to
     /// memory has ended.
     fn revoke_answers(&self);
+
+    /// Whether every copy has ended that a peer process may have begun before a revocation, because
+    /// the process has said so, is dead, or is stopped where it cannot touch the memory any more.
+    /// Once true it stays true. It does not wait; the caller asks again.
+    fn is_quiet(&self, revocation: Revocation) -> bool;
 
     /// Opens a door for the requester of a way, to what its key reaches. It hears of it if it is on
     /// this host.

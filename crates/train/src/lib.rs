@@ -21,7 +21,7 @@ mod rx;
 mod time;
 mod tx;
 
-pub use lender::{Lease, Lender, Way};
+pub use lender::{Lease, Lender, Revocation, Way};
 pub use path::{Ecn, Framing, LinkCaps, Path};
 pub use payload::{InlineBytes, Payload};
 pub use rx::{Lent, Packets, RxMeta, RxTrain};

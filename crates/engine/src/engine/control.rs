@@ -217,9 +217,7 @@ impl Engine {
     /// Forgets the completions of a queue pair that wait. `poller` is the consumer's end of the
     /// queue.
     pub fn forget_completions(&mut self, id: CqId, poller: &mut CqPoller, qpn: Qpn) {
-        if let Some(cq) = self.port.hca.cqs.get_mut(id.0 as usize) {
-            cq.forget(poller, qpn);
-        }
+        self.port.hca.forget_completions(id, poller, qpn);
     }
 
     /// Destroys a completion queue that nothing uses.

@@ -8,7 +8,7 @@ mod transport;
 mod tx;
 
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::{Instant, Path};
+use feroce_train::{Instant, Lender, Path, Revocation};
 use feroce_wire::{Gid, Qpn};
 
 use crate::hca::config::Config;
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// Says who lets peers fetch payload, and so has to hear when memory must be left alone.
-    pub fn set_lender(&mut self, lender: alloc::sync::Arc<dyn feroce_train::Lender>) {
+    pub fn set_lender(&mut self, lender: alloc::sync::Arc<dyn Lender>) {
         self.port.hca.lender = Some(lender);
     }
 
@@ -118,6 +118,43 @@ impl Engine {
             || self.port.has_out()
             || !self.loopback.is_empty();
         if has_work { Some(self.now) } else { self.port.hca.timers.next() }
+    }
+
+    /// Whether queue pairs wait until processes of the host have finished copies under rights that
+    /// were revoked: then the caller asks a little later, with [`Engine::poll_revocations`].
+    #[inline]
+    pub fn awaits_revocation(&self) -> bool {
+        !self.port.hca.revocations.is_empty()
+    }
+
+    /// Lets queue pairs go on whose revocations are over, as `is_over` says, which is what
+    /// [`Lender::is_quiet`] knows. Says whether there were any.
+    pub fn poll_revocations(&mut self, is_over: &mut dyn FnMut(Revocation) -> bool) -> bool {
+        let mut any = false;
+        while let Some(qpn) = self.port.hca.end_revocation(is_over) {
+            any = true;
+            self.port.hca.kicked.extend(self.qps.slot_of(qpn));
+        }
+        self.finish();
+        any
+    }
+
+    /// What has been revoked so far from the process that has the queue pair `peer` or, without
+    /// one, from all. A caller that has ended a right waits until [`Lender::is_quiet`] says that
+    /// this is over before it uses the memory otherwise. `None`: no other process can reach memory.
+    pub fn last_revocation(&self, peer: Option<Qpn>) -> Option<Revocation> {
+        self.port.hca.revocation(peer)
+    }
+
+    /// The queue pair that a connected one is connected to.
+    pub fn peer_of(&self, qpn: Qpn) -> Option<Qpn> {
+        let Transport::Ib(qp) = self.qps.peek(qpn)?;
+        qp.common.attr.dest_qpn
+    }
+
+    /// Who lets processes of the host reach memory.
+    pub fn lender(&self) -> Option<&alloc::sync::Arc<dyn Lender>> {
+        self.port.hca.lender.as_ref()
     }
 
     /// Does what is due at `now`.

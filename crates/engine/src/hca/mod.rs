@@ -13,6 +13,7 @@ pub(crate) mod event;
 pub(crate) mod id;
 pub(crate) mod qp;
 pub(crate) mod queue;
+pub(crate) mod revocation;
 pub(crate) mod shared;
 pub(crate) mod srq;
 pub(crate) mod state;

@@ -10,16 +10,17 @@ use alloc::vec::Vec;
 use core::hint::cold_path;
 
 use feroce_mem::{MrLimits, MrTable};
-use feroce_train::{Lender, Path, Train};
-use feroce_wire::{Gid, Pkey};
+use feroce_train::{Lender, Path, Revocation, Train};
+use feroce_wire::{Gid, Pkey, Qpn};
 use slab::Slab;
 
 use crate::hca::attr::AddrVec;
 use crate::hca::config::Config;
 use crate::hca::counters::{Counters, Drop, DropCounters};
-use crate::hca::cq::{Cq, Cqe, WcStatus};
+use crate::hca::cq::{Cq, CqPoller, Cqe, WcStatus};
 use crate::hca::event::{AsyncEvent, Event};
 use crate::hca::id::{AhId, CqId, SrqId};
+use crate::hca::revocation::Revocations;
 use crate::hca::srq::Srq;
 use crate::hca::timer::Timers;
 
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) rng: fastrand::Rng,
     /// Whoever lets peers fetch payload.
     pub(crate) lender: Option<Arc<dyn Lender>>,
+    /// What waits until peer processes have finished their copies.
+    pub(crate) revocations: Revocations,
 }
 
 impl Shared {
@@ -82,6 +85,7 @@ impl Shared {
             dead_cqs: Vec::new(),
             rng,
             lender: None,
+            revocations: Revocations::default(),
             config,
         }
     }
@@ -99,14 +103,37 @@ impl Shared {
         }
     }
 
+    /// What has been revoked so far from the process that has a queue pair, or from all.
+    pub(crate) fn revocation(&self, peer: Option<Qpn>) -> Option<Revocation> {
+        self.lender.as_ref().map(|lender| Revocation { since: lender.lease(), peer })
+    }
+
+    /// Completions of a queue pair wait until the process that has the queue pair `peer`, or any
+    /// process, does not copy any more under a right that has been revoked so far.
+    pub(crate) fn hold_until_quiet(&mut self, qpn: Qpn, peer: Option<Qpn>) {
+        let Some((lender, revocation)) = self.lender.as_ref().zip(self.revocation(peer)) else {
+            return;
+        };
+        if !lender.is_quiet(revocation) {
+            self.revocations.wait(qpn, revocation);
+        }
+    }
+
     /// Reports an asynchronous event.
     pub(crate) fn event(&mut self, event: AsyncEvent) {
         self.events.push_back(Event::Async(event));
     }
 
-    /// Reports a completion.
+    /// Reports a completion, unless its queue pair waits for a revocation.
     #[inline]
     pub(crate) fn complete(&mut self, id: CqId, cqe: Cqe) {
+        if !self.revocations.hold(id, cqe) {
+            self.report(id, cqe);
+        }
+    }
+
+    #[inline]
+    fn report(&mut self, id: CqId, cqe: Cqe) {
         let Some(cq) = self.cqs.get_mut(id.0 as usize) else {
             return;
         };
@@ -133,6 +160,26 @@ impl Shared {
     pub(crate) fn complete_send(&mut self, id: CqId, cqe: Cqe) {
         self.counters.req_cqe_error += u64::from(cqe.status != WcStatus::Success);
         self.complete(id, cqe);
+    }
+
+    /// Takes the completions of a queue pair out of a completion queue.
+    pub(crate) fn forget_completions(&mut self, id: CqId, poller: &mut CqPoller, qpn: Qpn) {
+        if let Some(cq) = self.cqs.get_mut(id.0 as usize) {
+            cq.forget(poller, qpn);
+        }
+        self.revocations.forget(id, Some(qpn));
+    }
+
+    /// Ends the wait of a queue pair whose revocation is over: reports its completions.
+    pub(crate) fn end_revocation(
+        &mut self,
+        is_over: &mut dyn FnMut(Revocation) -> bool,
+    ) -> Option<Qpn> {
+        let waiting = self.revocations.end(is_over)?;
+        for (id, cqe) in waiting.held {
+            self.report(id, cqe);
+        }
+        Some(waiting.qpn)
     }
 
     /// Reports a completion of a receive queue.

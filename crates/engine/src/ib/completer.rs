@@ -410,6 +410,7 @@ impl Qp {
     /// The oldest request failed: its completion says why, and the queue pair stops.
     pub(super) fn fail_oldest(&mut self, port: &mut Port, now: Instant, status: WcStatus) {
         self.revoke(port);
+        port.hca.hold_until_quiet(self.common.qpn, Some(self.dest_qpn()));
         if let Some(wr) = self.common.sq.pop() {
             self.req.outstanding.retire();
             let cqe = Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), status, now);

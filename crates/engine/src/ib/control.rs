@@ -177,6 +177,7 @@ impl Qp {
             self.common.set_state(QpState::Err);
             port.hca.revoke_answers();
             self.stop_requester(port);
+            port.hca.hold_until_quiet(self.common.qpn, Some(self.dest_qpn()));
             self.rsp.replies.clear();
             self.rsp.inbound = None;
             if matches!(self.common.rq, RecvSource::Srq(_)) && was != QpState::Reset {

@@ -127,6 +127,7 @@ impl Qp {
     ) -> bool {
         let is_first =
             self.common.state == QpState::Rts && !self.req.halted && self.common.sq.is_empty();
+        let is_first = is_first && !port.hca.revocations.concern(self.common.qpn);
         let ends = self.ends();
         if !is_first || !ends.pass(port, wr) {
             self.common.shared.set_may_pass(false);

@@ -98,6 +98,8 @@ impl Qp {
             if let Some(rkey) = inv {
                 port.hca.mrs.invalidate_remote(request.pd, self.common.qpn, rkey)?;
                 port.hca.revoke_answers();
+                // The consumer may use the memory otherwise when it sees the completion.
+                port.hca.hold_until_quiet(self.common.qpn, None);
             }
             self.rsp.inbound = None;
             self.finish_receive(port, now, WcOpcode::Recv, request.solicited, imm, inv);

@@ -94,7 +94,7 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         send: &mut dyn FnMut(Single<'_>) -> bool,
     ) -> bool {
-        if !self.is_free() {
+        if !self.is_free() || port.hca.revocations.concern(self.common.qpn) {
             cold_path();
             return false;
         }

@@ -67,6 +67,7 @@ impl Port {
 
     /// A completion queue goes away: nothing is reported there any more.
     pub(crate) fn forget_cq(&mut self, id: CqId) {
+        self.hca.revocations.forget(id, None);
         self.held_back.retain(|(cq, _)| *cq != id);
     }
 

@@ -88,7 +88,8 @@ impl Qp {
     /// if it is not.
     #[inline]
     pub(super) fn start_next(&mut self, port: &mut Port) -> Result<(), Blocked> {
-        if self.common.state != QpState::Rts || self.req.halted {
+        let waits = port.hca.revocations.concern(self.common.qpn);
+        if self.common.state != QpState::Rts || self.req.halted || waits {
             return Err(Blocked::NoWork);
         }
         let index = self.req.outstanding.flights.len();
@@ -177,6 +178,7 @@ impl Qp {
         };
         // A key may have changed its meaning, or have none any more.
         port.hca.revoke_answers();
+        port.hca.hold_until_quiet(self.common.qpn, None);
         if done { Ok(()) } else { Err(WcStatus::MwBind) }
     }
 

@@ -61,7 +61,7 @@ impl Qp {
 
     /// Gives the next work request its PSNs. `Err`: there is none, or it may not start.
     fn start_unreliable(&mut self, port: &mut Port) -> Result<(), ()> {
-        if self.common.state != QpState::Rts {
+        if self.common.state != QpState::Rts || port.hca.revocations.concern(self.common.qpn) {
             return Err(());
         }
         let Some(wr) = self.common.sq.peek(0) else {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use feroce_engine::{
     AddrVec, AhId, Counters, CqId, CreatedQp, DropCounters, ModifyQpError, QpAttr, QpInitAttr,
-    SrqId, SrqInitAttr,
+    QpState, SrqId, SrqInitAttr,
 };
 use feroce_local::Member;
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
@@ -227,9 +227,10 @@ impl SoftMr {
         let range = memory.map(|(region, iova)| (Arc::clone(region), 0, region.len(), *iova));
         let request = feroce_mem::Rereg { pd, range, access };
         let key = self.key;
-        let (old, addr) = self.driver.control(|s, _| {
-            let old = s.engine.rereg_mr(key, request)?;
-            Ok::<_, Error>((old, s.engine.query_mr(key).map_or(0, |info| info.iova)))
+        let (old, addr) = self.driver.control_until_quiet(|s, _| {
+            let old = s.engine.rereg_mr(key, request);
+            let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
+            (old.map(|old| (old, addr)), s.engine.last_revocation(None))
         })?;
         old.wait(std::thread::yield_now);
         Ok(Keys { lkey: key, rkey: Rkey(key.0), addr })
@@ -237,7 +238,9 @@ impl SoftMr {
 
     /// Deregisters it. Returns when no access is left.
     pub(crate) fn dereg(&self) -> Result<(), Error> {
-        let dereg = self.driver.control(|s, _| s.engine.dereg_mr(self.key))?;
+        let dereg = self.driver.control_until_quiet(|s, _| {
+            (s.engine.dereg_mr(self.key), s.engine.last_revocation(None))
+        })?;
         dereg.wait(std::thread::yield_now);
         Ok(())
     }
@@ -254,9 +257,9 @@ pub(crate) struct SoftMw {
 impl Drop for SoftMw {
     fn drop(&mut self) {
         // The window exists, but a binding may have given it another key.
-        let _ = self.driver.control(|s, _| {
+        let _ = self.driver.control_until_quiet(|s, _| {
             let now = s.engine.current_mw(self.rkey).unwrap_or(self.rkey);
-            s.engine.dealloc_mw(now)
+            (s.engine.dealloc_mw(now), s.engine.last_revocation(None))
         });
     }
 }
@@ -295,7 +298,15 @@ impl SoftQp {
     }
 
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        self.driver.control(|s, now| s.engine.modify_qp(now, self.qpn, attr))
+        self.driver.control_until_quiet(|s, now| {
+            let peer = s.engine.peer_of(self.qpn);
+            let modified = s.engine.modify_qp(now, self.qpn, attr);
+            let ends_rights = matches!(attr.state, Some(QpState::Reset | QpState::Err))
+                || attr.access.is_some()
+                || attr.av.is_some();
+            let peer = peer.filter(|_| ends_rights);
+            (modified, peer.and_then(|peer| s.engine.last_revocation(Some(peer))))
+        })
     }
 
     pub(crate) fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
@@ -321,10 +332,14 @@ impl SoftQp {
     }
 
     pub(crate) fn destroy(&self) -> Result<(), Error> {
-        self.driver.control(|s, _| {
-            s.engine.destroy_qp(self.qpn)?;
-            s.dispatch.disown(Object::Qp(self.qpn));
-            Ok(())
+        self.driver.control_until_quiet(|s, _| {
+            let peer = s.engine.peer_of(self.qpn);
+            let destroyed = s.engine.destroy_qp(self.qpn);
+            if destroyed.is_ok() {
+                s.dispatch.disown(Object::Qp(self.qpn));
+            }
+            let revoked = peer.and_then(|peer| s.engine.last_revocation(Some(peer)));
+            (destroyed.map_err(Error::from), revoked)
         })
     }
 }

@@ -91,8 +91,15 @@ impl Interface {
     }
 
     /// Makes engine and link follow. Addresses that stay keep their index in the table; those
-    /// that are gone leave a hole, which the next new address fills.
-    pub(crate) fn apply(&self, engine: &mut Engine, link: &mut dyn Carrier, is_up: &mut bool) {
+    /// that are gone leave a hole, which the next new address fills. False: the port of an address
+    /// is in use, perhaps by a process that has just ended, so that the caller should try again.
+    pub(crate) fn apply(
+        &self,
+        engine: &mut Engine,
+        link: &mut dyn Carrier,
+        is_up: &mut bool,
+    ) -> bool {
+        let mut is_complete = true;
         let mut table: Vec<Gid> = engine.gids().to_vec();
         for gid in &mut table {
             if !self.addresses.contains(gid) {
@@ -104,7 +111,7 @@ impl Interface {
         }
         for &gid in &self.addresses {
             if !table.contains(&gid) {
-                add(&mut table, gid, link);
+                is_complete &= add(&mut table, gid, link);
             }
         }
         for (i, gid) in (0..).zip(table) {
@@ -117,11 +124,13 @@ impl Interface {
             *is_up = self.is_up;
             engine.set_port_active(self.is_up);
         }
+        is_complete
     }
 }
 
-/// Puts an address in the first hole of the table, or at its end, if the link can have it.
-fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) {
+/// Puts an address in the first hole of the table, or at its end, if the link can have it. False:
+/// its port is in use.
+fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
     let hole = table.iter().position(|g| g.is_zero());
     let at = hole.unwrap_or(table.len());
     if hole.is_none() {
@@ -136,7 +145,9 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) {
         if hole.is_none() {
             table.pop();
         }
+        return e.kind() != io::ErrorKind::AddrInUse;
     }
+    true
 }
 
 #[cfg(test)]

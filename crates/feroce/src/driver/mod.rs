@@ -13,6 +13,7 @@ mod clock;
 mod dispatch;
 mod fork;
 mod link_side;
+mod revocation;
 mod state;
 mod thread;
 mod wakes;
@@ -28,7 +29,7 @@ use feroce_engine::{Engine, SendWr};
 use feroce_link::Close;
 use feroce_local::HostCarrier;
 use feroce_ring::{DoorbellSet, Sleeper};
-use feroce_train::Instant;
+use feroce_train::{Instant, Lender};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -41,6 +42,7 @@ use backoff::Backoff;
 pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 use link_side::LinkSide;
+use revocation::Looks;
 pub(crate) use state::State;
 use state::{Owned, Turn};
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
@@ -67,6 +69,8 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Driver {
     state: Mutex<State>,
+    /// Knows which processes of the host may still copy under rights that were revoked.
+    lender: Option<Arc<dyn Lender>>,
     /// Consumers to wake after the lock is released.
     wakes: Arc<Wakes>,
     doorbells: Arc<DoorbellSet>,
@@ -96,13 +100,16 @@ impl Driver {
         watch: Option<Watch>,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
+        let lender = engine.lender().cloned();
         let is_up = device.is_up();
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, link) = (Dispatch::default(), LinkSide::new(link));
         let wakes = Arc::clone(dispatch.wakes());
-        let state = State { engine, link, dispatch, cm: None, is_up };
+        let revocations = Looks::default();
+        let state = State { engine, link, dispatch, cm: None, is_up, revocations };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
+            lender,
             wakes,
             doorbells,
             clock,

@@ -9,6 +9,7 @@ use feroce_train::{Instant, Path, Single};
 use feroce_wire::Qpn;
 
 use super::link_side::LinkSide;
+use super::revocation::Looks;
 use super::{Dispatch, WakeOnDrop};
 use crate::cm::Service;
 
@@ -42,6 +43,8 @@ pub(crate) struct State {
     pub(crate) cm: Option<Box<Service>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
+    /// When to look at the revocations that the engine waits for.
+    pub(super) revocations: Looks,
 }
 
 impl std::fmt::Debug for State {
@@ -67,6 +70,7 @@ impl State {
             let (engine, link) = (&mut self.engine, &mut self.link);
             busy = link.receive(now, budget, &mut |train| engine.handle_rx(now, train))? > 0;
         }
+        busy |= self.revocations.look(&mut self.engine, now);
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             let link = &self.link;
             let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
@@ -111,7 +115,8 @@ impl State {
     /// Whether there is nothing to do at once, as far as can be told without the time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.link.is_clear() && !self.engine.has_held_acks() && self.link.is_quiet()
+        let may_wait = !self.engine.has_held_acks() && !self.engine.awaits_revocation();
+        self.link.is_clear() && may_wait && self.link.is_quiet()
     }
 
     /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
@@ -169,7 +174,8 @@ impl State {
     /// When this must be driven again, if nothing else happens.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
-        let timers = [self.engine.poll_timeout(), self.link.deadline(now), cm];
+        let revocations = self.revocations.deadline(&self.engine);
+        let timers = [self.engine.poll_timeout(), self.link.deadline(now), cm, revocations];
         timers.into_iter().flatten().min()
     }
 }

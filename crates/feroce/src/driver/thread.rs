@@ -40,7 +40,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let kick = driver.lock().link.nudge_fd().map(|fd| fd.try_clone_to_owned());
     let kick = kick.and_then(Result::ok);
     // What changed after the device was listed and before this thread listened was not announced.
-    follow(driver, watch);
+    let mut follow = Follow { watch, looks_left: 0 };
+    follow.look(driver);
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
         if driver.idle_ns(now).is_some() {
@@ -51,7 +52,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
                 && let Some(wait_ns) = driver.idle_ns(driver.now())
             {
                 if driver.sleep(watch_fd, kick.as_ref(), wait_ns) {
-                    follow(driver, watch);
+                    follow.look(driver);
                 }
                 if kick.as_ref().is_some_and(is_kicked) {
                     // It does not poll any more: it may look at its memory, or do something else.
@@ -71,16 +72,16 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         driver.sleeper.plan(deadline.map(Instant::as_nanos));
         let acks_wait = state.engine.has_held_acks();
         drop(state);
-        let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now));
+        let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now)).min(follow.wait_ns());
         // A thread may have rung while this one had the lock, and left the work to it.
         let is_rung = driver.doorbells.is_rung_meanwhile();
         if wait_ns > 0
             && !acks_wait
             && may_sleep
             && !is_rung
-            && driver.sleep(watch_fd, Some(&link), wait_ns)
+            && (driver.sleep(watch_fd, Some(&link), wait_ns) || follow.looks_left > 0)
         {
-            follow(driver, watch);
+            follow.look(driver);
         }
         driver.sleeper.woke();
         linger(driver);
@@ -130,13 +131,37 @@ fn is_kicked(kick: &OwnedFd) -> bool {
     nix::unistd::read(kick, &mut ignored).is_ok_and(|len| len > 0)
 }
 
-/// The interface may have changed.
-fn follow(driver: &Driver, watch: Option<&Watch>) {
-    match watch.map(Watch::look).transpose() {
-        Ok(Some(interface)) => driver.control(|state, _| {
-            interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up);
-        }),
-        Ok(None) => {}
-        Err(e) => tracing::warn!("cannot look at the interface: {e}"),
+/// How often a port that is in use is asked for again, and how long to wait in between: a process
+/// that shares the address and has just ended may have it for a moment.
+const BIND_LOOKS: u32 = 40;
+const BIND_PAUSE_NS: u64 = 5_000_000;
+
+/// Follows the interface of the device.
+struct Follow<'a> {
+    watch: Option<&'a Watch>,
+    /// How often to look again although nothing is announced.
+    looks_left: u32,
+}
+
+impl Follow<'_> {
+    /// How long to sleep at most.
+    fn wait_ns(&self) -> u64 {
+        if self.looks_left > 0 { BIND_PAUSE_NS } else { NEVER }
+    }
+
+    /// The interface may have changed.
+    fn look(&mut self, driver: &Driver) {
+        let left = self.looks_left.checked_sub(1).unwrap_or(BIND_LOOKS);
+        self.looks_left = 0;
+        match self.watch.map(Watch::look).transpose() {
+            Ok(Some(interface)) => {
+                let is_complete = driver.control(|state, _| {
+                    interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up)
+                });
+                self.looks_left = if is_complete { 0 } else { left };
+            }
+            Ok(None) => {}
+            Err(e) => tracing::warn!("cannot look at the interface: {e}"),
+        }
     }
 }

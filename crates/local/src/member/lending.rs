@@ -1,13 +1,12 @@
 //! What a member has to do with loans and doors: its own, and those of others.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use feroce_mem::{Access, Reach, Region, Source};
-use feroce_train::{Lease, Lender, Way};
+use feroce_train::{Lease, Lender, Revocation, Way};
 use feroce_wire::Qpn;
-use nix::poll::{PollTimeout, poll};
 
 use super::{Member, Wake};
 use crate::door::{Door, Doors, Inside, Offer};
@@ -16,12 +15,6 @@ use crate::layout::Slot;
 use crate::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shared::Files;
 use crate::sys;
-
-/// How often a processor is offered to somebody who copies from or to here.
-const YIELDS: u32 = 1000;
-/// How long to wait afterwards for one that is not stopped, in looks of [`PAUSE_MS`].
-const LOOKS: u32 = 20_000;
-const PAUSE_MS: u8 = 1;
 
 /// What others need who fetch from the memory of a member.
 impl Member {
@@ -41,7 +34,7 @@ impl Member {
 
     /// Where this member says that it fetches from the one in a slot.
     pub(crate) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
-        Fetching { word: &self.area(self.slot).fetching, from: u32::from(slot) + 1 }
+        Fetching { word: &self.area(self.slot).fetching, from: Fetching::of(slot) }
     }
 
     /// Says that this member looks at its rings, and finds nothing.
@@ -100,47 +93,6 @@ impl Member {
         // SAFETY: as the caller says; the exchanged pages are as readable and writable.
         Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
     }
-
-    fn revoke(&self, word: &AtomicU32) {
-        if self.has_left() {
-            // The area is somebody else's.
-            return;
-        }
-        self.revoked.fetch_add(1, Ordering::Relaxed);
-        word.fetch_add(1, Ordering::Release);
-        // Whatever is written to the memory afterwards is seen after this. Pairs with the fence of
-        // those who fetch: either they see that it is revoked, or we see that they are at it.
-        fence(Ordering::SeqCst);
-        self.others().for_each(|(slot, _)| self.let_finish(slot));
-    }
-
-    /// Waits until the member in a slot has copied what it is copying from or to here, for it would
-    /// go on with whatever comes to be at the same addresses. One that is stopped may never say
-    /// that it has; but a copy by the kernel is made whole before it stops, or not begun any more,
-    /// and what it writes itself, it writes to a file. If that is the program's, it is waited for
-    /// all the same.
-    fn let_finish(&self, slot: u8) {
-        let (area, Fetching { from, .. }) = (self.area(slot), self.fetching_from(self.slot));
-        for look in 0..YIELDS + LOOKS {
-            if area.fetching.load(Ordering::Acquire) != from {
-                return;
-            }
-            if look < YIELDS {
-                std::thread::yield_now();
-                continue;
-            }
-            // Should it go on with something else already, that goes another way.
-            area.aim.clear();
-            let is_stopped =
-                || self.lender(slot).is_stopped() && self.files.count_of_program() == 0;
-            if self.lives(slot) && !is_stopped() {
-                let _ = poll(&mut [], PollTimeout::from(PAUSE_MS));
-            } else {
-                break;
-            }
-        }
-        self.files.expect_late_writer();
-    }
 }
 
 impl Lender for Member {
@@ -155,6 +107,10 @@ impl Lender for Member {
 
     fn revoke_answers(&self) {
         self.revoke(&self.area(self.slot).answers);
+    }
+
+    fn is_quiet(&self, revocation: Revocation) -> bool {
+        self.has_finished(revocation)
     }
 
     fn open(&self, way: &Way, reach: &Reach) {
@@ -233,8 +189,9 @@ impl Member {
                 return false;
             }
         }
-        // Whoever shuts it from now on waits until this is done.
-        let announced = self.fetching_from(door.slot).announce();
+        // A process that shuts it from now on waits until this is done.
+        let stores = matches!(inside, Inside::File(_)) && what == Access::REMOTE_WRITE;
+        let announced = self.fetching_from(door.slot).announce(stores);
         if !self.is_open(door) {
             drop(announced);
             doors.retain(|door| self.is_open(door));

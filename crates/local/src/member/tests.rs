@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use nix::poll::{PollTimeout, poll};
+
 use super::*;
 
 /// A directory that goes with the test, and what it must not contain then.
