@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{ALL, Host, connect};
 use feroce::{Data, Iova, Qp, SendOp, SendWr, SgeList, WcStatus};
@@ -56,10 +57,14 @@ fn acquainted(net: u8) -> (Host, Qp, Host, Qp, File) {
     (a, from, b, to, file)
 }
 
+fn counter(host: &Host, wanted: &str) -> u64 {
+    let counters = host.context.link_counters();
+    counters.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, n)| *n)
+}
+
 /// How many messages came to a host without its doing.
 fn passed(host: &Host) -> u64 {
-    let counters = host.context.link_counters();
-    counters.iter().find(|(name, _)| *name == "shm_passed").map_or(0, |(_, n)| *n)
+    counter(host, "shm_passed")
 }
 
 fn run(host: &Host, qp: &mut Qp, op: SendOp) {
@@ -75,9 +80,54 @@ fn send(from: &Host, sends: &mut Qp, to: &Host, receives: &mut Qp, parts: [Range
     assert_eq!([from.wait().status, to.wait().status], [WcStatus::Success; 2]);
 }
 
+/// Installs a handler for the signal.
+fn handle(handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut std::ffi::c_void)) {
+    // SAFETY: plain data, for which all zeros is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: a handler of the kind that the flags say.
+    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+}
+
+/// Where the owner of the file has mapped it.
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Handles the signal for the owner, in its own mapping only: its engine reads that when it
+/// retransmits a packet, and the adapter guards peers, not the program that makes the file shorter.
+/// A signal for any other address ends the process.
+extern "C" fn of_the_owner(signal: i32, info: *mut libc::siginfo_t, _: *mut std::ffi::c_void) {
+    // SAFETY: the kernel gives what belongs to the signal.
+    let about = unsafe { &*info };
+    // SAFETY: this one has an address.
+    let at = unsafe { about.si_addr() };
+    let offset = at.addr().wrapping_sub(OWN.load(Ordering::Relaxed));
+    if offset >= LEN {
+        // SAFETY: what is done by default needs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let page = at.wrapping_byte_sub(offset % 4096);
+    // SAFETY: a page of the owner that is gone.
+    unsafe { libc::mmap(page, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+}
+
+/// Makes the file of the owner as long as it was, and maps it where it was.
+fn restore(file: &File) {
+    file.set_len(LEN as u64).expect("as long as before");
+    let (own, all) = (NonZeroUsize::new(OWN.load(Ordering::Relaxed)), NonZeroUsize::new(LEN));
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+    // SAFETY: the same file is mapped there, but for pages that the owner has replaced.
+    unsafe { mmap(own, all.expect("not empty"), prot, flags, file, 0) }.expect("mapped");
+}
+
 #[test]
 fn whoever_has_it_mapped_goes_on() {
+    handle(of_the_owner);
     let (a, mut from, b, mut to, file) = acquainted(173);
+    OWN.store(usize::try_from(b.mr.remote(0).addr).expect("an address"), Ordering::Relaxed);
     assert_eq!(passed(&b), 2, "all but the first, which finds no door");
     file.set_len(4096 + 8192).expect("made shorter");
     let bytes = a.fill(0, MESSAGE, 0x77);
@@ -88,13 +138,18 @@ fn whoever_has_it_mapped_goes_on() {
     assert!(a.read(0, MESSAGE) == bytes);
     run(&a, &mut from, SendOp::Read(b.mr.remote(LEN - MESSAGE)));
     assert!(a.read(0, MESSAGE) == [0; MESSAGE]);
-    // And so for what it fetches from there; the last packet is copied by the sender.
-    send(&b, &mut to, &a, &mut from, [LEN - MESSAGE + 4096..LEN, 4096..8192]);
-    assert!(a.read(0, MESSAGE - 4096) == [0; MESSAGE - 4096]);
-    assert!(a.read(MESSAGE - 4096, 4096) == bytes[..4096]);
+    // And so for what it fetches from there, with or without a part that is left. It does so each
+    // time: the owner does not have to copy what it does not have, but for the last packet.
+    for left in [4096, 8192, 4096] {
+        let lent = counter(&b, "shm_tx_lent");
+        send(&b, &mut to, &a, &mut from, [LEN - MESSAGE + left..LEN, 4096..4096 + left]);
+        assert!(counter(&b, "shm_tx_lent") > lent, "{left}");
+        assert!(a.read(0, MESSAGE - left) == vec![0; MESSAGE - left]);
+        assert!(a.read(MESSAGE - left, left) == bytes[..left]);
+    }
 
     // What is there again is what everybody sees.
-    file.set_len(LEN as u64).expect("as long as before");
+    restore(&file);
     for seed in [0x31, 0x32, 0x33] {
         let bytes = a.fill(0, MESSAGE, seed);
         run(&a, &mut from, SendOp::Write(b.mr.remote(LEN - MESSAGE)));
@@ -178,13 +233,7 @@ extern "C" fn of_the_program(_: i32, info: *mut libc::siginfo_t, _: *mut std::ff
 #[test]
 fn a_program_that_takes_the_signal_still_gets_it() {
     if std::env::var_os(CHILD).is_some() {
-        // SAFETY: plain data, for which all zeros is a valid value.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        let handler = of_the_program as extern "C" fn(i32, *mut libc::siginfo_t, *mut _);
-        action.sa_sigaction = handler as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: a handler of the kind that the flags say.
-        unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+        handle(of_the_program);
         let (a, mut from, b, _to, file) = acquainted(175);
         touch_what_is_gone();
         file.set_len(0).expect("made shorter");

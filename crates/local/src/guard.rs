@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt as _;
 
 /// Keeps this process alive when it touches mapped memory that is not in its file any more.
 pub trait Guard: Send + Sync + std::fmt::Debug {
@@ -49,6 +50,29 @@ impl Watched {
     pub(super) fn is_true_until(&self, end: u64) -> bool {
         let Some((file, watch)) = &self.0 else { return true };
         !watch.is_torn() || file.metadata().is_ok_and(|now| now.len() < end)
+    }
+
+    /// Whether the file may become shorter and now ends before `end`.
+    pub(super) fn is_shorter_than(&self, end: u64) -> bool {
+        let len = |file: &File| file.metadata().map(|now| now.len());
+        self.0.as_ref().is_some_and(|(file, _)| len(file).is_ok_and(|len| len < end))
+    }
+
+    /// Reads `len` bytes at `offset` of a file that may become shorter, without its memory: what
+    /// the file does not have reads as zeros.
+    pub(super) fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let (file, _) = self.0.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match file.read_at(&mut bytes[done..], offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(some) => done += some,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(bytes)
     }
 
     /// Ends before the memory does: others may have its addresses next.

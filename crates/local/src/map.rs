@@ -114,17 +114,28 @@ impl ReadMap {
         Ok(Self { base: base.cast(), len: len.get(), watched })
     }
 
-    /// Whether all of it up to `end` is as it should be.
-    pub(super) fn is_true_until(&self, end: u64) -> bool {
-        self.watched.is_true_until(end)
+    /// Whether the guard has replaced a page, so that not all of the mapping is the file's.
+    pub(super) fn is_torn(&self) -> bool {
+        self.watched.is_torn()
     }
 
-    /// Appends `len` bytes at `offset` to a landing. False: there are not as many.
+    /// Appends `len` bytes at `offset` to a landing: zeros for what a file that became shorter does
+    /// not have any more. False: they are not mapped, but the file has them; or it never may have
+    /// had them.
+    ///
+    /// If the mapping becomes [torn](ReadMap::is_torn) meanwhile, what was appended may be zeros
+    /// although the file has something else there. The next call reads the file instead.
     pub(super) fn append(&self, offset: u64, len: usize, landing: &mut Landing<'_>) -> bool {
-        let Ok(offset) = usize::try_from(offset) else { return false };
-        if len > self.len || offset > self.len - len {
-            return false;
+        let is_mapped = len <= self.len && offset <= (self.len - len) as u64;
+        let is_missing = || self.watched.is_shorter_than(offset.saturating_add(len as u64));
+        if self.is_torn() || (!is_mapped && is_missing()) {
+            let bytes = self.watched.read(offset, len);
+            return bytes.is_ok_and(|bytes| {
+                landing.put(&bytes);
+                true
+            });
         }
+        let Some(offset) = usize::try_from(offset).ok().filter(|_| is_mapped) else { return false };
         // SAFETY: `offset` lies in the mapping.
         let from = unsafe { self.base.add(offset) };
         // SAFETY: the bytes are mapped. Their owner may change them meanwhile, which is allowed.

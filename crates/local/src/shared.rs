@@ -194,36 +194,37 @@ impl Maps {
         parts: &[Extent],
         landing: &mut Landing<'_>,
     ) -> bool {
-        parts.iter().all(|part| self.open(process, part))
-            && parts.iter().all(|part| {
-                let map = self.find(part);
-                map.is_some_and(|(map, offset)| map.append(offset, part.len, landing))
-            })
-    }
-
-    /// Whether what was fetched is as it should be.
-    pub(super) fn is_true(&self, parts: &[Extent]) -> bool {
-        parts.iter().all(|part| {
-            let end = |offset: u64| offset.saturating_add(part.len as u64);
-            self.find(part).is_some_and(|(map, offset)| map.is_true_until(end(offset)))
-        })
+        if !parts.iter().all(|part| self.open(process, part)) {
+            return false;
+        }
+        let is_torn = |part: &&Extent| self.find(part).is_some_and(|(map, _)| map.is_torn());
+        let append = |part: &Extent, landing: &mut Landing<'_>| {
+            let map = self.find(part);
+            map.is_some_and(|(map, offset)| map.append(offset, part.len, landing))
+        };
+        loop {
+            let torn = parts.iter().filter(is_torn).count();
+            landing.restart();
+            if !parts.iter().all(|part| append(part, landing)) {
+                return false;
+            }
+            // The guard has replaced a page during the copy: the next one reads that file instead.
+            // The process itself must not be asked for what is missing: it cannot read it either,
+            // and would end if it copied it.
+            if parts.iter().filter(is_torn).count() == torn {
+                return true;
+            }
+        }
     }
 
     /// Maps what some memory is in, unless it is. False: it cannot be.
     fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
         let Some(place) = part.file else { return false };
-        match self.all.iter_mut().find(|(file, _)| *file == place.file) {
-            Some((_, map)) => {
-                // What was missing once may be so again, or may be there again.
-                let end = place.offset.saturating_add(part.len as u64);
-                map.take_if(|map| !map.is_true_until(end));
+        if !self.all.iter().any(|(file, _)| *file == place.file) {
+            if self.all.len() == MAX_MAPS {
+                self.all.remove(0);
             }
-            None => {
-                if self.all.len() == MAX_MAPS {
-                    self.all.remove(0);
-                }
-                self.all.push((place.file, map(process, place)));
-            }
+            self.all.push((place.file, map(process, place)));
         }
         self.find(part).is_some()
     }
@@ -299,6 +300,9 @@ fn open(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
 
     #[test]
@@ -350,6 +354,66 @@ mod tests {
         assert_eq!(fetch(process, Extent { file: Some(beyond), ..extent }), None);
         let stranger = LenderProcess { witness: (at, 78), ..process };
         assert_eq!(fetch(stranger, extent), None);
+    }
+
+    /// Says of all mappings that they are torn, so that nothing is read there.
+    #[derive(Debug)]
+    struct Torn;
+
+    impl Guard for Torn {
+        fn watch(&self, _: u64, _: NonZeroUsize) -> Option<Box<dyn crate::Watch>> {
+            Some(Box::new(Self))
+        }
+    }
+
+    impl crate::Watch for Torn {
+        fn is_torn(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_torn_mapping_is_read_through_its_file_and_what_is_missing_is_zeros() {
+        let file = File::from(memfd_create(c"a program", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(4 * 4096).unwrap();
+        let witness = Box::new(77_u64);
+        let at = std::ptr::from_ref(&*witness).addr() as u64;
+        let guard: Option<&'static dyn Guard> = Some(&Torn);
+        let process = LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
+        let (fd, id) = (file.as_raw_fd().cast_unsigned(), FileId::of(&file).unwrap());
+        let part = |offset| {
+            let file = Some(FilePlace { fd, file: id, offset });
+            // Its addresses in the process lead nowhere.
+            Extent { at: 0, len: 4, file }
+        };
+        let (maps, target) = (RefCell::default(), Region::alloc(8).unwrap());
+        let fetch = |parts| {
+            target.write_at(0, &[0xee; 8]).unwrap();
+            let mut bytes = [0; 8];
+            target.write_from(0, 8, &Parts(process, parts, &maps), 0).unwrap();
+            target.read_at(0, &mut bytes).unwrap();
+            bytes
+        };
+        file.write_all_at(b"here", 100).unwrap();
+        file.write_all_at(b"away", 3 * 4096).unwrap();
+        let both = [part(3 * 4096), part(100)];
+        assert_eq!(&fetch(both), b"awayhere");
+        file.set_len(4096).unwrap();
+        assert_eq!(&fetch(both), b"\0\0\0\0here");
+        assert_eq!(&fetch([part(100), part(4094)]), b"here\0\0\0\0", "across the end");
+        file.set_len(4 * 4096).unwrap();
+        file.write_all_at(b"back", 3 * 4096).unwrap();
+        assert_eq!(&fetch(both), b"backhere");
+    }
+
+    /// A source of two parts, whose files stay mapped.
+    #[derive(Debug)]
+    struct Parts<'a>(LenderProcess, [Extent; 2], &'a RefCell<Maps>);
+
+    impl feroce_mem::Source for Parts<'_> {
+        fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
+            self.2.borrow_mut().fetch(&self.0, &self.1, landing)
+        }
     }
 
     /// A source that maps what it needs each time.

@@ -367,6 +367,11 @@ impl Landing<'_> {
         self.filled += in_tail;
     }
 
+    /// Forgets what was appended: the next bytes go to the beginning again.
+    pub fn restart(&mut self) {
+        self.filled = 0;
+    }
+
     /// Appends zeros, as many as there is room for.
     fn put_zeros(&mut self, mut len: usize) {
         const ZEROS: [u8; 256] = [0; 256];
