@@ -143,7 +143,7 @@ fn carry(now: Instant, from: &mut Host, to: &mut Host) {
             from.base.engine.trains_read();
             return;
         };
-        if train.path.dst == to.clean_gid {
+        if train.path.dst.gid == to.clean_gid {
             for packet in packets(&train) {
                 to.base.engine.handle_rx(now, &RxTrain::single(packet.meta, &packet.bytes));
             }

@@ -9,7 +9,7 @@ use feroce_engine::{
 };
 use feroce_mem::{Access, MwType, PdId};
 use feroce_testkit::{self as testkit, ALL, Connection, HostConfig, Mr, Packet, address};
-use feroce_train::{Instant, LinkCaps, Train};
+use feroce_train::{Framing, GidEntry, Instant, LinkCaps, Train};
 use feroce_wire::{Gid, Lkey, Pmtu, Qpn, Rkey};
 
 pub(crate) const CAPS: LinkCaps = LinkCaps { max_packets: 8, max_bytes: 4096 };
@@ -94,9 +94,10 @@ impl Host {
             ..HostConfig::new(number, MEMORY)
         });
         let clean_gid = Gid::from_ipv4([10, 0, 1, number]);
-        let testkit::Host { engine, pd, cq, region, .. } = &mut base;
+        let testkit::Host { engine, gid, pd, cq, region, .. } = &mut base;
         let (pd, cq) = (*pd, *cq);
-        engine.set_gid(1, clean_gid);
+        engine.set_gid(1, GidEntry::roce_v2(clean_gid));
+        engine.set_gid(2, GidEntry { gid: *gid, framing: Framing::RoceV1 });
         let other_pd = engine.alloc_pd().expect("a protection domain");
         region.write_at(0, &[CANARY; MEMORY]).expect("in bounds");
         for (at, len) in [OPEN, LOCAL] {

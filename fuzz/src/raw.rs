@@ -159,8 +159,8 @@ impl World {
             set_key(&mut bytes, key);
         }
         let meta = RxMeta {
-            src: if to & 0x80 == 0 { address(ATTACKER) } else { self.host.base.gid },
-            dst: if how & 0x10 == 0 { self.host.base.gid } else { GROUP },
+            src: if to & 0x80 == 0 { address(ATTACKER) } else { self.host.base.gid }.into(),
+            dst: if how & 0x10 == 0 { self.host.base.gid } else { GROUP }.into(),
             ecn: if how & 1 == 0 { Ecn::Capable } else { Ecn::Congested },
             framing: match how >> 1 & 3 {
                 0 | 1 => Framing::RoceV2,

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 
 use feroce_abi::*;
+use feroce_train::{Framing, GidEntry};
 use feroce_wire::{Gid, Pkey};
 
 use crate::adapter::Open;
@@ -57,7 +58,7 @@ pub struct PortInfo {
     /// State and limits.
     pub attr: _compat_ibv_port_attr,
     /// GIDs by index; those of RoCE v1, which the engine does not speak, are zero.
-    pub gids: Vec<Gid>,
+    pub gids: Vec<GidEntry>,
     /// Partition keys by index.
     pub pkeys: Vec<Pkey>,
 }
@@ -145,15 +146,18 @@ fn gid_entries(open: &Open) -> Result<Vec<ibv_gid_entry>, Error> {
 }
 
 /// Addresses by index. Those of RoCE v1, which no peer of ours can reach, are holes.
-fn gids(entries: &[ibv_gid_entry]) -> Vec<Gid> {
+fn gids(entries: &[ibv_gid_entry]) -> Vec<GidEntry> {
     let mut gids = Vec::new();
     for entry in entries.iter().filter(|entry| entry.gid_type != IBV_GID_TYPE_ROCE_V1) {
         let index = entry.gid_index as usize;
         if gids.len() <= index {
-            gids.resize(index + 1, Gid::default());
+            gids.resize(index + 1, GidEntry::default());
         }
         // SAFETY: every bit pattern is an address.
-        gids[index] = Gid(unsafe { entry.gid.raw });
+        let gid = Gid(unsafe { entry.gid.raw });
+        let is_infiniband = entry.gid_type == IBV_GID_TYPE_IB;
+        let framing = if is_infiniband { Framing::InfiniBand } else { Framing::RoceV2 };
+        gids[index] = GidEntry { gid, framing };
     }
     gids
 }

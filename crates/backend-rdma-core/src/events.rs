@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 
 use feroce_abi::*;
 use feroce_engine::{AsyncEvent, CqId, SrqId};
-use feroce_wire::{Gid, Qpn};
+use feroce_train::GidEntry;
+use feroce_wire::{Lid, Qpn};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -134,7 +135,7 @@ impl Watcher {
         open: &Arc<Open>,
         name: &str,
         sink: Sink,
-        gids: Vec<Gid>,
+        gids: Vec<GidEntry>,
     ) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let fd = unsafe { (*open.as_ptr()).async_fd };
@@ -181,7 +182,7 @@ struct Listener {
     fd: RawFd,
     sink: Sink,
     /// GIDs of the port that the sink knows of.
-    gids: Vec<Gid>,
+    gids: Vec<GidEntry>,
 }
 
 impl Listener {
@@ -226,6 +227,10 @@ impl Listener {
             IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive,
             IBV_EVENT_PORT_ERR => AsyncEvent::PortError,
             IBV_EVENT_PKEY_CHANGE => AsyncEvent::PkeyChange,
+            IBV_EVENT_LID_CHANGE => match describe::port_info(&self.open) {
+                Ok(port) => AsyncEvent::LidChange { lid: Lid(port.attr.lid) },
+                Err(_) => return Vec::new(),
+            },
             IBV_EVENT_GID_CHANGE => return self.changed_gids(),
             other => {
                 tracing::warn!("asynchronous event {other}, which verbs of ours do not have");
@@ -238,12 +243,12 @@ impl Listener {
     fn changed_gids(&mut self) -> Vec<AsyncEvent> {
         let Ok(port) = describe::port_info(&self.open) else { return Vec::new() };
         let before = std::mem::replace(&mut self.gids, port.gids);
-        let at = |gids: &[Gid], i: usize| gids.get(i).copied().unwrap_or_default();
+        let at = |gids: &[GidEntry], i: usize| gids.get(i).copied().unwrap_or_default();
         let len = before.len().max(self.gids.len());
         let changed = (0..len).filter(|&i| at(&before, i) != at(&self.gids, i));
         let told = changed.map(|i| AsyncEvent::GidChange {
             index: u16::try_from(i).unwrap_or(u16::MAX),
-            gid: at(&self.gids, i),
+            gid: at(&self.gids, i).gid,
         });
         told.collect()
     }

@@ -104,6 +104,7 @@ fn name_of(event: &AsyncEvent) -> (&'static str, u32) {
         AsyncEvent::SqDrained(_) => ("IBV_EVENT_SQ_DRAINED", 5),
         AsyncEvent::PortActive => ("IBV_EVENT_PORT_ACTIVE", 9),
         AsyncEvent::PortError => ("IBV_EVENT_PORT_ERR", 10),
+        AsyncEvent::LidChange { .. } => ("IBV_EVENT_LID_CHANGE", 11),
         AsyncEvent::PkeyChange => ("IBV_EVENT_PKEY_CHANGE", 12),
         AsyncEvent::SrqError(_) => ("IBV_EVENT_SRQ_ERR", 14),
         AsyncEvent::SrqLimitReached(_) => ("IBV_EVENT_SRQ_LIMIT_REACHED", 15),

@@ -217,13 +217,15 @@ fn body(v: &Victim, rng: &mut Rng, service: Service, op: Op) -> Vec<u8> {
 
 fn meta(v: &Victim, rng: &mut Rng) -> RxMeta {
     RxMeta {
-        src: mostly(rng, PEER, |r| Gid(r.u128(..).to_be_bytes())),
-        dst: mostly(rng, v.host.gid, |r| Gid(r.u128(..).to_be_bytes())),
+        src: mostly(rng, PEER, |r| Gid(r.u128(..).to_be_bytes())).into(),
+        dst: mostly(rng, v.host.gid, |r| Gid(r.u128(..).to_be_bytes())).into(),
         udp_sport: rng.u16(..),
         traffic_class: rng.u8(..),
         hop_limit: rng.u8(..),
         ecn: if rng.u8(..) < 20 { Ecn::Congested } else { Ecn::Capable },
-        framing: [Framing::RoceV2, Framing::RoceV1, Framing::InfiniBand][rng.usize(..3)],
+        framing: mostly(rng, Framing::RoceV2, |r| {
+            [Framing::RoceV1, Framing::InfiniBand][r.usize(..2)]
+        }),
     }
 }
 
@@ -303,7 +305,7 @@ fn packets_of_any_length() {
                 let mut bytes = header(|out| bth.emit(out));
                 bytes.extend(header(|out| Deth { qkey: QKEY, src_qp: Qpn::new(1) }.emit(out)));
                 bytes.resize(len, 0);
-                let meta = RxMeta { src: PEER, dst: v.host.gid, ..RxMeta::default() };
+                let meta = RxMeta { src: PEER.into(), dst: v.host.gid.into(), ..RxMeta::default() };
                 v.host.receive(v.now, &Packet { meta, bytes });
             }
         }

@@ -64,7 +64,7 @@ fn a_marked_packet_is_answered_with_a_notification() {
         let bth = cnp.bth();
         assert_eq!(bth.opcode.decode(), Some((Service::Cnp, Op::Cnp)));
         assert_eq!((bth.dest_qp, bth.psn, bth.becn), (feroce_testkit::PEER_QPN, Psn::new(0), true));
-        assert_eq!((cnp.meta.src, cnp.meta.dst), (s.host.gid, s.peer));
+        assert_eq!((cnp.meta.src.gid, cnp.meta.dst.gid), (s.host.gid, s.peer));
         assert_eq!((bth.pkey, cnp.rest()), (feroce_wire::Pkey::DEFAULT, &[0; 16][..]));
         let counters = s.host.engine.counters();
         assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (1, 1));
@@ -110,7 +110,7 @@ fn every_queue_pair_notifies_for_itself() {
 fn a_marked_packet_that_is_not_accepted_notifies_nobody() {
     let mut s = Scripted::new(QpType::Rc, QpAttr::default());
     let mut stranger = marked(write_only(&s, feroce_testkit::PEER_PSN));
-    stranger.meta.src = Gid::from_ipv4([10, 0, 0, 66]);
+    stranger.meta.src = Gid::from_ipv4([10, 0, 0, 66]).into();
     assert!(s.deliver(&stranger).is_empty());
     let mut foreign = marked(write_only(&s, feroce_testkit::PEER_PSN));
     foreign.bytes[2..4].copy_from_slice(&[0x12, 0x34]);
@@ -157,7 +157,7 @@ fn a_notification_is_ignored_and_counted_without_congestion_control() {
 fn a_notification_from_a_stranger_is_dropped() {
     let mut s = Scripted::with_config(QpType::Rc, QpAttr::default(), paced());
     let mut packet = cnp(&s);
-    packet.meta.src = Gid::from_ipv4([10, 0, 0, 66]);
+    packet.meta.src = Gid::from_ipv4([10, 0, 0, 66]).into();
     s.deliver(&packet);
     assert_eq!(s.host.engine.counters().rp_cnp_handled, 0);
     assert_eq!(s.host.engine.drops().drop_bad_address, 1);
@@ -219,7 +219,7 @@ fn a_notification_halves_the_rate() {
     let bth = Bth { becn: true, ..Bth::new(Opcode::CNP, qa.qpn, Psn::new(0)) };
     let mut bytes = vec![0; Bth::LEN + 16];
     bth.emit((&mut bytes[..Bth::LEN]).try_into().unwrap());
-    let meta = feroce_train::RxMeta { src: peer, dst: own, ..Default::default() };
+    let meta = feroce_train::RxMeta { src: peer.into(), dst: own.into(), ..Default::default() };
     pair.a.receive(pair.now, &Packet { meta, bytes });
     let now = pair.now;
     let sent = send_until(&mut pair.a, now, now.plus_nanos(5_000_000));

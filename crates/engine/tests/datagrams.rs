@@ -7,7 +7,7 @@ use feroce_engine::{
 };
 use feroce_mem::PdId;
 use feroce_testkit::{Host, Packet, Pair, QKEY, TestQp, header, wr};
-use feroce_train::{Framing, RxMeta};
+use feroce_train::{Framing, GidEntry, RxMeta};
 use feroce_wire::{
     Bth, Deth, GRH_NEXT_HEADER, Gid, Grh, Ipv4, Ipv6, Op, Opcode, Pmtu, Psn, Qkey, Qpn, Service,
     UDP_PROTOCOL,
@@ -61,8 +61,13 @@ fn packet(host: &Host, qpn: Qpn, qkey: Qkey, src: Gid) -> Packet {
     let mut bytes = header(|out| bth.emit(out));
     bytes.extend(header(|out| Deth { qkey, src_qp: Qpn::new(0x33) }.emit(out)));
     bytes.extend([9; 12]);
-    let meta =
-        RxMeta { src, dst: host.gid, hop_limit: 7, traffic_class: 0x6c, ..Default::default() };
+    let meta = RxMeta {
+        src: src.into(),
+        dst: host.gid.into(),
+        hop_limit: 7,
+        traffic_class: 0x6c,
+        ..Default::default()
+    };
     Packet { meta, bytes }
 }
 
@@ -90,10 +95,10 @@ fn an_ipv6_header_looks_like_a_global_route_header() {
     let mut d = Datagrams::new();
     let own = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     let from = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    d.pair.b.engine.set_gid(1, own);
+    d.pair.b.engine.set_gid(1, GidEntry::roce_v2(own));
     d.receive(1, 100);
     let mut packet = packet(&d.pair.b, d.qb.qpn, QKEY, from);
-    packet.meta.dst = own;
+    packet.meta.dst = own.into();
     d.pair.b.receive(d.pair.now, &packet);
     let bytes = d.pair.b.read(10_000, 50);
     let (ip, _) = Ipv6::parse(&bytes).unwrap();
@@ -109,10 +114,11 @@ fn over_roce_v1_it_is_a_global_route_header() {
     d.receive(1, 100);
     let mut packet = packet(&d.pair.b, d.qb.qpn, QKEY, Gid::from_ipv4([10, 0, 0, 77]));
     packet.meta.framing = Framing::RoceV1;
+    d.pair.b.engine.set_gid(1, GidEntry { gid: d.pair.b.gid, framing: Framing::RoceV1 });
     d.pair.b.receive(d.pair.now, &packet);
     let bytes = d.pair.b.read(10_000, 50);
     let (grh, _) = Grh::parse(&bytes).unwrap();
-    assert_eq!((grh.sgid, grh.dgid), (packet.meta.src, packet.meta.dst));
+    assert_eq!((grh.sgid, grh.dgid), (packet.meta.src.gid, packet.meta.dst.gid));
     assert_eq!((grh.ip_version, grh.next_header), (6, GRH_NEXT_HEADER));
     assert_eq!((grh.hop_limit, grh.traffic_class), (7, 0x6c));
     assert_eq!(usize::from(grh.payload_len), packet.bytes.len() + 4);
@@ -258,7 +264,7 @@ fn address_handles_say_where_packets_go() {
     let request = d.datagram(1, 5);
     d.qa.sq.post(request).unwrap();
     let meta = d.pair.a.transmit(d.pair.now)[0].meta;
-    assert_eq!((meta.src, meta.dst), (d.pair.a.gid, d.pair.b.gid));
+    assert_eq!((meta.src.gid, meta.dst.gid), (d.pair.a.gid, d.pair.b.gid));
     assert_eq!((meta.hop_limit, meta.traffic_class), (3, 0x28));
     assert!(meta.udp_sport >= 0xc000);
 }

@@ -124,10 +124,10 @@ fn a_queue_pair_that_does_not_receive() {
 fn an_address_that_the_queue_pair_is_not_connected_with() {
     let mut script = with_receive();
     let mut packet = altered(&script, |_| ());
-    packet.meta.src = Gid::from_ipv4([10, 0, 0, 98]);
+    packet.meta.src = Gid::from_ipv4([10, 0, 0, 98]).into();
     dropped(&mut script, &packet, "drop_bad_address");
     let mut packet = altered(&script, |_| ());
-    packet.meta.dst = Gid::from_ipv4([10, 0, 0, 2]);
+    packet.meta.dst = Gid::from_ipv4([10, 0, 0, 2]).into();
     dropped(&mut script, &packet, "drop_bad_address");
 }
 
@@ -268,12 +268,12 @@ fn a_datagram_too_long_for_its_receive() {
 fn a_multicast_that_nobody_here_has_joined() {
     let mut script = ud();
     let mut packet = datagram(&script, QKEY, &[0; 8]);
-    packet.meta.dst = Gid::from_ipv4([239, 1, 1, 1]);
+    packet.meta.dst = Gid::from_ipv4([239, 1, 1, 1]).into();
     let bth = Bth { dest_qp: Qpn::MULTICAST, ..packet.bth() };
     packet.bytes[..Bth::LEN].copy_from_slice(&header(|out| bth.emit(out)));
     dropped(&mut script, &packet, "drop_no_member");
     // The multicast number on a unicast address is no address at all.
-    packet.meta.dst = script.host.gid;
+    packet.meta.dst = script.host.gid.into();
     dropped(&mut script, &packet, "drop_bad_address");
 }
 

@@ -10,6 +10,7 @@ use feroce_engine::{
 };
 use feroce_mem::{DeregError, Iova, MwType, PdId, RegError, Region, Rereg};
 use feroce_testkit::{ALL, Host, Pair};
+use feroce_train::GidEntry;
 use feroce_wire::{Gid, Lkey, Pkey, Qpn, Rkey};
 
 fn limited(limits: Limits) -> Host {
@@ -230,7 +231,7 @@ fn a_number_is_not_given_out_again_at_once() {
 /// The first queue pair numbers and keys of an engine.
 fn numbers(seed: u64) -> (Vec<Qpn>, Vec<Lkey>) {
     let mut engine = Engine::new(Config { seed, ..Config::default() });
-    engine.set_gid(0, Gid::from_ipv4([10, 0, 0, 1]));
+    engine.set_gid(0, GidEntry::roce_v2(Gid::from_ipv4([10, 0, 0, 1])));
     let pd = engine.alloc_pd().unwrap();
     let region = Region::alloc(64).unwrap();
     let keys = (0..4)
@@ -256,9 +257,10 @@ fn changes_of_the_port_are_reported() {
     let mut pair = Pair::default();
     let engine = &mut pair.a.engine;
     let gid = Gid::from_ipv4([10, 9, 9, 9]);
-    engine.set_gid(3, gid);
-    engine.set_gid(3, gid);
-    assert_eq!(engine.gids(), [pair.a.gid, Gid::ZERO, Gid::ZERO, gid]);
+    engine.set_gid(3, GidEntry::roce_v2(gid));
+    engine.set_gid(3, GidEntry::roce_v2(gid));
+    let table = [pair.a.gid, Gid::ZERO, Gid::ZERO, gid].map(GidEntry::roce_v2);
+    assert_eq!(engine.gids(), table);
     engine.set_pkeys(&[Pkey::DEFAULT, Pkey(0x8001)]);
     engine.set_port_active(false);
     engine.set_port_active(true);

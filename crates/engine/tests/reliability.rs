@@ -52,7 +52,7 @@ fn wait_untaken(script: &mut Scripted, ns: u64, is_untaken: bool) -> usize {
     script.now = script.now.plus_nanos(ns);
     let dest = script.peer;
     let mut asked = |path: &Path, _| {
-        assert_eq!(path.dst, dest);
+        assert_eq!(path.dst.gid, dest);
         is_untaken
     };
     script.host.engine.handle_timeout_unless(script.now, &mut asked);

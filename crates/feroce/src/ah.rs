@@ -13,7 +13,7 @@ use crate::pd::Pd;
 ///
 /// ```
 /// # let context = feroce::Device::at(["127.0.0.27".parse()?]).open()?;
-/// let dgid = context.port().gids[0];
+/// let dgid = context.port().gids[0].gid;
 /// let ah = context.alloc_pd()?.create_ah(feroce::AddrVec { dgid, ..Default::default() })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

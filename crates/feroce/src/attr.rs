@@ -4,10 +4,14 @@
 //! number for something, it is here the bits of a set or the discriminant of an enumeration.
 
 use bitflags::bitflags;
-use feroce_abi::{IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_PORT_ACTIVE, ibv_device_attr, ibv_mtu};
+use feroce_abi::{
+    IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_LINK_LAYER_INFINIBAND, IBV_PORT_ACTIVE, ibv_device_attr,
+    ibv_mtu,
+};
 use feroce_backend_rdma_core::{DeviceInfo, PortInfo};
 use feroce_engine::{Config, DropCounters, Limits};
-use feroce_wire::{Gid, Pkey, Pmtu};
+use feroce_train::{GidEntry, LinkLayer};
+use feroce_wire::{Gid, Lid, Pkey, Pmtu};
 
 use crate::device::Device;
 
@@ -393,8 +397,8 @@ fn width_and_speed(mbit: u32) -> (LinkWidth, LaneSpeed) {
     }
 }
 
-/// The port of a device. Every device has one, whose number is 1; its link layer is Ethernet, and
-/// so it has no LID and no subnet manager.
+/// The port of a device. Every device has one, whose number is 1. A port on Ethernet has no LID and
+/// no subnet manager.
 ///
 /// ```
 /// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
@@ -418,9 +422,14 @@ pub struct PortAttr {
     pub max_msg_size: u64,
     /// What it can do.
     pub caps: PortCaps,
-    /// Addresses by index; one that is zero is a hole.
+    /// What the port is attached to.
+    pub link_layer: LinkLayer,
+    /// LID of the port; zero on Ethernet.
+    pub lid: Lid,
+    /// The GID table by index, with the framing of each GID's packets; an entry may be empty.
     #[doc(alias = "ibv_query_gid")]
-    pub gids: Vec<Gid>,
+    #[doc(alias = "ibv_query_gid_type")]
+    pub gids: Vec<GidEntry>,
     /// Entries of the table of addresses.
     pub gid_table_len: u32,
     /// Partition keys by index.
@@ -437,18 +446,30 @@ pub struct PortAttr {
 }
 
 impl PortAttr {
-    /// Index of the address to use where nobody has chosen: the first of IPv4, or else the first.
+    /// Index of the address to use if the program chooses none: the first of IPv4, or else the
+    /// first.
     pub fn first_gid(&self) -> u16 {
-        let ipv4 = self.gids.iter().position(|gid| gid.as_ipv4().is_some());
-        let any = || self.gids.iter().position(|gid| !gid.is_zero());
+        let ipv4 = self.gids.iter().position(|entry| entry.gid.as_ipv4().is_some());
+        let any = || self.gids.iter().position(|entry| !entry.is_empty());
         ipv4.or_else(any).and_then(|index| u16::try_from(index).ok()).unwrap_or(0)
+    }
+
+    /// Index of an address of the port.
+    ///
+    /// ```
+    /// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
+    /// assert_eq!(port.gid_index(feroce::Gid::from_ipv4([127, 0, 0, 21])), Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gid_index(&self, gid: Gid) -> Option<u16> {
+        gid_index(&self.gids, gid)
     }
 
     pub(crate) fn of(
         device: &Device,
         config: &Config,
         is_up: bool,
-        gids: &[Gid],
+        (gids, lid): (&[GidEntry], Lid),
         drops: &DropCounters,
     ) -> Self {
         let state = if is_up { PortState::Active } else { PortState::Down };
@@ -461,6 +482,8 @@ impl PortAttr {
             active_mtu: config.port_mtu,
             max_msg_size: feroce_engine::MAX_MESSAGE,
             caps: PortCaps::all(),
+            link_layer: config.link_layer,
+            lid,
             gids: gids.to_vec(),
             gid_table_len: GID_TABLE.max(gids.len() as u32),
             pkeys: config.pkeys.clone(),
@@ -484,6 +507,11 @@ impl PortAttr {
             active_mtu: mtu(attr.active_mtu).unwrap_or(Pmtu::B256),
             max_msg_size: attr.max_msg_sz.into(),
             caps: PortCaps::from_bits_retain(attr.port_cap_flags),
+            link_layer: match attr.link_layer {
+                link if u32::from(link) == IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+                _ => LinkLayer::Ethernet,
+            },
+            lid: Lid(attr.lid),
             gids: info.gids.clone(),
             gid_table_len: count(attr.gid_tbl_len),
             pkeys: info.pkeys.clone(),
@@ -493,6 +521,12 @@ impl PortAttr {
             active_speed: LaneSpeed::from_code(attr.active_speed),
         }
     }
+}
+
+/// Index of an address in a GID table.
+pub(crate) fn gid_index(table: &[GidEntry], gid: Gid) -> Option<u16> {
+    let index = table.iter().position(|entry| entry.gid == gid)?;
+    u16::try_from(index).ok()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Carrier, UdpConfig};
 use feroce_local::Member;
-use feroce_train::Instant;
-use feroce_wire::Gid;
+use feroce_train::{GidEntry, Instant};
+use feroce_wire::{Gid, Lid};
 
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::backend::kernel::KernelAdapter;
@@ -117,7 +117,9 @@ impl Device {
             return Ok(self.open()?.port());
         }
         let config = Config { port_mtu: self.path_mtu(), ..Settings::load()?.engine };
-        Ok(PortAttr::of(self, &config, self.is_up(), self.gids(), &DropCounters::default()))
+        let gids: Vec<GidEntry> = self.gids().iter().copied().map(GidEntry::roce_v2).collect();
+        let addresses = (&*gids, Lid::default());
+        Ok(PortAttr::of(self, &config, self.is_up(), addresses, &DropCounters::default()))
     }
 }
 
@@ -156,7 +158,7 @@ impl Context {
         };
         let mut link = stack::carrier(udp, member.as_ref(), &settings)?;
         for (i, gid) in (0..).zip(bind(&device, &mut *link, member.is_some())?) {
-            engine.set_gid(i, gid);
+            engine.set_gid(i, GidEntry::roce_v2(gid));
         }
         // Nobody listens yet: these are not changes.
         while engine.poll_event().is_some() {}

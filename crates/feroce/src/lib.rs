@@ -86,11 +86,11 @@ pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
 #[doc(inline)]
 pub use feroce_mem::{Access, Bind, DeregError, Iova, MwType, RegError, Region};
 #[doc(inline)]
-pub use feroce_train::{InlineBytes, Instant};
+pub use feroce_train::{Framing, GidEntry, InlineBytes, Instant, LinkLayer};
 /// Packets to bytes and back, for programs that look at packets.
 pub use feroce_wire as wire;
 #[doc(inline)]
-pub use feroce_wire::{Gid, Imm, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
+pub use feroce_wire::{Gid, Imm, Lid, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use mr::{Mr, Mw, Rereg};
 pub use pd::Pd;
 pub use qp::{Endpoint, Qp, QpBuilder, QpHandle, Receiver, Sender};

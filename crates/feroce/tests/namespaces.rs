@@ -31,7 +31,7 @@ fn host_with(settings: Settings) -> Host {
 /// Index of the first address of a family.
 fn gid_index(host: &Host, v4: bool) -> u16 {
     let gids = host.context.port().gids;
-    gids.iter().position(|g| g.as_ipv4().is_some() == v4).expect("an address") as u16
+    gids.iter().position(|entry| entry.gid.as_ipv4().is_some() == v4).expect("an address") as u16
 }
 
 /// Two connected queue pairs over IPv4 or IPv6.
@@ -90,7 +90,7 @@ fn datagrams(a: &Host, b: &Host, v4: bool) {
         qp
     };
     let (mut qa, mut qb) = (make(a), make(b));
-    let dgid = b.context.port().gids[usize::from(gid_index(b, v4))];
+    let dgid = b.context.port().gids[usize::from(gid_index(b, v4))].gid;
     let av = AddrVec { dgid, sgid_index: gid_index(a, v4), ..AddrVec::default() };
     let ah = a.pd.create_ah(av).expect("a handle");
     let len = a.context.port().active_mtu.bytes();

@@ -76,7 +76,7 @@ fn datagrams() {
     let qkey = Qkey(0x1234);
     let (mut qa, mut qb) = datagram_ends(&a, &b, qkey);
     let sgid_index = a.context.port().first_gid();
-    let dgid = b.context.port().gids[usize::from(sgid_index)];
+    let dgid = b.context.port().gids[usize::from(sgid_index)].gid;
     let ah = a.pd.create_ah(AddrVec { dgid, sgid_index, ..AddrVec::default() }).unwrap();
     qb.post_recv([b.mr.recv(1, 0..4096)]).unwrap();
     let inline = Data::Inline(InlineBytes::new(b"datagram"));

@@ -127,14 +127,14 @@ impl Sealer {
     /// What packets of `len` bytes begin with that leave from `udp_sport`.
     #[inline]
     pub(crate) fn prefix(&mut self, path: &Path, udp_sport: u16, len: usize) -> IcrcPrefix {
-        self.prefixes.get((Framing::RoceV2, path.src, path.dst, udp_sport, len))
+        self.prefixes.get((path.framing, path.src.gid, path.dst.gid, udp_sport, len))
     }
 
     /// Writes the packets of a train that leaves from `udp_sport` one after the other, each with
     /// its ICRC for identification 0, 1 and so on, and returns the length.
     pub fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
-        let (src, dst, len) = (train.path.src, train.path.dst, train.packet_len(0));
-        let key = (Framing::RoceV2, src, dst, udp_sport, len);
+        let (path, len) = (&train.path, train.packet_len(0));
+        let key = (path.framing, path.src.gid, path.dst.gid, udp_sport, len);
         let mut prefixes = OfTrain::new(&mut self.prefixes, key);
         if let Payload::Packets { bytes, len } = &train.payload {
             let prefix = prefixes.get(*len);

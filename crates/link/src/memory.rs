@@ -165,7 +165,7 @@ impl Wire {
 impl MemoryLink {
     /// Whether the train was sent, or lost as on any network; else a receiver is full.
     fn send_train(&mut self, train: &Train) -> io::Result<bool> {
-        let to = self.receivers(train.path.dst);
+        let to = self.receivers(train.path.dst.gid);
         if to == [false; 2] {
             self.counters.tx_no_receiver += 1;
             return Ok(true);

@@ -87,7 +87,7 @@ impl<C: Carrier> Tapped<C> {
     }
 
     fn show(&mut self, at: Instant, train: &Train) {
-        let (src, dst) = (train.path.src, train.path.dst);
+        let (src, dst) = (train.path.src.gid, train.path.dst.gid);
         each_packet(train, &mut self.packet, |_, bytes| {
             self.tap.see(&Seen { direction: Direction::Sent, at, src, dst, bytes });
         });
@@ -129,7 +129,7 @@ impl<C: Carrier> Carrier for Tapped<C> {
     ) -> io::Result<usize> {
         let tap = &self.tap;
         self.inner.receive(now, budget, &mut |train| {
-            let (src, dst) = (train.meta.src, train.meta.dst);
+            let (src, dst) = (train.meta.src.gid, train.meta.dst.gid);
             for bytes in train.packets() {
                 tap.see(&Seen { direction: Direction::Received, at: now, src, dst, bytes });
             }

@@ -77,7 +77,7 @@ impl Log {
     }
 
     fn sent(&mut self, now: Instant, train: &Train) {
-        let (src, dst) = (train.path.src, train.path.dst);
+        let (src, dst) = (train.path.src.gid, train.path.dst.gid);
         let passing = Passing { now, is_in: false, src, dst, is_congested: false };
         let mut packet = std::mem::take(&mut self.packet);
         each_packet(train, &mut packet, |_, bytes| self.line(&passing, bytes));
@@ -87,7 +87,8 @@ impl Log {
     fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
         let meta = &train.meta;
         let is_congested = meta.ecn == Ecn::Congested;
-        let passing = Passing { now, is_in: true, src: meta.src, dst: meta.dst, is_congested };
+        let (src, dst) = (meta.src.gid, meta.dst.gid);
+        let passing = Passing { now, is_in: true, src, dst, is_congested };
         for packet in train.bytes.chunks(train.stride.max(1)) {
             let len = packet.len().saturating_sub(ICRC_LEN);
             self.line(&passing, packet.get(..len).unwrap_or(&[]));

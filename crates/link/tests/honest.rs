@@ -52,7 +52,7 @@ fn packets_are_right_on_the_cable() {
                 assert!(cable.in_a(|| send_alone(&mut tx, &packet(path, n))));
                 let got = cable.in_b(|| receive_packets(&mut rx, 1).remove(0));
                 let RxMeta { src, hop_limit, ecn, .. } = got.meta;
-                assert_eq!((src, hop_limit, ecn), (a, 64, Ecn::Capable));
+                assert_eq!((src.gid, hop_limit, ecn), (a, 64, Ecn::Capable));
             }
             let frames = captured(&socket);
             assert_eq!(frames.len(), MANY as usize, "frames on the cable");
@@ -184,7 +184,7 @@ fn every_socket_wakes() {
             assert!(rx.arm(NOW) && !is_readable(&rx, 0));
             assert!(send_alone(&mut tx, &packet(path(a, to), n)));
             assert!(is_readable(&rx, 10_000));
-            assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, to);
+            assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, to);
         }
     }
 }

@@ -30,7 +30,7 @@ fn trains_arrive_whole_both_ways() {
             assert_eq!(a.send_one(NOW, &train).expect("sent"), Sent::Done);
             let got = receive_packets(&mut b, count as usize);
             assert_eq!((got.len(), flat(&got)), (1, packets_of(&train)));
-            assert_eq!((got[0].meta.src, got[0].meta.dst), (src, dst));
+            assert_eq!((got[0].meta.src.gid, got[0].meta.dst.gid), (src, dst));
             assert_eq!(b.send_one(NOW, &train).expect("sent"), Sent::Done);
             assert_eq!(flat(&receive_packets(&mut a, count as usize)), packets_of(&train));
         }
@@ -173,7 +173,7 @@ fn pass(
     }
     let stride = bytes.len() / ids.len();
     damage(&mut bytes, stride);
-    let meta = RxMeta { src, dst, udp_sport: 0xc001, ..RxMeta::default() };
+    let meta = RxMeta { src: src.into(), dst: dst.into(), udp_sport: 0xc001, ..RxMeta::default() };
     let mut link = Verified::new(Fixed(meta, stride, bytes), policy);
     let got = receive(&mut link, NOW);
     let psns = psns(&flat(&got)).iter().map(|psn| psn & 0xff).collect();

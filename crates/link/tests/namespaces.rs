@@ -45,7 +45,7 @@ fn trains_cross(cable: &Cable, strides: &[usize]) {
             let got = receive_packets(&mut rx, count as usize);
             assert_eq!(flat(&got), packets_of(&train));
             assert_eq!(got.len(), 1, "{count} packets from {a} came as {} trains", got.len());
-            assert_eq!((got[0].meta.src, got[0].meta.dst), (a, b));
+            assert_eq!((got[0].meta.src.gid, got[0].meta.dst.gid), (a, b));
             assert_eq!((got[0].meta.ecn, got[0].meta.hop_limit), (Ecn::Capable, 64));
         }
         assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
@@ -247,14 +247,14 @@ fn groups_are_joined_and_left() {
             let to_member = send_of(path(a, b), 2, 512, 100);
             tx.send_one(NOW, &to_group).expect("sent");
             let got = receive_packets(&mut rx, 3);
-            assert_eq!((got[0].meta.src, got[0].meta.dst), (a, group));
+            assert_eq!((got[0].meta.src.gid, got[0].meta.dst.gid), (a, group));
             assert_eq!((flat(&got), got[0].meta.hop_limit), (packets_of(&to_group), 64));
             tx.send_one(NOW, &to_member).expect("sent");
-            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b);
+            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst.gid, b);
             cable.in_b(|| rx.leave(group)).expect("left");
             tx.send_one(NOW, &to_group).expect("sent");
             tx.send_one(NOW, &to_member).expect("sent");
-            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst, b, "only the member is meant");
+            assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst.gid, b, "only the member is meant");
             assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
         }
     });

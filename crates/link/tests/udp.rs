@@ -36,7 +36,7 @@ fn a_train_arrives_as_one_train() {
         assert_eq!(got.len(), 1, "{count} packets came as {} trains", got.len());
         assert_eq!(got[0].packets, packets_of(&train));
         let meta = got[0].meta;
-        assert_eq!((meta.src, meta.dst, meta.framing), (a, b, Framing::RoceV2));
+        assert_eq!((meta.src.gid, meta.dst.gid, meta.framing), (a, b, Framing::RoceV2));
         assert_eq!((meta.ecn, meta.traffic_class, meta.hop_limit), (Ecn::Capable, 0, 64));
         assert_eq!(meta.udp_sport, tx.actual_path(&train.path).udp_sport);
     }
@@ -54,7 +54,7 @@ fn a_packet_by_itself_arrives_as_a_train_of_one() {
         let train = send_of(path(a, b), 1, len, len);
         assert!(send_alone(&mut tx, &train));
         let got = receive_packets(&mut rx, 1);
-        assert_eq!((&got[0].packets, got[0].meta.src), (&packets_of(&train), a));
+        assert_eq!((&got[0].packets, got[0].meta.src.gid), (&packets_of(&train), a));
         assert_eq!(got[0].meta.udp_sport, tx.actual_path(&train.path).udp_sport);
     }
     assert_eq!((counter(&tx, "udp_tx_trains"), counter(&tx, "udp_tx_packets")), (3, 3));
@@ -198,13 +198,13 @@ fn sockets_come_and_go_with_addresses() {
     rx.set_addresses(&[a, b, Gid::ZERO]).expect("b is free");
     for dst in [a, b, a] {
         tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
-        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
+        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, dst);
     }
     rx.set_addresses(&[b]).expect("nothing new");
     drop(udp(config(), a));
     rx.set_addresses(&[a, b]).expect("a is free again");
     tx.send_one(NOW, &send_of(path(c, a), 1, 64, 64)).expect("sent");
-    assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, a);
+    assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, a);
     rx.set_addresses(&[]).expect("nothing to do");
     assert_eq!(rx.receive(NOW, 8, &mut |_| panic!("no socket is left")).expect("no error"), 0);
     rx.send_one(NOW, &send_of(path(a, c), 3, 64, 64)).expect("lost, not an error");
@@ -224,7 +224,7 @@ fn no_address_starves() {
     let mut heard = false;
     for _ in 0..1000 {
         tx.send_one(NOW, &to_busy).expect("sent");
-        rx.receive(NOW, 1, &mut |train| heard |= train.meta.dst == quiet).expect("receive");
+        rx.receive(NOW, 1, &mut |train| heard |= train.meta.dst.gid == quiet).expect("receive");
     }
     assert!(heard, "1000 packets to one address, and the other was never asked");
 }
@@ -279,14 +279,14 @@ fn every_address_is_heard_by_a_polling_thread() {
     let mut rx = UdpLink::new(config(), &[a, b]).expect("a link");
     for dst in [a, a, b, b, a] {
         tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
-        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
+        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, dst);
         poll(&mut rx);
         let mut heard = Vec::new();
         for dst in [a, b] {
             tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         }
         for _ in 0..100 {
-            rx.receive(NOW, 1, &mut |train| heard.push(train.meta.dst)).expect("receive");
+            rx.receive(NOW, 1, &mut |train| heard.push(train.meta.dst.gid)).expect("receive");
         }
         heard.sort_unstable();
         assert_eq!(heard, [a, b]);
@@ -298,7 +298,7 @@ fn every_address_is_heard_by_a_polling_thread() {
     for dst in [a, b] {
         assert!(rx.arm(NOW) && !common::is_readable(&rx, 0));
         tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
-        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst, dst);
+        assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, dst);
     }
 }
 
@@ -344,7 +344,7 @@ fn junk_is_counted_and_dropped() {
     let mut tx = udp(config(), a);
     tx.send_one(NOW, &send_of(path(a, b), 2, 64, 64)).expect("sent");
     let got = receive_packets(&mut rx, 2);
-    assert_eq!(got[0].meta.src, a);
+    assert_eq!(got[0].meta.src.gid, a);
     assert_eq!(counter(&rx, "udp_rx_trains"), 6);
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 5);
 }

@@ -62,7 +62,8 @@ impl Offer {
     /// Writes its record; `out` is [`Offer::RECORD_LEN`] bytes.
     pub(super) fn write(&self, out: &mut [u8]) {
         let Some((head, terms)) = out.split_first_chunk_mut() else { return };
-        let meta = RxMeta { src: self.way.to.0, dst: self.way.from.0, ..RxMeta::default() };
+        let meta =
+            RxMeta { src: self.way.to.0.into(), dst: self.way.from.0.into(), ..RxMeta::default() };
         record::write_door_meta(meta, head);
         let (words, numbers) = terms.split_at_mut(24);
         // No file has the number zero.
@@ -92,8 +93,8 @@ impl Offer {
         let word = |i: usize| Some(u32::from_ne_bytes(*words.get(4 * i..)?.first_chunk()?));
         let number = |i: usize| Some(u64::from_ne_bytes(*numbers.get(8 * i..)?.first_chunk()?));
         let way = Way {
-            from: (meta.dst, Qpn::new(word(0)?)),
-            to: (meta.src, Qpn::new(word(1)?)),
+            from: (meta.dst.gid, Qpn::new(word(0)?)),
+            to: (meta.src.gid, Qpn::new(word(1)?)),
             rkey: Rkey(word(2)?),
         };
         let access = Access::from_bits_truncate(word(3)?);

@@ -242,7 +242,7 @@ impl HostLink {
     /// Sends a management datagram to whom it is for.
     fn send_management(&mut self, now: Instant, train: &Train) -> Sent {
         let record = self.record_of(train);
-        let (dst, packet) = (train.path.dst, &record[record::META..]);
+        let (dst, packet) = (train.path.dst.gid, &record[record::META..]);
         let named = self.peers.named_by(dst, packet).or_else(|| self.peers.anybody_at(dst));
         match named {
             Some(slot) if slot == self.member.slot() => self.send_to_self(record),
@@ -254,7 +254,7 @@ impl HostLink {
 
     /// Sends the first trains of several, as many as go the same way.
     fn send_some(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        let way = |train: &Train| self.peers.route(train.path.dst, train.bth.dest_qp);
+        let way = |train: &Train| self.peers.route(train.path.dst.gid, train.bth.dest_qp);
         let Some(first) = trains.first() else { return Ok(0) };
         let sent = match way(first) {
             Route::Wire => {
@@ -328,7 +328,7 @@ fn distribute(
     counters: &mut Counters,
     sink: &mut dyn FnMut(&RxTrain<'_>),
 ) {
-    let dst = train.meta.dst;
+    let dst = train.meta.dst.gid;
     if !peers.shares(dst) {
         return sink(train);
     }
@@ -384,7 +384,7 @@ impl Carrier for HostLink {
     #[inline]
     fn send_single(&mut self, packet: Single<'_>) -> bool {
         self.sync();
-        let slot = match self.peers.route(packet.path.dst, packet.dest) {
+        let slot = match self.peers.route(packet.path.dst.gid, packet.dest) {
             Route::Wire => return self.udp.send_single(packet),
             Route::Slot(slot) => slot,
             _ => return false,
@@ -538,7 +538,7 @@ impl HostCarrier for HostLink {
             // It may be the first of many, wherever they go.
             return true;
         }
-        match self.peers.route(last.path.dst, last.bth.dest_qp) {
+        match self.peers.route(last.path.dst.gid, last.bth.dest_qp) {
             // To fetch takes a system call of the receiver, so what is lent of one message is
             // gathered; but an answer that is asked for should not wait.
             Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
@@ -573,7 +573,7 @@ impl HostCarrier for HostLink {
     }
 
     fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-        self.peers.is_untaken(path.dst, qpn)
+        self.peers.is_untaken(path.dst.gid, qpn)
     }
 
     fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {

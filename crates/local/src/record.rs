@@ -1,8 +1,8 @@
 //! A train as a record in a ring: what a link knows of it, then its packets.
 
 use feroce_link::{ICRC_LEN, Sealer};
-use feroce_train::{Ecn, Framing, RxMeta, RxTrain, Train};
-use feroce_wire::Gid;
+use feroce_train::{Ecn, Framing, PortAddr, RxMeta, RxTrain, Train};
+use feroce_wire::{Gid, Lid};
 
 /// Bytes in front of the packets.
 pub(super) const META: usize = 48;
@@ -55,17 +55,20 @@ impl RecordMeta {
         let [a, b] = udp_sport.to_ne_bytes();
         out[..4].copy_from_slice(&[self.kind as u8, ecn as u8, framing as u8, hop_limit]);
         out[4..8].copy_from_slice(&self.stride.to_ne_bytes());
-        out[8..16].copy_from_slice(&[traffic_class, 0, a, b, 0, 0, 0, 0]);
-        out[16..32].copy_from_slice(&src.0);
-        out[32..].copy_from_slice(&dst.0);
+        out[8..12].copy_from_slice(&[traffic_class, 0, a, b]);
+        out[12..14].copy_from_slice(&src.lid.0.to_ne_bytes());
+        out[14..16].copy_from_slice(&dst.lid.0.to_ne_bytes());
+        out[16..32].copy_from_slice(&src.gid.0);
+        out[32..].copy_from_slice(&dst.gid.0);
     }
 
     #[inline]
     fn read(bytes: &[u8; META]) -> Option<Self> {
         let gid = |at: usize| Some(Gid(*bytes[at..].first_chunk()?));
+        let lid = |at: usize| Lid(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let meta = RxMeta {
-            src: gid(16)?,
-            dst: gid(32)?,
+            src: PortAddr { gid: gid(16)?, lid: lid(12) },
+            dst: PortAddr { gid: gid(32)?, lid: lid(14) },
             udp_sport: u16::from_ne_bytes([bytes[10], bytes[11]]),
             traffic_class: bytes[8],
             hop_limit: bytes[3],
@@ -210,8 +213,8 @@ mod tests {
     #[test]
     fn what_is_known_of_packets_survives() {
         let meta = RxMeta {
-            src: Gid([1; 16]),
-            dst: Gid([2; 16]),
+            src: PortAddr { gid: Gid([1; 16]), lid: Lid(3) },
+            dst: PortAddr { gid: Gid([2; 16]), lid: Lid(4) },
             udp_sport: 0xc0de,
             traffic_class: 0x68,
             hop_limit: 64,

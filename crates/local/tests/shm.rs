@@ -91,7 +91,7 @@ fn members_reach_each_other_at_one_address() {
         assert_eq!(a.link.send_one(NOW, &train).expect("sent"), Sent::Done);
         let got = receive(&mut b.link, NOW);
         assert_eq!((flat(&got), got.len()), (packets_of(&train), 1), "whole, and at once");
-        assert_eq!((got[0].meta.src, got[0].meta.dst), (address, address));
+        assert_eq!((got[0].meta.src.gid, got[0].meta.dst.gid), (address, address));
         let train = train_to(address, address, back, count);
         b.link.send_one(NOW, &train).expect("sent");
         assert_eq!(flat(&receive(&mut a.link, NOW)), packets_of(&train));

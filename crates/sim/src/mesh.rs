@@ -223,14 +223,15 @@ impl Mesh {
             bytes[5..8].copy_from_slice(&[0, 0, 0]);
         }
         let ecn = self.dice.pick(&[Ecn::Capable, Ecn::Congested]);
-        let meta = RxMeta { src, dst, ecn, hop_limit: 64, ..RxMeta::default() };
+        let meta =
+            RxMeta { src: src.into(), dst: dst.into(), ecn, hop_limit: 64, ..RxMeta::default() };
         Batch { meta, packets: vec![bytes] }
     }
 }
 
 impl Fabric for Mesh {
     fn inject(&mut self, now: Instant, from: usize, batch: Batch, trace: &mut Trace) {
-        let Some(to) = self.gids.iter().position(|&gid| gid == batch.meta.dst) else {
+        let Some(to) = self.gids.iter().position(|&gid| gid == batch.meta.dst.gid) else {
             return;
         };
         let calm = now >= self.faults_until;

@@ -51,8 +51,8 @@ pub fn capture(name: &str) -> Vec<Captured> {
             continue;
         }
         let meta = RxMeta {
-            src: Gid::from_ipv4(ip.src),
-            dst: Gid::from_ipv4(ip.dst),
+            src: Gid::from_ipv4(ip.src).into(),
+            dst: Gid::from_ipv4(ip.dst).into(),
             udp_sport: udp.src_port,
             traffic_class: ip.dscp << 2,
             hop_limit: ip.ttl,
@@ -176,8 +176,8 @@ impl Side {
     /// Delivers a captured packet, addressed to us, and returns what we send.
     pub fn deliver(&mut self, packet: &Packet) -> Vec<Packet> {
         let mut packet = packet.clone();
-        packet.meta.src = self.av().dgid;
-        packet.meta.dst = self.host.gid;
+        packet.meta.src = self.av().dgid.into();
+        packet.meta.dst = self.host.gid.into();
         self.now = self.now.plus_nanos(1000);
         self.host.receive(self.now, &packet);
         self.host.transmit(self.now)

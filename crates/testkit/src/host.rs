@@ -9,7 +9,7 @@ use feroce_engine::{
     QpType, RecvWr, Remote, Sge, SgeList,
 };
 use feroce_mem::{Access, PdId, Region};
-use feroce_train::{Ecn, Instant, RxTrain};
+use feroce_train::{Ecn, Framing, GidEntry, Instant, LinkLayer, RxTrain};
 use feroce_wire::{Gid, Lkey, Psn, Qpn, Rkey};
 
 use crate::{ALL, CAPS, Connection, Mr, Packet, TestQp, init_attr, packets};
@@ -90,7 +90,11 @@ impl Host {
         let seed = u64::from(config.number);
         let mut engine = Engine::new(Config { seed, ..config.engine });
         let gid = address(config.number);
-        engine.set_gid(0, gid);
+        let framing = match engine.config().link_layer {
+            LinkLayer::Ethernet => Framing::RoceV2,
+            LinkLayer::InfiniBand => Framing::InfiniBand,
+        };
+        engine.set_gid(0, GidEntry { gid, framing });
         assert!(matches!(
             engine.poll_event(),
             Some(Event::Async(AsyncEvent::GidChange { index: 0, .. }))

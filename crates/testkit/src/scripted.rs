@@ -95,8 +95,8 @@ impl Scripted {
         bytes.extend_from_slice(rest);
         bytes.resize(bytes.len() + pad, 0);
         let meta = RxMeta {
-            src: self.peer,
-            dst: self.host.gid,
+            src: self.peer.into(),
+            dst: self.host.gid.into(),
             ecn: Ecn::Capable,
             hop_limit: 64,
             ..RxMeta::default()

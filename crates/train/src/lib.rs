@@ -22,7 +22,7 @@ mod time;
 mod tx;
 
 pub use lender::{Lease, Lender, Revocation, Way};
-pub use path::{Ecn, Framing, LinkCaps, Path};
+pub use path::{Ecn, Framing, GidEntry, LinkCaps, LinkLayer, Path, PortAddr};
 pub use payload::{InlineBytes, Payload};
 pub use rx::{Lent, Packets, RxMeta, RxTrain};
 pub use time::Instant;

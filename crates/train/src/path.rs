@@ -2,7 +2,20 @@
 
 use feroce_wire::{Gid, Lid};
 
-/// How the packets of a link are framed below the BTH.
+/// What a port is attached to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum LinkLayer {
+    /// Ethernet: the port has GIDs and no LID, and every packet carries GIDs.
+    #[default]
+    #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
+    Ethernet,
+    /// InfiniBand: the subnet manager gives the port a LID.
+    #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
+    InfiniBand,
+}
+
+/// How packets are framed below the BTH. Each entry of a GID table has one: its GID type.
+#[doc(alias = "ibv_gid_type")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Framing {
     /// RoCEv2: UDP port 4791 over IPv4 or IPv6, by the family of the GIDs.
@@ -14,27 +27,99 @@ pub enum Framing {
     InfiniBand,
 }
 
-/// Addressing of outgoing packets: everything a link needs to build the headers below the BTH.
+impl Framing {
+    /// The link layer that carries packets of this framing.
+    #[inline]
+    pub const fn link_layer(self) -> LinkLayer {
+        match self {
+            Self::RoceV2 | Self::RoceV1 => LinkLayer::Ethernet,
+            Self::InfiniBand => LinkLayer::InfiniBand,
+        }
+    }
+}
+
+/// Address of a port or of a multicast group, as the headers of a packet name it.
 ///
-/// Addresses are GIDs whatever the link; IPv4 addresses are mapped into them.
+/// RoCE names a port by its GID, into which IPv4 addresses are mapped; the LID is zero. InfiniBand
+/// names it by its LID, and by its GID too if the packet has a GRH; the GID is zero otherwise. Two
+/// addresses of the same framing are therefore equal exactly if the headers agree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct PortAddr {
+    /// Global identifier; zero where an InfiniBand packet has no GRH.
+    pub gid: Gid,
+    /// Local identifier; zero on RoCE.
+    pub lid: Lid,
+}
+
+/// An address on RoCE.
+impl From<Gid> for PortAddr {
+    #[inline]
+    fn from(gid: Gid) -> Self {
+        Self { gid, lid: Lid(0) }
+    }
+}
+
+/// An entry of a port's GID table.
+#[doc(alias = "ibv_gid_entry")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct GidEntry {
+    /// The GID; zero in an empty entry.
+    pub gid: Gid,
+    /// How packets are framed that have this GID as their source.
+    pub framing: Framing,
+}
+
+impl GidEntry {
+    /// An entry whose packets are RoCEv2.
+    #[inline]
+    pub const fn roce_v2(gid: Gid) -> Self {
+        Self { gid, framing: Framing::RoceV2 }
+    }
+
+    /// Whether the entry has no address.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.gid.is_zero()
+    }
+}
+
+/// Addressing of outgoing packets: everything a link needs to build the headers below the BTH.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Path {
     /// Address of this port.
-    pub src: Gid,
+    pub src: PortAddr,
     /// Address of the peer or of a multicast group.
-    pub dst: Gid,
+    pub dst: PortAddr,
+    /// How the packets are framed.
+    pub framing: Framing,
     /// Flow label (20 bits).
     pub flow_label: u32,
     /// UDP source port: the entropy that spreads flows over equal-cost paths.
     pub udp_sport: u16,
-    /// Destination LID, on InfiniBand.
-    pub dlid: Lid,
     /// DSCP in the upper six bits; the link sets the ECN bits.
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
     /// Service level, on InfiniBand; VLAN priority elsewhere.
     pub sl: u8,
+}
+
+impl Path {
+    /// Whether the path names a destination: by GID on RoCE, by LID on InfiniBand.
+    #[inline]
+    pub fn has_destination(&self) -> bool {
+        match self.framing.link_layer() {
+            LinkLayer::Ethernet => !self.dst.gid.is_zero(),
+            LinkLayer::InfiniBand => self.dst.lid != Lid(0),
+        }
+    }
+
+    /// Whether the destination is one port, not a multicast group.
+    #[inline]
+    pub fn is_unicast(&self) -> bool {
+        let is_multicast = self.dst.gid.is_multicast() || self.dst.lid.is_multicast();
+        self.has_destination() && !is_multicast
+    }
 }
 
 /// The ECN code point of an IP header.

@@ -1,17 +1,16 @@
 //! Trains that a link received.
 
 use feroce_mem::Source;
-use feroce_wire::Gid;
 
-use crate::{Ecn, Framing, Path};
+use crate::{Ecn, Framing, Path, PortAddr};
 
 /// What a link knows of received packets besides their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxMeta {
     /// Address of the sender.
-    pub src: Gid,
+    pub src: PortAddr,
     /// Address the packets were sent to.
-    pub dst: Gid,
+    pub dst: PortAddr,
     /// UDP source port; zero where the framing has none.
     pub udp_sport: u16,
     /// Traffic class without its ECN bits.
@@ -24,6 +23,14 @@ pub struct RxMeta {
     pub framing: Framing,
 }
 
+impl RxMeta {
+    /// Whether the packets have a GRH or an IP header: RoCE packets always do.
+    #[inline]
+    pub fn has_grh(&self) -> bool {
+        !self.dst.gid.is_zero()
+    }
+}
+
 /// What a receiver sees of packets that took a path.
 impl From<&Path> for RxMeta {
     fn from(path: &Path) -> Self {
@@ -33,6 +40,7 @@ impl From<&Path> for RxMeta {
             udp_sport: path.udp_sport,
             traffic_class: path.traffic_class & !3,
             hop_limit: path.hop_limit,
+            framing: path.framing,
             ..Self::default()
         }
     }

@@ -296,6 +296,14 @@ impl Qkey {
     }
 }
 
+impl Lid {
+    /// Whether it names a multicast group: 0xc000 to 0xfffe (IBTA vol1 4.1.3).
+    #[inline]
+    pub const fn is_multicast(self) -> bool {
+        self.0 >= 0xc000 && self.0 != 0xffff
+    }
+}
+
 impl Pkey {
     /// Full member of the default partition.
     pub const DEFAULT: Self = Self(0xffff);
@@ -396,6 +404,12 @@ mod tests {
         assert!(!Pkey(0x7fff).matches(Pkey(0x7fff)));
         assert!(!Pkey(0xffff).matches(Pkey(0x8001)));
         assert!(!Pkey(0x8000).matches(Pkey(0x8000)));
+    }
+
+    #[test]
+    fn lid_knows_multicast() {
+        assert!(Lid(0xc000).is_multicast() && Lid(0xfffe).is_multicast());
+        assert!(!Lid(0xbfff).is_multicast() && !Lid(0xffff).is_multicast());
     }
 
     #[test]

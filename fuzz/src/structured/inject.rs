@@ -83,7 +83,11 @@ impl World {
         let Ok(len) = packet.emit(&mut bytes) else {
             return;
         };
-        let meta = RxMeta { src: from.host.base.gid, dst: to.host.base.gid, ..RxMeta::default() };
+        let meta = RxMeta {
+            src: from.host.base.gid.into(),
+            dst: to.host.base.gid.into(),
+            ..RxMeta::default()
+        };
         to.host.base.engine.handle_rx(self.now, &RxTrain::single(meta, &bytes[..len]));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use feroce::{Device, Error, Gid, PortState};
+use feroce::{Device, Error, Framing, LinkLayer, PortState};
 
 /// A file of the tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -75,7 +75,6 @@ impl Tree {
         file("hw_rev", "0x0");
         file("fw_ver", &attr.fw_ver);
         file("device/numa_node", "-1");
-        file("ports/1/link_layer", "Ethernet");
         if let Some(interface) = device.interface_name() {
             file("parent", interface);
             let to = format!("/sys/class/net/{interface}");
@@ -94,19 +93,21 @@ impl Tree {
         let port = device.port()?;
         let is_active = port.state == PortState::Active;
         let mut file = |path: &str, line: &str| self.text(&format!("{folder}/{path}"), line);
+        file("link_layer", link_layer(port.link_layer));
         file("state", if is_active { "4: ACTIVE" } else { "1: DOWN" });
         file("phys_state", if is_active { "5: LinkUp" } else { "3: Disabled" });
         file("rate", &rate(device.speed_mbit().unwrap_or(1000)));
         file("cap_mask", "0x00010000");
-        for zero in ["lid", "sm_lid", "lid_mask_count", "sm_sl"] {
-            file(zero, if zero.ends_with("lid") { "0x0" } else { "0" });
-        }
+        file("lid", &format!("{:#x}", port.lid.0));
+        file("sm_lid", "0x0");
+        file("lid_mask_count", "0");
+        file("sm_sl", "0");
         for index in 0..port.gid_table_len as usize {
-            let gid = port.gids.get(index).copied().unwrap_or_default();
-            file(&format!("gids/{index}"), &words(&gid.0));
-            // What has no address has no attributes, either.
-            if gid != Gid::default() {
-                file(&format!("gid_attrs/types/{index}"), "RoCE v2");
+            let entry = port.gids.get(index).copied().unwrap_or_default();
+            file(&format!("gids/{index}"), &words(&entry.gid.0));
+            // An entry without an address has no attributes, either.
+            if !entry.is_empty() {
+                file(&format!("gid_attrs/types/{index}"), gid_type(entry.framing));
                 let interface = device.interface_name().unwrap_or_default();
                 file(&format!("gid_attrs/ndevs/{index}"), interface);
             }
@@ -116,6 +117,22 @@ impl Tree {
         }
         COUNTERS.iter().for_each(|name| file(&format!("counters/{name}"), "0"));
         Ok(())
+    }
+}
+
+/// A link layer as the kernel writes it.
+fn link_layer(link_layer: LinkLayer) -> &'static str {
+    match link_layer {
+        LinkLayer::Ethernet => "Ethernet",
+        LinkLayer::InfiniBand => "InfiniBand",
+    }
+}
+
+/// The type of a GID as the kernel writes it, which has one name for InfiniBand and RoCEv1.
+fn gid_type(framing: Framing) -> &'static str {
+    match framing {
+        Framing::RoceV2 => "RoCE v2",
+        Framing::RoceV1 | Framing::InfiniBand => "IB/RoCE v1",
     }
 }
 

@@ -28,13 +28,12 @@ unsafe impl Object for Ah {
     const KIND: Option<Kind> = Some(Kind::Ah);
 }
 
-/// The way that attributes describe. On Ethernet it must have a global route.
+/// The address vector that attributes describe. Without a global route it has no GID, which the
+/// adapter refuses on Ethernet.
 pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Errno> {
-    if attr.is_global == 0 {
-        return Err(Errno::INVALID);
-    }
     // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
     let dgid = Gid(unsafe { attr.grh.dgid.raw });
+    let dgid = if attr.is_global == 0 { Gid::ZERO } else { dgid };
     Ok(AddrVec {
         dgid,
         sgid_index: attr.grh.sgid_index.into(),
@@ -60,7 +59,7 @@ pub(crate) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
         sl: av.sl,
         src_path_bits: 0,
         static_rate: 0,
-        is_global: 1,
+        is_global: u8::from(!av.dgid.is_zero()),
         port_num: 1,
     }
 }
@@ -136,11 +135,12 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: ibv_init_ah_from_wc(3): with IBV_WC_GRH, `grh` points to the forty bytes before the
     // datagram.
     let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
-    let gids = context.adapter().port().gids;
-    let found = gids.iter().position(|gid| *gid == seen.to);
+    let facts = context.adapter().port();
     // A datagram to a group is answered from the first address of its family.
-    let same_family = |gid: &Gid| gid.as_ipv4().is_some() == seen.from.as_ipv4().is_some();
-    let found = found.or_else(|| gids.iter().position(same_family)).filter(|_| port == 1);
+    let is_ipv4 = |gid: Gid| gid.as_ipv4().is_some();
+    let same_family = || facts.gids.iter().position(|own| is_ipv4(own.gid) == is_ipv4(seen.from));
+    let found = facts.gid_index(seen.to).map(usize::from).or_else(same_family);
+    let found = found.filter(|_| port == 1);
     let Some(index) = found else { return status(Err(Errno::INVALID)) };
     let av = AddrVec {
         dgid: seen.from,

@@ -71,6 +71,7 @@ fn translate(
         AsyncEvent::PortActive => (port, IBV_EVENT_PORT_ACTIVE),
         AsyncEvent::PortError => (port, IBV_EVENT_PORT_ERR),
         AsyncEvent::GidChange { .. } => (port, IBV_EVENT_GID_CHANGE),
+        AsyncEvent::LidChange { .. } => (port, IBV_EVENT_LID_CHANGE),
         AsyncEvent::PkeyChange => (port, IBV_EVENT_PKEY_CHANGE),
     };
     element.map(|element| (element, kind))

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint};
 use core::ptr;
 
-use feroce::{Gid, Pmtu, PortAttr};
+use feroce::{Framing, GidEntry, LinkLayer, Pmtu, PortAttr};
 
 use super::context::Context;
 use crate::abi::*;
@@ -164,6 +164,10 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 
 fn port_attr(facts: &PortAttr) -> ibv_port_attr {
     let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let (link_layer, flags) = match facts.link_layer {
+        LinkLayer::Ethernet => (IBV_LINK_LAYER_ETHERNET as u8, IBV_QPF_GRH_REQUIRED),
+        LinkLayer::InfiniBand => (IBV_LINK_LAYER_INFINIBAND as u8, 0),
+    };
     let attr = ibv_port_attr::zeroed();
     ibv_port_attr {
         state: facts.state as c_uint,
@@ -179,8 +183,9 @@ fn port_attr(facts: &PortAttr) -> ibv_port_attr {
         active_width: facts.active_width as u8,
         active_speed: facts.active_speed as u8,
         phys_state: facts.phys_state as u8,
-        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
-        flags: IBV_QPF_GRH_REQUIRED,
+        lid: facts.lid.0,
+        link_layer,
+        flags,
         active_speed_ex: facts.active_speed as u32,
         ..attr
     }
@@ -197,13 +202,13 @@ pub(crate) fn mtu(mtu: Pmtu) -> ibv_mtu {
     }
 }
 
-/// The GID at an index of the table; zero in a hole.
-fn gid_at(context: &Context, port: u32, index: usize) -> Result<Gid, Errno> {
+/// The entry at an index of the GID table; it may be empty.
+fn gid_at(context: &Context, port: u32, index: usize) -> Result<GidEntry, Errno> {
     let facts = context.adapter().port();
     if port != 1 || index >= facts.gid_table_len as usize {
         return Err(Errno::INVALID);
     }
-    Ok(facts.gids.get(index).copied().unwrap_or(Gid::ZERO))
+    Ok(facts.gids.get(index).copied().unwrap_or_default())
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_gid(
@@ -217,7 +222,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     status(gid_at(context, port.into(), index).map(|found| {
         // SAFETY: ibv_query_gid(3): `gid` points to room for the answer.
-        unsafe { gid.write(ibv_gid { raw: found.0 }) };
+        unsafe { gid.write(ibv_gid { raw: found.gid.0 }) };
     }))
 }
 
@@ -230,19 +235,27 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     // SAFETY: ibv_query_gid_type(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    status(gid_at(context, port.into(), index as usize).map(|_| {
+    status(gid_at(context, port.into(), index as usize).map(|entry| {
+        let found = match entry.framing {
+            Framing::RoceV2 => IBV_GID_TYPE_SYSFS_ROCE_V2,
+            Framing::RoceV1 | Framing::InfiniBand => IBV_GID_TYPE_SYSFS_IB_ROCE_V1,
+        };
         // SAFETY: ibv_query_gid_type(3): `kind` points to room for the answer.
-        unsafe { kind.write(IBV_GID_TYPE_SYSFS_ROCE_V2) };
+        unsafe { kind.write(found) };
     }))
 }
 
-/// What the table says about an address.
-fn gid_entry(context: &Context, index: usize, gid: Gid) -> ibv_gid_entry {
+/// An entry of the GID table as verbs show it.
+fn gid_entry(context: &Context, index: usize, entry: GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: ibv_gid { raw: gid.0 },
+        gid: ibv_gid { raw: entry.gid.0 },
         gid_index: u32::try_from(index).unwrap_or(u32::MAX),
         port_num: 1,
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type: match entry.framing {
+            Framing::RoceV2 => IBV_GID_TYPE_ROCE_V2,
+            Framing::RoceV1 => IBV_GID_TYPE_ROCE_V1,
+            Framing::InfiniBand => IBV_GID_TYPE_IB,
+        },
         ndev_ifindex: context.adapter().device().interface_index().unwrap_or(0),
     }
 }
@@ -261,13 +274,13 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         return code(Err(Errno::UNSUPPORTED));
     }
     let index = index as usize;
-    code(gid_at(context, port, index).and_then(|gid| {
-        if gid.is_zero() {
+    code(gid_at(context, port, index).and_then(|found| {
+        if found.is_empty() {
             return Err(Errno(libc::ENODATA));
         }
         // SAFETY: the inline function of `verbs.h` passes the size of the structure to which
         // `entry` points.
-        unsafe { give_sized(&gid_entry(context, index, gid), entry, entry_size) };
+        unsafe { give_sized(&gid_entry(context, index, found), entry, entry_size) };
         Ok(())
     }))
 }
@@ -285,18 +298,18 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         return -(libc::EOPNOTSUPP as isize);
     }
     let gids = context.adapter().port().gids;
-    let there = gids.iter().enumerate().filter(|(_, gid)| !gid.is_zero());
+    let there = gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
     if there.clone().count() > max_entries {
         return -(libc::EINVAL as isize);
     }
     let mut written = 0;
-    for (index, &gid) in there {
+    for (index, &entry) in there {
         // SAFETY: `entries` points to `max_entries` entries of `entry_size` bytes, and `written` is
         // less than that.
         let place = unsafe { entries.byte_add(written * entry_size) };
         // SAFETY: `place` points to an entry of `entry_size` bytes: `written` is less than
         // `max_entries`.
-        unsafe { give_sized(&gid_entry(context, index, gid), place, entry_size) };
+        unsafe { give_sized(&gid_entry(context, index, entry), place, entry_size) };
         written += 1;
     }
     written.cast_signed()

@@ -76,9 +76,8 @@ impl Node {
         let mut header = [0; Grh::LEN];
         self.memory.read_at(0, &mut header)?;
         let (dgid, own) = ends_of(&header).context("a datagram without a header")?;
-        let gids = self.pd.context().port().gids;
-        let index = gids.iter().position(|gid| *gid == own).unwrap_or(0);
-        let av = AddrVec { dgid, sgid_index: u16::try_from(index)?, ..AddrVec::default() };
+        let sgid_index = self.pd.context().port().gid_index(own).unwrap_or(0);
+        let av = AddrVec { dgid, sgid_index, ..AddrVec::default() };
         let ah = self.pd.create_ah(av)?;
         self.peer = Some(Peer { ah, qpn: Qpn::new(cqe.imm.0) });
         Ok(())

@@ -57,7 +57,7 @@ impl Host {
 
     /// Its address as adapters write it.
     pub(super) fn gid(&self) -> Gid {
-        self.context.port().gids.first().copied().unwrap_or_default()
+        self.context.port().gids.first().copied().unwrap_or_default().gid
     }
 }
 

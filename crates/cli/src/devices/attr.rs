@@ -1,8 +1,8 @@
 //! The attributes of a device under the names that `ibv_devinfo` gives them.
 
 use feroce::{
-    AtomicCap, Device, DeviceAttr, Error, LaneSpeed, LinkWidth, PhysState, Pmtu, PortAttr,
-    PortState,
+    AtomicCap, Device, DeviceAttr, Error, Framing, LaneSpeed, LinkLayer, LinkWidth, PhysState,
+    Pmtu, PortAttr, PortState,
 };
 use serde::Serialize;
 
@@ -73,6 +73,7 @@ pub(super) struct Port {
     pub(super) state: Coded,
     pub(super) max_mtu: usize,
     pub(super) active_mtu: usize,
+    pub(super) lid: u16,
     pub(super) link_layer: &'static str,
     pub(super) max_msg_sz: u64,
     pub(super) port_cap_flags: u32,
@@ -157,18 +158,26 @@ impl Limits {
 
 impl Port {
     fn of(port: &PortAttr) -> Self {
-        let entry = |(index, gid): (usize, &feroce::Gid)| GidEntry {
+        let entry = |(index, entry): (usize, &feroce::GidEntry)| GidEntry {
             index,
-            gid: gid.to_string(),
-            kind: "RoCE v2",
+            gid: entry.gid.to_string(),
+            kind: match entry.framing {
+                Framing::RoceV2 => "RoCE v2",
+                Framing::RoceV1 => "RoCE v1",
+                Framing::InfiniBand => "IB",
+            },
         };
-        let gids = port.gids.iter().enumerate().filter(|(_, gid)| !gid.is_zero());
+        let gids = port.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
         Self {
             port: 1,
             state: state(port.state),
             max_mtu: port.max_mtu.bytes(),
             active_mtu: port.active_mtu.bytes(),
-            link_layer: "Ethernet",
+            lid: port.lid.0,
+            link_layer: match port.link_layer {
+                LinkLayer::Ethernet => "Ethernet",
+                LinkLayer::InfiniBand => "InfiniBand",
+            },
             max_msg_sz: port.max_msg_size,
             port_cap_flags: port.caps.bits(),
             bad_pkey_cntr: port.bad_pkeys,

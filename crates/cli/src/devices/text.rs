@@ -134,7 +134,7 @@ impl Page {
         self.row(PORT, "max_mtu", mtu(p.max_mtu));
         self.row(PORT, "active_mtu", mtu(p.active_mtu));
         self.row(PORT, "sm_lid", 0);
-        self.row(PORT, "port_lid", 0);
+        self.row(PORT, "port_lid", p.lid);
         self.row(PORT, "port_lmc", "0x00");
         self.row(PORT, "link_layer", p.link_layer);
         if verbose {

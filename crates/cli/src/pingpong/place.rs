@@ -92,19 +92,19 @@ impl Place {
     /// IPv4 where there is one.
     fn of(context: Context, gid_index: Option<u16>, wanted: Option<Gid>) -> anyhow::Result<Self> {
         let port = context.port();
-        let gids = &port.gids;
-        let index = match (gid_index, wanted) {
-            (Some(index), _) => usize::from(index),
-            (None, Some(wanted)) => gids.iter().position(|g| *g == wanted).with_context(|| {
+        let gid_index = match (gid_index, wanted) {
+            (Some(index), _) => index,
+            (None, Some(wanted)) => port.gid_index(wanted).with_context(|| {
                 format!("{} does not have the address {wanted}", context.device().name())
             })?,
-            (None, None) => usize::from(port.first_gid()),
+            (None, None) => port.first_gid(),
         };
-        let gid = gids.get(index).copied().filter(|g| !g.is_zero()).with_context(|| {
+        let entry = port.gids.get(usize::from(gid_index)).filter(|entry| !entry.is_empty());
+        let entry = entry.with_context(|| {
             let name = context.device().name();
-            format!("{name} has no GID with index {index}: `feroce devinfo -v` shows its table")
+            format!("{name} has no GID with index {gid_index}: `feroce devinfo -v` shows its table")
         })?;
-        Ok(Self { context, gid_index: u16::try_from(index)?, gid })
+        Ok(Self { gid: entry.gid, context, gid_index })
     }
 
     /// Refuses a peer that packets from here cannot reach.

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
-use feroce_train::Instant;
-use feroce_wire::{Gid, Lkey, Pkey, Pmtu, Qpn, Rkey};
+use feroce_train::{Instant, LinkLayer};
+use feroce_wire::{Gid, Lkey, Qpn, Rkey};
 
 use super::Engine;
 use super::transport::Transport;
@@ -32,44 +32,6 @@ pub struct CreatedQp {
     pub sq: SendQueue,
     /// Where receives are posted; `None` if they come from a shared queue or not at all.
     pub rq: Option<RecvQueue>,
-}
-
-/// Port.
-impl Engine {
-    /// Sets an entry of the GID table and reports the change.
-    pub fn set_gid(&mut self, index: u16, gid: Gid) {
-        let at = usize::from(index);
-        if self.port.hca.gids.len() <= at {
-            self.port.hca.gids.resize(at + 1, Gid::ZERO);
-        }
-        if self.port.hca.gids[at] != gid {
-            self.port.hca.gids[at] = gid;
-            self.port.hca.revoke_answers();
-            self.port.hca.event(AsyncEvent::GidChange { index, gid });
-        }
-    }
-
-    /// Replaces the partition keys of the port and reports the change. Queue pairs follow by the
-    /// index they were given; where there is no key any more, nothing passes.
-    pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
-        self.port.hca.config.pkeys = pkeys.to_vec();
-        self.port.hca.revoke_answers();
-        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.follow_pkey(&self.port));
-        self.port.hca.event(AsyncEvent::PkeyChange);
-    }
-
-    /// Changes the greatest path MTU of the port. Queue pairs that already have one keep theirs,
-    /// as the specification has no way to change it while they are connected.
-    pub fn set_port_mtu(&mut self, mtu: Pmtu) {
-        self.port.hca.config.port_mtu = mtu;
-    }
-
-    /// Reports that the port came up or went down, or that it is up with other attributes. Queue
-    /// pairs notice by themselves that packets are lost.
-    pub fn set_port_active(&mut self, active: bool) {
-        self.port.hca.counters.link_downed += u64::from(!active);
-        self.port.hca.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
-    }
 }
 
 /// Protection domains and memory.
@@ -388,11 +350,13 @@ impl Engine {
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&mut self, pd: PdId, av: AddrVec) -> Result<AhId, CreateError> {
         self.check_pd(pd)?;
-        if av.dgid.is_zero() {
-            return Err(CreateError::Invalid("the destination address is zero"));
-        }
-        if self.port.hca.path(&av, 0).is_none() {
-            return Err(CreateError::Invalid("no address at that index of the GID table"));
+        let no_source = CreateError::Invalid("no address at that index of the GID table");
+        let path = self.port.hca.path(&av, 0).ok_or(no_source)?;
+        if !path.has_destination() {
+            return Err(CreateError::Invalid(match path.framing.link_layer() {
+                LinkLayer::Ethernet => "the destination address is zero",
+                LinkLayer::InfiniBand => "the destination LID is zero",
+            }));
         }
         if self.port.hca.ahs.len() >= self.port.hca.config.limits.max_ah as usize {
             return Err(CreateError::TooMany);

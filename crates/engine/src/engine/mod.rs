@@ -2,14 +2,15 @@
 
 pub(crate) mod control;
 mod held;
+mod port;
 mod rx;
 mod table;
 mod transport;
 mod tx;
 
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::{Instant, Lender, Path, Revocation};
-use feroce_wire::{Gid, Qpn};
+use feroce_train::{GidEntry, Instant, Lender, Path, Revocation};
+use feroce_wire::{Lid, Qpn};
 
 use crate::hca::config::Config;
 use crate::hca::counters::{Counters, DropCounters};
@@ -85,9 +86,14 @@ impl Engine {
         &self.port.hca.drops
     }
 
-    /// Addresses of the port, by index.
-    pub fn gids(&self) -> &[Gid] {
+    /// The GID table of the port, by index.
+    pub fn gids(&self) -> &[GidEntry] {
         &self.port.hca.gids
+    }
+
+    /// The LID of the port; zero on Ethernet.
+    pub fn lid(&self) -> Lid {
+        self.port.hca.lid
     }
 
     /// Tells, from any thread, whether a consumer rang a doorbell that was not answered yet.

@@ -76,7 +76,7 @@ impl Engine {
             cold_path();
             return self.handle_multicast(now, meta, &bth, (service, op), (packet, bytes));
         }
-        if !port.hca.is_own_gid(meta.dst) {
+        if !port.hca.is_own(&meta.dst, meta.framing) {
             return port.hca.drop(Drop::BadAddress);
         }
         let Some(Transport::Ib(qp)) = self.qps.get(bth.dest_qp) else {
@@ -135,18 +135,18 @@ impl Engine {
         bytes: (&[u8], &[u8]),
     ) {
         let (packet, rest) = bytes;
-        if what.0 != Service::Ud || !meta.dst.is_multicast() {
+        if what.0 != Service::Ud || !meta.dst.gid.is_multicast() {
             return self.port.hca.drop(Drop::BadAddress);
         }
-        let members = self.port.groups.of(meta.dst).len();
+        let members = self.port.groups.of(meta.dst.gid).len();
         if members == 0 {
             return self.port.hca.drop(Drop::NoMember);
         }
         let Ok((deth, _)) = Deth::parse(rest) else { return self.port.hca.drop(Drop::Truncated) };
-        let is_ours = self.port.hca.is_own_gid(meta.src);
+        let is_ours = self.port.hca.is_own(&meta.src, meta.framing);
         let grh = header_area(meta, packet.len());
         for i in 0..members {
-            let Some(&qpn) = self.port.groups.of(meta.dst).get(i) else {
+            let Some(&qpn) = self.port.groups.of(meta.dst.gid).get(i) else {
                 break;
             };
             let Some(Transport::Ib(qp)) = self.qps.get(qpn) else {

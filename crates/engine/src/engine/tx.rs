@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::hint::cold_path;
 
-use feroce_train::{Instant, LinkCaps, RxTrain, Single, Train};
-use feroce_wire::{Gid, Qpn};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_wire::Qpn;
 
 use super::Engine;
 use super::transport::Transport;
@@ -85,7 +85,7 @@ impl Engine {
             return false;
         };
         let peer = self.qps.at(slot).map(|Transport::Ib(qp)| qp.peer_end());
-        if peer.is_none_or(|(gid, qpn)| self.is_for_us(gid, qpn)) {
+        if peer.is_none_or(|(path, qpn)| self.is_for_us(&path, qpn)) {
             cold_path();
             return false;
         }
@@ -239,23 +239,25 @@ impl Engine {
     fn divert(&mut self, train: &Train) -> bool {
         let dest = train.bth.dest_qp;
         if dest == Qpn::MULTICAST {
-            if !self.port.groups.of(train.path.dst).is_empty() {
+            if !self.port.groups.of(train.path.dst.gid).is_empty() {
                 self.loopback.push(train);
             }
             return false;
         }
-        let is_for_us = self.is_for_us(train.path.dst, dest);
+        let is_for_us = self.is_for_us(&train.path, dest);
         if is_for_us {
             self.loopback.push(train);
         }
         is_for_us
     }
 
-    /// Whether packets to a queue pair at an address are to ourselves.
+    /// Whether packets on a path to a queue pair are to ourselves.
     #[inline]
-    fn is_for_us(&self, gid: Gid, qpn: Qpn) -> bool {
+    fn is_for_us(&self, path: &Path, qpn: Qpn) -> bool {
         // Every process at an address has a QP1: which one is meant, the link knows.
-        self.port.hca.is_own_gid(gid) && qpn != Qpn::QP1 && self.qps.peek(qpn).is_some()
+        self.port.hca.is_own(&path.dst, path.framing)
+            && qpn != Qpn::QP1
+            && self.qps.peek(qpn).is_some()
     }
 
     /// Hands the packets to ourselves to the receiving side.

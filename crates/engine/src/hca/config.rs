@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use feroce_train::LinkLayer;
 use feroce_wire::{Pkey, Pmtu};
 
 use crate::hca::wr::MAX_SGE;
@@ -105,6 +106,8 @@ pub struct Config {
     pub seed: u64,
     /// Limits.
     pub limits: Limits,
+    /// What the port is attached to. Entries of its GID table have framings of this link layer.
+    pub link_layer: LinkLayer,
     /// MTU of the port: bounds datagrams and path MTUs.
     pub port_mtu: Pmtu,
     /// First queue pair number of the range this engine may use.
@@ -136,6 +139,7 @@ impl Default for Config {
         Self {
             seed: 0,
             limits: Limits::default(),
+            link_layer: LinkLayer::Ethernet,
             port_mtu: Pmtu::B4096,
             qpn_first: 2,
             qpn_count: (1 << 24) - 3,

@@ -1,6 +1,6 @@
 //! What the engine tells its owner unrequested.
 
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::{Gid, Lid, Qpn};
 
 use crate::hca::id::{CqId, SrqId};
 
@@ -57,6 +57,12 @@ pub enum AsyncEvent {
         index: u16,
         /// What it is now.
         gid: Gid,
+    },
+    /// The subnet manager gave the port another LID.
+    #[doc(alias = "IBV_EVENT_LID_CHANGE")]
+    LidChange {
+        /// The LID now.
+        lid: Lid,
     },
     /// The P_Key table changed.
     #[doc(alias = "IBV_EVENT_PKEY_CHANGE")]

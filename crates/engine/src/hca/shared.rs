@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::hint::cold_path;
 
 use feroce_mem::{MrLimits, MrTable};
-use feroce_train::{Lender, Path, Revocation, Train};
-use feroce_wire::{Gid, Pkey, Qpn};
+use feroce_train::{Framing, GidEntry, Lender, LinkLayer, Path, PortAddr, Revocation, Train};
+use feroce_wire::{Gid, Lid, Pkey, Qpn};
 use slab::Slab;
 
 use crate::hca::attr::AddrVec;
@@ -45,7 +45,10 @@ pub(crate) struct Shared {
     pub(crate) pds: Slab<u32>,
     /// Users of each XRC domain.
     pub(crate) xrcds: Slab<u32>,
-    pub(crate) gids: Vec<Gid>,
+    /// The GID table of the port.
+    pub(crate) gids: Vec<GidEntry>,
+    /// LID of the port; zero on Ethernet.
+    pub(crate) lid: Lid,
     pub(crate) timers: Timers,
     /// Slots of queue pairs that may have something to send.
     pub(crate) ready: VecDeque<u32>,
@@ -77,6 +80,7 @@ impl Shared {
             pds: Slab::new(),
             xrcds: Slab::new(),
             gids: Vec::new(),
+            lid: Lid::default(),
             timers: Timers::default(),
             ready: VecDeque::new(),
             kicked: Vec::new(),
@@ -213,25 +217,37 @@ impl Shared {
         self.config.pkeys.get(usize::from(index)).copied()
     }
 
-    /// Whether `gid` is an address of this port.
+    /// Whether packets of this framing to `addr` are for this port: on RoCE by GID, on InfiniBand
+    /// by LID, and by GID too if they have a GRH (IBTA vol1 9.6.1).
     #[inline]
-    pub(crate) fn is_own_gid(&self, gid: Gid) -> bool {
-        self.gids.contains(&gid) && !gid.is_zero()
+    pub(crate) fn is_own(&self, addr: &PortAddr, framing: Framing) -> bool {
+        let is_listed = || self.gids.contains(&GidEntry { gid: addr.gid, framing });
+        match framing.link_layer() {
+            LinkLayer::Ethernet => is_listed() && !addr.gid.is_zero(),
+            LinkLayer::InfiniBand => {
+                addr.lid == self.lid && self.lid != Lid(0) && (addr.gid.is_zero() || is_listed())
+            }
+        }
     }
 
     /// The path of an address vector; `entropy` chooses the UDP source port if no flow label does.
     pub(crate) fn path(&self, av: &AddrVec, entropy: u32) -> Option<Path> {
-        let src = *self.gids.get(usize::from(av.sgid_index))?;
-        if src.is_zero() {
-            return None;
-        }
+        let entry = self.gids.get(usize::from(av.sgid_index)).filter(|entry| !entry.is_empty())?;
+        let (src, dst) = match entry.framing.link_layer() {
+            LinkLayer::Ethernet => (entry.gid.into(), av.dgid.into()),
+            LinkLayer::InfiniBand => {
+                // A packet to a port that has no GID in the address vector gets no GRH.
+                let gid = if av.dgid.is_zero() { Gid::ZERO } else { entry.gid };
+                (PortAddr { gid, lid: self.lid }, PortAddr { gid: av.dgid, lid: av.dlid })
+            }
+        };
         let flow = if av.flow_label == 0 { entropy & 0xf_ffff } else { av.flow_label & 0xf_ffff };
         Some(Path {
             src,
-            dst: av.dgid,
+            dst,
+            framing: entry.framing,
             flow_label: av.flow_label & 0xf_ffff,
             udp_sport: 0xc000 | (((flow & 0x3fff) ^ (flow >> 14)) as u16),
-            dlid: av.dlid,
             traffic_class: av.traffic_class,
             hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
             sl: av.sl,

@@ -321,7 +321,8 @@ fn check_values(port: &Port, attr: &QpAttr) -> Result<(), ModifyQpError> {
     if attr.alt_path.is_some() {
         return bad(AttrMask::ALT_PATH, "alternate paths are not supported");
     }
-    if attr.av.is_some_and(|av| av.dgid.is_zero() || av.dgid.is_multicast()) {
+    let path = attr.av.and_then(|av| port.hca.path(&av, 0));
+    if path.is_some_and(|path| !path.is_unicast()) {
         return bad(AttrMask::AV, "the destination must be a unicast address");
     }
     Ok(())

@@ -8,8 +8,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use feroce_train::Instant;
-use feroce_wire::Gid;
+use feroce_train::{Instant, PortAddr};
 use slab::Slab;
 
 use crate::hca::config::WindowConfig;
@@ -38,7 +37,7 @@ pub(crate) struct DestinationId(usize);
 /// One destination.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    gid: Gid,
+    addr: PortAddr,
     users: u32,
     /// Most bytes in flight.
     window: u64,
@@ -188,17 +187,17 @@ impl Destination {
 /// All destinations of connected queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
-    by_gid: BTreeMap<Gid, usize>,
+    by_addr: BTreeMap<PortAddr, usize>,
     destinations: Slab<Destination>,
 }
 
 impl Destinations {
     /// The destination with this address; made if need be.
-    pub(crate) fn join(&mut self, gid: Gid, config: &WindowConfig) -> DestinationId {
+    pub(crate) fn join(&mut self, addr: PortAddr, config: &WindowConfig) -> DestinationId {
         let destinations = &mut self.destinations;
-        let index = *self.by_gid.entry(gid).or_insert_with(|| {
+        let index = *self.by_addr.entry(addr).or_insert_with(|| {
             destinations.insert(Destination {
-                gid,
+                addr,
                 users: 0,
                 window: config.initial.min(config.max),
                 in_flight: 0,
@@ -222,7 +221,7 @@ impl Destinations {
         peer.users -= 1;
         if peer.users == 0 {
             let peer = self.destinations.remove(id.0);
-            self.by_gid.remove(&peer.gid);
+            self.by_addr.remove(&peer.addr);
         }
     }
 

@@ -144,7 +144,8 @@ impl Qp {
 
     #[inline]
     fn ends(&self) -> Ends {
-        let (from, to) = ((self.path.src, self.common.qpn), (self.path.dst, self.dest_qpn()));
+        let (from, to) =
+            ((self.path.src.gid, self.common.qpn), (self.path.dst.gid, self.dest_qpn()));
         let (reads, signals_all) = (self.max_rd_atomic() > 0, self.common.init.sq_sig_all);
         Ends { from, to, pd: self.common.init.pd, reads, signals_all }
     }

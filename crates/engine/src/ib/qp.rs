@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
-use feroce_wire::{Bth, Gid, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
+use feroce_wire::{Bth, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::hca::counters::Drop;
 use crate::ib::cc::CongestionControl;
@@ -63,10 +63,10 @@ impl Qp {
         self.common.attr.dest_qpn.unwrap_or_default()
     }
 
-    /// Address and number of what a connected queue pair is connected to.
+    /// The path to the peer of a connected queue pair, and the number of the peer's queue pair.
     #[inline]
-    pub(crate) fn peer_end(&self) -> (Gid, Qpn) {
-        (self.path.dst, self.dest_qpn())
+    pub(crate) fn peer_end(&self) -> (Path, Qpn) {
+        (self.path, self.dest_qpn())
     }
 
     pub(super) fn qkey(&self) -> Qkey {
@@ -300,10 +300,13 @@ impl Qp {
         Ok(())
     }
 
-    /// A connected queue pair accepts packets from its peer only.
+    /// A connected queue pair accepts packets from its peer only (IBTA vol1 9.6.1): those that have
+    /// the framing of its path, and the path's addresses in the other direction. On RoCE that
+    /// compares GIDs; on InfiniBand LIDs, and GIDs too if packets of the path have a GRH.
     #[inline]
     fn check_address(&self, meta: &RxMeta) -> Result<(), Drop> {
-        if meta.src != self.path.dst || meta.dst != self.path.src {
+        let Path { src, dst, framing, .. } = &self.path;
+        if meta.src != *dst || meta.dst != *src || meta.framing != *framing {
             return Err(Drop::BadAddress);
         }
         Ok(())

@@ -249,14 +249,14 @@ impl Qp {
             return Err(Drop::AccessDenied);
         }
         let mut cqe = receive.completion(self.common.qpn, WcOpcode::Recv, WcStatus::Success, now);
-        cqe.flags = WcFlags::GRH;
+        cqe.flags = if meta.has_grh() { WcFlags::GRH } else { WcFlags::empty() };
         if let Some(imm) = imm {
             cqe.flags |= WcFlags::WITH_IMM;
             cqe.imm = imm;
         }
         cqe.src_qp = deth.src_qp;
         cqe.solicited = bth.solicited;
-        cqe.sl = if meta.dst.as_ipv4().is_some() { NETWORK_IPV4 } else { 0 };
+        cqe.sl = if meta.dst.gid.as_ipv4().is_some() { NETWORK_IPV4 } else { 0 };
         port.hca.counters.rdma_recvs += 1;
         port.hca.complete_recv(receive.cq(), cqe);
         Ok(())

@@ -57,8 +57,8 @@ impl SoftAdapter {
 
     pub(crate) fn port(&self, device: &Device) -> PortAttr {
         self.driver.read(|s| {
-            let (config, gids) = (s.engine.config(), s.engine.gids());
-            PortAttr::of(device, config, s.is_up, gids, s.engine.drops())
+            let (config, addresses) = (s.engine.config(), (s.engine.gids(), s.engine.lid()));
+            PortAttr::of(device, config, s.is_up, addresses, s.engine.drops())
         })
     }
 

@@ -143,7 +143,7 @@ impl Device {
             speed_mbit: on.and_then(sys::interface_speed_mbit),
             is_up: port.state == PortState::Active,
             guid: Some(listed.guid),
-            gids: port.gids,
+            gids: port.gids.iter().map(|entry| entry.gid).collect(),
             interface,
         }
     }

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
 use feroce_link::Carrier;
+use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -100,7 +101,7 @@ impl Interface {
         is_up: &mut bool,
     ) -> bool {
         let mut is_complete = true;
-        let mut table: Vec<Gid> = engine.gids().to_vec();
+        let mut table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
         for gid in &mut table {
             if !self.addresses.contains(gid) {
                 *gid = Gid::ZERO;
@@ -115,7 +116,7 @@ impl Interface {
             }
         }
         for (i, gid) in (0..).zip(table) {
-            engine.set_gid(i, gid);
+            engine.set_gid(i, GidEntry::roce_v2(gid));
         }
         let old_mtu = engine.config().port_mtu;
         let mtu = self.mtu.unwrap_or(old_mtu);
@@ -250,7 +251,8 @@ mod tests {
             let addresses = last.iter().map(|&n| gid(n)).collect();
             let now = Interface { is_up: is_up_now, mtu: None, addresses };
             now.apply(&mut engine, &mut link, &mut is_up);
-            (events(&mut engine), engine.gids().to_vec(), link.addresses.clone())
+            let table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
+            (events(&mut engine), table, link.addresses.clone())
         };
         let change = |index, gid| AsyncEvent::GidChange { index, gid };
 

@@ -168,6 +168,7 @@ impl Object {
             AsyncEvent::PortActive
             | AsyncEvent::PortError
             | AsyncEvent::GidChange { .. }
+            | AsyncEvent::LidChange { .. }
             | AsyncEvent::PkeyChange => None,
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use feroce_engine::{AddrVec, ModifyQpError, QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
+use feroce_train::GidEntry;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
 
 use super::Endpoint;
@@ -132,8 +133,8 @@ impl QpHandle {
     /// What a peer must know to connect, at the address with this index.
     pub fn endpoint_at(&self, gid_index: u16) -> Result<Endpoint, Error> {
         let port = self.inner.pd.context().port();
-        let gid = port.gids.get(usize::from(gid_index)).copied().filter(|gid| !gid.is_zero());
-        let gid = gid.ok_or(Error::NoAddress(gid_index))?;
+        let entry = port.gids.get(usize::from(gid_index)).filter(|entry| !entry.is_empty());
+        let gid = entry.ok_or(Error::NoAddress(gid_index))?.gid;
         Ok(Endpoint { gid, qpn: self.inner.qpn, psn: self.inner.psn, mtu: port.active_mtu })
     }
 
@@ -142,8 +143,9 @@ impl QpHandle {
     /// by one.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), Error> {
         let port = self.inner.pd.context().port();
+        let is_ipv4 = |gid: Gid| gid.as_ipv4().is_some();
         let same_family =
-            |gid: &Gid| !gid.is_zero() && gid.as_ipv4().is_some() == peer.gid.as_ipv4().is_some();
+            |entry: &GidEntry| !entry.is_empty() && is_ipv4(entry.gid) == is_ipv4(peer.gid);
         let sgid_index = port.gids.iter().position(same_family).unwrap_or(0) as u16;
         let av = AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() };
         let mtu = peer.mtu.min(port.active_mtu);

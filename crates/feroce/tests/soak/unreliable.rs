@@ -46,7 +46,7 @@ impl Messages {
         let mut qb = b.pd.ud_qp(&cq, &cq, cap).create().expect("a queue pair");
         qa.activate(QKEY).expect("active");
         qb.activate(QKEY).expect("active");
-        let dgid = b.context.port().gids[0];
+        let dgid = b.context.port().gids[0].gid;
         let ah = a.pd.create_ah(AddrVec { dgid, ..AddrVec::default() }).expect("a handle");
         let dest = ah.dest(qb.qpn(), QKEY);
         let longest = a.context.port().active_mtu.bytes();

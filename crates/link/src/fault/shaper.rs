@@ -124,7 +124,7 @@ impl Shaper {
         if waits > nanos(self.queue_bytes) {
             return None;
         }
-        let v4 = packet.meta.dst.as_ipv4().is_some();
+        let v4 = packet.meta.dst.gid.as_ipv4().is_some();
         let len = packet.bytes.len() + if v4 { V4_HEADERS } else { V6_HEADERS };
         let takes = u64::try_from(nanos(len as u64)).unwrap_or(u64::MAX);
         self.line_free = self.line_free.max(now).plus_nanos(takes);

@@ -119,6 +119,7 @@ impl Checker {
     #[inline]
     fn is_as_expected(&self, train: &RxTrain<'_>) -> bool {
         let RxMeta { framing, src, dst, udp_sport, .. } = &train.meta;
+        let (src, dst) = (&src.gid, &dst.gid);
         let like = self.like.as_ref().filter(|like| {
             like.len == train.bytes.len()
                 && like.framing == *framing
@@ -133,6 +134,7 @@ impl Checker {
 
     fn pass_good(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
+        let (src, dst) = (src.gid, dst.gid);
         if train.bytes.is_empty() {
             self.bad += 1;
             return;

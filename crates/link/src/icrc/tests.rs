@@ -20,8 +20,8 @@ fn write_from_memory(at: usize, len: usize, stride: usize) -> Train {
     let reth = Reth { va: 0x1000, rkey: Rkey(7), len: len as u32 };
     Train {
         path: Path {
-            src: Gid::from_ipv4([10, 0, 0, 1]),
-            dst: Gid::from_ipv4([10, 0, 0, 2]),
+            src: Gid::from_ipv4([10, 0, 0, 1]).into(),
+            dst: Gid::from_ipv4([10, 0, 0, 2]).into(),
             ..Path::default()
         },
         bth: Bth::new(op(Op::WriteFirst), Qpn::new(0x12ab), Psn::new(77)),
@@ -55,7 +55,7 @@ fn every_packet_of_a_train_has_its_icrc() {
             for i in 0..train.count {
                 let mut packet = vec![0; train.packet_len(i)];
                 train.emit(i, &mut packet);
-                let Path { src, dst, .. } = train.path;
+                let (src, dst) = (train.path.src.gid, train.path.dst.gid);
                 let prefix = seal_prefix(Framing::RoceV2, src, dst, 4000, packet.len());
                 packet.extend(prefix.with_ipv4_id(i as u16).seal(&packet));
                 let (sealed, others) = rest.split_at(packet.len());

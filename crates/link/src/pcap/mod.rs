@@ -121,9 +121,10 @@ impl Recorder {
         let framing = self.config.framing;
         let mut transport = std::mem::take(&mut self.transport);
         each_packet(train, &mut transport, |i, bytes| {
-            let mut prefix = seal_prefix(framing, path.src, path.dst, path.udp_sport, bytes.len());
+            let (src, dst) = (path.src.gid, path.dst.gid);
+            let mut prefix = seal_prefix(framing, src, dst, path.udp_sport, bytes.len());
             let mut id = 0;
-            if is_ipv4(framing, path.dst) {
+            if is_ipv4(framing, dst) {
                 id = i as u16;
                 prefix = prefix.with_ipv4_id(id);
             }
@@ -143,6 +144,7 @@ impl Recorder {
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
             let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
+            let (src, dst) = (src.gid, dst.gid);
             let mut id = 0;
             if is_ipv4(framing, dst) {
                 let prefix = seal_prefix(framing, src, dst, udp_sport, transport.len());
@@ -225,8 +227,8 @@ impl Headers {
     fn of_path(path: &Path, framing: Framing) -> Self {
         Self {
             framing,
-            src: path.src,
-            dst: path.dst,
+            src: path.src.gid,
+            dst: path.dst.gid,
             udp_sport: path.udp_sport,
             flow_label: path.flow_label,
             traffic_class: path.traffic_class,
@@ -242,8 +244,8 @@ impl Headers {
         };
         Self {
             framing: meta.framing,
-            src: meta.src,
-            dst: meta.dst,
+            src: meta.src.gid,
+            dst: meta.dst.gid,
             udp_sport: meta.udp_sport,
             flow_label: 0,
             traffic_class: meta.traffic_class | ecn,

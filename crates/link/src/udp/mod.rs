@@ -219,7 +219,7 @@ impl UdpLink {
 
     /// The port and the sending socket of a path, by index.
     fn flow_of(&self, path: &Path) -> Option<(usize, usize)> {
-        let port = self.ports.iter().position(|p| p.addr == path.src)?;
+        let port = self.ports.iter().position(|p| p.addr == path.src.gid)?;
         Some((port, usize::from(path.udp_sport) % self.ports[port].tx.len()))
     }
 

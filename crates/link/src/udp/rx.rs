@@ -103,8 +103,8 @@ impl UdpLink {
             let bytes = &self.inbox.bytes[..datagram.len];
             let stride = datagram.segment.unwrap_or(bytes.len()).max(1);
             let meta = RxMeta {
-                src,
-                dst: source.dst,
+                src: src.into(),
+                dst: source.dst.into(),
                 udp_sport,
                 traffic_class: datagram.traffic_class & !3,
                 hop_limit: datagram.hop_limit,

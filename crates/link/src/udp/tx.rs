@@ -115,7 +115,7 @@ impl UdpLink {
     fn destination(&self, path: &Path) -> Option<(Destination, usize, usize)> {
         let (port, flow) = self.flow_of(path)?;
         let path = self.path_on_wire(path, port, flow);
-        let to = socket_addr(path.dst, ROCE_UDP_PORT, self.interface_index());
+        let to = socket_addr(path.dst.gid, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
             fd: self.ports[port].tx[flow].socket.as_raw_fd(),
             to,
@@ -211,14 +211,14 @@ impl UdpLink {
                         "a packet of {} bytes is longer than the way to {} allows: use a smaller \
                          path MTU",
                         train.packet_len(0),
-                        train.path.dst
+                        train.path.dst.gid
                     );
                 }
             }
             Outcome::Refused | Outcome::Failed(_) => {
                 self.counters.tx_errors += lost;
                 if let Outcome::Failed(errno) = outcome {
-                    tracing::debug!("sendmsg to {}: {errno}", train.path.dst);
+                    tracing::debug!("sendmsg to {}: {errno}", train.path.dst.gid);
                 }
             }
         }

@@ -12,7 +12,7 @@ pub(crate) fn loopback(n: u8) -> Gid {
 }
 
 pub(crate) fn path(src: Gid, dst: Gid) -> Path {
-    Path { src, dst, hop_limit: 64, ..Path::default() }
+    Path { src: src.into(), dst: dst.into(), hop_limit: 64, ..Path::default() }
 }
 
 /// An RC SEND of `count` packets of `stride` bytes, the last of `last` bytes.

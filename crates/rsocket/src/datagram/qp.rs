@@ -90,8 +90,7 @@ impl DatagramQp {
     /// The destination of datagrams to a queue pair at a peer's address.
     pub(super) fn target(&self, peer: IpAddr, qpn: Qpn) -> Result<Target, Errno> {
         let (ours, dgid) = (gid(self.local.ip()), gid(peer));
-        let index = self.context.port().gids.iter().position(|gid| *gid == ours);
-        let sgid_index = index.and_then(|index| u16::try_from(index).ok());
+        let sgid_index = self.context.port().gid_index(ours);
         let sgid_index = sgid_index.ok_or(Errno(libc::EADDRNOTAVAIL))?;
         let ah = self.pd.create_ah(AddrVec { dgid, sgid_index, ..AddrVec::default() })?;
         Ok(Target { ah, qpn })

@@ -2,6 +2,7 @@
 
 use feroce_engine::Engine;
 use feroce_testkit::address;
+use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pmtu};
 
 use crate::dice::Dice;
@@ -46,7 +47,7 @@ pub(crate) fn draw(dice: &mut Dice, knobs: &Knobs, options: &Options) -> Drawn {
             let (mut style, habits) = Knobs::style(dice);
             style.rx = options.rx.unwrap_or(style.rx);
             let gid = gid_of(i as u8, knobs.ipv6);
-            engine.set_gid(0, gid);
+            engine.set_gid(0, GidEntry::roce_v2(gid));
             engine.poll_event();
             let node = Node::new(&mut engine, habits, knobs.memory, depth, dice);
             (Host::new(engine, gid, style), node)

@@ -3,11 +3,18 @@
 use feroce_cm::{QpPlan, Transport};
 use feroce_engine::{AddrVec, Engine, ModifyQpError, QpAttr, QpState};
 use feroce_mem::Access;
-use feroce_train::Instant;
+use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Qkey, Qpn};
 
+use crate::attr::gid_index;
+
 /// The attributes for a transition to `state`; `None` if there is none, or not enough is known.
-pub(super) fn connected(plan: &QpPlan, gids: &[Gid], most: u8, state: QpState) -> Option<QpAttr> {
+pub(super) fn connected(
+    plan: &QpPlan,
+    gids: &[GidEntry],
+    most: u8,
+    state: QpState,
+) -> Option<QpAttr> {
     let is_rc = plan.transport == Transport::Rc;
     match state {
         QpState::Init => {
@@ -42,11 +49,10 @@ pub(super) fn connected(plan: &QpPlan, gids: &[Gid], most: u8, state: QpState) -
 }
 
 /// The way to the peer.
-fn path(plan: &QpPlan, gids: &[Gid]) -> Option<AddrVec> {
-    let index = gids.iter().position(|&gid| gid == plan.peer.local)?;
+fn path(plan: &QpPlan, gids: &[GidEntry]) -> Option<AddrVec> {
     Some(AddrVec {
         dgid: plan.peer.remote,
-        sgid_index: u16::try_from(index).ok()?,
+        sgid_index: gid_index(gids, plan.peer.local)?,
         flow_label: plan.path.flow_label,
         hop_limit: plan.path.hop_limit,
         traffic_class: plan.path.traffic_class,
@@ -56,11 +62,10 @@ fn path(plan: &QpPlan, gids: &[Gid]) -> Option<AddrVec> {
 }
 
 /// The way to a peer of a datagram queue pair.
-pub(super) fn datagram_path(gids: &[Gid], local: Gid, remote: Gid, tos: u8) -> AddrVec {
-    let index = gids.iter().position(|&gid| gid == local).unwrap_or(0);
+pub(super) fn datagram_path(gids: &[GidEntry], local: Gid, remote: Gid, tos: u8) -> AddrVec {
     AddrVec {
         dgid: remote,
-        sgid_index: u16::try_from(index).unwrap_or(0),
+        sgid_index: gid_index(gids, local).unwrap_or(0),
         traffic_class: tos,
         ..AddrVec::default()
     }

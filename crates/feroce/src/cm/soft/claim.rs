@@ -33,8 +33,8 @@ impl Claim {
         let Some(member) = context.soft().ok().and_then(|soft| soft.member.as_ref()) else {
             return Ok(Vec::new());
         };
-        let own = context.port().gids;
-        let addresses = own.into_iter().filter(|gid| !gid.is_zero() && accepts.takes(*gid));
+        let own = context.port().gids.into_iter().map(|entry| entry.gid);
+        let addresses = own.filter(|gid| !gid.is_zero() && accepts.takes(*gid));
         let claim = |address| match member.claim_service(address, service.0) {
             Ok(()) => Ok(Self { member: Arc::clone(member), address, service }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {

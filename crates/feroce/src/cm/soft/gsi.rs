@@ -15,6 +15,7 @@ use feroce_wire::mad::MAD_LEN;
 use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lkey, Psn, Qkey, Qpn};
 
 use crate::Error;
+use crate::attr::gid_index;
 
 /// Datagrams that may wait to be looked at; more are lost, and repeated by their senders.
 const RECEIVES: u32 = 1024;
@@ -134,8 +135,7 @@ impl Gsi {
 
     /// The way to a peer.
     fn ah(&mut self, engine: &mut Engine, peer: Peer) -> Option<AhId> {
-        let index = engine.gids().iter().position(|&gid| gid == peer.local)?;
-        let sgid_index = u16::try_from(index).ok()?;
+        let sgid_index = gid_index(engine.gids(), peer.local)?;
         if let Some(&ah) = self.ahs.get(&(sgid_index, peer.remote)) {
             return Some(ah);
         }

@@ -99,7 +99,7 @@ impl ManagerInner {
         let gid = gid_of(ip);
         // Held while a device is opened, so that two threads do not open it twice.
         let mut contexts = self.contexts();
-        let has = |context: &&Context| context.port().gids.contains(&gid);
+        let has = |context: &&Context| context.port().gid_index(gid).is_some();
         if let Some(context) = contexts.iter().find(has) {
             return Ok(context.clone());
         }
@@ -148,7 +148,7 @@ impl ManagerInner {
             return Ok(ip);
         }
         let contexts = self.contexts().clone();
-        let own = contexts.iter().flat_map(|context| context.port().gids);
+        let own = contexts.iter().flat_map(|context| context.port().gids).map(|entry| entry.gid);
         let mut same_family = own.map(ip_of).filter(|ip| ip.is_ipv4() == dst.is_ipv4());
         let leads_there = |ip: &IpAddr| Self::route(Some((*ip, 0).into()), dst).is_ok();
         let none = || CmError::Route(std::io::ErrorKind::NetworkUnreachable.into()).into();

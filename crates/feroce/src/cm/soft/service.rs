@@ -11,9 +11,9 @@ use feroce_cm::{
     Peer,
 };
 use feroce_engine::{Engine, QpAttr, QpState};
-use feroce_train::Instant;
+use feroce_train::{GidEntry, Instant};
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
-use feroce_wire::{Gid, Psn, Qpn};
+use feroce_wire::{Psn, Qpn};
 
 use super::attr;
 use super::channel::Queue;
@@ -87,8 +87,8 @@ impl Service {
     }
 
     /// The addresses of the device have changed. One that has none left is gone for its ids.
-    pub(crate) fn on_addresses(&mut self, gids: &[Gid]) {
-        let is_gone = gids.iter().all(|gid| gid.is_zero());
+    pub(crate) fn on_addresses(&mut self, gids: &[GidEntry]) {
+        let is_gone = gids.iter().all(GidEntry::is_empty);
         if is_gone && !self.is_gone {
             let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
             // An id may be here under several names.

@@ -1,0 +1,58 @@
+//! The port: its addresses, partition keys, MTU and state.
+
+use feroce_train::GidEntry;
+use feroce_wire::{Lid, Pkey, Pmtu};
+
+use super::Engine;
+use super::transport::Transport;
+use crate::hca::event::AsyncEvent;
+
+impl Engine {
+    /// Sets an entry of the GID table and reports the change.
+    pub fn set_gid(&mut self, index: u16, entry: GidEntry) {
+        debug_assert!(
+            entry.is_empty() || entry.framing.link_layer() == self.port.hca.config.link_layer,
+            "the framing of a GID is one of the port's link layer"
+        );
+        let at = usize::from(index);
+        if self.port.hca.gids.len() <= at {
+            self.port.hca.gids.resize(at + 1, GidEntry::default());
+        }
+        if self.port.hca.gids[at] != entry {
+            self.port.hca.gids[at] = entry;
+            self.port.hca.revoke_answers();
+            self.port.hca.event(AsyncEvent::GidChange { index, gid: entry.gid });
+        }
+    }
+
+    /// Sets the LID that the subnet manager gave the port and reports the change.
+    pub fn set_lid(&mut self, lid: Lid) {
+        if self.port.hca.lid != lid {
+            self.port.hca.lid = lid;
+            self.port.hca.revoke_answers();
+            self.port.hca.event(AsyncEvent::LidChange { lid });
+        }
+    }
+
+    /// Replaces the partition keys of the port and reports the change. Queue pairs follow by the
+    /// index they were given; where there is no key any more, nothing passes.
+    pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
+        self.port.hca.config.pkeys = pkeys.to_vec();
+        self.port.hca.revoke_answers();
+        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.follow_pkey(&self.port));
+        self.port.hca.event(AsyncEvent::PkeyChange);
+    }
+
+    /// Changes the greatest path MTU of the port. Queue pairs that already have one keep theirs,
+    /// as the specification has no way to change it while they are connected.
+    pub fn set_port_mtu(&mut self, mtu: Pmtu) {
+        self.port.hca.config.port_mtu = mtu;
+    }
+
+    /// Reports that the port came up or went down, or that it is up with other attributes. Queue
+    /// pairs notice by themselves that packets are lost.
+    pub fn set_port_active(&mut self, active: bool) {
+        self.port.hca.counters.link_downed += u64::from(!active);
+        self.port.hca.event(if active { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+    }
+}
