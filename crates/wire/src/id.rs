@@ -4,54 +4,112 @@
 
 use core::fmt;
 
+use crate::field::{be24, from_be24};
+
 /// Bits in a packet sequence number, a queue pair number and a message sequence number.
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Packet sequence number: 24 bits that wrap.
-///
-/// There is no `Ord`: whether one PSN is before another only makes sense inside half of the
-/// space, which is what [`Psn::diff`] and its friends compute.
-///
-/// ```
-/// # use feroce_wire::Psn;
-/// assert_eq!(Psn::new(0x00ff_ffff).next(), Psn::new(0));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Psn(u32);
+/// Defines a number of 24 bits.
+macro_rules! number_24 {
+    ($(#[$attr:meta])* $name:ident) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// Keeps the low 24 bits of `value`.
+            #[inline]
+            pub const fn new(value: u32) -> Self {
+                Self(value & MASK_24)
+            }
+
+            /// The number as an integer below 2^24.
+            #[inline]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+
+            /// From its three bytes on the wire.
+            #[inline]
+            pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+                Self(from_be24(bytes))
+            }
+
+            /// The three bytes on the wire.
+            #[inline]
+            pub const fn to_be_bytes(self) -> [u8; 3] {
+                be24(self.0)
+            }
+        }
+    };
+}
+
+/// Defines a number of 24 bits that wraps: a sequence number.
+macro_rules! sequence_24 {
+    ($(#[$attr:meta])* $name:ident) => {
+        number_24! {
+            $(#[$attr])*
+            $name
+        }
+
+        impl $name {
+            /// `self + n`, wrapping at 2^24.
+            #[inline]
+            #[must_use]
+            pub const fn wrapping_add(self, n: u32) -> Self {
+                Self::new(self.0.wrapping_add(n))
+            }
+
+            /// Signed distance from `origin` to `self`, in -2^23 ..= 2^23-1.
+            ///
+            /// Negative: `self` lies in the half of the space before `origin` (IBTA vol1 9.7.1).
+            #[inline]
+            pub const fn diff(self, origin: Self) -> i32 {
+                let d = self.0.wrapping_sub(origin.0) << 8;
+                (d.cast_signed()) >> 8
+            }
+        }
+    };
+}
+
+sequence_24! {
+    /// Packet sequence number: 24 bits that wrap.
+    ///
+    /// There is no `Ord`: whether one PSN is before another only makes sense inside half of the
+    /// space, which is what [`Psn::diff`] and its friends compute.
+    ///
+    /// ```
+    /// # use feroce_wire::Psn;
+    /// assert_eq!(Psn::new(0x00ff_ffff).next(), Psn::new(0));
+    /// ```
+    Psn
+}
+sequence_24! {
+    /// Message sequence number of an acknowledgement: 24 bits that wrap.
+    Msn
+}
+number_24! {
+    /// Queue pair number: 24 bits.
+    ///
+    /// ```
+    /// # use feroce_wire::Qpn;
+    /// assert_eq!(Qpn::new(17).to_string(), "0x000011");
+    /// ```
+    #[derive(PartialOrd, Ord)]
+    Qpn
+}
+number_24! {
+    /// Number of a shared receive queue, as carried by XRC packets: 24 bits.
+    ///
+    /// ```
+    /// # use feroce_wire::Srqn;
+    /// assert_eq!(Srqn::new(0x0100_0003), Srqn::new(3));
+    /// ```
+    #[derive(PartialOrd, Ord, Debug)]
+    Srqn
+}
 
 impl Psn {
-    /// Keeps the low 24 bits of `value`.
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK_24)
-    }
-
-    /// The number as an integer below 2^24.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// From its three bytes on the wire.
-    #[inline]
-    pub const fn from_be_bytes(b: [u8; 3]) -> Self {
-        Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
-    }
-
-    /// The three bytes on the wire.
-    #[inline]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        let b = self.0.to_be_bytes();
-        [b[1], b[2], b[3]]
-    }
-
-    /// `self + n`, wrapping at 2^24.
-    #[inline]
-    #[must_use]
-    pub const fn wrapping_add(self, n: u32) -> Self {
-        Self::new(self.0.wrapping_add(n))
-    }
-
     /// `self - n`, wrapping at 2^24.
     #[inline]
     #[must_use]
@@ -73,15 +131,6 @@ impl Psn {
         self.wrapping_sub(1)
     }
 
-    /// Signed distance from `origin` to `self`, in -2^23 ..= 2^23-1.
-    ///
-    /// Negative: `self` lies in the half of the space before `origin` (IBTA vol1 9.7.1).
-    #[inline]
-    pub const fn diff(self, origin: Self) -> i32 {
-        let d = self.0.wrapping_sub(origin.0) << 8;
-        (d.cast_signed()) >> 8
-    }
-
     /// Unsigned distance from `origin` forward to `self`, below 2^24.
     #[inline]
     pub const fn since(self, origin: Self) -> u32 {
@@ -101,6 +150,15 @@ impl Psn {
     }
 }
 
+impl Qpn {
+    /// Subnet management interface.
+    pub const QP0: Self = Self(0);
+    /// General services interface; connection management runs on it.
+    pub const QP1: Self = Self(1);
+    /// Destination of every multicast packet (IBTA vol1 10.5).
+    pub const MULTICAST: Self = Self(MASK_24);
+}
+
 impl fmt::Debug for Psn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "psn:{:06x}", self.0)
@@ -113,97 +171,9 @@ impl fmt::Display for Psn {
     }
 }
 
-/// Message sequence number of an acknowledgement: 24 bits that wrap.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Msn(u32);
-
-impl Msn {
-    /// Keeps the low 24 bits of `value`.
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK_24)
-    }
-
-    /// The number as an integer below 2^24.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// From its three bytes on the wire.
-    #[inline]
-    pub const fn from_be_bytes(b: [u8; 3]) -> Self {
-        Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
-    }
-
-    /// The three bytes on the wire.
-    #[inline]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        let b = self.0.to_be_bytes();
-        [b[1], b[2], b[3]]
-    }
-
-    /// `self + n`, wrapping at 2^24.
-    #[inline]
-    #[must_use]
-    pub const fn wrapping_add(self, n: u32) -> Self {
-        Self::new(self.0.wrapping_add(n))
-    }
-
-    /// Signed distance from `origin` to `self`, in -2^23 ..= 2^23-1.
-    #[inline]
-    pub const fn diff(self, origin: Self) -> i32 {
-        let d = self.0.wrapping_sub(origin.0) << 8;
-        (d.cast_signed()) >> 8
-    }
-}
-
 impl fmt::Debug for Msn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "msn:{}", self.0)
-    }
-}
-
-/// Queue pair number: 24 bits.
-///
-/// ```
-/// # use feroce_wire::Qpn;
-/// assert_eq!(Qpn::new(17).to_string(), "0x000011");
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Qpn(u32);
-
-impl Qpn {
-    /// Subnet management interface.
-    pub const QP0: Self = Self(0);
-    /// General services interface; connection management runs on it.
-    pub const QP1: Self = Self(1);
-    /// Destination of every multicast packet (IBTA vol1 10.5).
-    pub const MULTICAST: Self = Self(MASK_24);
-
-    /// Keeps the low 24 bits of `value`.
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK_24)
-    }
-
-    /// The number as an integer below 2^24.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// From its three bytes on the wire.
-    #[inline]
-    pub const fn from_be_bytes(b: [u8; 3]) -> Self {
-        Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
-    }
-
-    /// The three bytes on the wire.
-    #[inline]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        let b = self.0.to_be_bytes();
-        [b[1], b[2], b[3]]
     }
 }
 
@@ -216,29 +186,6 @@ impl fmt::Debug for Qpn {
 impl fmt::Display for Qpn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "0x{:06x}", self.0)
-    }
-}
-
-/// Number of a shared receive queue, as carried by XRC packets: 24 bits.
-///
-/// ```
-/// # use feroce_wire::Srqn;
-/// assert_eq!(Srqn::new(0x0100_0003), Srqn::new(3));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
-pub struct Srqn(u32);
-
-impl Srqn {
-    /// Keeps the low 24 bits of `value`.
-    #[inline]
-    pub const fn new(value: u32) -> Self {
-        Self(value & MASK_24)
-    }
-
-    /// The number as an integer below 2^24.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        self.0
     }
 }
 
