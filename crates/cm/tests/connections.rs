@@ -421,7 +421,8 @@ fn what_was_lost_is_repeated_long_before_it_counts() {
 #[test]
 fn alternate_paths_are_not_supported() {
     let (mut side, _, local, remote) = active();
-    let lap = Lap { local_id: remote, remote_id: local, remote_qpn: Qpn::new(0x31), rest: [0; 217] };
+    let lap =
+        Lap { local_id: remote, remote_id: local, remote_qpn: Qpn::new(0x31), rest: [0; 217] };
     side.receive(&CmMessage::Lap(lap));
     let sent = side.sent();
     let [CmMessage::Apr(Apr { status, local_id, remote_id, .. })] = sent.as_slice() else {

@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 
 use feroce_train::Instant;
-use feroce_wire::cm::{CmMessage, Dreq, Mra, Rej, RejReason, Rep, Rtu, Stage};
+use feroce_wire::cm::{CmMessage, Mra, Rej, RejReason, Rep, Rtu, Stage};
 
-use super::{BoxedEnds, Established, TimeWait, Times};
-use crate::event::{Cause, Event};
+use super::{BoxedEnds, Established, Times};
+use crate::event::Event;
 use crate::out::Out;
 use crate::retry::{Retry, ack_timeout};
 
@@ -34,12 +34,6 @@ impl ReqSent {
         plan.timeout = ack_timeout(rep.target_ack_delay, plan.timeout.saturating_sub(1));
         out.tell(ends.is_silent, Event::Replied { conn: ends.conn(), rep: Box::new(*rep) });
         RepRcvd { ends, rep_transaction: transaction }
-    }
-
-    /// The peer refuses.
-    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
-        let conn = self.ends.conn();
-        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
     }
 
     /// The peer asks for time.
@@ -103,22 +97,5 @@ impl RepRcvd {
     /// The consumer does not want it after all.
     pub(crate) fn reject(self, rej: &Rej, out: &mut Out) {
         out.send(self.ends.peer, self.rep_transaction, &CmMessage::Rej(*rej));
-    }
-
-    /// The peer is done before we were ready.
-    pub(crate) fn on_dreq(
-        self,
-        now: Instant,
-        transaction: u64,
-        dreq: &Dreq,
-        out: &mut Out,
-    ) -> TimeWait {
-        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
-    }
-
-    /// The peer has changed its mind.
-    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
-        let conn = self.ends.conn();
-        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
     }
 }

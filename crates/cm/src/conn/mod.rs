@@ -45,6 +45,7 @@ pub(crate) use open::Established;
 pub(crate) use passive::{RepSent, ReqRcvd};
 pub(crate) use teardown::{Answered, DreqSent, TimeWait, answer_dreq};
 
+use crate::event::Event;
 use crate::out::Out;
 use crate::params::{ConnId, Peer, QpPlan};
 use crate::sidr::{SidrRcvd, SidrSent};
@@ -75,13 +76,18 @@ impl Ends {
         Rej { local_id: self.id, remote_id: self.remote_id, ..rej(stage, reason) }
     }
 
+    /// Tells the consumer that the peer refused the connection.
+    pub(crate) fn rejected(&self, rej: &Rej, out: &mut Out) {
+        out.tell(self.is_silent, Event::Rejected { conn: self.conn(), rej: Box::new(*rej) });
+    }
+
     /// Sends a refusal.
     pub(crate) fn refuse(&self, stage: Stage, reason: RejReason, out: &mut Out) {
         out.send(self.peer, self.transaction, &CmMessage::Rej(self.rej(stage, reason)));
     }
 }
 
-/// A refusal between nobody and nobody.
+/// A refusal that names no connection on either side.
 pub(crate) fn rej(stage: Stage, reason: RejReason) -> Rej {
     Rej {
         local_id: CommId(0),

@@ -7,8 +7,7 @@ use feroce_wire::Qpn;
 use feroce_wire::cm::{Apr, CmMessage, Dreq, Lap};
 use feroce_wire::mad::MAD_LEN;
 
-use super::{BoxedEnds, DreqSent, TimeWait, Times};
-use crate::event::Cause;
+use super::{BoxedEnds, DreqSent, Times};
 use crate::out::Out;
 use crate::retry::Retry;
 
@@ -45,22 +44,6 @@ impl Established {
             out.repeat(self.ends.peer, rtu);
         }
         self
-    }
-
-    /// The peer is done.
-    pub(crate) fn on_dreq(
-        self,
-        now: Instant,
-        transaction: u64,
-        dreq: &Dreq,
-        out: &mut Out,
-    ) -> TimeWait {
-        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
-    }
-
-    /// The peer does not know it any more.
-    pub(crate) fn on_rej(self, now: Instant, out: &mut Out) -> TimeWait {
-        TimeWait::enter(self.ends, now, Cause::Refused, out)
     }
 
     /// The peer offers another path.

@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 
 use feroce_train::Instant;
-use feroce_wire::cm::{CmMessage, Dreq, Mra, Rej, RejReason, Rep, Stage};
+use feroce_wire::cm::{CmMessage, Mra, Rej, RejReason, Rep, Stage};
 
-use super::{Answered, BoxedEnds, DreqSent, Established, Kind, TimeWait, Times};
-use crate::event::{Cause, Event};
+use super::{Answered, BoxedEnds, DreqSent, Established, Kind, Times};
+use crate::event::Event;
 use crate::out::Out;
 use crate::params::Accept;
 use crate::retry::{Retry, code_ns};
@@ -88,12 +88,6 @@ impl ReqRcvd {
         out.send(self.ends.peer, self.ends.transaction, &CmMessage::Mra(mra));
         self
     }
-
-    /// The peer does not want it any longer.
-    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
-        let conn = self.ends.conn();
-        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
-    }
 }
 
 /// REP is on its way.
@@ -127,23 +121,6 @@ impl RepSent {
     pub(crate) fn on_mra(mut self, now: Instant, mra: &Mra) -> Self {
         self.retry.extend(now, mra.service_timeout);
         self
-    }
-
-    /// The peer refuses.
-    pub(crate) fn on_rej(self, rej: &Rej, out: &mut Out) {
-        let conn = self.ends.conn();
-        out.tell(self.ends.is_silent, Event::Rejected { conn, rej: Box::new(*rej) });
-    }
-
-    /// RTU was lost, and the connection is over already.
-    pub(crate) fn on_dreq(
-        self,
-        now: Instant,
-        transaction: u64,
-        dreq: &Dreq,
-        out: &mut Out,
-    ) -> TimeWait {
-        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
     }
 
     /// Nobody answered.

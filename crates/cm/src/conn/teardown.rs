@@ -25,22 +25,6 @@ impl DreqSent {
         TimeWait::enter(self.ends, now, Cause::Agreed, out)
     }
 
-    /// Both asked at once.
-    pub(crate) fn on_dreq(
-        self,
-        now: Instant,
-        transaction: u64,
-        dreq: &Dreq,
-        out: &mut Out,
-    ) -> TimeWait {
-        TimeWait::after_dreq(self.ends, now, transaction, dreq, Cause::Peer, out)
-    }
-
-    /// The peer does not know the connection any more.
-    pub(crate) fn on_rej(self, now: Instant, out: &mut Out) -> TimeWait {
-        TimeWait::enter(self.ends, now, Cause::Refused, out)
-    }
-
     /// Nobody answered.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Conn {
         if self.retry.again(now) {
@@ -66,20 +50,20 @@ impl TimeWait {
         Self { ends, until }
     }
 
+    /// Answers the DREQ of a peer that ends the connection.
     pub(crate) fn after_dreq(
         ends: BoxedEnds,
         now: Instant,
         transaction: u64,
         dreq: &Dreq,
-        cause: Cause,
         out: &mut Out,
     ) -> Self {
         answer_dreq(ends.peer, transaction, dreq, out);
-        Self::enter(ends, now, cause, out)
+        Self::enter(ends, now, Cause::Peer, out)
     }
 
-    /// DREP was lost.
-    pub(crate) fn on_dreq(self, transaction: u64, dreq: &Dreq, out: &mut Out) -> Self {
+    /// The DREP was lost, and the peer repeats its DREQ.
+    pub(crate) fn on_duplicate_dreq(self, transaction: u64, dreq: &Dreq, out: &mut Out) -> Self {
         out.counters.duplicate += 1;
         answer_dreq(self.ends.peer, transaction, dreq, out);
         self

@@ -9,9 +9,12 @@ use feroce_wire::cm::{
 };
 
 use super::Manager;
-use crate::conn::{self, Conn, Ends, Kind, ReqRcvd, answer_dreq};
+use crate::conn::{
+    self, Conn, DreqSent, Ends, Established, Kind, RepRcvd, RepSent, ReqRcvd, ReqSent, TimeWait,
+    answer_dreq,
+};
 use crate::early::Early;
-use crate::event::{Event, Incoming, IncomingSidr};
+use crate::event::{Cause, Event, Incoming, IncomingSidr};
 use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
 use crate::retry::{ack_timeout, code_ns};
 use crate::sidr::{self, SidrRcvd};
@@ -235,7 +238,7 @@ impl Manager {
             let rej = conn::rej(Stage::Rep, RejReason::STALE);
             return self.change(id, |conn, _, out| match conn {
                 Conn::ReqSent(s) => {
-                    s.on_rej(&rej, out);
+                    s.ends.rejected(&rej, out);
                     None
                 }
                 other => Some(other),
@@ -316,18 +319,24 @@ impl Manager {
         };
         self.change(id, |conn, _, out| {
             match conn {
-                Conn::ReqSent(s) => s.on_rej(rej, out),
-                Conn::RepRcvd(s) => s.on_rej(rej, out),
-                Conn::ReqRcvd(s) => s.on_rej(rej, out),
-                Conn::RepSent(s) => s.on_rej(rej, out),
-                Conn::Established(s) => return Some(Conn::TimeWait(s.on_rej(now, out))),
-                Conn::DreqSent(s) => return Some(Conn::TimeWait(s.on_rej(now, out))),
+                // The peer does not want the connection, or has changed its mind.
+                Conn::ReqSent(ReqSent { ends, .. })
+                | Conn::RepRcvd(RepRcvd { ends, .. })
+                | Conn::ReqRcvd(ReqRcvd { ends, .. })
+                | Conn::RepSent(RepSent { ends, .. }) => {
+                    ends.rejected(rej, out);
+                    None
+                }
+                // The peer does not know the connection any more.
+                Conn::Established(Established { ends, .. })
+                | Conn::DreqSent(DreqSent { ends, .. }) => {
+                    Some(Conn::TimeWait(TimeWait::enter(ends, now, Cause::Refused, out)))
+                }
                 other => {
                     out.counters.drop_unexpected += 1;
-                    return Some(other);
+                    Some(other)
                 }
             }
-            None
         });
     }
 
@@ -341,17 +350,22 @@ impl Manager {
             return;
         }
         self.with_remote(dreq.remote_id, dreq.local_id, from, |conn, out| {
-            Some(Conn::TimeWait(match conn {
-                Conn::RepRcvd(s) => s.on_dreq(now, transaction, dreq, out),
-                Conn::RepSent(s) => s.on_dreq(now, transaction, dreq, out),
-                Conn::Established(s) => s.on_dreq(now, transaction, dreq, out),
-                Conn::DreqSent(s) => s.on_dreq(now, transaction, dreq, out),
-                Conn::TimeWait(s) => s.on_dreq(transaction, dreq, out),
+            let ends = match conn {
+                // In RepRcvd the consumer is not ready yet; in RepSent the RTU was lost; in
+                // DreqSent both sides asked at once.
+                Conn::RepRcvd(RepRcvd { ends, .. })
+                | Conn::RepSent(RepSent { ends, .. })
+                | Conn::Established(Established { ends, .. })
+                | Conn::DreqSent(DreqSent { ends, .. }) => ends,
+                Conn::TimeWait(s) => {
+                    return Some(Conn::TimeWait(s.on_duplicate_dreq(transaction, dreq, out)));
+                }
                 other => {
                     out.counters.drop_unexpected += 1;
                     return Some(other);
                 }
-            }))
+            };
+            Some(Conn::TimeWait(TimeWait::after_dreq(ends, now, transaction, dreq, out)))
         });
     }
 
