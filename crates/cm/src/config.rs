@@ -29,9 +29,9 @@ pub struct Config {
     /// Connections in time-wait and answers that are remembered for duplicates; the oldest are
     /// forgotten when there are more.
     pub max_remembered: usize,
-    /// How long a request waits for somebody to listen before it is refused. Linux refuses at once.
+    /// How long a request waits for a listener before it is refused. Linux refuses at once.
     pub patience_ns: u64,
-    /// Requests that wait for somebody to listen; more are refused at once.
+    /// Requests that wait for a listener; more are refused at once.
     pub max_early: usize,
     /// Answers per second to messages that belong to no connection; more are not sent.
     pub answers_per_second: u32,

@@ -23,7 +23,7 @@ counters! {
     received,
     /// Messages sent, repetitions included.
     sent,
-    /// Messages sent again because nobody answered.
+    /// Messages sent again because the peer did not answer.
     repeated,
     /// Messages that were received before and answered as before, or not at all.
     duplicate,
@@ -35,13 +35,13 @@ counters! {
     drop_unknown_attribute,
     /// Dropped: names a connection that does not exist.
     drop_unknown_connection,
-    /// Dropped: names a connection with somebody else.
+    /// Dropped: names a connection with another peer.
     drop_wrong_peer,
     /// Dropped: makes no sense in the state of the connection.
     drop_unexpected,
     /// Dropped: a request when too many wait already.
     drop_half_open_full,
-    /// Refused: nobody listens.
+    /// Refused: no listener for the service.
     refused_no_listener,
     /// Refused: more requests wait than the listener wants.
     refused_backlog,

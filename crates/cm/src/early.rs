@@ -2,7 +2,7 @@
 //!
 //! Programs tell each other that they are about to listen, and then one of them is faster. Adapters
 //! hide that, since it takes them milliseconds to have a queue pair; nothing here takes as long. So
-//! what nobody listens for waits a moment before it is refused.
+//! a request without a listener waits a moment before it is refused.
 
 use alloc::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use feroce_wire::cm::{CmMessage, CommId, ServiceId};
 use crate::conn::Kind;
 use crate::params::Peer;
 
-/// A request that nobody listens for.
+/// A request for a service without a listener.
 #[derive(Debug)]
 pub(crate) struct Early {
     pub(crate) from: Peer,
@@ -54,7 +54,7 @@ impl EarlyOnes {
         self.waiting.pop_front_if(|early| early.until <= now)
     }
 
-    /// Those for a service, since somebody listens for it now.
+    /// Those for a service that has a listener now.
     pub(crate) fn take(&mut self, service: ServiceId) -> VecDeque<Early> {
         let is_for = |early: &Early| self::service(&early.message) == Some(service);
         let (found, others) = core::mem::take(&mut self.waiting).into_iter().partition(is_for);

@@ -45,16 +45,16 @@ impl Accepts {
     }
 }
 
-/// Why nobody can listen there.
+/// Why a listener is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListenError {
-    /// Somebody listens for the same service at the same addresses.
+    /// Another listener has the same service at the same addresses.
     InUse,
 }
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("somebody listens there already")
+        f.write_str("another listener has this service at this address: choose another port")
     }
 }
 
@@ -69,7 +69,7 @@ struct Listener {
     waiting: u32,
 }
 
-/// Everybody who listens.
+/// All listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     all: BTreeMap<ListenId, Listener>,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backlog_counts_what_nobody_looked_at() {
+    fn the_backlog_counts_requests_that_were_not_taken() {
         let mut listeners = Listeners::default();
         let id = listeners.add(ServiceId(7), Accepts::Any, 2).unwrap();
         assert!(listeners.admit(id) && listeners.admit(id) && !listeners.admit(id));

@@ -1,4 +1,4 @@
-//! Times as codes, and messages that are repeated until somebody answers.
+//! Times as codes, and messages that are repeated until the peer answers.
 
 use alloc::boxed::Box;
 

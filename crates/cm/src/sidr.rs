@@ -34,7 +34,7 @@ impl SidrSent {
         out.tell(false, event);
     }
 
-    /// Nobody answered.
+    /// The peer did not answer in time.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.peer, &self.retry.bytes);

@@ -47,7 +47,7 @@ impl Table {
         self.by_qp.get(&(gid, qpn.get())).copied()
     }
 
-    /// The next thing to do without anybody asking.
+    /// The earliest deadline of any connection.
     pub(crate) fn first_deadline(&self) -> Option<(Instant, CommId)> {
         self.deadlines.first().copied()
     }

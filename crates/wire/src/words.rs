@@ -1,5 +1,5 @@
-//! Packets in words: names of operations, and what the headers say, for whoever shows packets to
-//! people.
+//! Packets in words: names of operations, and what the headers say, for programs that show packets
+//! to people.
 
 use core::fmt;
 

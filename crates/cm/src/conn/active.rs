@@ -42,7 +42,7 @@ impl ReqSent {
         self
     }
 
-    /// Nobody answered.
+    /// The peer did not answer in time.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);

@@ -21,7 +21,7 @@
 //!           v                                  v            v
 //!     +-----------+   DREP, DREQ, REJ,   +----------------------+
 //!     |  DreqSent |--------------------->|       TimeWait       |---> gone: TimewaitExit
-//!     +-----------+   nobody answers     +----------------------+
+//!     +-----------+   no answer          +----------------------+
 //!       repeats DREQ                       DREP to duplicates
 //! ```
 //!
@@ -120,7 +120,7 @@ pub(crate) enum Conn {
 pub(crate) enum Class {
     /// The consumer or both sides want it.
     Wanted,
-    /// A peer wants it, and nobody knows whether that peer exists.
+    /// A peer asks for it, and has not proved yet that it exists.
     HalfOpen,
     /// It is over and only remembered.
     Remembered,
@@ -184,7 +184,7 @@ impl Conn {
         }
     }
 
-    /// When something must be done without anybody asking.
+    /// When the connection needs a call of [`Conn::on_timeout`], if no message arrives before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::ReqSent(s) => Some(s.retry.deadline),

@@ -25,7 +25,7 @@ impl DreqSent {
         TimeWait::enter(self.ends, now, Cause::Agreed, out)
     }
 
-    /// Nobody answered.
+    /// The peer did not answer in time.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Conn {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);

@@ -108,7 +108,7 @@ impl Manager {
         self.out.tell(false, Event::Request(Box::new(incoming)));
     }
 
-    /// A request that nobody listens for waits, if it may.
+    /// A request for a service without a listener waits, if it may.
     fn on_early(&mut self, now: Instant, from: Peer, transaction: u64, message: CmMessage) {
         let may_wait = self.config.patience_ns > 0 && self.early.len() < self.config.max_early;
         if self.early.has(from, &message) {
@@ -121,7 +121,7 @@ impl Manager {
         }
     }
 
-    /// Nobody listens, and it has waited long enough.
+    /// Refuses a request that has waited long enough for a listener.
     pub(super) fn refuse_early(&mut self, now: Instant, early: &Early) {
         self.out.counters.refused_no_listener += 1;
         let (from, transaction) = (early.from, early.transaction);
@@ -141,7 +141,7 @@ impl Manager {
         let code = req.service;
         let transport = Transport::from_code(code).ok_or(RejReason::INVALID_TRANSPORT)?;
         let mtu = req.path_mtu().ok_or(RejReason::INVALID_MTU)?;
-        // Packets will go where the request says; nobody may point us at somebody else.
+        // Our packets go to the address in the request: it must be the sender's own.
         if req.primary.local_gid != from.remote || req.primary.remote_gid != from.local {
             return Err(RejReason::INVALID_GID);
         }

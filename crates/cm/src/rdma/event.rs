@@ -56,7 +56,7 @@ pub enum EventKind {
     /// A name was looked up.
     #[doc(alias = "RDMA_CM_EVENT_ADDRINFO_RESOLVED")]
     AddrInfoResolved = 16,
-    /// A consumer says something to whoever takes its events.
+    /// A consumer passes a value to the thread that takes its events.
     #[doc(alias = "RDMA_CM_EVENT_USER")]
     User = 18,
 }

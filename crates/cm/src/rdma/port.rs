@@ -7,7 +7,7 @@ use core::net::IpAddr;
 
 use feroce_wire::cm::PortSpace;
 
-/// Ports that are given to whoever does not care.
+/// Ports for binders that ask for any port.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// A port in use, to be given back.
@@ -28,10 +28,10 @@ impl Binding {
 /// Why a port cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// Somebody has it at this address.
+    /// Another binding has it at this address.
     InUse,
-    /// Somebody has it, and one of the two wants it at all addresses. Linux has another error for
-    /// that, and programs know it.
+    /// Another binding has it, and one of the two wants it at all addresses. Linux has another
+    /// error for that, and programs know it.
     Overlaps,
     /// All of them are in use.
     Exhausted,
@@ -99,7 +99,7 @@ impl PortTable {
         Ok(Binding { space, port, number })
     }
 
-    /// The holder of a port wants to listen: then nobody else may have it.
+    /// The holder of a port wants to listen: then no other binding may have it.
     pub fn listen(&mut self, binding: Binding) -> Result<(), BindError> {
         let Some(holders) = self.holders.get_mut(&(binding.space, binding.port)) else {
             return Ok(());
@@ -127,7 +127,7 @@ impl PortTable {
         }
     }
 
-    /// Whether somebody can have a port as well.
+    /// Whether one more binding can have a port.
     fn check(&self, space: PortSpace, port: u16, holder: &Holder) -> Result<(), BindError> {
         let Some(holders) = self.holders.get(&(space, port)) else { return Ok(()) };
         let shares = |h: &Holder| h.reuse && holder.reuse && !h.listens;
@@ -140,7 +140,7 @@ impl PortTable {
         }
     }
 
-    /// A port that nobody has at any address.
+    /// A port without a binding at any address.
     fn any_port(&self, space: PortSpace, random: u32) -> Result<u16, BindError> {
         let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
         let count = last - first + 1;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_ends_where_somebody_listens() {
+    fn sharing_ends_with_a_listener() {
         let mut table = PortTable::default();
         let a = table.bind(PortSpace::Tcp, V4, 5, REUSE, 0).unwrap();
         let b = table.bind(PortSpace::Tcp, ANY4, 5, REUSE, 0).unwrap();

@@ -34,7 +34,7 @@ pub struct Rep {
     pub qpn: Qpn,
     /// End-to-end context; zero without reliable datagrams.
     pub eecn: u32,
-    /// First PSN that whoever gets this message shall send (IBTA vol1 12.7).
+    /// First PSN that the receiver of this message sends (IBTA vol1 12.7).
     pub psn: Psn,
     /// Reads and atomics that the sender answers at once.
     pub responder_resources: u8,

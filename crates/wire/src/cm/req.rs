@@ -130,7 +130,7 @@ pub struct Req {
     pub service: u8,
     /// Whether the sender keeps to end-to-end credits.
     pub flow_control: bool,
-    /// First PSN that whoever gets this message shall send (IBTA vol1 12.7).
+    /// First PSN that the receiver of this message sends (IBTA vol1 12.7).
     pub psn: Psn,
     /// How long the sender may take to answer, as a code (5 bits).
     pub local_cm_timeout: u8,
