@@ -16,7 +16,7 @@ fn rc() -> Scripted {
 }
 
 /// Posts a request and lets it go at once; gives the packet, if it went.
-fn express(script: &mut Scripted, wr: SendWr) -> Option<Vec<u8>> {
+fn fast_path(script: &mut Scripted, wr: SendWr) -> Option<Vec<u8>> {
     script.qp.sq.stage(wr).expect("room");
     script.qp.sq.show();
     again(script, true)
@@ -63,7 +63,7 @@ fn the_packet_is_the_one_that_a_train_would_have() {
     ];
     for (id, (op, data, flags)) in (1..).zip(all) {
         let wr = SendWr { flags, ..wr(id, op, data) };
-        let sent = express(&mut quick, wr.clone()).expect("it is short and alone");
+        let sent = fast_path(&mut quick, wr.clone()).expect("it is short and alone");
         let [packet] = &slow.post(wr)[..] else { panic!("one packet of {op:?}") };
         assert_eq!(sent, packet.bytes, "{op:?}");
     }
@@ -85,8 +85,8 @@ fn the_packet_is_the_one_that_a_train_would_have() {
 #[test]
 fn what_went_at_once_is_sent_again_like_anything_else() {
     let mut script = rc();
-    let first = express(&mut script, send(1, inline(1, 8))).expect("it goes");
-    express(&mut script, send(2, inline(2, 8))).expect("it goes");
+    let first = fast_path(&mut script, send(1, inline(1, 8))).expect("it goes");
+    fast_path(&mut script, send(2, inline(2, 8))).expect("it goes");
     let again = script.answer(OUR_PSN, nak(NakCode::PsnSequence));
     assert_eq!(psns(&again), [OUR_PSN, OUR_PSN + 1]);
     assert_eq!(again[0].bytes, first);
@@ -117,13 +117,13 @@ fn what_is_long_must_wait_or_may_fail_does_not_go_at_once() {
     let read = wr(1, SendOp::Read(REMOTE), script.host.data(0, 8));
     for wr in [long(&script), fenced, bad, send(1, Data::Sges(two)), read] {
         let mut script = rc();
-        assert_eq!(express(&mut script, wr.clone()), None, "{wr:?}");
+        assert_eq!(fast_path(&mut script, wr.clone()), None, "{wr:?}");
     }
     // A write with nothing under way may find a door instead.
     let write = wr(1, SendOp::Write(REMOTE), inline(1, 8));
-    assert_eq!(express(&mut script, write), None);
+    assert_eq!(fast_path(&mut script, write), None);
     // Nor does anything overtake it.
-    assert_eq!(express(&mut script, send(2, inline(2, 8))), None);
+    assert_eq!(fast_path(&mut script, send(2, inline(2, 8))), None);
     script.qp.sq.ring();
     assert_eq!(psns(&script.wait(0)), [OUR_PSN, OUR_PSN + 1]);
 }
@@ -135,7 +135,7 @@ fn an_acknowledgement_that_waits_goes_with_it() {
     let target = script.host.remote(0);
     let write = with(reth(target.addr, target.rkey, 4), &[1, 2, 3, 4]);
     script.send(Op::WriteOnly, PEER_PSN, true, &write);
-    assert_eq!(express(&mut script, send(1, inline(1, 8))), None);
+    assert_eq!(fast_path(&mut script, send(1, inline(1, 8))), None);
     script.qp.sq.ring();
     script.host.engine.hold_acks(false);
     assert_eq!(psns(&script.wait(0)), [OUR_PSN, PEER_PSN]);
@@ -145,8 +145,8 @@ fn an_acknowledgement_that_waits_goes_with_it() {
 fn what_is_not_there_does_not_go() {
     let mut script = rc();
     assert_eq!(again(&mut script, true), None, "nothing is posted");
-    express(&mut script, send(1, inline(1, 8))).expect("it goes");
+    fast_path(&mut script, send(1, inline(1, 8))).expect("it goes");
     assert_eq!(again(&mut script, true), None, "it went");
     script.qp.qpn = feroce_wire::Qpn::new(0x3333);
-    assert_eq!(express(&mut script, send(2, inline(1, 8))), None, "nobody has that number");
+    assert_eq!(fast_path(&mut script, send(2, inline(1, 8))), None, "nobody has that number");
 }

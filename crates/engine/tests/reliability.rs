@@ -48,12 +48,12 @@ fn the_timeout_counts_from_the_last_progress() {
 }
 
 /// Lets `ns` pass over a link that knows whether the peer has taken what was sent.
-fn wait_untaken(script: &mut Scripted, ns: u64, is_untaken: bool) -> usize {
+fn wait_untaken(script: &mut Scripted, ns: u64, peer_has_unread: bool) -> usize {
     script.now = script.now.plus_nanos(ns);
     let dest = script.peer;
     let mut asked = |path: &Path, _| {
         assert_eq!(path.dst.gid, dest);
-        is_untaken
+        peer_has_unread
     };
     script.host.engine.handle_timeout_unless(script.now, &mut asked);
     script.host.transmit(script.now).len()

@@ -23,17 +23,17 @@ pub trait HostCarrier: Carrier {
     fn set_looks(&mut self, looks: bool);
 
     /// A polling thread has waited long for an answer. The carrier writes to the
-    /// [`HostCarrier::nudge_fd`] of every peer process that has not taken yet what was sent to it.
-    fn nudge(&mut self);
+    /// [`HostCarrier::kick_fd`] of every peer process that has not taken yet what was sent to it.
+    fn kick(&mut self);
 
     /// Readable when a peer process waits for this one to call [`Carrier::receive`] and no thread
     /// sleeps on [`Carrier::wait_fd`]: the thread that polled may have ended. The driver thread
     /// reads it empty, which never blocks.
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>>;
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Whether it is certain that the process that owns a queue pair is alive and has not taken yet
     /// what was sent to it.
-    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool;
+    fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool;
 }
 
 /// A carrier that leads to other hosts only.
@@ -48,13 +48,13 @@ impl HostCarrier for UdpLink {
 
     fn set_looks(&mut self, _: bool) {}
 
-    fn nudge(&mut self) {}
+    fn kick(&mut self) {}
 
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    fn is_untaken(&self, _: &Path, _: Qpn) -> bool {
+    fn peer_has_unread(&self, _: &Path, _: Qpn) -> bool {
         false
     }
 }
@@ -72,16 +72,16 @@ impl HostCarrier for Box<dyn HostCarrier> {
         (**self).set_looks(looks);
     }
 
-    fn nudge(&mut self) {
-        (**self).nudge();
+    fn kick(&mut self) {
+        (**self).kick();
     }
 
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).nudge_fd()
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).kick_fd()
     }
 
-    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-        (**self).is_untaken(path, qpn)
+    fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool {
+        (**self).peer_has_unread(path, qpn)
     }
 }
 
@@ -101,16 +101,16 @@ macro_rules! impl_through_layer {
                 self.inner_mut().set_looks(looks);
             }
 
-            fn nudge(&mut self) {
-                self.inner_mut().nudge();
+            fn kick(&mut self) {
+                self.inner_mut().kick();
             }
 
-            fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-                self.inner().nudge_fd()
+            fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+                self.inner().kick_fd()
             }
 
-            fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-                self.inner().is_untaken(path, qpn)
+            fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool {
+                self.inner().peer_has_unread(path, qpn)
             }
         }
     )*};

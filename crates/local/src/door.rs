@@ -14,9 +14,9 @@ use feroce_mem::{Access, Landing, Reach, Source};
 use feroce_train::{RxMeta, Way};
 use feroce_wire::{Qpn, Rkey};
 
-use super::distant::Distant;
 use super::loan::LenderProcess;
 use super::member::Wake;
+use super::proc_mem::ProcMem;
 use super::record::{self, META};
 use super::shared::{Files, Mapped};
 use crate::sys::{FileId, FilePlace};
@@ -145,7 +145,7 @@ pub(super) struct Door {
 #[derive(Debug)]
 enum Behind {
     File(Arc<Mapped>, usize),
-    Process(Arc<Distant>, u64),
+    Process(Arc<ProcMem>, u64),
 }
 
 impl Door {
@@ -165,7 +165,7 @@ impl Door {
             }
             Behind::Process(process, start) => {
                 let at = start.wrapping_add(at as u64);
-                (len <= Distant::MOST).then_some(Inside::Process(process, at))
+                (len <= ProcMem::MOST).then_some(Inside::Process(process, at))
             }
         }
     }
@@ -176,7 +176,7 @@ impl Door {
 pub(super) enum Inside<'a> {
     File(Part<'a>),
     /// Of a process, from an address on.
-    Process(&'a Distant, u64),
+    Process(&'a ProcMem, u64),
 }
 
 /// A part of a file.
@@ -221,7 +221,7 @@ pub(super) struct Doors {
     /// Files of others that are mapped as long as a door leads there.
     maps: Vec<(FileId, Weak<Mapped>)>,
     /// Processes whose memory is open as long as a door leads there, by slot and generation.
-    processes: Vec<((u8, u32), Weak<Distant>)>,
+    processes: Vec<((u8, u32), Weak<ProcMem>)>,
     /// How many messages in a row were to go to processes, and what others had sent when that was
     /// last asked.
     row: Cell<(u32, u64)>,
@@ -274,13 +274,13 @@ impl Doors {
     }
 
     /// Opens the memory of another process, unless it is.
-    fn open(&mut self, process: &LenderProcess, who: (u8, u32)) -> Option<Arc<Distant>> {
+    fn open(&mut self, process: &LenderProcess, who: (u8, u32)) -> Option<Arc<ProcMem>> {
         self.processes.retain(|(_, open)| open.strong_count() > 0);
         let known = self.processes.iter().find(|(known, _)| *known == who);
         if let Some(open) = known.and_then(|(_, open)| open.upgrade()) {
             return Some(open);
         }
-        let open = Arc::new(Distant::open(process)?);
+        let open = Arc::new(ProcMem::open(process)?);
         self.processes.push((who, Arc::downgrade(&open)));
         Some(open)
     }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use feroce_wire::Gid;
 
-use super::distant::Aim;
 use super::loan::LEASES;
 use super::map::Atomics;
+use super::proc_mem::Aim;
 
 /// Processes of another version have another directory. To be increased with every change of this
 /// file, of the rings or of the records in them.

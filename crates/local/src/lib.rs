@@ -12,23 +12,23 @@
 //! Nothing here makes anything reliable: a ring that stays full, a process that dies and a port
 //! that changes hands lose packets, as networks do.
 
-mod adopt;
 mod areas;
 mod carrier;
-mod convert;
 mod demux;
 mod directory;
-mod distant;
 mod door;
 mod guard;
 mod layout;
 mod loan;
 mod lock;
 mod map;
+mod map_shared;
 mod member;
 mod peers;
-mod places;
+mod port_owner;
+mod proc_mem;
 mod record;
+mod remap_shared;
 mod run;
 mod shared;
 mod sys;
@@ -48,7 +48,7 @@ pub use guard::{Guard, Watch};
 use loan::Loan;
 pub use member::Member;
 use peers::{Peers, Pushed, Route};
-use places::Places;
+use port_owner::PortOwner;
 use record::Content;
 pub use run::PacketRun;
 
@@ -102,7 +102,7 @@ struct Counters {
 pub struct HostLink {
     udp: UdpLink,
     peers: Peers,
-    places: Places,
+    port_owner: PortOwner,
     member: Arc<Member>,
     sealer: Sealer,
     /// Checks what has an ICRC, if no layer above does.
@@ -144,7 +144,7 @@ impl HostLink {
         Ok(Self {
             udp,
             peers,
-            places: Places::default(),
+            port_owner: PortOwner::default(),
             member,
             sealer: Sealer::default(),
             checker: icrc.map(Checker::new),
@@ -296,9 +296,9 @@ impl HostLink {
         if now >= self.next_burial {
             self.next_burial = now.plus_nanos(BURY_NS);
             self.peers.bury_all_dead();
-            self.places.stand_in(&mut self.udp, &self.peers);
+            self.port_owner.stand_in(&mut self.udp, &self.peers);
         }
-        let all_taken = self.places.take(&mut self.udp, &self.member, &mut self.peers);
+        let all_taken = self.port_owner.take(&mut self.udp, &self.member, &mut self.peers);
         self.in_hurry = self.peers.bury_suspects() || !all_taken;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
@@ -487,7 +487,7 @@ impl Carrier for HostLink {
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
         self.sync();
         self.near = None;
-        self.places.set(addresses, &mut self.udp, &self.member, &mut self.peers)
+        self.port_owner.set(addresses, &mut self.udp, &self.member, &mut self.peers)
     }
 
     fn join(&mut self, group: Gid) -> io::Result<()> {
@@ -514,9 +514,9 @@ impl Carrier for HostLink {
             ("shm_rx_malformed", p.malformed),
             ("shm_forwarded", c.forwarded),
             ("shm_forward_lost", c.forward_lost),
-            ("shm_taken_over", self.places.taken_over()),
+            ("shm_taken_over", self.port_owner.taken_over()),
             ("shm_buried", p.buried),
-            ("shm_nudged", p.nudged),
+            ("shm_kicked", p.kicked),
             ("shm_passed", self.member.passed()),
         ]);
         counters
@@ -568,16 +568,16 @@ impl HostCarrier for HostLink {
         self.looks = looks;
     }
 
-    fn nudge(&mut self) {
-        self.peers.nudge();
+    fn kick(&mut self) {
+        self.peers.kick();
     }
 
-    fn is_untaken(&self, path: &Path, qpn: Qpn) -> bool {
-        self.peers.is_untaken(path.dst.gid, qpn)
+    fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool {
+        self.peers.peer_has_unread(path.dst.gid, qpn)
     }
 
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.member.nudge_fd())
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.member.kick_fd())
     }
 }
 

@@ -88,8 +88,8 @@ pub struct Member {
     generation: u32,
     /// Both ends of the pipe that others wake this member with.
     wake: OwnedFd,
-    /// Both ends of the pipe that others nudge this member with.
-    nudge: OwnedFd,
+    /// Both ends of the pipe that others kick this member with.
+    kick: OwnedFd,
     /// Both ends of the pipe that tells others that this member lives.
     _life: OwnedFd,
     services: Mutex<Vec<(Gid, u64)>>,
@@ -148,7 +148,7 @@ impl Member {
         reserve(&file, slot_start(slot), SLOT_LEN)?;
         empty(map.view(slot_start(slot)));
         let wake = directory.new_pipe(&wake_name(slot))?;
-        let nudge = directory.new_pipe(&nudge_name(slot))?;
+        let kick = directory.new_pipe(&nudge_name(slot))?;
         let life = directory.new_pipe(&life_name(slot))?;
         let header = map.view::<Header>(0);
         let generation = (header.states[usize::from(slot)].load(Ordering::Acquire) >> 1) + 1;
@@ -167,7 +167,7 @@ impl Member {
             slot,
             generation,
             wake,
-            nudge,
+            kick,
             _life: life,
             services: Mutex::default(),
             left: AtomicBool::new(false),
@@ -323,21 +323,21 @@ impl Member {
         self.wake.as_fd()
     }
 
-    /// The pipe that this member is nudged with.
-    pub(super) fn nudge_fd(&self) -> BorrowedFd<'_> {
-        self.nudge.as_fd()
+    /// The pipe that this member is kicked with.
+    pub(super) fn kick_fd(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
     }
 
     /// Gets in contact with another member, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
         let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
-        let nudge = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
+        let kick = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
         // Of a death before the pipe was opened the kernel says nothing.
         if !self.lives(slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Contact::new(wake, nudge, life))
+        Ok(Contact::new(wake, kick, life))
     }
 
     /// Makes a ring to another member and announces it; it will be taken when the other looks.
@@ -453,7 +453,7 @@ impl Member {
             doors.retain(|_| false);
         }
         self.left.store(true, Ordering::Relaxed);
-        let pipes = [self.wake.as_fd(), self.nudge.as_fd(), self._life.as_fd()];
+        let pipes = [self.wake.as_fd(), self.kick.as_fd(), self._life.as_fd()];
         for fd in [self.file.as_fd()].into_iter().chain(pipes).chain([self.directory.as_fd()]) {
             // If there are no descriptors left, the child keeps this one a while longer.
             let _ = sys::let_go(fd);
@@ -565,7 +565,7 @@ fn wake_name(slot: u8) -> String {
 }
 
 fn nudge_name(slot: u8) -> String {
-    format!("nudge-{slot}")
+    format!("kick-{slot}")
 }
 
 fn life_name(slot: u8) -> String {

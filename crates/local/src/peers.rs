@@ -1,7 +1,7 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
 mod doors;
-mod express;
+mod fast_path;
 mod whereabouts;
 
 use std::cell::{Cell, RefCell};
@@ -110,7 +110,7 @@ pub(super) struct PeerCounters {
     pub(super) fetched: u64,
     pub(super) mapped: u64,
     pub(super) buried: u64,
-    pub(super) nudged: u64,
+    pub(super) kicked: u64,
 }
 
 /// The other members.
@@ -393,14 +393,14 @@ impl Peers {
 
     /// Nudges the members that have not taken what was put into their rings, though they are awake.
     #[cold]
-    pub(super) fn nudge(&mut self) {
+    pub(super) fn kick(&mut self) {
         for &slot in &self.used {
             let Some(peer) = self.slots[usize::from(slot)].as_deref() else { continue };
             if let (Some(contact), Some(ring)) = (&peer.contact, &peer.out)
                 && !ring.is_empty()
             {
-                contact.nudge();
-                self.counters.nudged += 1;
+                contact.kick();
+                self.counters.kicked += 1;
             }
         }
     }
@@ -408,7 +408,7 @@ impl Peers {
     /// Whether the member that has a queue pair is there, goes on, and has not taken what was put
     /// into its ring.
     #[cold]
-    pub(super) fn is_untaken(&self, address: Gid, qpn: Qpn) -> bool {
+    pub(super) fn peer_has_unread(&self, address: Gid, qpn: Qpn) -> bool {
         let Route::Slot(slot) = self.route(address, qpn) else { return false };
         let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
         ring.is_some_and(|ring| !ring.is_empty())

@@ -4,7 +4,7 @@
 //! a member allocates is a file without a name, so its peers can map it and copy from there. They
 //! find it through the process that has it, whose descriptors they may open as they may read its
 //! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What
-//! a program shares by itself (see `adopt`) may not be like that (see `guard`).
+//! a program shares by itself (see `map_shared`) may not be like that (see `guard`).
 
 use std::fs::File;
 use std::io;

@@ -262,7 +262,7 @@ fn whoever_has_a_guard_maps_what_others_share() {
     let (mut a, mut b, way, root) = neighbours("shared", 50, true);
     let (_file, base) = shared();
     // SAFETY: it stays until the process ends.
-    let region = unsafe { b.member.adopt(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     let in_a_row = |a: &Host| {
         let write = |_: &usize| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
@@ -325,7 +325,7 @@ fn what_was_missing_although_it_should_be_there_is_not_used() {
     let (mut a, mut b, way, root) = neighbours("torn", 51, true);
     let (_file, base) = shared();
     // SAFETY: it stays until the process ends.
-    let region = unsafe { b.member.adopt(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     a.member.guard_with(&SAYING);
     open(&mut a, &mut b, &way, &reach);

@@ -103,23 +103,23 @@ fn members_reach_each_other_at_one_address() {
 /// Only what was not taken is worth a word, to whoever has not taken it.
 #[test]
 fn who_takes_nothing_is_nudged() {
-    let registry = Registry::new("nudge");
+    let registry = Registry::new("kick");
     let address = loopback(23);
     let [mut a, mut b, c] = [0; 3].map(|_| registry.link(address));
     let is_nudged = |host: &Host| {
-        let nudges = host.link.nudge_fd().expect("members are nudged");
-        nix::unistd::read(nudges, &mut [0; 64]).is_ok_and(|len| len > 0)
+        let kicks = host.link.kick_fd().expect("members are kicked");
+        nix::unistd::read(kicks, &mut [0; 64]).is_ok_and(|len| len > 0)
     };
-    a.link.nudge();
+    a.link.kick();
     assert!(!is_nudged(&b), "nothing was sent");
     a.link.send_one(NOW, &train_to(address, address, b.qpn(), 1)).expect("sent");
     assert!(!is_nudged(&b));
-    a.link.nudge();
+    a.link.kick();
     assert_eq!([&a, &b, &c].map(is_nudged), [false, true, false]);
     assert_eq!(receive(&mut b.link, NOW).len(), 1);
-    a.link.nudge();
+    a.link.kick();
     assert!(!is_nudged(&b), "it has taken everything");
-    assert_eq!(counter(&a.link, "shm_nudged"), 1);
+    assert_eq!(counter(&a.link, "shm_kicked"), 1);
 }
 
 /// Who checks the ICRC itself gets packets of this host without, and of others checked.
@@ -215,15 +215,18 @@ fn what_nobody_has_taken_is_not_lost() {
     let (mut a, _) = registry.plain(address, Some(IcrcPolicy::Strict));
     let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
     let train = train_to(address, address, to_b, 1);
-    assert!(!a.is_untaken(&train.path, to_b));
+    assert!(!a.peer_has_unread(&train.path, to_b));
     a.send_one(NOW, &train).expect("sent");
-    assert!(a.is_untaken(&train.path, to_b));
-    assert!(!a.is_untaken(&path(address, elsewhere), to_b), "nobody knows that of other hosts");
+    assert!(a.peer_has_unread(&train.path, to_b));
+    assert!(
+        !a.peer_has_unread(&path(address, elsewhere), to_b),
+        "nobody knows that of other hosts"
+    );
     assert_eq!(b.receive(NOW, 8, &mut |_| {}).expect("received"), 1);
-    assert!(!a.is_untaken(&train.path, to_b));
+    assert!(!a.peer_has_unread(&train.path, to_b));
     a.send_one(NOW, &train).expect("sent");
     drop(b);
-    assert!(!a.is_untaken(&train.path, to_b), "it is gone");
+    assert!(!a.peer_has_unread(&train.path, to_b), "it is gone");
 }
 
 #[test]

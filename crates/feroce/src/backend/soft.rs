@@ -116,9 +116,9 @@ impl SoftAdapter {
     pub(crate) unsafe fn share_region(&self, ptr: *mut u8, len: usize) -> Option<Arc<Region>> {
         let member = self.member.as_ref()?;
         // SAFETY: the caller makes the promise of `Pd::raw_region`, which is that of `adopt`.
-        let shareable = match unsafe { member.adopt(ptr, len) } {
+        let shareable = match unsafe { member.map_shared(ptr, len) } {
             // SAFETY: with `convert`, the caller also promises that no thread writes to the bytes.
-            Err(_) if self.converts => unsafe { member.convert(ptr, len) },
+            Err(_) if self.converts => unsafe { member.remap_shared(ptr, len) },
             adopted => adopted,
         };
         match shareable {

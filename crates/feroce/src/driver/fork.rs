@@ -195,13 +195,13 @@ impl HostCarrier for Severed {
 
     fn set_looks(&mut self, _: bool) {}
 
-    fn nudge(&mut self) {}
+    fn kick(&mut self) {}
 
-    fn nudge_fd(&self) -> Option<BorrowedFd<'_>> {
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    fn is_untaken(&self, _: &Path, _: Qpn) -> bool {
+    fn peer_has_unread(&self, _: &Path, _: Qpn) -> bool {
         false
     }
 }

@@ -206,9 +206,9 @@ impl Driver {
     /// Sends the one request of a queue pair that waits, if [`Engine::try_fast_path`] does and no
     /// thread has the lock.
     #[inline(never)]
-    pub(crate) fn express(&self, qpn: Qpn) -> bool {
+    pub(crate) fn fast_path(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
-        let (is_sent, deadline) = state.express(|| self.now(), qpn);
+        let (is_sent, deadline) = state.fast_path(|| self.now(), qpn);
         let wakes = state.unlock();
         if is_sent {
             self.plan(deadline);
@@ -254,7 +254,7 @@ impl Driver {
             // may take long.
             let kick = || {
                 if let Some(mut state) = self.try_lock() {
-                    state.link.nudge();
+                    state.link.kick();
                 }
                 self.answer_bell();
             };

@@ -73,8 +73,8 @@ impl State {
         busy |= self.revocations.look(&mut self.engine, now);
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             let link = &self.link;
-            let mut is_untaken = |path: &Path, qpn: Qpn| link.is_untaken(path, qpn);
-            self.engine.handle_timeout_unless(now, &mut is_untaken);
+            let mut peer_has_unread = |path: &Path, qpn: Qpn| link.peer_has_unread(path, qpn);
+            self.engine.handle_timeout_unless(now, &mut peer_has_unread);
         } else if turn != Turn::Send && self.link.is_clear() && !self.is_cm_due(now) {
             // A polling thread mostly finds this, or what needs no answer at once.
             if !busy {
@@ -98,7 +98,7 @@ impl State {
     /// Sends the one request of a queue pair that waits, as [`Engine::try_fast_path`] does. Says
     /// when the engine must be driven again.
     #[inline]
-    pub(super) fn express(
+    pub(super) fn fast_path(
         &mut self,
         now: impl FnOnce() -> Instant,
         qpn: Qpn,

@@ -37,7 +37,7 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let watch_fd = watch.map(Watch::fd);
     // One descriptor for the life of the thread: the link keeps its epoll instance.
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
-    let kick = driver.lock().link.nudge_fd().map(|fd| fd.try_clone_to_owned());
+    let kick = driver.lock().link.kick_fd().map(|fd| fd.try_clone_to_owned());
     let kick = kick.and_then(Result::ok);
     // What changed after the device was listed and before this thread listened was not announced.
     let mut follow = Follow { watch, looks_left: 0 };

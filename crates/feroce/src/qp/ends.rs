@@ -169,7 +169,7 @@ impl SoftSender {
         if is_alone {
             self.note_streaming();
             self.queue.show();
-            if self.driver.express(self.qpn) {
+            if self.driver.fast_path(self.qpn) {
                 return;
             }
         }

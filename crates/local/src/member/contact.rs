@@ -7,14 +7,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Contact {
     wake: Arc<Wake>,
-    nudge: OwnedFd,
+    kick: OwnedFd,
     life: OwnedFd,
 }
 
 impl Contact {
-    /// From the pipes that the member sleeps on, is nudged with, and tells with that it lives.
-    pub(super) fn new(wake: OwnedFd, nudge: OwnedFd, life: OwnedFd) -> Self {
-        Self { wake: Arc::new(Wake(wake)), nudge, life }
+    /// From the pipes that the member sleeps on, is kicked with, and tells with that it lives.
+    pub(super) fn new(wake: OwnedFd, kick: OwnedFd, life: OwnedFd) -> Self {
+        Self { wake: Arc::new(Wake(wake)), kick, life }
     }
 
     /// Hangs up when the member has gone.
@@ -28,9 +28,9 @@ impl Contact {
     }
 
     /// Tells whoever stands by there that nobody else seems to be about.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn kick(&self) {
         // A full pipe tells just as well.
-        let _ = nix::unistd::write(&self.nudge, &[1]);
+        let _ = nix::unistd::write(&self.kick, &[1]);
     }
 }
 

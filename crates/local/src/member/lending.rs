@@ -75,8 +75,8 @@ impl Member {
     ///
     /// # Safety
     /// As for [`Region::from_raw`].
-    pub unsafe fn adopt(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
-        let entry = self.files.adopt(base.addr() as u64, len)?;
+    pub unsafe fn map_shared(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
+        let entry = self.files.map_shared(base.addr() as u64, len)?;
         // SAFETY: as the caller says.
         Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
     }
@@ -87,9 +87,9 @@ impl Member {
     /// # Safety
     /// As for [`Region::from_raw`]. In addition nobody writes to the bytes until this returns, and
     /// nobody minds that a child of a fork has them in common with its parent.
-    pub unsafe fn convert(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
+    pub unsafe fn remap_shared(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
         // SAFETY: as the caller says; the region keeps the entry and not the other way round.
-        let entry = unsafe { self.files.convert(base, len) }?;
+        let entry = unsafe { self.files.remap_shared(base, len) }?;
         // SAFETY: as the caller says; the exchanged pages are as readable and writable.
         Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
     }

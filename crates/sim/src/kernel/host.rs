@@ -30,7 +30,7 @@ pub struct Style {
     /// Acknowledgements wait for the next turn, or for a packet that leaves with them.
     pub acks_wait: bool,
     /// Its link takes a single packet directly, without a train.
-    pub express: bool,
+    pub fast_path: bool,
 }
 
 /// See the module documentation.

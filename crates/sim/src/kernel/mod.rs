@@ -197,7 +197,7 @@ impl<F: Fabric, E> Kernel<F, E> {
         let Self { hosts, fabric, trace, fabric_due, .. } = self;
         let Host { engine, style, link_free_at, .. } = &mut hosts[host];
         // While its link is busy, a host sends nothing.
-        if !style.express || link_free_at.is_some() {
+        if !style.fast_path || link_free_at.is_some() {
             return false;
         }
         let mut send = |packet: Single<'_>| {

@@ -96,7 +96,7 @@ impl World {
             let signaled = this.steps[index].is_signaled() || this.sq_sig_all;
             this.sends.post(index, signaled);
             self.kernel.record(Happening::Posted { node, end, index, op, len });
-            if self.dice.chance(0.5) && !self.express(end) {
+            if self.dice.chance(0.5) && !self.fast_path(end) {
                 self.ends[end].sq.ring();
             }
         }
@@ -105,11 +105,11 @@ impl World {
 
     /// Sends the request that was staged last directly, if the engine does so. False: the doorbell
     /// must be rung.
-    fn express(&mut self, end: usize) -> bool {
+    fn fast_path(&mut self, end: usize) -> bool {
         let End { node, qpn, sq, .. } = &mut self.ends[end];
         let host = &self.kernel.hosts[*node];
         // While its link is busy, a host sends nothing.
-        if !host.style.express || host.link_free_at().is_some() {
+        if !host.style.fast_path || host.link_free_at().is_some() {
             return false;
         }
         sq.show();

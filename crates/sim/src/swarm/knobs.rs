@@ -118,8 +118,8 @@ impl Knobs {
         let rx = dice.pick(&[RxStyle::EachPacket, RxStyle::Packets, RxStyle::Train]);
         let one_train = dice.chance(0.3);
         let habits = Habits { sleeps: dice.chance(0.3), two_cqs: dice.chance(0.5) };
-        let (acks_wait, express) = (dice.chance(0.3), dice.chance(0.5));
-        (Style { caps, rx, one_train, acks_wait, express }, habits)
+        let (acks_wait, fast_path) = (dice.chance(0.3), dice.chance(0.5));
+        (Style { caps, rx, one_train, acks_wait, fast_path }, habits)
     }
 }
 

@@ -11,7 +11,7 @@ use super::peers::Peers;
 
 /// The addresses of a member.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct PortOwner {
     all: Vec<Place>,
     taken_over: u64,
 }
@@ -30,7 +30,7 @@ struct Place {
     stands_in: bool,
 }
 
-impl Places {
+impl PortOwner {
     /// How often this member took the place of another.
     pub(super) fn taken_over(&self) -> u64 {
         self.taken_over

@@ -22,7 +22,7 @@ const MOST: usize = 256;
 impl Files {
     /// Says of `len` bytes from `base` on that they are those of a file, as long as the entry
     /// lives, if they are shared memory; or says why not.
-    pub(super) fn adopt(&self, base: u64, len: usize) -> io::Result<Entry> {
+    pub(super) fn map_shared(&self, base: u64, len: usize) -> io::Result<Entry> {
         let no = |why| io::Error::new(io::ErrorKind::Unsupported, why);
         if len < LEAST {
             return Err(no("it is too short to be worth it"));
@@ -112,7 +112,7 @@ mod tests {
     fn shared_memory_is_found_in_its_file() {
         let (files, file) = (Files::default(), memory_file());
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
-        let entry = files.adopt(pages.at(100), 2 * PAGE).unwrap();
+        let entry = files.map_shared(pages.at(100), 2 * PAGE).unwrap();
         let place = files.place(pages.at(200), PAGE).expect("it is listed");
         let id = FileId::of(&file).unwrap();
         assert_eq!((place.file, place.offset), (id, 4096 + 200));
@@ -127,7 +127,7 @@ mod tests {
         let named = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let pages = Pages::of(&named, MapFlags::MAP_SHARED);
         drop(named);
-        let found = files.adopt(pages.at(0), Pages::LEN);
+        let found = files.map_shared(pages.at(0), Pages::LEN);
         std::fs::remove_file(&path).unwrap();
         assert!(found.is_ok() && files.place(pages.at(0), Pages::LEN).is_some(), "by its name");
     }
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn what_is_not_shared_is_not_adopted() {
         let (files, file) = (Files::default(), memory_file());
-        let why = |at, len| files.adopt(at, len).expect_err("refused").to_string();
+        let why = |at, len| files.map_shared(at, len).expect_err("refused").to_string();
         let pages = Pages::of(&file, MapFlags::MAP_PRIVATE);
         assert!(why(pages.at(0), Pages::LEN).contains("not shared"));
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
         assert!(why(pages.at(0), 100).contains("too short"));
         assert!(why(pages.at(0), 1 << 40).contains("in one piece"));
         assert_eq!(files.count_of_program(), 0);
-        let kept: Vec<_> = (0..).map_while(|_| files.adopt(pages.at(0), PAGE).ok()).collect();
+        let kept: Vec<_> = (0..).map_while(|_| files.map_shared(pages.at(0), PAGE).ok()).collect();
         assert!((1..=MOST).contains(&kept.len()), "{}", kept.len());
         assert!(why(pages.at(0), PAGE).contains("many already"));
     }
@@ -151,7 +151,7 @@ mod tests {
     fn what_may_become_shorter_is_mapped_under_guard() {
         let (files, file) = (Files::default(), memory_file());
         let pages = Pages::of(&file, MapFlags::MAP_SHARED);
-        let _entry = files.adopt(pages.at(0), Pages::LEN).unwrap();
+        let _entry = files.map_shared(pages.at(0), Pages::LEN).unwrap();
         let place = files.place(pages.at(0), 8).unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;

@@ -50,13 +50,13 @@ impl Aim {
 
 /// The memory of another process.
 #[derive(Debug)]
-pub(super) struct Distant {
+pub(super) struct ProcMem {
     file: File,
     /// What is to be written, in one piece.
     staged: Arc<Region>,
 }
 
-impl Distant {
+impl ProcMem {
     /// Longest message for which this is the way: the kernel copies twice.
     pub(super) const MOST: usize = 4096;
 
@@ -122,8 +122,8 @@ mod tests {
     fn whoever_is_stopped_before_it_writes_can_be_kept_from_it() {
         let (target, witness) = (Region::alloc(64).unwrap(), Box::new(77_u64));
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        assert!(Distant::open(&process(std::process::id(), at, 78)).is_none(), "another process");
-        let memory = Distant::open(&process(std::process::id(), at, 77)).unwrap();
+        assert!(ProcMem::open(&process(std::process::id(), at, 78)).is_none(), "another process");
+        let memory = ProcMem::open(&process(std::process::id(), at, 77)).unwrap();
         let (aim, source) = (aim(), Bytes(&[0x11; 64]));
         let is_empty = || {
             let mut bytes = [0; 64];
@@ -171,7 +171,7 @@ mod tests {
             File::open(file("mem")).unwrap().read_exact_at(&mut word, at).unwrap();
             u64::from_ne_bytes(word)
         };
-        let memory = Distant::open(&process(child.id(), at, word())).unwrap();
+        let memory = ProcMem::open(&process(child.id(), at, word())).unwrap();
         let (aim, source) = (aim(), Bytes(&[0x11; 8]));
         assert!(memory.write(at, (8, &source), &aim, || true));
         assert_eq!(word(), 0x1111_1111_1111_1111);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct At<'a>(&'a Distant, u64);
+    struct At<'a>(&'a ProcMem, u64);
 
     impl Source for At<'_> {
         fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {

@@ -44,7 +44,7 @@ impl Pages {
     fn refusal(&self) -> String {
         let files = Files::default();
         // SAFETY: nobody else has it, and it stays.
-        let converted = unsafe { files.convert(self.0.as_ptr(), self.1) };
+        let converted = unsafe { files.remap_shared(self.0.as_ptr(), self.1) };
         let why = converted.expect_err("it is refused").to_string();
         assert_eq!(files.place(self.at(0), 1), None, "{why}");
         why
@@ -68,7 +68,8 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
     pages.fill();
     let files = Files::default();
     // SAFETY: nobody else has it, and it stays.
-    let entry = unsafe { files.convert(pages.ptr(100), 39 * PAGE) }.expect("nothing forbids it");
+    let entry =
+        unsafe { files.remap_shared(pages.ptr(100), 39 * PAGE) }.expect("nothing forbids it");
     // SAFETY: in bounds, and nobody writes.
     let all = unsafe { std::slice::from_raw_parts(pages.0.as_ptr(), pages.1) };
     assert!(all.iter().enumerate().all(|(i, got)| *got == byte(i)), "the same bytes");
@@ -97,7 +98,8 @@ fn whoever_writes_late_writes_to_the_file_alone() {
     let (pages, files) = (Pages::private(20), Files::default());
     pages.fill();
     // SAFETY: nobody else has it, and it stays.
-    let entry = unsafe { files.convert(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
+    let entry =
+        unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
     let place = files.place(pages.at(0), pages.1).expect("all of it is in the file");
     let path = format!("/proc/self/fd/{}", place.fd);
     let late = File::options().read(true).write(true).open(path).unwrap();
@@ -113,7 +115,7 @@ fn whoever_writes_late_writes_to_the_file_alone() {
     // SAFETY: in bounds, and nobody else has it.
     assert_eq!(unsafe { pages.ptr(19 * PAGE + 5).read() }, byte(19 * PAGE + 5), "the same bytes");
     // SAFETY: nobody else has it, and it stays.
-    let again = unsafe { files.convert(pages.0.as_ptr(), pages.1) };
+    let again = unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) };
     assert!(again.is_ok(), "it is private again");
 }
 
@@ -121,7 +123,8 @@ fn whoever_writes_late_writes_to_the_file_alone() {
 fn a_second_time_there_is_nothing_to_convert() {
     let (pages, files) = (Pages::private(20), Files::default());
     // SAFETY: nobody else has it, and it stays.
-    let entry = unsafe { files.convert(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
+    let entry =
+        unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
     assert!(pages.refusal().contains("shared already"));
     assert!(files.place(pages.at(0), pages.1).is_some(), "the first registration is as it was");
     drop(entry);

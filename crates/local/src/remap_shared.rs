@@ -44,7 +44,7 @@ impl Files {
     /// # Safety
     /// The memory is the caller's, nobody writes to it until this returns, and it stays mapped as
     /// long as the entry lives.
-    pub(super) unsafe fn convert(&self, base: *mut u8, len: usize) -> io::Result<Converted> {
+    pub(super) unsafe fn remap_shared(&self, base: *mut u8, len: usize) -> io::Result<Converted> {
         let smaps = std::fs::read_to_string("/proc/self/smaps")?;
         let pages = whole_pages(&smaps, base.addr(), len)
             .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
