@@ -19,9 +19,7 @@ const STILL_TO_REWRITE: &[&str] = &[
     "crates/cm",
     "crates/engine",
     "crates/feroce",
-    "crates/link",
     "crates/local",
-    "crates/mem",
     "crates/train",
     "crates/wire",
 ];
