@@ -119,7 +119,7 @@ fn what_is_long_must_wait_or_may_fail_does_not_go_at_once() {
         let mut script = rc();
         assert_eq!(fast_path(&mut script, wr.clone()), None, "{wr:?}");
     }
-    // A write with nothing under way may find a door instead.
+    // A write with nothing under way may find direct access instead.
     let write = wr(1, SendOp::Write(REMOTE), inline(1, 8));
     assert_eq!(fast_path(&mut script, write), None);
     // Nor does anything overtake it.

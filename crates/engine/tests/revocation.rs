@@ -9,7 +9,7 @@ use feroce_engine::{
 };
 use feroce_mem::{Access, Bind, MwType};
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::{Lease, Lender, Revocation};
+use feroce_train::{HostMemory, Revocation, RevocationEpoch};
 use feroce_wire::{Qpn, Rkey};
 
 /// Processes of a host, of which one is in the middle of a copy.
@@ -19,9 +19,9 @@ struct Processes {
     is_copying: AtomicBool,
 }
 
-impl Lender for Processes {
-    fn lease(&self) -> Lease {
-        Lease(self.revoked.load(Ordering::Relaxed))
+impl HostMemory for Processes {
+    fn revocation_epoch(&self) -> RevocationEpoch {
+        RevocationEpoch(self.revoked.load(Ordering::Relaxed))
     }
 
     fn revoke_from(&self, _: Qpn) {

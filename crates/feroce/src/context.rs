@@ -136,7 +136,7 @@ impl Context {
         config.port_mtu = device.path_mtu();
         let member = join(&settings, config.seed);
         if let Some(member) = &member {
-            lease(&mut config, member);
+            restrict_qpns(&mut config, member);
             if !sigbus::is_blocked() {
                 member.guard_with(&Sigbus);
             }
@@ -351,7 +351,7 @@ fn engine_config(settings: &Settings) -> Config {
 }
 
 /// Restricts queue pair numbers to those of a member.
-fn lease(config: &mut Config, member: &Member) {
+fn restrict_qpns(config: &mut Config, member: &Member) {
     config.qpn_first = u32::from(member.prefix()) << 16;
     config.qpn_count = SHARED_QPNS;
 }

@@ -34,7 +34,7 @@ fn exchanged(net: u8, convert: bool) -> [u64; 3] {
     connect(&mut from, &mut to);
     assert_eq!(a.read(LEN - 1, 1), [0x11], "registering changes nothing");
     // The first may be on its way before the peer has said that it can fetch, and the first that
-    // writes finds no door.
+    // writes finds no direct access.
     for (i, at) in [4096, 8192, LEN - 4096 - MESSAGE].into_iter().enumerate() {
         let (range, seed) = (at..at + MESSAGE, 0x5a + 2 * i as u8);
         to.post_recv([b.mr.recv(2, range.clone())]).expect("posted");
@@ -48,7 +48,7 @@ fn exchanged(net: u8, convert: bool) -> [u64; 3] {
             assert!(b.read(at, MESSAGE) == bytes, "the bytes at {at}");
         }
     }
-    ["shm_rx_fetched", "shm_rx_mapped", "shm_passed"].map(|name| counter(&b.context, name))
+    ["shm_rx_fetched", "shm_rx_mapped", "shm_direct"].map(|name| counter(&b.context, name))
 }
 
 #[test]

@@ -356,9 +356,9 @@ fn a_stopped_process_stops_nobody() {
     });
 }
 
-/// How many messages of others came through the doors of a process.
+/// How many messages of others came through the direct accesses of a process.
 fn passed(process: &mut Process) -> u64 {
-    process.tell("counter shm_passed");
+    process.tell("counter shm_direct");
     let heard = process.hear();
     let count = heard.strip_prefix("counter ").and_then(|count| count.parse().ok());
     count.unwrap_or_else(|| panic!("it said {heard:?}"))

@@ -43,7 +43,7 @@ fn host(net: u8) -> (Host, File) {
     (host, file)
 }
 
-/// Two hosts that know each other's doors, and the file of the second one.
+/// Two hosts that know each other's direct accesses, and the file of the second one.
 fn acquainted(net: u8) -> (Host, Qp, Host, Qp, File) {
     let ((a, _), (b, file)) = (host(net), host(net));
     let (mut from, mut to) = (a.rc(), b.rc());
@@ -64,7 +64,7 @@ fn counter(host: &Host, wanted: &str) -> u64 {
 
 /// How many messages came to a host without its doing.
 fn passed(host: &Host) -> u64 {
-    counter(host, "shm_passed")
+    counter(host, "shm_direct")
 }
 
 fn run(host: &Host, qp: &mut Qp, op: SendOp) {
@@ -128,7 +128,7 @@ fn whoever_has_it_mapped_goes_on() {
     handle(of_the_owner);
     let (a, mut from, b, mut to, file) = acquainted(173);
     OWN.store(usize::try_from(b.mr.remote(0).addr).expect("an address"), Ordering::Relaxed);
-    assert_eq!(passed(&b), 2, "all but the first, which finds no door");
+    assert_eq!(passed(&b), 2, "all but the first, which finds no direct");
     file.set_len(4096 + 8192).expect("made shorter");
     let bytes = a.fill(0, MESSAGE, 0x77);
     run(&a, &mut from, SendOp::Write(b.mr.remote(4096)));

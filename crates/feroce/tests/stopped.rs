@@ -164,7 +164,7 @@ impl Drop for Stopping {
 /// How many messages came to a host without its doing.
 fn passed(host: &Host) -> u64 {
     let counters = host.context.link_counters();
-    counters.iter().find(|(name, _)| *name == "shm_passed").map_or(0, |(_, n)| *n)
+    counters.iter().find(|(name, _)| *name == "shm_direct").map_or(0, |(_, n)| *n)
 }
 
 /// A host, memory of it, a queue pair, and a process that has stopped in the middle of a copy to

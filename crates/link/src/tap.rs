@@ -241,7 +241,7 @@ mod tests {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload: Payload::Empty,
-            lease: None,
+            revocation_epoch: None,
         }
     }
 

@@ -85,10 +85,10 @@ pub(super) struct Slot {
     pub(super) fetching: Apart<AtomicU32>,
     /// What it is about to write to the memory of another; whoever that is may take it away.
     pub(super) aim: Apart<Aim>,
-    /// How many messages of others came through its doors.
+    /// How many messages of others came through its direct accesses.
     pub(super) passed: Apart<AtomicU64>,
-    /// Change when loans are revoked: in answers, when doors are shut as well, and to some queue
-    /// pairs.
+    /// Change when loans are revoked: in answers, when direct accesses are shut as well, and to
+    /// some queue pairs.
     pub(super) answers: Apart<AtomicU32>,
     pub(super) leases: [AtomicU32; LEASES],
     /// By slot: who has made a ring to this member that it has not taken yet.

@@ -15,8 +15,8 @@
 mod areas;
 mod carrier;
 mod demux;
+mod direct_access;
 mod directory;
-mod door;
 mod guard;
 mod layout;
 mod loan;
@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_link::{Carrier, Checker, Close, IcrcPolicy, LinkCounters, Sealer, UdpConfig, UdpLink};
-use feroce_train::{Instant, Lender as _, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
+use feroce_train::{HostMemory as _, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 
 pub use carrier::HostCarrier;
@@ -113,7 +113,7 @@ pub struct HostLink {
     local: VecDeque<Vec<u8>>,
     /// How many calls in a row found nothing in the rings.
     quiet: u32,
-    /// What came last came through a door.
+    /// What came last came by direct access.
     is_written_to: bool,
     /// When the wire is asked again, whatever comes through the rings.
     next_wire: Instant,
@@ -162,8 +162,8 @@ impl HostLink {
         })
     }
 
-    /// Others of this host may send trains whose payload is [lent](feroce_train::Lent): nothing
-    /// stands between this link and an engine that would have to see it.
+    /// Others of this host may send trains whose payload is [lent](feroce_train::RemotePayload):
+    /// nothing stands between this link and an engine that would have to see it.
     #[must_use]
     pub fn fetching(mut self) -> Self {
         self.peers.fetch();
@@ -204,7 +204,9 @@ impl HostLink {
     /// worth it. Returns how many trains the link took, if it dealt with them.
     fn lend_to_slot(&mut self, now: Instant, slot: u8, trains: &[Train]) -> Option<usize> {
         let first = trains.first()?;
-        if first.lease != Some(self.member.lease()) || !self.peers.may_lend(slot) {
+        if first.revocation_epoch != Some(self.member.revocation_epoch())
+            || !self.peers.may_lend(slot)
+        {
             return None;
         }
         let (loan, taken) = Loan::new(trains, self.member.files())?;
@@ -368,7 +370,7 @@ impl Carrier for HostLink {
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         self.sync();
-        self.peers.tell_of_doors(now);
+        self.peers.announce_direct(now);
         let mut taken = 0;
         let outcome = loop {
             match self.send_some(now, &trains[taken..]) {
@@ -389,7 +391,7 @@ impl Carrier for HostLink {
             Route::Slot(slot) => slot,
             _ => return false,
         };
-        // Doors are told of first.
+        // Peers hear of direct access first.
         if self.peers.wants_icrc(slot) || self.member.has_offers() {
             return false;
         }
@@ -517,7 +519,7 @@ impl Carrier for HostLink {
             ("shm_taken_over", self.port_owner.taken_over()),
             ("shm_buried", p.buried),
             ("shm_kicked", p.kicked),
-            ("shm_passed", self.member.passed()),
+            ("shm_direct", self.member.passed()),
         ]);
         counters
     }
@@ -543,7 +545,7 @@ impl HostCarrier for HostLink {
             // gathered; but an answer that is asked for should not wait.
             Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
                 let is_over = last.bth.ack_req || ends_message(last);
-                last.lease.is_some() && !is_over && trains.len() < GATHERED
+                last.revocation_epoch.is_some() && !is_over && trains.len() < GATHERED
             }
             // To send it by itself costs next to nothing.
             Route::Slot(_) => false,

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use feroce_mem::{Landing, Source};
-use feroce_train::{Lent, Payload, RxMeta, RxTrain, Train};
+use feroce_train::{Payload, RemotePayload, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Qpn};
 
 use super::guard::Guard;
@@ -98,7 +98,7 @@ impl<'a> Loan<'a> {
             // Short and alone.
             return None;
         }
-        let mut run = first.lease.and_then(|_| PacketRun::new(first))?;
+        let mut run = first.revocation_epoch.and_then(|_| PacketRun::new(first))?;
         let mut extents = Extents::default();
         if !extents.push_payload(&first.payload, files) {
             return None;
@@ -128,15 +128,21 @@ impl<'a> Loan<'a> {
         META + TERMS + self.extents.count * EXTENT + self.run.header_len()
     }
 
-    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `lease` and
+    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `revocation epoch`
+    /// and
     /// `answers` are the words that revoke it, as they are now.
-    pub(super) fn write(&self, meta: RxMeta, (lease, answers): (u32, u32), out: &mut [u8]) {
+    pub(super) fn write(
+        &self,
+        meta: RxMeta,
+        (revocation_epoch, answers): (u32, u32),
+        out: &mut [u8],
+    ) {
         let Some((start, rest)) = out.split_first_chunk_mut() else { return };
         record::write_lent_meta(meta, self.run.header_len(), start);
         let (terms, rest) = rest.split_at_mut(TERMS);
         terms[..4].copy_from_slice(&self.run.packets().to_ne_bytes());
         terms[4..8].copy_from_slice(&(self.run.payload_len() as u32).to_ne_bytes());
-        terms[8..12].copy_from_slice(&lease.to_ne_bytes());
+        terms[8..12].copy_from_slice(&revocation_epoch.to_ne_bytes());
         terms[12..16].copy_from_slice(&answers.to_ne_bytes());
         terms[16..].copy_from_slice(&(self.extents.count as u64).to_ne_bytes());
         let (places, headers) = rest.split_at_mut(self.extents.count * EXTENT);
@@ -196,17 +202,17 @@ fn is_stopped(thread: &std::path::Path) -> bool {
 /// A loan that was received.
 #[derive(Debug)]
 pub(super) struct Received<'a> {
-    lender: LenderProcess,
+    host_memory: LenderProcess,
     extents: Extents,
     packets: u32,
     len: usize,
     headers: &'a [u8],
     /// What the words must be that revoke it.
-    lease: (&'a AtomicU32, u32),
+    revocation_epoch: (&'a AtomicU32, u32),
     answers: Option<(&'a AtomicU32, u32)>,
     /// Where to say that it is being fetched.
     fetching: Fetching<'a>,
-    /// Files of the lender that are mapped here.
+    /// Files of the host_memory that are mapped here.
     maps: &'a RefCell<Maps>,
     /// It was to be had, as far as anybody tried.
     is_good: Cell<bool>,
@@ -217,15 +223,15 @@ pub(super) struct Received<'a> {
 /// The words of an area that revoke loans: by queue pair, and of all answers.
 pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
 
-/// The word of a member that says whose memory it is copying from or, behind a door, to.
+/// The word of a member that says whose memory it is copying from or, behind direct access, to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching<'a> {
     pub(super) word: &'a AtomicU32,
-    /// What it says while that is the lender of a loan.
+    /// What it says while that is the host_memory of a loan.
     pub(super) from: u32,
 }
 
-/// The bits of the word that name the lender.
+/// The bits of the word that name the host_memory.
 const LENDER_BITS: u32 = 0xff;
 /// The bit that says that the process writes to the memory with its own instructions, and not
 /// through the kernel.
@@ -274,7 +280,7 @@ impl Drop for Announced<'_> {
 impl<'a> Received<'a> {
     /// Reads what follows the meta data of the record of a loan; `None` if it is none.
     pub(super) fn read(
-        lender: LenderProcess,
+        host_memory: LenderProcess,
         maps: &'a RefCell<Maps>,
         words: Words<'a>,
         fetching: Fetching<'a>,
@@ -302,12 +308,12 @@ impl<'a> Received<'a> {
         let (bth, _) = Bth::parse(headers).ok()?;
         let (_, op) = bth.opcode.decode()?;
         (total == len && packets > 0).then_some(Self {
-            lender,
+            host_memory,
             extents,
             packets,
             len,
             headers,
-            lease: (&words.0[word_of(bth.dest_qp)], word(8)?),
+            revocation_epoch: (&words.0[word_of(bth.dest_qp)], word(8)?),
             answers: if op.is_response() { Some((words.1, word(12)?)) } else { None },
             fetching,
             maps,
@@ -318,7 +324,7 @@ impl<'a> Received<'a> {
 
     /// The train that it stands for.
     pub(super) fn train(&self, meta: RxMeta) -> RxTrain<'_> {
-        let lent = Lent { source: self, offset: 0, len: self.len, packets: self.packets };
+        let lent = RemotePayload { source: self, offset: 0, len: self.len, packets: self.packets };
         let (bytes, stride) = (self.headers, self.headers.len());
         RxTrain { meta, bytes, stride, trailer: 0, lent: Some(lent) }
     }
@@ -337,7 +343,7 @@ impl<'a> Received<'a> {
         // What was copied was loaded before the words are.
         fence(Ordering::Acquire);
         let changed = |(word, was): (&AtomicU32, u32)| word.load(Ordering::SeqCst) != was;
-        changed(self.lease) || self.answers.is_some_and(changed)
+        changed(self.revocation_epoch) || self.answers.is_some_and(changed)
     }
 
     /// The extents of `len` bytes from `from` on.
@@ -369,18 +375,18 @@ impl Received<'_> {
     fn copy(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         let part = self.part(offset, landing.len());
         let mut maps = self.maps.borrow_mut();
-        if maps.fetch(&self.lender, part.as_slice(), landing) {
+        if maps.fetch(&self.host_memory, part.as_slice(), landing) {
             self.is_mapped.set(true);
             return true;
         }
-        let witness = Extent { at: self.lender.witness.0, len: 8, file: None };
+        let witness = Extent { at: self.host_memory.witness.0, len: 8, file: None };
         let mut word = [0; 8];
         let mut extents = [Extent::default(); MAX_EXTENTS + 1];
         extents[..part.count].copy_from_slice(part.as_slice());
         extents[part.count] = witness;
         let extents = &extents[..=part.count];
-        let is_read = sys::read_process(self.lender.pid, extents, Some(landing), &mut word)
-            && u64::from_ne_bytes(word) == self.lender.witness.1;
+        let is_read = sys::read_process(self.host_memory.pid, extents, Some(landing), &mut word)
+            && u64::from_ne_bytes(word) == self.host_memory.witness.1;
         self.is_good.set(self.is_good.get() && is_read);
         is_read
     }
@@ -415,11 +421,11 @@ mod tests {
                 bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
             }
             bytes.extend(&tail);
-            let (words, lender) = (words(), LenderProcess::default());
+            let (words, host_memory) = (words(), LenderProcess::default());
             let (maps, words) = (RefCell::default(), (&words.0, &words.1));
             let word = AtomicU32::new(0);
             let fetching = Fetching { word: &word, from: 1 };
-            if let Some(loan) = Received::read(lender, &maps, words, fetching, &bytes) {
+            if let Some(loan) = Received::read(host_memory, &maps, words, fetching, &bytes) {
                 let part = loan.part(from, 3000);
                 let len: usize = part.as_slice().iter().map(|extent| extent.len).sum();
                 prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));
@@ -449,10 +455,10 @@ mod tests {
     fn this_process_can_be_read_and_only_where_it_is_known() {
         let witness = Box::new(0x1234_5678_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let lender =
+        let host_memory =
             |at, says| LenderProcess { pid: std::process::id(), witness: (at, says), guard: None };
-        assert!(lender(at, *witness).is_readable());
-        assert!(!lender(at, 1).is_readable(), "another process");
-        assert!(!lender(8, *witness).is_readable(), "nothing is there");
+        assert!(host_memory(at, *witness).is_readable());
+        assert!(!host_memory(at, 1).is_readable(), "another process");
+        assert!(!host_memory(8, *witness).is_readable(), "nothing is there");
     }
 }

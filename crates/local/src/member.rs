@@ -28,8 +28,8 @@ use feroce_wire::Gid;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::stat::fstat;
 
+use super::direct_access::{DirectAccessTable, Offers};
 use super::directory::Directory;
-use super::door::{Doors, Offers};
 use super::guard::Guard;
 use super::layout::{
     FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
@@ -105,11 +105,12 @@ pub struct Member {
     files: Files,
     /// Keeps this process alive if somebody makes a file shorter that is mapped here.
     guard: OnceLock<&'static dyn Guard>,
-    /// Doors that were opened and that nobody has been told of, and whether there are any.
+    /// Direct access that was granted and that no peer has been told of, and whether there is
+    /// any.
     offers: Mutex<Offers>,
     has_offers: AtomicBool,
-    /// Doors of others.
-    doors: Mutex<Doors>,
+    /// Direct access that peers granted us.
+    direct_table: Mutex<DirectAccessTable>,
 }
 
 impl Member {
@@ -178,7 +179,7 @@ impl Member {
             guard: OnceLock::new(),
             offers: Mutex::default(),
             has_offers: AtomicBool::new(false),
-            doors: Mutex::default(),
+            direct_table: Mutex::default(),
         }))
     }
 
@@ -449,8 +450,8 @@ impl Member {
         if let Ok(mut services) = self.services.try_lock() {
             services.clear();
         }
-        if let Ok(mut doors) = self.doors.try_lock() {
-            doors.retain(|_| false);
+        if let Ok(mut direct_table) = self.direct_table.try_lock() {
+            direct_table.retain(|_| false);
         }
         self.left.store(true, Ordering::Relaxed);
         let pipes = [self.wake.as_fd(), self.kick.as_fd(), self._life.as_fd()];

@@ -1,6 +1,6 @@
 //! The other members as one of them sees them: where they are, and the rings to and from them.
 
-mod doors;
+mod direct_access;
 mod fast_path;
 mod whereabouts;
 
@@ -15,7 +15,7 @@ use feroce_train::{Instant, RxMeta, RxTrain, Train};
 use feroce_wire::{Gid, Qpn};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::door::Offer;
+use super::direct_access::Offer;
 use super::layout::SLOTS;
 use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
@@ -96,7 +96,7 @@ struct Incoming {
     /// Nobody will put anything into it any more.
     is_last: bool,
     /// Whose memory its loans are in, and what is mapped of it.
-    lender: LenderProcess,
+    host_memory: LenderProcess,
     maps: RefCell<Maps>,
     /// What is known of packets without ICRC that last came.
     last: Option<RxMeta>,
@@ -137,7 +137,7 @@ pub(super) struct Peers {
     suspects: Vec<u8>,
     epoll: Epoll,
     record: Vec<u8>,
-    /// How many messages had come through doors of this member.
+    /// How many messages had come through direct accesses of this member.
     passed: u64,
     /// Others may lend payload to this member.
     fetches: bool,
@@ -225,7 +225,7 @@ impl Peers {
         let is_there = |slot: u8, generation| {
             slots[usize::from(slot)].as_ref().is_some_and(|peer| peer.generation == generation)
         };
-        self.member.forget_shut_doors();
+        self.member.forget_revoked();
         self.touched.retain(|slot| slots[usize::from(*slot)].is_some());
         self.suspects.retain(|slot| slots[usize::from(*slot)].is_some());
         for ring in &mut self.incoming {
@@ -413,7 +413,7 @@ impl Peers {
         let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
         ring.is_some_and(|ring| !ring.is_empty())
             && self.member.lives(slot)
-            && !self.member.lender(slot).is_stopped()
+            && !self.member.host_memory(slot).is_stopped()
     }
 
     /// Hands what has come through the rings to `sink`, and says whether it has ICRCs to check.
@@ -442,11 +442,11 @@ impl Peers {
                 match incoming.ring.pop(&mut self.record) {
                     Ok(Some(len)) => match record::read(&self.record[..len], &mut incoming.last) {
                         Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
-                        Some(Content::Lent(meta, bytes)) => {
+                        Some(Content::RemotePayload(meta, bytes)) => {
                             let words = self.member.words_of(incoming.from);
                             let fetching = self.member.fetching_from(incoming.from);
-                            let (lender, maps) = (incoming.lender, &incoming.maps);
-                            match Received::read(lender, maps, words, fetching, bytes) {
+                            let (host_memory, maps) = (incoming.host_memory, &incoming.maps);
+                            match Received::read(host_memory, maps, words, fetching, bytes) {
                                 Some(loan) => {
                                     sink(&loan.train(meta), false);
                                     self.counters.fetched += 1;
@@ -458,7 +458,8 @@ impl Peers {
                                 None => self.counters.malformed += 1,
                             }
                         }
-                        Some(Content::Door(meta, terms)) => match Offer::read(&meta, terms) {
+                        Some(Content::DirectAccess(meta, terms)) => match Offer::read(&meta, terms)
+                        {
                             Some(offer) => offers.push((incoming.from, incoming.generation, offer)),
                             None => self.counters.malformed += 1,
                         },
@@ -483,7 +484,7 @@ impl Peers {
             self.incoming.retain(|incoming| !incoming.is_last || !incoming.ring.is_empty());
         }
         for (from, generation, offer) in offers {
-            self.add_door(from, generation, &offer);
+            self.add_direct(from, generation, &offer);
         }
         taken
     }
@@ -493,8 +494,8 @@ impl Peers {
         for from in self.member.new_senders() {
             for (generation, ring) in self.member.rings_from(from) {
                 let is_last = self.member.generation_of(from) != Some(generation);
-                let lender = self.member.lender(from);
-                let may_lend = self.fetches && !is_last && lender.is_readable();
+                let host_memory = self.member.host_memory(from);
+                let may_lend = self.fetches && !is_last && host_memory.is_readable();
                 if self.fetches && !is_last && !may_lend {
                     let why = "its memory may not be read (FEROCE_READABLE=1 there may help)";
                     tracing::info!("member {from} sends everything through its ring: {why}");
@@ -506,7 +507,7 @@ impl Peers {
                     generation,
                     ring,
                     is_last,
-                    lender,
+                    host_memory,
                     maps,
                     last,
                 });

@@ -32,18 +32,25 @@ enum Kind {
     /// Packets, each of which ends with its ICRC.
     Sealed,
     /// The headers of a run of packets whose payload is elsewhere.
-    Lent,
+    RemotePayload,
     /// Packets without ICRC, like those of the last record that had such.
     Again,
-    /// No packets: a door was opened.
-    Door,
+    /// No packets: direct access was opened.
+    DirectAccess,
     /// Packets, each of which ends with its ICRC, which is right.
     Checked,
 }
 
 impl Kind {
     fn read(byte: u8) -> Option<Self> {
-        let all = [Self::Bare, Self::Sealed, Self::Lent, Self::Again, Self::Door, Self::Checked];
+        let all = [
+            Self::Bare,
+            Self::Sealed,
+            Self::RemotePayload,
+            Self::Again,
+            Self::DirectAccess,
+            Self::Checked,
+        ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -163,12 +170,12 @@ pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
 
 /// Writes the beginning of the record of a loan.
 pub(super) fn write_lent_meta(meta: RxMeta, header_len: usize, out: &mut [u8; META]) {
-    RecordMeta { meta, stride: header_len as u32, kind: Kind::Lent }.write(out);
+    RecordMeta { meta, stride: header_len as u32, kind: Kind::RemotePayload }.write(out);
 }
 
-/// Writes the beginning of the record of a door.
-pub(super) fn write_door_meta(meta: RxMeta, out: &mut [u8; META]) {
-    RecordMeta { meta, stride: 0, kind: Kind::Door }.write(out);
+/// Writes the beginning of the record of direct access.
+pub(super) fn write_direct_meta(meta: RxMeta, out: &mut [u8; META]) {
+    RecordMeta { meta, stride: 0, kind: Kind::DirectAccess }.write(out);
 }
 
 /// What a record holds.
@@ -177,9 +184,9 @@ pub(super) enum Content<'a> {
     /// Packets, and whether they have an ICRC that nobody has looked at.
     Packets(RxTrain<'a>, bool),
     /// A loan, from its terms on.
-    Lent(RxMeta, &'a [u8]),
-    /// A door, from its terms on.
-    Door(RxMeta, &'a [u8]),
+    RemotePayload(RxMeta, &'a [u8]),
+    /// direct access, from its terms on.
+    DirectAccess(RxMeta, &'a [u8]),
 }
 
 /// Reads a record; `None` if it is none. `last` is what is known of packets that are like others.
@@ -195,8 +202,8 @@ pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Co
         (meta, stride, kind, bytes)
     };
     match kind {
-        Kind::Lent => return Some(Content::Lent(meta, bytes)),
-        Kind::Door => return Some(Content::Door(meta, bytes)),
+        Kind::RemotePayload => return Some(Content::RemotePayload(meta, bytes)),
+        Kind::DirectAccess => return Some(Content::DirectAccess(meta, bytes)),
         Kind::Bare => *last = Some(meta),
         Kind::Sealed | Kind::Again | Kind::Checked => {}
     }

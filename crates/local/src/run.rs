@@ -5,7 +5,7 @@ use feroce_wire::{Bth, Op, Opcode};
 
 /// Packets of one message that follow each other, with headers as if they were one packet, however
 /// long. That is how a link describes packets whose payload it does not carry: see
-/// [`Lent`](feroce_train::Lent).
+/// [`RemotePayload`](feroce_train::RemotePayload).
 #[derive(Clone, Copy, Debug)]
 pub struct PacketRun<'a> {
     first: &'a Train,
@@ -31,7 +31,7 @@ impl<'a> PacketRun<'a> {
     /// The same with the packets of `next`; `None` if they are not what comes next.
     #[must_use]
     pub fn and(self, next: &'a Train) -> Option<Self> {
-        let goes_on = next.lease == self.first.lease
+        let goes_on = next.revocation_epoch == self.first.revocation_epoch
             && next.bth.dest_qp == self.first.bth.dest_qp
             && next.bth.psn == self.first.bth.psn.wrapping_add(self.packets)
             && next.stride == self.first.stride

@@ -9,7 +9,9 @@ use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_local::PacketRun;
 use feroce_mem::{Landing, Source};
 use feroce_testkit::{CAPS, Host, Pair, wr};
-use feroce_train::{Lease, Lender, Lent, Revocation, RxMeta, RxTrain, Train};
+use feroce_train::{
+    HostMemory, RemotePayload, Revocation, RevocationEpoch, RxMeta, RxTrain, Train,
+};
 use feroce_wire::{Pmtu, Qpn};
 
 /// Counts what is revoked.
@@ -19,9 +21,11 @@ struct Book {
     answers: AtomicU32,
 }
 
-impl Lender for Book {
-    fn lease(&self) -> Lease {
-        Lease(self.requests.load(Ordering::Relaxed) + self.answers.load(Ordering::Relaxed))
+impl HostMemory for Book {
+    fn revocation_epoch(&self) -> RevocationEpoch {
+        RevocationEpoch(
+            self.requests.load(Ordering::Relaxed) + self.answers.load(Ordering::Relaxed),
+        )
     }
 
     fn is_quiet(&self, _: Revocation) -> bool {
@@ -61,7 +65,7 @@ impl Source for Kept<'_> {
 }
 
 /// What happens to trains on their way.
-struct Way {
+struct DirectPath {
     rng: fastrand::Rng,
     /// One in so many is lost, comes twice, or cannot be fetched; 0: none.
     trouble: u32,
@@ -69,7 +73,7 @@ struct Way {
     fetched: usize,
 }
 
-impl Way {
+impl DirectPath {
     fn new(seed: u64, trouble: u32) -> Self {
         Self { rng: fastrand::Rng::with_seed(seed), trouble, fetched: 0 }
     }
@@ -84,7 +88,7 @@ impl Way {
         while let Some(first) = rest.first() {
             let meta = RxMeta::from(&first.path);
             let mut taken = 1;
-            if let Some(mut run) = first.lease.and_then(|_| PacketRun::new(first)) {
+            if let Some(mut run) = first.revocation_epoch.and_then(|_| PacketRun::new(first)) {
                 while let Some(longer) = rest.get(taken).and_then(|next| run.and(next)) {
                     (run, taken) = (longer, taken + 1);
                 }
@@ -93,7 +97,7 @@ impl Way {
                 let source =
                     Kept { trains: &rest[..taken], is_gone: self.trouble(), fetched: Cell::new(0) };
                 let (len, packets) = (run.payload_len(), run.packets());
-                let lent = Some(Lent { source: &source, offset: 0, len, packets });
+                let lent = Some(RemotePayload { source: &source, offset: 0, len, packets });
                 let (bytes, stride) = (&headers[..], headers.len());
                 let train = RxTrain { meta, bytes, stride, trailer: 0, lent };
                 let times = if self.trouble() { self.rng.u32(0..3) } else { 1 };
@@ -161,7 +165,7 @@ fn messages_arrive_whole_through_any_trouble() {
     for seed in 0..60 {
         let (mut pair, _, _) = lending_pair();
         let (mut qa, mut qb) = pair.connect(QpType::Rc);
-        let mut way = Way::new(seed, if seed % 3 == 0 { 0 } else { 5 });
+        let mut way = DirectPath::new(seed, if seed % 3 == 0 { 0 } else { 5 });
         let mut rng = fastrand::Rng::with_seed(seed);
         let half = pair.a.region.len() / 2;
         for round in 0..12_u8 {
@@ -201,7 +205,7 @@ fn long_reads_come_in_runs_that_end_where_they_were_asked_to() {
         let (mut pair, _, _) = lending_pair();
         pair.mtu = mtu;
         let (mut qa, _qb) = pair.connect(QpType::Rc);
-        let mut way = Way::new(seed, if seed == 3 { 9 } else { 0 });
+        let mut way = DirectPath::new(seed, if seed == 3 { 9 } else { 0 });
         let len = 450_000;
         let expected = pair.b.fill(0, len, 77);
         for wr_id in 0..20 {
@@ -227,7 +231,7 @@ fn what_cannot_be_fetched_is_lost() {
     while let Some(train) = pair.a.engine.poll_transmit(pair.now, &CAPS) {
         trains.push(train);
     }
-    let mut way = Way { trouble: 1, ..Way::new(1, 1) };
+    let mut way = DirectPath { trouble: 1, ..DirectPath::new(1, 1) };
     // It may be lost on the way as well; that is not the point here.
     while way.fetched == 0 {
         way.carry(&trains, &mut pair.b, pair.now);
@@ -235,7 +239,7 @@ fn what_cannot_be_fetched_is_lost() {
     assert!(pair.b.engine.drops().drop_lender_gone > 0);
     assert!(pair.b.engine.poll_transmit(pair.now, &CAPS).is_none(), "nothing is acknowledged");
     assert_eq!(pair.b.read(11_992, 8), [0; 8], "whoever waits for the end waits on");
-    assert_eq!(Way::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
+    assert_eq!(DirectPath::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
     assert_eq!(pair.b.read(8000, 4000), pair.a.read(0, 4000));
 }
 
@@ -244,9 +248,12 @@ fn what_cannot_be_fetched_is_lost() {
 fn whoever_gives_up_memory_revokes_it() {
     let (mut pair, book_a, book_b) = lending_pair();
     let (mut qa, qb) = pair.connect(QpType::Rc);
-    let before = book_a.lease();
+    let before = book_a.revocation_epoch();
     qa.sq.post(wr(1, SendOp::Send, pair.a.data(0, 4000))).expect("posted");
-    assert!(pair.a.engine.poll_transmit(pair.now, &CAPS).expect("a train").lease == Some(before));
+    assert!(
+        pair.a.engine.poll_transmit(pair.now, &CAPS).expect("a train").revocation_epoch
+            == Some(before)
+    );
     let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
     pair.a.modify(pair.now, qa.qpn, &error);
     assert_eq!(pair.a.poll().expect("flushed").status, WcStatus::Flushed);

@@ -11,7 +11,7 @@ use feroce_link::Carrier;
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
-use feroce_train::{Ext, Instant, Lender, Payload, RxTrain, Train, TrainOps};
+use feroce_train::{Ext, HostMemory, Instant, Payload, RxTrain, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Lkey, Op, Opcode, Psn, Qpn, Service};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -73,7 +73,7 @@ impl Host {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload: Payload::One(grant),
-            lease: Some(self.member.lease()),
+            revocation_epoch: Some(self.member.revocation_epoch()),
         }
     }
 }
@@ -145,7 +145,7 @@ fn long_trains_wait_for_more_only_to_be_lent() {
     let last = a.train(address, b.qpn(), 30, 10, 40);
     assert!(!a.link.wants_more(&[last]), "the next message is another loan");
     let mut kept = train(0, b.qpn());
-    kept.lease = None;
+    kept.revocation_epoch = None;
     assert!(!a.link.wants_more(&[kept]), "it goes through the ring");
     assert!(!a.link.wants_more(&[train(0, Qpn::new(0xfe_1234))]), "to nobody");
     assert!(a.link.wants_more(&[a.train(address, b.qpn(), 0, 1, 40)]), "the first of many");
@@ -163,8 +163,8 @@ fn what_was_revoked_is_not_to_be_had() {
     let (mut a, mut b) = met(&root, address, true);
     let train = a.train(address, b.qpn(), 0, 30, 40);
     a.link.send_one(NOW, &train).expect("sent");
-    let (lender, to) = (Arc::clone(&a.member), b.qpn());
-    let seen = receive(&mut b, || lender.revoke_from(to));
+    let (host_memory, to) = (Arc::clone(&a.member), b.qpn());
+    let seen = receive(&mut b, || host_memory.revoke_from(to));
     assert!(matches!(&seen[..], [(_, 30, None)]), "revoked while it is looked at: {seen:?}");
 
     // A train that was made before something was revoked is not lent any more.

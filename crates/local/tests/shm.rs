@@ -393,7 +393,7 @@ fn datagram(src: Gid, dst: Gid, message: &CmMessage) -> Train {
         body: Ext::NONE,
         tail: Ext::NONE,
         payload: Payload::Inline { data: InlineBytes::new(&mad), offset: 0 },
-        lease: None,
+        revocation_epoch: None,
     }
 }
 

@@ -12,7 +12,7 @@ use common::{loopback, member};
 use feroce_link::Carrier as _;
 use feroce_local::Member;
 use feroce_mem::{Access, Landing, Reach, Region, Source};
-use feroce_train::{Instant, Lender as _, Revocation, Way};
+use feroce_train::{DirectPath, HostMemory as _, Instant, Revocation};
 use feroce_wire::{Gid, Qpn, Rkey};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -39,8 +39,8 @@ fn qpn(prefix: u8) -> Qpn {
     Qpn::new(u32::from(prefix) << 16 | 0x1234)
 }
 
-fn way(address: Gid, from: u8, to: u8) -> Way {
-    Way { from: (address, qpn(from)), to: (address, qpn(to)), rkey: Rkey(0x4711) }
+fn way(address: Gid, from: u8, to: u8) -> DirectPath {
+    DirectPath { from: (address, qpn(from)), to: (address, qpn(to)), rkey: Rkey(0x4711) }
 }
 
 fn line(input: &mut impl std::io::BufRead) -> String {
@@ -145,7 +145,7 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     // The harness runs it in the last one.
     run_until_it_writes(*threads.last().expect("there is one"));
     member.revoke_answers();
-    let revocation = Revocation { since: member.lease(), peer: None };
+    let revocation = Revocation { since: member.revocation_epoch(), peer: None };
     while !member.is_quiet(revocation) {
         std::thread::yield_now();
     }

@@ -61,7 +61,7 @@ pub struct RxTrain<'a> {
     pub trailer: usize,
     /// The payload, if it is not in `bytes`: those are the headers of one packet then, which stands
     /// for a run of them.
-    pub lent: Option<Lent<'a>>,
+    pub lent: Option<RemotePayload<'a>>,
 }
 
 /// The payload of a run of packets that is still where its sender has it.
@@ -70,7 +70,7 @@ pub struct RxTrain<'a> {
 /// are those of one packet with the opcode that [`Op::through`](feroce_wire::Op::through) gives,
 /// the PSN of the first, `solicited` of the last, `ack_req` if one of them has it, and no padding.
 #[derive(Clone, Copy, Debug)]
-pub struct Lent<'a> {
+pub struct RemotePayload<'a> {
     /// Where the bytes come from.
     pub source: &'a dyn Source,
     /// The first byte in the source.
@@ -81,7 +81,7 @@ pub struct Lent<'a> {
     pub packets: u32,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> RemotePayload<'a> {
     /// What is left without the first `packets` packets of `len` bytes each; `None` if nothing is.
     pub fn without(self, packets: u32, len: usize) -> Option<Self> {
         let left = self.packets.checked_sub(packets).filter(|left| *left > 0)?;

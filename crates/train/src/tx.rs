@@ -6,7 +6,7 @@ use feroce_mem::CrcPrefix;
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
-use crate::{Lease, Path, Payload};
+use crate::{Path, Payload, RevocationEpoch};
 
 /// Extension headers of one packet, as bytes: everything between BTH and payload.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +98,8 @@ pub struct Train {
     /// The payload.
     pub payload: Payload,
     /// The payload stays as it is until the peer has answered, unless the engine revokes that: a
-    /// link may let the peer fetch it, as long as this is still the newest lease.
-    pub lease: Option<Lease>,
+    /// link may let the peer fetch it, as long as this is still the newest revocation epoch.
+    pub revocation_epoch: Option<RevocationEpoch>,
 }
 
 impl Train {

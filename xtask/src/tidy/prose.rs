@@ -20,8 +20,6 @@ const STILL_TO_REWRITE: &[&str] = &[
     "crates/engine",
     "crates/feroce",
     "crates/local",
-    "crates/train",
-    "crates/wire",
 ];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {

@@ -9,7 +9,7 @@ mod transport;
 mod tx;
 
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::{GidEntry, Instant, Lender, Path, Revocation};
+use feroce_train::{GidEntry, HostMemory, Instant, Path, Revocation};
 use feroce_wire::{Lid, Qpn};
 
 use crate::hca::config::Config;
@@ -65,8 +65,8 @@ impl Engine {
     }
 
     /// Says who lets peers fetch payload, and so has to hear when memory must be left alone.
-    pub fn set_lender(&mut self, lender: alloc::sync::Arc<dyn Lender>) {
-        self.port.hca.lender = Some(lender);
+    pub fn set_lender(&mut self, host_memory: alloc::sync::Arc<dyn HostMemory>) {
+        self.port.hca.host_memory = Some(host_memory);
     }
 
     /// What the adapter was made with.
@@ -77,7 +77,8 @@ impl Engine {
     /// What happened so far.
     pub fn counters(&self) -> Counters {
         let counters = self.port.hca.counters;
-        let passed = self.port.hca.lender.as_ref().map_or(0, |lender| lender.passed());
+        let passed =
+            self.port.hca.host_memory.as_ref().map_or(0, |host_memory| host_memory.passed());
         Counters { rdma_recvs: counters.rdma_recvs + passed, ..counters }
     }
 
@@ -134,7 +135,7 @@ impl Engine {
     }
 
     /// Lets queue pairs go on whose revocations are over, as `is_over` says, which is what
-    /// [`Lender::is_quiet`] knows. Says whether there were any.
+    /// [`HostMemory::is_quiet`] knows. Says whether there were any.
     pub fn poll_revocations(&mut self, is_over: &mut dyn FnMut(Revocation) -> bool) -> bool {
         let mut any = false;
         while let Some(qpn) = self.port.hca.end_revocation(is_over) {
@@ -146,8 +147,9 @@ impl Engine {
     }
 
     /// What has been revoked so far from the process that has the queue pair `peer` or, without
-    /// one, from all. A caller that has ended a right waits until [`Lender::is_quiet`] says that
-    /// this is over before it uses the memory otherwise. `None`: no other process can reach memory.
+    /// one, from all. A caller that has ended a right waits until [`HostMemory::is_quiet`] says
+    /// that this is over before it uses the memory otherwise. `None`: no other process can reach
+    /// memory.
     pub fn last_revocation(&self, peer: Option<Qpn>) -> Option<Revocation> {
         self.port.hca.revocation(peer)
     }
@@ -159,8 +161,8 @@ impl Engine {
     }
 
     /// Who lets processes of the host reach memory.
-    pub fn lender(&self) -> Option<&alloc::sync::Arc<dyn Lender>> {
-        self.port.hca.lender.as_ref()
+    pub fn host_memory(&self) -> Option<&alloc::sync::Arc<dyn HostMemory>> {
+        self.port.hca.host_memory.as_ref()
     }
 
     /// Does what is due at `now`.

@@ -2,7 +2,7 @@
 
 use core::hint::cold_path;
 
-use feroce_train::{Instant, Lent, Packets, RxMeta, RxTrain};
+use feroce_train::{Instant, Packets, RemotePayload, RxMeta, RxTrain};
 use feroce_wire::{Bth, BthView, Deth, Op, Qpn, Service};
 
 use super::Engine;
@@ -38,7 +38,7 @@ impl Engine {
 
     /// Takes in a run of packets whose payload is elsewhere.
     #[inline(never)]
-    fn receive_lent(&mut self, now: Instant, train: &RxTrain<'_>, lent: &Lent<'_>) {
+    fn receive_lent(&mut self, now: Instant, train: &RxTrain<'_>, lent: &RemotePayload<'_>) {
         // Every packet of the run has a BTH; the first may have more.
         let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
         self.port.hca.count_received(lent.packets, headers + lent.len);
@@ -55,7 +55,7 @@ impl Engine {
         meta: &RxMeta,
         packet: &[u8],
         behind: &mut Packets<'_>,
-        lent: Option<&Lent<'_>>,
+        lent: Option<&RemotePayload<'_>>,
     ) {
         let port = &mut self.port;
         let Ok((bth, bytes)) = Bth::parse(packet) else { return port.hca.drop(Drop::Truncated) };

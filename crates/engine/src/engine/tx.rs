@@ -57,13 +57,15 @@ impl Engine {
     /// this host has opened its memory to us and nothing is under way. False: it must be posted.
     /// Calls `now` only if a completion needs the time.
     #[inline]
-    pub fn pass(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
-        let has_passed =
-            self.qps.get(qpn).is_some_and(|Transport::Ib(qp)| qp.pass(&mut self.port, now, wr));
-        if has_passed {
+    pub fn try_direct(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
+        let is_done = self
+            .qps
+            .get(qpn)
+            .is_some_and(|Transport::Ib(qp)| qp.try_direct(&mut self.port, now, wr));
+        if is_done {
             self.finish();
         }
-        has_passed
+        is_done
     }
 
     /// Sends the one request of a queue pair that waits, if it is a short message, no other queue

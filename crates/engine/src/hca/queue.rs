@@ -108,7 +108,7 @@ pub(crate) struct QpShared {
     /// The consumer posts one request after the other.
     is_streaming: AtomicBool,
     /// The last request that could be executed at once was.
-    may_pass: AtomicBool,
+    may_go_direct: AtomicBool,
     bell: Arc<Doorbell>,
 }
 
@@ -116,7 +116,7 @@ impl QpShared {
     pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
         let no = || AtomicBool::new(false);
         let state = AtomicU8::new(QpState::Reset as u8);
-        Self { state, awaits_answer: no(), is_streaming: no(), may_pass: no(), bell }
+        Self { state, awaits_answer: no(), is_streaming: no(), may_go_direct: no(), bell }
     }
 
     #[inline]
@@ -130,8 +130,8 @@ impl QpShared {
     }
 
     #[inline]
-    pub(crate) fn set_may_pass(&self, may: bool) {
-        self.may_pass.store(may, Ordering::Relaxed);
+    pub(crate) fn set_may_go_direct(&self, may: bool) {
+        self.may_go_direct.store(may, Ordering::Relaxed);
     }
 
     /// Makes the engine look at the queue pair again, after other queue pairs had their turn.
@@ -190,10 +190,10 @@ impl SendQueue {
     }
 
     /// Whether a request, one that [could be posted](SendQueue::check), might be executed at once
-    /// by [`Engine::pass`](crate::Engine::pass), if it were not posted.
+    /// by [`Engine::try_direct`](crate::Engine::try_direct), if it were not posted.
     #[inline]
-    pub fn may_pass(&self) -> bool {
-        self.shared.may_pass.load(Ordering::Relaxed) && self.ring.is_empty()
+    pub fn may_go_direct(&self) -> bool {
+        self.shared.may_go_direct.load(Ordering::Relaxed) && self.ring.is_empty()
     }
 
     /// Shows everything staged to the engine, but rings no bell: the caller drives the engine

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::hint::cold_path;
 
 use feroce_mem::{MrLimits, MrTable};
-use feroce_train::{Framing, GidEntry, Lender, LinkLayer, Path, PortAddr, Revocation, Train};
+use feroce_train::{Framing, GidEntry, HostMemory, LinkLayer, Path, PortAddr, Revocation, Train};
 use feroce_wire::{Gid, Lid, Pkey, Qpn};
 use slab::Slab;
 
@@ -60,8 +60,8 @@ pub(crate) struct Shared {
     /// Completion queues that overran and whose queue pairs must be stopped.
     pub(crate) dead_cqs: Vec<CqId>,
     pub(crate) rng: fastrand::Rng,
-    /// Whoever lets peers fetch payload.
-    pub(crate) lender: Option<Arc<dyn Lender>>,
+    /// Lets peer processes of the host access registered memory.
+    pub(crate) host_memory: Option<Arc<dyn HostMemory>>,
     /// What waits until peer processes have finished their copies.
     pub(crate) revocations: Revocations,
 }
@@ -88,7 +88,7 @@ impl Shared {
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
             rng,
-            lender: None,
+            host_memory: None,
             revocations: Revocations::default(),
             config,
         }
@@ -102,23 +102,26 @@ impl Shared {
 
     /// A right to memory has ended: what was lent by it in answers must not be fetched any more.
     pub(crate) fn revoke_answers(&self) {
-        if let Some(lender) = &self.lender {
-            lender.revoke_answers();
+        if let Some(host_memory) = &self.host_memory {
+            host_memory.revoke_answers();
         }
     }
 
     /// What has been revoked so far from the process that has a queue pair, or from all.
     pub(crate) fn revocation(&self, peer: Option<Qpn>) -> Option<Revocation> {
-        self.lender.as_ref().map(|lender| Revocation { since: lender.lease(), peer })
+        self.host_memory
+            .as_ref()
+            .map(|host_memory| Revocation { since: host_memory.revocation_epoch(), peer })
     }
 
     /// Completions of a queue pair wait until the process that has the queue pair `peer`, or any
     /// process, does not copy any more under a right that has been revoked so far.
     pub(crate) fn hold_until_quiet(&mut self, qpn: Qpn, peer: Option<Qpn>) {
-        let Some((lender, revocation)) = self.lender.as_ref().zip(self.revocation(peer)) else {
+        let Some((host_memory, revocation)) = self.host_memory.as_ref().zip(self.revocation(peer))
+        else {
             return;
         };
-        if !lender.is_quiet(revocation) {
+        if !host_memory.is_quiet(revocation) {
             self.revocations.wait(qpn, revocation);
         }
     }

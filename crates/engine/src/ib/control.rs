@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use feroce_train::{Instant, Lease};
+use feroce_train::{Instant, RevocationEpoch};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
 use super::qp::Qp;
@@ -226,17 +226,22 @@ impl Qp {
         self.common.shared.set_awaits_answer(false);
     }
 
-    /// The lease under which the peer may fetch payload. Only on RC, whose answers say when the
-    /// peer has fetched it. XRC could do it as well, but runs would have to repeat its header.
+    /// The revocation epoch under which the peer may fetch payload. Only on RC, whose answers say
+    /// when the peer has fetched it. XRC could do it as well, but runs would have to repeat its
+    /// header.
     #[inline]
-    pub(super) fn lease(&self, port: &Port) -> Option<Lease> {
-        port.hca.lender.as_ref().filter(|_| self.service() == Service::Rc).map(|l| l.lease())
+    pub(super) fn revocation_epoch(&self, port: &Port) -> Option<RevocationEpoch> {
+        port.hca
+            .host_memory
+            .as_ref()
+            .filter(|_| self.service() == Service::Rc)
+            .map(|l| l.revocation_epoch())
     }
 
     /// The peer must not fetch what is in flight any more: its memory is about to be given back.
     pub(super) fn revoke(&self, port: &Port) {
-        if let Some(lender) = &port.hca.lender {
-            lender.revoke_from(self.dest_qpn());
+        if let Some(host_memory) = &port.hca.host_memory {
+            host_memory.revoke_from(self.dest_qpn());
         }
     }
 
@@ -244,7 +249,7 @@ impl Qp {
     /// under way; what else comes to be at its addresses is not for the peer.
     pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
         let started =
-            if port.hca.lender.is_some() { self.req.outstanding.flights.len() } else { 0 };
+            if port.hca.host_memory.is_some() { self.req.outstanding.flights.len() } else { 0 };
         let is_used = (0..started).any(|i| match self.common.sq.peek(i).map(|wr| &wr.data) {
             Some(Data::Sges(sges)) => sges.as_slice().iter().any(|sge| sge.lkey == key),
             _ => false,

@@ -170,7 +170,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         data.place(&loan)?;
-        self.open_door(port, rkey);
+        self.offer_direct(port, rkey);
         self.finish_message(port);
         Ok(data.packets())
     }
@@ -216,7 +216,7 @@ impl Qp {
             if imm.is_some() {
                 self.finish_write_imm(port, now, request.solicited, imm, len);
             }
-            self.open_door(port, rkey);
+            self.offer_direct(port, rkey);
             self.finish_message(port);
         } else {
             let (va, left) = (va.wrapping_add(u64::from(piece)), left - piece);
@@ -240,7 +240,7 @@ impl Qp {
         self.remember(request.psn, packets, what);
         self.finish_message(port);
         self.push_read(request, &reth, false);
-        self.open_door(port, reth.rkey);
+        self.offer_direct(port, reth.rkey);
         Ok(packets)
     }
 

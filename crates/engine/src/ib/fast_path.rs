@@ -112,10 +112,10 @@ impl Qp {
             return false;
         };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
-        // A write may be copied directly (see `door`), if nothing is under way.
-        let may_pass = index == 0 && matches!(wr.op, SendOp::Write(_));
+        // A write may be copied directly (see `direct access`), if nothing is under way.
+        let may_go_direct = index == 0 && matches!(wr.op, SendOp::Write(_));
         if only.payload > SHORT
-            || may_pass
+            || may_go_direct
             || flags.contains(SendFlags::FENCE)
             || !self.req.may_start(1, takes_receive)
         {

@@ -5,7 +5,8 @@
 //! requests an acknowledgement, `account` keeps the accounts of what was sent, `completer` takes
 //! the responses, `responder` puts the requests of the peer in order, `execute` executes them and
 //! `replies` answers them. `fast_path` and `coalesce` are the requester's short cuts for short
-//! messages, `door` copies directly between processes of a host. `unreliable` is UC and UD.
+//! messages, `direct access` copies directly between processes of a host. `unreliable` is UC and
+//! UD.
 //! `control` is modify, query and the ways into error, `transition` its table.
 //!
 //! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding`
@@ -27,7 +28,7 @@ mod buffers;
 mod coalesce;
 mod completer;
 mod control;
-mod door;
+mod direct_access;
 mod execute;
 mod fast_path;
 mod outstanding;

@@ -126,6 +126,6 @@ pub(crate) fn cnp(path: Path, dest: Qpn, pkey: Pkey) -> Train {
         body: feroce_train::Ext::NONE,
         tail: feroce_train::Ext::NONE,
         payload: feroce_train::Payload::Empty,
-        lease: None,
+        revocation_epoch: None,
     }
 }

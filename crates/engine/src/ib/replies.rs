@@ -107,7 +107,7 @@ impl Qp {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload: Payload::Empty,
-            lease: None,
+            revocation_epoch: None,
         }
     }
 
@@ -163,7 +163,7 @@ impl Qp {
             body: Ext::NONE,
             tail: if ends { with_aeth } else { Ext::NONE },
             payload: if len == 0 { Payload::Empty } else { Payload::One(grant) },
-            lease: if len == 0 { None } else { self.lease(port) },
+            revocation_epoch: if len == 0 { None } else { self.revocation_epoch(port) },
         };
         match self.rsp.replies.queue.front_mut() {
             Some(Reply::Read(front)) if !ends => front.sent += count,

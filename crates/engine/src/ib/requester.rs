@@ -6,7 +6,7 @@ use feroce_wire::{Bth, Opcode};
 
 use super::account::Sent;
 use super::buffers::gather;
-use super::door;
+use super::direct_access;
 use super::outstanding::{Flight, Kind};
 use super::qp::Qp;
 use super::train_layout::{Piece, TrainLayout};
@@ -62,7 +62,7 @@ impl Qp {
                         let last = self.req.outstanding.flights.back();
                         passed += last.map_or(0, |flight| u64::from(flight.len));
                         self.retire(port, now);
-                        if passed >= door::MOST {
+                        if passed >= direct_access::MOST {
                             // Other queue pairs want a turn.
                             return self.common.shared.ring();
                         }
@@ -104,10 +104,10 @@ impl Qp {
             SendOp::LocalInv(_) => index > 0,
             _ => flags.contains(SendFlags::FENCE) && !self.req.outstanding.resources.is_empty(),
         };
-        if is_fenced || self.waits_for_door(port, index, len) {
+        if is_fenced || self.waits_for_direct(port, index, len) {
             return Err(Blocked::NoWork);
         }
-        if index == 0 && self.pass_oldest(port) {
+        if index == 0 && self.try_direct_oldest(port) {
             self.req.outstanding.start(Kind::Local, 0, len as u32, false);
             self.req.outstanding.cursor += 1;
             return Ok(());
@@ -301,7 +301,7 @@ impl Qp {
             head: layout.head,
             body: layout.body,
             tail: layout.tail,
-            lease: if payload.is_memory() { self.lease(port) } else { None },
+            revocation_epoch: if payload.is_memory() { self.revocation_epoch(port) } else { None },
             payload,
         });
         Ok(layout.psns)

@@ -3,7 +3,7 @@
 use core::hint::cold_path;
 
 use feroce_mem::{AccessError, FetchError, PdId};
-use feroce_train::{Instant, Lent};
+use feroce_train::{Instant, RemotePayload};
 use feroce_wire::{NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 
 use super::qp::Qp;
@@ -75,7 +75,7 @@ pub(super) struct Request<'a> {
     /// What follows the headers that every packet of the service has.
     pub(super) body: &'a [u8],
     /// The payload, if it is not in `body`.
-    pub(super) lent: Option<Lent<'a>>,
+    pub(super) lent: Option<RemotePayload<'a>>,
 }
 
 impl<'a> Request<'a> {
@@ -314,7 +314,7 @@ impl Qp {
 }
 
 /// Whether payload of this kind and length may be fetched.
-fn may_be_lent(op: Op, lent: &Lent<'_>) -> bool {
+fn may_be_lent(op: Op, lent: &RemotePayload<'_>) -> bool {
     (op.is_send() || op.is_write()) && lent.packets > 0 && lent.len as u64 <= MAX_MESSAGE
 }
 

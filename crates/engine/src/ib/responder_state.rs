@@ -51,7 +51,8 @@ impl Responder {
     }
 }
 
-/// Which door was opened last, under which lease, and how many messages came since.
+/// Which direct access was opened last, under which revocation epoch, and how many messages came
+/// since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opened {
     pub(super) last: Option<(Rkey, u32)>,

@@ -1,7 +1,7 @@
 //! Received payload: in the packet, or still in the memory of the sending process.
 
 use feroce_mem::{FetchError, Loan, Write};
-use feroce_train::Lent;
+use feroce_train::RemotePayload;
 use feroce_wire::{Op, Psn};
 
 /// A received packet whose BTH was checked.
@@ -14,16 +14,19 @@ pub(crate) struct RxPacket<'a> {
     /// The bytes after the BTH, without padding: headers, and the payload unless it is `lent`.
     pub(crate) bytes: &'a [u8],
     /// Payload in the memory of the sender. The packet then stands for a run of packets.
-    pub(crate) lent: Option<&'a Lent<'a>>,
+    pub(crate) lent: Option<&'a RemotePayload<'a>>,
 }
 
 impl<'a> RxPacket<'a> {
     /// The payload, where `bytes` is what follows all headers; `None` if it is in both places.
     #[inline]
-    pub(super) fn payload(lent: Option<Lent<'a>>, bytes: &'a [u8]) -> Option<RxPayload<'a>> {
+    pub(super) fn payload(
+        lent: Option<RemotePayload<'a>>,
+        bytes: &'a [u8],
+    ) -> Option<RxPayload<'a>> {
         match lent {
             None => Some(RxPayload::Here(bytes)),
-            Some(lent) => bytes.is_empty().then_some(RxPayload::Lent(lent)),
+            Some(lent) => bytes.is_empty().then_some(RxPayload::RemotePayload(lent)),
         }
     }
 }
@@ -32,7 +35,7 @@ impl<'a> RxPacket<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RxPayload<'a> {
     Here(&'a [u8]),
-    Lent(Lent<'a>),
+    RemotePayload(RemotePayload<'a>),
 }
 
 impl RxPayload<'_> {
@@ -40,7 +43,7 @@ impl RxPayload<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),
-            Self::Lent(lent) => lent.len,
+            Self::RemotePayload(lent) => lent.len,
         }
     }
 
@@ -49,7 +52,7 @@ impl RxPayload<'_> {
     pub(super) fn packets(&self) -> u32 {
         match self {
             Self::Here(_) => 1,
-            Self::Lent(lent) => lent.packets,
+            Self::RemotePayload(lent) => lent.packets,
         }
     }
 
@@ -58,7 +61,7 @@ impl RxPayload<'_> {
     pub(super) fn place(&self, to: &Loan<'_, Write>) -> Result<(), FetchError> {
         match self {
             Self::Here(bytes) => Ok(to.copy_in(bytes)?),
-            Self::Lent(lent) => to.fetch(lent.source, lent.offset, lent.len),
+            Self::RemotePayload(lent) => to.fetch(lent.source, lent.offset, lent.len),
         }
     }
 
@@ -75,7 +78,7 @@ impl RxPayload<'_> {
                 let bytes = from.checked_add(len).and_then(|end| bytes.get(from..end));
                 Ok(to.copy_in(bytes.ok_or(FetchError::OutOfBounds)?)?)
             }
-            Self::Lent(lent) => to.fetch(lent.source, lent.offset + from, len),
+            Self::RemotePayload(lent) => to.fetch(lent.source, lent.offset + from, len),
         }
     }
 }

@@ -151,7 +151,7 @@ impl Qp {
             body: Ext::NONE,
             tail: Ext::NONE,
             payload,
-            lease: None,
+            revocation_epoch: None,
         }))
     }
 

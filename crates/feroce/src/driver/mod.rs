@@ -29,7 +29,7 @@ use feroce_engine::{Engine, SendWr};
 use feroce_link::Close;
 use feroce_local::HostCarrier;
 use feroce_ring::{DoorbellSet, Sleeper};
-use feroce_train::{Instant, Lender};
+use feroce_train::{HostMemory, Instant};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -70,7 +70,7 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Driver {
     state: Mutex<State>,
     /// Knows which processes of the host may still copy under rights that were revoked.
-    lender: Option<Arc<dyn Lender>>,
+    host_memory: Option<Arc<dyn HostMemory>>,
     /// Consumers to wake after the lock is released.
     wakes: Arc<Wakes>,
     doorbells: Arc<DoorbellSet>,
@@ -100,7 +100,7 @@ impl Driver {
         watch: Option<Watch>,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
-        let lender = engine.lender().cloned();
+        let host_memory = engine.host_memory().cloned();
         let is_up = device.is_up();
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
         let (dispatch, link) = (Dispatch::default(), LinkSide::new(link));
@@ -109,7 +109,7 @@ impl Driver {
         let state = State { engine, link, dispatch, cm: None, is_up, revocations };
         let driver = Arc::new(Self {
             state: Mutex::new(state),
-            lender,
+            host_memory,
             wakes,
             doorbells,
             clock,
@@ -191,16 +191,16 @@ impl Driver {
         }
     }
 
-    /// Executes a request at once, if [`Engine::pass`] does and no thread has the lock.
+    /// Executes a request at once, if [`Engine::try_direct`] does and no thread has the lock.
     #[inline]
-    pub(crate) fn pass(&self, qpn: Qpn, wr: &SendWr) -> bool {
+    pub(crate) fn try_direct(&self, qpn: Qpn, wr: &SendWr) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
-        let has_passed = state.engine.pass(|| self.now(), qpn, wr);
+        let is_done = state.engine.try_direct(|| self.now(), qpn, wr);
         state.tell();
         let wakes = state.unlock();
         self.answer_bell();
         drop(wakes);
-        has_passed
+        is_done
     }
 
     /// Sends the one request of a queue pair that waits, if [`Engine::try_fast_path`] does and no

@@ -38,10 +38,10 @@ impl Looks {
 
     #[cold]
     fn look_closer(&mut self, engine: &mut Engine, now: Instant) -> bool {
-        let Some(lender) = engine.lender().cloned().filter(|_| now >= self.next) else {
+        let Some(host_memory) = engine.host_memory().cloned().filter(|_| now >= self.next) else {
             return false;
         };
-        let any = engine.poll_revocations(&mut |revocation| lender.is_quiet(revocation));
+        let any = engine.poll_revocations(&mut |revocation| host_memory.is_quiet(revocation));
         self.pause_ns = if any { SOON_NS } else { (2 * self.pause_ns).min(SELDOM_NS) };
         self.next = now.plus_nanos(self.pause_ns);
         any
@@ -70,10 +70,10 @@ impl Driver {
 
     #[expect(clippy::disallowed_methods, reason = "the caller asked for something that takes time")]
     fn wait_until_quiet(&self, revocation: Revocation) {
-        let Some(lender) = &self.lender else { return };
+        let Some(host_memory) = &self.host_memory else { return };
         let mut pause_ns = SOON_NS;
         for look in 0_u64.. {
-            if lender.is_quiet(revocation) {
+            if host_memory.is_quiet(revocation) {
                 return;
             }
             if look < u64::from(YIELDS) {

@@ -144,14 +144,14 @@ impl SoftSender {
     #[inline]
     fn begin(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         // Where a request is looked at, the compiler copies it before it goes on.
-        if self.queue.may_pass() { self.pass(wr) } else { self.queue.stage(wr) }
+        if self.queue.may_go_direct() { self.try_direct(wr) } else { self.queue.stage(wr) }
     }
 
     /// Executes a request if that can be done at once, and otherwise puts it into the queue.
     #[inline(never)]
-    fn pass(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
+    fn try_direct(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
         self.queue.check(&wr)?;
-        if self.driver.pass(self.qpn, &wr) {
+        if self.driver.try_direct(self.qpn, &wr) {
             return Ok(());
         }
         self.queue.stage(wr)

@@ -1,5 +1,5 @@
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
-use feroce_train::{Ext, Lease, TrainOps};
+use feroce_train::{Ext, RevocationEpoch, TrainOps};
 use feroce_wire::{Bth, Op, Opcode, Psn, Qpn, Reth, Rkey, Service};
 
 use super::*;
@@ -37,7 +37,7 @@ fn write_from_memory(at: usize, len: usize, stride: usize) -> Train {
         body: Ext::NONE,
         tail: Ext::NONE,
         payload: Payload::One(grant),
-        lease: None::<Lease>,
+        revocation_epoch: None::<RevocationEpoch>,
     }
 }
 

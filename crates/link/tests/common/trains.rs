@@ -34,7 +34,7 @@ pub(crate) fn send_of(path: Path, count: u32, stride: usize, last: usize) -> Tra
         body: Ext::NONE,
         tail: Ext::NONE,
         payload: Payload::Inline { data: InlineBytes::new(&data), offset: 0 },
-        lease: None,
+        revocation_epoch: None,
     }
 }
 

@@ -1,15 +1,15 @@
-//! What a member has to do with loans and doors: its own, and those of others.
+//! What a member has to do with loans and direct accesses: its own, and those of others.
 
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use feroce_mem::{Access, Reach, Region, Source};
-use feroce_train::{Lease, Lender, Revocation, Way};
+use feroce_train::{DirectPath, HostMemory, Revocation, RevocationEpoch};
 use feroce_wire::Qpn;
 
 use super::{Member, Wake};
-use crate::door::{Door, Doors, Inside, Offer};
+use crate::direct_access::{DirectAccess, DirectAccessTable, Inside, Offer};
 use crate::guard::Guard;
 use crate::layout::Slot;
 use crate::loan::{Fetching, LenderProcess, Words, word_of};
@@ -19,7 +19,7 @@ use crate::sys;
 /// What others need who fetch from the memory of a member.
 impl Member {
     /// The process of the member in a slot.
-    pub(crate) fn lender(&self, slot: u8) -> LenderProcess {
+    pub(crate) fn host_memory(&self, slot: u8) -> LenderProcess {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
         let pid = area.pid.load(Ordering::Relaxed);
@@ -95,13 +95,13 @@ impl Member {
     }
 }
 
-impl Lender for Member {
-    fn lease(&self) -> Lease {
-        Lease(self.revoked.load(Ordering::Relaxed))
+impl HostMemory for Member {
+    fn revocation_epoch(&self) -> RevocationEpoch {
+        RevocationEpoch(self.revoked.load(Ordering::Relaxed))
     }
 
     fn revoke_from(&self, peer: Qpn) {
-        self.doors().forget(peer);
+        self.direct_table().forget(peer);
         self.revoke(&self.area(self.slot).leases[word_of(peer)]);
     }
 
@@ -113,7 +113,7 @@ impl Lender for Member {
         self.has_finished(revocation)
     }
 
-    fn open(&self, way: &Way, reach: &Reach) {
+    fn open(&self, way: &DirectPath, reach: &Reach) {
         let answers = self.area(self.slot).answers.load(Ordering::Relaxed);
         let offer = Offer::new(*way, *reach, &self.files, answers);
         self.offers.lock().unwrap_or_else(PoisonError::into_inner).push(offer);
@@ -121,7 +121,14 @@ impl Lender for Member {
     }
 
     #[inline]
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> bool {
+    fn write(
+        &self,
+        way: &DirectPath,
+        va: u64,
+        len: usize,
+        source: &dyn Source,
+        is_awaited: bool,
+    ) -> bool {
         let what = (Access::REMOTE_WRITE, is_awaited);
         self.go_through(way, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => part.write(source),
@@ -134,7 +141,7 @@ impl Lender for Member {
     #[inline]
     fn read(
         &self,
-        way: &Way,
+        way: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
@@ -147,10 +154,10 @@ impl Lender for Member {
         })
     }
 
-    fn is_wide(&self, way: &Way, va: u64, len: usize, what: Access) -> bool {
-        let doors = self.doors();
-        doors.find(way).is_some_and(|door| {
-            matches!(door.place(va, len, what), Some(Inside::File(_))) && self.is_open(door)
+    fn is_wide(&self, way: &DirectPath, va: u64, len: usize, what: Access) -> bool {
+        let direct_table = self.direct_table();
+        direct_table.find(way).is_some_and(|direct| {
+            matches!(direct.place(va, len, what), Some(Inside::File(_))) && self.is_open(direct)
         })
     }
 
@@ -159,45 +166,45 @@ impl Lender for Member {
     }
 }
 
-/// Doors.
+/// Direct access.
 impl Member {
-    fn doors(&self) -> MutexGuard<'_, Doors> {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn direct_table(&self) -> MutexGuard<'_, DirectAccessTable> {
+        self.direct_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that may be awaited to `len` bytes at `va` behind the door of a way. False:
-    /// there is none, it does not lead there or not for that, it could not be done, or there is a
-    /// quicker way.
+    /// Does something that may be awaited to `len` bytes at `va` behind the direct access of a way.
+    /// False: there is none, it does not lead there or not for that, it could not be done, or there
+    /// is a quicker way.
     #[inline]
     fn go_through(
         &self,
-        way: &Way,
+        way: &DirectPath,
         va: u64,
         len: usize,
         (what, is_awaited): (Access, bool),
         work: impl FnOnce(Inside<'_>, &dyn Fn() -> bool) -> bool,
     ) -> bool {
-        let mut doors = self.doors();
-        let Some(door) = doors.find(way) else { return false };
-        let Some(inside) = door.place(va, len, what) else { return false };
-        let area = self.area(door.slot);
+        let mut direct_table = self.direct_table();
+        let Some(direct) = direct_table.find(way) else { return false };
+        let Some(inside) = direct.place(va, len, what) else { return false };
+        let area = self.area(direct.slot);
         if let Inside::Process(..) = inside {
             // Whoever polls takes what is in its ring sooner than the kernel copies it; but it may
             // do something else before it says that it has.
             let is_polling = !is_awaited && area.polling.load(Ordering::Relaxed) != 0;
-            if is_polling || !doors.is_turn_of_one(|| self.passed()) {
+            if is_polling || !direct_table.is_turn_of_one(|| self.passed()) {
                 return false;
             }
         }
         // A process that shuts it from now on waits until this is done.
         let stores = matches!(inside, Inside::File(_)) && what == Access::REMOTE_WRITE;
-        let announced = self.fetching_from(door.slot).announce(stores);
-        if !self.is_open(door) {
+        let announced = self.fetching_from(direct.slot).announce(stores);
+        if !self.is_open(direct) {
             drop(announced);
-            doors.retain(|door| self.is_open(door));
+            direct_table.retain(|direct| self.is_open(direct));
             return false;
         }
-        if !work(inside, &|| self.is_open(door)) {
+        if !work(inside, &|| self.is_open(direct)) {
             return false;
         }
         // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
@@ -205,19 +212,19 @@ impl Member {
         area.passed.fetch_add(1, Ordering::SeqCst);
         let naps = area.napping.load(Ordering::SeqCst) != 0;
         if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
-            door.wake.ring();
+            direct.wake.ring();
         }
         true
     }
 
-    /// Whether doors were opened since they were last asked for.
+    /// Whether direct accesses were opened since they were last asked for.
     #[inline]
     pub(crate) fn has_offers(&self) -> bool {
         // Whoever opens them and whoever asks are the same, or follow each other.
         self.has_offers.load(Ordering::Relaxed)
     }
 
-    /// Doors that were opened since this was last asked.
+    /// Direct access granted since this was last asked.
     #[inline]
     pub(crate) fn take_offers(&self) -> Vec<Offer> {
         if !self.has_offers() {
@@ -227,22 +234,27 @@ impl Member {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The member in a slot has opened a door for this one.
-    pub(crate) fn add_door(&self, (slot, generation): (u8, u32), wake: &Arc<Wake>, offer: &Offer) {
-        let mut doors = self.doors();
-        doors.retain(|door| self.is_open(door));
-        doors.add(offer, &self.lender(slot), (slot, generation), wake);
+    /// The member in a slot has opened direct access for this one.
+    pub(crate) fn add_direct(
+        &self,
+        (slot, generation): (u8, u32),
+        wake: &Arc<Wake>,
+        offer: &Offer,
+    ) {
+        let mut direct_table = self.direct_table();
+        direct_table.retain(|direct| self.is_open(direct));
+        direct_table.add(offer, &self.host_memory(slot), (slot, generation), wake);
     }
 
-    /// Forgets doors that are shut, which keep memory of others.
-    pub(crate) fn forget_shut_doors(&self) {
-        self.doors().retain(|door| self.is_open(door));
+    /// Forgets direct accesses that are shut, which keep memory of others.
+    pub(crate) fn forget_revoked(&self) {
+        self.direct_table().retain(|direct| self.is_open(direct));
     }
 
     #[inline]
-    fn is_open(&self, door: &Door) -> bool {
-        self.area(door.slot).answers.load(Ordering::SeqCst) == door.answers
-            && self.generation_of(door.slot) == Some(door.generation)
+    fn is_open(&self, direct: &DirectAccess) -> bool {
+        self.area(direct.slot).answers.load(Ordering::SeqCst) == direct.answers
+            && self.generation_of(direct.slot) == Some(direct.generation)
     }
 }
 

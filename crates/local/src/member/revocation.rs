@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use feroce_train::{Lease, Revocation};
+use feroce_train::{Revocation, RevocationEpoch};
 use feroce_wire::Qpn;
 
 use super::Member;
@@ -22,7 +22,7 @@ const LOOKS: u32 = 16;
 /// A copy that a peer may have begun before a revocation.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
-    since: Lease,
+    since: RevocationEpoch,
     slot: u8,
     /// What the peer has announced.
     announced: u32,
@@ -55,7 +55,7 @@ impl Member {
             // The area belongs to the next member in this slot.
             return;
         }
-        let since = Lease(self.revoked.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+        let since = RevocationEpoch(self.revoked.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
         word.fetch_add(1, Ordering::Release);
         // What is written to the memory afterwards is seen after this. Pairs with the exchange in
         // `Fetching::announce`: either the peer sees that the right has ended, or its announcement
@@ -120,6 +120,6 @@ impl Member {
         }
         // Should the process be copying something else already, that takes the ring instead.
         area.aim.clear();
-        self.lives(copy.slot) && !self.lender(copy.slot).is_stopped()
+        self.lives(copy.slot) && !self.host_memory(copy.slot).is_stopped()
     }
 }

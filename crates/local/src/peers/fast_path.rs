@@ -1,6 +1,6 @@
 //! The short way through a ring: one packet, and a look whether there is one.
 
-use feroce_train::{Lender as _, RxMeta, Single};
+use feroce_train::{HostMemory as _, RxMeta, Single};
 
 use super::{Peers, show};
 use crate::record;
@@ -24,7 +24,7 @@ impl Peers {
         true
     }
 
-    /// Whether nothing has come through the rings or doors, and nothing has changed.
+    /// Whether nothing has come through the rings or direct accesses, and nothing has changed.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.incoming.iter().all(|incoming| incoming.ring.is_still_empty())

@@ -99,7 +99,7 @@ impl Peers {
     /// and cannot.
     pub(crate) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
         let (slot, socket) = self.socket_at(address)?;
-        let process = self.member.lender(slot);
+        let process = self.member.host_memory(slot);
         if !process.is_stopped() || !process.is_readable() {
             return None;
         }

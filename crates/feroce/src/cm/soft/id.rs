@@ -165,7 +165,7 @@ impl SoftId {
         }
         let src = local.or(src).filter(|src| !src.ip().is_unspecified() || src.port() != 0);
         let fixed = src.filter(|src| !src.ip().is_unspecified());
-        match self.find_way(stage, src, fixed, dst) {
+        match self.find_path(stage, src, fixed, dst) {
             Ok(()) => {
                 tell(Queued::new(EventKind::AddrResolved, self.shared(), 0));
                 Ok(())
@@ -179,7 +179,7 @@ impl SoftId {
         }
     }
 
-    fn find_way(
+    fn find_path(
         &self,
         stage: Stage,
         src: Option<SocketAddr>,

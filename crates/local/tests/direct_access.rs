@@ -1,4 +1,4 @@
-//! Doors that members of one host open for each other.
+//! Direct access that members of one host grant each other.
 
 mod common;
 
@@ -15,7 +15,7 @@ use feroce_link::Carrier;
 use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
-use feroce_train::{Instant, Lender, Revocation, Way};
+use feroce_train::{DirectPath, HostMemory, Instant, Revocation};
 use feroce_wire::{Gid, Qpn, Rkey};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -63,20 +63,21 @@ impl Source for Bytes<'_> {
     }
 }
 
-fn way(from: &Host, to: &Host, address: Gid) -> Way {
-    Way { from: (address, from.qpn()), to: (address, to.qpn()), rkey: Rkey(0x4711) }
+fn way(from: &Host, to: &Host, address: Gid) -> DirectPath {
+    DirectPath { from: (address, from.qpn()), to: (address, to.qpn()), rkey: Rkey(0x4711) }
 }
 
-/// The second opens a door for the first, which hears of it.
-fn open(a: &mut Host, b: &mut Host, way: &Way, reach: &Reach) {
+/// The second opens direct access for the first, which hears of it.
+fn open(a: &mut Host, b: &mut Host, way: &DirectPath, reach: &Reach) {
     b.member.open(way, reach);
     b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| panic!("no packet")).expect("received") > 0 {}
 }
 
 /// Two members, a way from the first to the second, and where their registry is.
-fn neighbours(name: &str, net: u8, fetches: bool) -> (Host, Host, Way, PathBuf) {
-    let root = std::env::temp_dir().join(format!("feroce-doors-{name}-{}", std::process::id()));
+fn neighbours(name: &str, net: u8, fetches: bool) -> (Host, Host, DirectPath, PathBuf) {
+    let root =
+        std::env::temp_dir().join(format!("feroce-direct_table-{name}-{}", std::process::id()));
     let address = loopback(net);
     let (a, b) = (Host::new(&root, address, fetches), Host::new(&root, address, true));
     let way = way(&a, &b, address);
@@ -89,9 +90,9 @@ fn remove(a: Host, b: Host, root: &Path) {
 }
 
 #[test]
-fn a_door_leads_to_what_it_was_opened_for() {
+fn a_direct_access_leads_to_what_it_was_opened_for() {
     let (mut a, mut b, way, root) = neighbours("leads", 41, true);
-    let write = |a: &Host, way: &Way, va: u64, bytes: &[u8]| {
+    let write = |a: &Host, way: &DirectPath, va: u64, bytes: &[u8]| {
         a.member.write(way, va, bytes.len(), &Bytes(bytes), true)
     };
     assert!(!write(&a, &way, 1000, b"early"), "nobody has opened it");
@@ -102,30 +103,30 @@ fn a_door_leads_to_what_it_was_opened_for() {
     assert!(write(&a, &way, 1000 + LEN as u64 - 1, b"x"), "the last byte");
     assert!(!write(&a, &way, 1000 + LEN as u64 - 1, b"xy"), "beyond the end");
     assert!(!write(&a, &way, 999, b"x"), "before the start");
-    assert!(!write(&a, &Way { rkey: Rkey(0x4712), ..way }, 1000, b"x"), "another key");
-    assert!(!write(&a, &Way { to: way.from, ..way }, 1000, b"x"), "another queue pair");
+    assert!(!write(&a, &DirectPath { rkey: Rkey(0x4712), ..way }, 1000, b"x"), "another key");
+    assert!(!write(&a, &DirectPath { to: way.from, ..way }, 1000, b"x"), "another queue pair");
     let elsewhere = Gid::from_ipv4([192, 0, 2, 1]);
-    let far = Way { to: (elsewhere, way.to.1), ..way };
+    let far = DirectPath { to: (elsewhere, way.to.1), ..way };
     assert!(!write(&a, &far, 1000, b"x"), "the same number on another host");
     assert_eq!((b.member.passed(), a.member.passed()), (2, 0));
-    assert_eq!(counter(&b.link, "shm_passed"), 2);
+    assert_eq!(counter(&b.link, "shm_direct"), 2);
     let seen = b.link.receive(NOW, 16, &mut |_| panic!("no packet"));
     assert_eq!(seen.expect("received"), 1, "whoever waits hears that something came");
     assert_eq!(b.link.receive(NOW, 16, &mut |_| {}).expect("received"), 0);
 
-    // A part that cannot be mapped has no door.
+    // A part that cannot be mapped has no direct access.
     let (outside, wider) = (Rkey(1), Reach { at: reach.at - 4096, len: LEN + 4096, ..reach });
-    let way = Way { rkey: outside, ..way };
+    let way = DirectPath { rkey: outside, ..way };
     open(&mut a, &mut b, &way, &wider);
     assert!(!write(&a, &way, 1000 + 4095, b"x"), "in front of the file");
     assert!(write(&a, &way, 1000 + 4096, b"first"));
     assert_eq!(b.read(0, 5), b"first");
 
-    let foreign = Way { to: (way.to.0, a.qpn()), ..way };
+    let foreign = DirectPath { to: (way.to.0, a.qpn()), ..way };
     open(&mut a, &mut b, &foreign, &reach);
-    assert!(!write(&a, &foreign, 1000, b"x"), "nobody opens doors of others");
+    assert!(!write(&a, &foreign, 1000, b"x"), "nobody opens direct_table of others");
 
-    let read = |a: &Host, way: &Way| {
+    let read = |a: &Host, way: &DirectPath| {
         let target = Region::alloc(5).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, 5, source, 0).is_ok();
         let mut bytes = [0; 5];
@@ -134,18 +135,18 @@ fn a_door_leads_to_what_it_was_opened_for() {
         is_read.then_some(bytes)
     };
     b.region.write_at(0, b"first").expect("in bounds");
-    let way = Way { rkey: Rkey(2), ..way };
+    let way = DirectPath { rkey: Rkey(2), ..way };
     open(&mut a, &mut b, &way, &Reach { access: Access::REMOTE_READ, ..reach });
     assert!(!write(&a, &way, 1000, b"x"), "no right to write");
     assert_eq!(read(&a, &way), Some(*b"first"));
-    let way = Way { rkey: Rkey(3), ..way };
+    let way = DirectPath { rkey: Rkey(3), ..way };
     open(&mut a, &mut b, &way, &reach);
     assert_eq!(read(&a, &way), None, "no right to read");
     remove(a, b, &root);
 }
 
 #[test]
-fn doors_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
+fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     let (mut a, mut b, way, root) = neighbours("shut", 42, true);
     let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
     let reach = b.reach();
@@ -204,7 +205,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
         let target = Region::alloc(len).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, len, source, 0).is_ok();
         // Whoever is answered may go on.
-        let back = Way { from: way.to, to: way.from, rkey: Rkey(9) };
+        let back = DirectPath { from: way.to, to: way.from, rkey: Rkey(9) };
         let own = a.reach();
         open(&mut b, &mut a, &back, &own);
         assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
@@ -236,7 +237,7 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     assert_eq!(in_a_row(&a), 0, "there will be more");
     assert!((0..1000).any(|_| write(&a)), "it is tried again");
     assert_eq!(in_a_row(&a), some - 1);
-    let back = Way { from: way.to, to: way.from, ..way };
+    let back = DirectPath { from: way.to, to: way.from, ..way };
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     for _ in 0..10 * some {
@@ -345,7 +346,7 @@ fn whoever_polls_is_sent_what_nobody_waits_for() {
     let (mut a, mut b, way, root) = neighbours("polls", 48, true);
     let (_region, reach) = ordinary();
     open(&mut a, &mut b, &way, &reach);
-    let back = Way { from: way.to, to: way.from, ..way };
+    let back = DirectPath { from: way.to, to: way.from, ..way };
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     let write = |a: &Host, is_awaited| {
@@ -368,22 +369,22 @@ fn what_passes_does_not_hold_up_what_is_received() {
     let (mut a, mut b, way, root) = neighbours("both", 45, true);
     let reach = b.reach();
     open(&mut a, &mut b, &way, &reach);
-    let back = Way { from: way.to, to: way.from, ..way };
+    let back = DirectPath { from: way.to, to: way.from, ..way };
     a.member.open(&back, &a.reach());
     a.link.send(NOW, &[]).expect("sent");
     assert!(a.member.write(&way, 1000, 1, &Bytes(b"x"), true));
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
-    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it has heard of the other door");
+    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it has heard of the other direct");
     remove(a, b, &root);
 }
 
 #[test]
-fn who_wants_packets_has_no_doors() {
+fn who_wants_packets_has_no_direct_accesses() {
     let (mut a, mut b, way, root) = neighbours("packets", 43, false);
     let reach = b.reach();
     open(&mut a, &mut b, &way, &reach);
     assert!(!a.member.write(&way, 1000, 1, &Bytes(b"x"), true), "it wants to see what it sends");
-    let back = Way { from: way.to, to: way.from, ..way };
+    let back = DirectPath { from: way.to, to: way.from, ..way };
     let reach = a.reach();
     open(&mut b, &mut a, &back, &reach);
     assert!(!b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it wants to see what it gets");
@@ -418,7 +419,7 @@ impl Source for &Slow {
 
 /// Everything that a member has revoked so far, from one queue pair or from all.
 fn all_revoked(member: &Member, peer: Option<Qpn>) -> Revocation {
-    Revocation { since: member.lease(), peer }
+    Revocation { since: member.revocation_epoch(), peer }
 }
 
 /// Once a revocation is over, no peer writes there any more, however much was under way.
@@ -447,7 +448,7 @@ fn a_revocation_is_over_when_the_copies_are() {
         b.region.write_at(0, &[0xee; LEN]).expect("in bounds");
         assert!(writer.join().expect("no panic"), "it was open when it was passed");
     });
-    assert!(b.read(0, LEN) == [0xee; LEN], "something came after the door was shut");
+    assert!(b.read(0, LEN) == [0xee; LEN], "something came after the direct was shut");
 
     let (region, reach) = ordinary();
     open(&mut a, &mut b, &way, &reach);
@@ -461,6 +462,6 @@ fn a_revocation_is_over_when_the_copies_are() {
     });
     let mut bytes = [0; LEN];
     region.read_at(0, &mut bytes).expect("in bounds");
-    assert!(bytes == [0; LEN], "something came after the door was shut");
+    assert!(bytes == [0; LEN], "something came after the direct was shut");
     remove(a, b, &root);
 }

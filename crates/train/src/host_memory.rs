@@ -1,13 +1,13 @@
-//! Memory that processes of one host let each other touch.
+//! Registered memory that processes of one host access directly.
 
 use feroce_mem::{Access, Reach, Source};
 use feroce_wire::{Gid, Qpn, Rkey};
 
-/// How often a [`Lender`] had revoked something when payload was offered.
+/// How many revocations a [`HostMemory`] had counted when a payload was offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lease(pub u32);
+pub struct RevocationEpoch(pub u32);
 
-impl Lease {
+impl RevocationEpoch {
     /// Whether this is `other` or older. Revocations are counted modulo 2^32.
     pub fn is_at_most(self, other: Self) -> bool {
         other.0.wrapping_sub(self.0) <= u32::MAX / 2
@@ -18,14 +18,14 @@ impl Lease {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Revocation {
     /// The newest of the revocations that are meant.
-    pub since: Lease,
+    pub since: RevocationEpoch,
     /// The process with this queue pair is the only one that had the rights; `None`: any may.
     pub peer: Option<Qpn>,
 }
 
 /// A connection inside a host, in the direction of its requests, and a key at its far end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Way {
+pub struct DirectPath {
     /// Address and queue pair of the requester.
     pub from: (Gid, Qpn),
     /// Address and queue pair of the responder.
@@ -34,23 +34,23 @@ pub struct Way {
     pub rkey: Rkey,
 }
 
-/// Somebody who lets peers touch registered memory: fetch payload from it and, where a *door* is
-/// open, read and write it by themselves.
+/// Lets peer processes access registered memory: fetch payload from it and, where it is granted
+/// direct access, read and write it by themselves.
 ///
 /// A peer that has fetched something checks afterwards whether it was revoked meanwhile, and then
-/// treats it as lost; a peer that goes through a door checks before. No call waits. A revocation
+/// treats it as lost; a peer that goes by direct access checks before. No call waits. A revocation
 /// takes effect at once: no peer begins another copy. A copy that a peer has begun may still be
-/// under way, until [`Lender::is_quiet`] says that it has ended.
-pub trait Lender: core::fmt::Debug + Send + Sync {
-    /// The newest lease: every revocation makes another.
-    fn lease(&self) -> Lease;
+/// under way, until [`HostMemory::is_quiet`] says that it has ended.
+pub trait HostMemory: core::fmt::Debug + Send + Sync {
+    /// The newest epoch: every revocation begins another.
+    fn revocation_epoch(&self) -> RevocationEpoch;
 
     /// What was lent to the queue pair `peer` must not be fetched any more: requests are given up.
-    /// Doors that it opened are forgotten.
+    /// Direct access that it granted is forgotten.
     fn revoke_from(&self, peer: Qpn);
 
-    /// What was lent in answers must not be fetched any more, and all doors are shut: a right to
-    /// memory has ended.
+    /// What was lent in answers must not be fetched any more, and all direct access ends: a right
+    /// to memory has ended.
     fn revoke_answers(&self);
 
     /// Whether every copy has ended that a peer process may have begun before a revocation, because
@@ -58,17 +58,17 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
     /// Once true it stays true. It does not wait; the caller asks again.
     fn is_quiet(&self, revocation: Revocation) -> bool;
 
-    /// Opens a door for the requester of a way, to what its key reaches. It hears of it if it is on
-    /// this host.
-    fn open(&self, _way: &Way, _reach: &Reach) {}
+    /// Grants the requester of a path direct access to what its key reaches, and tells it so if it
+    /// is on this host.
+    fn open(&self, _path: &DirectPath, _reach: &Reach) {}
 
-    /// Writes the first `len` bytes of a source to address `va` at the responder of a way, if there
-    /// is a door. False: there is none, it does not lead there, the source had nothing, or it is
-    /// quicker to send them; then nothing was written. `is_awaited`: somebody waits until it is
-    /// complete.
+    /// Writes the first `len` bytes of a source to address `va` at the responder of a path, if
+    /// there is direct access. False: there is none, it does not lead there, the source had
+    /// nothing, or it is quicker to send them; then nothing was written. `is_awaited`: the consumer
+    /// waits until it is complete.
     fn write(
         &self,
-        _way: &Way,
+        _path: &DirectPath,
         _va: u64,
         _len: usize,
         _source: &dyn Source,
@@ -77,11 +77,11 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
         false
     }
 
-    /// Gives `take` the `len` bytes at address `va` of the responder of a way as a source, if there
-    /// is a door. False: there is none, it does not lead there, or `take` said so.
+    /// Gives `take` the `len` bytes at address `va` of the responder of a path as a source, if
+    /// there is direct access. False: there is none, it does not lead there, or `take` said so.
     fn read(
         &self,
-        _way: &Way,
+        _path: &DirectPath,
         _va: u64,
         _len: usize,
         _take: &mut dyn FnMut(&dyn Source) -> bool,
@@ -89,13 +89,13 @@ pub trait Lender: core::fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether there is a door for a way through which `len` bytes at `va` are moved as fast as
-    /// memory allows.
-    fn is_wide(&self, _way: &Way, _va: u64, _len: usize, _what: Access) -> bool {
+    /// Whether there is direct access for a path through which `len` bytes at `va` are moved as
+    /// fast as memory allows.
+    fn is_wide(&self, _path: &DirectPath, _va: u64, _len: usize, _what: Access) -> bool {
         false
     }
 
-    /// How many messages of peers came through our doors.
+    /// How many messages peers have read or written by direct access.
     fn passed(&self) -> u64 {
         0
     }

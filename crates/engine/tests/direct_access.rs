@@ -10,21 +10,21 @@ use feroce_engine::{
 };
 use feroce_mem::{Access, Landing, Reach, Region, Source};
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::{InlineBytes, Lease, Lender, Revocation, Way};
+use feroce_train::{DirectPath, HostMemory, InlineBytes, Revocation, RevocationEpoch};
 use feroce_wire::{Lkey, Qpn};
 
-/// What two engines on one host know of each other: the doors of one of them.
+/// What two engines on one host know of each other: the direct accesses of one of them.
 #[derive(Debug)]
 struct House {
     region: Arc<Region>,
-    doors: Mutex<Vec<(Way, Reach)>>,
+    direct_table: Mutex<Vec<(DirectPath, Reach)>>,
     revoked: AtomicU32,
     passed: AtomicU64,
 }
 
-impl Lender for House {
-    fn lease(&self) -> Lease {
-        Lease(self.revoked.load(Ordering::Relaxed))
+impl HostMemory for House {
+    fn revocation_epoch(&self) -> RevocationEpoch {
+        RevocationEpoch(self.revoked.load(Ordering::Relaxed))
     }
 
     fn is_quiet(&self, _: Revocation) -> bool {
@@ -32,50 +32,54 @@ impl Lender for House {
     }
 
     fn revoke_from(&self, peer: Qpn) {
-        self.doors.lock().expect("no panic").retain(|(way, _)| way.to.1 != peer);
+        self.direct_table.lock().expect("no panic").retain(|(way, _)| way.to.1 != peer);
     }
 
     fn revoke_answers(&self) {
         self.revoked.fetch_add(1, Ordering::Relaxed);
-        self.doors.lock().expect("no panic").clear();
+        self.direct_table.lock().expect("no panic").clear();
     }
 
-    fn open(&self, way: &Way, reach: &Reach) {
+    fn open(&self, way: &DirectPath, reach: &Reach) {
         assert_eq!(reach.at, self.region.addr(), "all of the region");
-        self.doors.lock().expect("no panic").push((*way, *reach));
+        self.direct_table.lock().expect("no panic").push((*way, *reach));
     }
 
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
-        let doors = self.doors.lock().expect("no panic");
-        let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
+    fn write(&self, way: &DirectPath, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
+        let direct_table = self.direct_table.lock().expect("no panic");
+        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == way) else {
+            return false;
+        };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
         let at = (va - reach.iova) as usize;
-        let has_passed = fits
+        let is_done = fits
             && reach.access.contains(Access::REMOTE_WRITE)
             && self.region.write_from(at, len, source, 0).is_ok();
-        self.passed.fetch_add(has_passed.into(), Ordering::Relaxed);
-        has_passed
+        self.passed.fetch_add(is_done.into(), Ordering::Relaxed);
+        is_done
     }
 
     fn read(
         &self,
-        way: &Way,
+        way: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
-        let doors = self.doors.lock().expect("no panic");
-        let Some((_, reach)) = doors.iter().find(|(known, _)| known == way) else { return false };
+        let direct_table = self.direct_table.lock().expect("no panic");
+        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == way) else {
+            return false;
+        };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
         let at = (va - reach.iova) as usize;
-        let has_passed =
+        let is_done =
             fits && reach.access.contains(Access::REMOTE_READ) && take(&Shelf(&self.region, at));
-        self.passed.fetch_add(has_passed.into(), Ordering::Relaxed);
-        has_passed
+        self.passed.fetch_add(is_done.into(), Ordering::Relaxed);
+        is_done
     }
 
-    fn is_wide(&self, way: &Way, _: u64, _: usize, _: Access) -> bool {
-        self.doors.lock().expect("no panic").iter().any(|(known, _)| known == way)
+    fn is_wide(&self, way: &DirectPath, _: u64, _: usize, _: Access) -> bool {
+        self.direct_table.lock().expect("no panic").iter().any(|(known, _)| known == way)
     }
 
     fn passed(&self) -> u64 {
@@ -98,9 +102,9 @@ impl Source for Shelf<'_> {
 #[derive(Debug)]
 struct Neighbour(Arc<House>);
 
-impl Lender for Neighbour {
-    fn lease(&self) -> Lease {
-        self.0.lease()
+impl HostMemory for Neighbour {
+    fn revocation_epoch(&self) -> RevocationEpoch {
+        self.0.revocation_epoch()
     }
 
     fn is_quiet(&self, _: Revocation) -> bool {
@@ -113,13 +117,20 @@ impl Lender for Neighbour {
 
     fn revoke_answers(&self) {}
 
-    fn write(&self, way: &Way, va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> bool {
+    fn write(
+        &self,
+        way: &DirectPath,
+        va: u64,
+        len: usize,
+        source: &dyn Source,
+        is_awaited: bool,
+    ) -> bool {
         self.0.write(way, va, len, source, is_awaited)
     }
 
     fn read(
         &self,
-        way: &Way,
+        way: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
@@ -127,12 +138,13 @@ impl Lender for Neighbour {
         self.0.read(way, va, len, take)
     }
 
-    fn is_wide(&self, way: &Way, va: u64, len: usize, what: Access) -> bool {
+    fn is_wide(&self, way: &DirectPath, va: u64, len: usize, what: Access) -> bool {
         self.0.is_wide(way, va, len, what)
     }
 }
 
-/// Two engines on one host, connected, after a first write, which opened a door in the second.
+/// Two engines on one host, connected, after a first write, which opened direct access in the
+/// second.
 fn neighbours(init: impl FnOnce(&mut QpInitAttr)) -> (Pair, TestQp, TestQp, Arc<House>) {
     neighbours_with(init, QpAttr::default())
 }
@@ -144,7 +156,7 @@ fn neighbours_with(
     let mut pair = Pair::default();
     let house = Arc::new(House {
         region: Arc::clone(&pair.b.region),
-        doors: Mutex::default(),
+        direct_table: Mutex::default(),
         revoked: AtomicU32::new(0),
         passed: AtomicU64::new(0),
     });
@@ -154,8 +166,8 @@ fn neighbours_with(
     init(&mut ia);
     let (mut qa, qb) = pair.connect_with(ia, ib, with);
     write(&mut pair, &mut qa, 0, 8, WcStatus::Success);
-    assert_eq!(house.passed(), 0, "there was no door yet");
-    assert_eq!(house.doors.lock().expect("no panic").len(), 1);
+    assert_eq!(house.passed(), 0, "there was no direct yet");
+    assert_eq!(house.direct_table.lock().expect("no panic").len(), 1);
     (pair, qa, qb, house)
 }
 
@@ -222,7 +234,7 @@ fn reads_pass_as_writes_do() {
     assert_eq!([pair.a.read(100, 7), pair.a.read(60_000, 49_993)].concat(), bytes);
 
     let short = wr(2, read, pair.a.data(0, 8));
-    assert!(pair.a.engine.pass(|| pair.now, qa.qpn, &short));
+    assert!(pair.a.engine.try_direct(|| pair.now, qa.qpn, &short));
     let done = pair.a.poll().expect("complete");
     assert_eq!((done.wr_id, done.byte_len, done.opcode), (2, 8, WcOpcode::Read));
     assert_eq!((pair.a.read(0, 8), house.passed()), (bytes[..8].to_vec(), 2));
@@ -235,7 +247,8 @@ fn reads_pass_as_writes_do() {
     assert_eq!(house.passed(), 2);
 }
 
-/// Where a queue pair may not have reads outstanding, or its peer takes none, doors change nothing.
+/// Where a queue pair may not have reads outstanding, or its peer takes none, direct accesses
+/// change nothing.
 #[test]
 fn a_read_needs_its_resource_as_on_the_wire() {
     for ours in [true, false] {
@@ -278,19 +291,19 @@ fn nothing_overtakes_what_is_under_way() {
     assert_eq!(house.passed(), 1, "now there is nothing before it");
 }
 
-/// Whoever always has something under way would never go through the door otherwise.
+/// Whoever always has something under way would never go through the direct access otherwise.
 #[test]
 fn long_writes_that_follow_others_wait_until_they_can_pass() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
     let long = |pair: &Pair, id: u64, op: SendOp| wr(id, op, pair.a.data(0, 32 << 10));
     let op = SendOp::Write(pair.b.remote(0));
-    // Before there is a door, they go one after another.
-    let doors = std::mem::take(&mut *house.doors.lock().expect("no panic"));
+    // Before there is direct access, they go one after another.
+    let direct_table = std::mem::take(&mut *house.direct_table.lock().expect("no panic"));
     for id in 1..=2 {
         qa.sq.post(long(&pair, id, op)).expect("posted");
     }
     let under_way = pair.a.transmit(pair.now);
-    *house.doors.lock().expect("no panic") = doors;
+    *house.direct_table.lock().expect("no panic") = direct_table;
     for id in 3..=10 {
         qa.sq.post(long(&pair, id, op)).expect("posted");
     }
@@ -321,16 +334,16 @@ fn others_have_their_turn_between_long_messages() {
 
 /// Nobody asked for an answer to what is before it.
 #[test]
-fn what_waits_for_a_door_asks_for_the_answers_that_it_needs() {
+fn what_waits_for_a_direct_access_asks_for_the_answers_that_it_needs() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
-    let doors = std::mem::take(&mut *house.doors.lock().expect("no panic"));
+    let direct_table = std::mem::take(&mut *house.direct_table.lock().expect("no panic"));
     let op = SendOp::Write(pair.b.remote(0));
     for id in 1..=2 {
         let quiet = wr(id, op, pair.a.data(0, 32 << 10));
         qa.sq.post(SendWr { flags: SendFlags::empty(), ..quiet }).expect("posted");
         if id == 1 {
             let under_way = pair.a.transmit(pair.now);
-            *house.doors.lock().expect("no panic") = doors.clone();
+            *house.direct_table.lock().expect("no panic") = direct_table.clone();
             for packet in under_way {
                 pair.b.receive(pair.now, &packet);
             }
@@ -359,7 +372,7 @@ fn who_follows_what_cannot_pass_does_not_wait() {
 }
 
 #[test]
-fn a_right_that_ends_shuts_every_door() {
+fn a_right_that_ends_shuts_every_direct_access() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
     write(&mut pair, &mut qa, 100, 8, WcStatus::Success);
     assert_eq!(house.passed(), 1);
@@ -370,7 +383,7 @@ fn a_right_that_ends_shuts_every_door() {
 }
 
 #[test]
-fn a_queue_pair_that_stops_shuts_its_doors() {
+fn a_queue_pair_that_stops_shuts_its_direct_accesses() {
     let (mut pair, mut qa, qb, house) = neighbours(|_| {});
     let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
     pair.b.modify(pair.now, qb.qpn, &error);
@@ -384,7 +397,7 @@ fn a_queue_pair_that_stops_shuts_its_doors() {
 }
 
 #[test]
-fn access_that_is_taken_away_shuts_the_doors() {
+fn access_that_is_taken_away_shuts_the_direct_accesses() {
     let (mut pair, mut qa, qb, house) = neighbours(|_| {});
     let none = QpAttr { access: Some(Access::empty()), ..QpAttr::default() };
     pair.b.modify(pair.now, qb.qpn, &none);
@@ -422,22 +435,22 @@ fn a_request_may_pass_instead_of_being_posted() {
         flags: SendFlags::empty(),
         ..wr(id, SendOp::Write(pair.b.remote(300)), pair.a.data(0, 16))
     };
-    assert!(!qa.sq.may_pass(), "none has passed");
+    assert!(!qa.sq.may_go_direct(), "none has passed");
     write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
-    assert!(qa.sq.may_pass());
+    assert!(qa.sq.may_go_direct());
     let bytes = pair.a.fill(0, 16, 8);
-    assert!(pair.a.engine.pass(|| pair.now, qa.qpn, &request(&pair, 1)));
+    assert!(pair.a.engine.try_direct(|| pair.now, qa.qpn, &request(&pair, 1)));
     assert_eq!((house.passed(), pair.b.read(300, 16)), (2, bytes));
     let done = pair.a.poll().expect("complete");
     assert_eq!((done.wr_id, done.status, done.opcode), (1, WcStatus::Success, WcOpcode::Write));
 
     let send = wr(2, SendOp::Send, pair.a.data(0, 16));
-    assert!(!pair.a.engine.pass(|| pair.now, qa.qpn, &send), "a send needs a receive");
-    assert!(!qa.sq.may_pass(), "none is tried while none would pass");
+    assert!(!pair.a.engine.try_direct(|| pair.now, qa.qpn, &send), "a send needs a receive");
+    assert!(!qa.sq.may_go_direct(), "none is tried while none would pass");
     let recv = pair.b.recv(9, 500, 64);
     qb.rq.as_mut().expect("receives").post(recv).expect("posted");
     qa.sq.post(send).expect("posted");
-    assert!(!pair.a.engine.pass(|| pair.now, qa.qpn, &request(&pair, 3)), "one is before it");
+    assert!(!pair.a.engine.try_direct(|| pair.now, qa.qpn, &request(&pair, 3)), "one is before it");
     pair.run();
     assert_eq!(pair.a.poll().expect("complete").wr_id, 2);
     write(&mut pair, &mut qa, 48, 8, WcStatus::Success);

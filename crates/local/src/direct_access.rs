@@ -1,17 +1,18 @@
-//! Doors: memory of a process that its peers on the host may read and write by themselves.
+//! Direct access: memory of a process that its peers on the host may read and write by
+//! themselves.
 //!
-//! A responder opens a door to some memory for one requester on the host and with one key. The
-//! requester hears of it through the ring. If the memory is in a file (see `shared`), it maps that;
-//! if it is ordinary, the kernel copies short messages (see `distant`). From then on its engine can
-//! ask whether a read or write may go that way. All doors of a member are shut at once, by the word
-//! that revokes loans in its answers: whoever goes through a door says so first, and looks at the
-//! word then.
+//! A responder opens direct access to some memory for one requester on the host and with one key.
+//! The requester hears of it through the ring. If the memory is in a file (see `shared`), it maps
+//! that; if it is ordinary, the kernel copies short messages (see `distant`). From then on its
+//! engine can ask whether a read or write may go that way. All direct accesses of a member are shut
+//! at once, by the word that revokes loans in its answers: whoever goes by direct access says so
+//! first, and looks at the word then.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
 use feroce_mem::{Access, Landing, Reach, Source};
-use feroce_train::{RxMeta, Way};
+use feroce_train::{DirectPath, RxMeta};
 use feroce_wire::{Qpn, Rkey};
 
 use super::loan::LenderProcess;
@@ -21,10 +22,10 @@ use super::record::{self, META};
 use super::shared::{Files, Mapped};
 use crate::sys::{FileId, FilePlace};
 
-/// Most doors that a member remembers; one that would have the place of another takes it.
+/// Most direct accesses that a member remembers; one that would have the place of another takes it.
 const PLACES: usize = 256;
 
-/// Most doors that wait to be told to those they are for.
+/// Most direct accesses that wait to be told to those they are for.
 const MAX_OFFERS: usize = 64;
 
 /// How many messages go to processes one by one although nothing comes from others meanwhile, and
@@ -35,10 +36,10 @@ const PAUSE: u32 = 256;
 /// Bytes of a record after what every record has.
 const TERMS: usize = 72;
 
-/// A door that was opened, and that its requester has not heard of.
+/// direct access that was opened, and that its requester has not heard of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
-    pub(super) way: Way,
+    pub(super) way: DirectPath,
     reach: Reach,
     /// Where it is, if it is in a file.
     file: Option<FilePlace>,
@@ -47,8 +48,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// A door to what a key reaches, or to that part of it which is in a file, if any is.
-    pub(super) fn new(way: Way, reach: Reach, files: &Files, answers: u32) -> Self {
+    /// direct access to what a key reaches, or to that part of it which is in a file, if any is.
+    pub(super) fn new(way: DirectPath, reach: Reach, files: &Files, answers: u32) -> Self {
         let Some((at, len, file)) = files.part(reach.at, reach.len) else {
             return Self { way, reach, file: None, answers };
         };
@@ -64,7 +65,7 @@ impl Offer {
         let Some((head, terms)) = out.split_first_chunk_mut() else { return };
         let meta =
             RxMeta { src: self.way.to.0.into(), dst: self.way.from.0.into(), ..RxMeta::default() };
-        record::write_door_meta(meta, head);
+        record::write_direct_meta(meta, head);
         let (words, numbers) = terms.split_at_mut(24);
         // No file has the number zero.
         let file = self.file.unwrap_or_default();
@@ -92,7 +93,7 @@ impl Offer {
         let (words, numbers) = terms.split_at_checked(24)?;
         let word = |i: usize| Some(u32::from_ne_bytes(*words.get(4 * i..)?.first_chunk()?));
         let number = |i: usize| Some(u64::from_ne_bytes(*numbers.get(8 * i..)?.first_chunk()?));
-        let way = Way {
+        let way = DirectPath {
             from: (meta.dst.gid, Qpn::new(word(0)?)),
             to: (meta.src.gid, Qpn::new(word(1)?)),
             rkey: Rkey(word(2)?),
@@ -107,7 +108,7 @@ impl Offer {
     }
 }
 
-/// Doors that wait to be told to those they are for.
+/// Grants of direct access that their peers have not been told of yet.
 #[derive(Debug, Default)]
 pub(super) struct Offers(Vec<Offer>);
 
@@ -124,10 +125,10 @@ impl Offers {
     }
 }
 
-/// A door that this member may go through.
+/// direct access that this member may go through.
 #[derive(Debug)]
-pub(super) struct Door {
-    way: Way,
+pub(super) struct DirectAccess {
+    way: DirectPath,
     /// Whose memory it leads to, and which generation of that.
     pub(super) slot: u8,
     pub(super) generation: u32,
@@ -141,14 +142,14 @@ pub(super) struct Door {
     behind: Behind,
 }
 
-/// What is behind a door, and where in it the first byte is.
+/// What is behind direct access, and where in it the first byte is.
 #[derive(Debug)]
 enum Behind {
     File(Arc<Mapped>, usize),
     Process(Arc<ProcMem>, u64),
 }
 
-impl Door {
+impl DirectAccess {
     /// `len` bytes at `va`, if that may be done to all of them.
     #[inline]
     pub(super) fn place(&self, va: u64, len: usize, what: Access) -> Option<Inside<'_>> {
@@ -171,7 +172,7 @@ impl Door {
     }
 }
 
-/// Memory behind a door.
+/// Memory behind direct access.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inside<'a> {
     File(Part<'a>),
@@ -214,21 +215,21 @@ impl Source for Inside<'_> {
     }
 }
 
-/// The doors that a member may go through.
+/// The direct accesses that a member may go through.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
-    places: Vec<Option<Box<Door>>>,
-    /// Files of others that are mapped as long as a door leads there.
+pub(super) struct DirectAccessTable {
+    places: Vec<Option<Box<DirectAccess>>>,
+    /// Files of others that are mapped as long as direct access leads there.
     maps: Vec<(FileId, Weak<Mapped>)>,
-    /// Processes whose memory is open as long as a door leads there, by slot and generation.
+    /// Processes whose memory is open as long as direct access leads there, by slot and generation.
     processes: Vec<((u8, u32), Weak<ProcMem>)>,
     /// How many messages in a row were to go to processes, and what others had sent when that was
     /// last asked.
     row: Cell<(u32, u64)>,
 }
 
-impl Doors {
-    /// Remembers a door that a member has opened, if it can be used.
+impl DirectAccessTable {
+    /// Remembers direct access that a member has opened, if it can be used.
     pub(super) fn add(
         &mut self,
         offer: &Offer,
@@ -244,11 +245,11 @@ impl Doors {
             fits.then_some(Behind::File(map, offset))
         });
         // What is in a file that may not be mapped is memory as any other.
-        let open = |doors: &mut Self| doors.open(process, (slot, generation));
+        let open = |direct_table: &mut Self| direct_table.open(process, (slot, generation));
         let behind = file.or_else(|| open(self).map(|open| Behind::Process(open, at)));
         let Some(behind) = behind else { return };
         self.places.resize_with(PLACES, || None);
-        self.places[place_of(&offer.way)] = Some(Box::new(Door {
+        self.places[place_of(&offer.way)] = Some(Box::new(DirectAccess {
             way: offer.way,
             slot,
             generation,
@@ -302,30 +303,30 @@ impl Doors {
         is_over
     }
 
-    /// The door for a way.
+    /// The direct access for a way.
     #[inline]
-    pub(super) fn find(&self, way: &Way) -> Option<&Door> {
-        self.places.get(place_of(way))?.as_deref().filter(|door| door.way == *way)
+    pub(super) fn find(&self, way: &DirectPath) -> Option<&DirectAccess> {
+        self.places.get(place_of(way))?.as_deref().filter(|direct| direct.way == *way)
     }
 
-    /// Forgets the doors that are not worth keeping.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Door) -> bool) {
+    /// Forgets the direct accesses that are not worth keeping.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&DirectAccess) -> bool) {
         for place in &mut self.places {
-            if place.as_deref().is_some_and(|door| !keep(door)) {
+            if place.as_deref().is_some_and(|direct| !keep(direct)) {
                 *place = None;
             }
         }
     }
 
-    /// Forgets the doors to a queue pair.
+    /// Forgets the direct accesses to a queue pair.
     pub(super) fn forget(&mut self, peer: Qpn) {
-        self.retain(|door| door.way.to.1 != peer);
+        self.retain(|direct| direct.way.to.1 != peer);
     }
 }
 
-/// Where the door for a way is remembered.
+/// Where the direct access for a way is remembered.
 #[inline]
-fn place_of(way: &Way) -> usize {
+fn place_of(way: &DirectPath) -> usize {
     let numbers = [way.from.1.get(), way.to.1.get(), way.rkey.0];
     let mixed = numbers
         .into_iter()
