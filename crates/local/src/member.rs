@@ -65,7 +65,7 @@ const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
 /// A place in the registry.
 ///
 /// ```
-/// use feroce_link::Member;
+/// use feroce_local::Member;
 /// use feroce_wire::Gid;
 ///
 /// let root = std::env::temp_dir();
