@@ -1,14 +1,14 @@
-//! The address space of this process, as the kernel describes it.
+//! The address space of this process, as the kernel describes it in `/proc`.
 
 use std::ops::Range;
 
-/// An area of the address space, as the kernel describes it.
+/// One mapping in the address space, as the kernel describes it.
 #[derive(Debug)]
 pub(super) struct Area<'a> {
     pub(super) range: Range<usize>,
     pub(super) rights: &'a str,
-    /// Where in its file it begins, and which file that is: its device, and its number, which is
-    /// zero if there is none.
+    /// The offset in the mapped file, the device of the file and its inode number, which is zero if
+    /// the mapping is not of a file.
     pub(super) offset: u64,
     pub(super) device: (u64, u64),
     pub(super) inode: u64,
@@ -17,8 +17,8 @@ pub(super) struct Area<'a> {
     pub(super) flags: &'a str,
 }
 
-/// The areas in `/proc/self/maps`, or in `/proc/self/smaps`: a line with addresses, then a line for
-/// each thing to say.
+/// Parses `/proc/self/maps` or `/proc/self/smaps`: for each area a line with its addresses, then a
+/// line for each property.
 pub(super) fn areas(smaps: &str) -> impl Iterator<Item = Area<'_>> {
     let mut lines = smaps.lines().peekable();
     std::iter::from_fn(move || {
@@ -39,7 +39,7 @@ pub(super) fn areas(smaps: &str) -> impl Iterator<Item = Area<'_>> {
     })
 }
 
-/// The first line of an area.
+/// Parses the first line of an area; `None` if it is another line.
 fn head(line: &str) -> Option<Area<'_>> {
     let mut words = line.split_whitespace();
     let number = |text| u64::from_str_radix(text, 16).ok();

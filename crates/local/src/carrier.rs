@@ -1,4 +1,4 @@
-//! What a carrier between the processes of one host adds to any carrier.
+//! What a carrier between the processes of one host adds to [`Carrier`].
 
 use std::os::fd::BorrowedFd;
 
@@ -6,20 +6,20 @@ use feroce_link::{Carrier, Fault, Layer as _, Pcap, Tapped, Trace, UdpLink, Veri
 use feroce_train::{Path, Train};
 use feroce_wire::Qpn;
 
-/// A carrier that may lead to other processes of this host.
+/// A carrier that may deliver to other processes of this host.
 pub trait HostCarrier: Carrier {
     /// Whether it is certain, without a system call, that no process of this host has sent anything
     /// that [`Carrier::receive`] would return.
     fn is_quiet(&self) -> bool;
 
-    /// Whether trains that are about to be sent, one at least, should wait until more can go with
-    /// them. Packets that are alone in their trains may leave together; to collect long trains
-    /// would only delay the first.
+    /// Whether trains that are about to be sent, at least one, should wait until more can be sent
+    /// with them. Single packets may leave together; collecting long trains would only delay the
+    /// first.
     fn wants_more(&self, trains: &[Train]) -> bool;
 
-    /// Whether the thread that calls [`Carrier::arm`] next looks at its memory when it wakes. Then
-    /// it is also woken for what peer processes have written there, of which there is nothing to
-    /// receive.
+    /// Says whether the thread that calls [`Carrier::arm`] next checks its memory when it wakes. If
+    /// so, peers also wake it when they have written there by direct access, which leaves nothing
+    /// to receive.
     fn set_looks(&mut self, looks: bool);
 
     /// A polling thread has waited long for an answer. The carrier writes to the
@@ -36,7 +36,7 @@ pub trait HostCarrier: Carrier {
     fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool;
 }
 
-/// A carrier that leads to other hosts only.
+/// A carrier that delivers to other hosts only.
 impl HostCarrier for UdpLink {
     fn is_quiet(&self) -> bool {
         false
@@ -85,7 +85,8 @@ impl HostCarrier for Box<dyn HostCarrier> {
     }
 }
 
-/// A layer leads where the carrier below does. It may hold packets back, so it is never quiet.
+/// A layer delivers where the carrier below does. It may hold packets back, so it never says that
+/// it is quiet.
 macro_rules! impl_through_layer {
     ($($layer:ident),*) => {$(
         impl<C: HostCarrier> HostCarrier for $layer<C> {

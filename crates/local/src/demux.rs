@@ -1,36 +1,36 @@
-//! Whose a packet is: among the members at one address, numbers decide.
+//! Which member a packet is for: the numbers in the packet decide among the members at one address.
 //!
-//! The upper eight bits of a queue pair number are those of its member. Queue pair 1 exists in
-//! every member: of its packets, a request for a service goes to who listens for it, and everything
-//! else to whose connection it is about, for the numbers of connections begin like those of queue
-//! pairs.
+//! The upper eight bits of a queue pair number name its member. Queue pair 1 exists in every
+//! member. Of the packets to it, a request for a service goes to the member that listens for the
+//! service, and every other packet to the member whose connection it is about: communication ids
+//! begin with the number of the member, as queue pair numbers do.
 
 use feroce_wire::cm::{CmMessage, CommId};
 use feroce_wire::{Bth, Deth, Qpn};
 
-/// Who should get a packet.
+/// Which member a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     /// The member in this slot.
     Slot(u8),
-    /// Who listens for this service.
+    /// The member that listens for this service.
     Service(u64),
-    /// Whoever receives at the address.
+    /// No member in particular: any member at the address may handle it.
     Any,
 }
 
-/// The slot that a prefix of eight bits stands for.
+/// The slot that a prefix of eight bits names.
 fn of_prefix(prefix: u32) -> Target {
     u8::try_from(prefix).ok().and_then(|p| p.checked_sub(1)).map_or(Target::Any, Target::Slot)
 }
 
-/// Who has a queue pair, other than those that everybody has.
+/// Which member owns a queue pair, other than the numbers that every member has.
 #[inline]
 pub(super) fn of_qpn(qpn: Qpn) -> Target {
     of_prefix(qpn.get() >> 16)
 }
 
-/// Who should get a packet, from its BTH on.
+/// Which member a packet is for; `packet` begins with its BTH.
 #[inline]
 pub(super) fn of_packet(packet: &[u8]) -> Target {
     match Bth::parse(packet) {
@@ -41,7 +41,7 @@ pub(super) fn of_packet(packet: &[u8]) -> Target {
     }
 }
 
-/// Who should get a packet to queue pair 1, from its DETH on.
+/// Which member a packet to queue pair 1 is for; `rest` begins with its DETH.
 fn of_mad(rest: &[u8]) -> Target {
     let Ok((_, mad)) = Deth::parse(rest) else { return Target::Any };
     let of_id = |id: CommId| of_prefix(id.0 >> 24);

@@ -1,9 +1,10 @@
-//! What processes write for each other in the registry.
+//! The layout of the registry, which all members map and write.
 //!
-//! One page of words that everybody looks at, then an area for each member. Only the member
-//! itself writes its area, but for the words that others use to reach it and the one where they
-//! count what they did there. A reader may see half of a change; every change ends with a new
-//! epoch, which makes readers look again.
+//! The registry begins with one page of words that every member reads; an area for each member
+//! follows. Only the member itself writes its area, except for the words with which peer processes
+//! reach it (such as `inbox`) and the word in which they count messages by direct access
+//! (`passed`). A reader may see half of a change; every change ends with a new epoch, which makes
+//! readers look again.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,23 +14,24 @@ use super::loan::LEASES;
 use super::map::Atomics;
 use super::proc_mem::Aim;
 
-/// Processes of another version have another directory. To be increased with every change of this
-/// file, of the rings or of the records in them.
+/// Processes of another version use another directory. Increase this number with every change of
+/// this file, of the rings or of the records in them.
 pub(super) const VERSION: u32 = 13;
 
-/// Members at a time. One more is the number of prefixes of eight bits that are not zero.
+/// Most members at a time: one for each prefix of eight bits that is not zero.
 pub(super) const SLOTS: usize = 255;
 /// Addresses of one member.
 pub(super) const MAX_ADDRESSES: usize = 32;
 /// Services of one member.
 pub(super) const MAX_SERVICES: usize = 1024;
 
-/// Says that a registry has been set up.
+/// Marks a registry that has been set up.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"feroce\0r");
 
-/// Bytes of the words that everybody looks at.
+/// Bytes of the words that every member reads.
 pub(super) const HEADER_LEN: usize = 4096;
-/// Bytes of the area of a member: whole pages, so that each takes memory when it is first used.
+/// Bytes of the area of a member: whole pages, so that the kernel allocates memory for an area only
+/// when it is first used.
 pub(super) const SLOT_LEN: usize = size_of::<Slot>().next_multiple_of(4096);
 /// Bytes of the registry.
 pub(super) const FILE_LEN: usize = HEADER_LEN + SLOTS * SLOT_LEN;
@@ -39,17 +41,17 @@ pub(super) const fn slot_start(slot: u8) -> usize {
     HEADER_LEN + slot as usize * SLOT_LEN
 }
 
-/// What everybody looks at.
+/// The words that every member reads.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) magic: AtomicU64,
-    /// Counts changes.
+    /// Counts changes of the registry.
     pub(super) epoch: AtomicU32,
-    /// Counts members that left.
+    /// Counts members that have left.
     pub(super) departures: AtomicU32,
     _apart: [AtomicU32; 12],
-    /// By slot: twice the generation, and one more while it is in use.
+    /// By slot: twice the generation, plus one while the slot is in use.
     pub(super) states: [AtomicU32; SLOTS],
 }
 
@@ -57,8 +59,8 @@ pub(super) struct Header {
 unsafe impl Atomics for Header {}
 const _: () = assert!(size_of::<Header>() <= HEADER_LEN);
 
-/// A word that one side writes so often that nothing others look at may share its cache lines,
-/// which processors fetch in pairs.
+/// A word that one process writes so often that no word of another process may share its cache
+/// lines. Processors fetch cache lines in pairs, hence 128 bytes.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct Apart<T>(T);
@@ -75,31 +77,34 @@ impl<T> std::ops::Deref for Apart<T> {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// It sleeps on its pipe, and must be woken.
+    /// The member sleeps on its pipe; a sender must wake it.
     pub(super) sleeping: AtomicU32,
-    /// It does, and looks at its memory when it is woken.
+    /// The member sleeps and checks its memory when it wakes, so a peer that has written there by
+    /// direct access must wake it, too.
     pub(super) napping: AtomicU32,
-    /// It polls while it waits for something, or did until its driver thread took over.
+    /// A thread of the member polls while it waits, or did until the driver thread took over.
     pub(super) polling: AtomicU32,
-    /// Whose memory it is copying from or to, how, and how often it did; see `loan::Fetching`.
+    /// Which member's memory this one is copying from or to, how, and how many copies it has
+    /// announced; see `loan::Fetching`.
     pub(super) fetching: Apart<AtomicU32>,
-    /// What it is about to write to the memory of another; whoever that is may take it away.
+    /// What this member is about to write to the memory of a peer process, which may clear it to
+    /// prevent the write.
     pub(super) aim: Apart<Aim>,
-    /// How many messages of others came through its direct accesses.
+    /// How many messages peer processes have read or written by direct access to this member.
     pub(super) passed: Apart<AtomicU64>,
-    /// Change when loans are revoked: in answers, when direct accesses are shut as well, and to
-    /// some queue pairs.
+    /// These words change when remote payloads are revoked. `answers` revokes those in responses,
+    /// and all direct access to this member; `leases` revoke those to some queue pairs.
     pub(super) answers: Apart<AtomicU32>,
     pub(super) leases: [AtomicU32; LEASES],
-    /// By slot: who has made a ring to this member that it has not taken yet.
+    /// One bit per slot: that member has created a ring to this one, which has not opened it yet.
     pub(super) inbox: [AtomicU64; 4],
-    /// Packets to this member must have their ICRC.
+    /// Packets to this member must carry their ICRC.
     pub(super) wants_icrc: AtomicU32,
     pub(super) address_count: AtomicU32,
     pub(super) service_count: AtomicU32,
-    /// The process of the member.
+    /// The process id of the member.
     pub(super) pid: AtomicU32,
-    /// Where the process has its witness, and what that says.
+    /// The address of the witness in the process, and its value.
     pub(super) witness: [AtomicU64; 2],
     pub(super) addresses: [SharedAddress; MAX_ADDRESSES],
     pub(super) services: [SharedService; MAX_SERVICES],
@@ -113,8 +118,8 @@ unsafe impl Atomics for Slot {}
 #[derive(Debug)]
 pub(super) struct SharedAddress {
     gid: SharedGid,
-    /// If the member receives for everybody at this address: one more than the number of the socket
-    /// it does that with.
+    /// If the member is the port owner of this address: one more than the descriptor number of the
+    /// socket it receives with. Otherwise zero.
     receives: AtomicU64,
 }
 
@@ -131,7 +136,7 @@ impl SharedAddress {
     }
 }
 
-/// A service that a member listens for, at one of its addresses.
+/// A service that a member listens for at one of its addresses.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct SharedService {

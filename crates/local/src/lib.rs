@@ -1,16 +1,17 @@
 //! Many processes, one address.
 //!
-//! Processes on one host share its addresses; the number of a queue pair says whose it is. Each
-//! process has an engine of its own. Those of one user find each other in a registry (`member`)
-//! and pass each other trains through rings in shared memory (`peers`), two for each pair that has
-//! to do with each other, made at the first contact. There is no daemon.
+//! The processes of one host share its addresses; the upper eight bits of a queue pair number name
+//! the process that owns it. Each process has its own engine. The processes of one user find each
+//! other in a registry (`member`) and pass trains to each other through rings in shared memory
+//! (`peers`), two for each pair that communicates, made at the first contact. There is no daemon.
 //!
-//! What comes from other hosts comes to one UDP port, which one process can have. It hands packets
-//! for the others on (`demux` says whose they are). When it goes, the others hear of it from the
-//! kernel, and one of them takes its place. Everybody sends from sockets of their own.
+//! Packets from other hosts arrive at one UDP port, which only one process can own. The port owner
+//! passes packets for other processes on to them (`demux` finds the process). When it ends, the
+//! kernel tells the other processes, and one of them takes over the port. Every process sends from
+//! its own sockets.
 //!
-//! Nothing here makes anything reliable: a ring that stays full, a process that dies and a port
-//! that changes hands lose packets, as networks do.
+//! This crate does not make delivery reliable: a ring that stays full, a process that dies and a
+//! port that changes its owner lose packets, as networks do.
 
 mod areas;
 mod carrier;
@@ -52,45 +53,45 @@ use port_owner::PortOwner;
 use record::Content;
 pub use run::PacketRun;
 
-/// While something comes through the rings, the wire is asked no more often than this: to ask
-/// takes a system call, which is as long as a message inside the host is on its way.
+/// While packets arrive through the rings, the link polls the UDP socket at most once per interval:
+/// a poll takes a system call, which takes as long as the delivery of a message inside the host.
 const WIRE_NS: u64 = 5_000;
-/// Nor less often than this, however long it has had nothing.
+/// The longest such interval. It doubles up to here while the polls find nothing.
 const WIRE_MOST_NS: u64 = 40_000;
-/// The wire is asked each time again when so many calls in a row found nothing in the rings.
+/// After this many consecutive calls that found the rings empty, every call polls the UDP socket.
 const QUIET: u32 = 64;
 
-/// How often whoever polls looks at the rings before it is told of nothing.
+/// How often a polling thread checks the rings before it is told that nothing has arrived.
 const LOOKS: u32 = 12;
 
-/// How often to look for what nobody tells us, while somebody calls anyway.
+/// How often to check for changes without notification, while a thread calls the link anyway.
 const LOOK_NS: u64 = 10_000_000;
-/// The same, if something is about to happen.
+/// The same, while a change is expected: a dead member to reap, a port to take over.
 const HURRY_NS: u64 = 1_000_000;
-/// How often to look for dead members that nobody has heard of.
+/// How often to check all members for dead ones, also those that this process does not watch.
 const BURY_NS: u64 = 500_000_000;
 
-/// Most trains whose payload is lent together.
+/// Most trains that the link collects into one remote payload.
 const GATHERED: usize = 8;
 
-/// Most records to this member itself that wait.
+/// Most records from this member to itself that wait to be received.
 const MAX_LOCAL: usize = 1024;
 
-/// What became of a train.
+/// The result of sending a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sent {
-    /// It is on its way, or was lost as on any network.
+    /// The link has taken the train. It is on its way, or was lost as on any network.
     Done,
-    /// The ring is full and has taken nothing.
+    /// The ring is full and the link has not taken the train.
     Full,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     tx_trains: u64,
-    /// Trains to queue pairs that nobody has.
+    /// Trains to queue pairs that no member owns.
     tx_nobody: u64,
-    /// Trains whose payload was lent.
+    /// Trains that were sent as remote payload.
     lent: u64,
     rx_trains: u64,
     forwarded: u64,
@@ -105,34 +106,34 @@ pub struct HostLink {
     port_owner: PortOwner,
     member: Arc<Member>,
     sealer: Sealer,
-    /// Checks what has an ICRC, if no layer above does.
+    /// Checks the ICRC of packets that carry one, if no layer above does.
     checker: Option<Checker>,
-    /// The path inside this host that was taken last, and what is seen of packets that take it.
+    /// The path inside this host that was used last, and the receive metadata of its packets.
     near: Option<(Path, RxMeta)>,
-    /// Records to this member itself.
+    /// Records from this member to itself.
     local: VecDeque<Vec<u8>>,
-    /// How many calls in a row found nothing in the rings.
+    /// How many consecutive calls found nothing in the rings.
     quiet: u32,
-    /// What came last came by direct access.
+    /// The last message arrived by direct access.
     is_written_to: bool,
-    /// When the wire is asked again, whatever comes through the rings.
+    /// When the link polls the UDP socket next, even if packets arrive through the rings.
     next_wire: Instant,
-    /// How long not to ask it after that.
+    /// The interval from that poll to the following one.
     wire_pause: u64,
     next_look: Instant,
     next_burial: Instant,
     in_hurry: bool,
-    /// The thread that sleeps next looks at its memory when it wakes.
+    /// The thread that sleeps next checks its memory when it wakes: see [`HostCarrier::set_looks`].
     looks: bool,
     counters: Counters,
 }
 
 impl HostLink {
-    /// A link without addresses, of a member of the registry.
+    /// Creates a link without addresses for a member of the registry.
     ///
-    /// With `icrc`, it checks the ICRC of what comes from the wire itself, packets inside the host
-    /// have none, and no [`Verified`](feroce_link::Verified) belongs above it. Without, every
-    /// packet has one, as layers want it that look at packets or damage them.
+    /// With `icrc`, the link itself checks the ICRC of packets from the wire, packets inside the
+    /// host carry no ICRC, and no [`Verified`](feroce_link::Verified) belongs above it. Without,
+    /// every packet carries an ICRC, because layers that inspect or damage packets need one.
     pub fn new(
         config: UdpConfig,
         member: Arc<Member>,
@@ -162,15 +163,15 @@ impl HostLink {
         })
     }
 
-    /// Others of this host may send trains whose payload is [lent](feroce_train::RemotePayload):
-    /// nothing stands between this link and an engine that would have to see it.
+    /// Peer processes may send trains with [remote payload](feroce_train::RemotePayload): no layer
+    /// between this link and the engine needs to see the payload.
     #[must_use]
     pub fn fetching(mut self) -> Self {
         self.peers.fetch();
         self
     }
 
-    /// What a receiver on this host sees of packets on a path.
+    /// The metadata that a receiver on this host gets with packets on a path.
     #[inline]
     fn meta_of(&mut self, path: &Path) -> RxMeta {
         match &self.near {
@@ -200,8 +201,8 @@ impl HostLink {
         Sent::Done
     }
 
-    /// Lends the payload of the first trains of several to a member, if that can be done and is
-    /// worth it. Returns how many trains the link took, if it dealt with them.
+    /// Sends the first of several trains to a member as one remote payload, if that is possible and
+    /// worth it. Returns how many trains the link took; `None`: they go through the ring.
     fn lend_to_slot(&mut self, now: Instant, slot: u8, trains: &[Train]) -> Option<usize> {
         let first = trains.first()?;
         if first.revocation_epoch != Some(self.member.revocation_epoch())
@@ -225,7 +226,7 @@ impl HostLink {
         Some(taken)
     }
 
-    /// Sends a train back to this member.
+    /// Sends the record of a train from this member to itself.
     fn send_to_self(&mut self, record: Vec<u8>) {
         if self.local.len() < MAX_LOCAL {
             self.local.push_back(record);
@@ -241,7 +242,7 @@ impl HostLink {
         record
     }
 
-    /// Sends a management datagram to whom it is for.
+    /// Sends a management datagram to the member that it is addressed to.
     fn send_management(&mut self, now: Instant, train: &Train) -> Sent {
         let record = self.record_of(train);
         let (dst, packet) = (train.path.dst.gid, &record[record::META..]);
@@ -254,7 +255,7 @@ impl HostLink {
         Sent::Done
     }
 
-    /// Sends the first trains of several, as many as go the same way.
+    /// Sends the first of several trains: as many as take the same route.
     fn send_some(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         let way = |train: &Train| self.peers.route(train.path.dst.gid, train.bth.dest_qp);
         let Some(first) = trains.first() else { return Ok(0) };
@@ -282,7 +283,7 @@ impl HostLink {
         Ok(usize::from(sent == Sent::Done))
     }
 
-    /// Follows the registry. Who has gone from it may have left a place.
+    /// Follows the registry. A member that has left may have been a port owner, so `look` is due.
     #[inline]
     fn sync(&mut self) {
         if self.peers.sync() {
@@ -290,7 +291,7 @@ impl HostLink {
         }
     }
 
-    /// What nobody tells us: who has gone, and whether there is a place to take.
+    /// Checks for changes without notification: dead members, and addresses without a port owner.
     #[cold]
     fn look(&mut self, now: Instant) {
         self.peers.hear();
@@ -305,7 +306,7 @@ impl HostLink {
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
-    /// Whether to ask the wire this time.
+    /// Whether this call polls the UDP socket.
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
         if is_turn {
@@ -321,8 +322,8 @@ fn ends_message(train: &Train) -> bool {
     last.decode().is_some_and(|(_, op)| op.ends())
 }
 
-/// Passes on what came from the wire: to other members what is theirs, to `sink` the rest. Packets
-/// that came together may be for several.
+/// Delivers packets from the wire: those of other members to these, the rest to `sink`. Packets
+/// that arrived together may belong to several members.
 fn distribute(
     now: Instant,
     train: &RxTrain<'_>,
@@ -391,7 +392,7 @@ impl Carrier for HostLink {
             Route::Slot(slot) => slot,
             _ => return false,
         };
-        // Peers hear of direct access first.
+        // `send` announces granted direct access first.
         if self.peers.wants_icrc(slot) || self.member.has_offers() {
             return false;
         }
@@ -416,7 +417,7 @@ impl Carrier for HostLink {
         let mut pass = |train: &RxTrain<'_>, has_icrc: bool| match checker {
             Some(checker) if has_icrc => checker.pass(train, sink),
             Some(_) => sink(train),
-            // A layer above wants to look for itself, and would miss what is not there.
+            // A layer above checks the ICRC itself, and expects one in every packet.
             None if has_icrc || train.trailer > 0 => sink(&RxTrain { trailer: 0, ..*train }),
             None => {}
         };
@@ -453,7 +454,7 @@ impl Carrier for HostLink {
             self.wire_pause = if received > 0 { WIRE_NS } else { longer };
             taken += received;
         }
-        // Beyond the budget: whoever is written to all the time must receive as well.
+        // Beyond the budget: a process to which its peers write all the time must receive as well.
         Ok(taken + usize::from(has_let_pass))
     }
 
@@ -462,7 +463,7 @@ impl Carrier for HostLink {
     }
 
     fn arm(&mut self, now: Instant) -> bool {
-        // Whoever sleeps asks the wire first when it wakes.
+        // A thread that wakes polls the UDP socket first.
         self.quiet = QUIET;
         self.sync();
         if self.peers.hear() || now >= self.next_look {
@@ -537,17 +538,17 @@ impl HostCarrier for HostLink {
         let Some(last) = trains.last() else { return true };
         let is_short = last.payload_len < last.stride || last.payload_len == 0;
         if last.count == 1 && !is_short {
-            // It may be the first of many, wherever they go.
+            // It may be the first of many packets, whatever their route.
             return true;
         }
         match self.peers.route(last.path.dst.gid, last.bth.dest_qp) {
-            // To fetch takes a system call of the receiver, so what is lent of one message is
-            // gathered; but an answer that is asked for should not wait.
+            // The receiver fetches a remote payload with one system call, so the link collects
+            // trains of a message into one. A train that requests an ACK should not wait.
             Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
                 let is_over = last.bth.ack_req || ends_message(last);
                 last.revocation_epoch.is_some() && !is_over && trains.len() < GATHERED
             }
-            // To send it by itself costs next to nothing.
+            // To send it alone through a ring costs almost nothing.
             Route::Slot(_) => false,
             _ => last.count == 1,
         }
@@ -555,7 +556,8 @@ impl HostCarrier for HostLink {
 
     #[inline]
     fn is_quiet(&self) -> bool {
-        // To come back takes as long as a few looks; but whoever is written to looks elsewhere.
+        // Returning takes as long as a few checks. A thread that is written to checks its memory
+        // instead.
         let looks = if self.is_written_to { 1 } else { LOOKS };
         let is_quiet = self.quiet < QUIET
             && self.local.is_empty()
@@ -588,7 +590,7 @@ impl Drop for HostLink {
         if self.member.has_left() {
             return;
         }
-        // The port is free before others hear that they may have it.
+        // The UDP port is free before the peer processes learn that they may take it over.
         let _ = self.udp.set_addresses(&[]);
         self.member.leave();
     }

@@ -1,4 +1,4 @@
-//! The other members as one of them sees them: where they are, and the rings to and from them.
+//! The other members as one of them sees them: their addresses, and the rings to and from them.
 
 mod direct_access;
 mod fast_path;
@@ -24,24 +24,24 @@ use super::record::{self, Content, MAX_RECORD};
 use super::shared::Maps;
 pub(super) use whereabouts::Route;
 
-/// How long a member that takes nothing from its full ring holds up the others. After that its
-/// packets are lost, as those to a full receive buffer are, until it takes something.
+/// How long a member that takes nothing from its full ring delays the sender. After that, packets
+/// to it are lost, as those to a full receive buffer are, until it takes something.
 const STUCK_NS: u64 = 10_000_000;
 
-/// Most records taken from one ring before the next has its turn, at least.
+/// Records taken from one ring in a turn, unless an equal share of the budget is more.
 const TURN: usize = 4;
 
-/// What the epoll instance says of the pipe that this member sleeps on.
+/// The epoll data of the pipe that this member sleeps on.
 const WAKE: u64 = SLOTS as u64;
-/// What the epoll instance says of the wire.
+/// The epoll data of the wire.
 const WIRE: u64 = WAKE + 1;
 
-/// What became of a record.
+/// The result of putting a record into a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pushed {
     /// It is on its way.
     Done,
-    /// There is no room now.
+    /// The ring has no room now.
     Full,
     /// It is lost.
     Lost,
@@ -51,19 +51,19 @@ pub(super) enum Pushed {
 #[derive(Debug)]
 struct Peer {
     generation: u32,
-    /// Its addresses, and the socket with which it receives for everybody there.
+    /// Its addresses and, where it is the port owner, the socket it receives with.
     addresses: Vec<(Gid, Option<u32>)>,
-    /// It wants packets with their ICRC.
+    /// Packets to it must carry their ICRC.
     wants_icrc: bool,
     contact: Option<Contact>,
     out: Option<ByteProducer<RingMap>>,
-    /// What is known of packets without ICRC that were last put into its ring.
+    /// The metadata of the last packets without ICRC that were put into its ring.
     last: Option<RxMeta>,
-    /// There was no way to it when last tried; not tried again before something changes.
+    /// The last attempt to create a ring to it failed. The next change of the registry resets it.
     refused: bool,
     /// Since when its ring is full, and how much it had taken then.
     stuck: Option<(Instant, u32)>,
-    /// Something was put into its ring that it has not been shown yet.
+    /// Its ring has records that are not published yet.
     touched: bool,
 }
 
@@ -93,12 +93,12 @@ struct Incoming {
     from: u8,
     generation: u32,
     ring: ByteConsumer<RingMap>,
-    /// Nobody will put anything into it any more.
+    /// Its producer has gone: no record will follow.
     is_last: bool,
-    /// Whose memory its loans are in, and what is mapped of it.
+    /// The process that its remote payload is in, and the mapped files of that process.
     host_memory: LenderProcess,
     maps: RefCell<Maps>,
-    /// What is known of packets without ICRC that last came.
+    /// The metadata of the last packets without ICRC.
     last: Option<RxMeta>,
 }
 
@@ -117,29 +117,29 @@ pub(super) struct PeerCounters {
 #[derive(Debug)]
 pub(super) struct Peers {
     member: Arc<Member>,
-    /// Of the registry, when it was last looked at.
+    /// The epoch of the registry when this member last read it.
     epoch: u32,
     slots: Vec<Option<Box<Peer>>>,
     /// Slots that are in use.
     used: Vec<u8>,
-    /// Every address that another member has, in order.
+    /// Every address of another member, sorted.
     known: Vec<Gid>,
     /// The addresses of this member.
     own: Vec<Gid>,
-    /// The way that was asked for last.
+    /// The route that was looked up last.
     route: Cell<Option<(Gid, Qpn, Route)>>,
     incoming: Vec<Incoming>,
-    /// Which ring is asked first.
+    /// The index of the ring that is served first.
     turn: usize,
-    /// Members whose ring has something that they have not been shown.
+    /// Members whose ring has records that are not published yet.
     touched: Vec<u8>,
-    /// Members that seem to have gone, and are not buried yet.
+    /// Members that seem to have gone, and are not reaped yet.
     suspects: Vec<u8>,
     epoll: Epoll,
     record: Vec<u8>,
-    /// How many messages had come through direct accesses of this member.
+    /// How many messages had arrived by direct access at the last check.
     passed: u64,
-    /// Others may lend payload to this member.
+    /// Peers may send remote payload to this member.
     fetches: bool,
     pub(super) counters: PeerCounters,
 }
@@ -172,7 +172,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Others may lend payload to this member.
+    /// Peers may send remote payload to this member.
     pub(super) fn fetch(&mut self) {
         self.fetches = true;
     }
@@ -185,7 +185,7 @@ impl Peers {
         self.epoll.0.as_fd()
     }
 
-    /// Follows the registry, and says whether it has changed.
+    /// Follows the registry, and returns whether it has changed.
     #[inline]
     pub(super) fn sync(&mut self) -> bool {
         let has_changed = self.member.epoch() != self.epoch;
@@ -195,11 +195,11 @@ impl Peers {
         has_changed
     }
 
-    /// Looks who is there.
+    /// Reads the registry again.
     #[cold]
     fn look(&mut self) {
         self.route.set(None);
-        // Before anything is read: what changes meanwhile changes it again.
+        // Read the epoch before anything else: a change during the reading changes the epoch again.
         self.epoch = self.member.epoch();
         let others: Vec<(u8, u32)> = self.member.others().collect();
         self.used.clear();
@@ -238,7 +238,7 @@ impl Peers {
         self.route.set(None);
     }
 
-    /// Whether there is anybody to look after.
+    /// Whether there is neither another member nor a ring to this one.
     pub(super) fn is_empty(&self) -> bool {
         self.used.is_empty() && self.incoming.is_empty()
     }
@@ -253,33 +253,33 @@ impl Peers {
         self.slots.get(usize::from(slot))?.as_deref()
     }
 
-    /// Sees to it that we hear when the member has gone that receives at an address. False: there
-    /// is none.
+    /// Watches the port owner of an address, so that the kernel reports when it has gone. False:
+    /// there is none.
     pub(super) fn watch_receiver(&mut self, address: Gid) -> bool {
         self.receiver_at(address).is_some_and(|slot| self.contact(slot))
     }
 
-    /// Whether packets to a member must have their ICRC.
+    /// Whether packets to a member must carry their ICRC.
     #[inline]
     pub(super) fn wants_icrc(&self, slot: u8) -> bool {
         self.peer(slot).is_none_or(|peer| peer.wants_icrc)
     }
 
-    /// Whether payload may be lent to a member.
+    /// Whether this member may send remote payload to another one.
     #[inline]
     pub(super) fn may_lend(&self, slot: u8) -> bool {
         let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
         ring.is_some_and(|ring| ring.memory().may_lend())
     }
 
-    /// Gets in contact with a member. False: there is no way to it.
+    /// Opens the pipes of a member, unless they are open. False: that failed.
     fn contact(&mut self, slot: u8) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
         if peer.contact.is_some() {
             return true;
         }
         let watched = self.member.contact(slot).and_then(|contact| {
-            // Nothing is asked for: that the other end has gone is always told.
+            // No event is requested: epoll always reports a hang-up.
             let event = EpollEvent::new(EpollFlags::empty(), slot.into());
             self.epoll.add(contact.life(), event)?;
             Ok(contact)
@@ -295,7 +295,7 @@ impl Peers {
         true
     }
 
-    /// Makes a way to a member, if there is none yet.
+    /// Creates a ring to a member, unless there is one. False: that failed.
     fn reach(&mut self, slot: u8) -> bool {
         let Some(peer) = self.peer(slot) else { return false };
         if peer.out.is_some() {
@@ -381,7 +381,7 @@ impl Peers {
         Pushed::Lost
     }
 
-    /// Shows the others what was put into their rings, and wakes those that sleep.
+    /// Publishes the records in the rings of other members, and wakes the members that sleep.
     #[inline]
     pub(super) fn flush(&mut self) {
         while let Some(slot) = self.touched.pop() {
@@ -391,7 +391,7 @@ impl Peers {
         }
     }
 
-    /// Nudges the members that have not taken what was put into their rings, though they are awake.
+    /// Kicks the members that are awake but have not taken what was put into their rings.
     #[cold]
     pub(super) fn kick(&mut self) {
         for &slot in &self.used {
@@ -405,8 +405,8 @@ impl Peers {
         }
     }
 
-    /// Whether the member that has a queue pair is there, goes on, and has not taken what was put
-    /// into its ring.
+    /// Whether the member that owns a queue pair lives, is not stopped, and has not taken what was
+    /// put into its ring.
     #[cold]
     pub(super) fn peer_has_unread(&self, address: Gid, qpn: Qpn) -> bool {
         let Route::Slot(slot) = self.route(address, qpn) else { return false };
@@ -416,7 +416,7 @@ impl Peers {
             && !self.member.host_memory(slot).is_stopped()
     }
 
-    /// Hands what has come through the rings to `sink`, and says whether it has ICRCs to check.
+    /// Passes packets from the rings to `sink`, and whether they carry an ICRC to check.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -430,7 +430,7 @@ impl Peers {
         if self.turn >= rings {
             self.turn = 0;
         }
-        // Mostly there is one, and a division takes as long as all the rest of this.
+        // Usually there is one ring, and a division takes as long as the rest of this function.
         let quota = if rings > 1 { (budget / rings).max(TURN) } else { budget };
         let mut is_over = false;
         let mut offers = Vec::new();
@@ -515,7 +515,7 @@ impl Peers {
         }
     }
 
-    /// This member is about to sleep. False: something has come.
+    /// Prepares this member to sleep. False: something has arrived.
     pub(super) fn arm(&mut self, looks: bool) -> bool {
         let mut ignored = [0; 64];
         while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
@@ -530,7 +530,7 @@ impl Peers {
         is_quiet && !self.member.has_new_senders() && self.member.epoch() == self.epoch
     }
 
-    /// Takes note of who has gone, and says whether anybody has.
+    /// Records which members have gone, as the kernel reports, and returns whether any has.
     pub(super) fn hear(&mut self) -> bool {
         let mut somebody = false;
         let mut events = [EpollEvent::empty(); 16];
@@ -551,14 +551,14 @@ impl Peers {
         somebody
     }
 
-    /// A member seems to have gone.
+    /// Records that a member seems to have gone.
     fn suspect(&mut self, slot: u8) {
         if !self.suspects.contains(&slot) {
             self.suspects.push(slot);
         }
     }
 
-    /// Buries those that have gone, and says whether there are some that seem to have.
+    /// Reaps the suspects that are dead, and returns whether suspects remain.
     pub(super) fn bury_suspects(&mut self) -> bool {
         if self.suspects.is_empty() {
             return false;
@@ -573,7 +573,7 @@ impl Peers {
         !self.suspects.is_empty()
     }
 
-    /// Buries whoever is dead, known to us or not.
+    /// Reaps every dead member, suspected or not.
     pub(super) fn bury_all_dead(&mut self) {
         for &slot in &self.used {
             self.counters.buried += u64::from(self.member.bury_if_dead(slot));
@@ -582,7 +582,7 @@ impl Peers {
     }
 }
 
-/// Shows a member what was put into its ring, and wakes it if it sleeps.
+/// Publishes the records in the ring to a member, and wakes the member if it sleeps.
 #[inline]
 fn show(member: &Member, slot: u8, peer: &mut Peer) {
     if let Some(ring) = &mut peer.out {

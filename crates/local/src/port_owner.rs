@@ -1,4 +1,5 @@
-//! Who receives what other hosts send: for each address one member, and who waits for its place.
+//! The port owner: for each address one member receives what other hosts send, and the other
+//! members wait to take over.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,7 +10,7 @@ use feroce_wire::Gid;
 use super::member::Member;
 use super::peers::Peers;
 
-/// The addresses of a member.
+/// The addresses of a member, and which of them it is the port owner of.
 #[derive(Debug, Default)]
 pub(super) struct PortOwner {
     all: Vec<Place>,
@@ -20,25 +21,26 @@ pub(super) struct PortOwner {
 #[derive(Debug)]
 struct Place {
     address: Gid,
-    /// It is ours to receive here: nobody else may.
+    /// This member is the port owner: no other member may receive here.
     is_ours: bool,
-    /// And we do.
+    /// This member receives here: it has bound the port.
     receives: bool,
-    /// That we cannot has been said.
+    /// The warning that this member cannot bind the port was logged.
     complained: bool,
-    /// Who should receive here is stopped, and we do in its stead, with its socket.
+    /// The port owner is stopped, and this member receives in its place, with its socket.
     stands_in: bool,
 }
 
 impl PortOwner {
-    /// How often this member took the place of another.
+    /// How often this member took over a port.
     pub(super) fn taken_over(&self) -> u64 {
         self.taken_over
     }
 
-    /// Follows a change of the addresses. An address where neither this member nor another receives
-    /// is an error, and is not taken. A process that has just ended may still have the port for a
-    /// moment: then the error is [`io::ErrorKind::AddrInUse`], and the caller may try again.
+    /// Follows a change of the addresses. An address where neither this member nor another one
+    /// receives is an error, and is not added. A process that has just ended may still occupy the
+    /// port for a moment: then the error is [`io::ErrorKind::AddrInUse`], and the caller may try
+    /// again.
     pub(super) fn set(
         &mut self,
         addresses: &[Gid],
@@ -87,7 +89,8 @@ impl PortOwner {
         Ok(())
     }
 
-    /// Takes the places that are free. False: there are some where nobody is known to receive.
+    /// Takes over the ports that have no owner. False: there are addresses without a known port
+    /// owner.
     pub(super) fn take(&mut self, udp: &mut UdpLink, member: &Member, peers: &mut Peers) -> bool {
         let (mut changed, mut all_taken) = (false, true);
         for place in self.all.iter_mut().filter(|place| !place.receives) {
@@ -96,7 +99,7 @@ impl PortOwner {
                 all_taken &= peers.watch_receiver(place.address);
                 continue;
             }
-            // Whose socket it was has gone, or it would not be our place.
+            // The stopped process has ended, or this member would not be the port owner.
             place.stands_in = false;
             match udp.listen(place.address) {
                 Ok(()) => {
@@ -106,10 +109,10 @@ impl PortOwner {
                 }
                 Err(e) => {
                     all_taken = false;
-                    // The socket of who was here last may not be closed yet.
+                    // The socket of the last port owner may not be closed yet.
                     if e.kind() != io::ErrorKind::AddrInUse && !place.complained {
                         place.complained = true;
-                        tracing::warn!("nobody receives at {}: {e}", place.address);
+                        tracing::warn!("no process receives at {}: {e}", place.address);
                     }
                 }
             }
@@ -120,7 +123,7 @@ impl PortOwner {
         all_taken
     }
 
-    /// Receives in the stead of those that are stopped, with their sockets, as long as they are.
+    /// Receives for port owners that are stopped, with their sockets, as long as they are.
     pub(super) fn stand_in(&mut self, udp: &mut UdpLink, peers: &Peers) {
         for place in self.all.iter_mut().filter(|place| !place.receives) {
             let stopped = peers.stopped_receiver_at(place.address);

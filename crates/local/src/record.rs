@@ -1,4 +1,4 @@
-//! A train as a record in a ring: what a link knows of it, then its packets.
+//! A train as a record in a ring: its receive metadata, then its packets.
 
 use feroce_link::{ICRC_LEN, Sealer};
 use feroce_train::{Ecn, Framing, PortAddr, RxMeta, RxTrain, Train};
@@ -7,23 +7,23 @@ use feroce_wire::{Gid, Lid};
 /// Bytes in front of the packets.
 pub(super) const META: usize = 48;
 
-/// Bytes in front of packets of which the same is known as of those in the record before.
+/// Bytes in front of packets that have the metadata of an earlier record.
 pub(super) const BRIEF: usize = 8;
 
 /// The longest record: packets of a whole UDP datagram.
 pub(super) const MAX_RECORD: usize = META + 66_000;
 
-/// What a link knows of the packets in a record.
+/// The metadata of the packets in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RecordMeta {
     meta: RxMeta,
     /// Length of every packet but the last.
     stride: u32,
-    /// What the packets are like.
+    /// The kind of the record.
     kind: Kind,
 }
 
-/// What is in a record.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Kind {
@@ -31,13 +31,13 @@ enum Kind {
     Bare,
     /// Packets, each of which ends with its ICRC.
     Sealed,
-    /// The headers of a run of packets whose payload is elsewhere.
+    /// The headers of a run of packets whose payload is in the memory of the sender.
     RemotePayload,
-    /// Packets without ICRC, like those of the last record that had such.
+    /// Packets without ICRC, with the metadata of the last [`Kind::Bare`] record.
     Again,
-    /// No packets: direct access was opened.
+    /// No packets: an announcement of direct access.
     DirectAccess,
-    /// Packets, each of which ends with its ICRC, which is right.
+    /// Packets, each of which ends with its ICRC, which the sender has verified.
     Checked,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn len_of(train: &Train, has_icrc: bool) -> usize {
 }
 
 /// Writes the record of a train, with an ICRC for each packet if there is a sealer; `out` has the
-/// length that [`len_of`] says.
+/// length that [`len_of`] returns.
 #[inline]
 pub(super) fn write_train(
     train: &Train,
@@ -119,14 +119,14 @@ pub(super) fn write_train(
     }
 }
 
-/// Length of the record of a train that is like the one before.
+/// Length of the record of a train with the metadata of an earlier record.
 #[inline]
 pub(super) fn brief_len_of(train: &Train) -> usize {
     BRIEF + train.total_len()
 }
 
-/// Writes the record of a train, without ICRCs, of which the same is known as of the last that had
-/// none; `out` has the length that [`brief_len_of`] says.
+/// Writes the record of a train without ICRCs that has the metadata of the last such record; `out`
+/// has the length that [`brief_len_of`] returns.
 #[inline]
 pub(super) fn write_brief(train: &Train, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
@@ -134,8 +134,8 @@ pub(super) fn write_brief(train: &Train, out: &mut [u8]) {
     emit_all(train, packets);
 }
 
-/// Writes the record of a packet, which `write` writes, as [`write_brief`] does that of a train;
-/// `out` is [`BRIEF`] bytes longer than the packet.
+/// Writes the record of one packet, as [`write_brief`] does that of a train. `write` writes the
+/// packet; `out` is [`BRIEF`] bytes longer than the packet.
 #[inline]
 pub(super) fn write_single(write: &mut dyn FnMut(&mut [u8]), out: &mut [u8]) {
     let Some((head, packet)) = out.split_first_chunk_mut() else { return };
@@ -143,7 +143,7 @@ pub(super) fn write_single(write: &mut dyn FnMut(&mut [u8]), out: &mut [u8]) {
     write(packet);
 }
 
-/// Writes the beginning of the record of packets that are like the last.
+/// Writes the beginning of the record of packets that have the metadata of an earlier record.
 #[inline]
 fn write_brief_meta(stride: usize, out: &mut [u8; BRIEF]) {
     let [a, b, c, d] = (stride as u32).to_ne_bytes();
@@ -159,7 +159,8 @@ fn emit_all(train: &Train, mut out: &mut [u8]) {
     }
 }
 
-/// Writes the record of packets that came from the wire; `out` is [`META`] bytes longer than they.
+/// Writes the record of packets that were received from the wire; `out` is [`META`] bytes longer
+/// than the packets.
 pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
     let Some((head, packets)) = out.split_first_chunk_mut() else { return };
     let stride = u32::try_from(train.stride).unwrap_or(u32::MAX);
@@ -168,28 +169,29 @@ pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
     packets.copy_from_slice(train.bytes);
 }
 
-/// Writes the beginning of the record of a loan.
+/// Writes the beginning of the record of a remote payload.
 pub(super) fn write_lent_meta(meta: RxMeta, header_len: usize, out: &mut [u8; META]) {
     RecordMeta { meta, stride: header_len as u32, kind: Kind::RemotePayload }.write(out);
 }
 
-/// Writes the beginning of the record of direct access.
+/// Writes the beginning of the record that announces direct access.
 pub(super) fn write_direct_meta(meta: RxMeta, out: &mut [u8; META]) {
     RecordMeta { meta, stride: 0, kind: Kind::DirectAccess }.write(out);
 }
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// Packets, and whether they have an ICRC that nobody has looked at.
+    /// Packets, and whether they carry an ICRC that is still to be checked.
     Packets(RxTrain<'a>, bool),
-    /// A loan, from its terms on.
+    /// The metadata of a remote payload, and the rest of its record.
     RemotePayload(RxMeta, &'a [u8]),
-    /// direct access, from its terms on.
+    /// The metadata of an announcement of direct access, and the rest of its record.
     DirectAccess(RxMeta, &'a [u8]),
 }
 
-/// Reads a record; `None` if it is none. `last` is what is known of packets that are like others.
+/// Parses a record; `None` if it is malformed. `last` is the metadata of the last [`Kind::Bare`]
+/// record.
 #[inline]
 pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Content<'a>> {
     let (brief, packets) = record.split_first_chunk::<BRIEF>()?;

@@ -1,10 +1,10 @@
-//! Runs of packets: trains of one message that continue each other, described as one packet.
+//! Runs of packets: consecutive trains of one message, described as one packet.
 
 use feroce_train::Train;
 use feroce_wire::{Bth, Op, Opcode};
 
-/// Packets of one message that follow each other, with headers as if they were one packet, however
-/// long. That is how a link describes packets whose payload it does not carry: see
+/// Consecutive packets of one message, with headers as if they were one packet of any length. A
+/// link describes packets that way if it does not carry their payload: see
 /// [`RemotePayload`](feroce_train::RemotePayload).
 #[derive(Clone, Copy, Debug)]
 pub struct PacketRun<'a> {
@@ -13,7 +13,8 @@ pub struct PacketRun<'a> {
     op: Op,
     packets: u32,
     len: usize,
-    /// One of the packets requests an acknowledgement. The acknowledgement of the last covers all.
+    /// One of the packets requests an acknowledgement. The acknowledgement of the last packet
+    /// covers all.
     ack_req: bool,
 }
 
@@ -28,7 +29,7 @@ impl<'a> PacketRun<'a> {
         is_plain.then_some(Self { first: train, last: train, op, packets, len, ack_req })
     }
 
-    /// The same with the packets of `next`; `None` if they are not what comes next.
+    /// The same run with the packets of `next` appended; `None` if they do not continue it.
     #[must_use]
     pub fn and(self, next: &'a Train) -> Option<Self> {
         let goes_on = next.revocation_epoch == self.first.revocation_epoch
@@ -58,7 +59,7 @@ impl<'a> PacketRun<'a> {
         self.len
     }
 
-    /// Extension headers: what the first packet brings, and what the last does.
+    /// Extension headers: those of the first packet, and those of the last.
     fn extensions(&self) -> [&'a [u8]; 2] {
         let head = self.first.head.as_slice();
         if self.packets == 1 {
@@ -66,7 +67,7 @@ impl<'a> PacketRun<'a> {
         }
         let tail = self.last.ext(self.last.count - 1).as_slice();
         match self.op {
-            // First and last have the same header, which is the one of an only packet.
+            // First and last packet have the same header, which is that of an only packet.
             Op::ReadResponseOnly => [&[], tail],
             op => [if op.starts() { head } else { &[] }, if op.ends() { tail } else { &[] }],
         }

@@ -1,4 +1,4 @@
-//! What a member and its peers tell each other of direct accesses.
+//! The announcements of direct access between a member and its peers.
 
 use feroce_train::{HostMemory as _, Instant};
 
@@ -7,7 +7,7 @@ use crate::demux::{self, Target};
 use crate::direct_access::Offer;
 
 impl Peers {
-    /// Tells those on this host for whom direct accesses were opened.
+    /// Announces newly granted direct access to the requesters on this host.
     #[inline]
     pub(crate) fn announce_direct(&mut self, now: Instant) {
         for offer in self.member.take_offers() {
@@ -15,13 +15,13 @@ impl Peers {
             if let Route::Slot(slot) = self.route(address, qpn)
                 && self.fetches
             {
-                // What is lost is offered again.
+                // If the announcement is lost, the responder grants access again.
                 self.push(now, slot, Offer::RECORD_LEN, |out| offer.write(out));
             }
         }
     }
 
-    /// A member has opened direct access for this one.
+    /// Handles the announcement of a member that has granted direct access to this one.
     #[cold]
     pub(super) fn add_direct(&mut self, from: u8, generation: u32, offer: &Offer) {
         let is_theirs = demux::of_qpn(offer.way.to.1) == Target::Slot(from);
@@ -36,7 +36,7 @@ impl Peers {
         }
     }
 
-    /// Whether others have gone through direct accesses of this member since this was last asked.
+    /// Whether peers have read or written by direct access to this member since the last call.
     #[inline]
     pub(crate) fn has_let_pass(&mut self) -> bool {
         let passed = self.member.passed();

@@ -1,4 +1,4 @@
-//! The short way through a ring: one packet, and a look whether there is one.
+//! The fast path through a ring: sending one packet, and checking whether one has arrived.
 
 use feroce_train::{HostMemory as _, RxMeta, Single};
 
@@ -6,8 +6,8 @@ use super::{Peers, show};
 use crate::record;
 
 impl Peers {
-    /// Puts the record of one packet without ICRC into the ring to a member, and shows it to it, if
-    /// there is room and the same is known of it as of the last.
+    /// Puts the record of one packet without ICRC into the ring to a member and publishes it, if
+    /// there is room and its metadata is that of the last packets.
     #[inline]
     pub(crate) fn push_single(&mut self, slot: u8, packet: Single<'_>, meta: RxMeta) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
@@ -16,7 +16,7 @@ impl Peers {
         };
         let write = |out: &mut [u8]| record::write_single(packet.write, out);
         if ring.stage(record::BRIEF + packet.len, write) != Ok(true) {
-            // Whoever sends it in a train sees to that.
+            // The caller sends the packet in a train instead, which handles a full or broken ring.
             return false;
         }
         peer.stuck = None;
@@ -24,7 +24,8 @@ impl Peers {
         true
     }
 
-    /// Whether nothing has come through the rings or direct accesses, and nothing has changed.
+    /// Whether nothing has arrived through the rings or by direct access, and the registry is
+    /// unchanged.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.incoming.iter().all(|incoming| incoming.ring.is_still_empty())

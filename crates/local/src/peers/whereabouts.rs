@@ -1,4 +1,4 @@
-//! Who among the members is meant: by packets, and at addresses.
+//! Which member a packet goes to, by its destination queue pair and address.
 
 use std::os::fd::OwnedFd;
 
@@ -11,15 +11,15 @@ use crate::sys;
 /// Where packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// To another host, or to all members of a group.
+    /// To another host, or to all members of a multicast group.
     Wire,
     /// To another member.
     Slot(u8),
-    /// Back.
+    /// Back to this member.
     Own,
-    /// To queue pair 1 of somebody on this host: what is in them decides.
+    /// To queue pair 1 of a member on this host: the content of the packet decides which one.
     Management,
-    /// To an address of this host, where nobody has that queue pair.
+    /// To an address of this host, where no member owns that queue pair.
     Nobody,
 }
 
@@ -52,7 +52,8 @@ impl Peers {
         }
     }
 
-    /// The slot of whom a packet to an address of this host is for, if it names anybody.
+    /// The slot of the member that a packet to an address of this host is for, if the packet names
+    /// one.
     pub(crate) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
         let me = self.member.slot();
         let is_at = |slot: u8| match slot == me {
@@ -69,7 +70,8 @@ impl Peers {
         }
     }
 
-    /// Who should answer at an address of this host if nobody is named: this member if it can.
+    /// The member that handles packets to an address of this host that name no member: this one if
+    /// it has the address, otherwise the port owner, otherwise any member with that address.
     pub(crate) fn anybody_at(&self, dst: Gid) -> Option<u8> {
         if self.own.contains(&dst) {
             return Some(self.member.slot());
@@ -80,12 +82,12 @@ impl Peers {
         })
     }
 
-    /// The other member that receives for everybody at an address.
+    /// The port owner of an address, if that is another member.
     pub(super) fn receiver_at(&self, address: Gid) -> Option<u8> {
         self.socket_at(address).map(|(slot, _)| slot)
     }
 
-    /// The other member that receives for everybody at an address, and its socket.
+    /// The port owner of an address, if that is another member, and its socket.
     fn socket_at(&self, address: Gid) -> Option<(u8, u32)> {
         self.used.iter().find_map(|&slot| {
             let mut addresses = self.peer(slot)?.addresses.iter();
@@ -95,8 +97,7 @@ impl Peers {
         })
     }
 
-    /// The socket of the other member that receives for everybody at an address, if that is stopped
-    /// and cannot.
+    /// The socket of the port owner of an address, if that is another member and is stopped.
     pub(crate) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
         let (slot, socket) = self.socket_at(address)?;
         let process = self.member.host_memory(slot);
