@@ -1,12 +1,12 @@
-//! Direct access: memory of a process that its peers on the host may read and write by
-//! themselves.
+//! Direct access: memory of a process that its peers on the host may read and write by themselves.
 //!
-//! A responder opens direct access to some memory for one requester on the host and with one key.
-//! The requester hears of it through the ring. If the memory is in a file (see `shared`), it maps
-//! that; if it is ordinary, the kernel copies short messages (see `distant`). From then on its
-//! engine can ask whether a read or write may go that way. All direct accesses of a member are shut
-//! at once, by the word that revokes loans in its answers: whoever goes by direct access says so
-//! first, and looks at the word then.
+//! A responder grants one requester on the host direct access to the memory behind one key. The
+//! requester learns of it through the ring. If the memory is in a file (see `shared`), the
+//! requester maps the file; if it is ordinary memory, the kernel copies short messages (see
+//! `proc_mem`). From then on the engine of the requester can ask whether a READ or WRITE may go
+//! that way. A member revokes all direct access that it has granted at once, by the word that
+//! revokes the remote payload in its responses: a peer announces each direct access first, and
+//! reads the word then.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -22,33 +22,34 @@ use super::record::{self, META};
 use super::shared::{Files, Mapped};
 use crate::sys::{FileId, FilePlace};
 
-/// Most direct accesses that a member remembers; one that would have the place of another takes it.
+/// Slots of the table of direct access. An entry replaces another one with the same index.
 const PLACES: usize = 256;
 
-/// Most direct accesses that wait to be told to those they are for.
+/// Most grants of direct access that wait to be announced.
 const MAX_OFFERS: usize = 64;
 
-/// How many messages go to processes one by one although nothing comes from others meanwhile, and
-/// how many do not after that.
+/// How many consecutive messages the kernel copies to peer processes while no message arrives from
+/// peers by direct access, and how many messages take the ring after that.
 const ROW: u32 = 8;
 const PAUSE: u32 = 256;
 
-/// Bytes of a record after what every record has.
+/// Bytes of the record after the metadata that every record has.
 const TERMS: usize = 72;
 
-/// direct access that was opened, and that its requester has not heard of.
+/// Direct access that was granted, and that its requester has not heard of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) way: DirectPath,
     reach: Reach,
-    /// Where it is, if it is in a file.
+    /// Where the memory is, if it is in a file.
     file: Option<FilePlace>,
-    /// The word that shuts it, as it was when it was opened.
+    /// The value of the word that revokes it at the time of the grant.
     answers: u32,
 }
 
 impl Offer {
-    /// direct access to what a key reaches, or to that part of it which is in a file, if any is.
+    /// Grants direct access to the memory that a key reaches, or to the part of it that is in a
+    /// file, if any is.
     pub(super) fn new(way: DirectPath, reach: Reach, files: &Files, answers: u32) -> Self {
         let Some((at, len, file)) = files.part(reach.at, reach.len) else {
             return Self { way, reach, file: None, answers };
@@ -67,7 +68,7 @@ impl Offer {
             RxMeta { src: self.way.to.0.into(), dst: self.way.from.0.into(), ..RxMeta::default() };
         record::write_direct_meta(meta, head);
         let (words, numbers) = terms.split_at_mut(24);
-        // No file has the number zero.
+        // No file has inode number zero.
         let file = self.file.unwrap_or_default();
         let small = [
             self.way.from.1.get(),
@@ -88,7 +89,7 @@ impl Offer {
         }
     }
 
-    /// Reads what follows the meta data of its record; `None` if it is none.
+    /// Parses what follows the metadata of its record; `None` if it is malformed.
     pub(super) fn read(meta: &RxMeta, terms: &[u8]) -> Option<Self> {
         let (words, numbers) = terms.split_at_checked(24)?;
         let word = |i: usize| Some(u32::from_ne_bytes(*words.get(4 * i..)?.first_chunk()?));
@@ -108,12 +109,13 @@ impl Offer {
     }
 }
 
-/// Grants of direct access that their peers have not been told of yet.
+/// Grants of direct access that were not announced to their peers yet.
 #[derive(Debug, Default)]
 pub(super) struct Offers(Vec<Offer>);
 
 impl Offers {
-    /// One that is too many is opened again when its peer comes again.
+    /// A grant beyond the limit is dropped. The responder grants access again at the peer's next
+    /// request.
     pub(super) fn push(&mut self, offer: Offer) {
         if self.0.len() < MAX_OFFERS {
             self.0.push(offer);
@@ -125,16 +127,16 @@ impl Offers {
     }
 }
 
-/// direct access that this member may go through.
+/// Direct access that this member may use.
 #[derive(Debug)]
 pub(super) struct DirectAccess {
     way: DirectPath,
-    /// Whose memory it leads to, and which generation of that.
+    /// The slot of the member that the memory belongs to, and its generation.
     pub(super) slot: u8,
     pub(super) generation: u32,
-    /// What the word must be that shuts it.
+    /// The value that the revoking word has while the access is valid.
     pub(super) answers: u32,
-    /// Wakes whoever may wait for what is written there.
+    /// Wakes the peer thread that may wait for what this member writes there.
     pub(super) wake: Arc<Wake>,
     iova: u64,
     len: usize,
@@ -142,7 +144,7 @@ pub(super) struct DirectAccess {
     behind: Behind,
 }
 
-/// What is behind direct access, and where in it the first byte is.
+/// The memory that direct access reaches, and where in it the first byte is.
 #[derive(Debug)]
 enum Behind {
     File(Arc<Mapped>, usize),
@@ -150,7 +152,7 @@ enum Behind {
 }
 
 impl DirectAccess {
-    /// `len` bytes at `va`, if that may be done to all of them.
+    /// The memory of `len` bytes at `va`, if `what` is allowed for all of them.
     #[inline]
     pub(super) fn place(&self, va: u64, len: usize, what: Access) -> Option<Inside<'_>> {
         let at = usize::try_from(va.checked_sub(self.iova)?).ok()?;
@@ -172,11 +174,11 @@ impl DirectAccess {
     }
 }
 
-/// Memory behind direct access.
+/// Memory that direct access reaches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inside<'a> {
     File(Part<'a>),
-    /// Of a process, from an address on.
+    /// The memory of a process, beginning at an address.
     Process(&'a ProcMem, u64),
 }
 
@@ -195,7 +197,7 @@ impl Part<'_> {
         self.map.region.write_from(self.at, self.len, source, 0).is_ok() && self.is_true()
     }
 
-    /// Whether it is as it should be.
+    /// Whether its bytes are those of the file, or beyond the end of a truncated one.
     #[inline]
     pub(super) fn is_true(&self) -> bool {
         self.map.is_true(self.at, self.len)
@@ -215,21 +217,21 @@ impl Source for Inside<'_> {
     }
 }
 
-/// The direct accesses that a member may go through.
+/// All direct access that a member may use.
 #[derive(Debug, Default)]
 pub(super) struct DirectAccessTable {
     places: Vec<Option<Box<DirectAccess>>>,
-    /// Files of others that are mapped as long as direct access leads there.
+    /// Files of peers, mapped as long as an entry needs them.
     maps: Vec<(FileId, Weak<Mapped>)>,
-    /// Processes whose memory is open as long as direct access leads there, by slot and generation.
+    /// Peer processes by slot and generation, whose memory is open as long as an entry needs it.
     processes: Vec<((u8, u32), Weak<ProcMem>)>,
-    /// How many messages in a row were to go to processes, and what others had sent when that was
-    /// last asked.
+    /// How many consecutive messages were to be copied by the kernel, and how many messages from
+    /// peers had arrived by direct access at the last check.
     row: Cell<(u32, u64)>,
 }
 
 impl DirectAccessTable {
-    /// Remembers direct access that a member has opened, if it can be used.
+    /// Records direct access that a member has granted, if this process can use it.
     pub(super) fn add(
         &mut self,
         offer: &Offer,
@@ -244,7 +246,7 @@ impl DirectAccessTable {
             let fits = len <= all && offset <= all - len;
             fits.then_some(Behind::File(map, offset))
         });
-        // What is in a file that may not be mapped is memory as any other.
+        // Memory in a file that cannot be mapped is treated as ordinary memory.
         let open = |direct_table: &mut Self| direct_table.open(process, (slot, generation));
         let behind = file.or_else(|| open(self).map(|open| Behind::Process(open, at)));
         let Some(behind) = behind else { return };
@@ -262,7 +264,8 @@ impl DirectAccessTable {
         }));
     }
 
-    /// Maps a file of another process, unless it is, or something of it was missing.
+    /// Maps a file of a peer process, unless it is mapped already. `None` also if the guard had to
+    /// replace pages of that mapping.
     fn map(&mut self, process: &LenderProcess, place: FilePlace) -> Option<Arc<Mapped>> {
         self.maps.retain(|(_, map)| map.strong_count() > 0);
         let known = self.maps.iter().find(|(file, _)| *file == place.file);
@@ -274,7 +277,7 @@ impl DirectAccessTable {
         Some(map)
     }
 
-    /// Opens the memory of another process, unless it is.
+    /// Opens the memory of a peer process, unless it is open already.
     fn open(&mut self, process: &LenderProcess, who: (u8, u32)) -> Option<Arc<ProcMem>> {
         self.processes.retain(|(_, open)| open.strong_count() > 0);
         let known = self.processes.iter().find(|(known, _)| *known == who);
@@ -286,9 +289,10 @@ impl DirectAccessTable {
         Some(open)
     }
 
-    /// Whether a message may go to a process by itself. For many that are not answered that would
-    /// take longer than to let the process fetch them. `passed` says how many others have sent, and
-    /// is seldom asked, as others write it.
+    /// Whether the kernel may copy the next message to a peer process. For many messages without a
+    /// response that takes longer than letting the peer take them from its ring. `passed` returns
+    /// how many messages have arrived from peers by direct access; it is called seldom, because
+    /// peers write that word and reading it misses the cache.
     #[inline]
     pub(super) fn is_turn_of_one(&self, passed: impl FnOnce() -> u64) -> bool {
         let (asked, had) = self.row.get();
@@ -303,13 +307,13 @@ impl DirectAccessTable {
         is_over
     }
 
-    /// The direct access for a way.
+    /// The direct access for a path.
     #[inline]
     pub(super) fn find(&self, way: &DirectPath) -> Option<&DirectAccess> {
         self.places.get(place_of(way))?.as_deref().filter(|direct| direct.way == *way)
     }
 
-    /// Forgets the direct accesses that are not worth keeping.
+    /// Forgets every entry for which `keep` returns false.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&DirectAccess) -> bool) {
         for place in &mut self.places {
             if place.as_deref().is_some_and(|direct| !keep(direct)) {
@@ -318,13 +322,13 @@ impl DirectAccessTable {
         }
     }
 
-    /// Forgets the direct accesses to a queue pair.
+    /// Forgets all direct access to a queue pair.
     pub(super) fn forget(&mut self, peer: Qpn) {
         self.retain(|direct| direct.way.to.1 != peer);
     }
 }
 
-/// Where the direct access for a way is remembered.
+/// The index in the table for a path.
 #[inline]
 fn place_of(way: &DirectPath) -> usize {
     let numbers = [way.from.1.get(), way.to.1.get(), way.rkey.0];

@@ -1,8 +1,8 @@
 //! The directory in which processes find each other.
 //!
-//! It is named after user and network namespace and is that user's alone. Everything in it is
-//! opened relative to its descriptor and never through a link, so that nobody who can write to the
-//! directory above gets in between.
+//! Its name contains the user and the network namespace, and only that user may access it. Every
+//! file in it is opened relative to the directory's descriptor and never through a link, so that no
+//! other user who can write to the directory above can substitute a file.
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use nix::unistd::{UnlinkatFlags, geteuid, mkdir, mkfifoat, unlinkat};
 
 use super::layout::VERSION;
 
-/// For the owner alone.
+/// Only the owner may read and write.
 const PRIVATE_FILE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
-/// Of every open.
+/// Flags of every open.
 const CAREFUL: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
 /// The directory of this user in this network namespace.
@@ -37,9 +37,9 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens it below `root`, and makes it if it is not there.
+    /// Opens it below `root`, and creates it if it does not exist.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
-        // The namespace of this thread: that of its process may be another.
+        // The namespace of this thread: its process may be in another one.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net")
             .map_err(|e| io::Error::other(format!("the network namespace is not known: {e}")))?
             .ino();
@@ -51,7 +51,7 @@ impl Directory {
         Self::open_at(path)
     }
 
-    /// Those of this user in other namespaces, and of other versions.
+    /// The directories of this user in other namespaces, and those of other versions.
     pub(super) fn others(&self) -> Vec<Self> {
         let is_meant = |name: &str| {
             let rest = name.strip_prefix(&format!("feroce-{}-", geteuid()))?;
@@ -78,19 +78,19 @@ impl Directory {
         Ok(Self { fd, path })
     }
 
-    /// Opens a file; with `create`, makes it if it is not there.
+    /// Opens a file; with `create`, creates it if it does not exist.
     pub(super) fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let create = if create { OFlag::O_CREAT } else { OFlag::empty() };
         Ok(openat(&self.fd, name, OFlag::O_RDWR | CAREFUL | create, PRIVATE_FILE)?.into())
     }
 
-    /// Makes a file that must not be there.
+    /// Creates a file that must not exist.
     pub(super) fn new_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | CAREFUL;
         Ok(openat(&self.fd, name, flags, PRIVATE_FILE)?.into())
     }
 
-    /// Makes a named pipe in place of what has that name, and opens both its ends.
+    /// Creates a named pipe in place of any file with that name, and opens both its ends.
     pub(super) fn new_pipe(&self, name: &str) -> io::Result<OwnedFd> {
         self.remove(name);
         mkfifoat(&self.fd, name, PRIVATE_FILE)?;
@@ -108,7 +108,7 @@ impl Directory {
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub(super) fn remove(&self, name: &str) {
         let _ = unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir);
     }

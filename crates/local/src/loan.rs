@@ -1,16 +1,17 @@
-//! Payload that is not in a record: its sender lends it, and the receiver fetches it from there,
-//! in one copy.
+//! Remote payload: the record has only headers, and the receiver copies the payload from the memory
+//! of the sender, in one copy. The code calls it a loan.
 //!
-//! A record then has the headers of one packet, which stands for a run of them, and says where in
-//! the memory of the sender the payload is. The sender keeps it there until the peer has answered.
-//! If it cannot, it *revokes* the loan: it changes a word in its area of the registry that is also
-//! in the record. Whoever has fetched something looks at the word, and treats what was revoked
-//! meanwhile as lost.
+//! The record has the headers of one packet, which stands for a run of packets, and says where in
+//! the memory of the sender the payload is. The sender leaves the payload unchanged until the peer
+//! has responded. If it cannot, it *revokes* the payload: it changes a word in its area of the
+//! registry. The record has the value that the word had before. A receiver that has fetched payload
+//! compares the word again, and treats payload that was revoked meanwhile as lost.
 //!
-//! The kernel lets processes of one user read each other's memory unless something forbids it, so
-//! the receiver tries once, when it takes the ring, and says in the ring whether the sender may
-//! lend. A word that only the sender knows the place of (its *witness*) is read with every payload:
-//! should the process have gone and another have its number, the word is not there.
+//! The kernel lets processes of one user read each other's memory unless a policy (such as Yama)
+//! forbids it. The receiver tries once, when it opens the ring, and says in the ring whether the
+//! sender may send remote payload. With every payload the receiver also reads the *witness* of the
+//! sender, a random word in its memory whose address and value are in its area of the registry. If
+//! the process has ended and another process has its process id, that value is not there.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -25,23 +26,24 @@ use super::run::PacketRun;
 use super::shared::{Files, Maps};
 use crate::sys::{self, Extent, FileId, FilePlace};
 
-/// Shorter payload is copied into the ring: to fetch it would take longer.
+/// Shorter payload is copied into the ring, because fetching it would take longer.
 pub(super) const LEND_FROM: usize = 8 << 10;
 
-/// Most bytes that are fetched in one go.
+/// Most bytes of several trains in one remote payload.
 const LEND_MOST: usize = 1 << 20;
 
-/// Most pieces of memory that one record names.
+/// Most pieces of memory that one record describes.
 const MAX_EXTENTS: usize = 8;
 
-/// Words in an area that revoke loans; the queue pair that a loan is to says which one.
+/// Words in an area of the registry that revoke remote payload. The destination queue pair selects
+/// the word.
 pub(super) const LEASES: usize = 64;
 
-/// Bytes between what every record has and the extents.
+/// Bytes between the metadata that every record has and the extents.
 const TERMS: usize = 24;
 const EXTENT: usize = 48;
 
-/// A run of packets, and where its payload is.
+/// A run of packets, and the memory that its payload is in.
 #[derive(Debug)]
 pub(super) struct Loan<'a> {
     run: PacketRun<'a>,
@@ -90,12 +92,12 @@ impl Extents {
 }
 
 impl<'a> Loan<'a> {
-    /// The run that trains begin with, and how many trains that are; `None` if it is not worth
-    /// lending or cannot be lent.
+    /// The run that `trains` begin with, and how many trains it has; `None` if the payload is not
+    /// worth sending as remote payload, or cannot be.
     pub(super) fn new(trains: &'a [Train], files: &Files) -> Option<(Self, usize)> {
         let (first, others) = trains.split_first()?;
         if first.payload_len < first.stride.min(LEND_FROM) {
-            // Short and alone.
+            // A single short packet.
             return None;
         }
         let mut run = first.revocation_epoch.and_then(|_| PacketRun::new(first))?;
@@ -118,7 +120,7 @@ impl<'a> Loan<'a> {
         (run.payload_len() >= LEND_FROM).then_some((Self { run, peer, extents }, taken))
     }
 
-    /// Which word of an area revokes it.
+    /// The index of the word in an area that revokes it.
     pub(super) fn word(&self) -> usize {
         word_of(self.peer)
     }
@@ -128,9 +130,8 @@ impl<'a> Loan<'a> {
         META + TERMS + self.extents.count * EXTENT + self.run.header_len()
     }
 
-    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `revocation epoch`
-    /// and
-    /// `answers` are the words that revoke it, as they are now.
+    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `revocation_epoch`
+    /// and `answers` are the present values of the words that revoke it.
     pub(super) fn write(
         &self,
         meta: RxMeta,
@@ -159,30 +160,30 @@ impl<'a> Loan<'a> {
     }
 }
 
-/// Which word of an area revokes loans to a queue pair.
+/// The index of the word in an area that revokes remote payload to a queue pair.
 pub(super) fn word_of(peer: Qpn) -> usize {
     peer.get() as usize % LEASES
 }
 
-/// A process that lends, as its peer knows it.
+/// A process that sends remote payload, as its peer knows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LenderProcess {
     pub(super) pid: u32,
-    /// Where its witness is, and what it says.
+    /// The address of its witness, and the value.
     pub(super) witness: (u64, u64),
-    /// What keeps this one alive if that one makes a file shorter that is mapped here.
+    /// Keeps this process alive if the other one truncates a file that is mapped here.
     pub(super) guard: Option<&'static dyn Guard>,
 }
 
 impl LenderProcess {
-    /// Whether somebody has stopped it, each of its threads: a debugger, or a signal.
+    /// Whether a debugger or a signal has stopped the process, which is each of its threads.
     pub(super) fn is_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid));
         let mut threads = threads.into_iter().flatten().flatten().peekable();
         threads.peek().is_some() && threads.all(|thread| is_stopped(&thread.path()))
     }
 
-    /// Whether its memory can be read, and it is who it should be.
+    /// Whether this process may read its memory, and it is the process that is meant.
     pub(super) fn is_readable(&self) -> bool {
         let witness = Extent { at: self.witness.0, len: 8, file: None };
         let mut word = [0; 8];
@@ -191,15 +192,15 @@ impl LenderProcess {
     }
 }
 
-/// Whether a thread, which is a directory of the kernel, is stopped.
+/// Whether a thread is stopped; `thread` is its directory in `/proc`.
 fn is_stopped(thread: &std::path::Path) -> bool {
     let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
-    // Its state follows its name, which may have anything in it.
+    // The state follows the name in parentheses, which may contain any character.
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     matches!(state, Some('T' | 't'))
 }
 
-/// A loan that was received.
+/// A remote payload that was received.
 #[derive(Debug)]
 pub(super) struct Received<'a> {
     host_memory: LenderProcess,
@@ -207,41 +208,42 @@ pub(super) struct Received<'a> {
     packets: u32,
     len: usize,
     headers: &'a [u8],
-    /// What the words must be that revoke it.
+    /// The words that revoke it, and the values that they must have.
     revocation_epoch: (&'a AtomicU32, u32),
     answers: Option<(&'a AtomicU32, u32)>,
-    /// Where to say that it is being fetched.
+    /// The word in which this process announces a copy.
     fetching: Fetching<'a>,
-    /// Files of the host_memory that are mapped here.
+    /// Files of the sending process that are mapped here.
     maps: &'a RefCell<Maps>,
-    /// It was to be had, as far as anybody tried.
+    /// No attempt to fetch it through the kernel has failed.
     is_good: Cell<bool>,
-    /// It came from a file that is mapped here.
+    /// The payload was copied from a file that is mapped here.
     is_mapped: Cell<bool>,
 }
 
-/// The words of an area that revoke loans: by queue pair, and of all answers.
+/// The words of an area that revoke remote payload: by queue pair, and that of all responses.
 pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
 
-/// The word of a member that says whose memory it is copying from or, behind direct access, to.
+/// The word with which a member announces from whose memory, or with direct access to whose memory,
+/// it is copying.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching<'a> {
     pub(super) word: &'a AtomicU32,
-    /// What it says while that is the host_memory of a loan.
+    /// How the word names the process that the memory belongs to.
     pub(super) from: u32,
 }
 
-/// The bits of the word that name the host_memory.
+/// The bits of the word that name the owner of the memory.
 const LENDER_BITS: u32 = 0xff;
-/// The bit that says that the process writes to the memory with its own instructions, and not
-/// through the kernel.
+/// The bit that says that the announcing process writes with its own instructions, and not through
+/// the kernel.
 const STORES: u32 = 0x100;
-/// The other bits count announcements, so that a process that revokes can tell a copy from the
+/// The other bits count announcements, so that a process that revokes can tell one copy from the
 /// next.
 const ONE_COPY: u32 = 0x200;
 
 impl<'a> Fetching<'a> {
-    /// How the word names the member in a slot.
+    /// The bits that name the member in a slot.
     pub(super) fn of(slot: u8) -> u32 {
         u32::from(slot) + 1
     }
@@ -268,7 +270,7 @@ impl<'a> Fetching<'a> {
     }
 }
 
-/// Takes back what was announced.
+/// Ends the announcement when it is dropped.
 pub(super) struct Announced<'a>(&'a AtomicU32, u32);
 
 impl Drop for Announced<'_> {
@@ -278,7 +280,8 @@ impl Drop for Announced<'_> {
 }
 
 impl<'a> Received<'a> {
-    /// Reads what follows the meta data of the record of a loan; `None` if it is none.
+    /// Parses what follows the metadata in the record of a remote payload; `None` if it is
+    /// malformed.
     pub(super) fn read(
         host_memory: LenderProcess,
         maps: &'a RefCell<Maps>,
@@ -322,31 +325,31 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// The train that it stands for.
+    /// The received train that it stands for.
     pub(super) fn train(&self, meta: RxMeta) -> RxTrain<'_> {
         let lent = RemotePayload { source: self, offset: 0, len: self.len, packets: self.packets };
         let (bytes, stride) = (self.headers, self.headers.len());
         RxTrain { meta, bytes, stride, trailer: 0, lent: Some(lent) }
     }
 
-    /// Whether it could be fetched, if anybody wanted it.
+    /// Whether every attempt to fetch it through the kernel has succeeded.
     pub(super) fn is_good(&self) -> bool {
         self.is_good.get()
     }
 
-    /// Whether it came from a file that is mapped here.
+    /// Whether it was copied from a file that is mapped here.
     pub(super) fn is_mapped(&self) -> bool {
         self.is_mapped.get()
     }
 
     fn is_revoked(&self) -> bool {
-        // What was copied was loaded before the words are.
+        // The loads of the copy come before the loads of the words.
         fence(Ordering::Acquire);
         let changed = |(word, was): (&AtomicU32, u32)| word.load(Ordering::SeqCst) != was;
         changed(self.revocation_epoch) || self.answers.is_some_and(changed)
     }
 
-    /// The extents of `len` bytes from `from` on.
+    /// The extents of `len` bytes, beginning at offset `from`.
     fn part(&self, from: usize, len: usize) -> Extents {
         let (mut part, mut skip, mut left) = (Extents::default(), from, len);
         for extent in self.extents.as_slice() {
@@ -365,7 +368,8 @@ impl<'a> Received<'a> {
 
 impl Source for Received<'_> {
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
-        // Whoever revokes it from now on waits until the copy is made.
+        // A process that revokes the payload from now on sees the announcement and waits until the
+        // copy has ended.
         let _announced = self.fetching.announce(false);
         !self.is_revoked() && self.copy(offset, landing) && !self.is_revoked()
     }

@@ -1,9 +1,9 @@
-//! Bytes of a file that somebody holds.
+//! Locks on bytes of a file.
 //!
-//! These locks belong to an open file, not to a process: the kernel lets go of them when the last
-//! descriptor of it is closed, however its process ended. A stopped process keeps them. No number
-//! of a process is involved that could be somebody else's tomorrow. The bytes need not exist, so
-//! that anything with a number can be held.
+//! These locks belong to an open file description, not to a process: the kernel releases them when
+//! the last descriptor of it is closed, however its process ended. A stopped process keeps them.
+//! They do not depend on process ids, which the kernel reuses. The locked bytes need not exist, so
+//! that a lock can stand for any number.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// Holds `byte`, if nobody else does. Who holds it already gets it again.
+/// Locks `byte`, unless another open file has locked it. Locking it again succeeds.
 pub(super) fn try_hold(file: &File, byte: i64) -> io::Result<bool> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_WRLCK, byte, 1))) {
         Ok(_) => Ok(true),
@@ -20,19 +20,19 @@ pub(super) fn try_hold(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// Lets go of `byte`.
+/// Unlocks `byte`.
 pub(super) fn release(file: &File, byte: i64) {
-    // Fails only for descriptors that are none.
+    // Fails only for invalid descriptors.
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, byte, 1)));
 }
 
-/// Lets go of every byte.
+/// Unlocks every byte.
 pub(super) fn release_all(file: &File) {
-    // As above; a length of zero stands for all the rest.
+    // As above; a length of zero means all bytes to the end.
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, 0, 0)));
 }
 
-/// Whether somebody else holds one of `count` bytes from `first` on.
+/// Whether another open file has locked one of `count` bytes from `first` on.
 pub(super) fn is_held(file: &File, first: i64, count: i64) -> io::Result<bool> {
     let mut asked = range(libc::F_WRLCK, first, count);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
@@ -66,7 +66,7 @@ mod tests {
         assert!(try_hold(&b, i64::MAX - 1).unwrap(), "beyond the end of the file");
         assert!(is_held(&b, 0, 8).unwrap());
         assert!(!is_held(&b, 0, 7).unwrap());
-        assert!(!is_held(&a, 0, 8).unwrap(), "not by somebody else");
+        assert!(!is_held(&a, 0, 8).unwrap(), "not by another open file");
         release(&a, 7);
         assert!(try_hold(&b, 7).unwrap());
         drop(b);

@@ -1,15 +1,17 @@
-//! The registry, and what it is to be in it.
+//! The registry, and its members.
 //!
-//! Every open device is a *member*: it has a slot in a file that all members of one user and
-//! network namespace map, and from the slot follow the numbers of its queue pairs. A slot is in
-//! use exactly while its member holds the slot's byte of the file (see `lock`), so that a member
-//! that dies, however it does, is known to be dead at once and by everybody. Whoever finds a dead
-//! member buries it: empties its slot and removes its files. Nobody needs to be asked, nobody
-//! serves the others, and nothing is left when the last member has gone.
+//! Every open device is a *member*: it owns a slot in a file that all members of one user and one
+//! network namespace map. The queue pair numbers of the member follow from its slot. A slot is in
+//! use exactly while its member holds the lock on the slot's byte of the file (see `lock`). The
+//! kernel releases the lock however a process ends, so every member can tell at once that another
+//! one is dead. The first member that finds a dead one reaps it (the code says bury): it empties
+//! the slot and removes the files of the dead member. There is no coordinator and no daemon, and
+//! nothing is left when the last member has gone.
 //!
-//! Two pipes belong to a member. It sleeps on the one; others write a byte into it, but only if
-//! the member says that it sleeps. The other is never written to: those who watch the member have
-//! its reading end, and hear from the kernel when the member has gone.
+//! Each member has three pipes. It sleeps on the first: peers write a byte into it, but only if the
+//! member says that it sleeps. Peers kick the member through the second, when it is awake and does
+//! not take what they sent. The third is never written to: members that watch this one open its
+//! reading end, and the kernel reports a hang-up when this member has gone.
 
 mod contact;
 mod lending;
@@ -45,24 +47,24 @@ use revocation::Copies;
 /// The file that all members map.
 const REGISTRY: &str = "registry";
 
-/// Held while a registry is set up or taken down. This and the bytes of slots are the same in
-/// every version, so that any can tell whether anybody lives.
+/// The byte that a process locks while it sets up or removes a registry. This byte and the bytes of
+/// the slots are the same in every version, so that a process of any version can tell whether a
+/// registry has living members.
 const SETUP: i64 = 0;
 /// The byte of the first slot.
 const FIRST_SLOT: i64 = 1;
-/// Where the bytes begin that stand for receiving at an address.
+/// The first of the bytes that stand for the port owners of addresses.
 const RECEIVERS: i64 = 1 << 61;
-/// Where the bytes begin that stand for services.
+/// The first of the bytes that stand for services.
 const SERVICES: i64 = 1 << 62;
 
-/// How often the registry may be taken down by others while we join it.
+/// How often other processes may remove the registry while this one joins it.
 const JOIN_TRIES: u32 = 1000;
 
-/// Capacities of rings, from what is best to what will do: a ring must hold the longest record
-/// twice.
+/// Capacities of rings, the preferred one first. A ring must hold the longest record twice.
 const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
 
-/// A place in the registry.
+/// A member of the registry: the owner of one slot.
 ///
 /// ```
 /// use feroce_local::Member;
@@ -86,41 +88,42 @@ pub struct Member {
     map: Mapping,
     slot: u8,
     generation: u32,
-    /// Both ends of the pipe that others wake this member with.
+    /// Both ends of the pipe through which peers wake this member.
     wake: OwnedFd,
-    /// Both ends of the pipe that others kick this member with.
+    /// Both ends of the pipe through which peers kick this member.
     kick: OwnedFd,
-    /// Both ends of the pipe that tells others that this member lives.
+    /// Both ends of the pipe whose hang-up tells peers that this member has gone.
     _life: OwnedFd,
     services: Mutex<Vec<(Gid, u64)>>,
-    /// The slot may be somebody else's. Set with the services locked.
+    /// This member has given up its slot, which may belong to another one now. `leave` sets it
+    /// while it holds the lock of `services`.
     left: AtomicBool,
-    /// A word by which others know that it is this process whose memory they read.
+    /// A word by which peers verify that the memory they read belongs to this process.
     _witness: Box<u64>,
-    /// How often a right was revoked.
+    /// The number of revocations so far.
     revoked: AtomicU32,
-    /// What peers may still copy under rights that were revoked.
+    /// Copies that peers may still be making although the right was revoked.
     copies: Copies,
-    /// Memory of this process that others can map.
+    /// Memory of this process that peers can map.
     files: Files,
-    /// Keeps this process alive if somebody makes a file shorter that is mapped here.
+    /// Keeps this process alive if a peer truncates a file that is mapped here.
     guard: OnceLock<&'static dyn Guard>,
-    /// Direct access that was granted and that no peer has been told of, and whether there is
-    /// any.
+    /// Granted direct access that was not announced to its peer yet, and whether there is any.
     offers: Mutex<Offers>,
     has_offers: AtomicBool,
-    /// Direct access that peers granted us.
+    /// Direct access that peers have granted to this member.
     direct_table: Mutex<DirectAccessTable>,
 }
 
 impl Member {
-    /// Joins the registry below `root` (`/dev/shm`, but for tests). The slot follows from `seed`
-    /// and from which ones are taken. An error of kind [`io::ErrorKind::WouldBlock`] says that
+    /// Joins the registry below `root` (`/dev/shm`, except in tests). The slot depends on `seed`
+    /// and on which slots are taken. An error of kind [`io::ErrorKind::WouldBlock`] says that
     /// another process is joining or leaving at this moment: the caller tries again a little later.
     pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
         for _ in 0..JOIN_TRIES {
             match Self::try_join(root, seed) {
-                // The last member took the registry down just now: there will be another.
+                // The last member has removed the registry in the meantime; this process creates it
+                // again.
                 Ok(None) => {}
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) && root.is_dir() => {}
                 Ok(Some(member)) => return Ok(member),
@@ -153,7 +156,7 @@ impl Member {
         let life = directory.new_pipe(&life_name(slot))?;
         let header = map.view::<Header>(0);
         let generation = (header.states[usize::from(slot)].load(Ordering::Acquire) >> 1) + 1;
-        // No other process had this number, this slot and this generation.
+        // No other process had this combination of process id, slot and generation.
         let known_by = u64::from(std::process::id()) << 32 | u64::from(generation);
         let witness = Box::new(fastrand::Rng::with_seed(seed ^ known_by).u64(..));
         lending::show_witness(map.view(slot_start(slot)), &witness);
@@ -183,14 +186,14 @@ impl Member {
         }))
     }
 
-    /// The number that distinguishes this member from all others: the upper eight bits of the
-    /// numbers of its queue pairs and of its connections. It is not zero.
+    /// The number that distinguishes this member from all others: the upper eight bits of its queue
+    /// pair numbers and of its communication ids. It is not zero.
     pub fn prefix(&self) -> u8 {
         self.slot + 1
     }
 
-    /// Takes requests for a service at an address. It is an error of kind
-    /// [`io::ErrorKind::AddrInUse`] if a member takes them already.
+    /// Claims the requests for a service at an address. It is an error of kind
+    /// [`io::ErrorKind::AddrInUse`] if a member has claimed them already.
     pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         if self.left.load(Ordering::Relaxed) {
@@ -211,7 +214,7 @@ impl Member {
         Ok(())
     }
 
-    /// No longer takes requests for a service.
+    /// Ends the claim to the requests for a service.
     pub fn release_service(&self, address: Gid, id: u64) {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = services.iter().position(|s| *s == (address, id)) else { return };
@@ -228,7 +231,7 @@ impl Member {
         area.service_count.store(services.len() as u32, Ordering::Release);
     }
 
-    /// Whether a member takes requests for a service at an address.
+    /// Whether a member has claimed the requests for a service at an address.
     pub(super) fn serves(&self, slot: u8, address: Gid, id: u64) -> bool {
         let area = self.area(slot);
         let count = area.service_count.load(Ordering::Acquire) as usize;
@@ -239,19 +242,19 @@ impl Member {
         self.slot
     }
 
-    /// Changes whenever anything in the registry does that others keep a copy of.
+    /// A count that changes with every change of the registry that other members keep a copy of.
     #[inline]
     pub(super) fn epoch(&self) -> u32 {
         self.map.view::<Header>(0).epoch.load(Ordering::Acquire)
     }
 
-    /// The generation of a slot that is in use.
+    /// The generation of a slot, if the slot is in use.
     pub(super) fn generation_of(&self, slot: u8) -> Option<u32> {
         let state = self.map.view::<Header>(0).states[usize::from(slot)].load(Ordering::Acquire);
         (state & 1 == 1).then_some(state >> 1)
     }
 
-    /// Who has a slot, besides this member.
+    /// The slots of all other members, and their generations.
     pub(super) fn others(&self) -> impl Iterator<Item = (u8, u32)> {
         let slots = (0..SLOTS as u8).filter(|slot| *slot != self.slot);
         slots.filter_map(|slot| Some((slot, self.generation_of(slot)?)))
@@ -262,14 +265,14 @@ impl Member {
         self.map.view(slot_start(slot))
     }
 
-    /// The addresses of a member, and the socket with which it receives for everybody there.
+    /// The addresses of a member and, where it is the port owner, the socket it receives with.
     pub(super) fn addresses_of(&self, slot: u8) -> Vec<(Gid, Option<u32>)> {
         let area = self.area(slot);
         let count = area.address_count.load(Ordering::Acquire) as usize;
         area.addresses.iter().take(count).map(|place| place.load()).collect()
     }
 
-    /// Shows the addresses of this member to the others.
+    /// Publishes the addresses of this member in the registry.
     pub(super) fn show_addresses(&self, addresses: &[(Gid, Option<u32>)]) -> io::Result<()> {
         if addresses.len() > MAX_ADDRESSES {
             let why = format!("more than {MAX_ADDRESSES} addresses of one device");
@@ -284,8 +287,8 @@ impl Member {
         Ok(())
     }
 
-    /// Says whether packets to this member must have their ICRC; to be said before addresses are
-    /// shown.
+    /// Publishes whether packets to this member must carry their ICRC; to be called before the
+    /// addresses are published.
     pub(super) fn set_wants_icrc(&self, wants: bool) {
         self.area(self.slot).wants_icrc.store(wants.into(), Ordering::Release);
     }
@@ -294,22 +297,22 @@ impl Member {
         self.map.view::<Header>(0).epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Becomes the one who receives for everybody at an address, if nobody is.
+    /// Becomes the port owner of an address, if no member is. False: another member is.
     pub(super) fn try_receive_at(&self, address: Gid) -> io::Result<bool> {
         lock::try_hold(&self.file, byte_of_address(address))
     }
 
-    /// No longer receives for everybody at an address.
+    /// Gives up the port of an address.
     pub(super) fn stop_receiving_at(&self, address: Gid) {
         lock::release(&self.file, byte_of_address(address));
     }
 
-    /// Whether the member in a slot lives, or may.
+    /// Whether the member in a slot lives; true if the lock cannot be queried.
     pub(super) fn lives(&self, slot: u8) -> bool {
         lock::is_held(&self.file, byte_of_slot(slot), 1).unwrap_or(true)
     }
 
-    /// Buries the member in a slot if it is dead, and says so.
+    /// Reaps the member in a slot if it is dead, and returns whether it did.
     pub(super) fn bury_if_dead(&self, slot: u8) -> bool {
         if self.lives(slot) || !lock::try_hold(&self.file, byte_of_slot(slot)).unwrap_or(false) {
             return false;
@@ -324,24 +327,25 @@ impl Member {
         self.wake.as_fd()
     }
 
-    /// The pipe that this member is kicked with.
+    /// The pipe through which peers kick this member.
     pub(super) fn kick_fd(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 
-    /// Gets in contact with another member, if it lives.
+    /// Opens the pipes of another member, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
         let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
         let kick = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
-        // Of a death before the pipe was opened the kernel says nothing.
+        // The kernel does not report a death that happened before the pipe was opened.
         if !self.lives(slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(Contact::new(wake, kick, life))
     }
 
-    /// Makes a ring to another member and announces it; it will be taken when the other looks.
+    /// Creates a ring to another member and announces it. The other member opens the ring when it
+    /// next looks.
     pub(super) fn new_ring(&self, to: u8) -> io::Result<ByteProducer<RingMap>> {
         let name = ring_name(self.slot, self.generation, to);
         self.directory.remove(&name);
@@ -355,15 +359,15 @@ impl Member {
             return Err(io::ErrorKind::StorageFull.into());
         };
         file.set_len(RingMap::file_len(capacity) as u64)?;
-        // SAFETY: the file is new and its name has our slot and generation: nobody else puts
-        // anything into this ring.
+        // SAFETY: the file is new and its name has our slot and generation, so this is the only
+        // producer of the ring.
         let ring = unsafe { ByteProducer::new(RingMap::new(&file, capacity)?) };
         let inbox = &self.area(to).inbox[usize::from(self.slot) / 64];
         inbox.fetch_or(1 << (self.slot % 64), Ordering::AcqRel);
         Ok(ring)
     }
 
-    /// Takes the rings that others have made to this member: the slots, each once.
+    /// The slots of members that have created a ring to this one since the last call.
     pub(super) fn new_senders(&self) -> Vec<u8> {
         let mut slots = Vec::new();
         for (i, word) in self.area(self.slot).inbox.iter().enumerate() {
@@ -377,14 +381,15 @@ impl Member {
         slots
     }
 
-    /// Whether [`Member::new_senders`] has something.
+    /// Whether [`Member::new_senders`] would return a slot.
     #[inline]
     pub(super) fn has_new_senders(&self) -> bool {
         self.area(self.slot).inbox.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Opens the rings from the member in a slot and from those that were there before, with their
-    /// generations, oldest first. Once a ring is mapped here it needs no name any more.
+    /// Opens the rings from the member in a slot and from earlier members of that slot, with their
+    /// generations, oldest first. Once a ring is mapped here, its file needs no name and is
+    /// unlinked.
     pub(super) fn rings_from(&self, from: u8) -> Vec<(u32, ByteConsumer<RingMap>)> {
         let mut rings = Vec::new();
         for (name, generation) in self.directory.names().iter().filter_map(|name| {
@@ -406,17 +411,18 @@ impl Member {
         let len = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
         let capacity = RING_CAPACITIES.into_iter().find(|&c| RingMap::file_len(c) == len);
         let memory = RingMap::new(&file, capacity.ok_or(io::ErrorKind::InvalidData)?)?;
-        // SAFETY: the name had our slot, and is gone: nobody else takes anything from this ring.
+        // SAFETY: the name had our slot, and is removed, so this is the only consumer of the ring.
         Ok(unsafe { ByteConsumer::new(memory) })
     }
 
-    /// Gives up the slot; the others hear of it at once. Later calls do nothing.
+    /// Gives up the slot; the kernel tells the peers at once. Later calls do nothing.
     pub(super) fn leave(&self) {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         if self.left.swap(true, Ordering::Relaxed) {
             return;
         }
-        // Released one by one later they would be released from a slot of somebody else.
+        // A later `release_service` would otherwise change the area of the next member in this
+        // slot.
         services.clear();
         drop(services);
         bury(&self.directory, &self.map, self.slot);
@@ -424,7 +430,8 @@ impl Member {
         let departures = &self.map.view::<Header>(0).departures;
         departures.fetch_add(1, Ordering::SeqCst);
         let mut seen = departures.load(Ordering::SeqCst);
-        // A process that holds this byte looks for another that has left meanwhile, or stays.
+        // If another process holds this byte, this one can stop: the other joins and stays, or it
+        // leaves and looks again because `departures` has changed.
         while lock::try_hold(&self.file, SETUP).unwrap_or(false) {
             if !lock::is_held(&self.file, FIRST_SLOT, SLOTS as i64).unwrap_or(true) {
                 self.directory.remove_all(|_| true);
@@ -441,12 +448,14 @@ impl Member {
     }
 }
 
-/// For the copy that a child has when its process forks.
+/// For the copy of a member that a child process has after a fork.
 impl Member {
-    /// Lets go of everything without giving up the slot, which is the parent's: its locks last as
-    /// long as anybody has the file open.
+    /// Releases everything without giving up the slot, which belongs to the parent. The kernel
+    /// keeps the locks of the parent as long as any process has the file open, so the child must
+    /// not.
     pub(super) fn abandon(&self) {
-        // Nobody else can have it locked for long, and this copy of the thread that has is gone.
+        // A thread of the parent may have held a lock at the fork. The child has no copy of that
+        // thread, so it does not wait for the lock.
         if let Ok(mut services) = self.services.try_lock() {
             services.clear();
         }
@@ -456,7 +465,7 @@ impl Member {
         self.left.store(true, Ordering::Relaxed);
         let pipes = [self.wake.as_fd(), self.kick.as_fd(), self._life.as_fd()];
         for fd in [self.file.as_fd()].into_iter().chain(pipes).chain([self.directory.as_fd()]) {
-            // If there are no descriptors left, the child keeps this one a while longer.
+            // If the process has no free descriptors, the child keeps this one open a while longer.
             let _ = sys::let_go(fd);
         }
     }
@@ -473,8 +482,8 @@ impl Drop for Member {
     }
 }
 
-/// Removes a registry in which nobody lives. In another network namespace nobody may come any more
-/// who would.
+/// Removes a registry without living members. No process may ever enter that network namespace
+/// again, so no other process may remove it.
 fn remove_if_dead(directory: &Directory) {
     let Ok(file) = directory.file(REGISTRY, false) else { return };
     if lock::try_hold(&file, SETUP).unwrap_or(false)
@@ -485,7 +494,7 @@ fn remove_if_dead(directory: &Directory) {
     }
 }
 
-/// Holds the byte of a slot that nobody lives in.
+/// Locks the byte of a slot that has no living member.
 fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
     let start = fastrand::Rng::with_seed(seed).usize(..SLOTS);
     for i in 0..SLOTS {
@@ -498,7 +507,8 @@ fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
     Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
 }
 
-/// Empties a slot whose byte the caller holds and removes the files of its member.
+/// Reaps a member: empties the slot, whose byte the caller has locked, and removes the files of the
+/// member.
 fn bury(directory: &Directory, map: &Mapping, slot: u8) {
     let header = map.view::<Header>(0);
     let state = &header.states[usize::from(slot)];
@@ -510,11 +520,11 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
     directory.remove(&wake_name(slot));
     directory.remove(&nudge_name(slot));
     directory.remove(&life_name(slot));
-    // What it sent last may still be read; what was sent to it will not.
+    // Peers may still read the rings from the member; no process reads the rings to it any more.
     directory.remove_all(|name| parse_ring_name(name).is_some_and(|(_, _, to)| to == slot));
 }
 
-/// Empties the area of a slot whose byte the caller holds.
+/// Empties the area of a slot, whose byte the caller has locked.
 fn empty(area: &Slot) {
     area.sleeping.store(0, Ordering::Relaxed);
     area.napping.store(0, Ordering::Relaxed);
@@ -529,8 +539,8 @@ fn empty(area: &Slot) {
     }
 }
 
-/// Makes sure that there is memory behind a part of a file: a mapping without it would end the
-/// process.
+/// Allocates the memory of a part of a file. Without it, access to the mapping would raise `SIGBUS`
+/// and end the process when memory runs out.
 fn reserve(file: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (start as libc::off_t, len as libc::off_t);
     Ok(fallocate(file, FallocateFlags::empty(), start, len)?)
@@ -548,7 +558,7 @@ fn byte_of_service(address: Gid, id: u64) -> i64 {
     SERVICES + mix(address, id)
 }
 
-/// A number below 2^61 that stands for both. That two have the same is next to impossible.
+/// A hash below 2^61 of both. A collision is next to impossible.
 fn mix(address: Gid, id: u64) -> i64 {
     let whole = u128::from_be_bytes(address.0);
     let parts = [(whole >> 64) as u64, whole as u64, id];
@@ -577,7 +587,7 @@ fn ring_name(from: u8, generation: u32, to: u8) -> String {
     format!("ring-{from}-{to}-{generation}")
 }
 
-/// Sender, its generation, and receiver.
+/// The sender, its generation, and the receiver.
 fn parse_ring_name(name: &str) -> Option<(u8, u32, u8)> {
     let mut parts = name.strip_prefix("ring-")?.split('-');
     let (from, to) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);

@@ -1,9 +1,9 @@
-//! Another member, and the pipes to it.
+//! A peer process, and the pipes to it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Another member, as somebody sees it who has to do with it.
+/// The open pipes of another member.
 #[derive(Debug)]
 pub(crate) struct Contact {
     wake: Arc<Wake>,
@@ -12,24 +12,25 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// From the pipes that the member sleeps on, is kicked with, and tells with that it lives.
+    /// Takes the pipe that the member sleeps on, the one it is kicked through, and the one whose
+    /// hang-up tells that it has gone.
     pub(super) fn new(wake: OwnedFd, kick: OwnedFd, life: OwnedFd) -> Self {
         Self { wake: Arc::new(Wake(wake)), kick, life }
     }
 
-    /// Hangs up when the member has gone.
+    /// The pipe on which the kernel reports a hang-up when the member has gone.
     pub(crate) fn life(&self) -> BorrowedFd<'_> {
         self.life.as_fd()
     }
 
-    /// What wakes it.
+    /// The pipe that wakes the member.
     pub(crate) fn wake(&self) -> &Arc<Wake> {
         &self.wake
     }
 
-    /// Tells whoever stands by there that nobody else seems to be about.
+    /// Makes the member's driver thread receive, because its polling thread does not.
     pub(crate) fn kick(&self) {
-        // A full pipe tells just as well.
+        // A full pipe is readable, so it kicks just as well.
         let _ = nix::unistd::write(&self.kick, &[1]);
     }
 }
@@ -39,9 +40,9 @@ impl Contact {
 pub(crate) struct Wake(OwnedFd);
 
 impl Wake {
-    /// Wakes it.
+    /// Wakes the member.
     pub(crate) fn ring(&self) {
-        // A full pipe wakes just as well.
+        // A full pipe is readable, so it wakes just as well.
         let _ = nix::unistd::write(&self.0, &[1]);
     }
 }

@@ -1,4 +1,5 @@
-//! What a member has to do with loans and direct accesses: its own, and those of others.
+//! Remote payload and direct access: what a member offers to its peers, and how it uses what they
+//! offer.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,9 +17,9 @@ use crate::loan::{Fetching, LenderProcess, Words, word_of};
 use crate::shared::Files;
 use crate::sys;
 
-/// What others need who fetch from the memory of a member.
+/// What peers need to fetch from the memory of a member.
 impl Member {
-    /// The process of the member in a slot.
+    /// The process of the member in a slot, as far as peers need to know it.
     pub(crate) fn host_memory(&self, slot: u8) -> LenderProcess {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
@@ -26,18 +27,18 @@ impl Member {
         LenderProcess { pid, witness: (at, says), guard: self.guard.get().copied() }
     }
 
-    /// The words by which the member in a slot revokes loans.
+    /// The words with which the member in a slot revokes remote payload.
     pub(crate) fn words_of(&self, slot: u8) -> Words<'_> {
         let area = self.area(slot);
         (&area.leases, &area.answers)
     }
 
-    /// Where this member says that it fetches from the one in a slot.
+    /// The word in which this member announces that it fetches from the member in a slot.
     pub(crate) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
         Fetching { word: &self.area(self.slot).fetching, from: Fetching::of(slot) }
     }
 
-    /// Says that this member looks at its rings, and finds nothing.
+    /// Publishes that this member polls its rings and finds nothing.
     #[inline]
     pub(crate) fn show_polling(&self) {
         let polling = &self.area(self.slot).polling;
@@ -46,32 +47,32 @@ impl Member {
         }
     }
 
-    /// Memory of this process that others can map.
+    /// Memory of this process that peers can map.
     pub(crate) fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Allocates `len` bytes of zeros that other members can map, so that what is lent from there
-    /// is copied without the kernel.
+    /// Allocates `len` bytes of zeros that other members can map, so that they copy remote payload
+    /// from there without the kernel.
     pub fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         self.files.alloc(len)
     }
 
-    /// Lets every process of this user read the memory of this one where the kernel would only let
-    /// its parents do so (Yama), as members do that fetch what it lends.
+    /// Lets every process of this user read the memory of this one, where the kernel would only let
+    /// its ancestors do so (Yama). Members need it to fetch remote payload from this one.
     pub fn let_all_read(&self) {
         sys::let_all_read();
     }
 
-    /// From now on, files of others that may become shorter are mapped, too, and `guard` sees to it
-    /// that this process does not end with them.
+    /// From now on, this member also maps files of peers that may be truncated, and `guard` keeps
+    /// this process alive if that happens.
     pub fn guard_with(&self, guard: &'static dyn Guard) {
-        // Whoever was first is as good.
+        // If a guard is set already, that one serves as well.
         let _ = self.guard.set(guard);
     }
 
-    /// `len` bytes of the program as a region that other members can map, if they are memory that
-    /// it shares already; or the reason why they are not.
+    /// Makes `len` bytes of the program a region that other members can map, if the program shares
+    /// that memory already; otherwise the error is the reason.
     ///
     /// # Safety
     /// As for [`Region::from_raw`].
@@ -81,14 +82,14 @@ impl Member {
         Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
     }
 
-    /// `len` bytes of the program as a region, their whole pages made shareable in place, so that
-    /// what is lent from there is copied without the kernel; or the reason why not.
+    /// Makes `len` bytes of the program a region, and their whole pages shareable in place, so that
+    /// peers copy remote payload from there without the kernel; otherwise the error is the reason.
     ///
     /// # Safety
-    /// As for [`Region::from_raw`]. In addition nobody writes to the bytes until this returns, and
-    /// nobody minds that a child of a fork has them in common with its parent.
+    /// As for [`Region::from_raw`]. In addition, no thread writes to the bytes until this returns,
+    /// and the program accepts that a child of a fork shares them with its parent.
     pub unsafe fn remap_shared(&self, base: *mut u8, len: usize) -> io::Result<Arc<Region>> {
-        // SAFETY: as the caller says; the region keeps the entry and not the other way round.
+        // SAFETY: as the caller says; the region owns the entry, so the memory outlives the entry.
         let entry = unsafe { self.files.remap_shared(base, len) }?;
         // SAFETY: as the caller says; the exchanged pages are as readable and writable.
         Ok(unsafe { Region::from_raw(base, len, Some(Box::new(entry))) })
@@ -149,7 +150,8 @@ impl HostMemory for Member {
         let what = (Access::REMOTE_READ, true);
         self.go_through(way, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => take(&inside) && part.is_true(),
-            // One that was stopped meanwhile may have read what came to be there.
+            // This process may have been stopped between the check and the read, and access revoked
+            // meanwhile. Then it has read what the peer stored there later.
             Inside::Process(..) => take(&inside) && is_open(),
         })
     }
@@ -172,9 +174,9 @@ impl Member {
         self.direct_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that may be awaited to `len` bytes at `va` behind the direct access of a way.
-    /// False: there is none, it does not lead there or not for that, it could not be done, or there
-    /// is a quicker way.
+    /// Runs `work` on `len` bytes at `va` through the direct access of a path. False: there is
+    /// none, it does not cover these bytes or this operation, `work` failed, or another route is
+    /// quicker. `is_awaited`: the consumer waits for the completion.
     #[inline]
     fn go_through(
         &self,
@@ -189,14 +191,16 @@ impl Member {
         let Some(inside) = direct.place(va, len, what) else { return false };
         let area = self.area(direct.slot);
         if let Inside::Process(..) = inside {
-            // Whoever polls takes what is in its ring sooner than the kernel copies it; but it may
-            // do something else before it says that it has.
+            // A peer that polls takes a message from its ring sooner than the kernel would copy it.
+            // But the peer may do other work before it acknowledges the message, so an awaited one
+            // goes by direct access.
             let is_polling = !is_awaited && area.polling.load(Ordering::Relaxed) != 0;
             if is_polling || !direct_table.is_turn_of_one(|| self.passed()) {
                 return false;
             }
         }
-        // A process that shuts it from now on waits until this is done.
+        // A process that revokes the access from now on sees the announcement and waits until
+        // `announced` is dropped.
         let stores = matches!(inside, Inside::File(_)) && what == Access::REMOTE_WRITE;
         let announced = self.fetching_from(direct.slot).announce(stores);
         if !self.is_open(direct) {
@@ -207,8 +211,8 @@ impl Member {
         if !work(inside, &|| self.is_open(direct)) {
             return false;
         }
-        // Pairs with the fence of whoever falls asleep: either it sees the count, or we see it
-        // sleep.
+        // Pairs with the fence of a peer thread that falls asleep: either that thread sees the new
+        // count, or this thread sees that the peer sleeps.
         area.passed.fetch_add(1, Ordering::SeqCst);
         let naps = area.napping.load(Ordering::SeqCst) != 0;
         if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
@@ -217,14 +221,15 @@ impl Member {
         true
     }
 
-    /// Whether direct accesses were opened since they were last asked for.
+    /// Whether direct access was granted since the last call of [`Member::take_offers`].
     #[inline]
     pub(crate) fn has_offers(&self) -> bool {
-        // Whoever opens them and whoever asks are the same, or follow each other.
+        // The thread that grants direct access and the one that calls this are the same, or one
+        // runs after the other.
         self.has_offers.load(Ordering::Relaxed)
     }
 
-    /// Direct access granted since this was last asked.
+    /// Takes the direct access that was granted since the last call.
     #[inline]
     pub(crate) fn take_offers(&self) -> Vec<Offer> {
         if !self.has_offers() {
@@ -234,7 +239,7 @@ impl Member {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The member in a slot has opened direct access for this one.
+    /// Records direct access that the member in a slot has granted to this one.
     pub(crate) fn add_direct(
         &self,
         (slot, generation): (u8, u32),
@@ -246,7 +251,7 @@ impl Member {
         direct_table.add(offer, &self.host_memory(slot), (slot, generation), wake);
     }
 
-    /// Forgets direct accesses that are shut, which keep memory of others.
+    /// Forgets direct access that was revoked, which keeps memory of peers mapped.
     pub(crate) fn forget_revoked(&self) {
         self.direct_table().retain(|direct| self.is_open(direct));
     }
@@ -258,7 +263,7 @@ impl Member {
     }
 }
 
-/// Shows where the witness of this process is, and what it says.
+/// Publishes the address of the witness of this process, and its value.
 pub(super) fn show_witness(area: &Slot, witness: &u64) {
     area.pid.store(std::process::id(), Ordering::Relaxed);
     area.witness[0].store(std::ptr::from_ref(witness).addr() as u64, Ordering::Relaxed);

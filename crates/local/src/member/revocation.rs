@@ -1,10 +1,10 @@
-//! Revocation: peer processes begin no copy under a right that has ended, and those that have begun
-//! one are watched until it is over.
+//! Revocation: peer processes begin no copy under a right that has ended, and the member watches
+//! copies that they have begun until these end.
 //!
-//! A word in this member's area of the registry changes with each revocation. A peer announces a
-//! copy in its own area before it looks at the word. So of a revocation and a copy, the later one
-//! sees the earlier. A revocation remembers the announcements that it finds; it is over when each
-//! of them has changed. Nothing here waits: the caller asks again.
+//! Each revocation changes a word in this member's area of the registry. A peer announces a copy in
+//! its own area before it reads the word. So of a revocation and a copy, the later one sees the
+//! earlier. A revocation records the announcements that it finds; it is complete when each of them
+//! has changed. No function here waits: the caller asks again.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use feroce_wire::Qpn;
 use super::Member;
 use crate::loan::Fetching;
 
-/// How often the announcement of a peer is looked at before the kernel is asked what has become of
-/// the process. Most copies are over much sooner.
+/// How often the member checks the announcement of a peer before it asks the kernel for the state
+/// of the process. Most copies end much sooner.
 const LOOKS: u32 = 16;
 
 /// A copy that a peer may have begun before a revocation.
@@ -24,12 +24,12 @@ const LOOKS: u32 = 16;
 struct Copy {
     since: RevocationEpoch,
     slot: u8,
-    /// What the peer has announced.
+    /// The word that the peer has announced.
     announced: u32,
     looks: u32,
 }
 
-/// Copies that may be under way although the right to make them has ended.
+/// Copies that may be under way although the right to make them was revoked.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     all: Mutex<Vec<Copy>>,
@@ -49,7 +49,7 @@ fn slot_of(qpn: Qpn) -> Option<u8> {
 }
 
 impl Member {
-    /// Changes a word that rights depend on, and remembers which peers may be copying.
+    /// Changes a word that rights depend on, and records which peers may be copying.
     pub(super) fn revoke(&self, word: &AtomicU32) {
         if self.has_left() {
             // The area belongs to the next member in this slot.
@@ -57,9 +57,9 @@ impl Member {
         }
         let since = RevocationEpoch(self.revoked.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
         word.fetch_add(1, Ordering::Release);
-        // What is written to the memory afterwards is seen after this. Pairs with the exchange in
-        // `Fetching::announce`: either the peer sees that the right has ended, or its announcement
-        // is seen here.
+        // Later writes to the memory become visible after this. Pairs with the exchange in
+        // `Fetching::announce`: either the peer sees the revocation, or this thread sees its
+        // announcement.
         fence(Ordering::SeqCst);
         for (slot, _) in self.others() {
             let announced = self.area(slot).fetching.load(Ordering::Acquire);
@@ -79,14 +79,15 @@ impl Member {
         self.copies.count.store(all.len() as u32, Ordering::Release);
     }
 
-    /// Whether every copy is over that a peer may have begun before a revocation.
+    /// Whether every copy has ended that a peer may have begun before a revocation.
     pub(super) fn has_finished(&self, revocation: Revocation) -> bool {
         if self.copies.count.load(Ordering::Acquire) == 0 {
             return true;
         }
         let mut all = self.copies.lock();
         if self.has_left() && !all.is_empty() {
-            // The announcements cannot be read any more.
+            // Once this member has left its slot, announcements may refer to the next member in
+            // that slot.
             self.files.expect_late_writer();
             all.clear();
         }
@@ -101,11 +102,11 @@ impl Member {
 
     /// Whether a copy may still be under way.
     ///
-    /// A process that is stopped does not say that it has finished. But it is stopped outside the
-    /// kernel: a copy by the kernel is complete, or it has not begun, and is taken away here. What
-    /// the process has fetched by then it finds revoked. Only what it writes with its own
-    /// instructions it goes on to write, so that such a copy is over when the process says so or is
-    /// dead.
+    /// A stopped process does not say that it has finished. But a process stops only outside the
+    /// kernel: a copy by the kernel is complete, or it has not begun and is prevented here, where
+    /// its aim is cleared. The process finds out later that what it fetched was revoked. Only a
+    /// copy with its own instructions continues when the process continues, so such a copy ends
+    /// when the process says so or is dead.
     fn is_under_way(&self, copy: &mut Copy) -> bool {
         let area = self.area(copy.slot);
         if area.fetching.load(Ordering::Acquire) != copy.announced {
@@ -118,7 +119,8 @@ impl Member {
         if Fetching::stores(copy.announced) {
             return self.lives(copy.slot);
         }
-        // Should the process be copying something else already, that takes the ring instead.
+        // If the process is already making another copy, that message goes through the ring
+        // instead.
         area.aim.clear();
         self.lives(copy.slot) && !self.host_memory(copy.slot).is_stopped()
     }

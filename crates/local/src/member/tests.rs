@@ -4,7 +4,7 @@ use nix::poll::{PollTimeout, poll};
 
 use super::*;
 
-/// A directory that goes with the test, and what it must not contain then.
+/// A directory that is removed with the test.
 struct Root(PathBuf);
 
 impl Root {
@@ -29,7 +29,7 @@ impl Drop for Root {
     }
 }
 
-/// Ends as a process does that is killed: the kernel closes its files, and nothing else happens.
+/// Ends like a killed process: the kernel closes its files, and nothing else happens.
 fn kill(member: Member) {
     member.left.store(true, Ordering::Relaxed);
     drop(member);
@@ -90,7 +90,7 @@ fn the_dead_are_noticed_and_their_place_can_be_had() {
     assert_eq!(a.generation_of(slot), None);
     assert!(a.try_receive_at(gid(1)).unwrap());
 
-    // Who comes next is somebody else, without addresses, at the same place.
+    // The next member is another one, without addresses, in the same slot.
     let next = Member::join(&root.0, 1).unwrap();
     assert_eq!((next.slot() == slot, a.addresses_of(next.slot()).len()), (true, 0));
     assert!(next.generation > generation);
@@ -182,7 +182,7 @@ fn a_directory_of_others_is_refused() {
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     drop(member);
     assert!(root.is_empty());
-    // A link to a directory that would be good is no good.
+    // A symbolic link to a valid directory is refused.
     let elsewhere = Root::new("elsewhere");
     std::os::unix::fs::symlink(&elsewhere.0, &directory).unwrap();
     assert!(Member::join(&root.0, 1).is_err());
