@@ -1,8 +1,8 @@
-//! Files mapped into memory: the one place of this module that touches memory of other processes.
+//! Mapped files: the only module of this crate that touches memory shared with other processes.
 //!
-//! Two rules make that sound whatever the others do. What is looked at in place consists of
-//! atomic words only. Everything else is copied out before anybody looks at it, except by the one
-//! side of a ring that writes it.
+//! Two rules make that sound whatever the other processes do. Only atomic words are accessed in
+//! place. All other bytes are copied out before any code examines them, except by the one side of a
+//! ring that writes them.
 
 use std::fs::File;
 use std::io;
@@ -25,9 +25,9 @@ use super::guard::{Guard, Watched};
 /// `repr(C)`, valid for any bytes, and without anything that is not atomic but padding.
 pub(super) unsafe trait Atomics {}
 
-/// A file in memory, shared with every process that has mapped it.
+/// A mapped file, shared with every process that has mapped it.
 ///
-/// Invariant: `base` leads to `len` bytes that stay mapped, readable and writable, while this
+/// Invariant: `base` points to `len` bytes that stay mapped, readable and writable, while this
 /// lives.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -35,8 +35,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: memory that other processes touch at any time may as well be touched by other threads;
-// all ways to it are atomic, or unsafe with rules of their own.
+// SAFETY: other processes access this memory at any time, so other threads may as well; every
+// access is atomic, or unsafe with its own rules.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -45,46 +45,46 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, which has as many.
     pub(super) fn new(file: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
         let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Self { base: base.cast(), len: len.get() })
     }
 
-    /// Looks at the words at `offset`.
+    /// The words at `offset`.
     ///
     /// # Panics
-    /// If they are not all there, or not aligned.
+    /// If they are not all in the mapping, or not aligned.
     pub(super) fn view<T: Atomics>(&self, offset: usize) -> &T {
         let fits = offset <= self.len && size_of::<T>() <= self.len - offset;
         assert!(fits && offset.is_multiple_of(align_of::<T>()), "a view outside of its mapping");
         // SAFETY: `offset` lies in the mapping.
         let at = unsafe { self.base.add(offset) };
         // SAFETY: the mapping is page-aligned, so `at` is aligned for `T`; it has room for one; any
-        // bytes are a `T`, and its words are atomic, so others may change them.
+        // bytes are a valid `T`, and its words are atomic, so other processes may change them.
         unsafe { at.cast().as_ref() }
     }
 }
 
-/// For memory that others may map.
+/// For memory that peers may map.
 impl Mapping {
-    /// Where it is in this process.
+    /// Its address in this process.
     pub(super) fn address(&self) -> u64 {
         self.base.addr().get() as u64
     }
 
-    /// All of it as a region; `keep` is dropped with that, while all is still there.
+    /// All of it as a region; `keep` is dropped with the region, while the memory is still mapped.
     pub(super) fn into_region(self, keep: impl Send + Sync + 'static) -> Arc<Region> {
         let (base, len) = (self.base.as_ptr(), self.len);
         // SAFETY: it stays mapped, readable and writable as long as `self` lives, which the region
-        // keeps, and nothing here makes a reference to it.
+        // owns, and nothing here makes a reference to it.
         unsafe { Region::from_raw(base, len, Some(Box::new((keep, self)))) }
     }
 }
 
-/// A file of another process, mapped to be read.
+/// A file of another process, mapped for reading.
 ///
-/// Invariant: `base` leads to `len` bytes that stay mapped and readable while this lives: nobody
-/// can make the file shorter, or it is watched.
+/// Invariant: `base` points to `len` bytes that stay mapped and readable while this lives: either
+/// no process can truncate the file, or a guard watches the mapping.
 #[derive(Debug)]
 pub(super) struct ReadMap {
     base: NonNull<u8>,
@@ -92,39 +92,39 @@ pub(super) struct ReadMap {
     watched: Watched,
 }
 
-// SAFETY: memory that other processes write at any time may as well be read by any thread.
+// SAFETY: other processes write this memory at any time, so any thread may read it as well.
 unsafe impl Send for ReadMap {}
 
 impl ReadMap {
-    /// Maps the first `len` bytes of a file, which has as many. Unless it always will, it needs a
-    /// guard.
+    /// Maps the first `len` bytes of a file, which has as many. A file that may be truncated needs
+    /// a guard.
     pub(super) fn new(
         file: File,
         len: NonZeroUsize,
         guard: Option<&'static dyn Guard>,
     ) -> io::Result<Self> {
         let prot = ProtFlags::PROT_READ;
-        // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
         let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &file, 0) }?;
         let watched =
             Watched::new(guard, file, base.addr().get() as u64, len).inspect_err(|_| {
-                // SAFETY: it was just mapped, and nobody knows of it.
+                // SAFETY: it was just mapped, and no reference or pointer to it exists.
                 let _ = unsafe { munmap(base, len.get()) };
             })?;
         Ok(Self { base: base.cast(), len: len.get(), watched })
     }
 
-    /// Whether the guard has replaced a page, so that not all of the mapping is the file's.
+    /// Whether the guard has replaced a page, so that not all of the mapping shows the file.
     pub(super) fn is_torn(&self) -> bool {
         self.watched.is_torn()
     }
 
-    /// Appends `len` bytes at `offset` to a landing: zeros for what a file that became shorter does
-    /// not have any more. False: they are not mapped, but the file has them; or it never may have
-    /// had them.
+    /// Appends `len` bytes at `offset` to a landing: zeros for the part that a truncated file no
+    /// longer has. False: the bytes are not mapped although the file has them, or the file never
+    /// may have had them.
     ///
-    /// If the mapping becomes [torn](ReadMap::is_torn) meanwhile, what was appended may be zeros
-    /// although the file has something else there. The next call reads the file instead.
+    /// If the mapping becomes [torn](ReadMap::is_torn) meanwhile, zeros may have been appended for
+    /// bytes that the file has. The next call reads the file instead.
     pub(super) fn append(&self, offset: u64, len: usize, landing: &mut Landing<'_>) -> bool {
         let is_mapped = len <= self.len && offset <= (self.len - len) as u64;
         let is_missing = || self.watched.is_shorter_than(offset.saturating_add(len as u64));
@@ -159,11 +159,11 @@ impl Drop for Mapping {
     }
 }
 
-/// Exchanges memory of this process for that of a file, from `offset` on. The bytes stay the same,
-/// unless somebody writes meanwhile: that is lost.
+/// Replaces memory of this process by that of a file, from `offset` on. The bytes stay the same;
+/// what another thread writes during the call is lost.
 ///
 /// # Safety
-/// `at` leads to `len` bytes in whole pages of private memory, which is the caller's. The file has
+/// `at` points to `len` bytes in whole pages of private memory, which the caller owns. The file has
 /// as many bytes.
 pub(super) unsafe fn exchange(
     at: *mut u8,
@@ -176,7 +176,7 @@ pub(super) unsafe fn exchange(
     while done < len {
         let from = at.wrapping_add(done).cast();
         let to = (offset + done) as libc::off_t;
-        // SAFETY: the kernel reads bytes of the caller.
+        // SAFETY: the kernel reads bytes that the caller owns.
         let written = unsafe { libc::pwrite(fd, from, len - done, to) };
         done += match usize::try_from(written) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -188,39 +188,39 @@ pub(super) unsafe fn exchange(
     let (addr, len) = wanted.ok_or(io::ErrorKind::InvalidInput)?;
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
-    // SAFETY: what was there before is the caller's, and its bytes are there again.
+    // SAFETY: the caller owns the replaced pages, and the new ones have the same bytes.
     unsafe { mmap(Some(addr), len, prot, flags, file, offset as libc::off_t) }?;
     Ok(())
 }
 
-/// Exchanges memory of this process, in a file or not, for private memory with the same bytes. What
-/// somebody else writes meanwhile is lost.
+/// Replaces memory of this process, in a file or not, by private memory with the same bytes. What
+/// another thread or process writes during the call is lost.
 ///
 /// # Safety
-/// `at` leads to `len` bytes in whole pages that can be read and written, which are the caller's.
+/// `at` points to `len` bytes in whole pages that can be read and written, which the caller owns.
 pub(super) unsafe fn make_private(at: *mut u8, len: usize) -> io::Result<()> {
     let wanted = NonNull::new(at).zip(NonZeroUsize::new(len));
     let (at, all) = wanted.ok_or(io::ErrorKind::InvalidInput)?;
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping, wherever the kernel likes, takes nothing from anybody.
+    // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
     let new = unsafe { mmap_anonymous(None, all, prot, MapFlags::MAP_PRIVATE) }?;
-    // SAFETY: as many bytes on both sides, as the caller says and as was just mapped. Others may
-    // write to the first meanwhile, which is allowed for.
+    // SAFETY: both sides have `len` bytes, as the caller says and as was just mapped. Other
+    // processes may write to the first meanwhile, which is allowed for.
     unsafe { at.copy_to_nonoverlapping(new.cast(), len) };
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-    // SAFETY: what was there before is the caller's, and its bytes are there again.
+    // SAFETY: the caller owns the replaced pages, and the new ones have the same bytes.
     unsafe { mremap(new, len, len, flags, Some(at.cast())) }?;
     Ok(())
 }
 
-/// What stands in front of the bytes of a ring, on a page of its own.
+/// The control words in front of the bytes of a ring, on a page of their own.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Control {
     head: AtomicU32,
     _apart: [AtomicU32; 31],
     tail: AtomicU32,
-    /// The consumer can fetch from the memory of the producer.
+    /// The consumer can read the memory of the producer.
     may_lend: AtomicU32,
 }
 
@@ -252,12 +252,12 @@ impl RingMap {
         Ok(Self { mapping, capacity })
     }
 
-    /// Whether the consumer can fetch from the memory of the producer, as it says.
+    /// Whether the consumer can read the memory of the producer, as the consumer has published.
     pub(super) fn may_lend(&self) -> bool {
         self.control().may_lend.load(Ordering::Relaxed) != 0
     }
 
-    /// Says whether the consumer can fetch from the memory of the producer.
+    /// Publishes whether the consumer can read the memory of the producer.
     pub(super) fn set_may_lend(&self, may: bool) {
         self.control().may_lend.store(may.into(), Ordering::Relaxed);
     }
@@ -289,9 +289,10 @@ unsafe impl RingMemory for RingMap {
     unsafe fn fill(&self, at: usize, len: usize, write: impl FnOnce(&mut [u8])) {
         // SAFETY: the bytes lie within the capacity, so in the mapping.
         let start = unsafe { self.mapping.base.add(RING_START + at) };
-        // SAFETY: the caller holds these bytes, so a consumer that keeps the rules does not touch
-        // them. One that does not is a process of the same user; it can make us send it other
-        // bytes than we meant, and no more: nobody here decides anything by what it reads back.
+        // SAFETY: the caller owns these bytes, so a consumer that follows the protocol does not
+        // touch them. A consumer that does not is a process of the same user; it can only make this
+        // process send it other bytes than intended, because no code here decides by what it reads
+        // back.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) };
         write(bytes);
     }
@@ -300,8 +301,9 @@ unsafe impl RingMemory for RingMap {
     unsafe fn copy_out(&self, at: usize, out: &mut [u8]) {
         // SAFETY: the bytes lie within the capacity, so in the mapping.
         let start = unsafe { self.mapping.base.add(RING_START + at) };
-        // SAFETY: both sides are as long as `out`, which is ours alone. A producer that breaks the
-        // rules may write meanwhile; then the copy is of no particular bytes, which is allowed for.
+        // SAFETY: both sides are as long as `out`, which no other code can access. A producer that
+        // breaks the protocol may write meanwhile; then the copy has arbitrary bytes, which is
+        // allowed for.
         unsafe { start.as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
     }
 
@@ -311,7 +313,7 @@ unsafe impl RingMemory for RingMap {
         for at in [at, at + 64] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let line = self.mapping.base.as_ptr().wrapping_add(RING_START + at);
-            // SAFETY: a hint, which touches no memory, wherever it leads.
+            // SAFETY: a prefetch is a hint; it accesses no memory, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]

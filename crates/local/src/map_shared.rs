@@ -1,7 +1,8 @@
-//! Memory of a program that is in a file already: it shares it with processes of its own.
+//! Memory of a program that is in a file already, because the program shares it with its own
+//! processes.
 //!
 //! Peers can map such a file as they map those of the adapter (see `shared`), if this process can
-//! still open it. It remains the program's, which may make it shorter (see `guard`).
+//! still open it. The file remains the program's, which may truncate it (see `guard`).
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -13,15 +14,15 @@ use nix::sys::stat::makedev;
 use super::areas::{Area, areas};
 use super::shared::{Entry, Files};
 
-/// From this length on, it is worth a look.
+/// Shorter memory is not worth the search for its file.
 const LEAST: usize = 4096;
 
-/// Most files that are kept open for peers: the program wants descriptors, too.
+/// Most files that are kept open for peers, because the program needs descriptors, too.
 const MOST: usize = 256;
 
 impl Files {
-    /// Says of `len` bytes from `base` on that they are those of a file, as long as the entry
-    /// lives, if they are shared memory; or says why not.
+    /// Records that the `len` bytes at `base` are those of a file, as long as the entry lives, if
+    /// they are shared memory; otherwise the error says why not.
     pub(super) fn map_shared(&self, base: u64, len: usize) -> io::Result<Entry> {
         let no = |why| io::Error::new(io::ErrorKind::Unsupported, why);
         if len < LEAST {
@@ -44,8 +45,8 @@ impl Files {
     }
 }
 
-/// Opens the file that an area is of, by what leads there: a link of the kernel, which not
-/// everybody may use, its name, or a descriptor that the program has.
+/// Opens the file of an area through one of three paths: a link of the kernel, which needs a
+/// privilege, its name, or a descriptor of the program.
 fn open(area: &Area<'_>) -> Option<File> {
     let range = &area.range;
     let link = format!("/proc/self/map_files/{:x}-{:x}", range.start, range.end);
@@ -53,7 +54,7 @@ fn open(area: &Area<'_>) -> Option<File> {
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let device = makedev(area.device.0, area.device.1);
     let is_it = |found: &Metadata| (found.dev(), found.ino()) == (device, area.inode);
-    // Others may be anything: to open them may have consequences.
+    // Check before opening: other files may be anything, and opening them may have side effects.
     let mut paths = named.chain(descriptors.map(|entry| entry.path()));
     paths.find_map(|path| {
         std::fs::metadata(&path).ok().filter(is_it)?;
@@ -88,7 +89,7 @@ mod tests {
             file.set_len((PAGE + Self::LEN) as u64).unwrap();
             let len = NonZeroUsize::new(Self::LEN).unwrap();
             let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-            // SAFETY: a new mapping takes nothing from anybody.
+            // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
             Self(unsafe { mmap(None, len, prot, flags, file, PAGE as i64) }.unwrap())
         }
 
@@ -99,7 +100,7 @@ mod tests {
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: it is ours, and the test is over.
+            // SAFETY: the test owns it, and is over.
             unsafe { munmap(self.0, Self::LEN) }.unwrap();
         }
     }
@@ -156,18 +157,18 @@ mod tests {
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
         let process = |guard| LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
-        assert!(Mapped::new(&process(None), place).is_none(), "nobody would watch it");
-        assert!(Mapped::new(&process(Some(&Blind)), place).is_none(), "nobody does");
+        assert!(Mapped::new(&process(None), place).is_none(), "without a guard");
+        assert!(Mapped::new(&process(Some(&Blind)), place).is_none(), "the guard refuses");
         let region = Mapped::new(&process(Some(&Trusting)), place).expect("mapped").region;
         region.write_at(PAGE, b"hello").unwrap();
-        // SAFETY: in bounds, and nobody writes there now.
+        // SAFETY: in bounds, and no thread writes there now.
         let there = unsafe { std::slice::from_raw_parts(pages.0.as_ptr().cast::<u8>(), 5) };
         assert_eq!(there, b"hello");
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
         assert!(Mapped::new(&process(None), place).is_some(), "it stays as long as it is");
     }
 
-    /// Nothing becomes shorter here.
+    /// A guard for files that are never truncated.
     #[derive(Debug)]
     struct Trusting;
 

@@ -1,13 +1,15 @@
 //! Ordinary memory of another process, which the kernel reads and writes for this one.
 //!
-//! The kernel lets a process write to the memory of another of the same user through a file of it
-//! (`/proc/…/mem`). An open one stays with the memory it was opened for: should the process end, or
-//! run another program, or another process have its number, nothing can be written any more.
+//! The kernel lets a process write to the memory of another process of the same user through a file
+//! (`/proc/<pid>/mem`). The open file stays with the address space it was opened for: if the
+//! process ends, runs another program, or its process id goes to another process, nothing can be
+//! written any more.
 //!
-//! Whoever lets others write must be able to forbid it, also to one that is stopped when it has
-//! made sure that it may and before it does. So what the kernel is told to write lies in shared
-//! memory, as an [`Aim`]: it looks there when it is called, and whoever forbids it takes it away
-//! there. A call that has begun ends before its thread can be stopped.
+//! A process that lets a peer write must be able to revoke that right, even if the peer is stopped
+//! after it has checked the right and before it writes. So the pieces that the kernel is told to
+//! write are described in shared memory, as an [`Aim`]: the kernel reads them when the peer calls
+//! it, and the process that revokes the right clears them. A system call that has begun ends before
+//! its thread can be stopped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,30 +21,32 @@ use feroce_mem::{Landing, Region, Source};
 use super::loan::LenderProcess;
 use crate::sys;
 
-/// Bytes that are stored after all others, in one go if they are one word.
+/// Bytes that the kernel stores after all others, with one store if they are one word.
 const LAST: usize = 8;
 
 /// What a process is about to write to another: two pieces of its own memory, the address and the
-/// length of each, as the kernel reads them.
+/// length of each, in the layout of `struct iovec`.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Aim([[AtomicU64; 2]; 2]);
 
 impl Aim {
-    /// `len` bytes from `base` on, the last of many apart.
+    /// Describes `len` bytes at `base`; if there are more than [`LAST`], the last ones are the
+    /// second piece.
     fn set(&self, base: u64, len: usize) {
         let first = if len > LAST { len - LAST } else { len } as u64;
         for (piece, (at, len)) in self.0.iter().zip([(0, first), (first, len as u64 - first)]) {
             piece[0].store(base + at, Ordering::Relaxed);
-            // Mostly it is as long as the one before.
+            // Usually the piece is as long as the one before.
             if piece[1].load(Ordering::Relaxed) != len {
-                // Whoever finds afterwards that it may write, does so before anybody clears this.
+                // Ordered before the check of the right that follows: if that check still succeeds,
+                // a process that revokes the right clears this later.
                 piece[1].store(len, Ordering::SeqCst);
             }
         }
     }
 
-    /// Takes it away from a process that may be stopped: that writes nothing with it any more.
+    /// Clears the lengths, so that a process that is stopped before its system call writes nothing.
     pub(super) fn clear(&self) {
         self.0.iter().for_each(|piece| piece[1].store(0, Ordering::SeqCst));
     }
@@ -52,15 +56,16 @@ impl Aim {
 #[derive(Debug)]
 pub(super) struct ProcMem {
     file: File,
-    /// What is to be written, in one piece.
+    /// The bytes to be written, in one piece.
     staged: Arc<Region>,
 }
 
 impl ProcMem {
-    /// Longest message for which this is the way: the kernel copies twice.
+    /// Longest message that is written this way: the bytes are copied twice.
     pub(super) const MOST: usize = 4096;
 
-    /// `None`: it may not be touched, or is not that of the process that is meant.
+    /// Opens the memory of a process. `None`: this process may not access it, or it is not the
+    /// process that is meant.
     pub(super) fn open(process: &LenderProcess) -> Option<Self> {
         let path = format!("/proc/{}/mem", process.pid);
         let file = File::options().read(true).write(true).open(path).ok()?;
@@ -71,8 +76,8 @@ impl ProcMem {
         (u64::from_ne_bytes(word) == says).then_some(Self { file, staged })
     }
 
-    /// Writes the first `len` bytes of a source to `at`, unless `may` says at the last moment that
-    /// it may not, or somebody clears the aim after that.
+    /// Writes the first `len` bytes of a source to `at`, unless `may` returns false at the last
+    /// moment, or the owner of the memory clears the aim after that.
     pub(super) fn write(
         &self,
         at: u64,
@@ -87,7 +92,7 @@ impl ProcMem {
         may() && sys::write_pieces(&self.file, &aim.0, at) == Some(len)
     }
 
-    /// Fills a landing with what is at `at`.
+    /// Fills a landing with the bytes at `at`.
     pub(super) fn read(&self, at: u64, landing: &mut Landing<'_>) -> bool {
         sys::read_into(&self.file, landing, at)
     }
@@ -134,7 +139,8 @@ mod tests {
             let write =
                 |may: &dyn Fn() -> bool| memory.write(target.addr(), (len, &source), &aim, may);
             assert!(!write(&|| false) && is_empty());
-            // It may, and is stopped; then somebody takes its aim away, and it goes on.
+            // It may write, and is stopped; then the owner of the memory clears its aim, and it
+            // continues.
             let is_stopped = || {
                 aim.clear();
                 true
@@ -145,8 +151,8 @@ mod tests {
         }
     }
 
-    /// The same process, at the same addresses, but another program: it has nothing to do with what
-    /// its peers knew of it.
+    /// The same process id and addresses, but another program, which must not be written to with
+    /// what peers knew of the first one.
     #[test]
     fn a_process_that_runs_another_program_is_not_written_to() {
         let mut child = Command::new("setarch")

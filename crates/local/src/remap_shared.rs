@@ -1,15 +1,14 @@
-//! Memory of a program, made shareable in its place.
+//! Memory of a program, made shareable in place.
 //!
-//! What a program has allocated by itself is private to its process, so others read it through the
-//! kernel. Where the program agrees, the whole pages of such memory are exchanged for those of a
-//! file (see `shared`), at the same addresses and with the same bytes. Partial pages at the edges
-//! stay as they are, because they hold what is not ours to share; payload that reaches into them
-//! goes the ordinary way.
+//! Memory that a program has allocated by itself is private to its process, so peers read it
+//! through the kernel. Where the program agrees, the whole pages of such memory are replaced by
+//! those of a file (see `shared`), at the same addresses and with the same bytes. Partial pages at
+//! the edges stay as they are, because they hold other data that must not be shared; payload that
+//! reaches into them is sent like that of any private memory.
 //!
-//! Nobody may write to the memory meanwhile: what is written to a page between its copy and its
-//! exchange is lost. A child of a fork has the pages in common with its parent from then on. They
-//! stay exchanged when the registration ends, unless somebody who was stopped may still write
-//! there.
+//! No thread may write to the memory meanwhile: what it writes to a page between the copy and the
+//! replacement is lost. From then on a child of a fork shares the pages with its parent. The pages
+//! stay replaced when the registration ends, unless a stopped peer process may still write there.
 
 use std::io;
 use std::ops::Range;
@@ -18,13 +17,13 @@ use super::areas::{Area, areas};
 use super::map::{exchange, make_private};
 use super::shared::{Entry, Files, new_file};
 
-/// From this length on, memory is worth a descriptor.
+/// Shorter memory is not worth a descriptor.
 const LEAST: usize = 64 << 10;
 
-/// How much is exchanged at once: a multiple of every size of pages.
+/// How much is replaced at once: a multiple of every page size.
 const CHUNK: usize = 64 << 10;
 
-/// What the kernel says of memory that must not be exchanged, and what that means.
+/// Flags of the kernel for memory that must not be replaced, and what they mean.
 const OBSTACLES: &[(&str, &str)] = &[
     ("ht", "it is of huge pages"),
     ("lo", "it is locked"),
@@ -33,17 +32,17 @@ const OBSTACLES: &[(&str, &str)] = &[
     ("wf", "it is kept from children of a fork"),
     ("io", "it is a device"),
     ("pf", "it is a device"),
-    ("um", "somebody handles its page faults"),
-    ("uw", "somebody handles its page faults"),
+    ("um", "userfaultfd handles its page faults"),
+    ("uw", "userfaultfd handles its page faults"),
 ];
 
 impl Files {
     /// Makes the whole pages in `len` bytes from `base` on shareable, as long as the entry lives;
-    /// or says why not. Then some of them may have been exchanged all the same.
+    /// otherwise the error says why not. After an error some of the pages may have been replaced.
     ///
     /// # Safety
-    /// The memory is the caller's, nobody writes to it until this returns, and it stays mapped as
-    /// long as the entry lives.
+    /// The caller owns the memory, no thread writes to it until this returns, and it stays mapped
+    /// as long as the entry lives.
     pub(super) unsafe fn remap_shared(&self, base: *mut u8, len: usize) -> io::Result<Converted> {
         let smaps = std::fs::read_to_string("/proc/self/smaps")?;
         let pages = whole_pages(&smaps, base.addr(), len)
@@ -52,7 +51,7 @@ impl Files {
         let start = base.wrapping_add(pages.start - base.addr());
         for done in (0..pages.len()).step_by(CHUNK) {
             let chunk = CHUNK.min(pages.len() - done);
-            // SAFETY: whole pages of private memory that the caller gives us, as the kernel says.
+            // SAFETY: whole pages of private memory, as the kernel says, which the caller owns.
             unsafe { exchange(start.wrapping_add(done), chunk, &file, done) }?;
         }
         Ok(Converted(self.list(file, 0, pages.start as u64, pages.len())?))
@@ -68,18 +67,18 @@ impl Drop for Converted {
         if !self.0.files().has_late_writer() {
             return;
         }
-        // What is written late goes to the file, and the program has the memory to itself again.
+        // A late write then goes to the file, and the program has the memory to itself again.
         let (at, len) = self.0.memory();
         let at = std::ptr::with_exposed_provenance_mut(at as usize);
-        // SAFETY: whole pages of the program, as `convert` found, which are still mapped.
+        // SAFETY: whole pages of the program, as `remap_shared` found, which are still mapped.
         if let Err(e) = unsafe { make_private(at, len) } {
             tracing::warn!("{len} bytes at {at:p} stay shared with a process that is stopped: {e}");
         }
     }
 }
 
-/// The whole pages in a range of addresses, if all of them are private, anonymous and nothing but
-/// memory; otherwise what stands in the way.
+/// The whole pages in a range of addresses, if all of them are private, anonymous, plain memory;
+/// otherwise what prevents their replacement.
 fn whole_pages(smaps: &str, at: usize, len: usize) -> Result<Range<usize>, &'static str> {
     let end = at.checked_add(len).ok_or("it is not all there")?;
     let mut pages = None;
@@ -101,7 +100,7 @@ fn whole_pages(smaps: &str, at: usize, len: usize) -> Result<Range<usize>, &'sta
     if pages.len() < LEAST { Err("it is too short to be worth it") } else { Ok(pages) }
 }
 
-/// What stands in the way of exchanging the pages of an area.
+/// Returns an error with the reason if the pages of an area must not be replaced.
 fn check(area: &Area<'_>) -> Result<(), &'static str> {
     if area.rights.ends_with('s') {
         return Err("it is shared already");
@@ -112,7 +111,7 @@ fn check(area: &Area<'_>) -> Result<(), &'static str> {
     if !area.rights.starts_with("rw") {
         return Err("it may not be read and written");
     }
-    // It is given back and used for other things, which a child of a fork must have to itself.
+    // The allocator reuses heap memory for other data, which a child of a fork must not share.
     if area.name == "[heap]" {
         return Err("it is part of the heap");
     }

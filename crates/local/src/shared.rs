@@ -1,10 +1,11 @@
 //! Memory that other processes of the host can map.
 //!
-//! To read the memory of another process through the kernel costs more than to copy it. Memory that
-//! a member allocates is a file without a name, so its peers can map it and copy from there. They
-//! find it through the process that has it, whose descriptors they may open as they may read its
-//! memory. The file cannot be made shorter any more, so nothing that is mapped ever goes away. What
-//! a program shares by itself (see `map_shared`) may not be like that (see `guard`).
+//! Reading the memory of another process through the kernel costs more than copying it. Memory that
+//! a member allocates is a file without a name, so its peers can map the file and copy from there.
+//! They open it through the descriptors of the owning process (`/proc/<pid>/fd`), which the kernel
+//! allows to the same processes that may read its memory. The file is sealed against truncation, so
+//! mapped memory never disappears. Memory that a program shares by itself (see `map_shared`) may be
+//! truncated (see `guard`).
 
 use std::fs::File;
 use std::io;
@@ -26,13 +27,13 @@ use crate::sys::{Extent, FileId, FilePlace};
 /// Most files of one peer that stay mapped.
 const MAX_MAPS: usize = 64;
 
-/// From this length on, memory is worth a descriptor in any case.
+/// From this length on, memory always gets a descriptor of its own.
 const LONG: usize = 64 << 10;
 
-/// How many pieces of shorter memory have one.
+/// How many shorter allocations get one.
 const MAX_SHORT: usize = 64;
 
-/// What nobody can take back: that the file has as many bytes as it has.
+/// The seals that fix the length of a file; no process can remove them.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
 /// The files that a member has allocated memory in.
@@ -42,9 +43,9 @@ pub(super) struct Files(Arc<Shelf>);
 #[derive(Debug, Default)]
 struct Shelf {
     all: RwLock<Vec<Listed>>,
-    /// Somebody may write to a file although that is over.
+    /// A stopped peer process may still write to a file although its right has ended.
     has_late_writer: AtomicBool,
-    /// How many files are the program's, which has them also when that is over.
+    /// How many files belong to the program, which keeps them after the registration has ended.
     of_program: AtomicUsize,
 }
 
@@ -54,13 +55,13 @@ struct Listed {
     len: usize,
     fd: u32,
     file: FileId,
-    /// Where in the file the first byte is.
+    /// The offset of the first byte in the file.
     offset: u64,
 }
 
 impl Files {
-    /// Allocates `len` bytes of zeros. It is an error if they are few and many such were allocated:
-    /// a process has only so many descriptors.
+    /// Allocates `len` bytes of zeros. It is an error if the allocation is short and there are many
+    /// short ones already, because the number of descriptors of a process is limited.
     pub(super) fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
         if !self.has_room(len.get()) {
@@ -72,14 +73,14 @@ impl Files {
         Ok(mapping.into_region(Allocated(entry)))
     }
 
-    /// Whether memory of this length may have a descriptor.
+    /// Whether memory of this length may have a descriptor of its own.
     pub(super) fn has_room(&self, len: usize) -> bool {
         let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
         len >= LONG || all.iter().filter(|listed| listed.len < LONG).count() < MAX_SHORT
     }
 
-    /// Says that `len` bytes from `base` on are those of a file from `offset` on, as long as the
-    /// entry lives.
+    /// Records that the `len` bytes at `base` are those of a file at `offset`, as long as the entry
+    /// lives.
     pub(super) fn list(&self, file: File, offset: u64, base: u64, len: usize) -> io::Result<Entry> {
         let fd = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidData)?;
         let listed = Listed { base, len, fd, file: FileId::of(&file)?, offset };
@@ -87,29 +88,30 @@ impl Files {
         Ok(Entry { file, listed, files: self.clone(), is_of_program: false })
     }
 
-    /// How many files the program has by itself, and goes on to have.
+    /// How many listed files belong to the program.
     pub(super) fn count_of_program(&self) -> usize {
         self.0.of_program.load(Ordering::Relaxed)
     }
 
-    /// Somebody was about to write to a file, was stopped, and may do so whenever it goes on.
+    /// Records that a peer process was stopped when it was about to write to a file, and may write
+    /// when it continues.
     pub(super) fn expect_late_writer(&self) {
         self.0.has_late_writer.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody may write to a file although that is over.
+    /// Whether a stopped peer process may still write to a file although its right has ended.
     pub(super) fn has_late_writer(&self) -> bool {
         self.0.has_late_writer.load(Ordering::Relaxed)
     }
 
-    /// Where memory is, if it is all in one of the files.
+    /// The place of some memory in a file, if all of it is in one of the files.
     pub(super) fn place(&self, at: u64, len: usize) -> Option<FilePlace> {
         let (start, part, place) = self.part(at, len)?;
         (start == at && part == len).then_some(place)
     }
 
-    /// The first part of some memory that is all in one of the files: where it begins, its length,
-    /// and where it is in the file.
+    /// The first part of some memory that is in one of the files: its address, its length, and its
+    /// place in the file.
     pub(super) fn part(&self, at: u64, len: usize) -> Option<(u64, usize, FilePlace)> {
         let end = at.checked_add(len as u64)?;
         let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +123,7 @@ impl Files {
     }
 }
 
-/// A file of `len` zeros without a name, whose length nobody can change.
+/// A file of `len` zeros without a name, whose length no process can change.
 pub(super) fn new_file(len: usize) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = File::from(memfd_create(c"feroce", flags)?);
@@ -140,14 +142,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The file is the program's.
+    /// Marks the file as one that belongs to the program.
     pub(super) fn of_program(mut self) -> Self {
         self.is_of_program = true;
         self.files.0.of_program.fetch_add(1, Ordering::Relaxed);
         self
     }
 
-    /// The list.
+    /// The list that the entry is in.
     pub(super) fn files(&self) -> &Files {
         &self.files
     }
@@ -166,13 +168,14 @@ impl Drop for Entry {
     }
 }
 
-/// What is dropped with memory that was allocated.
+/// Dropped together with memory that was allocated.
 #[derive(Debug)]
 struct Allocated(Entry);
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        // Whoever has it mapped keeps the file, but not the memory. Nobody lends it any more.
+        // A peer process that has the file mapped keeps the file. The hole gives the memory back;
+        // no member sends remote payload from it any more.
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let _ = fallocate(&self.0.file, flags, 0, self.0.listed.len as libc::off_t);
     }
@@ -181,12 +184,12 @@ impl Drop for Allocated {
 /// The files of a peer that are mapped here.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
-    /// `None` for those that cannot be.
+    /// `None` for files that cannot be mapped.
     all: Vec<(FileId, Option<ReadMap>)>,
 }
 
 impl Maps {
-    /// Fills `landing` from memory in files of a process. False: some of it is not to be had that
+    /// Fills `landing` from memory in files of a process. False: some of it cannot be copied that
     /// way.
     pub(super) fn fetch(
         &mut self,
@@ -208,16 +211,16 @@ impl Maps {
             if !parts.iter().all(|part| append(part, landing)) {
                 return false;
             }
-            // The guard has replaced a page during the copy: the next one reads that file instead.
-            // The process itself must not be asked for what is missing: it cannot read it either,
-            // and would end if it copied it.
+            // The guard has replaced a page during the copy: the next round reads that file
+            // instead. The copy must not fall back to the owning process: that cannot read the
+            // missing part either, and would end if it copied it.
             if parts.iter().filter(is_torn).count() == torn {
                 return true;
             }
         }
     }
 
-    /// Maps what some memory is in, unless it is. False: it cannot be.
+    /// Maps the file that some memory is in, unless it is mapped. False: that is impossible.
     fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
         let Some(place) = part.file else { return false };
         if !self.all.iter().any(|(file, _)| *file == place.file) {
@@ -236,22 +239,22 @@ impl Maps {
     }
 }
 
-/// Maps a file of a process, to be read.
+/// Maps a file of a process for reading.
 fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
     let (file, len, guard) = open(process, place, false)?;
     ReadMap::new(file, len, guard).ok()
 }
 
-/// A file of a process that is mapped to be written to as well.
+/// A file of a process that is mapped for reading and writing.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// Ends before the memory does.
+    /// Dropped before the memory is unmapped.
     watched: Watched,
     pub(super) region: Arc<Region>,
 }
 
 impl Mapped {
-    /// Maps a file, if it can be.
+    /// Maps a file, if that is possible.
     pub(super) fn new(process: &LenderProcess, place: FilePlace) -> Option<Self> {
         let (file, len, guard) = open(process, place, true)?;
         let mapping = Mapping::new(&file, len).ok()?;
@@ -259,20 +262,20 @@ impl Mapped {
         Some(Self { watched, region: mapping.into_region(()) })
     }
 
-    /// Whether something was missing.
+    /// Whether the guard has replaced pages of the mapping.
     pub(super) fn is_torn(&self) -> bool {
         self.watched.is_torn()
     }
 
-    /// Whether `len` bytes at `at` are as they should be.
+    /// Whether `len` bytes at `at` are those of the file, or beyond the end of a truncated one.
     #[inline]
     pub(super) fn is_true(&self, at: usize, len: usize) -> bool {
         self.watched.is_true_until(at.saturating_add(len) as u64)
     }
 }
 
-/// Opens a file of a process, if nobody can make it shorter, or with the guard that it needs
-/// otherwise.
+/// Opens a file of a process: with no guard if no process can truncate it, otherwise with the guard
+/// that it needs.
 fn open(
     process: &LenderProcess,
     place: FilePlace,
@@ -285,12 +288,13 @@ fn open(
     let guard = if seals.contains(SealFlag::F_SEAL_SHRINK) {
         None
     } else if fstatfs(&file).ok()?.filesystem_type() == HUGETLBFS_MAGIC {
-        // Pages as large cannot be replaced one by one.
+        // The guard cannot replace huge pages one by one.
         return None;
     } else {
         Some(process.guard?)
     };
-    // The process may have closed it, or have gone, and others have the numbers.
+    // The process may have closed the file or have ended, so that its descriptor number or process
+    // id belongs to another one.
     if FileId::of(&file).ok()? != place.file || !process.is_readable() {
         return None;
     }
@@ -356,7 +360,7 @@ mod tests {
         assert_eq!(fetch(stranger, extent), None);
     }
 
-    /// Says of all mappings that they are torn, so that nothing is read there.
+    /// A guard that reports every mapping as torn, so that nothing is read through a mapping.
     #[derive(Debug)]
     struct Torn;
 
@@ -383,7 +387,7 @@ mod tests {
         let (fd, id) = (file.as_raw_fd().cast_unsigned(), FileId::of(&file).unwrap());
         let part = |offset| {
             let file = Some(FilePlace { fd, file: id, offset });
-            // Its addresses in the process lead nowhere.
+            // The address in the process is not mapped.
             Extent { at: 0, len: 4, file }
         };
         let (maps, target) = (RefCell::default(), Region::alloc(8).unwrap());

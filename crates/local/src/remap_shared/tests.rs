@@ -10,13 +10,13 @@ use super::*;
 
 const PAGE: usize = 4096;
 
-/// Memory that goes with the test.
+/// Memory that is unmapped with the test.
 struct Pages(NonNull<u8>, usize);
 
 impl Pages {
     fn new(count: usize, prot: ProtFlags, flags: MapFlags) -> Self {
         let len = NonZeroUsize::new(count * PAGE).unwrap();
-        // SAFETY: a new mapping takes nothing from anybody.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
         let base = unsafe { mmap_anonymous(None, len, prot, flags) }.unwrap();
         Self(base.cast(), len.get())
     }
@@ -27,7 +27,7 @@ impl Pages {
 
     fn fill(&self) {
         for i in 0..self.1 {
-            // SAFETY: in bounds, and nobody else has it.
+            // SAFETY: in bounds, and no other thread has it.
             unsafe { self.ptr(i).write(byte(i)) };
         }
     }
@@ -40,10 +40,10 @@ impl Pages {
         (self.0.addr().get() + offset) as u64
     }
 
-    /// Why nothing of it is converted.
+    /// The error when it is to be made shareable.
     fn refusal(&self) -> String {
         let files = Files::default();
-        // SAFETY: nobody else has it, and it stays.
+        // SAFETY: the test owns it, no other thread has it, and it stays mapped.
         let converted = unsafe { files.remap_shared(self.0.as_ptr(), self.1) };
         let why = converted.expect_err("it is refused").to_string();
         assert_eq!(files.place(self.at(0), 1), None, "{why}");
@@ -53,7 +53,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and the test is over.
+        // SAFETY: the test owns it, and is over.
         unsafe { munmap(self.0.cast(), self.1) }.unwrap();
     }
 }
@@ -67,10 +67,10 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
     let pages = Pages::private(40);
     pages.fill();
     let files = Files::default();
-    // SAFETY: nobody else has it, and it stays.
+    // SAFETY: the test owns it, no other thread has it, and it stays mapped.
     let entry =
         unsafe { files.remap_shared(pages.ptr(100), 39 * PAGE) }.expect("nothing forbids it");
-    // SAFETY: in bounds, and nobody writes.
+    // SAFETY: in bounds, and no thread writes.
     let all = unsafe { std::slice::from_raw_parts(pages.0.as_ptr(), pages.1) };
     assert!(all.iter().enumerate().all(|(i, got)| *got == byte(i)), "the same bytes");
     let inside = files.place(pages.at(PAGE), 38 * PAGE).expect("whole pages are in the file");
@@ -78,8 +78,7 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
     assert_eq!(files.place(pages.at(PAGE - 1), 2), None, "the page before is not all of it");
     assert_eq!(files.place(pages.at(39 * PAGE - 1), 2), None, "nor the one behind");
 
-    // What is written from now on is in the file; at the edges, it is not.
-    // SAFETY: in bounds, and nobody else has it.
+    // SAFETY: in bounds, and no other thread has it.
     unsafe { pages.ptr(5 * PAGE).write(0xee) };
     let mut seen = [0];
     let file = File::open(format!("/proc/self/fd/{}", inside.fd)).unwrap();
@@ -89,7 +88,7 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
 
     drop(entry);
     assert_eq!(files.place(pages.at(PAGE), 1), None);
-    // SAFETY: in bounds, and nobody writes.
+    // SAFETY: in bounds, and no thread writes.
     assert_eq!(unsafe { pages.ptr(5 * PAGE).read() }, 0xee, "it outlives its registration");
 }
 
@@ -97,14 +96,14 @@ fn bytes_stay_where_they_are_and_edges_stay_private() {
 fn whoever_writes_late_writes_to_the_file_alone() {
     let (pages, files) = (Pages::private(20), Files::default());
     pages.fill();
-    // SAFETY: nobody else has it, and it stays.
+    // SAFETY: the test owns it, no other thread has it, and it stays mapped.
     let entry =
         unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
     let place = files.place(pages.at(0), pages.1).expect("all of it is in the file");
     let path = format!("/proc/self/fd/{}", place.fd);
     let late = File::options().read(true).write(true).open(path).unwrap();
     let write = |byte| std::os::unix::fs::FileExt::write_all_at(&late, &[byte], 0).unwrap();
-    // SAFETY: in bounds, and nobody else writes.
+    // SAFETY: in bounds, and no other thread writes.
     let first = || unsafe { pages.ptr(0).read_volatile() };
     write(0xaa);
     assert_eq!(first(), 0xaa, "it is one memory");
@@ -112,9 +111,9 @@ fn whoever_writes_late_writes_to_the_file_alone() {
     drop(entry);
     write(0xbb);
     assert_eq!(first(), 0xaa);
-    // SAFETY: in bounds, and nobody else has it.
+    // SAFETY: in bounds, and no other thread has it.
     assert_eq!(unsafe { pages.ptr(19 * PAGE + 5).read() }, byte(19 * PAGE + 5), "the same bytes");
-    // SAFETY: nobody else has it, and it stays.
+    // SAFETY: the test owns it, no other thread has it, and it stays mapped.
     let again = unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) };
     assert!(again.is_ok(), "it is private again");
 }
@@ -122,7 +121,7 @@ fn whoever_writes_late_writes_to_the_file_alone() {
 #[test]
 fn a_second_time_there_is_nothing_to_convert() {
     let (pages, files) = (Pages::private(20), Files::default());
-    // SAFETY: nobody else has it, and it stays.
+    // SAFETY: the test owns it, no other thread has it, and it stays mapped.
     let entry =
         unsafe { files.remap_shared(pages.0.as_ptr(), pages.1) }.expect("nothing forbids it");
     assert!(pages.refusal().contains("shared already"));
@@ -145,19 +144,19 @@ fn what_is_not_simply_private_memory_is_left_alone() {
         assert!(locked.refusal().contains("locked"));
     }
     let kept_back = Pages::private(20);
-    // SAFETY: nobody forks and looks.
+    // SAFETY: this process does not fork.
     unsafe { madvise(kept_back.0.cast(), kept_back.1, MmapAdvise::MADV_DONTFORK) }.unwrap();
     assert!(kept_back.refusal().contains("fork"));
 
     let exe = File::open("/proc/self/exe").unwrap();
     let len = NonZeroUsize::new(20 * PAGE).unwrap();
-    // SAFETY: a new mapping takes nothing from anybody.
+    // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
     let base = unsafe { mmap(None, len, rw, MapFlags::MAP_PRIVATE, &exe, 0) }.unwrap();
     assert!(Pages(base.cast(), len.get()).refusal().contains("from a file"));
 
     let torn = Pages::private(40);
     let hole = NonNull::new(torn.ptr(20 * PAGE)).unwrap();
-    // SAFETY: in bounds, ours, and unmapping what is not mapped does nothing.
+    // SAFETY: in bounds, owned by the test, and unmapping what is not mapped does nothing.
     unsafe { munmap(hole.cast(), PAGE) }.unwrap();
     assert!(torn.refusal().contains("not all there"));
 }
