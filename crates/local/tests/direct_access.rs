@@ -23,7 +23,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const LEN: usize = 10_000;
 
-/// A member with its link, and memory that others can map.
+/// A member with its link, and memory that peers can map.
 struct Host {
     link: HostLink,
     member: Arc<Member>,
@@ -41,7 +41,7 @@ impl Host {
         Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
     }
 
-    /// What a key for all its memory reaches, from address 1000 on.
+    /// The reach of a key for all its memory, from address 1000 on.
     fn reach(&self) -> Reach {
         Reach { iova: 1000, at: self.region.addr(), len: LEN, access: Access::REMOTE_WRITE }
     }
@@ -67,14 +67,14 @@ fn way(from: &Host, to: &Host, address: Gid) -> DirectPath {
     DirectPath { from: (address, from.qpn()), to: (address, to.qpn()), rkey: Rkey(0x4711) }
 }
 
-/// The second opens direct access for the first, which hears of it.
+/// The second host grants direct access to the first, which receives the announcement.
 fn open(a: &mut Host, b: &mut Host, way: &DirectPath, reach: &Reach) {
     b.member.open(way, reach);
     b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| panic!("no packet")).expect("received") > 0 {}
 }
 
-/// Two members, a way from the first to the second, and where their registry is.
+/// Two members, a path from the first to the second, and the directory of their registry.
 fn neighbours(name: &str, net: u8, fetches: bool) -> (Host, Host, DirectPath, PathBuf) {
     let root =
         std::env::temp_dir().join(format!("feroce-direct_table-{name}-{}", std::process::id()));
@@ -95,7 +95,7 @@ fn a_direct_access_leads_to_what_it_was_opened_for() {
     let write = |a: &Host, way: &DirectPath, va: u64, bytes: &[u8]| {
         a.member.write(way, va, bytes.len(), &Bytes(bytes), true)
     };
-    assert!(!write(&a, &way, 1000, b"early"), "nobody has opened it");
+    assert!(!write(&a, &way, 1000, b"early"), "no access was granted");
     let reach = b.reach();
     open(&mut a, &mut b, &way, &reach);
     assert!(write(&a, &way, 1100, b"hello"));
@@ -111,10 +111,10 @@ fn a_direct_access_leads_to_what_it_was_opened_for() {
     assert_eq!((b.member.passed(), a.member.passed()), (2, 0));
     assert_eq!(counter(&b.link, "shm_direct"), 2);
     let seen = b.link.receive(NOW, 16, &mut |_| panic!("no packet"));
-    assert_eq!(seen.expect("received"), 1, "whoever waits hears that something came");
+    assert_eq!(seen.expect("received"), 1, "the receiver hears that a message arrived");
     assert_eq!(b.link.receive(NOW, 16, &mut |_| {}).expect("received"), 0);
 
-    // A part that cannot be mapped has no direct access.
+    // There is no direct access to the part that cannot be mapped.
     let (outside, wider) = (Rkey(1), Reach { at: reach.at - 4096, len: LEN + 4096, ..reach });
     let way = DirectPath { rkey: outside, ..way };
     open(&mut a, &mut b, &way, &wider);
@@ -124,7 +124,7 @@ fn a_direct_access_leads_to_what_it_was_opened_for() {
 
     let foreign = DirectPath { to: (way.to.0, a.qpn()), ..way };
     open(&mut a, &mut b, &foreign, &reach);
-    assert!(!write(&a, &foreign, 1000, b"x"), "nobody opens direct_table of others");
+    assert!(!write(&a, &foreign, 1000, b"x"), "a member grants access to its own queue pairs only");
 
     let read = |a: &Host, way: &DirectPath| {
         let target = Region::alloc(5).expect("memory");
@@ -161,7 +161,7 @@ fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_f
     a.member.revoke_from(way.to.1);
     assert!(!write(&a), "forgotten");
 
-    // One that was shut before its peer heard of it is not open.
+    // Direct access that was revoked before its peer heard of it cannot be used.
     b.member.open(&way, &reach);
     b.member.revoke_answers();
     b.link.send(NOW, &[]).expect("sent");
@@ -177,7 +177,7 @@ fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_f
     std::fs::remove_dir_all(&root).expect("removed");
 }
 
-/// Ordinary memory, that nobody can map.
+/// Ordinary memory, which peers cannot map.
 fn ordinary() -> (Arc<Region>, Reach) {
     let region = Region::alloc(LEN).expect("memory");
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -204,7 +204,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
         assert_eq!(b.member.passed(), 2 * i as u64 + 1);
         let target = Region::alloc(len).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, len, source, 0).is_ok();
-        // Whoever is answered may go on.
+        // A member that gets responses may continue to write through the kernel.
         let back = DirectPath { from: way.to, to: way.from, rkey: Rkey(9) };
         let own = a.reach();
         open(&mut b, &mut a, &back, &own);
@@ -224,7 +224,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
     remove(a, b, &root);
 }
 
-/// One after the other, and nothing comes back: then to put them into the ring takes less time.
+/// For consecutive messages without a response, putting them into the ring takes less time.
 #[test]
 fn only_some_messages_in_a_row_go_through_the_kernel() {
     let (mut a, mut b, way, root) = neighbours("row", 47, true);
@@ -247,13 +247,13 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     remove(a, b, &root);
 }
 
-/// Memory that a program shares by itself, in a file that may become shorter.
+/// Memory that a program shares by itself, in a file that may be truncated.
 fn shared() -> (File, NonNull<c_void>) {
     let file = File::from(memfd_create(c"a program", MFdFlags::MFD_CLOEXEC).expect("a file"));
     file.set_len(LEN as u64).expect("memory");
     let len = NonZeroUsize::new(LEN).expect("not empty");
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping takes nothing from anybody.
+    // SAFETY: the kernel chooses the address, so the new mapping replaces no other memory.
     let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &file, 0) };
     (file, base.expect("mapped"))
 }
@@ -262,7 +262,7 @@ fn shared() -> (File, NonNull<c_void>) {
 fn whoever_has_a_guard_maps_what_others_share() {
     let (mut a, mut b, way, root) = neighbours("shared", 50, true);
     let (_file, base) = shared();
-    // SAFETY: it stays until the process ends.
+    // SAFETY: it stays mapped until the process ends.
     let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     let in_a_row = |a: &Host| {
@@ -283,7 +283,7 @@ fn whoever_has_a_guard_maps_what_others_share() {
     remove(a, b, &root);
 }
 
-/// Nothing becomes shorter here.
+/// A guard for files that are never truncated.
 #[derive(Debug)]
 struct Trusting;
 
@@ -299,7 +299,7 @@ impl Watch for Trusting {
     }
 }
 
-/// Something is missing, if it says so.
+/// A guard that reports missing pages if its flag is set.
 #[derive(Debug)]
 struct Saying(AtomicBool);
 
@@ -320,12 +320,12 @@ impl Watch for Said {
     }
 }
 
-/// There may be no memory left for a file that is as long as ever.
+/// A page may be missing although the file is as long as before, because there is no memory left.
 #[test]
 fn what_was_missing_although_it_should_be_there_is_not_used() {
     let (mut a, mut b, way, root) = neighbours("torn", 51, true);
     let (_file, base) = shared();
-    // SAFETY: it stays until the process ends.
+    // SAFETY: it stays mapped until the process ends.
     let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     a.member.guard_with(&SAYING);
@@ -340,7 +340,8 @@ fn what_was_missing_although_it_should_be_there_is_not_used() {
     remove(a, b, &root);
 }
 
-/// It takes what is in its ring sooner than the kernel would copy it, unless it has to answer.
+/// A member that polls takes a message from its ring sooner than the kernel would copy it, unless
+/// the requester awaits the response.
 #[test]
 fn whoever_polls_is_sent_what_nobody_waits_for() {
     let (mut a, mut b, way, root) = neighbours("polls", 48, true);
@@ -359,11 +360,11 @@ fn whoever_polls_is_sent_what_nobody_waits_for() {
     assert!(!write(&a, false), "it polls");
     assert!(write(&a, true), "it polls, but may not answer");
     assert!(b.link.arm(NOW), "its driver thread takes over");
-    assert!(write(&a, false), "nobody polls");
+    assert!(write(&a, false), "no thread polls");
     remove(a, b, &root);
 }
 
-/// Whoever is written to all the time still gets what comes through rings, one thing at a time.
+/// A member to which peers write all the time still receives packets from the rings, one at a time.
 #[test]
 fn what_passes_does_not_hold_up_what_is_received() {
     let (mut a, mut b, way, root) = neighbours("both", 45, true);
@@ -391,7 +392,7 @@ fn who_wants_packets_has_no_direct_accesses() {
     remove(a, b, &root);
 }
 
-/// Bytes that come when they may.
+/// A source that delivers its bytes when it is allowed to.
 #[derive(Debug, Default)]
 struct Slow {
     is_inside: AtomicBool,
@@ -417,12 +418,12 @@ impl Source for &Slow {
     }
 }
 
-/// Everything that a member has revoked so far, from one queue pair or from all.
+/// All revocations of a member so far, from one queue pair or from all.
 fn all_revoked(member: &Member, peer: Option<Qpn>) -> Revocation {
     Revocation { since: member.revocation_epoch(), peer }
 }
 
-/// Once a revocation is over, no peer writes there any more, however much was under way.
+/// Once a revocation has ended, no peer writes there any more, whatever was under way.
 #[test]
 fn a_revocation_is_over_when_the_copies_are() {
     let (mut a, mut b, way, root) = neighbours("inside", 44, true);
@@ -434,7 +435,7 @@ fn a_revocation_is_over_when_the_copies_are() {
         slow.await_inside();
         b.member.revoke_answers();
         let revoked = all_revoked(&b.member, None);
-        // However often it is asked, also about the process.
+        // It is asked often enough to query the state of the process as well.
         assert!((0..100).all(|_| !b.member.is_quiet(revoked)), "it is inside");
         assert!(b.member.is_quiet(before), "what was revoked before it came is over");
         let [of_peer, of_other] = [way.from.1, Qpn::new(0x12_3456)].map(Some);
@@ -444,7 +445,7 @@ fn a_revocation_is_over_when_the_copies_are() {
         while !b.member.is_quiet(revoked) {
             std::thread::yield_now();
         }
-        // The memory is ours again.
+        // No peer may access the memory any more.
         b.region.write_at(0, &[0xee; LEN]).expect("in bounds");
         assert!(writer.join().expect("no panic"), "it was open when it was passed");
     });

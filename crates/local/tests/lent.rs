@@ -1,5 +1,5 @@
-//! Trains whose payload stays with its sender until it is fetched: the same memory and completions
-//! as with packets, and nothing of what was revoked.
+//! Trains with remote payload: the same memory and completions as with packets, and no bytes that
+//! were revoked.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use feroce_train::{
 };
 use feroce_wire::{Pmtu, Qpn};
 
-/// Counts what is revoked.
+/// Counts revocations.
 #[derive(Debug, Default)]
 struct Book {
     requests: AtomicU32,
@@ -41,7 +41,7 @@ impl HostMemory for Book {
     }
 }
 
-/// Payload of trains, as long as they are there.
+/// The payload of trains; `is_gone`: it was revoked.
 #[derive(Debug)]
 struct Kept<'a> {
     trains: &'a [Train],
@@ -64,12 +64,12 @@ impl Source for Kept<'_> {
     }
 }
 
-/// What happens to trains on their way.
+/// A carrier between two engines, which may lose, repeat and revoke trains.
 struct DirectPath {
     rng: fastrand::Rng,
-    /// One in so many is lost, comes twice, or cannot be fetched; 0: none.
+    /// One train in so many is lost, repeated, or cannot be fetched; 0: none.
     trouble: u32,
-    /// Bytes that were fetched.
+    /// Bytes that the receivers have fetched.
     fetched: usize,
 }
 
@@ -82,7 +82,7 @@ impl DirectPath {
         self.trouble > 0 && self.rng.u32(..self.trouble) == 0
     }
 
-    /// Brings trains to a host, as runs where they can be.
+    /// Delivers trains to a host, as runs where possible.
     fn carry(&mut self, trains: &[Train], to: &mut Host, pair_now: feroce_train::Instant) {
         let mut rest = trains;
         while let Some(first) = rest.first() {
@@ -119,15 +119,15 @@ impl DirectPath {
         }
     }
 
-    /// Carries everything until both sides have nothing left to say, and lets timers run out until
-    /// the first has a completion.
+    /// Carries trains until neither side has one to send, and lets timers expire until the first
+    /// side has a completion.
     fn run(&mut self, pair: &mut Pair) -> Cqe {
         for _ in 0..10_000 {
             let mut silent = true;
             for forward in [true, false] {
                 let (from, to) =
                     if forward { (&mut pair.a, &mut pair.b) } else { (&mut pair.b, &mut pair.a) };
-                // A few at a time, so that runs begin and end anywhere.
+                // A few at a time, so that runs begin and end at any packet.
                 let most = self.rng.usize(1..4);
                 let mut trains = Vec::new();
                 while trains.len() < most
@@ -159,7 +159,7 @@ fn lending_pair() -> (Pair, Arc<Book>, Arc<Book>) {
     (pair, books.0, books.1)
 }
 
-/// Writes, sends and reads of any length arrive whole, whatever happens to runs on their way.
+/// WRITE, SEND and READ of any length arrive whole, whatever happens to runs on their way.
 #[test]
 fn messages_arrive_whole_through_any_trouble() {
     for seed in 0..60 {
@@ -198,7 +198,7 @@ fn messages_arrive_whole_through_any_trouble() {
     }
 }
 
-/// Several reads at once, each longer than what is asked for at a time.
+/// Several READs at once, each longer than what the requester asks for at a time.
 #[test]
 fn long_reads_come_in_runs_that_end_where_they_were_asked_to() {
     for (seed, mtu) in [(1, Pmtu::B1024), (2, Pmtu::B4096), (3, Pmtu::B4096)] {
@@ -232,18 +232,18 @@ fn what_cannot_be_fetched_is_lost() {
         trains.push(train);
     }
     let mut way = DirectPath { trouble: 1, ..DirectPath::new(1, 1) };
-    // It may be lost on the way as well; that is not the point here.
+    // The carrier may also lose the run, which is not tested here.
     while way.fetched == 0 {
         way.carry(&trains, &mut pair.b, pair.now);
     }
     assert!(pair.b.engine.drops().drop_lender_gone > 0);
     assert!(pair.b.engine.poll_transmit(pair.now, &CAPS).is_none(), "nothing is acknowledged");
-    assert_eq!(pair.b.read(11_992, 8), [0; 8], "whoever waits for the end waits on");
+    assert_eq!(pair.b.read(11_992, 8), [0; 8], "the last bytes are not written");
     assert_eq!(DirectPath::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
     assert_eq!(pair.b.read(8000, 4000), pair.a.read(0, 4000));
 }
 
-/// Before anybody hears that memory may be used otherwise, it is revoked.
+/// The engine revokes memory before it tells the consumer that the memory may be reused.
 #[test]
 fn whoever_gives_up_memory_revokes_it() {
     let (mut pair, book_a, book_b) = lending_pair();

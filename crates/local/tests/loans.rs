@@ -1,4 +1,4 @@
-//! Payload that members of one host lend each other.
+//! Remote payload between members of one host.
 
 mod common;
 
@@ -18,7 +18,7 @@ const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const PD: PdId = PdId(1);
 const MTU: usize = 1024;
 
-/// A member with its link, and memory to lend.
+/// A member with its link, and memory for remote payload.
 struct Host {
     link: HostLink,
     member: Arc<Member>,
@@ -78,7 +78,8 @@ impl Host {
     }
 }
 
-/// What arrived: the headers, how many packets, and what could be fetched of a lent payload.
+/// What arrived: the headers, how many packets, and the bytes of a remote payload if they could be
+/// fetched.
 type Seen = (Vec<u8>, usize, Option<Vec<u8>>);
 
 fn receive(host: &mut Host, mut before_fetch: impl FnMut()) -> Vec<Seen> {
@@ -103,7 +104,7 @@ fn registry(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("feroce-loans-{name}-{}", std::process::id()))
 }
 
-/// Both ways of a pair that have met: the first packets are never lent.
+/// Two members that have exchanged packets: the first packets are never remote payload.
 fn met(root: &FilePath, address: Gid, fetches: bool) -> (Host, Host) {
     let (mut a, mut b) = (Host::new(root, address, true), Host::new(root, address, fetches));
     let hello = a.train(address, b.qpn(), 0, 10, 10);
@@ -141,13 +142,13 @@ fn long_trains_wait_for_more_only_to_be_lent() {
     assert!(!a.link.wants_more(&several(8)), "the receiver has enough to do meanwhile");
     let mut asking = train(0, b.qpn());
     asking.bth.ack_req = true;
-    assert!(!a.link.wants_more(&[asking]), "somebody waits for the answer");
+    assert!(!a.link.wants_more(&[asking]), "the requester waits for the answer");
     let last = a.train(address, b.qpn(), 30, 10, 40);
     assert!(!a.link.wants_more(&[last]), "the next message is another loan");
     let mut kept = train(0, b.qpn());
     kept.revocation_epoch = None;
     assert!(!a.link.wants_more(&[kept]), "it goes through the ring");
-    assert!(!a.link.wants_more(&[train(0, Qpn::new(0xfe_1234))]), "to nobody");
+    assert!(!a.link.wants_more(&[train(0, Qpn::new(0xfe_1234))]), "to no member");
     assert!(a.link.wants_more(&[a.train(address, b.qpn(), 0, 1, 40)]), "the first of many");
     drop((a, b));
     let (a, b) = met(&root, address, false);
@@ -167,7 +168,7 @@ fn what_was_revoked_is_not_to_be_had() {
     let seen = receive(&mut b, || host_memory.revoke_from(to));
     assert!(matches!(&seen[..], [(_, 30, None)]), "revoked while it is looked at: {seen:?}");
 
-    // A train that was made before something was revoked is not lent any more.
+    // A train that was made before a revocation is not sent as remote payload any more.
     a.link.send_one(NOW, &train).expect("sent");
     assert_eq!(counter(&a.link, "shm_tx_lent"), 1);
     assert!(matches!(&receive(&mut b, || ())[..], [(_, 30, None)]), "packets, as they are");
@@ -188,7 +189,8 @@ fn who_wants_packets_gets_packets() {
     std::fs::remove_dir_all(&root).expect("removed");
 }
 
-/// Memory that can be mapped is, and what is there now is fetched, not what was there once.
+/// The receiver maps memory that can be mapped, and fetches its present content, not an earlier
+/// one.
 #[test]
 fn memory_in_files_is_mapped() {
     let (root, address) = (registry("mapped"), loopback(34));

@@ -1,4 +1,4 @@
-//! Which process of a host receives what arrives at the address that they share.
+//! Which process of a host receives packets to the address that they share.
 
 mod common;
 
@@ -10,14 +10,14 @@ use feroce_wire::{Gid, Psn, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 
-/// Packets in a row: more than a kernel or a link needs to change how it delivers them.
+/// Consecutive packets: more than a kernel or a link needs to change how it delivers them.
 const MANY: u32 = 600;
 
 fn udp(addr: Gid) -> UdpLink {
     UdpLink::new(UdpConfig { flows: 2, ..UdpConfig::default() }, &[addr]).expect("a link")
 }
 
-/// A short packet that no other is like.
+/// A short packet with its own PSN.
 fn packet(path: Path, n: u32) -> Train {
     let mut train = send_of(path, 1, 64, 8);
     train.bth.psn = Psn::new(n);
@@ -50,7 +50,7 @@ fn one_process_receives_and_another_takes_over() {
     let came: u32 = (0..MANY).map(|n| arrive(&mut neighbour, n)).sum();
     assert!(came >= MANY - 2, "{came} of {MANY}: {:?}", neighbour.counters());
     drop(neighbour);
-    std::fs::remove_dir_all(root).expect("nobody else has it");
+    std::fs::remove_dir_all(root).expect("no process uses it");
 }
 
 /// The process that owns the socket checks packets for another one and passes them on.
@@ -74,5 +74,5 @@ fn packets_pass_by_the_owner_of_the_socket() {
     }
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
     drop((owner, rx));
-    std::fs::remove_dir_all(root).expect("nobody else has it");
+    std::fs::remove_dir_all(root).expect("no process uses it");
 }

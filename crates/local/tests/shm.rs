@@ -18,7 +18,7 @@ use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// A registry that goes with the test.
+/// A registry that is removed with the test.
 struct Registry(PathBuf);
 
 impl Registry {
@@ -36,7 +36,7 @@ impl Registry {
         Host { link: Verified::new(link, IcrcPolicy::Strict), member }
     }
 
-    /// A link without layers, and the number of a queue pair behind it.
+    /// A link without layers, and the number of a queue pair of its member.
     fn plain(&self, address: Gid, policy: Option<IcrcPolicy>) -> (HostLink, Qpn) {
         let member = Arc::new(Member::join(&self.0, 4).expect("a member"));
         let prefix = u32::from(member.prefix());
@@ -75,7 +75,7 @@ fn train_to(src: Gid, dst: Gid, qpn: Qpn, count: u32) -> Train {
     train
 }
 
-/// Sleeps on the link as its owner would, and says whether it was woken within ten seconds.
+/// Sleeps on the link as a driver thread does, and returns whether it was woken within ten seconds.
 fn sleep(host: &mut Host) -> bool {
     !host.link.arm(NOW) || is_readable(&host.link, 10_000)
 }
@@ -100,7 +100,7 @@ fn members_reach_each_other_at_one_address() {
     assert_eq!(counter(&a.link, "udp_tx_trains") + counter(&b.link, "udp_tx_trains"), 0);
 }
 
-/// Only what was not taken is worth a word, to whoever has not taken it.
+/// A sender kicks only the members that have not taken what it sent.
 #[test]
 fn who_takes_nothing_is_nudged() {
     let registry = Registry::new("kick");
@@ -122,7 +122,8 @@ fn who_takes_nothing_is_nudged() {
     assert_eq!(counter(&a.link, "shm_kicked"), 1);
 }
 
-/// Who checks the ICRC itself gets packets of this host without, and of others checked.
+/// A link that checks the ICRC itself gets packets of this host without one, and packets of other
+/// hosts checked.
 #[test]
 fn only_who_wants_the_icrc_gets_it() {
     let registry = Registry::new("icrc");
@@ -144,7 +145,7 @@ fn only_who_wants_the_icrc_gets_it() {
     let sent = train_to(address, address, to_with, 1);
     assert_eq!(lengths(&mut with, &mut without, &sent), [(len + 4, 0)], "to be checked above");
 
-    // From the wire, through the first: checked by the second.
+    // From the wire, through the first link; the second one checks them.
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     other.send_one(NOW, &train_to(elsewhere, address, to_without, 1)).expect("sent");
     while counter(&with, "shm_forwarded") == 0 {
@@ -156,7 +157,7 @@ fn only_who_wants_the_icrc_gets_it() {
     assert_eq!(counter(&without, "rx_icrc_encapsulated"), 0);
 }
 
-/// A packet of its own goes where a train went, and to other hosts.
+/// A single packet goes where a train went before, and to other hosts.
 #[test]
 fn a_packet_needs_no_train() {
     let registry = Registry::new("single");
@@ -200,14 +201,14 @@ fn a_packet_needs_no_train() {
     assert_eq!(receive(&mut layered).len(), 0);
     assert_eq!(receive(&mut b), before);
 
-    // A ring that is full is for trains: those wait.
+    // Only trains wait for room in a full ring.
     let sent = (0..1 << 20).take_while(|_| send(&mut a, &train.path, to_b)).count();
     assert_eq!(a.send_one(NOW, &train).expect("no error"), Sent::Full);
     let taken = std::iter::from_fn(|| Some(receive(&mut b).len()).filter(|n| *n > 0)).sum();
     assert_eq!(sent, taken);
 }
 
-/// Who has not taken what was sent to it is slow, unless it is gone.
+/// A member that has not taken what was sent to it is slow, unless it has gone.
 #[test]
 fn what_nobody_has_taken_is_not_lost() {
     let registry = Registry::new("untaken");
@@ -220,7 +221,7 @@ fn what_nobody_has_taken_is_not_lost() {
     assert!(a.peer_has_unread(&train.path, to_b));
     assert!(
         !a.peer_has_unread(&path(address, elsewhere), to_b),
-        "nobody knows that of other hosts"
+        "the link does not know that of other hosts"
     );
     assert_eq!(b.receive(NOW, 8, &mut |_| {}).expect("received"), 1);
     assert!(!a.peer_has_unread(&train.path, to_b));
@@ -291,13 +292,13 @@ fn packets_from_other_hosts_are_handed_on() {
     assert!(counter(&a.link, "shm_forwarded") > 0);
     assert_eq!(counter(&b.link, "rx_icrc_encapsulated"), 0);
 
-    // And the way back does not lead through anybody.
+    // Packets to other hosts do not pass through another member.
     let back = train_to(address, elsewhere, Qpn::new(9), 2);
     b.link.send_one(NOW, &back).expect("sent");
     assert_eq!(receive_packets(&mut other, 2).len(), 1);
 }
 
-/// Packets of one length from one sender may come in one train.
+/// Packets of one length from one sender may arrive in one train.
 #[test]
 fn a_train_for_several_is_divided() {
     let registry = Registry::new("divide");
@@ -321,10 +322,10 @@ fn when_the_receiver_goes_another_takes_its_place() {
     let (address, elsewhere) = (loopback(10), loopback(11));
     let (mut a, mut b) = (registry.link(address), registry.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
-    // Whoever has nothing to do sleeps, and has looked before who receives.
+    // Idle members sleep, and have looked for the port owner before.
     assert!(a.link.arm(NOW) && b.link.arm(NOW));
     drop(a);
-    assert!(is_readable(&b.link, 10_000), "nobody told");
+    assert!(is_readable(&b.link, 10_000), "the kernel did not tell");
     b.link.arm(NOW);
     assert_eq!(counter(&b.link, "shm_taken_over"), 1);
     let train = train_to(elsewhere, address, b.qpn(), 4);
@@ -365,7 +366,7 @@ fn a_member_that_takes_nothing_loses_its_own_packets_only() {
     assert_eq!(flat(&receive(&mut c.link, NOW)), packets_of(&trains[1]));
     assert_eq!(counter(&a.link, "shm_tx_lost"), 1);
 
-    // It wakes up: nothing that was taken is lost, and there is room again.
+    // It receives again: no packet in the ring was lost, and there is room again.
     let mut b = b;
     let mut got = 0;
     while got < sent {
@@ -415,13 +416,14 @@ fn requests_reach_who_listens_and_answers_who_asked() {
     b.member.claim_service(address, 0x0106_1234).expect("free");
     let came = |host: &mut Host| receive(&mut host.link, NOW).len();
 
-    // From this host, to who listens; to ourselves if nobody does, so that somebody says no.
+    // From this host to the member that listens; to the sender itself if none does, so that a
+    // member rejects the request.
     a.link.send_one(NOW, &datagram(address, address, &request(0x0106_1234))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));
     a.link.send_one(NOW, &datagram(address, address, &request(0x0106_9999))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0));
 
-    // By the number of the connection.
+    // By the communication id.
     let id = CommId(u32::from(a.member.prefix()) << 24 | 7);
     let rtu = CmMessage::Rtu(Rtu { local_id: id, remote_id: id, private_data: [0; 224] });
     b.link.send_one(NOW, &datagram(address, address, &rtu)).expect("sent");
@@ -429,7 +431,7 @@ fn requests_reach_who_listens_and_answers_who_asked() {
     a.link.send_one(NOW, &datagram(address, address, &rtu)).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0), "to itself");
 
-    // From another host, through whoever receives.
+    // From another host, through the port owner.
     other.send_one(NOW, &datagram(elsewhere, address, &request(0x0106_1234))).expect("sent");
     assert!(sleep(&mut a));
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));

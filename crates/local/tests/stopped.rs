@@ -1,4 +1,4 @@
-//! A process that a debugger stops when it is about to write to another.
+//! A process that a debugger stops when it is about to write to the memory of another.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// Set in the child: its address, and where the registry is.
+/// Set in the environment of the child: its address, and the directory of the registry.
 const ADDRESS: &str = "FEROCE_TEST_ADDRESS";
 const ROOT: &str = "FEROCE_TEST_ROOT";
 
@@ -49,7 +49,8 @@ fn line(input: &mut impl std::io::BufRead) -> String {
     line.trim().to_owned()
 }
 
-/// Not a test by itself: what the child runs. It writes once, waits to be told, and writes again.
+/// Not a test by itself: the child process runs it. It writes once, waits for a line of input, and
+/// writes again.
 #[test]
 fn child_process() {
     let (Ok(address), Ok(root)) = (std::env::var(ADDRESS), std::env::var(ROOT)) else { return };
@@ -69,11 +70,11 @@ fn child_process() {
     println!("@{}", write(&member, 0x22));
 }
 
-/// What the child says next.
+/// The next output of the child.
 fn hear(child: &mut BufReader<std::process::ChildStdout>) -> String {
     loop {
         let line = line(child);
-        // The harness says things as well.
+        // The test harness prints lines as well.
         if let Some((_, said)) = line.split_once('@') {
             return said.to_owned();
         }
@@ -95,11 +96,11 @@ fn stop(process: u32) -> Vec<Pid> {
     threads
 }
 
-/// Lets a stopped thread go on until it calls the kernel to write.
+/// Continues a stopped thread until it enters the system call that writes.
 fn run_until_it_writes(thread: Pid) {
     let is_writing = || {
         let regs = ptrace::getregs(thread).expect("it is stopped");
-        // At the entry of a call its result is not known.
+        // At the entry of a system call the kernel presets the result to `ENOSYS`.
         regs.orig_rax == libc::SYS_pwritev.cast_unsigned()
             && regs.rax.cast_signed() == -i64::from(libc::ENOSYS)
     };
@@ -142,7 +143,7 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
 
     let threads = stop(child.id());
     writeln!(input, "again").expect("it will listen");
-    // The harness runs it in the last one.
+    // The test harness runs the test in the last thread.
     run_until_it_writes(*threads.last().expect("there is one"));
     member.revoke_answers();
     let revocation = Revocation { since: member.revocation_epoch(), peer: None };

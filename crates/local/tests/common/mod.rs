@@ -13,8 +13,8 @@ use feroce_wire::Gid;
 
 pub(crate) use trains::*;
 
-/// A member of the registry at `root`, and its link with one address. `fetches`: no layer wants to
-/// see packets.
+/// A member of the registry at `root`, and its link with one address. `fetches`: no layer above the
+/// link needs to see packets.
 pub(crate) fn member(root: &FilePath, address: Gid, fetches: bool) -> (Arc<Member>, HostLink) {
     std::fs::create_dir_all(root).expect("a directory");
     let member = Arc::new(Member::join(root, 3).expect("a member"));
