@@ -59,8 +59,8 @@ pub(super) struct Header {
 unsafe impl Atomics for Header {}
 const _: () = assert!(size_of::<Header>() <= HEADER_LEN);
 
-/// A word that one process writes so often that no word of another process may share its cache
-/// lines. Processors fetch cache lines in pairs, hence 128 bytes.
+/// A word that one process writes so often that no word that other processes read may share its
+/// cache lines. Processors fetch cache lines in pairs, hence 128 bytes.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct Apart<T>(T);

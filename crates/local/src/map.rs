@@ -108,7 +108,7 @@ impl ReadMap {
         let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &file, 0) }?;
         let watched =
             Watched::new(guard, file, base.addr().get() as u64, len).inspect_err(|_| {
-                // SAFETY: it was just mapped, and no reference or pointer to it exists.
+                // SAFETY: it was just mapped, and no other code refers to it.
                 let _ = unsafe { munmap(base, len.get()) };
             })?;
         Ok(Self { base: base.cast(), len: len.get(), watched })

@@ -451,8 +451,8 @@ impl Member {
 /// For the copy of a member that a child process has after a fork.
 impl Member {
     /// Releases everything without giving up the slot, which belongs to the parent. The kernel
-    /// keeps the locks of the parent as long as any process has the file open, so the child must
-    /// not.
+    /// keeps the locks of the parent as long as any process has the file open, so the child closes
+    /// its copy.
     pub(super) fn abandon(&self) {
         // A thread of the parent may have held a lock at the fork. The child has no copy of that
         // thread, so it does not wait for the lock.
@@ -482,8 +482,8 @@ impl Drop for Member {
     }
 }
 
-/// Removes a registry without living members. No process may ever enter that network namespace
-/// again, so no other process may remove it.
+/// Removes a registry without living members. If it belongs to another network namespace, possibly
+/// no process enters that namespace again that would remove it.
 fn remove_if_dead(directory: &Directory) {
     let Ok(file) = directory.file(REGISTRY, false) else { return };
     if lock::try_hold(&file, SETUP).unwrap_or(false)

@@ -61,7 +61,7 @@ pub(super) struct ProcMem {
 }
 
 impl ProcMem {
-    /// Longest message that is written this way: the bytes are copied twice.
+    /// Longest message that is written this way: the kernel copies the bytes twice.
     pub(super) const MOST: usize = 4096;
 
     /// Opens the memory of a process. `None`: this process may not access it, or it is not the

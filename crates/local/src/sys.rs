@@ -1,4 +1,4 @@
-//! System calls that none of our dependencies wraps safely.
+//! System calls that the crates in use here do not wrap.
 
 use std::fs::File;
 use std::io;
