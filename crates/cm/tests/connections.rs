@@ -91,7 +91,7 @@ fn a_lost_req_is_repeated_and_then_given_up() {
     let (events, sent) = side.until_told();
     assert_eq!(events, [Event::Unreachable { conn }]);
     assert_eq!(sent.len(), 14);
-    // Whoever heard a REQ is told that we do not wait any longer.
+    // A REJ tells a peer that may have received a REQ that this side has stopped waiting.
     let last = side.sent();
     let [CmMessage::Rej(rej)] = last.as_slice() else { panic!("{last:?}") };
     assert_eq!((rej.reason, rej.info_len), (RejReason::TIMEOUT, 8));

@@ -1,4 +1,4 @@
-//! Requests that come a moment before somebody listens.
+//! Requests that arrive shortly before the program starts to listen.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;

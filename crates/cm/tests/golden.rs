@@ -146,7 +146,8 @@ impl Replay {
             if let Some(i) = self.pending.iter().position(|mad| self.is_about(mad, said.name)) {
                 break self.pending.remove(i).unwrap();
             }
-            // Nobody asked for it: it must be a repetition.
+            // Our manager has not sent this message, so Linux must have retransmitted it: advance
+            // to our next timeout.
             assert!(said.again, "Linux says {:?} and we do not", said.message);
             self.now = self.manager.poll_timeout().unwrap();
             self.manager.handle_timeout(self.now);
@@ -284,7 +285,8 @@ fn masked(mad: &Mad) -> Mad {
     if matches!(message, CmMessage::Req(_) | CmMessage::SidrReq(_) | CmMessage::Dreq(_)) {
         mad[TRANSACTION].fill(0);
     }
-    // A refusal by nobody has no identifier, and a SIDR_REP that of the other side.
+    // A REJ without a listener has no local communication ID (0), and a SIDR_REP has the request ID
+    // that the other side chose.
     if !matches!(message, CmMessage::SidrRep(_)) && mad[LOCAL_ID] != [0; 4] {
         mad[LOCAL_ID].fill(1);
     }

@@ -225,12 +225,13 @@ impl World {
     fn reject(&mut self, node: usize, conn: ConnId) {
         let this = &mut self.nodes[node];
         if this.manager.reject(self.now, conn, RejReason::CONSUMER, &[1; 148]).is_ok() {
-            // Whoever refuses needs no event.
+            // A side that rejects a request gets no event for it, so its story ends here.
             this.stories.get_mut(&conn).unwrap().last = Some("refused");
         }
     }
 
-    /// A connection in use is ended by one side, by both, or by nobody.
+    /// Each side disconnects an established connection with probability 0.6: one side, both or
+    /// neither do so.
     fn plan_end(&mut self, node: usize, conn: ConnId) {
         if self.chance(0.6) {
             self.later(node, 30 * SECOND, Act::Disconnect(conn));
@@ -305,7 +306,7 @@ impl World {
                 let others = &self.nodes[1 - node].stories;
                 let other = others.iter().find(|(id, _)| id.comm_id().0 == remote);
                 let Some((_, other)) = other else {
-                    assert!(somebody_died, "{conn:?} with nobody");
+                    assert!(somebody_died, "{conn:?} has no counterpart");
                     continue;
                 };
                 if story.destroyed || other.destroyed || somebody_died {
