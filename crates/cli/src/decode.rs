@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     });
     let result = failure.map_or_else(|| printer.finish(&end), Err);
     match result {
-        // Whoever read our output has seen enough.
+        // The reader of standard output (`head`, for example) has closed the pipe: not an error.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(e.into()),
         Ok(()) => {

@@ -157,9 +157,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the process, as usual for commands, when nobody reads its output any more.
+/// Restores the default action of SIGPIPE: the process ends, as is usual for commands, when the
+/// reader of its output has closed the pipe.
 fn end_with_the_reader() {
     let always = Arc::new(AtomicBool::new(true));
-    // Without it, the next line printed in vain ends the process less gracefully.
+    // If this fails, the next `println!` to the closed pipe panics, which also ends the process.
     let _ = signal_hook::flag::register_conditional_default(SIGPIPE, always);
 }

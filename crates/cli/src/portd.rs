@@ -34,11 +34,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    // Before anybody is told that this is ready, and may end it.
+    // Signals are caught before portd prints that it is ready: the process that started it may
+    // send SIGTERM as soon as it reads that line.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let devices = devices(args)?;
     ensure!(!devices.is_empty(), "this machine has no interface with an address");
-    ensure!(Settings::load()?.shared, "shared = off: nobody shares addresses with this");
+    ensure!(Settings::load()?.shared, "shared = off: no process shares addresses; set it to on");
     let is_ours = |device: &Device| device.kind() != DeviceKind::Kernel;
     ensure!(devices.iter().all(is_ours), "the kernel's drivers have no port to hold");
     let open =

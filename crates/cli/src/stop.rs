@@ -23,7 +23,8 @@ pub(crate) fn requested() -> bool {
     FLAG.get().is_some_and(|stop| stop.load(Ordering::Relaxed))
 }
 
-/// Asks to stop on behalf of the user, for whoever would wait in vain.
+/// Requests a stop as if the user had interrupted the program. An end that fails calls this, so
+/// that the other end in this process does not wait for it.
 pub(crate) fn request() {
     FLAG.get_or_init(Arc::default).store(true, Ordering::Relaxed);
 }

@@ -125,7 +125,8 @@ fn datagrams_end_at_the_mtu() {
     assert_eq!(rows.last().map(|r| r["size"].clone()), Some(4096.into()));
 }
 
-/// Nobody polls while it waits, so nobody but the adapter can see to it that anything comes.
+/// With `--no-poll`, an end makes no verbs call while it waits, so the adapter must deliver the
+/// data without one.
 #[test]
 fn whoever_waits_may_only_look_at_its_memory() {
     for memory in ["ordinary", "shareable"] {

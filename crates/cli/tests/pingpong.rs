@@ -76,7 +76,7 @@ impl Running {
     }
 }
 
-/// A TCP port that nobody has now.
+/// A TCP port that no program uses now.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("bound").port()
@@ -203,7 +203,7 @@ fn an_absent_server_is_named() {
     let output = run(&format!("rc-pingpong -p {port} 127.0.0.1"));
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
-    assert!(error.contains("nobody listens there; start the server first"), "{error}");
+    assert!(error.contains("no program listens there; start the server first"), "{error}");
 }
 
 /// Starts a server and does what a client of rdma-core does first.
@@ -217,7 +217,7 @@ fn scripted_client(net: u8, kind: &str, hello: &[u8]) -> (Running, TcpStream) {
     (server, stream)
 }
 
-/// The wire form of an address on 127.18.`net`.9, where nobody is.
+/// The wire form of an address on 127.18.`net`.9, which no adapter has.
 fn absent(net: u8) -> Vec<u8> {
     format!("0000:000011:abcdef:00000000000000000000ffff7f12{net:02x}09\0").into_bytes()
 }

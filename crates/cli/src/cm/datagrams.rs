@@ -85,7 +85,7 @@ impl Node {
 
     /// Sends all datagrams. The immediate data is the number of our queue pair.
     pub(super) fn send(&mut self) -> anyhow::Result<()> {
-        let peer = self.peer.as_ref().context("nobody to send to")?;
+        let peer = self.peer.as_ref().context("the address of the peer is not known yet")?;
         let imm = Imm(self.qp.qpn().get());
         let data = || self.memory.data(Grh::LEN..Grh::LEN + self.size);
         let dest = peer.ah.dest(peer.qpn, UDP_QKEY);

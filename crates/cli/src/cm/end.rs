@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// The number of that question.
 const PROBE: u64 = u64::MAX;
 
-/// Ends that are nobody's mistake.
+/// Reasons to end a run early that are not failures of either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     /// The user wants to stop.
@@ -84,7 +84,7 @@ pub(super) fn judge(event: &Event) -> anyhow::Result<()> {
         EventKind::Rejected => {
             let reason = RejReason(u16::try_from(event.status).unwrap_or(0));
             let hint = match reason {
-                RejReason::INVALID_SERVICE_ID => ": nobody listens there",
+                RejReason::INVALID_SERVICE_ID => ": no program listens there; start the server",
                 _ => "",
             };
             anyhow!("{} refused: {} ({}){hint}", peer(), reason.name(), reason.0)

@@ -103,7 +103,7 @@ fn report(role: &str, say: Say, f: impl FnOnce() -> anyhow::Result<()>) -> Repor
 /// One end, with a receive posted.
 struct Greeter {
     end: End,
-    /// Where the message of the peer arrives; nobody reads it.
+    /// Receive buffer for the message of the peer; this program does not read its contents.
     _message: Mr,
     /// It has arrived.
     has_received: bool,

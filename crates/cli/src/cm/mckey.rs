@@ -144,7 +144,9 @@ impl Args {
                 }
                 Role::Receiver => {
                     say.line("receiving data transfers");
-                    // Nobody knows when a sender comes; but when it came, it sends everything.
+                    // A receiver cannot know when a sender starts, so it waits for the first
+                    // datagram without a timeout. A sender then sends all datagrams, so the wait
+                    // for the others has a timeout.
                     nodes.iter_mut().try_for_each(|node| {
                         node.first_receive()?;
                         node.finish_receives()

@@ -141,8 +141,8 @@ fn run_both(
     ))
 }
 
-/// Runs two ends, the first in a thread of its own. Whoever fails tells the other, which would wait
-/// in vain.
+/// Runs both ends, the first in a thread of its own. An end that fails requests a stop, so that the
+/// other end does not wait for it.
 fn both_ends(
     there: impl FnOnce() -> Report + Send,
     here: impl FnOnce() -> Report,

@@ -119,7 +119,8 @@ fn ipv4(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     let len = usize::from(header.total_len).saturating_sub(header.wire_len());
     let (src, dst) = (Ipv4Addr::from(header.src), Ipv4Addr::from(header.dst));
     udp((src.into(), dst.into()), body, len, |udp, index| {
-        // Whoever cuts packets apart numbers them.
+        // GSO increments the IPv4 identification for each packet that it cuts out of a
+        // segmented send, so the packet at `index` has the first identification plus `index`.
         let (id, total_len) = (header.id.wrapping_add(index), udp.len + header.wire_len() as u16);
         Net::V4(Ipv4 { id, total_len, ..header }, udp)
     })

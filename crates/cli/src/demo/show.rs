@@ -30,7 +30,7 @@ impl Screen {
     }
 
     fn line(&self, text: &str) {
-        // Whoever closes the output early has seen enough.
+        // An error means that the reader of standard output has closed it: not a failure.
         let _ = writeln!(std::io::stdout(), "{}", self.style.finish(text.trim_end()));
     }
 
@@ -286,7 +286,7 @@ pub(super) fn progress(done: usize, total: usize, what: &str) {
         "" => String::new(),
         what => format!("  measuring [{bar}] {what}"),
     };
-    // Nobody can be told that standard error is gone.
+    // If standard error is closed, there is no place to report the error.
     let _ = write!(err, "\r{text:<70}\r{}", text.trim_end());
     let _ = err.flush();
 }

@@ -80,7 +80,7 @@ pub(super) fn open_two(settings: [Settings; 2]) -> anyhow::Result<[Host; 2]> {
     ))
 }
 
-/// The two, with somebody who watches.
+/// The two hosts of the demo, with a recorder of what they do.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) a: Host,

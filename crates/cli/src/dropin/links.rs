@@ -13,9 +13,10 @@ const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "l
 /// The one of them to preload. It is the library's own name, too.
 pub(super) const PRELOAD: &str = "libibverbs.so.1";
 
-/// The directory for a library: its own, where it was installed with its names, or one made for
-/// the user. That one is named after the library, so that nobody ever has to change one that
-/// somebody is using.
+/// Returns the directory to load `library` from: the directory of the library itself if that has
+/// links of all [`NAMES`], or else one that this function makes in the user's runtime directory.
+/// The name of the latter contains the version and a hash of the library's path, so that a link in
+/// it never has to change while a running program uses it.
 pub(super) fn directory(library: &Path) -> anyhow::Result<PathBuf> {
     if let Some(folder) = library.parent().filter(|folder| is_complete(folder, library)) {
         return Ok(folder.to_owned());

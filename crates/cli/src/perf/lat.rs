@@ -15,7 +15,7 @@ use super::stop;
 
 /// How long an answer may take before it counts as lost.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// One in so many sends of a ping-pong reports, if nobody says otherwise.
+/// By default, one in so many sends of a ping-pong is signaled.
 const SIGNAL_EVERY: u32 = 64;
 
 /// Most looks at memory between two polls.
@@ -113,7 +113,9 @@ impl<'a> Player<'a> {
                     let mut byte = [0];
                     self.end.mr.read_at(last, &mut byte)?;
                     if byte[0] == self.mark {
-                        // What comes while nobody polls need not be polled for as often.
+                        // A message that is there at the first look was probably received by the
+                        // poll before it, so poll more often (unless `no_poll`). A message that
+                        // arrives between two polls needs no poll, so poll less often.
                         self.looks = match look {
                             0 if !self.end.spec.no_poll => (self.looks / 2).max(2),
                             _ => (2 * self.looks).min(MOST_LOOKS),
@@ -145,7 +147,8 @@ impl<'a> Player<'a> {
             turns += 1;
             if turns.is_multiple_of(256) || self.end.spec.events {
                 if self.end.spec.no_poll {
-                    // At real-time priority nobody else would ever get this processor.
+                    // A thread with real-time priority that never yields keeps every other thread
+                    // of that priority off this processor.
                     std::thread::yield_now();
                 }
                 match self.side.try_recv()? {
@@ -179,7 +182,8 @@ impl<'a> Player<'a> {
         if self.end.spec.op == Op::Send || self.end.spec.no_poll {
             return self.settle();
         }
-        // Where answers come between two polls, nobody else would take completions.
+        // `look` polls the send CQ only if the answer is not in memory yet. Where answers always
+        // arrive between two polls, this is the only poll that takes completions.
         self.reap().map(|_| ())
     }
 

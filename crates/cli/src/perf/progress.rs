@@ -8,7 +8,7 @@ use super::spec::Amount;
 
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Shows how far a measurement has come, if anybody looks.
+/// Shows how far a measurement has come, if standard error is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shown: bool,

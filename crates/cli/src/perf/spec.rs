@@ -121,7 +121,7 @@ pub(crate) struct Spec {
     pub(crate) events: bool,
     pub(crate) bidirectional: bool,
     pub(crate) memory: Memory,
-    /// Whoever waits for a write looks at its memory and makes no call.
+    /// An end that waits for a WRITE only reads its memory and makes no verbs call.
     pub(crate) no_poll: bool,
 }
 

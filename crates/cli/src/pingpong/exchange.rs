@@ -129,7 +129,7 @@ pub(super) fn connect(host: &str, port: u16) -> anyhow::Result<Channel> {
         }
     }
     let hint = match last.kind() {
-        ErrorKind::ConnectionRefused => ": nobody listens there; start the server first",
+        ErrorKind::ConnectionRefused => ": no program listens there; start the server first",
         _ => "",
     };
     Err(anyhow::Error::new(last).context(format!("cannot reach {host} port {port}{hint}")))

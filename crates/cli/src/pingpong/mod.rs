@@ -101,7 +101,7 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on the loopback")?;
     let port = listener.local_addr()?.port();
     let stop = stop_on_signals()?;
-    // Whoever fails tells the other, which would wait in vain.
+    // An end that fails sets `stop`; the other end would otherwise wait for it until its timeout.
     let watch = |result: anyhow::Result<(Session, Done)>| {
         result.inspect_err(|_| stop.store(true, Ordering::Relaxed))
     };

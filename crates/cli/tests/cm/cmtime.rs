@@ -56,7 +56,7 @@ fn what_was_measured_before_a_failure_is_told() {
     let record: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!(record["steps"]["create_qp"]["done"], 3);
     assert_eq!(record["steps"]["connect"]["done"], 0);
-    assert!(record["error"].as_str().expect("a text").contains("nobody listens"), "{record}");
+    assert!(record["error"].as_str().expect("a text").contains("no program listens"), "{record}");
 }
 
 #[test]

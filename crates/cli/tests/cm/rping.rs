@@ -97,7 +97,7 @@ fn refusals_are_explained() {
     let output = run("rping -c -a 127.19.14.1 -p 7201 -I 127.19.14.2");
     assert_eq!(output.status.code(), Some(1));
     let errors = text(&output.stderr);
-    assert!(errors.contains("127.19.14.1:7201 refused") && errors.contains("nobody listens"));
+    assert!(errors.contains("127.19.14.1:7201 refused") && errors.contains("no program listens"));
     with_cable(1500, |cable: &Cable| {
         let output = cable.in_a(|| run("rping -c -a 203.0.113.1"));
         assert_eq!(output.status.code(), Some(1));

@@ -16,7 +16,7 @@ use steps::Steps;
 const EXAMPLES: &str = "\
 Examples:
   feroce cmtime --both -c 2000             2,000 connections between two adapters here
-  feroce cmtime                            a server, until somebody stops it ...
+  feroce cmtime                            a server, until interrupted ...
   feroce cmtime -s 192.0.2.1 -c 500        ... and a client that measures
   cmtime -s 192.0.2.1                      the client may be that of rdma-core, too
 
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
 
 impl Program for Args {
     fn serve(&self, _: &Manager, listener: &CmId, _: Say) -> Report {
-        // A server of nobody else ends with its client.
+        // With `--both`, the server has only the client in this process, and ends after as many
+        // connections as that client opens.
         let most = self.both.both.then_some(self.connections);
         let (served, result) = server::serve(listener, most);
         Report { record: json!({ "test": "cmtime", "role": "server", "served": served }), result }

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(short = 'S', long, default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(27..=i64::from(MAX_SIZE)))]
     size: u32,
-    /// Pings; 0 is until somebody stops it
+    /// Number of pings; 0 means until interrupted
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u32,
     /// Print what is pinged
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     /// Accepted for rping's sake: FEROCE_LOG=debug tells more
     #[arg(short, long)]
     debug: bool,
-    /// Serve one client after the other and several at once, until somebody stops it
+    /// Serve any number of clients, also several at once, until interrupted
     #[arg(short = 'P', long, conflicts_with_all = ["client", "both"])]
     persistent: bool,
     /// Bring the queue pair up by hand instead of leaving it to the connection manager

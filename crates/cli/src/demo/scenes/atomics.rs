@@ -44,7 +44,7 @@ pub(super) const FAA: Scene = Scene {
     name: "faa",
     title: "FETCH & ADD: a counter for everybody",
     story: "A adds 5 to a number in B's memory and gets the number as it was before: a ticket \
-            that nobody else has.",
+            that no other peer gets.",
     terms: &[],
     notice: "If the answer is lost, A asks again, and B must not add twice: it remembers its last \
              answers by PSN.",

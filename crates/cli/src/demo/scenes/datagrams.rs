@@ -19,8 +19,8 @@ fn group() -> [u8; 4] {
 pub(super) const UC: Scene = Scene {
     name: "uc",
     title: "Unreliable connection: SEND and WRITE without an answer",
-    story: "The same operations, but nobody acknowledges and nobody sends again. If a packet is \
-            lost, its whole message is lost, and the next one arrives as usual.",
+    story: "The same operations, but B does not acknowledge and A does not retransmit. If a packet \
+            is lost, its whole message is lost, and the next one arrives as usual.",
     terms: &[("UC", "unreliable connection: SEND and WRITE only; no READ, for want of answers")],
     notice: "No ACK. A's completion only means that the packet has been sent.",
     play: uc,
@@ -49,7 +49,7 @@ fn uc(play: &mut Play<'_>) -> anyhow::Result<()> {
 
 pub(super) const UD: Scene = Scene {
     name: "ud",
-    title: "Datagrams: one queue pair, anybody as a peer",
+    title: "Datagrams: one queue pair, any number of peers",
     story: "There is no connection. Each SEND says where it goes, and one QP reaches any number \
             of others; a message is one packet at most. Connection setup works over such \
             messages, too.",

@@ -16,7 +16,7 @@ pub(super) const WRITE: Scene = Scene {
             any means. From then on A writes there as it likes. This is what RDMA is named for: \
             remote direct memory access.",
     terms: &[
-        ("rkey", "remote key: whoever knows it may use the region, as far as its owner allowed"),
+        ("rkey", "remote key: a peer that knows it may use the region as far as its owner allows"),
         ("RETH", "header with the remote address (va), the rkey and the length"),
     ],
     notice: "Nothing happens on B's side of the picture: no receive, no completion, no program. \

@@ -75,7 +75,7 @@ pub(super) const SRQ: Scene = Scene {
     story: "A server with a thousand clients cannot keep buffers posted for each. Queue pairs can \
             take their receives from one shared queue instead. Here two connections of A end in \
             two QPs of B that share one.",
-    terms: &[("SRQ", "shared receive queue: whoever gets a message takes the next buffer")],
+    terms: &[("SRQ", "shared receive queue: a QP that gets a message takes the next buffer")],
     notice: "Each connection counts its own PSNs, so both begin at 100. The completion says which \
              QP and which buffer a message is for.",
     play: srq,
