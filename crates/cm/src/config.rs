@@ -1,41 +1,44 @@
-//! What a manager is made with.
+//! Configuration of a manager.
 
 /// Configuration. The defaults are those of Linux.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Identifiers and first PSNs follow from it: the owner draws it from the operating system,
-    /// tests fix it.
+    /// Seed of communication IDs and first PSNs. The owner gets it from the random numbers of the
+    /// operating system; tests fix it.
     pub seed: u64,
-    /// Upper eight bits of every local identifier, so that several managers can share one queue
-    /// pair 1 and each finds its own messages; random if absent.
+    /// Upper eight bits of every local communication ID, so that several managers can share one
+    /// queue pair 1 and each recognises its own messages; random if absent.
     pub id_prefix: Option<u8>,
-    /// GUID of the adapter, as peers are told.
+    /// GUID of the adapter, as REQ and REP tell the peer.
     pub ca_guid: u64,
     /// How long the adapter may delay an acknowledgement, as a code.
     pub ack_delay: u8,
     /// How long either side may take to answer, as a code.
     pub response_timeout: u8,
-    /// How long a packet may be on its way, as a code.
+    /// Packet life time: how long a packet may be in the network, as a code.
     pub packet_life_time: u8,
-    /// How often a message is repeated before the peer counts as unreachable.
+    /// Retries of a message before the manager reports the peer as unreachable.
     pub max_retries: u8,
-    /// After which time a message is repeated for the first time, without that counting; never
-    /// before its time, as with Linux, if it is zero.
+    /// Time before the first probe, a retransmission before the regular timeout that does not count
+    /// as a retry. Zero, as on Linux, means no probes.
     pub probe_ns: u64,
-    /// How much time a consumer that thinks is given, as a code.
+    /// How much time an MRA asks for while the consumer decides, as a code.
     pub mra_timeout: u8,
-    /// Requests of peers that are not established yet; more are ignored until there is room.
+    /// Most requests of peers that are not established yet; the manager ignores further ones.
     pub max_half_open: usize,
-    /// Connections in time-wait and answers that are remembered for duplicates; the oldest are
-    /// forgotten when there are more.
+    /// Most connections in time-wait and final answers kept for duplicates; beyond that, the
+    /// manager drops the oldest.
     pub max_remembered: usize,
-    /// How long a request waits for a listener before it is refused. Linux refuses at once.
+    /// How long a request waits for a listener before the manager refuses it. Linux refuses at
+    /// once.
     pub patience_ns: u64,
-    /// Requests that wait for a listener; more are refused at once.
+    /// Most requests that wait for a listener; the manager refuses further ones at once.
     pub max_early: usize,
-    /// Answers per second to messages that belong to no connection; more are not sent.
+    /// Most answers per second to messages that belong to no connection; the manager does not send
+    /// further ones.
     pub answers_per_second: u32,
-    /// Datagrams that wait to be sent; more count as lost.
+    /// Most datagrams that wait to be sent; the manager drops further ones, as if the network had
+    /// lost them.
     pub max_queued: usize,
 }
 

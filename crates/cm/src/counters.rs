@@ -1,9 +1,9 @@
-//! What the manager did, and what it dropped.
+//! Counters of the manager: what it did, refused and dropped.
 
 /// Counts events by name.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a manager did so far.
+        /// Counters of a manager.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -21,11 +21,11 @@ macro_rules! counters {
 counters! {
     /// Messages received.
     received,
-    /// Messages sent, repetitions included.
+    /// Messages sent, retransmissions included.
     sent,
-    /// Messages sent again because the peer did not answer.
+    /// Messages retransmitted, because the peer did not answer or sent a duplicate.
     repeated,
-    /// Messages that were received before and answered as before, or not at all.
+    /// Duplicates received; the manager answers them as it did before, or not at all.
     duplicate,
     /// Dropped: shorter than a management datagram.
     drop_truncated,
@@ -37,22 +37,23 @@ counters! {
     drop_unknown_connection,
     /// Dropped: names a connection with another peer.
     drop_wrong_peer,
-    /// Dropped: makes no sense in the state of the connection.
+    /// Dropped: not expected in the state of the connection.
     drop_unexpected,
     /// Dropped: a request when too many wait already.
     drop_half_open_full,
     /// Refused: no listener for the service.
     refused_no_listener,
-    /// Refused: more requests wait than the listener wants.
+    /// Refused: the backlog of the listener is full.
     refused_backlog,
-    /// Refused: the request is one that we cannot grant.
+    /// Refused: the parameters of the request are invalid or not supported.
     refused_invalid,
     /// Refused: the queue pair of the peer is in use.
     refused_stale,
-    /// Not sent: more answers to strangers than allowed.
+    /// Not sent: the rate limit on answers to messages that belong to no connection.
     drop_answer_rate,
-    /// Not sent: too much waits to be sent.
+    /// Not sent: the queue of datagrams to send is full.
     drop_queue_full,
-    /// Forgotten early: more connections in time-wait than allowed.
+    /// Dropped before their time: connections in time-wait and final answers beyond
+    /// `max_remembered`.
     forgotten_early,
 }

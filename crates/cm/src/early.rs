@@ -1,8 +1,9 @@
-//! Requests that came before their listener.
+//! Requests that arrive before their listener.
 //!
-//! Programs tell each other that they are about to listen, and then one of them is faster. Adapters
-//! hide that, since it takes them milliseconds to have a queue pair; nothing here takes as long. So
-//! a request without a listener waits a moment before it is refused.
+//! A program may tell its peer that it is about to listen, and the peer may then connect before the
+//! program listens. Hardware adapters hide this race, because the peer needs milliseconds to create
+//! a queue pair; here it takes much less. Therefore the manager keeps a request without a listener
+//! for a moment before it refuses it.
 
 use alloc::collections::VecDeque;
 
@@ -18,11 +19,12 @@ pub(crate) struct Early {
     pub(crate) from: Peer,
     pub(crate) transaction: u64,
     pub(crate) message: CmMessage,
-    /// Until when it waits.
+    /// When the manager refuses it.
     pub(crate) until: Instant,
 }
 
-/// All that wait, in the order in which they came. They all wait equally long.
+/// All requests that wait, in order of arrival. All wait equally long, so this is also the order of
+/// their deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyOnes {
     waiting: VecDeque<Early>,
@@ -33,28 +35,28 @@ impl EarlyOnes {
         self.waiting.len()
     }
 
-    /// Whether a request waits already, and this is a repetition of it.
+    /// Whether `message` is a duplicate of a request that already waits.
     pub(crate) fn has(&self, from: Peer, message: &CmMessage) -> bool {
         let name = name(message);
         self.waiting.iter().any(|early| early.from == from && self::name(&early.message) == name)
     }
 
-    /// Lets a request wait.
+    /// Keeps a request.
     pub(crate) fn keep(&mut self, early: Early) {
         self.waiting.push_back(early);
     }
 
-    /// When the first has waited long enough.
+    /// The earliest deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|early| early.until)
     }
 
-    /// One that has waited long enough.
+    /// Removes one request whose deadline has passed.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Early> {
         self.waiting.pop_front_if(|early| early.until <= now)
     }
 
-    /// Those for a service that has a listener now.
+    /// Removes the requests for a service, which has a listener now.
     pub(crate) fn take(&mut self, service: ServiceId) -> VecDeque<Early> {
         let is_for = |early: &Early| self::service(&early.message) == Some(service);
         let (found, others) = core::mem::take(&mut self.waiting).into_iter().partition(is_for);
@@ -63,7 +65,7 @@ impl EarlyOnes {
     }
 }
 
-/// What a request asks for.
+/// The service that a request asks for.
 fn service(message: &CmMessage) -> Option<ServiceId> {
     match message {
         CmMessage::Req(req) => Some(req.service_id),
@@ -72,7 +74,7 @@ fn service(message: &CmMessage) -> Option<ServiceId> {
     }
 }
 
-/// How its sender names a request.
+/// How the sender identifies a request.
 fn name(message: &CmMessage) -> Option<(Kind, CommId)> {
     match message {
         CmMessage::Req(req) => Some((Kind::Connection, req.local_id)),

@@ -1,4 +1,4 @@
-//! What the manager tells unasked.
+//! Events that the manager reports to consumers.
 
 use alloc::boxed::Box;
 
@@ -10,66 +10,67 @@ use crate::params::{ConnId, Peer};
 /// A request for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Incoming {
-    /// Who was asked.
+    /// The listener that the request is for.
     pub listener: ListenId,
-    /// The connection that is asked for.
+    /// The new connection, to accept, reject or destroy.
     pub conn: ConnId,
-    /// Who asks.
+    /// Our port and the requesting port.
     pub peer: Peer,
     /// The request.
     pub req: Req,
-    /// The addresses in its private data, if the service is a port.
+    /// The IP addresses and ports in its private data, if the service is a port (annex A11).
     pub ip: Option<IpCm>,
 }
 
 /// A request for a datagram service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IncomingSidr {
-    /// Who was asked.
+    /// The listener that the request is for.
     pub listener: ListenId,
-    /// How to answer it.
+    /// Identifies the request in `reply`, `reject` and `destroy`.
     pub conn: ConnId,
-    /// Who asks.
+    /// Our port and the requesting port.
     pub peer: Peer,
     /// The request.
     pub req: SidrReq,
-    /// The addresses in its private data, if the service is a port.
+    /// The IP addresses and ports in its private data, if the service is a port (annex A11).
     pub ip: Option<IpCm>,
 }
 
 /// Why an established connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
-    /// The peer asked for it.
+    /// The peer sent DREQ.
     Peer,
-    /// We asked for it, and the peer agreed.
+    /// Our consumer disconnected, and the peer sent DREP.
     Agreed,
-    /// We asked for it, and the peer did not answer.
+    /// Our consumer disconnected, and the peer did not answer DREQ.
     NoAnswer,
-    /// The peer does not know the connection any more.
+    /// The peer sent REJ: it does not know the connection any more.
     Refused,
 }
 
-/// Something to pass on to a consumer.
+/// An event of a connection or request, for its consumer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A peer asks for a connection: accept, reject or destroy it.
     Request(Box<Incoming>),
     /// A peer asks for a datagram service: reply, reject or destroy it.
     SidrRequest(Box<IncomingSidr>),
-    /// The peer accepted: bring up the queue pair and say so, or reject.
+    /// The peer accepted (REP): bring up the queue pair and call [`ready`](crate::Manager::ready),
+    /// or reject.
     Replied {
         /// The connection.
         conn: ConnId,
         /// The answer.
         rep: Box<Rep>,
     },
-    /// The peer has heard that we accepted.
+    /// The connection that the consumer accepted is established: RTU or data arrived.
     Established {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer refused. Final.
+    /// The peer rejected the connection. Final.
     Rejected {
         /// The connection.
         conn: ConnId,
@@ -88,7 +89,8 @@ pub enum Event {
         /// Why.
         cause: Cause,
     },
-    /// Nothing of the connection can be on its way any more; its queue pair may be used again.
+    /// Time-wait is over: no packet of the connection can be in the network any more, and the
+    /// consumer may reuse its queue pair.
     TimewaitExit {
         /// The connection.
         conn: ConnId,

@@ -1,4 +1,5 @@
-//! The connection manager: finds out who talks to whom before queue pairs talk.
+//! The connection manager: exchanges what two queue pairs must know of each other before they
+//! communicate.
 //!
 //! Two layers, both without clock, thread, socket or randomness of their own:
 //!
@@ -8,13 +9,15 @@
 //! * [`rdma`] is what the RDMA connection manager of Linux adds: ports, addresses in the private
 //!   data, the attributes that a queue pair must get, multicast addresses, names of events.
 //!
-//! Its owner calls, in this order: `handle_mad` for what arrived, `handle_timeout` when the time
-//! of `poll_timeout` has come, calls of the consumer; then `poll_mad` until there is nothing left
-//! to send, and `poll_event` until there is nothing left to tell. Every call may move the deadline.
+//! Its owner calls, in this order: `handle_mad` for received datagrams, `handle_timeout` when the
+//! deadline of `poll_timeout` has passed, and the calls of the consumer; then `poll_mad` until
+//! there is no datagram left to send, and `poll_event` until there is no event left to report.
+//! Every call may move the deadline.
 //!
 //! **Every connection ends with exactly one final event**: [`Event::Rejected`],
-//! [`Event::Unreachable`] or [`Event::Disconnected`], whatever is lost, doubled or reordered and
-//! whenever the peer dies; unless the consumer destroyed it, after which nothing is told of it.
+//! [`Event::Unreachable`] or [`Event::Disconnected`]. This holds if messages are lost, duplicated
+//! or reordered, and if the peer dies at any time. The exception is a connection that the consumer
+//! destroys, of which the manager reports no further event.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Who listens for what.
+//! Listeners: which services consumers listen for, and at which addresses.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -7,25 +7,25 @@ use core::fmt;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
 
-/// A listener.
+/// Identifies a listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenId(pub(crate) u64);
 
-/// Which of our addresses a listener answers at.
+/// At which of our addresses a listener accepts requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Accepts {
-    /// All of them.
+    /// All addresses.
     Any,
-    /// Those of IPv4.
+    /// IPv4 addresses.
     Ipv4,
-    /// Those of IPv6.
+    /// IPv6 addresses.
     Ipv6,
-    /// This one.
+    /// This address.
     Only(Gid),
 }
 
 impl Accepts {
-    /// Whether requests to one of our addresses are among them.
+    /// Whether the listener accepts requests to the address `local`.
     pub fn takes(self, local: Gid) -> bool {
         match self {
             Self::Any => true,
@@ -35,7 +35,7 @@ impl Accepts {
         }
     }
 
-    /// The more exact wins.
+    /// Order of the search: the listener with the most specific address comes first.
     const fn rank(self) -> u8 {
         match self {
             Self::Only(_) => 0,
@@ -45,7 +45,7 @@ impl Accepts {
     }
 }
 
-/// Why a listener is refused.
+/// Why [`listen`](crate::Manager::listen) fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListenError {
     /// Another listener has the same service at the same addresses.
@@ -65,7 +65,7 @@ struct Listener {
     service: ServiceId,
     accepts: Accepts,
     backlog: u32,
-    /// Requests that the consumer has not looked at.
+    /// Requests that the consumer has not taken yet.
     waiting: u32,
 }
 
@@ -106,13 +106,13 @@ impl Listeners {
         }
     }
 
-    /// Who answers at this address.
+    /// The listener for requests for `service` to the address `local`.
     pub(crate) fn find(&self, service: ServiceId, local: Gid) -> Option<ListenId> {
         let takes = |id: &&ListenId| self.all.get(id).is_some_and(|l| l.accepts.takes(local));
         self.by_service.get(&service)?.iter().find(takes).copied()
     }
 
-    /// A request will wait for the consumer, unless as many do already as it wants.
+    /// Counts one more request that waits for the consumer; false if the backlog is full.
     pub(crate) fn admit(&mut self, id: ListenId) -> bool {
         let Some(listener) = self.all.get_mut(&id) else { return false };
         let has_room = listener.waiting < listener.backlog;
@@ -120,7 +120,7 @@ impl Listeners {
         has_room
     }
 
-    /// The consumer has looked at a request.
+    /// The consumer has taken a request.
     pub(crate) fn taken(&mut self, id: ListenId) {
         if let Some(listener) = self.all.get_mut(&id) {
             listener.waiting = listener.waiting.saturating_sub(1);

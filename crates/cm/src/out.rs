@@ -1,4 +1,4 @@
-//! What leaves the manager, and the limit on what strangers can make it say.
+//! The output of the manager, and the rate limit on answers to unknown senders.
 
 use alloc::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use crate::params::Peer;
 /// A datagram to send from queue pair 1 to queue pair 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
-    /// From whom to whom.
+    /// Source and destination port.
     pub peer: Peer,
     /// The datagram.
     pub bytes: [u8; MAD_LEN],
 }
 
-/// Datagrams and events on their way out.
+/// Datagrams to send and events to report.
 #[derive(Debug)]
 pub(crate) struct Out {
     pub(crate) mads: VecDeque<Transmit>,
@@ -29,7 +29,7 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Sends a message and returns its bytes, to send again.
+    /// Sends a message and returns its bytes, for retransmission.
     pub(crate) fn send(
         &mut self,
         peer: Peer,
@@ -51,13 +51,13 @@ impl Out {
         self.mads.push_back(Transmit { peer, bytes });
     }
 
-    /// Sends a datagram that was sent before.
+    /// Retransmits a datagram.
     pub(crate) fn repeat(&mut self, peer: Peer, bytes: &[u8; MAD_LEN]) {
         self.counters.repeated += 1;
         self.send_bytes(peer, *bytes);
     }
 
-    /// Tells the consumer, unless it does not want to know any more.
+    /// Reports an event to the consumer, unless `is_silent`.
     pub(crate) fn tell(&mut self, is_silent: bool, event: Event) {
         if !is_silent {
             self.events.push_back(event);
@@ -65,11 +65,11 @@ impl Out {
     }
 }
 
-/// Lets so many through per second, and as many at once as in a tenth of one.
+/// Token bucket: admits `per_second` answers per second, with a burst of 100 ms' worth.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     per_second: u64,
-    /// Nanoseconds' worth of permissions, spent by those given.
+    /// Tokens, in nanoseconds: they accrue with time, and each answer spends some.
     saved_ns: u64,
     at: Instant,
 }
@@ -81,7 +81,7 @@ impl Bucket {
         Self { per_second: u64::from(per_second), saved_ns: Self::MOST_NS, at: Instant::ZERO }
     }
 
-    /// Whether one more may pass.
+    /// Whether one more answer is within the limit; spends a token if so.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let Some(cost_ns) = 1_000_000_000_u64.checked_div(self.per_second) else { return false };
         let saved = self.saved_ns.saturating_add(now.nanos_since(self.at));

@@ -1,23 +1,23 @@
-//! What consumers say, and what they are told about a connection.
+//! Parameters of consumer calls, and the attributes of a connection that result.
 
 use feroce_wire::cm::{CommId, ServiceId};
 use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
 
-/// The two ports that talk.
+/// Our port and the port of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Peer {
-    /// Our address.
+    /// GID of our port.
     pub local: Gid,
-    /// The other address.
+    /// GID of the peer's port.
     pub remote: Gid,
 }
 
-/// A connection, or a request for a service, as the consumer names it.
+/// Identifies a connection or a SIDR request to the consumer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub(crate) CommId);
 
 impl ConnId {
-    /// The identifier that the peer sees.
+    /// The communication ID that the peer sees.
     pub const fn comm_id(self) -> CommId {
         self.0
     }
@@ -50,12 +50,12 @@ impl Transport {
     }
 }
 
-/// The way between the two ports.
+/// The path between the two ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathParams {
     /// Path MTU.
     pub mtu: Pmtu,
-    /// Flow label; chooses the UDP source port, too.
+    /// Flow label; it also determines the UDP source port.
     pub flow_label: u32,
     /// Traffic class: DSCP in the upper six bits.
     pub traffic_class: u8,
@@ -63,7 +63,7 @@ pub struct PathParams {
     pub hop_limit: u8,
     /// Service level.
     pub sl: u8,
-    /// How long a packet may be on its way, as a code; that of the configuration if absent.
+    /// Packet life time, as a code; that of the configuration if absent.
     pub packet_life_time: Option<u8>,
 }
 
@@ -80,32 +80,32 @@ impl Default for PathParams {
     }
 }
 
-/// Asks for a connection.
+/// Parameters of a request for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connect {
-    /// Who asks whom.
+    /// Our port and the port of the peer.
     pub peer: Peer,
-    /// Who is asked for.
+    /// The service that is requested.
     pub service: ServiceId,
     /// Service of the connection.
     pub transport: Transport,
-    /// The way.
+    /// The path.
     pub path: PathParams,
     /// Our queue pair.
     pub qpn: Qpn,
     /// Whether it uses a shared receive queue.
     pub srq: bool,
-    /// Reads and atomics that we answer at once.
+    /// READs and atomics that our queue pair can answer at the same time.
     pub responder_resources: u8,
-    /// Reads and atomics that we want to have outstanding.
+    /// READs and atomics that our queue pair may have outstanding.
     pub initiator_depth: u8,
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
-    /// Retries of both queue pairs without an answer (3 bits).
+    /// Retry count of both queue pairs, for requests without an answer (3 bits).
     pub retry_count: u8,
-    /// Retries of the peer's queue pair when we are not ready (3 bits).
+    /// RNR retry count of the peer's queue pair (3 bits).
     pub rnr_retry: u8,
-    /// For the consumer at the other end.
+    /// Private data for the consumer at the other end.
     pub private_data: [u8; 92],
 }
 
@@ -128,22 +128,22 @@ impl Default for Connect {
     }
 }
 
-/// Accepts a connection.
+/// Parameters of an accepted connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accept {
     /// Our queue pair.
     pub qpn: Qpn,
     /// Whether it uses a shared receive queue.
     pub srq: bool,
-    /// Reads and atomics that we answer at once.
+    /// READs and atomics that our queue pair can answer at the same time.
     pub responder_resources: u8,
-    /// Reads and atomics that we want to have outstanding.
+    /// READs and atomics that our queue pair may have outstanding.
     pub initiator_depth: u8,
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
-    /// Retries of the peer's queue pair when we are not ready (3 bits).
+    /// RNR retry count of the peer's queue pair (3 bits).
     pub rnr_retry: u8,
-    /// For the consumer at the other end.
+    /// Private data for the consumer at the other end.
     pub private_data: [u8; 196],
 }
 
@@ -161,55 +161,55 @@ impl Default for Accept {
     }
 }
 
-/// Asks for the queue pair of a datagram service.
+/// Parameters of a request for the queue pair of a datagram service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// Who asks whom.
+    /// Our port and the port of the peer.
     pub peer: Peer,
-    /// Who is asked for.
+    /// The service that is requested.
     pub service: ServiceId,
-    /// For the consumer at the other end.
+    /// Private data for the consumer at the other end.
     pub private_data: [u8; 216],
 }
 
-/// Tells the queue pair of a datagram service.
+/// The answer to a request for the queue pair of a datagram service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
     /// The queue pair.
     pub qpn: Qpn,
     /// Its queue key.
     pub qkey: Qkey,
-    /// For the consumer at the other end.
+    /// Private data for the consumer at the other end.
     pub private_data: [u8; 136],
 }
 
-/// What the two sides agreed on: everything that a queue pair must be set to.
+/// What the two sides agreed on: all attributes that a queue pair must get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpPlan {
     /// The two ports.
     pub peer: Peer,
     /// Service.
     pub transport: Transport,
-    /// The way.
+    /// The path.
     pub path: PathParams,
-    /// Queue pair of the peer; absent until the peer has told.
+    /// Queue pair of the peer; absent until REQ or REP has told it.
     pub remote_qpn: Option<Qpn>,
     /// First PSN to receive.
     pub rq_psn: Psn,
     /// First PSN to send.
     pub sq_psn: Psn,
-    /// Reads and atomics outstanding as responder.
+    /// READs and atomics outstanding as responder.
     pub max_dest_rd_atomic: u8,
-    /// Reads and atomics outstanding as requester.
+    /// READs and atomics outstanding as requester.
     pub max_rd_atomic: u8,
     /// Acknowledgement timeout, as a code.
     pub timeout: u8,
-    /// Retries without an answer.
+    /// Retry count for requests without an answer.
     pub retry_count: u8,
-    /// Retries when the receiver is not ready.
+    /// RNR retry count.
     pub rnr_retry: u8,
-    /// The time that we ask a peer to wait when we are not ready, as a code. Zero, as on Linux:
-    /// the longest there is.
+    /// RNR NAK timer: how long our responder asks the peer to wait, as a code. Zero, as on Linux,
+    /// is the longest time (655.36 ms).
     pub min_rnr_timer: u8,
     /// Whether the peer uses a shared receive queue.
     pub remote_srq: bool,

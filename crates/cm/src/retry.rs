@@ -1,11 +1,11 @@
-//! Times as codes, and messages that are repeated until the peer answers.
+//! Time codes, and messages that are retransmitted until the peer answers.
 
 use alloc::boxed::Box;
 
 use feroce_train::Instant;
 use feroce_wire::mad::MAD_LEN;
 
-/// Longest extension that a peer may ask for, as a code: about four and a half minutes.
+/// Longest extension that a peer may ask for, as a code: about 275 seconds.
 const MAX_MRA: u8 = 26;
 
 /// A time given as a code: 4.096 us * 2^code (IBTA vol1 12.7.19).
@@ -18,7 +18,8 @@ pub const fn code_ns(code: u8) -> u64 {
 pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     let (ack_delay, there_and_back) = (ack_delay & 31, (packet_life_time & 31) + 1);
     let sum = if there_and_back >= ack_delay {
-        // Adding a time that is at least half as long doubles, at most.
+        // If the shorter time is at least half the longer one, their sum is at most twice the
+        // longer one: one code more.
         there_and_back + (ack_delay + 1 >= there_and_back) as u8
     } else {
         ack_delay + (there_and_back + 1 >= ack_delay) as u8
@@ -26,12 +27,12 @@ pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     if sum > 31 { 31 } else { sum }
 }
 
-/// A message, and when it is repeated.
+/// A message, and when to retransmit it.
 #[derive(Clone, Debug)]
 pub(crate) struct Retry {
     pub(crate) bytes: Box<[u8; MAD_LEN]>,
     pub(crate) deadline: Instant,
-    /// When the next repetition is due that counts; those before are probes.
+    /// When the next retry is due; retransmissions before it are probes, which do not count.
     counts_at: Instant,
     probe_ns: u64,
     interval_ns: u64,
@@ -46,9 +47,9 @@ impl Retry {
         Self { bytes, deadline, counts_at, probe_ns, interval_ns, left: retries }
     }
 
-    /// The same, but the message is also repeated after this time, after four times as long, and
-    /// so on, until the first repetition that counts. Times that are given as codes are made for
-    /// the slowest of peers; what is most often the matter is that one packet was lost.
+    /// Adds probes: retransmissions after `probe_ns`, after four times as long, and so on, until
+    /// the first retry. Timeouts that are given as codes are long enough for the slowest peer, but
+    /// the most frequent cause of a missing answer is the loss of one packet.
     pub(crate) fn probing(mut self, now: Instant, probe_ns: u64) -> Self {
         if probe_ns > 0 {
             self.probe_ns = probe_ns;
@@ -57,7 +58,7 @@ impl Retry {
         self
     }
 
-    /// The time has come: true if the message goes out once more, false if that was often enough.
+    /// The deadline has passed: true if the message is to be sent again, false if no retry is left.
     pub(crate) fn again(&mut self, now: Instant) -> bool {
         if now < self.counts_at {
             self.probe_ns = self.probe_ns.saturating_mul(4);
@@ -71,7 +72,7 @@ impl Retry {
         left.is_some()
     }
 
-    /// The peer asks for more time, with the code of an MRA.
+    /// The peer asks for more time, with the service timeout (a code) of its MRA.
     pub(crate) fn extend(&mut self, now: Instant, service_timeout: u8) {
         let ns = code_ns(if service_timeout > MAX_MRA { MAX_MRA } else { service_timeout });
         self.counts_at = self.counts_at.max(now.plus_nanos(ns + self.interval_ns));

@@ -1,4 +1,4 @@
-//! Which queue pair offers a datagram service (IBTA vol1 12.11).
+//! Service ID resolution (SIDR): which queue pair offers a datagram service (IBTA vol1 12.11).
 //!
 //! ```text
 //!     ask ---> SidrSent ---SIDR_REP---> gone: SidrReplied
@@ -19,7 +19,7 @@ use crate::out::Out;
 use crate::params::{ConnId, Peer, Reply};
 use crate::retry::Retry;
 
-/// SIDR_REQ is on its way.
+/// SIDR_REQ is sent; the manager waits for SIDR_REP.
 #[derive(Debug)]
 pub(crate) struct SidrSent {
     pub(crate) id: CommId,
@@ -28,13 +28,13 @@ pub(crate) struct SidrSent {
 }
 
 impl SidrSent {
-    /// The peer answers.
+    /// The SIDR_REP of the peer arrives.
     pub(crate) fn on_rep(self, rep: &SidrRep, out: &mut Out) {
         let event = Event::SidrReplied { conn: ConnId(self.id), rep: Box::new(*rep) };
         out.tell(false, event);
     }
 
-    /// The peer did not answer in time.
+    /// No SIDR_REP arrives in time: the manager sends SIDR_REQ again, or gives up.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.peer, &self.retry.bytes);
@@ -45,7 +45,7 @@ impl SidrSent {
     }
 }
 
-/// SIDR_REQ has come; the consumer thinks about it.
+/// SIDR_REQ is received; the consumer decides whether to answer or to reject it.
 #[derive(Debug)]
 pub(crate) struct SidrRcvd {
     pub(crate) id: CommId,
@@ -60,7 +60,7 @@ impl SidrRcvd {
         (Kind::Sidr, self.peer.remote, self.request_id)
     }
 
-    /// The consumer tells its queue pair.
+    /// The consumer answers with its queue pair.
     pub(crate) fn reply(
         self,
         now: Instant,
@@ -77,7 +77,7 @@ impl SidrRcvd {
         self.answer(now, rep, times, out)
     }
 
-    /// The consumer refuses.
+    /// The consumer rejects the request.
     pub(crate) fn reject(
         self,
         now: Instant,
@@ -89,7 +89,7 @@ impl SidrRcvd {
         self.answer(now, SidrRep { private_data, ..rep }, times, out)
     }
 
-    /// The consumer is gone.
+    /// The consumer destroyed the request without an answer: the manager rejects it.
     pub(crate) fn refuse(self, now: Instant, times: &Times, out: &mut Out) -> Answered {
         self.reject(now, [0; 136], times, out)
     }
@@ -106,7 +106,7 @@ impl SidrRcvd {
     }
 }
 
-/// An answer without a queue pair.
+/// A SIDR_REP without a queue pair.
 pub(crate) fn empty(request_id: CommId, service_id: ServiceId, status: SidrStatus) -> SidrRep {
     SidrRep {
         request_id,

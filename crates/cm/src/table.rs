@@ -1,4 +1,4 @@
-//! All connections, and the ways to find one.
+//! The table of connections, and its indices.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use crate::conn::{Class, Conn, RemoteKey};
 
 /// Connections by our identifier, the peer's identifier, the peer's queue pair and their deadline.
 ///
-/// A connection is taken out, changed and put back; the indices follow from what it is.
+/// The manager takes a connection out, changes its state and puts it back; `take` and `put` derive
+/// the indices from the state.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     conns: BTreeMap<CommId, Conn>,
@@ -52,8 +53,8 @@ impl Table {
         self.deadlines.first().copied()
     }
 
-    /// The connection that is only remembered and has waited longest, if there are more than
-    /// `most` of them.
+    /// The connection of class [`Class::Remembered`] with the earliest deadline, if there are more
+    /// than `most` of that class.
     pub(crate) fn surplus(&self, most: usize) -> Option<CommId> {
         let first = self.remembered.first().filter(|_| self.remembered.len() > most);
         first.map(|&(_, id)| id)

@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The active side: it sends REQ.
 
 use alloc::boxed::Box;
 
@@ -10,17 +10,17 @@ use crate::event::Event;
 use crate::out::Out;
 use crate::retry::{Retry, ack_timeout};
 
-/// REQ is on its way.
+/// REQ is sent; the manager waits for REP.
 #[derive(Debug)]
 pub(crate) struct ReqSent {
     pub(crate) ends: BoxedEnds,
     pub(crate) retry: Retry,
-    /// GUID of our adapter: how a peer that has not answered yet knows the request.
+    /// GUID of our adapter; with it, a peer that has not answered yet identifies the request.
     pub(crate) ca_guid: u64,
 }
 
 impl ReqSent {
-    /// The peer accepts.
+    /// REP arrives: the peer accepts.
     pub(crate) fn on_rep(self, transaction: u64, rep: &Rep, out: &mut Out) -> RepRcvd {
         let mut ends = self.ends;
         ends.remote_id = rep.local_id;
@@ -36,13 +36,13 @@ impl ReqSent {
         RepRcvd { ends, rep_transaction: transaction }
     }
 
-    /// The peer asks for time.
+    /// MRA arrives: the peer asks for more time.
     pub(crate) fn on_mra(mut self, now: Instant, mra: &Mra) -> Self {
         self.retry.extend(now, mra.service_timeout);
         self
     }
 
-    /// The peer did not answer in time.
+    /// No REP arrives in time: the manager sends REQ again, or gives up.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);
@@ -53,8 +53,8 @@ impl ReqSent {
         None
     }
 
-    /// Tells a peer that may have heard us that we do not wait any longer. We know no identifier of
-    /// its own that we could name, so the GUID of our adapter goes along (IBTA vol1 12.6.7.2).
+    /// Sends REJ (timeout) to a peer that may have received the REQ. The peer's communication ID is
+    /// not known, so the REJ carries the GUID of our adapter (IBTA vol1 12.6.7.2).
     pub(crate) fn give_up(self, out: &mut Out) {
         let mut rej = self.ends.rej(Stage::Req, RejReason::TIMEOUT);
         let guid = self.ca_guid.to_be_bytes();
@@ -64,7 +64,7 @@ impl ReqSent {
     }
 }
 
-/// REP has come; the consumer brings its queue pair up.
+/// REP is received; the consumer brings its queue pair up.
 #[derive(Debug)]
 pub(crate) struct RepRcvd {
     pub(crate) ends: BoxedEnds,
@@ -72,7 +72,7 @@ pub(crate) struct RepRcvd {
 }
 
 impl RepRcvd {
-    /// The queue pair is up.
+    /// The consumer's queue pair is up: the manager sends RTU.
     pub(crate) fn ready(self, out: &mut Out) -> Established {
         let (local_id, remote_id) = (self.ends.id, self.ends.remote_id);
         let rtu = CmMessage::Rtu(Rtu { local_id, remote_id, private_data: [0; 224] });
@@ -80,7 +80,8 @@ impl RepRcvd {
         Established { ends: self.ends, rtu: Some(Box::new(rtu)) }
     }
 
-    /// The peer repeats itself: it should be patient.
+    /// A duplicate of REP arrives while the consumer is busy: the manager answers MRA, which asks
+    /// the peer for more time.
     pub(crate) fn on_duplicate_rep(self, times: &Times, out: &mut Out) -> Self {
         let mra = Mra {
             local_id: self.ends.id,
@@ -94,7 +95,7 @@ impl RepRcvd {
         self
     }
 
-    /// The consumer does not want it after all.
+    /// The consumer rejects the connection after REP.
     pub(crate) fn reject(self, rej: &Rej, out: &mut Out) {
         out.send(self.ends.peer, self.rep_transaction, &CmMessage::Rej(*rej));
     }

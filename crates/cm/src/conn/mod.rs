@@ -25,9 +25,9 @@
 //!       repeats DREQ                       DREP to duplicates
 //! ```
 //!
-//! REJ ends every state before Established (event: rejected), and so does the last repetition
-//! (event: unreachable). `Answered` is a refusal, or an answer to a request for a service, that is
-//! remembered for a while so that duplicates get the same answer.
+//! REJ ends every state before Established (event: rejected), and so does the timeout after the
+//! last retry (event: unreachable). `Answered` is a REJ or a SIDR_REP that the manager keeps for a
+//! while, so that duplicates of the request get the same answer.
 
 mod active;
 mod open;
@@ -50,19 +50,19 @@ use crate::out::Out;
 use crate::params::{ConnId, Peer, QpPlan};
 use crate::sidr::{SidrRcvd, SidrSent};
 
-/// What all states know.
+/// State that is common to all states of a connection.
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) id: CommId,
-    /// Zero until the peer has told.
+    /// The peer's communication ID; zero until REQ or REP has told it.
     pub(crate) remote_id: CommId,
     pub(crate) peer: Peer,
-    /// Transaction of the messages that set the connection up.
+    /// Transaction ID of the messages that set the connection up.
     pub(crate) transaction: u64,
-    /// Transaction of the messages that we start.
+    /// Transaction ID of the messages with which this side starts an exchange (DREQ).
     pub(crate) own_transaction: u64,
     pub(crate) plan: QpPlan,
-    /// The consumer destroyed it and does not want to hear of it.
+    /// The consumer destroyed the connection, so the manager reports no more events of it.
     pub(crate) is_silent: bool,
 }
 
@@ -71,23 +71,23 @@ impl Ends {
         ConnId(self.id)
     }
 
-    /// A refusal.
+    /// A REJ of this connection.
     pub(crate) fn rej(&self, stage: Stage, reason: RejReason) -> Rej {
         Rej { local_id: self.id, remote_id: self.remote_id, ..rej(stage, reason) }
     }
 
-    /// Tells the consumer that the peer refused the connection.
+    /// Reports to the consumer that the peer rejected the connection.
     pub(crate) fn rejected(&self, rej: &Rej, out: &mut Out) {
         out.tell(self.is_silent, Event::Rejected { conn: self.conn(), rej: Box::new(*rej) });
     }
 
-    /// Sends a refusal.
+    /// Sends REJ.
     pub(crate) fn refuse(&self, stage: Stage, reason: RejReason, out: &mut Out) {
         out.send(self.peer, self.transaction, &CmMessage::Rej(self.rej(stage, reason)));
     }
 }
 
-/// A refusal that names no connection on either side.
+/// A REJ without communication IDs.
 pub(crate) fn rej(stage: Stage, reason: RejReason) -> Rej {
     Rej {
         local_id: CommId(0),
@@ -115,14 +115,14 @@ pub(crate) enum Conn {
     SidrRcvd(SidrRcvd),
 }
 
-/// What a connection costs a table with limits.
+/// Which limit of the table a connection counts against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// The consumer or both sides want it.
+    /// None: the consumer asked for it, or both sides agreed on it.
     Wanted,
-    /// A peer asks for it, and has not proved yet that it exists.
+    /// Half open: requested by a peer that has not yet proved that it receives our messages.
     HalfOpen,
-    /// It is over and only remembered.
+    /// The connection is over; only its time-wait or its final answer is kept.
     Remembered,
 }
 
@@ -151,7 +151,7 @@ impl Conn {
         }
     }
 
-    /// What connections know and requests for services do not.
+    /// The state that connections have and SIDR requests do not.
     pub(crate) fn ends(&self) -> Option<&Ends> {
         Some(match self {
             Self::ReqSent(s) => &s.ends,
@@ -165,7 +165,7 @@ impl Conn {
         })
     }
 
-    /// How the peer names it, once that is known.
+    /// The peer's identifier of the connection, once it is known.
     pub(crate) fn remote_key(&self) -> Option<RemoteKey> {
         match self {
             Self::Answered(s) => Some(s.key),
@@ -175,10 +175,10 @@ impl Conn {
         }
     }
 
-    /// The queue pair of the peer that it occupies.
+    /// The queue pair of the peer that the connection uses.
     pub(crate) fn qp_key(&self) -> Option<(Gid, Qpn)> {
         match self {
-            // The peer may use its queue pair for a new connection before we have forgotten.
+            // The peer may use its queue pair for a new connection before our time-wait is over.
             Self::TimeWait(_) => None,
             _ => self.ends().and_then(|e| Some((e.peer.remote, e.plan.remote_qpn?))),
         }
@@ -221,7 +221,7 @@ impl Conn {
         }
     }
 
-    /// The deadline has come.
+    /// [`Conn::deadline`] has passed.
     pub(crate) fn on_timeout(self, now: Instant, out: &mut Out) -> Option<Self> {
         match self {
             Self::ReqSent(s) => s.on_timeout(now, out).map(Self::ReqSent),
@@ -239,7 +239,8 @@ impl Conn {
         }
     }
 
-    /// The consumer has no use for it any more. The peer is told what it must know.
+    /// The consumer destroys the connection. The manager sends the peer the REJ or DREQ that ends
+    /// it there.
     pub(crate) fn on_destroy(self, now: Instant, times: &Times, out: &mut Out) -> Option<Self> {
         match self {
             Self::ReqSent(s) => {
@@ -278,29 +279,32 @@ impl Conn {
     }
 }
 
-/// Peers number connections and requests for services apart from each other.
+/// The number space of an identifier: a peer numbers its connections and its SIDR requests
+/// separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     Connection,
     Sidr,
 }
 
-/// How a peer names a connection or a request.
+/// How a peer identifies a connection or a SIDR request.
 pub(crate) type RemoteKey = (Kind, Gid, CommId);
 
-/// How long things take, from the configuration.
+/// Timeouts, derived from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Between repetitions of REQ and DREQ.
+    /// Retry interval of DREQ; that of REQ depends on the packet life time of its path.
     pub(crate) request_ns: u64,
-    /// Between repetitions of SIDR_REQ, and of REP where the peer did not say.
+    /// How long the peer may take to answer: the retry interval of SIDR_REQ, and a part of that of
+    /// REQ.
     pub(crate) response_ns: u64,
-    /// How long an answer is remembered for duplicates of its request.
+    /// How long a final answer is kept for duplicates of its request.
     pub(crate) remember_ns: u64,
     pub(crate) retries: u8,
-    /// Before the first repetition that does not count; zero for never.
+    /// Time before the first probe, a retransmission that does not count as a retry; zero for no
+    /// probes.
     pub(crate) probe_ns: u64,
-    /// What we ask for in an MRA.
+    /// The service timeout in our MRAs, as a code.
     pub(crate) mra_timeout: u8,
 }
 

@@ -1,4 +1,4 @@
-//! A connection in use.
+//! The established state of a connection.
 
 use alloc::boxed::Box;
 
@@ -14,16 +14,16 @@ use crate::retry::Retry;
 /// APR status: alternate paths are not supported.
 const APR_UNSUPPORTED: u8 = 2;
 
-/// Both sides are ready.
+/// Both queue pairs are ready to send and receive.
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(crate) ends: BoxedEnds,
-    /// What we said when the peer accepted, on the side that asked.
+    /// The RTU, on the active side; sent again for duplicates of REP.
     pub(crate) rtu: Option<Box<[u8; MAD_LEN]>>,
 }
 
 impl Established {
-    /// The consumer is done.
+    /// The consumer disconnects: the manager sends DREQ.
     pub(crate) fn disconnect(self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
         let dreq = CmMessage::Dreq(Dreq {
             local_id: self.ends.id,
@@ -37,7 +37,7 @@ impl Established {
         DreqSent { ends: self.ends, retry }
     }
 
-    /// RTU was lost.
+    /// A duplicate of REP arrives, so the RTU was probably lost: the manager sends it again.
     pub(crate) fn on_duplicate_rep(self, out: &mut Out) -> Self {
         out.counters.duplicate += 1;
         if let Some(rtu) = &self.rtu {
@@ -46,7 +46,7 @@ impl Established {
         self
     }
 
-    /// The peer offers another path.
+    /// The peer proposes an alternate path (LAP): the manager refuses it (APR).
     pub(crate) fn on_lap(self, transaction: u64, lap: &Lap, out: &mut Out) -> Self {
         let apr = Apr {
             local_id: lap.remote_id,

@@ -1,4 +1,4 @@
-//! The side that is asked.
+//! The passive side: it receives REQ.
 
 use alloc::boxed::Box;
 
@@ -11,20 +11,21 @@ use crate::out::Out;
 use crate::params::Accept;
 use crate::retry::{Retry, code_ns};
 
-/// REQ has come; the consumer thinks about it.
+/// REQ is received; the consumer decides whether to accept or to reject it.
 #[derive(Debug)]
 pub(crate) struct ReqRcvd {
     pub(crate) ends: BoxedEnds,
     /// Whether the peer wants end-to-end credits.
     pub(crate) flow_control: bool,
-    /// How long the peer may take to answer.
+    /// How long the peer may take to answer a REP, as its REQ says.
     pub(crate) response_ns: u64,
-    /// The peer was asked to be patient, so its next message may be a long time off.
+    /// MRA was sent: the peer waits that much longer, so the duplicate of REQ that follows a lost
+    /// REJ may come late.
     pub(crate) asked_for_time: bool,
 }
 
 impl ReqRcvd {
-    /// The consumer accepts.
+    /// The consumer accepts: the manager sends REP.
     pub(crate) fn accept(
         self,
         now: Instant,
@@ -61,7 +62,7 @@ impl ReqRcvd {
         RepSent { ends, retry }
     }
 
-    /// The consumer refuses.
+    /// The consumer rejects: the manager sends REJ.
     pub(crate) fn reject(self, now: Instant, rej: Rej, times: &Times, out: &mut Out) -> Answered {
         let bytes = out.send(self.ends.peer, self.ends.transaction, &CmMessage::Rej(rej));
         let patience_ns = if self.asked_for_time { code_ns(times.mra_timeout) } else { 0 };
@@ -74,7 +75,8 @@ impl ReqRcvd {
         }
     }
 
-    /// The peer repeats itself: it should be patient.
+    /// A duplicate of REQ arrives while the consumer decides: the manager answers MRA, which asks
+    /// the peer for more time.
     pub(crate) fn on_duplicate_req(mut self, times: &Times, out: &mut Out) -> Self {
         self.asked_for_time = true;
         let mra = Mra {
@@ -90,7 +92,7 @@ impl ReqRcvd {
     }
 }
 
-/// REP is on its way.
+/// REP is sent; the manager waits for RTU.
 #[derive(Debug)]
 pub(crate) struct RepSent {
     pub(crate) ends: BoxedEnds,
@@ -98,32 +100,32 @@ pub(crate) struct RepSent {
 }
 
 impl RepSent {
-    /// The peer is ready, as RTU or its first packet says.
+    /// RTU, or the first packet on the queue pair, shows that the peer is ready.
     pub(crate) fn establish(self, out: &mut Out) -> Established {
         out.tell(self.ends.is_silent, Event::Established { conn: self.ends.conn() });
         Established { ends: self.ends, rtu: None }
     }
 
-    /// The consumer is done before the peer said that it is ready. If the peer has heard us, DREQ
-    /// reaches it; if not, its next REQ is refused.
+    /// The consumer disconnects before RTU arrives. A peer that has received REP gets the DREQ; the
+    /// next REQ of a peer that has not is refused as stale.
     pub(crate) fn disconnect(self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
         Established { ends: self.ends, rtu: None }.disconnect(now, times, out)
     }
 
-    /// REP was lost.
+    /// A duplicate of REQ arrives, so the REP was probably lost: the manager sends it again.
     pub(crate) fn on_duplicate_req(self, out: &mut Out) -> Self {
         out.counters.duplicate += 1;
         out.repeat(self.ends.peer, &self.retry.bytes);
         self
     }
 
-    /// The peer asks for time.
+    /// MRA arrives: the peer asks for more time.
     pub(crate) fn on_mra(mut self, now: Instant, mra: &Mra) -> Self {
         self.retry.extend(now, mra.service_timeout);
         self
     }
 
-    /// The peer did not answer in time.
+    /// No RTU arrives in time: the manager sends REP again, or gives up with REJ (timeout).
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);

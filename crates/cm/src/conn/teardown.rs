@@ -1,4 +1,4 @@
-//! The end of a connection, and what is remembered of it.
+//! The end of a connection, and the state that is kept for late packets and duplicates.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use crate::out::Out;
 use crate::params::Peer;
 use crate::retry::{Retry, code_ns};
 
-/// DREQ is on its way.
+/// DREQ is sent; the manager waits for DREP.
 #[derive(Debug)]
 pub(crate) struct DreqSent {
     pub(crate) ends: BoxedEnds,
@@ -20,12 +20,12 @@ pub(crate) struct DreqSent {
 }
 
 impl DreqSent {
-    /// The peer agrees.
+    /// DREP arrives.
     pub(crate) fn on_drep(self, now: Instant, out: &mut Out) -> TimeWait {
         TimeWait::enter(self.ends, now, Cause::Agreed, out)
     }
 
-    /// The peer did not answer in time.
+    /// No DREP arrives in time: the manager sends DREQ again, or enters time-wait without it.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Conn {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);
@@ -35,8 +35,8 @@ impl DreqSent {
     }
 }
 
-/// Packets of the connection may still be on their way, so its queue pair should not be used for
-/// another, and its identifiers are not given out again.
+/// Packets of the connection may still be in the network. Until `until`, the consumer should not
+/// use the queue pair for another connection, and the manager does not reuse the communication ID.
 #[derive(Debug)]
 pub(crate) struct TimeWait {
     pub(crate) ends: BoxedEnds,
@@ -50,7 +50,7 @@ impl TimeWait {
         Self { ends, until }
     }
 
-    /// Answers the DREQ of a peer that ends the connection.
+    /// Answers the DREQ of the peer with DREP, and enters time-wait.
     pub(crate) fn after_dreq(
         ends: BoxedEnds,
         now: Instant,
@@ -62,20 +62,20 @@ impl TimeWait {
         Self::enter(ends, now, Cause::Peer, out)
     }
 
-    /// The DREP was lost, and the peer repeats its DREQ.
+    /// A duplicate of DREQ arrives, so the DREP was probably lost: the manager sends it again.
     pub(crate) fn on_duplicate_dreq(self, transaction: u64, dreq: &Dreq, out: &mut Out) -> Self {
         out.counters.duplicate += 1;
         answer_dreq(self.ends.peer, transaction, dreq, out);
         self
     }
 
-    /// Time has passed.
+    /// Time-wait is over.
     pub(crate) fn end(self, out: &mut Out) {
         out.tell(self.ends.is_silent, Event::TimewaitExit { conn: self.ends.conn() });
     }
 }
 
-/// Agrees to the end of a connection, known or not.
+/// Sends DREP for a DREQ, whether or not the manager knows the connection.
 pub(crate) fn answer_dreq(peer: Peer, transaction: u64, dreq: &Dreq, out: &mut Out) {
     let drep = CmMessage::Drep(Drep {
         local_id: dreq.remote_id,
@@ -85,7 +85,7 @@ pub(crate) fn answer_dreq(peer: Peer, transaction: u64, dreq: &Dreq, out: &mut O
     out.send(peer, transaction, &drep);
 }
 
-/// An answer that was the last word, remembered for duplicates of the question.
+/// A final answer (REJ or SIDR_REP), kept so that duplicates of the request get the same answer.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) id: CommId,
@@ -96,7 +96,8 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// The answer was lost.
+    /// A duplicate of the request arrives, so the answer was probably lost: the manager sends it
+    /// again and keeps it for as long as before.
     pub(crate) fn on_duplicate(mut self, now: Instant, times: &Times, out: &mut Out) -> Self {
         out.counters.duplicate += 1;
         out.repeat(self.peer, &self.bytes);

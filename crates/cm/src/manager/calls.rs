@@ -1,4 +1,4 @@
-//! What consumers ask for.
+//! The calls of consumers.
 
 use alloc::boxed::Box;
 
@@ -17,8 +17,9 @@ use crate::retry::{Retry, ack_timeout, code_ns};
 use crate::sidr::SidrSent;
 
 impl Manager {
-    /// Listens for requests; at most `backlog` of them wait for the consumer to look at them.
-    /// Those that came a moment too early are the first.
+    /// Listens for requests; at most `backlog` of them wait until the consumer takes them. Requests
+    /// for the service that arrived shortly before this call and still wait for a listener come
+    /// first.
     pub fn listen(
         &mut self,
         now: Instant,
@@ -33,17 +34,17 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Stops listening. Requests that were told stay.
+    /// Stops listening. Requests that the manager has already reported stay.
     pub fn unlisten(&mut self, listener: ListenId) {
         self.listeners.remove(listener);
     }
 
-    /// The consumer has looked at a request: another may take its place in the backlog.
+    /// The consumer has taken a request, which frees its place in the backlog.
     pub fn taken(&mut self, listener: ListenId) {
         self.listeners.taken(listener);
     }
 
-    /// Asks for a connection. Final events: rejected, unreachable, disconnected.
+    /// Requests a connection (REQ). Final events: rejected, unreachable, disconnected.
     pub fn connect(&mut self, now: Instant, connect: &Connect) -> ConnId {
         let id = self.new_id();
         let path = connect.path;
@@ -109,7 +110,7 @@ impl Manager {
             srq: connect.srq,
             extended_service: 0,
             primary: PathInfo {
-                // There are no LIDs on Ethernet; this is what says so.
+                // The permissive LID, because Ethernet has no LIDs.
                 local_lid: Lid(0xffff),
                 remote_lid: Lid(0xffff),
                 local_gid: connect.peer.local,
@@ -127,7 +128,7 @@ impl Manager {
         }
     }
 
-    /// Accepts a request for a connection.
+    /// Accepts a request for a connection (REP).
     pub fn accept(&mut self, now: Instant, conn: ConnId, accept: &Accept) -> Result<(), CallError> {
         let identity = (self.config.ca_guid, self.config.ack_delay & 31);
         self.call(conn, |conn, times, out| match conn {
@@ -138,7 +139,7 @@ impl Manager {
         })
     }
 
-    /// Refuses a request for a connection or the answer to one; there will be no event.
+    /// Rejects a REQ, a REP or a SIDR_REQ; no event follows.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -166,7 +167,8 @@ impl Manager {
         })
     }
 
-    /// The queue pair of a connection that the peer accepted is up: the peer may use it.
+    /// The consumer's queue pair of a connection that the peer accepted is up: sends RTU, after
+    /// which the peer may send.
     pub fn ready(&mut self, conn: ConnId) -> Result<(), CallError> {
         self.call(conn, |conn, _, out| match conn {
             Conn::RepRcvd(s) => Ok(Some(Conn::Established(s.ready(out)))),
@@ -174,8 +176,8 @@ impl Manager {
         })
     }
 
-    /// Data has arrived on a connection that we accepted: the peer is ready, even if its message
-    /// that says so is late or lost.
+    /// Data has arrived on a connection that the consumer accepted: the peer is ready, even if its
+    /// RTU is late or lost.
     pub fn establish(&mut self, conn: ConnId) -> Result<(), CallError> {
         self.call(conn, |conn, _, out| match conn {
             Conn::RepSent(s) => Ok(Some(Conn::Established(s.establish(out)))),
@@ -184,7 +186,7 @@ impl Manager {
         })
     }
 
-    /// Ends a connection. If it is over already, that is fine.
+    /// Ends a connection (DREQ). Succeeds without effect if the connection is already ending.
     pub fn disconnect(&mut self, now: Instant, conn: ConnId) -> Result<(), CallError> {
         self.call(conn, |conn, times, out| match conn {
             Conn::Established(s) => Ok(Some(Conn::DreqSent(s.disconnect(now, times, out)))),
@@ -194,7 +196,8 @@ impl Manager {
         })
     }
 
-    /// Asks for the queue pair of a datagram service. Final events: answered, unreachable.
+    /// Requests the queue pair of a datagram service (SIDR_REQ). Final events: answered,
+    /// unreachable.
     pub fn ask(&mut self, now: Instant, ask: &Ask) -> ConnId {
         let id = self.new_id();
         let req = SidrReq {
@@ -210,7 +213,7 @@ impl Manager {
         ConnId(id)
     }
 
-    /// Answers a request for a datagram service.
+    /// Answers a request for a datagram service (SIDR_REP).
     pub fn reply(&mut self, now: Instant, conn: ConnId, reply: &Reply) -> Result<(), CallError> {
         self.call(conn, |conn, times, out| match conn {
             Conn::SidrRcvd(s) => Ok(Some(Conn::Answered(s.reply(now, reply, times, out)))),
@@ -218,14 +221,16 @@ impl Manager {
         })
     }
 
-    /// The consumer has no use for it any more: there will be no event of it. The peer is told
-    /// what it must know, and duplicates of what it said are still answered.
+    /// Destroys a connection or request: no event of it follows, and events that wait are
+    /// discarded. The manager sends the peer the message that ends it there, and still answers
+    /// duplicates of the peer's messages.
     pub fn destroy(&mut self, now: Instant, conn: ConnId) {
         self.change(conn.0, |conn, times, out| conn.on_destroy(now, times, out));
         self.out.events.retain(|event| event.conn() != conn);
     }
 
-    /// Changes a connection, or puts it back as it was if it is in another state.
+    /// Applies a transition; if the connection is in a state without this transition, puts it back
+    /// unchanged and fails.
     fn call(
         &mut self,
         conn: ConnId,

@@ -1,4 +1,4 @@
-//! The manager: connections, listeners, and the queues in and out.
+//! The manager: connections, listeners, and the queues of datagrams and events to take.
 
 mod calls;
 mod receive;
@@ -23,9 +23,9 @@ use crate::table::Table;
 /// Why a call of the consumer is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallError {
-    /// There is no such connection any more.
+    /// The connection does not exist any more.
     Unknown,
-    /// Not in the state that the connection is in.
+    /// The state of the connection does not permit the call.
     WrongState,
 }
 
@@ -40,16 +40,17 @@ impl fmt::Display for CallError {
 
 impl core::error::Error for CallError {}
 
-/// Communication management of one port.
+/// The communication manager of one port.
 ///
-/// Four kinds of methods: `handle_…` takes what happened, `poll_…` gives what is to be done, and
-/// the rest are calls of the consumer and questions. See the [crate](crate) for the order.
+/// Four kinds of methods: `handle_…` takes received datagrams and timeouts, `poll_…` returns
+/// datagrams, events and the next deadline, and the rest are calls of the consumer and getters. See
+/// the [crate](crate) for the order.
 #[derive(Debug)]
 pub struct Manager {
     config: Config,
     times: Times,
     rng: fastrand::Rng,
-    /// Upper half of our transactions.
+    /// Upper half of our transaction IDs.
     agent: u32,
     table: Table,
     listeners: Listeners,
@@ -67,7 +68,7 @@ impl Manager {
         let times = Times {
             request_ns,
             response_ns,
-            // As long as a peer like us may go on repeating itself.
+            // As long as a peer with the same configuration may retransmit its request.
             remember_ns: request_ns * (u64::from(config.max_retries) + 1),
             retries: config.max_retries,
             probe_ns: config.probe_ns,
@@ -94,22 +95,22 @@ impl Manager {
         }
     }
 
-    /// What it was made with.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What it did so far.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.out.counters
     }
 
-    /// Connections that it knows, those that are only remembered included.
+    /// Number of connections, including those in time-wait and final answers that are kept.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether it knows no connection.
+    /// Whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
@@ -119,7 +120,7 @@ impl Manager {
         self.table.get(conn.0).map(Conn::name)
     }
 
-    /// What the queue pair of a connection must be set to.
+    /// The attributes that the queue pair of a connection must get.
     pub fn plan(&self, conn: ConnId) -> Option<&QpPlan> {
         self.table.get(conn.0)?.ends().map(|ends| &ends.plan)
     }
@@ -134,13 +135,13 @@ impl Manager {
         self.out.events.pop_front()
     }
 
-    /// When [`Manager::handle_timeout`] wants to be called.
+    /// When the owner must call [`Manager::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let conn = self.table.first_deadline().map(|(at, _)| at);
         conn.into_iter().chain(self.early.deadline()).min()
     }
 
-    /// Does what is due.
+    /// Handles all deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, id)) = self.table.first_deadline()
             && at <= now
@@ -152,7 +153,7 @@ impl Manager {
         }
     }
 
-    /// Takes a connection out, lets it become another, and puts that back.
+    /// Takes a connection out of the table, applies a transition, and puts the new state back.
     fn change(&mut self, id: CommId, f: impl FnOnce(Conn, &Times, &mut Out) -> Option<Conn>) {
         let Some(conn) = self.table.take(id) else { return };
         if let Some(next) = f(conn, &self.times, &mut self.out) {
@@ -160,7 +161,8 @@ impl Manager {
         }
     }
 
-    /// Puts a connection back, and forgets the oldest if too many are only remembered.
+    /// Puts a connection into the table, and drops the oldest of those in time-wait or answered if
+    /// there are more than `max_remembered`.
     fn put(&mut self, conn: Conn) {
         self.table.put(conn);
         while let Some(id) = self.table.surplus(self.config.max_remembered) {
@@ -171,7 +173,7 @@ impl Manager {
         }
     }
 
-    /// A number for a new connection.
+    /// An unused communication ID for a new connection.
     fn new_id(&mut self) -> CommId {
         loop {
             let mut id = self.rng.u32(..);
@@ -184,12 +186,12 @@ impl Manager {
         }
     }
 
-    /// The transaction of messages that a connection starts.
+    /// The transaction ID of exchanges that this side of a connection starts.
     fn transaction(&self, id: CommId) -> u64 {
         u64::from(self.agent) << 32 | u64::from(id.0)
     }
 
-    /// Whether a stranger may be answered.
+    /// Whether the rate limit permits an answer to a message that belongs to no connection.
     fn may_answer(&mut self, now: Instant) -> bool {
         let may = self.strangers.take(now);
         self.out.counters.drop_answer_rate += u64::from(!may);

@@ -1,4 +1,4 @@
-//! What arrives.
+//! Received messages.
 
 use alloc::boxed::Box;
 
@@ -20,7 +20,7 @@ use crate::retry::{ack_timeout, code_ns};
 use crate::sidr::{self, SidrRcvd};
 
 impl Manager {
-    /// Takes a datagram that queue pair 1 received, without the header in front of it.
+    /// Handles a datagram that queue pair 1 received, without the GRH in front of it.
     pub fn handle_mad(&mut self, now: Instant, from: Peer, bytes: &[u8]) {
         let counters = &mut self.out.counters;
         counters.received += 1;
@@ -50,7 +50,7 @@ impl Manager {
             CmMessage::SidrReq(req) => self.on_sidr_req(now, from, transaction, &req),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(from, &rep),
             CmMessage::Lap(lap) => self.on_lap(from, transaction, &lap),
-            // We never offer a path.
+            // The manager never sends LAP, so no APR is expected.
             CmMessage::Apr(_) => self.out.counters.drop_unexpected += 1,
         }
     }
@@ -61,7 +61,8 @@ impl Manager {
             return self.on_duplicate_req(now, from, transaction, id, req);
         }
         if let Some(id) = self.table.find_qp(from.remote, req.qpn) {
-            // The peer has forgotten the connection of its queue pair (IBTA vol1 12.9.8.3).
+            // The peer reuses a queue pair that is in a connection here, so the peer no longer has
+            // that connection: it is stale (IBTA vol1 12.9.8.3).
             self.change(id, |conn, times, out| match conn {
                 Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
                 other => Some(other),
@@ -108,7 +109,7 @@ impl Manager {
         self.out.tell(false, Event::Request(Box::new(incoming)));
     }
 
-    /// A request for a service without a listener waits, if it may.
+    /// Keeps a request for a service without a listener for `patience_ns`, or refuses it.
     fn on_early(&mut self, now: Instant, from: Peer, transaction: u64, message: CmMessage) {
         let may_wait = self.config.patience_ns > 0 && self.early.len() < self.config.max_early;
         if self.early.has(from, &message) {
@@ -121,7 +122,7 @@ impl Manager {
         }
     }
 
-    /// Refuses a request that has waited long enough for a listener.
+    /// Refuses a request for which no listener appeared in time.
     pub(super) fn refuse_early(&mut self, now: Instant, early: &Early) {
         self.out.counters.refused_no_listener += 1;
         let (from, transaction) = (early.from, early.transaction);
@@ -136,12 +137,12 @@ impl Manager {
         }
     }
 
-    /// What a request asks for, or why we cannot grant it.
+    /// The parameters that a REQ asks for, or the reason to reject it.
     fn read_req(&mut self, from: Peer, req: &Req) -> Result<(QpPlan, Option<IpCm>), RejReason> {
         let code = req.service;
         let transport = Transport::from_code(code).ok_or(RejReason::INVALID_TRANSPORT)?;
         let mtu = req.path_mtu().ok_or(RejReason::INVALID_MTU)?;
-        // Our packets go to the address in the request: it must be the sender's own.
+        // Our packets go to the GID in the request, which therefore must be that of its sender.
         if req.primary.local_gid != from.remote || req.primary.remote_gid != from.local {
             return Err(RejReason::INVALID_GID);
         }
@@ -203,7 +204,7 @@ impl Manager {
         }
     }
 
-    /// Refuses a request that leaves nothing behind.
+    /// Rejects a REQ without keeping any state for it.
     fn refuse_req(
         &mut self,
         now: Instant,
@@ -228,7 +229,7 @@ impl Manager {
         };
         let is_first = matches!(self.table.get(id), Some(Conn::ReqSent(_)));
         if is_first && let Some(old) = self.table.find_qp(from.remote, rep.qpn) {
-            // The queue pair that the peer offers is in another connection of ours.
+            // The queue pair in the REP is already in another connection here, which is stale.
             self.change(old, |conn, times, out| match conn {
                 Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
                 other => Some(other),
@@ -261,7 +262,7 @@ impl Manager {
         });
     }
 
-    /// Refuses an answer that we have no use for.
+    /// Rejects a REP that no connection expects.
     fn refuse_rep(
         &mut self,
         now: Instant,
@@ -307,7 +308,8 @@ impl Manager {
     }
 
     fn on_rej(&mut self, now: Instant, from: Peer, rej: &Rej) {
-        // A peer that gives up before we answered knows no identifier of ours.
+        // A peer that gives up before it received an answer does not know our communication ID, so
+        // its REJ names only its own.
         let key = (Kind::Connection, from.remote, rej.local_id);
         let named = match rej.remote_id {
             CommId(0) => self.table.find_remote(key).unwrap_or_default(),
@@ -319,7 +321,7 @@ impl Manager {
         };
         self.change(id, |conn, _, out| {
             match conn {
-                // The peer does not want the connection, or has changed its mind.
+                // The peer rejects the connection, or withdraws its REQ or REP.
                 Conn::ReqSent(ReqSent { ends, .. })
                 | Conn::RepRcvd(RepRcvd { ends, .. })
                 | Conn::ReqRcvd(ReqRcvd { ends, .. })
@@ -342,7 +344,7 @@ impl Manager {
 
     fn on_dreq(&mut self, now: Instant, from: Peer, transaction: u64, dreq: &Dreq) {
         if !self.table.contains(dreq.remote_id) {
-            // Whatever it was, it is over; the peer may stop asking.
+            // The connection no longer exists here; a DREP stops the retries of the peer.
             self.out.counters.drop_unknown_connection += 1;
             if self.may_answer(now) {
                 answer_dreq(from, transaction, dreq, &mut self.out);
@@ -352,7 +354,7 @@ impl Manager {
         self.with_remote(dreq.remote_id, dreq.local_id, from, |conn, out| {
             let ends = match conn {
                 // In RepRcvd the consumer is not ready yet; in RepSent the RTU was lost; in
-                // DreqSent both sides asked at once.
+                // DreqSent both sides sent DREQ at the same time.
                 Conn::RepRcvd(RepRcvd { ends, .. })
                 | Conn::RepSent(RepSent { ends, .. })
                 | Conn::Established(Established { ends, .. })
@@ -467,7 +469,7 @@ impl Manager {
         });
     }
 
-    /// Changes a connection that both sides have named, if both names are right.
+    /// Applies a transition if the message names the communication IDs of both sides correctly.
     fn with_remote(
         &mut self,
         id: CommId,
@@ -486,7 +488,7 @@ impl Manager {
     }
 }
 
-/// The addresses in front of the private data of a request to a port.
+/// Parses the IP addressing header in front of the private data of a request to a port (annex A11).
 fn ip_header(service: ServiceId, private_data: &[u8]) -> Result<Option<IpCm>, RejReason> {
     if service.as_ip().is_none() {
         return Ok(None);

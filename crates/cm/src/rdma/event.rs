@@ -1,11 +1,11 @@
-//! Events by the names that programs know.
+//! Events of the RDMA connection manager, by their names in `rdma_cma.h`.
 
-/// What happened to an id.
+/// An event of an id.
 #[doc(alias = "rdma_cm_event_type")]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum EventKind {
-    /// The address was found, and a device that leads there.
+    /// The address was resolved, and the id is bound to a device that reaches it.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
     AddrResolved = 0,
     /// It was not.
@@ -20,7 +20,8 @@ pub enum EventKind {
     /// A peer asks for a connection; the event brings a new id.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest = 4,
-    /// The peer accepted, on an id without queue pair.
+    /// The peer accepted, on an id without a queue pair: the consumer brings its queue pair up
+    /// itself.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse = 5,
     /// The connection could not be set up on our side.
@@ -29,16 +30,16 @@ pub enum EventKind {
     /// The peer does not answer.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     Unreachable = 7,
-    /// The peer refused; the status is the reason.
+    /// The peer rejected the connection; the status is the reason.
     #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected = 8,
-    /// The connection, or the way to a datagram service, is there.
+    /// The connection is established, or the datagram service is resolved.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established = 9,
     /// The connection is over.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected = 10,
-    /// The device is gone, and everything on it.
+    /// The device was removed, and everything on it.
     #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
     DeviceRemoval = 11,
     /// The multicast group was joined.
@@ -53,10 +54,10 @@ pub enum EventKind {
     /// The queue pair of a connection that is over may be used again.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit = 15,
-    /// A name was looked up.
+    /// The lookup of a name has completed.
     #[doc(alias = "RDMA_CM_EVENT_ADDRINFO_RESOLVED")]
     AddrInfoResolved = 16,
-    /// A consumer passes a value to the thread that takes its events.
+    /// A consumer passed a value to the thread that takes its events.
     #[doc(alias = "RDMA_CM_EVENT_USER")]
     User = 18,
 }

@@ -1,4 +1,4 @@
-//! Parameters of connections, and where they stand in messages.
+//! Parameters of connections, and their place in messages.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,31 +9,33 @@ use feroce_wire::{Qkey, Qpn};
 
 use crate::params::Accept;
 
-/// Queue key of datagram services that say nothing else.
+/// Default queue key of datagram services.
 #[doc(alias = "RDMA_UDP_QKEY")]
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 
-/// Bytes of private data that a request for a connection has room for.
+/// Bytes of private data that a consumer may put into a request for a connection.
 pub const CONNECT_DATA: usize = 92 - IP_CM_LEN;
 
-/// Bytes of private data that a request for a datagram service has room for.
+/// Bytes of private data that a consumer may put into a request for a datagram service.
 pub const SIDR_DATA: usize = 216 - IP_CM_LEN;
 
-/// What either side says of a connection.
+/// Parameters of a connection, as either side gives them.
 #[doc(alias = "rdma_conn_param")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnParam {
-    /// For the consumer at the other end.
+    /// Private data for the consumer at the other end.
     pub private_data: Vec<u8>,
-    /// Reads and atomics that we answer at once; 255 means as many as the device can.
+    /// READs and atomics that our queue pair can answer at the same time; 255 means as many as the
+    /// device supports.
     pub responder_resources: u8,
-    /// Reads and atomics that we want to have outstanding; 255 means as many as the device can.
+    /// READs and atomics that our queue pair may have outstanding; 255 means as many as the device
+    /// supports.
     pub initiator_depth: u8,
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
-    /// Retries without an answer, of both sides; ignored when accepting.
+    /// Retry count of both sides, for requests without an answer; ignored when accepting.
     pub retry_count: u8,
-    /// Retries of the other side when we are not ready.
+    /// RNR retry count of the peer.
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue; only for ids without queue pair.
     pub srq: bool,
@@ -103,13 +105,13 @@ fn with_header<const N: usize>(
     Ok(field)
 }
 
-/// The flow label that Linux gives a connection between two ports, so that equal connections take
-/// equal paths.
+/// The flow label that Linux derives from the two port numbers of a connection, so that connections
+/// between the same ports take the same path.
 pub const fn flow_label(src_port: u16, dst_port: u16) -> u32 {
     (src_port as u32 * 31 + dst_port as u32) & 0xf_ffff
 }
 
-/// What an answer says, from what the consumer said.
+/// The parameters of an answer, from those of the consumer.
 pub fn accept(param: &ConnParam) -> Result<Accept, TooLong> {
     Ok(Accept {
         qpn: param.qpn,

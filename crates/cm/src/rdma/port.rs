@@ -1,4 +1,4 @@
-//! Who has which port.
+//! Port numbers, and the bindings that hold them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -7,10 +7,10 @@ use core::net::IpAddr;
 
 use feroce_wire::cm::PortSpace;
 
-/// Ports for binders that ask for any port.
+/// Range of ports for bindings that ask for any port.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
-/// A port in use, to be given back.
+/// A port in use, which its holder gives back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Binding {
     space: PortSpace,
@@ -25,13 +25,13 @@ impl Binding {
     }
 }
 
-/// Why a port cannot be had.
+/// Why a port cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// Another binding has it at this address.
+    /// Another binding holds it at this address.
     InUse,
-    /// Another binding has it, and one of the two wants it at all addresses. Linux has another
-    /// error for that, and programs know it.
+    /// Another binding holds it, and one of the two is for all addresses. Linux returns a different
+    /// error in this case, which programs check for.
     Overlaps,
     /// All of them are in use.
     Exhausted,
@@ -52,7 +52,8 @@ impl core::error::Error for BindError {}
 #[derive(Debug)]
 struct Holder {
     number: u64,
-    /// Unspecified: every address of its family, and of IPv4 if IPv6 alone is not asked for.
+    /// The unspecified address stands for every address of its family; that of IPv6 includes IPv4,
+    /// unless the binding is for IPv6 only.
     ip: IpAddr,
     af_only: bool,
     reuse: bool,
@@ -77,9 +78,9 @@ pub struct PortTable {
 }
 
 impl PortTable {
-    /// Takes a port at an address; the unspecified address stands for all. Port zero takes any,
-    /// beginning at a place that `random` chooses. `reuse` shares the port with others that want
-    /// to share it, as long as none of them listens.
+    /// Binds a port at an address; the unspecified address stands for all. Port zero binds any free
+    /// port; the search begins at a place that `random` determines. `reuse` shares the port with
+    /// other bindings that have it set, as long as none of them listens.
     pub fn bind(
         &mut self,
         space: PortSpace,
@@ -99,7 +100,8 @@ impl PortTable {
         Ok(Binding { space, port, number })
     }
 
-    /// The holder of a port wants to listen: then no other binding may have it.
+    /// The holder of a port starts to listen; fails if another binding listens at an overlapping
+    /// address.
     pub fn listen(&mut self, binding: Binding) -> Result<(), BindError> {
         let Some(holders) = self.holders.get_mut(&(binding.space, binding.port)) else {
             return Ok(());
@@ -127,7 +129,7 @@ impl PortTable {
         }
     }
 
-    /// Whether one more binding can have a port.
+    /// Whether one more binding can hold a port.
     fn check(&self, space: PortSpace, port: u16, holder: &Holder) -> Result<(), BindError> {
         let Some(holders) = self.holders.get(&(space, port)) else { return Ok(()) };
         let shares = |h: &Holder| h.reuse && holder.reuse && !h.listens;
