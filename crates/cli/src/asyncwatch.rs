@@ -1,5 +1,5 @@
-//! `feroce asyncwatch`: asynchronous events of a device as they happen, as `ibv_asyncwatch` of
-//! rdma-core prints them.
+//! `feroce asyncwatch`: prints asynchronous events of a device when they occur, in the format of
+//! rdma-core's `ibv_asyncwatch`.
 
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     verbose: bool,
 }
 
-/// An event, for programs.
+/// An event, as JSON.
 #[derive(Debug, Serialize)]
 struct Record {
     device: String,
@@ -75,7 +75,7 @@ fn print(context: &Context, event: &AsyncEvent, verbose: bool, json: bool) -> an
         AsyncEvent::GidChange { index, gid } => Some((*index, gid.to_string())),
         _ => None,
     };
-    // Attributes may differ from those before whenever the port says that it is active.
+    // Attributes of the port may have changed whenever it reports that it is active.
     let mtu = (*event == AsyncEvent::PortActive).then(|| context.port().active_mtu.bytes());
     if json {
         let (index, gid) = changed.unzip();
@@ -93,7 +93,7 @@ fn print(context: &Context, event: &AsyncEvent, verbose: bool, json: bool) -> an
     Ok(())
 }
 
-/// Name and number of an event, as verbs have them.
+/// Name and number of an event in `ibv_event_type`.
 fn name_of(event: &AsyncEvent) -> (&'static str, u32) {
     match event {
         AsyncEvent::CqError(_) => ("IBV_EVENT_CQ_ERR", 0),

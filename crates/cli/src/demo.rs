@@ -1,4 +1,4 @@
-//! `feroce demo`: what RDMA is, on any machine, in a few seconds.
+//! `feroce demo`: shows every RDMA operation on any machine, in a few seconds.
 
 mod measure;
 mod record;
@@ -112,9 +112,9 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!is_right)))
 }
 
-/// Plays one scene, and keeps what happened whether or not it went well.
+/// Plays one scene, and keeps the record of it whether or not the scene succeeds.
 fn play(stage: &Stage, scene: &'static Scene) -> Outcome {
-    // What the end of the scene before may have left.
+    // Discards entries that the end of the previous scene may have left in the recorder.
     stage.recorder.take();
     let mut play = Play::new(stage);
     let result = (scene.play)(&mut play);

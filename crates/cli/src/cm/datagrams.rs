@@ -13,18 +13,18 @@ use feroce::{
 use super::end::{Ended, NAP_MS};
 use crate::stop;
 
-/// How long nothing may come before a datagram counts as lost.
+/// How long to wait for the next completion before a datagram counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whom datagrams go to.
+/// The destination of datagrams.
 #[derive(Debug)]
 struct Peer {
     ah: Ah,
     qpn: Qpn,
 }
 
-/// A datagram queue pair with its memory. Every datagram arrives at the same place, behind its
-/// header, and is sent from there.
+/// A datagram queue pair with its memory. One buffer serves all sends and receives; a received
+/// datagram stands behind its GRH.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) id: CmId,
@@ -35,14 +35,14 @@ pub(super) struct Node {
     size: usize,
     count: u32,
     peer: Option<Peer>,
-    /// Datagrams that came, and sends that have completed.
+    /// Datagrams received, and sends completed.
     pub(super) received: u32,
     pub(super) sent: u32,
 }
 
 impl Node {
-    /// Makes it for `count` datagrams of `size` bytes each way. In a group that it sends to,
-    /// `hears_itself` says whether it gets its own.
+    /// Creates it for `count` datagrams of `size` bytes each way. `hears_itself`: it also receives
+    /// the datagrams that it sends to a group of which it is a member.
     pub(super) fn new(id: CmId, count: u32, size: u32, hears_itself: bool) -> anyhow::Result<Self> {
         let context = id.context().context("the id has no device")?;
         let mtu = context.port().active_mtu.bytes();
@@ -65,13 +65,13 @@ impl Node {
         Ok(self.qp.post_recv(receives)?)
     }
 
-    /// Datagrams go where the connection manager says.
+    /// Sets the destination that the connection manager resolved.
     pub(super) fn address(&mut self, ud: &UdParam) -> anyhow::Result<()> {
         self.peer = Some(Peer { ah: self.pd.create_ah(ud.av)?, qpn: ud.qpn });
         Ok(())
     }
 
-    /// Datagrams go back to where one came from; the immediate data says to which queue pair.
+    /// Sets the sender of a received datagram as the destination; its immediate data is the QPN.
     fn address_sender(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
         let mut header = [0; Grh::LEN];
         self.memory.read_at(0, &mut header)?;
@@ -93,7 +93,7 @@ impl Node {
         Ok(self.qp.post_send((0..self.count).map(|_| wr()))?)
     }
 
-    /// Waits for the first datagram, however long.
+    /// Waits for the first datagram, without a timeout.
     pub(super) fn first_receive(&mut self) -> anyhow::Result<()> {
         while self.received == 0 {
             self.take(None)?;
@@ -101,7 +101,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for the others, as long as they keep coming.
+    /// Waits for the remaining datagrams, with a timeout for each.
     pub(super) fn finish_receives(&mut self) -> anyhow::Result<()> {
         while self.received < self.count {
             self.take(Some(PATIENCE))?;
@@ -154,7 +154,7 @@ impl Node {
     }
 }
 
-/// The addresses in the header of a datagram: of the sender, and ours (annex A17).
+/// The GIDs in the header of a datagram: that of the sender, and ours (annex A17).
 fn ends_of(header: &[u8]) -> Option<(Gid, Gid)> {
     let is_ipv4 = header.get(..Grh::IPV4_AT)?.iter().all(|byte| *byte == 0);
     if is_ipv4 && let Ok((ip, _)) = Ipv4::parse(&header[Grh::IPV4_AT..]) {

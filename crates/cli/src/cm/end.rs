@@ -1,4 +1,4 @@
-//! One end of a connection: its queue pair, and waiting for whatever comes next.
+//! One end of a connection: its queue pair, and waiting for events and completions.
 
 use std::fmt;
 use std::io;
@@ -16,22 +16,22 @@ use nix::poll::{PollFd, PollFlags, poll};
 use super::place::Target;
 use crate::stop;
 
-/// Milliseconds after which a wait looks at the user's wishes.
+/// Interval at which a wait checks whether the user has interrupted the program, in milliseconds.
 pub(super) const NAP_MS: u16 = 100;
 
-/// Polls before a wait sleeps.
+/// Empty polls before a wait sleeps.
 const SPINS: u32 = 200;
 
-/// How long the peer may be silent before it is asked whether it is still there.
+/// How long the peer may be silent before this end probes it.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The number of that question.
+/// Work request id of the probe.
 const PROBE: u64 = u64::MAX;
 
 /// Reasons to end a run early that are not failures of either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// The user wants to stop.
+    /// The user interrupted the program.
     Interrupted,
     /// The peer has disconnected.
     Disconnected,
@@ -48,12 +48,12 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Whether an outcome is that the peer went in its time.
+/// Whether the outcome is a regular disconnection by the peer.
 pub(super) fn is_disconnected(result: &anyhow::Result<()>) -> bool {
     matches!(result, Err(e) if e.downcast_ref() == Some(&Ended::Disconnected))
 }
 
-/// The next event, unless the user stops.
+/// Waits for the next event; fails if the user interrupts the program.
 pub(super) fn next_event(events: &EventChannel) -> anyhow::Result<Event> {
     while !stop::requested() {
         if let Some(event) = events.wait_event(Some(NAP_MS))? {
@@ -74,7 +74,7 @@ pub(super) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<E
     }
 }
 
-/// An error if an event is the end of what it is about.
+/// Returns an error for an event that ends its id, its connection or its device.
 pub(super) fn judge(event: &Event) -> anyhow::Result<()> {
     let peer = || match event.id.peer_addr() {
         Some(peer) => peer.to_string(),
@@ -119,27 +119,28 @@ pub(super) fn resolve(id: &CmId, target: Target) -> anyhow::Result<()> {
 /// One end of a reliable connection, on an id with an event channel of its own.
 #[derive(Debug)]
 pub(super) struct End {
-    // First, so that the peer hears of the end before the queue pair is gone.
+    // The first field, because fields drop in order: the id disconnects before the queue pair is
+    // destroyed.
     id: CmId,
     events: EventChannel,
     pub(super) qp: Qp,
     pub(super) pd: Pd,
     cq: Cq,
-    /// The queue pair is brought up by us, not by the id.
+    /// This end modifies the queue pair itself, instead of the id.
     by_hand: bool,
     /// The peer has disconnected.
     is_over: bool,
-    /// The peer was asked whether it is there.
+    /// A probe of the peer is outstanding.
     is_probing: bool,
 }
 
 impl End {
-    /// Makes a queue pair for an id whose device is known.
+    /// Creates a queue pair for an id whose device is known.
     pub(super) fn new(id: CmId, cap: QpCap, by_hand: bool) -> anyhow::Result<Self> {
         let context = id.context().context("the id has no device")?;
         let (pd, cq) =
             (context.alloc_pd()?, context.create_cq(cap.max_send_wr + cap.max_recv_wr + 1)?);
-        // One more, for the question whether the peer is there.
+        // One more send, for the probe.
         let cap = QpCap { max_send_wr: cap.max_send_wr + 1, ..cap };
         let mut qp = pd.rc_qp(&cq, &cq, cap).create()?;
         if by_hand {
@@ -157,19 +158,20 @@ impl End {
         self.wait_connected()
     }
 
-    /// Accepts the request that brought the id, as it was made.
+    /// Accepts the connection request of the id with the parameters of the request, and waits for
+    /// the connection.
     pub(super) fn accept(&mut self) -> anyhow::Result<()> {
         self.grant()?;
         self.wait_connected()
     }
 
-    /// Asks the target of the id for a connection.
+    /// Requests a connection from the target of the id.
     pub(super) fn ask(&mut self, param: ConnParam) -> anyhow::Result<()> {
-        // The id knows its own queue pair better.
+        // An id with a queue pair ignores `qpn` and uses its own.
         Ok(self.id.connect(&ConnParam { qpn: self.qp.qpn(), ..param })?)
     }
 
-    /// Grants the request that brought the id.
+    /// Accepts the connection request of the id.
     pub(super) fn grant(&mut self) -> anyhow::Result<()> {
         let param = self.id.offered().unwrap_or_default();
         if self.by_hand {
@@ -178,13 +180,14 @@ impl End {
         Ok(self.id.accept(&ConnParam { qpn: self.qp.qpn(), ..param })?)
     }
 
-    /// Waits until the connection is there.
+    /// Waits until the connection is established.
     pub(super) fn wait_connected(&mut self) -> anyhow::Result<()> {
         loop {
             let event = next_event(&self.events)?;
             match event.kind {
                 EventKind::Established => return Ok(()),
-                // The peer has accepted; whether we are ready is for us to say.
+                // The peer has accepted. This end brings its queue pair up and then tells the peer
+                // that it is ready.
                 EventKind::ConnectResponse => {
                     self.bring_up()?;
                     return Ok(self.id.establish()?);
@@ -194,7 +197,7 @@ impl End {
         }
     }
 
-    /// Lets events come out of another channel.
+    /// Moves the events of the id to another channel.
     pub(super) fn migrate(&mut self, events: EventChannel) -> anyhow::Result<()> {
         self.id.migrate(&events)?;
         self.events = events;
@@ -208,8 +211,8 @@ impl End {
         Ok(())
     }
 
-    /// Ends the connection after what was done on it; the first error is returned. A peer that may
-    /// be gone is told but not waited for.
+    /// Ends the connection after `result`, and returns the first error. After a failure, dropping
+    /// the id tells the peer, but this end does not wait for its answer.
     pub(super) fn finish(self, result: anyhow::Result<()>) -> anyhow::Result<()> {
         match &result {
             Err(e) if e.downcast_ref::<Ended>().is_none() => result,
@@ -220,13 +223,13 @@ impl End {
         }
     }
 
-    /// Ends the connection and waits until both sides know.
+    /// Disconnects and waits until the connection has ended.
     fn disconnect(mut self) -> anyhow::Result<()> {
         self.start_disconnect()?;
         self.wait_end()
     }
 
-    /// Begins to end the connection.
+    /// Starts to disconnect.
     pub(super) fn start_disconnect(&mut self) -> anyhow::Result<()> {
         if self.by_hand {
             self.qp.modify(&QpAttr::to(QpState::Err))?;
@@ -234,7 +237,7 @@ impl End {
         Ok(self.id.disconnect()?)
     }
 
-    /// Waits until it has ended, or the user has no more patience.
+    /// Waits until the connection has ended, or the user interrupts the program.
     pub(super) fn wait_end(&mut self) -> anyhow::Result<()> {
         while !self.is_over {
             match self.events.wait_event(Some(NAP_MS))? {
@@ -246,7 +249,8 @@ impl End {
         Ok(())
     }
 
-    /// The next completion, which must be a success. The peer may be silent as long as it lives.
+    /// Waits for the next completion, which must be a success. The wait has no timeout as long as
+    /// the peer answers probes.
     pub(super) fn completion(&mut self) -> anyhow::Result<Cqe> {
         let since = Instant::now();
         loop {
@@ -256,7 +260,7 @@ impl End {
                 }
                 std::hint::spin_loop();
             }
-            // What came before the end was looked at above.
+            // Completions that arrived before the disconnection have been taken above.
             if self.is_over {
                 return Err(Ended::Disconnected.into());
             }
@@ -278,7 +282,7 @@ impl End {
         }
     }
 
-    /// Sleeps until there may be something to see.
+    /// Sleeps until the completion channel or the event channel is readable, at most `NAP_MS`.
     fn sleep(&self) -> anyhow::Result<()> {
         let wants = PollFlags::POLLIN;
         let mut fds = [
@@ -289,13 +293,13 @@ impl End {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
-        // The report has done its work.
+        // Takes the completion event off the channel; it has ended the sleep.
         self.cq.channel().wait(Some(0))?;
         Ok(())
     }
 
-    /// Asks the peer whether it is there, with a write of nothing to nowhere: that needs no memory
-    /// and no receive, but an acknowledgement.
+    /// Probes the peer with a zero-length RDMA WRITE: it needs no memory and no receive, but an
+    /// acknowledgement.
     fn probe(&mut self) -> anyhow::Result<()> {
         let nowhere = Remote { addr: 0, rkey: Rkey(0) };
         let nothing = Data::Inline(InlineBytes::new(&[]));

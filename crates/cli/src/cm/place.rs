@@ -1,4 +1,4 @@
-//! Where ends run: addresses from the command line, and devices for them.
+//! Where the ends run: addresses from the command line, and their devices.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
@@ -41,7 +41,7 @@ impl BothArgs {
     }
 }
 
-/// Which ends run here, and where.
+/// Which ends run in this process, and at which addresses.
 #[derive(Debug)]
 pub(super) enum Place {
     Server(SocketAddr),
@@ -49,12 +49,12 @@ pub(super) enum Place {
     Both(Local, Local),
 }
 
-/// Whom a client wants to reach.
+/// The target of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     /// Our address, if it was given.
     pub(super) from: Option<SocketAddr>,
-    /// That of the server.
+    /// The address of the server.
     pub(super) to: SocketAddr,
 }
 
@@ -71,7 +71,7 @@ impl Local {
         Ok(Self { ip, context })
     }
 
-    /// Connections from and to here only.
+    /// A connection manager for this device only.
     pub(super) fn manager(&self) -> Result<Manager, Error> {
         Manager::with([self.context.clone()])
     }
@@ -93,13 +93,13 @@ pub(super) fn server(host: Option<&str>, port: u16) -> anyhow::Result<Place> {
     Ok(Place::Server(at))
 }
 
-/// Whom a client reaches, and from where.
+/// The target of a client, and the address to connect from.
 pub(super) fn client(from: Option<&str>, to: &str, port: u16) -> anyhow::Result<Place> {
     let from = from.map(|from| look_up(from, 0)).transpose()?;
     Ok(Place::Client(Target { from, to: look_up(to, port)? }))
 }
 
-/// Listens.
+/// Creates an id that listens.
 pub(super) fn listen(manager: &Manager, space: PortSpace, at: SocketAddr) -> anyhow::Result<CmId> {
     let id = manager.create_id(space)?;
     id.bind(at).and_then(|()| id.listen(0)).with_context(|| format!("cannot listen at {at}"))?;

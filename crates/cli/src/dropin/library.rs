@@ -1,4 +1,4 @@
-//! Where the library is that stands in for libibverbs and librdmacm.
+//! Finds the library that replaces libibverbs and librdmacm.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A directory with the library under the names that programs know.
+//! A directory with links to the library under the names that programs load.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::symlink;
@@ -7,10 +7,10 @@ use std::{fs, io};
 
 use anyhow::Context as _;
 
-/// The names: those that programs are linked with, and those that some load at run time.
+/// The names: those that programs are linked with, and those that some programs load at run time.
 const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
 
-/// The one of them to preload. It is the library's own name, too.
+/// The name to preload. It is also the library's own name (SONAME).
 pub(super) const PRELOAD: &str = "libibverbs.so.1";
 
 /// Returns the directory to load `library` from: the directory of the library itself if that has
@@ -29,7 +29,7 @@ pub(super) fn directory(library: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn is_complete(folder: &Path, library: &Path) -> bool {
-    // The dynamic linker takes these for the end of a path.
+    // The dynamic linker treats these characters as separators of paths.
     if folder.as_os_str().as_encoded_bytes().iter().any(|byte| b" \t:;".contains(byte)) {
         return false;
     }
@@ -51,7 +51,7 @@ fn make(folder: &Path, library: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A number for a path; two libraries shall not share a directory.
+/// A hash of a path, so that two libraries do not share a directory.
 fn hash(path: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);

@@ -1,10 +1,10 @@
-//! `feroce run` and `feroce env`: programs that use libibverbs and librdmacm, as they are, on the
+//! `feroce run` and `feroce env`: run unmodified programs that use libibverbs and librdmacm on the
 //! software adapter.
 //!
-//! The library that stands in for both is another file, which this command only looks for
-//! ([`library`]). It goes first in the search path under its four names ([`links`]), and it is
-//! preloaded, for programs that bring a copy of libibverbs under another name and for the files
-//! that programs look for.
+//! The library that replaces both is a separate file, which this command only looks for
+//! ([`library`]). The command puts it first in the search path of the dynamic linker under its four
+//! names ([`links`]). It also preloads the library, for programs that bring a copy of libibverbs
+//! under another name, and to answer for the files that programs look for.
 
 mod library;
 mod links;
@@ -62,24 +62,25 @@ pub(crate) struct EnvArgs {
 /// How a shell exports a variable.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Shell {
-    /// sh, bash, zsh and their like.
+    /// sh, bash, zsh and compatible shells.
     Sh,
     /// fish.
     Fish,
 }
 
-/// Becomes the program: nothing of this command is left to stand between it and its parent.
+/// Replaces this process with the program (exec), so that no process stands between the program and
+/// its parent.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let [program, rest @ ..] = args.command.as_slice() else { bail!("which program?") };
     let mut command = Command::new(program);
     command.args(rest).envs(environment(&args.settings)?);
     let error = command.exec();
-    // As shells do: 127 if it is not there, 126 if it cannot be run.
+    // Exit status as in shells: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("feroce: {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
 }
 
-/// Prints what a shell has to say so that its programs run as with `run`.
+/// Prints the commands that make all programs of a shell run as with `run`.
 pub(crate) fn env(args: &EnvArgs) -> anyhow::Result<ExitCode> {
     for (name, value) in environment(&args.settings)? {
         let Some(value) = value.to_str() else {
@@ -95,12 +96,12 @@ pub(crate) fn env(args: &EnvArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Text in single quotes, with those inside it written as `quote`.
+/// Puts text into single quotes; each single quote in it becomes `quote`.
 fn quoted(text: &str, quote: &str) -> String {
     format!("'{}'", text.replace('\'', quote))
 }
 
-/// The variables that make a program take our library, and the settings for it.
+/// The environment variables that make a program load our library, and the settings for it.
 fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>> {
     let library = library::find()?;
     let folder = links::directory(&library)?;
@@ -110,12 +111,13 @@ fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>
         (name.to_owned(), put_first(first.as_os_str(), &before))
     };
     variables.push(ahead("LD_LIBRARY_PATH", &folder));
-    // By the name that the linker sees in the search path, so that the file is mapped once.
+    // The preloaded path is the one that the dynamic linker finds in the search path, so that it
+    // maps the file only once.
     variables.push(ahead("LD_PRELOAD", &folder.join(links::PRELOAD)));
     Ok(variables)
 }
 
-/// A list of paths with `first` at its head, and nowhere else.
+/// The list of paths with `first` moved or added to its head.
 fn put_first(first: &OsStr, list: &OsStr) -> OsString {
     let others = std::env::split_paths(list).filter(|path| path.as_os_str() != first);
     let others = others.filter(|path| !path.as_os_str().is_empty());

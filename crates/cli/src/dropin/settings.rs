@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use feroce::Settings;
 
-/// Options. `docs/CONFIGURATION.md` has more settings, which the environment can say directly.
+/// Options. `docs/CONFIGURATION.md` lists more settings, which the user can set in the environment.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct SettingArgs {
     /// Capture packets to a file; `%d` becomes the device's name, `%p` the process id
@@ -37,19 +37,20 @@ pub(super) struct SettingArgs {
     /// Receive no faster than this: `10Gbit`, or `10Gbit:256KiB` with the queue in front
     #[arg(long, value_name = "R")]
     rate: Option<String>,
-    /// Make chance repeat itself: faults, and what the adapter draws
+    /// Fix the random seed of faults and of the adapter, so that a run can be repeated
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Name of the first device, for programs that insist on one
     #[arg(long, value_name = "NAME")]
     device_name: Option<String>,
-    /// Have a device on an address, or on several with commas between; may be repeated
+    /// Create a device on an address, or on several separated by commas; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
 }
 
 impl SettingArgs {
-    /// The variables that say the same. Mistakes are named here, and not by the program.
+    /// The environment variables with these settings. Invalid values are reported here, and not by
+    /// the program.
     pub(super) fn variables(&self) -> anyhow::Result<Vec<(String, OsString)>> {
         let mut chosen: Vec<(&str, OsString)> = Vec::new();
         for (name, file) in [("pcap", &self.pcap), ("trace", &self.trace)] {
@@ -72,7 +73,7 @@ impl SettingArgs {
         Ok(chosen.into_iter().map(|(name, value)| (Settings::variable(name), value)).collect())
     }
 
-    /// The faults, as one setting has them all.
+    /// All faults, as the value of the setting `fault`.
     fn faults(&self) -> Option<String> {
         let faults = [
             ("loss", &self.loss),
@@ -92,7 +93,8 @@ impl SettingArgs {
     }
 }
 
-/// The path from the root: the program may go elsewhere before it opens a device.
+/// The absolute path, because the program may change its working directory before it opens a
+/// device.
 fn absolute(file: &PathBuf) -> anyhow::Result<OsString> {
     if file.as_os_str() == "-" {
         return Ok("-".into());

@@ -29,12 +29,12 @@ impl Kind {
         }
     }
 
-    /// Whether messages are cut into packets of a path MTU.
+    /// Whether messages are segmented into packets of the path MTU.
     pub(super) fn has_mtu(self) -> bool {
         self != Self::Ud
     }
 
-    /// Whether lost packets are sent again.
+    /// Whether lost packets are retransmitted.
     pub(super) fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Srq)
     }
@@ -179,7 +179,7 @@ struct CommonArgs {
     timeout: u64,
 }
 
-/// What is to be exchanged, and how.
+/// What to exchange, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
@@ -196,12 +196,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Addresses that travel each way over the side channel.
+    /// Number of addresses that each side sends over the side channel.
     pub(super) fn addresses(&self) -> usize {
         if self.kind == Kind::Srq { SRQ_ADDRESSES } else { 1 }
     }
 
-    /// Refuses what the port cannot carry.
+    /// Fails if the port cannot carry the messages.
     pub(super) fn check_port(&self, port: &PortAttr) -> anyhow::Result<()> {
         let carried = port.active_mtu.bytes();
         if self.kind.has_mtu() {
@@ -222,7 +222,7 @@ impl Plan {
     }
 }
 
-/// A command, understood.
+/// A command line after parsing.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(super) plan: Plan,
@@ -230,7 +230,7 @@ pub(crate) struct Request {
     pub(super) both: bool,
     pub(super) port: u16,
     pub(super) choice: Choice,
-    /// Address of the client, where both ends are here.
+    /// Address of the client, if both ends run in this process.
     pub(super) second: Option<IpAddr>,
 }
 

@@ -1,10 +1,12 @@
-//! The side channel: how two ends of a pingpong tell each other where their queue pairs are.
+//! The side channel, over which the two ends of a pingpong exchange the addresses of their queue
+//! pairs.
 //!
-//! A TCP connection, spoken byte for byte as the programs of rdma-core speak it, so that either
-//! end can be one of those on another kind of adapter. An address is a text of 51 characters and
-//! a zero, `LID:QPN:PSN:GID` in hexadecimal. The client sends its addresses, the server connects
-//! and answers with its own, the client says `done` and a zero. One address travels each way; the
-//! shared-receive-queue program sends 256, of which those it does not use are zeros.
+//! The protocol on the TCP connection is byte for byte that of rdma-core's programs, so that either
+//! end can be one of those on another kind of adapter. An address is a text of 51 characters and a
+//! zero, `LID:QPN:PSN:GID` in hexadecimal. The client sends its addresses, the server connects its
+//! queue pairs and answers with its own addresses, and the client sends `done` and a zero. Each
+//! side sends one address; the shared-receive-queue program sends 256, of which those it does not
+//! use are zeros.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -20,13 +22,13 @@ pub(super) const ADDRESS_LEN: usize = 52;
 /// Addresses that the shared-receive-queue program exchanges, used or not.
 pub(super) const SRQ_ADDRESSES: usize = 256;
 
-/// What the client says last.
+/// The last message of the client.
 const DONE: &[u8] = b"done\0";
 
-/// A connected peer answers within this time: all it has to do is open its device.
+/// Timeout for an answer of a connected peer, which only has to open its device.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a queue pair is.
+/// The address of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Address {
     /// Local identifier; 0 on Ethernet.
@@ -175,12 +177,12 @@ impl Channel {
         Ok(addresses)
     }
 
-    /// Tells the server that we know where it is.
+    /// Tells the server that the client has its addresses.
     pub(super) fn say_done(&mut self) -> anyhow::Result<()> {
         self.stream.write_all(DONE).context("the server hung up before it heard that we are ready")
     }
 
-    /// Waits until the client knows where we are.
+    /// Waits until the client has the addresses of the server.
     pub(super) fn await_done(&mut self) -> anyhow::Result<()> {
         let mut bytes = [0; 5];
         let read = self.stream.read_exact(&mut bytes);

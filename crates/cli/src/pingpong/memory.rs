@@ -1,14 +1,14 @@
-//! The buffers of a pingpong, and what is in them.
+//! The buffers of a pingpong and their contents.
 //!
-//! The server has one buffer: what arrives there goes back from there, whatever it is. The client
-//! sends from one buffer and receives into others, so that with `--chk` it can compare every echo
-//! with what it sent.
+//! The server has one buffer: it receives every message into it and sends the echo from it. The
+//! client sends from one buffer and receives into others, so that with `--chk` it can compare every
+//! echo with the message that it sent.
 
 use std::collections::VecDeque;
 
 use feroce::{Access, Data, Error, Mr, Pd, RecvWr};
 
-/// Every byte that nothing else is said about.
+/// The value of bytes that no other rule sets.
 const FILL: u8 = 0x7b;
 
 /// The first byte of every page is zero; rdma-core's programs check that and nothing else.
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 /// Bytes of the global routing header that precede a received datagram.
 pub(super) const GRH: usize = 40;
 
-/// What the buffers look like.
+/// The layout of the buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     /// Bytes of a message.
@@ -40,9 +40,9 @@ pub(super) struct Layout {
 pub(super) struct Memory {
     mr: Mr,
     layout: Layout,
-    /// What was sent last.
+    /// The message that was sent last.
     sent: Vec<u8>,
-    /// Room to look at what arrived.
+    /// Scratch space to compare a received message.
     seen: Vec<u8>,
     /// Messages filled so far.
     messages: u64,
@@ -53,7 +53,7 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new(pd: &Pd, layout: Layout) -> Result<Self, Error> {
         let stride = layout.headroom + layout.size;
-        // Buffer 0 is the one that is sent from.
+        // Buffer 0 is the send buffer.
         let slots: VecDeque<u64> =
             if layout.echo { [0].into() } else { (1..=layout.slots as u64).collect() };
         let total = stride * (slots.len() + usize::from(!layout.echo));
@@ -89,7 +89,8 @@ impl Memory {
         }
     }
 
-    /// Writes the next message: what it holds depends on its place and, if they vary, its number.
+    /// Writes the next message: each byte depends on its position and, if messages vary, on the
+    /// number of the message.
     pub(super) fn fill(&mut self) -> Result<(), Error> {
         if self.messages > 0 && !self.layout.vary {
             return Ok(());
@@ -103,7 +104,7 @@ impl Memory {
         self.mr.write_at(self.layout.headroom, &self.sent)
     }
 
-    /// Whether the receive buffer `slot` holds what was sent last; wipes it.
+    /// Whether the receive buffer `slot` holds the message that was sent last; clears the buffer.
     pub(super) fn is_echo(&mut self, slot: u64) -> Result<bool, Error> {
         let at = self.slot_at(slot) + self.layout.headroom;
         self.mr.read_at(at, &mut self.seen)?;

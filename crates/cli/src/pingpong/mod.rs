@@ -1,7 +1,7 @@
 //! `feroce rc-pingpong`, `uc-pingpong`, `ud-pingpong` and `srq-pingpong`.
 //!
 //! They do what the programs of those names in rdma-core do, take the same options, print the same
-//! lines and speak the same side channel, so that the other end may be one of those.
+//! lines and use the same protocol on the side channel, so that the other end may be one of those.
 
 #![expect(clippy::disallowed_methods, reason = "measuring takes a clock")]
 
@@ -31,11 +31,11 @@ use place::{Choice, Place};
 use report::{Done, Record};
 use session::{Role, Session};
 
-/// Exit status after an interrupt, as shells count.
+/// Exit status after an interrupt: 128 plus the signal number, as in shells.
 const INTERRUPTED: u8 = 130;
 
-/// How long a reliable end stays reachable after its work: its last acknowledgement may have been
-/// lost, and the peer asks again after a timeout of 67 ms.
+/// How long a reliable end stays reachable after its last message: its last acknowledgement may
+/// have been lost, and the peer retransmits after a timeout of 67 ms.
 const LINGER: Duration = Duration::from_millis(100);
 
 pub(crate) fn rc(args: &RcArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -58,7 +58,7 @@ fn run(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     if request.both { run_both(request, json) } else { run_one(request, json) }
 }
 
-/// One end here, the other elsewhere.
+/// One end in this process, the other in another.
 fn run_one(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     let plan = &request.plan;
     let show = if json { Show::Nothing } else { Show::One };
@@ -89,7 +89,7 @@ fn run_one(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&[&done]))
 }
 
-/// Both ends here, each in a thread of its own.
+/// Both ends in this process, each in a thread of its own.
 fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
     #[derive(Serialize)]
     struct Both {
@@ -165,8 +165,8 @@ impl End {
     }
 }
 
-/// The server's part of the side channel. It connects before it answers, because the client may
-/// begin as soon as it has the answer.
+/// The server's part of the side channel. The server connects its queue pairs before it answers,
+/// because the client may send as soon as it has the answer.
 fn meet_client(
     plan: &Plan,
     choice: &Choice,
@@ -226,7 +226,7 @@ fn meet_server(
     Ok(End { session, role: Role::Client, local, remote })
 }
 
-/// What is printed on the way.
+/// What to print during the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Show {
     Nothing,

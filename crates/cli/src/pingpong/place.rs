@@ -8,7 +8,7 @@ use feroce::{Context, Device, Error, Gid};
 
 use crate::backend::is_kernels;
 
-/// What the user said about it.
+/// The options of the user that choose the device and address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
     /// Device by name.
@@ -20,7 +20,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Whether the device is known before there is a peer.
+    /// Whether the device is known before the peer is.
     pub(super) fn names_device(&self) -> bool {
         self.device.is_some() || self.address.is_some()
     }
@@ -48,7 +48,7 @@ impl Place {
         Self::open(&device, choice.gid_index, wanted.map(gid_of))
     }
 
-    /// For a server that names no device: the one that the client reached.
+    /// For a server without a device option: the device at whose address the client connected.
     pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
         if own.is_loopback() && is_kernels()? {
             return Self::chosen(choice);
@@ -58,8 +58,8 @@ impl Place {
         Self::open(&device_of(own)?, choice.gid_index, Some(gid_of(own)))
     }
 
-    /// For a client that names no device: the one that leads to the server. If the server is on
-    /// this machine, a loopback address of our own, because the server has the other one.
+    /// For a client without a device option: the device that routes to the server. If the server is
+    /// on this machine, a separate loopback address, because the server uses the other one.
     pub(super) fn of_client(choice: &Choice, own: IpAddr, peer: IpAddr) -> anyhow::Result<Self> {
         if own.is_loopback() && is_kernels()? {
             return Self::chosen(choice);
@@ -107,7 +107,7 @@ impl Place {
         Ok(Self { gid: entry.gid, context, gid_index })
     }
 
-    /// Refuses a peer that packets from here cannot reach.
+    /// Fails if packets from this address cannot reach the peer.
     pub(super) fn check_peer(&self, peer: Gid) -> anyhow::Result<()> {
         ensure!(
             !peer.is_zero(),

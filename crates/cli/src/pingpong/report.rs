@@ -1,4 +1,4 @@
-//! What a pingpong tells its user.
+//! The report of a pingpong.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(super) struct Outcome {
     pub(super) seconds: f64,
     /// The user stopped it.
     pub(super) interrupted: bool,
-    /// Echoes that were not what was sent.
+    /// Echoes that differ from the message that was sent.
     pub(super) wrong_echoes: u64,
     /// Pages that did not arrive as sent.
     pub(super) invalid_pages: Vec<usize>,
@@ -26,12 +26,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Exchanges: as many as were asked for, unless it was stopped before.
+    /// Exchanges: the requested number, unless the user stopped the run earlier.
     fn iters(&self, plan: &Plan) -> u64 {
         if self.interrupted { self.sent.min(self.received) } else { plan.iters }
     }
 
-    /// Whether what arrived was what was sent.
+    /// Whether all checked messages arrived as they were sent.
     pub(super) fn is_valid(&self) -> bool {
         self.wrong_echoes == 0 && self.invalid_pages.is_empty()
     }
@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// A quotient that is 0 where there is none.
+/// The quotient, or 0 if the divisor is 0.
 fn per(of: f64, by: f64) -> f64 {
     if by > 0.0 { of / by } else { 0.0 }
 }
@@ -102,7 +102,7 @@ impl Ticks {
     }
 }
 
-/// What an end did, for programs.
+/// The result of one end, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Record {
     test: &'static str,
@@ -134,7 +134,7 @@ struct TicksRecord {
     average: f64,
 }
 
-/// What an end did.
+/// The result of one end.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) role: Role,
@@ -146,7 +146,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// As an object.
+    /// As a JSON object.
     pub(super) fn record(&self, plan: &Plan) -> Record {
         let (outcome, iters) = (&self.outcome, self.outcome.iters(plan));
         let (bytes, micros) = (outcome.bytes(plan), outcome.seconds * 1e6);

@@ -20,14 +20,15 @@ use super::{Kind, Plan};
 /// Queue key of the datagram program.
 const QKEY: Qkey = Qkey(0x1111_1111);
 
-/// Work request numbers: what a completion belongs to. The low half of a receive is its buffer.
+/// Work request ids, which tell what a completion belongs to. The low half of that of a receive is
+/// its buffer.
 const RECV: u64 = 1 << 32;
 const SEND: u64 = 2 << 32;
 
-/// Empty polls before a thread that does not sleep on events sleeps nevertheless.
+/// Empty polls after which a thread sleeps even without `--events`.
 const SPINS: u32 = 2000;
 
-/// How often a thread that sleeps looks whether it should stop.
+/// Interval at which a sleeping thread checks whether to stop, in milliseconds.
 const NAP_MS: u16 = 50;
 
 /// Which end.
@@ -39,14 +40,14 @@ pub(super) enum Role {
     Client,
 }
 
-/// A queue pair and what it waits for.
+/// A queue pair and the completions that it waits for.
 #[derive(Debug)]
 struct Lane {
     qp: Qp,
     psn: Psn,
     /// Where datagrams go.
     dest: Dest,
-    /// Held for the datagrams.
+    /// Keeps the address handle alive while datagrams use it.
     ah: Option<Ah>,
     send_pending: bool,
     recv_pending: bool,
@@ -70,7 +71,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Makes everything that does not depend on the peer, and posts the receives.
+    /// Creates everything that does not depend on the peer, and posts the receives.
     pub(super) fn new(plan: &Plan, role: Role, place: Place) -> anyhow::Result<Self> {
         plan.check_port(&place.context.port())?;
         let pd = place.context.alloc_pd()?;
@@ -129,7 +130,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the peer must know.
+    /// The addresses to send to the peer.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let address = |lane: &Lane| Address {
             lid: 0,
@@ -187,7 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// Exchanges messages until both directions have seen enough of them, or `stop` is set.
+    /// Exchanges messages until each direction has carried the requested number, or `stop` is set.
     pub(super) fn exchange(mut self, stop: &Arc<AtomicBool>) -> anyhow::Result<(Self, Outcome)> {
         let begin = Instant::now();
         if self.role == Role::Client {
@@ -195,7 +196,8 @@ impl Session {
                 self.post_send(i)?;
             }
         }
-        // Room for all there can be: an event comes only for what is new after it.
+        // Capacity for all completions of the CQ: a CQ event is raised only for completions that
+        // arrive after it was armed, so each poll must take all that are there.
         let mut completions: Vec<Cqe> = Vec::with_capacity(self.cq.depth());
         let iters = self.plan.iters;
         while self.outcome.received < iters || self.outcome.sent < iters {
@@ -216,7 +218,7 @@ impl Session {
         Ok((self, outcome))
     }
 
-    /// Waits for completions, or until told to stop.
+    /// Waits for completions, or until `stop` is set.
     fn wait(&self, into: &mut Vec<Cqe>, stop: &AtomicBool) -> anyhow::Result<()> {
         if !self.plan.events {
             for spin in 0..SPINS {
@@ -229,7 +231,7 @@ impl Session {
                 }
             }
             self.cq.notify(Notify::Next);
-            // What came before we asked makes no event.
+            // A completion that arrived before the CQ was armed raises no event.
             if self.cq.poll(into) > 0 {
                 return Ok(());
             }
@@ -339,7 +341,8 @@ fn layout(plan: &Plan, role: Role) -> Layout {
         },
         exclusive: is_checked && is_shared,
         echo: role == Role::Server,
-        // Several queue pairs send from one buffer at a time.
+        // Queue pairs with an SRQ send from one buffer at the same time, so its contents must not
+        // change.
         vary: !is_shared,
     }
 }
