@@ -1,4 +1,4 @@
-//! Whose devices commands use.
+//! The backend whose devices commands use.
 
 use std::net::IpAddr;
 
@@ -8,21 +8,21 @@ use feroce::{Backend, Device, Error, Settings};
 /// The names of backends, for the command line.
 pub(crate) const NAMES: [&str; 2] = Backend::NAMES;
 
-/// What the user said on the command line goes before everything that settings say.
+/// Chooses the backend from the command line, which overrides the settings.
 pub(crate) fn choose(name: &str) {
-    // The command line takes no other names.
+    // The argument parser accepts no other names.
     if let Ok(backend) = name.parse::<Backend>() {
         backend.choose();
     }
 }
 
-/// Whether devices are those of the kernel's drivers. They have addresses of interfaces, and none
-/// of the loopback.
+/// Whether devices are those of the kernel's drivers. These have addresses of interfaces, but no
+/// loopback addresses.
 pub(crate) fn is_kernels() -> Result<bool, Error> {
     Ok(Settings::load()?.backend == Backend::RdmaCore)
 }
 
-/// An address of the first device that has one: of IPv4, if there is one.
+/// An address of a device: the first IPv4 address, or else the first address.
 pub(crate) fn first_address() -> anyhow::Result<IpAddr> {
     let devices = Device::list()?;
     let mut gids: Vec<_> = devices.iter().flat_map(Device::gids).filter(|g| !g.is_zero()).collect();

@@ -1,4 +1,4 @@
-//! `feroce decode`: what a packet capture holds.
+//! `feroce decode`: shows the packets of a capture file.
 
 mod capture;
 mod dissect;
@@ -61,7 +61,7 @@ fn number(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| "not a number: write 17 or 0x11".to_owned())
 }
 
-/// How many packets of which kind there were.
+/// Number of packets of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
     packets: u64,
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints packets as the user wants them.
+/// Prints packets in the form that the user chose.
 struct Printer<'a> {
     args: &'a Args,
     style: Style,
@@ -143,11 +143,11 @@ struct Printer<'a> {
     counts: Counts,
 }
 
-/// What the output looks like.
+/// The form of the output.
 enum Form {
     Json,
     Table(Table),
-    /// The ladder, and whom the last header named.
+    /// The ladder, and the two sides that the last header named.
     Ladder(Ladder, Option<(String, String)>),
 }
 
@@ -162,13 +162,13 @@ impl<'a> Printer<'a> {
         Self { args, style, out, form, counts: Counts::default() }
     }
 
-    /// Prints what is in a record.
+    /// Prints the packets of a record.
     fn record(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
         let views = View::all(record, self.counts.packets + 1, first_ns);
         views.iter().try_for_each(|view| self.packet(view))
     }
 
-    /// Counts a packet and prints it if it is wanted.
+    /// Counts a packet, and prints it if it passes the filters.
     fn packet(&mut self, view: &View) -> io::Result<()> {
         self.counts.add(view);
         if !self.wants(view) {
@@ -204,7 +204,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints what is left, and the summary.
+    /// Prints the remaining lines, and the summary.
     fn finish(&mut self, end: &End) -> io::Result<()> {
         let damage = match end {
             End::Damaged(why) => Some(why.as_str()),

@@ -16,29 +16,30 @@ pub(crate) enum Side {
     Right,
 }
 
-/// Something that happens.
+/// One line of the diagram.
 #[derive(Clone, Debug)]
 pub(crate) enum Rung {
     /// A packet goes from one side to the other.
     Packet {
-        /// When, as it is to be printed.
+        /// The time, as printed.
         time: String,
-        /// Who sends it.
+        /// The sender.
         from: Side,
-        /// What it is.
+        /// The operation.
         label: String,
-        /// What its headers say, most important first. What fits stands on the arrow.
+        /// Header fields, most important first. Those that fit stand on the arrow, the others below
+        /// it.
         notes: Vec<String>,
-        /// Whose colour it has.
+        /// Its colour.
         ink: Ink,
     },
-    /// A side does something by itself.
+    /// An event on one side, without a packet.
     Event {
-        /// Who.
+        /// The side.
         side: Side,
-        /// What.
+        /// The text.
         text: String,
-        /// Whose colour it has.
+        /// Its colour.
         ink: Ink,
     },
 }
@@ -67,7 +68,7 @@ impl Ladder {
         Self { style, left, right: 0, middle: style.width - left - 2 }
     }
 
-    /// Who the two are.
+    /// The header line with the names of the two sides.
     pub(crate) fn header(&self, left: &str, right: &str) -> Vec<String> {
         let left = cut(left, self.middle.saturating_sub(columns(right) + 1).max(self.middle / 2));
         let right = cut(right, self.middle.saturating_sub(columns(&left) + 1));

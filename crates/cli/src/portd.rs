@@ -1,8 +1,10 @@
-//! `feroce portd`: has the UDP port of this host, so that programs come and go beside it.
+//! `feroce portd`: holds the UDP port of this host, so that other programs can start and end
+//! without a gap in reception.
 //!
-//! Of the processes that share an address, one receives what other hosts send and hands it on; when
-//! it ends, another takes its place, and what comes meanwhile is lost and sent again. Any process
-//! with an open device can be that one. This does nothing else, and stays.
+//! Of the processes that share an address, one (the port owner) receives the packets of other hosts
+//! and forwards them to the other processes. When it ends, another process takes its place; packets
+//! that arrive in between are lost and retransmitted. Any process with an open device can be the
+//! port owner. portd does nothing else, and keeps running.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ takes its place when that program ends.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Device, or its interface; may be said several times [default: all]
+    /// Device, or its interface; may be repeated [default: all]
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV", conflicts_with = "address")]
     device: Vec<String>,
     /// Addresses to use instead of devices.
@@ -51,7 +53,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     } else {
         println!("receiving for everybody at {}", names.join(", "));
     }
-    // The drivers of the devices do the rest.
+    // The driver threads of the devices forward the packets.
     signals.forever().next();
     for (context, name) in contexts.iter().zip(names) {
         let counters = context.link_counters();

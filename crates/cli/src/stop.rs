@@ -1,4 +1,4 @@
-//! Stopping when the user says so.
+//! Stops the command when the user interrupts it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use signal_hook::flag;
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on, the first interrupt asks to stop and the second kills.
+/// Installs the handler: the first interrupt requests a stop, the second ends the process.
 pub(crate) fn watch() -> anyhow::Result<()> {
     let stop = Arc::clone(FLAG.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM] {
@@ -18,7 +18,7 @@ pub(crate) fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the user wants to stop.
+/// Whether a stop was requested.
 pub(crate) fn requested() -> bool {
     FLAG.get().is_some_and(|stop| stop.load(Ordering::Relaxed))
 }

@@ -1,24 +1,24 @@
-//! How text looks: colours where the terminal wants them, and its width.
+//! Text style: colours if the terminal supports them, and the width.
 
 use std::env;
 use std::io::IsTerminal;
 
-/// What a piece of text is, which decides its colour.
+/// The kind of a piece of text, which determines its colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ink {
     /// Headings and names.
     Bold,
-    /// What matters less.
+    /// Less important text.
     Dim,
-    /// What a requester sends.
+    /// Packets of a requester.
     Request,
-    /// What a responder answers.
+    /// Packets of a responder.
     Answer,
-    /// What an application or an adapter does on its own.
+    /// Actions of an application or an adapter without a packet.
     Event,
-    /// Good news.
+    /// Success.
     Good,
-    /// Bad news.
+    /// Failure.
     Bad,
 }
 
@@ -36,7 +36,7 @@ impl Ink {
     }
 }
 
-/// How to write to a terminal, or to what is none.
+/// How to write to a terminal, or to a file or pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Style {
     /// Use escape sequences.
@@ -51,7 +51,7 @@ impl Style {
     /// Fewest columns that the output is made for, and most that it uses.
     const WIDTHS: (usize, usize) = (80, 100);
 
-    /// For the standard output as it is: no escapes if it is no terminal, or `NO_COLOR` is set.
+    /// The style for standard output: no escapes if it is not a terminal, or `NO_COLOR` is set.
     pub(crate) fn for_stdout(ascii: bool) -> Self {
         let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -80,7 +80,7 @@ impl Style {
         }
     }
 
-    /// `text` as it may be printed.
+    /// `text` in ASCII, if only that may be printed.
     pub(crate) fn finish(&self, text: &str) -> String {
         if !self.ascii {
             return text.to_owned();

@@ -1,12 +1,11 @@
-//! Packets for a screen and for programs: colours, labels, JSON. The words are those of the wire
-//! crate.
+//! Packets as text and as JSON: colours, labels, fields. The names are those of the wire crate.
 
 use feroce::wire::{Exts, Packet, Service, Syndrome};
 use serde_json::{Map, Value, json};
 
 use crate::style::Ink;
 
-/// The colour of a packet: who sends it, or that something is wrong.
+/// The colour of a packet: by requester or responder, or for an error.
 pub(crate) fn ink(packet: &Packet<'_>) -> Ink {
     match packet.exts.aeth.map(|aeth| aeth.syndrome) {
         Some(Syndrome::Ack { .. }) => Ink::Answer,
@@ -16,7 +15,7 @@ pub(crate) fn ink(packet: &Packet<'_>) -> Ink {
     }
 }
 
-/// A time in its natural unit.
+/// A time in µs, ms or s, depending on its length.
 pub(crate) fn duration(ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "for people to read")]
     let ns_f = ns as f64;
@@ -28,7 +27,7 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
-/// Flags and extension headers, in the order in which people should see them.
+/// Flags and extension headers, most important first.
 pub(crate) fn notes(packet: &Packet<'_>) -> Vec<String> {
     packet.notes().map(|note| note.to_string()).collect()
 }
@@ -51,7 +50,7 @@ pub(crate) fn label(packet: &Packet<'_>, payload_len: usize) -> String {
     parts.join(" · ")
 }
 
-/// Everything about a packet that its headers say, for programs.
+/// All header fields of a packet, as JSON.
 pub(crate) fn json(packet: &Packet<'_>, payload_len: usize) -> Map<String, Value> {
     let bth = &packet.bth;
     let mut map = Map::new();

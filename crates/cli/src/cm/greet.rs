@@ -1,4 +1,4 @@
-//! `feroce server` and `feroce client`: one message there, one back.
+//! `feroce server` and `feroce client`: exchange one message each way.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ Examples:
   feroce client --both                 both ends here
   feroce client -s 192.0.2.1           greet `feroce server` or `rdma_server` there";
 
-/// Bytes of a message; what they are does not matter.
+/// Bytes of a message; their values do not matter.
 const LEN: usize = 16;
 
 /// Options of `server`.
@@ -92,7 +92,7 @@ impl Program for Greeting {
     }
 }
 
-/// Does it, and says how it ended.
+/// Runs one end and reports its result.
 fn report(role: &str, say: Say, f: impl FnOnce() -> anyhow::Result<()>) -> Report {
     let result = f();
     say.line(&format!("rdma_{role}: end {}", if result.is_ok() { 0 } else { -1 }));
@@ -105,7 +105,7 @@ struct Greeter {
     end: End,
     /// Receive buffer for the message of the peer; this program does not read its contents.
     _message: Mr,
-    /// It has arrived.
+    /// The message of the peer has arrived.
     has_received: bool,
 }
 
@@ -124,13 +124,13 @@ impl Greeter {
         Ok(())
     }
 
-    /// Sends, and waits until the message has arrived.
+    /// Sends a message, and waits until the peer has acknowledged it.
     fn send(&mut self) -> anyhow::Result<()> {
         let data = Data::Inline(InlineBytes::new(&[0; LEN]));
         self.end.qp.post_send([SendWr::new(1, SendOp::Send, data)])?;
         loop {
             match self.end.completion()?.opcode {
-                // The answer may be seen before the acknowledgement.
+                // The message of the peer may arrive before the acknowledgement of the send.
                 WcOpcode::Recv => self.has_received = true,
                 _ => return Ok(()),
             }

@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Join only to send
     #[arg(short = 'o', long, conflicts_with = "both")]
     send_only: bool,
-    /// Do not get what we send ourselves
+    /// Do not receive the datagrams that this process sends
     #[arg(short = 'l', long)]
     no_loopback: bool,
 }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// Datagrams of a member; one without bytes is none.
+    /// Datagrams of a member; none if their size is 0.
     fn messages(&self) -> u32 {
         if self.size == 0 { 0 } else { self.count }
     }
@@ -179,7 +179,7 @@ impl Role {
         }
     }
 
-    /// What rdma-core's program calls itself.
+    /// The name of the role in the output of rdma-core's program.
     fn peer_name(self) -> &'static str {
         match self {
             Self::Sender => "client",

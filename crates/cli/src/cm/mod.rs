@@ -1,8 +1,8 @@
-//! Commands that connect by address: those of librdmacm from which people learn RDMA.
+//! Commands that connect by address: counterparts of the example programs of librdmacm.
 //!
-//! Each does what its namesake of rdma-core does, takes its options and speaks its protocol, so
-//! that either end may be the original. They differ in what they do with a connection; where an end
-//! runs, how it waits and how it reports is the same for all and stands here.
+//! Each does what its namesake in rdma-core does, takes its options and uses its protocol, so that
+//! either end may be the original. They differ in what they do with a connection. Where an end
+//! runs, how it waits and how it reports is the same for all and is implemented here.
 
 #![expect(clippy::disallowed_methods, reason = "measuring takes a clock")]
 
@@ -31,12 +31,12 @@ pub(crate) use rping::{Args as RpingArgs, run as rping};
 pub(crate) use ucmatose::{Args as UcmatoseArgs, run as ucmatose};
 pub(crate) use udaddy::{Args as UdaddyArgs, run as udaddy};
 
-/// Exit status after an interrupt, as shells count.
+/// Exit status after an interrupt: 128 plus the signal number, as in shells.
 const INTERRUPTED: u8 = 130;
 
 /// A command with a server and a client.
 trait Program: Sync {
-    /// Where its ports are.
+    /// The port space that it uses.
     fn space(&self) -> PortSpace {
         PortSpace::Tcp
     }
@@ -48,12 +48,12 @@ trait Program: Sync {
     fn call(&self, manager: &Manager, target: Target, say: Say) -> Report;
 }
 
-/// What an end did, however it ended.
+/// The result of one end, whether it succeeded or not.
 #[derive(Debug)]
 struct Report {
-    /// For programs.
+    /// As JSON.
     record: Value,
-    /// Whether it did what it should.
+    /// Whether the end succeeded.
     result: anyhow::Result<()>,
 }
 
@@ -62,7 +62,7 @@ impl Report {
         matches!(&self.result, Err(e) if e.downcast_ref() == Some(&Ended::Interrupted))
     }
 
-    /// The record, with what went wrong.
+    /// The record, with the error if there is one.
     fn complete(&self) -> Value {
         let mut record = self.record.clone();
         record["interrupted"] = json!(self.is_interrupted());
@@ -73,7 +73,7 @@ impl Report {
     }
 }
 
-/// What is printed on the way.
+/// What to print during the run.
 #[derive(Clone, Copy, Debug)]
 struct Say {
     on: bool,
@@ -87,7 +87,7 @@ impl Say {
         }
     }
 
-    /// A line about what happens.
+    /// Prints a progress line.
     fn note(self, text: &str) {
         if self.on {
             eprintln!("{text}");
@@ -125,7 +125,7 @@ fn run(program: &impl Program, place: Place, json: bool) -> anyhow::Result<ExitC
     conclude(reports)
 }
 
-/// Both ends here: the server in a thread of its own, and silent.
+/// Both ends in this process: the server in a thread of its own, without output.
 fn run_both(
     program: &impl Program,
     (server, client): (place::Local, place::Local),
@@ -160,7 +160,7 @@ fn both_ends(
     })
 }
 
-/// The exit status: the first failure is told, and an interrupt is none.
+/// The exit status. Reports the first failure; an interrupt is not a failure.
 fn conclude(reports: Vec<Report>) -> anyhow::Result<ExitCode> {
     let is_interrupted = reports.iter().any(Report::is_interrupted);
     for report in reports {

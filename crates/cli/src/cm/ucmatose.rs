@@ -1,7 +1,8 @@
-//! `feroce ucmatose`: many connections at once, messages both ways, and their ends.
+//! `feroce ucmatose`: opens many connections at once, exchanges messages both ways, and
+//! disconnects.
 //!
-//! The server sends on every connection as soon as all are there, the client answers when it has
-//! everything, and the server disconnects.
+//! The server sends on every connection as soon as all are established, the client answers when it
+//! has received all messages, and the server disconnects.
 
 use std::process::ExitCode;
 
@@ -106,7 +107,8 @@ impl Program for Args {
                 say.line("data transfers complete");
             }
             self.migrate(manager, &mut nodes, say)?;
-            // The server disconnects when it has everything, so that nothing is left to wait for.
+            // The server disconnects when it has received all messages, so the disconnection also
+            // confirms the client's sends.
             nodes.iter_mut().try_for_each(|node| node.wait_disconnected(tally))?;
             nodes.iter_mut().try_for_each(|node| node.end.start_disconnect())
         })
@@ -114,12 +116,12 @@ impl Program for Args {
 }
 
 impl Args {
-    /// Messages each way on a connection; one without bytes is none.
+    /// Messages each way on a connection; none if their size is 0.
     fn messages(&self) -> u32 {
         if self.size == 0 { 0 } else { self.count }
     }
 
-    /// Does it, and says how it ended.
+    /// Runs `f` and reports its result.
     fn report(
         &self,
         role: &str,
@@ -137,7 +139,7 @@ impl Args {
         Report { record, result }
     }
 
-    /// Takes as many requests as there should be, and waits until all connections are there.
+    /// Accepts the expected number of requests, and waits until all connections are established.
     fn accept(
         &self,
         manager: &Manager,
@@ -148,7 +150,8 @@ impl Args {
         let mut nodes = Vec::new();
         for _ in 0..self.connections {
             let request = expect(&events, EventKind::ConnectRequest)?;
-            // Every connection waits for itself.
+            // Every connection has an event channel of its own, so that each can wait for its own
+            // events.
             request.id.migrate(&manager.event_channel()?)?;
             let mut node = Node::new(self, request.id)?;
             node.end.grant()?;
@@ -157,7 +160,7 @@ impl Args {
         wait_connected(nodes, tally)
     }
 
-    /// Asks for all connections, and waits until they are there.
+    /// Requests all connections, and waits until they are established.
     fn connect(
         &self,
         manager: &Manager,
@@ -193,7 +196,7 @@ fn wait_connected(mut nodes: Vec<Node>, tally: &mut Tally) -> anyhow::Result<Vec
     Ok(nodes)
 }
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Debug, Default)]
 struct Tally {
     connections: u32,
@@ -204,9 +207,9 @@ struct Tally {
 /// One connection.
 struct Node {
     end: End,
-    /// Every message is sent from here and arrives here; what it is does not matter.
+    /// Buffer for all sends and receives; its contents do not matter.
     message: Mr,
-    /// Messages that have not been acknowledged, and that have not come.
+    /// Messages whose send has not completed, and messages that have not been received.
     unsent: u32,
     unreceived: u32,
 }
@@ -243,7 +246,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes what comes until the peer disconnects.
+    /// Takes completions until the peer disconnects.
     fn wait_disconnected(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
         loop {
             match self.take(tally) {

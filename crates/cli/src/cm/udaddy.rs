@@ -1,4 +1,4 @@
-//! `feroce udaddy`: datagrams to a service that the connection manager finds, and back.
+//! `feroce udaddy`: datagrams to a service that the connection manager resolves, and back.
 
 use std::process::ExitCode;
 
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Port space
     #[arg(short = 'P', long, default_value = "udp", value_parser = ["udp"])]
     port_space: String,
-    /// Services asked for, the same at both ends
+    /// Number of services to resolve, the same at both ends
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Datagrams each way for each, the same at both ends
+    /// Datagrams each way for each service, the same at both ends
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u32,
     /// Bytes in a datagram, the same at both ends
@@ -118,7 +118,7 @@ impl Program for Args {
 }
 
 impl Args {
-    /// Datagrams each way; one without bytes is none.
+    /// Datagrams each way; none if their size is 0.
     fn messages(&self) -> u32 {
         if self.size == 0 { 0 } else { self.count }
     }
@@ -127,7 +127,7 @@ impl Args {
         Node::new(id, self.messages(), self.size, true)
     }
 
-    /// Does it, and says how it ended.
+    /// Runs `f` and reports its result.
     fn report(
         &self,
         role: &str,

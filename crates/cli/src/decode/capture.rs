@@ -13,26 +13,26 @@ const BUFFER: (usize, usize) = (1 << 16, 64 << 20);
 pub(crate) struct Record<'a> {
     /// Nanoseconds since 1970, if the file says.
     pub(crate) time_ns: Option<u64>,
-    /// What the bytes begin with.
+    /// Link type: the header that the bytes begin with.
     pub(crate) link: Linktype,
     /// The bytes.
     pub(crate) bytes: &'a [u8],
-    /// Whether there were more on the wire.
+    /// Whether the packet on the wire was longer.
     pub(crate) is_cut: bool,
 }
 
-/// How the reading ended.
+/// Why reading ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// At the end of the file.
     Complete,
-    /// The caller had enough.
+    /// The caller stopped it.
     Stopped,
     /// Before the end of the file, for this reason.
     Damaged(String),
 }
 
-/// What a section of a file says about its packets.
+/// What a section of a file states about its packets.
 #[derive(Debug, Default)]
 struct Section {
     /// Link type, fractions of a second, seconds to add; by interface.
@@ -91,7 +91,7 @@ fn grow(reader: &mut dyn PcapReaderIterator, room: &mut usize) -> Result<(), Str
 }
 
 impl Section {
-    /// Learns from a block, and hands on the packet if it is one. False if that is enough.
+    /// Handles a block, and passes on the packet if it is one. False if the caller wants no more.
     fn take(
         &mut self,
         block: &PcapBlockOwned<'_>,

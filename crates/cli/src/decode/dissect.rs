@@ -23,9 +23,9 @@ const MAX_TAGS: u8 = 4;
 /// Why a record holds no RoCE packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NotRoce {
-    /// It is something else.
+    /// The record is something else.
     Other(String),
-    /// It claims to be RoCE, and is broken.
+    /// The record claims to be RoCE, but is malformed.
     Broken(&'static str),
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Carried<'a> {
     pub(crate) src: IpAddr,
     /// Receiver.
     pub(crate) dst: IpAddr,
-    /// How it travelled: `RoCEv2` or `RoCEv1`.
+    /// Its framing: `RoCEv2` or `RoCEv1`.
     pub(crate) framing: &'static str,
-    /// VLAN that it travelled in.
+    /// Its VLAN.
     pub(crate) vlan: Option<u16>,
     /// UDP source port, if there is one.
     pub(crate) udp_sport: Option<u16>,
@@ -61,8 +61,8 @@ pub(crate) struct Carried<'a> {
     pub(crate) icrc: IcrcState,
 }
 
-/// Finds the RoCE packets in a record: one, or several that an adapter was to cut apart after they
-/// were captured, or had merged before.
+/// Finds the RoCE packets in a record: one, or several, if the record was captured before
+/// segmentation (GSO) or after coalescing (GRO).
 pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Vec<Carried<'a>>, NotRoce> {
     let bytes = record.bytes;
     match record.link {
@@ -79,7 +79,7 @@ pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Vec<Carried<'a>>, NotRo
     }
 }
 
-/// What follows an ethertype, VLAN tags first, at most `tags` of them.
+/// Parses what follows an ethertype: at most `tags` VLAN tags, then the network header.
 fn by_type(ethertype: u16, bytes: &[u8], tags: u8) -> Result<Vec<Carried<'_>>, NotRoce> {
     match ethertype {
         VLAN_ETHERTYPE | PROVIDER_VLAN_ETHERTYPE if tags > 0 => {
@@ -139,8 +139,8 @@ fn ipv6(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     })
 }
 
-/// A datagram: `len` bytes by the IP header, of which `bytes` are there. `net` makes the headers of
-/// the packet with an index, should there be several.
+/// Parses a UDP datagram of `len` bytes by the IP header, of which `bytes` are in the record. `net`
+/// builds the headers of the packet at an index, if the datagram holds several.
 fn udp(
     (src, dst): (IpAddr, IpAddr),
     bytes: &[u8],
@@ -170,8 +170,8 @@ fn udp(
     Ok(packets)
 }
 
-/// The packets of equal length in a datagram that segmentation offload has not cut yet, if it is
-/// one: full packets of some MTU, the first of which is right.
+/// The packets of a datagram that GSO has not segmented yet, if it is one: all packets but the last
+/// are full packets of some MTU, and the ICRC of the first one is right.
 fn cut_apart(bytes: &[u8], prefix: impl Fn(u16, usize) -> IcrcPrefix) -> Option<Vec<Carried<'_>>> {
     let headers = Opcode(*bytes.first()?).header_len()?;
     Pmtu::ALL.into_iter().find_map(|mtu| {
@@ -202,8 +202,8 @@ fn grh(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     Ok(Carried { src, dst, framing: "RoCEv1", ..carried })
 }
 
-/// A transport packet and its ICRC: `len` bytes together, of which `bytes` are there, perhaps with
-/// something behind them.
+/// Parses a transport packet and its ICRC: `len` bytes together, of which `bytes` are in the
+/// record, perhaps with trailing bytes.
 fn sealed<'a>(prefix: &IcrcPrefix, bytes: &'a [u8], len: usize) -> Result<Carried<'a>, NotRoce> {
     let wire_len = len.checked_sub(icrc::LEN).ok_or(NotRoce::Broken("no room for an ICRC"))?;
     let (transport, state) = match bytes.get(..len).and_then(<[u8]>::split_last_chunk) {
@@ -329,7 +329,8 @@ mod tests {
         let carried = one(&record(101, &bytes[..bytes.len() - 6]));
         assert_eq!((carried.icrc, carried.transport.len()), (IcrcState::Unknown, 14));
         assert_eq!(carried.wire_len, 16);
-        // The checksum of the IP header does not matter: a sender's adapter may fill it in.
+        // The checksum of the IP header does not matter: the sender's network adapter may compute
+        // it after the capture.
         let mut bytes = v4();
         bytes[10] ^= 0xff;
         assert_eq!(one(&record(101, &bytes)).icrc, IcrcState::Good);
@@ -349,7 +350,7 @@ mod tests {
         }
     }
 
-    /// What a capture on the sending machine sees: one datagram of several packets.
+    /// What a capture on the sending machine contains: one datagram of several packets.
     #[test]
     fn offloaded_packets_are_cut_apart() {
         for (last, is_v4) in [(256, true), (100, true), (256, false)] {

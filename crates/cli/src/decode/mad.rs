@@ -1,4 +1,4 @@
-//! Management datagrams, by name: what queue pair 1 is used for.
+//! Names of management datagrams, which queue pair 1 sends and receives.
 
 use crate::words;
 
@@ -8,7 +8,7 @@ const HEADER: usize = 24;
 /// Class of connection management (IBTA vol1 12.6).
 const CM: u8 = 7;
 
-/// What a datagram to queue pair 1 is, if it is one of management.
+/// The name of a datagram to queue pair 1, if it is a management datagram.
 pub(crate) fn describe(payload: &[u8]) -> Option<String> {
     let (header, body) = payload.split_at_checked(HEADER)?;
     let [version, class, _, method, ..] = *header else { return None };

@@ -1,4 +1,4 @@
-//! A table with one line per packet, printed while the file is read.
+//! A table with one line per packet, printed while the command reads the file.
 
 use super::dissect::{IcrcState, NotRoce};
 use super::view::View;
@@ -8,7 +8,7 @@ use crate::words;
 /// Lines that are held back to find out how wide the columns must be.
 const LOOK_AHEAD: usize = 200;
 
-/// Columns of fixed kind; the details come last and may be as long as they like.
+/// Columns with a limited width; the details come last and may have any length.
 const TITLES: [&str; 8] =
     ["no", "time", "source → destination", "QP", "PSN", "operation", "bytes", "ICRC"];
 
@@ -23,7 +23,7 @@ struct Line {
     ink: Option<Ink>,
 }
 
-/// Collects lines and lets them go.
+/// Collects lines until the widths of the columns are known.
 #[derive(Debug)]
 pub(crate) struct Table {
     style: Style,
@@ -47,7 +47,7 @@ impl Table {
         if self.is_open || self.waiting.len() >= LOOK_AHEAD { self.finish() } else { Vec::new() }
     }
 
-    /// Lets go of what waits.
+    /// Returns the lines that have been held back.
     pub(crate) fn finish(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.is_open && !self.waiting.is_empty() {

@@ -1,11 +1,11 @@
-//! Files as they may be: of every format, and damaged in every way.
+//! Capture files of every format, and damaged files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Golden captures, which the crate of the wire formats keeps.
+/// Golden captures, in the crate of the wire formats.
 fn captures() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)
@@ -17,7 +17,7 @@ fn captures() -> Vec<PathBuf> {
     paths
 }
 
-/// Counts what is in a file, and renders all of it.
+/// Counts the packets of a file, and renders all of them.
 fn look(bytes: &[u8]) -> (Counts, End, Option<u64>) {
     let mut counts = Counts::default();
     let (mut first, mut last) = (None, None);
@@ -49,7 +49,7 @@ fn frames(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     frames
 }
 
-/// Numbers in the order of bytes of a file.
+/// Numbers in the byte order of a file.
 #[derive(Clone, Copy)]
 struct Order {
     is_big: bool,
@@ -136,7 +136,7 @@ fn a_cut_file_shows_what_is_there() {
     }
 }
 
-/// A record that is longer than what is read ahead.
+/// A record that is longer than the read-ahead buffer.
 #[test]
 fn long_records_are_read() {
     let mut frames = frames(&fs::read(&captures()[0]).expect("file"));
@@ -149,7 +149,7 @@ fn long_records_are_read() {
     }
 }
 
-/// Damages files at random places and looks at all of them; nothing may panic or hang.
+/// Damages files at random places and decodes them; the decoder may not panic or hang.
 #[test]
 fn damage_never_crashes() {
     let mut state = 0x1234_5678_9abc_def1_u64;

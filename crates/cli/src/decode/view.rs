@@ -1,4 +1,4 @@
-//! What is known of a record, ready to be shown.
+//! A decoded record, ready to be shown.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) enum View {
         number: u64,
         /// Nanoseconds since the first record.
         time_ns: Option<u64>,
-        /// What, or why not.
+        /// What it is, or why it is not a RoCE packet.
         why: NotRoce,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) struct Roce {
 }
 
 impl View {
-    /// The packets in a record: one, unless they were captured before an adapter cut them apart.
+    /// The packets in a record: one, or several if they were captured before segmentation.
     pub(crate) fn all(record: &Record<'_>, number: u64, first_ns: u64) -> Vec<Self> {
         let time_ns = record.time_ns.map(|t| t.saturating_sub(first_ns));
         match dissect(record) {
@@ -79,7 +79,7 @@ impl View {
         }
     }
 
-    /// Everything, for programs.
+    /// All fields, as JSON.
     pub(crate) fn json(&self) -> Value {
         match self {
             Self::Roce(roce) => Value::Object(roce.json.clone()),
@@ -98,7 +98,7 @@ impl Roce {
     fn new(carried: &Carried<'_>, number: u64, time_ns: Option<u64>) -> Result<Self, NotRoce> {
         let packet = match Packet::parse(carried.transport) {
             Ok(packet) => packet,
-            // The rest of the base header is there.
+            // Only the opcode is unknown; the other fields of the BTH are valid.
             Err(ParseError::BadOpcode(_)) => base_only(carried.transport)?,
             Err(_) if carried.icrc == IcrcState::Unknown => base_only(carried.transport)?,
             Err(ParseError::BadPad) => {
@@ -134,12 +134,12 @@ impl Roce {
         })
     }
 
-    /// Whether a queue pair is one of its ends, as far as the packet says.
+    /// Whether a queue pair is one of its ends, as far as the headers name them.
     pub(crate) fn involves(&self, qp: u32) -> bool {
         self.dest_qp == qp || self.source_qp == Some(qp)
     }
 
-    /// Whether its operation, or the message in it, has this in its name.
+    /// Whether the name of its operation, or of the management message in it, contains `part`.
     pub(crate) fn is_named(&self, part: &str) -> bool {
         let part = part.to_lowercase();
         let full = self.json.get("op").and_then(Value::as_str).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Roce {
         &self.label
     }
 
-    /// What the headers say, and whether the ICRC is right.
+    /// The header fields, and whether the ICRC is right.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!("to QP {}", words::qpn(self.dest_qp))];
         notes.extend(self.details.iter().cloned());
@@ -164,7 +164,7 @@ impl Roce {
         notes
     }
 
-    /// What the headers say, without the ICRC.
+    /// The header fields, without the ICRC.
     pub(crate) fn header_words(&self) -> String {
         self.details.join(", ")
     }
@@ -175,7 +175,7 @@ impl Roce {
     }
 }
 
-/// A packet of which only the base transport header makes sense.
+/// A packet of which only the base transport header can be decoded.
 fn base_only(transport: &[u8]) -> Result<Packet<'_>, NotRoce> {
     let (bth, _) = feroce::wire::Bth::parse(transport)
         .map_err(|_| NotRoce::Broken("the packet ends inside its headers"))?;

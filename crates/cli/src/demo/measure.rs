@@ -1,4 +1,4 @@
-//! How fast it is, quickly: a few operations at a few sizes.
+//! A short measurement: a few operations at a few sizes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ pub(super) fn measure(
     })
 }
 
-/// Keeps receives posted, and the adapter of B going, until told to stop.
+/// Keeps receives posted and drives the adapter of B by polling, until `stop` is set.
 fn serve(host: &Host, qp: &mut Qp, buffer: &Mr, stop: &AtomicBool) -> anyhow::Result<()> {
     let receive = || buffer.recv(0, 0..buffer.len());
     qp.post_recv((0..128).map(|_| receive()))?;
@@ -102,7 +102,7 @@ fn serve(host: &Host, qp: &mut Qp, buffer: &Mr, stop: &AtomicBool) -> anyhow::Re
     Ok(())
 }
 
-/// The side that asks.
+/// The requesting side.
 struct NearEnd<'a> {
     host: &'a Host,
     qp: Qp,
@@ -185,7 +185,7 @@ impl NearEnd<'_> {
         Ok(u64::try_from(median.as_nanos())?)
     }
 
-    /// Gigabits per second with many operations under way.
+    /// Gigabits per second with many operations outstanding.
     #[expect(clippy::disallowed_methods, reason = "this measures time")]
     fn bandwidth(&mut self, kind: Kind, size: usize) -> anyhow::Result<f64> {
         let depth = (MAX_FLIGHT / size).clamp(2, MAX_DEPTH);

@@ -1,4 +1,4 @@
-//! What happens on the stage, in order: packets as the taps see them, and what programs do.
+//! The record of a scene, in order: packets as the taps see them, and actions of the programs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,36 +8,36 @@ use feroce::{Cqe, Direction, Gid, Instant, Seen, Tap, WcOpcode};
 use crate::ladder::Side;
 use crate::style::Ink;
 
-/// Something that happened.
+/// An entry of the record.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
-    /// A packet left an adapter, or reached one.
+    /// An adapter sent or received a packet.
     Packet {
-        /// Whose adapter.
+        /// The side of the adapter.
         side: Side,
-        /// Left or reached.
+        /// Sent or received.
         direction: Direction,
-        /// By the clock of the adapter.
+        /// Time by the clock of the adapter.
         at: Instant,
-        /// By the clock of this machine.
+        /// Time by the clock of this machine.
         wall: std::time::Instant,
-        /// Where it goes.
+        /// Its destination address.
         dst: Gid,
-        /// From its base transport header to its padding.
+        /// The packet from its base transport header to its padding.
         bytes: Vec<u8>,
     },
-    /// A program did something, or heard of a completion.
+    /// A program posted a work request or took a completion.
     Note {
-        /// Who.
+        /// The side of the program.
         side: Side,
-        /// What.
+        /// The text to show.
         text: String,
-        /// How it went.
+        /// Its colour: event, success or failure.
         ink: Ink,
     },
 }
 
-/// Collects what happens.
+/// Collects the entries.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     log: Mutex<Vec<Entry>>,
@@ -49,13 +49,14 @@ impl Recorder {
         Arc::new(SideTap { side, recorder: Arc::clone(self) })
     }
 
-    /// A program does something now.
+    /// Records an action of a program.
     pub(super) fn note(&self, side: Side, text: impl Into<String>) {
         self.log().push(Entry::Note { side, text: text.into(), ink: Ink::Event });
     }
 
-    /// A program took a completion. It is put where the adapter made it: behind the packet that
-    /// caused it, which may be before packets of the other side that have been seen since.
+    /// Records that a program took a completion. The entry goes where the adapter created the
+    /// completion: after the packet that caused it, which may be before packets of the other side
+    /// that were recorded since.
     pub(super) fn completion(&self, side: Side, cqe: &Cqe, text: String, ink: Ink) {
         let is_receive = matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
         let is_cause = |entry: &Entry| match entry {
@@ -70,7 +71,7 @@ impl Recorder {
         log.insert(at, Entry::Note { side, text, ink });
     }
 
-    /// Whether a packet for which `test` holds has left the adapter of `side`.
+    /// Whether the adapter of `side` has sent a packet for which `test` holds.
     pub(super) fn has_sent(&self, side: Side, test: impl Fn(&Packet<'_>) -> bool) -> bool {
         self.log().iter().any(|entry| match entry {
             Entry::Packet { side: of, direction: Direction::Sent, bytes, .. } if *of == side => {
@@ -80,7 +81,7 @@ impl Recorder {
         })
     }
 
-    /// Takes everything.
+    /// Takes all entries.
     pub(super) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut *self.log())
     }
@@ -90,7 +91,7 @@ impl Recorder {
     }
 }
 
-/// Looks at the packets of one adapter.
+/// Records the packets of one adapter.
 #[derive(Debug)]
 struct SideTap {
     side: Side,

@@ -9,7 +9,7 @@ mod windows;
 
 use super::stage::Play;
 
-/// One thing that RDMA does.
+/// A scene: one operation or service.
 #[derive(Debug)]
 pub(super) struct Scene {
     /// Name on the command line.
@@ -18,15 +18,15 @@ pub(super) struct Scene {
     pub(super) title: &'static str,
     /// What happens.
     pub(super) story: &'static str,
-    /// Words that are new, and what they mean.
+    /// New terms, and their meaning.
     pub(super) terms: &'static [(&'static str, &'static str)],
-    /// What to look at in the picture.
+    /// What to notice in the diagram.
     pub(super) notice: &'static str,
-    /// Makes it happen.
+    /// Runs the scene.
     pub(super) play: fn(&mut Play<'_>) -> anyhow::Result<()>,
 }
 
-/// All of them, in the order in which they make sense.
+/// All scenes, in the order in which they build on each other.
 pub(super) const ALL: &[Scene] = &[
     two_sided::SEND,
     two_sided::SEND_IMM,

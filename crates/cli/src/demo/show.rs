@@ -1,4 +1,4 @@
-//! How the demo looks on a screen.
+//! Prints the demo on a terminal.
 
 use std::io::{IsTerminal, Write};
 
@@ -57,7 +57,7 @@ impl Screen {
         self.line(&self.style.paint(Ink::Bold, &format!("━━ {title} {rule}")));
     }
 
-    /// What this is.
+    /// The introduction.
     pub(super) fn intro(&self, stage: &Stage) {
         self.line(&self.style.paint(Ink::Bold, "feroce: RDMA without RDMA hardware"));
         self.line("");
@@ -104,7 +104,7 @@ impl Screen {
         }
     }
 
-    /// What was checked, several on a line where they fit.
+    /// The checks, several on a line where they fit.
     fn checks(&self, outcome: &Outcome) {
         let mut line = String::new();
         let mut used = 0;
@@ -131,7 +131,7 @@ impl Screen {
         }
     }
 
-    /// The numbers.
+    /// The measurements.
     pub(super) fn table(&self, rows: &[Measured]) {
         self.heading("How fast: both ends in this process, on the loopback");
         self.text(
@@ -163,7 +163,7 @@ impl Screen {
         }
     }
 
-    /// How it went, and what to do next.
+    /// The result, and what to try next.
     pub(super) fn outro(&self, outcomes: &[Outcome], seconds: f64) {
         if outcomes.len() == ALL.len() {
             self.heading("What next");
@@ -213,7 +213,7 @@ fn bytes_name(size: usize) -> String {
     }
 }
 
-/// What happened, as rungs of a ladder.
+/// The record of a scene, as rungs of a ladder.
 fn rungs(outcome: &Outcome) -> Vec<Rung> {
     let start = outcome.start();
     let mut rungs = Vec::new();
@@ -244,7 +244,7 @@ fn rungs(outcome: &Outcome) -> Vec<Rung> {
     rungs
 }
 
-/// A scene for programs.
+/// A scene, as JSON.
 pub(super) fn scene_json(outcome: &Outcome) -> Value {
     let start = outcome.start();
     let side_name = |side: Side| if side == Side::Left { "A" } else { "B" };

@@ -1,4 +1,4 @@
-//! Two adapters on this machine, and what scenes do with them.
+//! Two adapters on this machine, and the operations that scenes run on them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,16 +17,16 @@ use crate::ladder::Side;
 use crate::style::Ink;
 use crate::words;
 
-/// First PSN of A and of B: small, so that people can count. Otherwise they are random.
+/// First PSN of A and of B: small, so that they are easy to follow. Normally first PSNs are random.
 const FIRST_PSN: [u32; 2] = [100, 500];
 
-/// Packets carry at most this much, so that messages of a few thousand bytes need several.
+/// Path MTU: small, so that messages of a few thousand bytes need several packets.
 const MTU: Pmtu = Pmtu::B1024;
 
-/// Wait code that B puts into "receiver not ready": 1.28 ms.
+/// RNR NAK timer code of B: 1.28 ms.
 const RNR_TIMER: u8 = 14;
 
-/// Longest that anything here can take.
+/// Timeout for every wait in a scene.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Queue key of datagrams.
@@ -39,7 +39,7 @@ const ANY_ACCESS: Access = Access::REMOTE_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT);
 
-/// One of the two.
+/// One of the two hosts.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) addr: IpAddr,
@@ -55,13 +55,13 @@ impl Host {
         Ok(Self { addr, pd, cq, context })
     }
 
-    /// Its address as adapters write it.
+    /// Its address as a GID.
     pub(super) fn gid(&self) -> Gid {
         self.context.port().gids.first().copied().unwrap_or_default().gid
     }
 }
 
-/// Opens two devices on loopback addresses that are free; `settings` for each.
+/// Opens two devices on free loopback addresses, with `settings` for each.
 pub(super) fn open_two(settings: [Settings; 2]) -> anyhow::Result<[Host; 2]> {
     let mut last = None;
     for i in 0..16_u8 {
@@ -89,13 +89,14 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Opens the two; a capture of what A sends and receives goes to `pcap`.
+    /// Opens both hosts; packets that A sends and receives are captured to `pcap`.
     pub(super) fn open(pcap: Option<&Path>) -> anyhow::Result<Self> {
         let recorder = Arc::new(Recorder::default());
         let settings = |side| -> Result<Settings, feroce::Error> {
             let mut settings = Settings::load()?;
             settings.tap = Some(recorder.tap(side));
-            // A busy machine must not make packets appear that do not belong to the story.
+            // Without tail probes, so that a busy machine causes no retransmissions that do not
+            // belong to the scene.
             settings.engine.tail_probe = false;
             if let Some(path) = pcap {
                 settings.pcap = (side == Side::Left).then(|| path.to_owned());
@@ -114,15 +115,15 @@ impl Stage {
     }
 }
 
-/// A scene while it plays.
+/// The state of a scene while it runs.
 #[derive(Debug)]
 pub(super) struct Play<'a> {
     pub(super) stage: &'a Stage,
-    /// What was checked, and whether it was right.
+    /// The checks, and whether each succeeded.
     pub(super) checks: Vec<(String, bool)>,
-    /// What stands above the two lifelines, besides the addresses.
+    /// The labels above the two lifelines, besides the addresses.
     pub(super) names: [String; 2],
-    /// Say on each arrow which queue pair it goes to.
+    /// Print the destination QP on each arrow.
     pub(super) many_qps: bool,
 }
 
@@ -144,7 +145,7 @@ impl<'a> Play<'a> {
         self.connected_with(service, None)
     }
 
-    /// Two connected queue pairs, of which that of B may take its receives from a shared queue.
+    /// Two connected queue pairs; that of B takes its receives from `srq`, if there is one.
     pub(super) fn connected_with(
         &mut self,
         service: QpType,
@@ -194,7 +195,7 @@ impl<'a> Play<'a> {
         Ok(qp)
     }
 
-    /// Puts queue pairs above the lifelines.
+    /// Labels the lifelines with the queue pairs.
     pub(super) fn name(&mut self, qa: &Qp, qb: &Qp) {
         self.names = [qa, qb].map(|qp| format!("QP {}", words::qpn(qp.qpn().get())));
     }
@@ -217,7 +218,7 @@ impl<'a> Play<'a> {
         Ok(qp.post_recv([wr])?)
     }
 
-    /// Waits for a completion, whatever it says.
+    /// Waits for a completion of any status.
     pub(super) fn wait(&self, side: Side) -> anyhow::Result<Cqe> {
         let cq = &self.stage.host(side).cq;
         let Some(cqe) = patiently(|| cq.poll_one()) else {
@@ -237,13 +238,13 @@ impl<'a> Play<'a> {
         Ok(cqe)
     }
 
-    /// Writes down whether something is as it should be.
+    /// Records the result of a check.
     pub(super) fn check(&mut self, what: &str, is_right: bool) {
         self.checks.push((what.to_owned(), is_right));
     }
 }
 
-/// Asks again and again, for as long as we have patience.
+/// Calls `ask` until it returns a value, or until the timeout.
 #[expect(clippy::disallowed_methods, reason = "nothing may hang a command")]
 pub(super) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let start = std::time::Instant::now();

@@ -34,7 +34,7 @@ pub(super) struct Info {
     pub(super) ports: Vec<Port>,
 }
 
-/// What a device can do, and how much of it.
+/// Capabilities and limits of a device.
 #[derive(Debug, Serialize)]
 pub(super) struct Limits {
     pub(super) max_mr_size: u64,

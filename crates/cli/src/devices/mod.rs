@@ -1,7 +1,7 @@
 //! `feroce devices` and `feroce devinfo`.
 //!
-//! They show what `ibv_devices` and `ibv_devinfo` of rdma-core show, laid out as there. No device
-//! is opened for it, so they also work while another process has them all.
+//! They show what `ibv_devices` and `ibv_devinfo` of rdma-core show, in the same layout. They open
+//! no device, so they also work while another process uses all of them.
 
 mod attr;
 mod text;
@@ -49,7 +49,7 @@ pub(crate) struct InfoArgs {
     verbose: bool,
 }
 
-/// A device in a list, for programs.
+/// A device in a list, as JSON.
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,

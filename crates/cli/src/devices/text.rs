@@ -7,7 +7,7 @@ use super::attr::{Coded, Info, Limits, Port, mtu_code};
 /// Columns of a tab.
 const TAB: usize = 8;
 
-/// Where the values of a device, of a nested group and of a port stand.
+/// Indentation and value column of a device, of a nested group and of a port.
 const DEVICE: Column = Column { indent: 1, value: 40 };
 const GROUP: Column = Column { indent: 2, value: 48 };
 const RSS: Column = Column { indent: 2, value: 64 };
@@ -56,7 +56,7 @@ impl Page {
         let _ = writeln!(self.0, "{}{text}", "\t".repeat(indent));
     }
 
-    /// `name: value`, with as many tabs between as bring the value to its column.
+    /// Writes `name: value`, with enough tabs between to align the value to its column.
     fn row(&mut self, column: Column, name: &str, value: impl Display) {
         let at = column.indent * TAB + name.len() + 1;
         let tabs = (column.value / TAB).saturating_sub(at / TAB).max(1);
@@ -101,7 +101,7 @@ impl Page {
         self.row(DEVICE, "local_ca_ack_delay", l.local_ca_ack_delay);
     }
 
-    /// What network adapters may do besides; a software adapter has no use for most of it.
+    /// Further capabilities of network adapters, most of which a software adapter does not have.
     fn offloads(&mut self, l: &Limits) {
         self.line(1, "general_odp_caps:");
         for service in ["rc", "uc", "ud", "xrc"] {

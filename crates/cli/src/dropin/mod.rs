@@ -4,7 +4,8 @@
 //! The library that replaces both is a separate file, which this command only looks for
 //! ([`library`]). The command puts it first in the search path of the dynamic linker under its four
 //! names ([`links`]). It also preloads the library, for programs that bring a copy of libibverbs
-//! under another name, and to answer for the files that programs look for.
+//! under another name, and because the preloaded library redirects calls with which programs check
+//! files before they use a device.
 
 mod library;
 mod links;

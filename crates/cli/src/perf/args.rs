@@ -16,7 +16,7 @@ Examples:
   feroce perf write bw -s 1048576 HOST    client
   feroce perf send lat -a --plot lat.svg --both")]
 pub(crate) struct Args {
-    /// What to do.
+    /// Operation to measure.
     #[arg(value_enum)]
     pub(crate) op: Op,
     /// What to measure: bandwidth or latency.
@@ -46,11 +46,11 @@ pub(crate) struct Args {
     /// Receives posted on a queue pair.
     #[arg(short, long, default_value_t = 512)]
     rx_depth: u32,
-    /// Sends handed to the adapter at once.
+    /// Sends to post with one call.
     #[arg(short = 'l', long, default_value_t = 1)]
     post_list: u32,
-    /// One in so many sends reports its completion [default: a quarter of the depth, every one
-    /// from 8 KiB on; one in 64 where latency is measured].
+    /// One in so many sends is signaled [default: a quarter of the depth, every one from 8 KiB on;
+    /// one in 64 where latency is measured].
     #[arg(short = 'Q', long, default_value_t = 0, hide_default_value = true)]
     cq_mod: u32,
     /// Queue pairs.
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// Sleep until completions come instead of polling.
     #[arg(short, long)]
     events: bool,
-    /// While waiting for a write, look at memory and make no call [write latency].
+    /// While waiting for a write, only read memory and make no verbs call [write latency].
     #[arg(long, conflicts_with = "events")]
     no_poll: bool,
     /// Both sides send.
@@ -80,16 +80,16 @@ pub(crate) struct Args {
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: what both ports take].
     #[arg(short, long)]
     mtu: Option<u32>,
-    /// Which of the addresses of the device to use.
+    /// Index of the address of the device to use.
     #[arg(short, long, requires = "device")]
     pub(crate) gid_index: Option<u16>,
-    /// Device, or interface it stands on.
+    /// Device, or the interface that it uses.
     #[arg(short, long, conflicts_with = "address")]
     pub(crate) device: Option<String>,
     /// Address to use instead of a device; with --both, two.
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     pub(crate) address: Vec<IpAddr>,
-    /// TCP port on which the two sides agree.
+    /// TCP port of the side channel.
     #[arg(short, long, default_value_t = 18515)]
     pub(crate) port: u16,
     /// Draw latency or bandwidth over size.
@@ -110,7 +110,7 @@ pub(crate) enum Reference {
 }
 
 impl Args {
-    /// What is measured, checked.
+    /// The specification of the measurement, after checks.
     pub(crate) fn spec(&self) -> anyhow::Result<Spec> {
         let sizes = if self.all { Sizes::Sweep } else { Sizes::One(self.size) };
         let amount = match (self.iterations, self.duration) {

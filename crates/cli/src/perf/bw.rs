@@ -1,4 +1,4 @@
-//! Bandwidth: one side, or both, keep their send queues full.
+//! Bandwidth: one side or both sides keep their send queues full.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,26 +14,26 @@ use super::side::{Message, Side, Tally, unexpected};
 use super::spec::{Amount, Op, Service};
 use super::stop;
 
-/// Completions taken at once.
+/// Most completions taken with one poll.
 const BATCH: usize = 64;
-/// How long messages of an unreliable service are waited for after the last was sent.
+/// How long to wait for further messages of an unreliable service after the last one.
 const STRAGGLERS: Duration = Duration::from_millis(30);
 
-/// How one queue pair stands.
+/// The progress of one queue pair.
 #[derive(Debug)]
 struct Flow {
-    /// What it sends, again and again.
+    /// The work request that it posts repeatedly.
     request: SendWr,
     posted: u64,
     completed: u64,
-    /// The next message whose turn it is to report.
+    /// The next message to be signaled.
     next_report: u64,
-    /// Messages that will report, and when they were posted.
+    /// Signaled messages that have not completed, and when they were posted.
     reporting: VecDeque<(u64, Instant)>,
 }
 
 impl Flow {
-    /// Sends `request`; one in `every` reports.
+    /// Posts `request` repeatedly; one in `every` is signaled.
     fn new(request: SendWr, every: u64) -> Self {
         let (posted, completed, next_report) = (0, 0, every - 1);
         Self { request, posted, completed, next_report, reporting: VecDeque::new() }
@@ -80,7 +80,8 @@ impl Pump {
         self.flows.iter().map(|f| f.posted).sum()
     }
 
-    /// Posts what there is room for and takes what has completed. True: something happened.
+    /// Posts as many messages as there is room for and takes completions. True if it posted or took
+    /// any.
     fn turn(&mut self, end: &mut End, sample: &mut Sample) -> anyhow::Result<bool> {
         if self.ended.is_some() {
             return Ok(false);
@@ -110,12 +111,13 @@ impl Pump {
         let closing = flow.posted >= self.target;
         let first = flow.posted;
         let n = if closing {
-            // One more that reports, if the last did not: the queue must drain.
+            // If the last message was not signaled, post one more that is, so that its completion
+            // shows that the queue has drained.
             let reports = flow.reporting.back().is_some_and(|(last, _)| last + 1 == first);
             u64::from(flow.completed < first && !reports)
         } else {
             let room = depth - (first - flow.completed);
-            // Whole lists, so that there are few calls; less only at the end.
+            // Post whole lists, to make few calls; shorter ones only at the end.
             let left = self.target - first;
             if room < list.min(left).min(depth) { 0 } else { list.min(left).min(room) }
         };
@@ -201,7 +203,7 @@ impl Sink {
         Ok(true)
     }
 
-    /// Posts what is missing.
+    /// Posts the receives that are missing.
     fn refill(&mut self, end: &mut End) -> anyhow::Result<()> {
         for (i, owed) in self.owed.iter_mut().enumerate() {
             end.post_receives(i, std::mem::take(owed))?;
@@ -209,14 +211,14 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether all of `sent` messages have come that will.
+    /// Whether all of the `sent` messages that will arrive have arrived.
     fn is_full(&self, sent: u64, service: Service) -> bool {
         self.received >= sent || service != Service::Rc && clock::now() - self.last > STRAGGLERS
     }
 }
 
-/// Waits until no more packets come. Nothing tells of an unreliable write but its packets, and
-/// what the peer says on the side may overtake them.
+/// Waits until no more packets arrive. Only the packet counters show an unreliable WRITE, and
+/// messages of the peer on the side channel may overtake its packets.
 #[expect(clippy::disallowed_methods, reason = "a command may sleep")]
 fn wait_for_packets(end: &End) {
     let mut seen = end.context.counters().rcvd_pkts;
@@ -230,8 +232,8 @@ fn wait_for_packets(end: &End) {
     }
 }
 
-/// Runs one measurement, sending if `sends`, and tells the other side. The other side sends if
-/// `peer_sends`.
+/// Runs one measurement, and tells the other side when it is done. This side sends if `sends`, the
+/// other side if `peer_sends`.
 pub(crate) fn run(
     end: &mut End,
     side: &mut Side,
@@ -244,7 +246,7 @@ pub(crate) fn run(
     let before = end.context.counters();
     let mut pump = sends.then(|| Pump::new(end, size, amount));
     let mut sink = (peer_sends && end.spec.takes_receives()).then(|| Sink::new(end));
-    // How many messages the peer sent, once it said so.
+    // How many messages the peer sent, once it has reported that.
     let mut peer_sent = (!peer_sends).then_some(0);
     let mut told = !sends;
     let mut idle = Idle::default();

@@ -1,11 +1,11 @@
-//! Time, of the wall and of the processor.
+//! Wall-clock time and processor time.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// The time.
+/// The present time.
 #[expect(clippy::disallowed_methods, reason = "this is a stopwatch")]
 pub(crate) fn now() -> Instant {
     Instant::now()

@@ -1,7 +1,8 @@
 //! One end of a measurement: a device, its queue pairs, and memory for their messages.
 //!
-//! Memory is one region. Each queue pair has a slot for what it sends and, after all of those, a
-//! slot for what it receives or what the peer writes; both sides have the same layout.
+//! The memory is one region. Each queue pair has a slot for the messages that it sends and, after
+//! all of those, a slot for messages that it receives or that the peer writes. Both sides have the
+//! same layout.
 
 use std::iter;
 use std::net::{IpAddr, UdpSocket};
@@ -16,12 +17,12 @@ use feroce::{
 use super::side::{Ends, Peer};
 use super::spec::{AtomicKind, Memory, Op, Service, Spec};
 
-/// Header area in front of a received datagram.
+/// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;
 /// The key of our datagram queue pairs.
 const QKEY: Qkey = Qkey(0x1ced_c0de);
 
-/// Where an end is.
+/// The device and address of an end.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) device: Device,
@@ -55,8 +56,8 @@ impl Place {
         Ok(Self { device: bare, gid_index: None })
     }
 
-    /// The place from which this machine reaches `peer`. That may be where the peer is: processes
-    /// share addresses.
+    /// The place from which this machine reaches `peer`. It may have the same address as the peer,
+    /// because processes share addresses.
     pub(crate) fn toward(peer: IpAddr) -> anyhow::Result<Self> {
         let any: IpAddr = match peer {
             IpAddr::V4(_) => [0; 4].into(),
@@ -85,13 +86,13 @@ pub(crate) struct End {
     gid_index: u16,
     /// The memory of the peer, once connected.
     remote: Remote,
-    /// For datagrams: the way to the peer, and its queue pairs.
+    /// For datagrams: the address handle of the peer, and its queue pairs.
     ah: Option<Ah>,
     peers: Vec<Peer>,
 }
 
 impl End {
-    /// Makes queue pairs and memory.
+    /// Creates the queue pairs and the memory.
     pub(crate) fn open(place: &Place, spec: &Spec) -> anyhow::Result<Self> {
         let context = place.device.open().context("cannot open the device")?;
         let port = context.port();
@@ -156,7 +157,7 @@ impl End {
         })
     }
 
-    /// What the peer must know.
+    /// What the peer must know to connect.
     pub(crate) fn ends(&self) -> anyhow::Result<Ends> {
         let mut qps = Vec::new();
         let mut gid = Gid::default();
@@ -179,7 +180,7 @@ impl End {
         let av = AddrVec { dgid: Gid(peer.gid), sgid_index: self.gid_index, ..AddrVec::default() };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         for (i, (qp, to)) in self.qps.iter_mut().zip(&peer.qps).enumerate() {
-            // Each queue pair has a flow of its own.
+            // Each queue pair has its own flow label, and so its own UDP source port.
             let av = AddrVec { flow_label: 0x100 + i as u32, ..av };
             let (qpn, psn) = (Qpn::new(to.qpn), Psn::new(to.psn));
             let own = qp.endpoint_at(self.gid_index)?.psn;
@@ -209,12 +210,12 @@ impl End {
         Ok(())
     }
 
-    /// Where queue pair `i` has what it sends.
+    /// Offset of the slot from which queue pair `i` sends.
     pub(crate) fn out_at(&self, i: usize) -> usize {
         i * self.slot
     }
 
-    /// Where queue pair `i` gets what it receives.
+    /// Offset of the slot into which queue pair `i` receives.
     pub(crate) fn in_at(&self, i: usize) -> usize {
         (self.spec.qps as usize + i) * self.slot
     }
@@ -228,7 +229,7 @@ impl End {
         self.qps[i].post_recv(receives).context("cannot post a receive")
     }
 
-    /// The next message of queue pair `i`.
+    /// The work request for the next message of queue pair `i`.
     pub(crate) fn request(&self, i: usize, wr_id: u64, size: usize, signaled: bool) -> SendWr {
         let out = self.out_at(i);
         let remote = |at: usize| Remote { addr: self.remote.addr + at as u64, ..self.remote };
@@ -250,12 +251,12 @@ impl End {
         SendWr { wr_id, op, data: self.payload(i, size), flags, dest }
     }
 
-    /// Refuses a completion that is not a success, saying what may be the matter.
+    /// Fails for a completion that is not a success, with a hint at the cause.
     pub(crate) fn check(&self, cqe: &Cqe) -> anyhow::Result<()> {
         if cqe.status == WcStatus::Success {
             return Ok(());
         }
-        // Whatever is flushed follows something that failed.
+        // A flushed completion follows one that failed; look for the status of that one.
         let rest = iter::from_fn(|| self.send_cq.poll_one()).map(|cqe| cqe.status);
         let mut all = iter::once(cqe.status).chain(rest);
         let cause = all.find(|status| !matches!(status, WcStatus::Success | WcStatus::Flushed));
@@ -267,7 +268,7 @@ impl End {
         }
     }
 
-    /// What queue pair `i` sends.
+    /// The data that queue pair `i` sends.
     pub(crate) fn payload(&self, i: usize, size: usize) -> Data {
         let at = self.out_at(i);
         if size > self.spec.inline as usize {
@@ -286,23 +287,24 @@ impl End {
     }
 }
 
-/// What a loop does when nothing has happened: it spins, or sleeps if the user asked for events.
+/// How a loop waits when there is no completion: it spins, or sleeps if the user asked for events.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     armed: bool,
 }
 
 impl Idle {
-    /// Something happened.
+    /// A completion or message has arrived.
     pub(crate) fn reset(&mut self) {
         self.armed = false;
     }
 
-    /// Nothing happened. Queues are armed first and looked at once more, because what came before
-    /// does not wake us.
+    /// Nothing has arrived. The first call arms the CQs and returns, so that the caller polls once
+    /// more: completions that arrived before the CQs were armed raise no event. The second call
+    /// sleeps.
     pub(crate) fn pause(&mut self, end: &End) -> anyhow::Result<()> {
         if !end.spec.events {
-            // The adapter gives way to others if polling leads to nothing for a while.
+            // The adapter yields the processor by itself after a number of empty polls.
             return Ok(());
         }
         if self.armed {

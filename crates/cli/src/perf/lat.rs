@@ -26,23 +26,23 @@ struct Player<'a> {
     end: &'a mut End,
     side: &'a mut Side,
     size: usize,
-    /// One in so many sends reports.
+    /// One in so many sends is signaled.
     every: u64,
     posted: u64,
     /// The next message.
     next: SendWr,
     /// Sends that are not known to be complete.
     outstanding: u64,
-    /// Receives that were used, and are posted again when the answer is on its way.
+    /// Receives that were consumed, to post again after the next message is sent.
     used: u64,
-    /// The message that is expected, for writes: its last byte.
+    /// For WRITEs, the value of the last byte of the message that this side expects.
     mark: u8,
-    /// How often to look for it between polls.
+    /// How often to look for it in memory between two polls.
     looks: u32,
     idle: Idle,
 }
 
-/// What a wait ended with.
+/// Why a wait ended.
 enum Heard {
     Message,
     /// The other side has finished.
@@ -64,8 +64,8 @@ impl<'a> Player<'a> {
         Self { end, side, size, every, posted, next, outstanding, used, mark: 0, looks, idle }
     }
 
-    /// Sends one message. Where every one reports, its completion is waited for before anything
-    /// else, as perftest does.
+    /// Sends one message. If every send is signaled, waits for its completion before anything else,
+    /// as perftest does.
     fn send(&mut self) -> anyhow::Result<()> {
         if self.end.spec.op == Op::Write {
             self.put_mark()?;
@@ -79,7 +79,7 @@ impl<'a> Player<'a> {
         if self.every == 1 && self.end.spec.is_ping_pong() { self.settle() } else { Ok(()) }
     }
 
-    /// Ends the next message with the mark.
+    /// Writes the mark into the last byte of the next message.
     #[inline(never)]
     fn put_mark(&mut self) -> anyhow::Result<()> {
         let last = self.end.out_at(0) + self.size - 1;
@@ -90,7 +90,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Takes completions of sends, and drives the adapter.
+    /// Polls for completions of sends, which also drives the adapter.
     fn reap(&mut self) -> anyhow::Result<bool> {
         let Some(cqe) = self.end.send_cq.poll_one() else { return Ok(false) };
         self.end.check(&cqe)?;
@@ -98,7 +98,7 @@ impl<'a> Player<'a> {
         Ok(true)
     }
 
-    /// Whether the message of the other side is there.
+    /// Whether the message of the other side has arrived.
     fn look(&mut self) -> anyhow::Result<bool> {
         match self.end.spec.op {
             Op::Send => {
@@ -139,7 +139,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Waits for the message of the other side. `patient`: as long as it takes.
+    /// Waits for the message of the other side. `patient`: without a timeout.
     fn wait(&mut self, patient: bool) -> anyhow::Result<Heard> {
         let mut since: Option<Instant> = None;
         let mut turns = 0_u32;
@@ -176,8 +176,8 @@ impl<'a> Player<'a> {
         if self.outstanding < self.every { Ok(()) } else { self.settle_some() }
     }
 
-    /// Keeps the send queue from filling up with sends that do not report, and the completion queue
-    /// with those that do.
+    /// Keeps the send queue from filling up with unsignaled sends, and the completion queue with
+    /// completions of signaled ones.
     fn settle_some(&mut self) -> anyhow::Result<()> {
         if self.end.spec.op == Op::Send || self.end.spec.no_poll {
             return self.settle();
@@ -187,7 +187,7 @@ impl<'a> Player<'a> {
         self.reap().map(|_| ())
     }
 
-    /// Waits for the completion of the last send that reports, if that is due.
+    /// Waits for the completion of the last signaled send, if it is due.
     fn settle(&mut self) -> anyhow::Result<()> {
         while self.outstanding >= self.every && !self.reap()? {
             self.idle.pause(self.end)?;
@@ -216,8 +216,9 @@ pub(crate) fn lead(
     while player.posted < target && !stop::requested() && until.is_none_or(|at| before < at) {
         player.mark = player.mark.wrapping_add(1).max(1);
         player.send()?;
-        // What can wait until the message is on its way does. The clock cannot: the answer may be
-        // on its way before the call that sends has returned.
+        // The bookkeeping of the previous message runs after this send, where it overlaps with the
+        // round trip. The clock is read before the send, because the answer may be under way before
+        // the posting call returns.
         if let Some((from, to)) = last.take() {
             sample.record(nanos(to - from) / halves);
         }
@@ -264,7 +265,7 @@ pub(crate) fn follow(end: &mut End, side: &mut Side, size: usize) -> anyhow::Res
     Ok(Tally { sent, ..Tally::default() })
 }
 
-/// Makes sure that no mark of this measurement is taken for one of the next.
+/// Clears the mark, so that the next measurement does not take it for one of its own.
 fn clear(end: &End, size: usize) -> anyhow::Result<()> {
     Ok(end.mr.write_at(end.in_at(0) + size - 1, &[0])?)
 }

@@ -1,11 +1,11 @@
-//! What was measured, and how it is shown.
+//! The results, and their presentation.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::spec::{Mode, Op, Service, Spec};
 
-/// Longer times count as this one.
+/// Longest time that is recorded; longer times count as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Times of single messages, in nanoseconds.
@@ -13,14 +13,14 @@ const LONGEST_NS: u64 = 60_000_000_000;
 pub(crate) struct Sample(Histogram<u64>);
 
 impl Sample {
-    /// None yet. Times are kept to three digits.
+    /// An empty sample. Times are kept with three significant digits.
     pub(crate) fn new() -> Self {
-        // The bounds and three digits are within what a histogram takes.
+        // The bounds and three digits are within the limits of the histogram.
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
         Self(histogram.unwrap_or_else(|_| unreachable!("constant bounds")))
     }
 
-    /// Adds one.
+    /// Records one time.
     #[inline]
     pub(crate) fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
@@ -55,12 +55,12 @@ pub(crate) struct Row {
     /// Processor time of the other process, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer_cpu_s: Option<f64>,
-    /// Share of what was sent that did not arrive.
+    /// Share of the sent messages that did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<f64>,
 }
 
-/// What a row is made of.
+/// The figures from which a row is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) size: usize,

@@ -1,4 +1,4 @@
-//! `feroce perf`: bandwidth and latency between two adapters, in the manner of perftest.
+//! `feroce perf`: measures bandwidth and latency between two adapters, as perftest does.
 
 mod args;
 mod bw;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let spec = args.spec()?;
     ensure!(args.address.len() <= 1 || args.both, "--address: two addresses are for --both");
     if let Some(path) = &args.plot {
-        // Said now rather than after the measurement.
+        // Reports the error before the measurement instead of after it.
         std::fs::File::create(path).with_context(|| cannot_draw(path))?;
     }
     let rows = match &args.host {
@@ -79,11 +79,12 @@ fn both(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<Vec<Row>> {
             .name("perf-server".to_owned())
             .spawn_scoped(scope, move || session::follow(&to, &mut far, spec))?;
         let led = session::lead(&from, &mut near, spec, table);
-        // It waits for us no longer.
+        // Closes our end of the side channel, so that the server thread stops waiting for it.
         drop(near);
         match (led, server.join()) {
             (Ok(rows), _) => Ok(rows),
-            // The first to fail knows why.
+            // Reports the error of the side that failed first: the other error only says that the
+            // other side is gone.
             (Err(_), Ok(Err(e))) if !e.to_string().contains("the other side") => Err(e),
             (Err(e), _) => Err(e),
         }
@@ -106,7 +107,7 @@ fn compare(
             args::Reference::Udp => reference::udp(spec, here, there, size)?,
             args::Reference::Tcp => reference::tcp(spec, here, there, size)?,
         };
-        // The columns of what was measured.
+        // The columns follow what the reference measures, which may differ from `spec.mode`.
         let mode = if row.mode == "lat" { Mode::Lat } else { Mode::Bw };
         if !table.json {
             println!("for comparison, {}:", row.op);
@@ -116,7 +117,7 @@ fn compare(
     Ok(())
 }
 
-/// Where this side is, if the user said it.
+/// The device and address of this side, if the user chose them.
 fn chosen_place(args: &Args) -> anyhow::Result<Option<Place>> {
     let place = match (&args.device, args.address.first()) {
         (Some(name), _) => Place::named(name, args.gid_index)?,

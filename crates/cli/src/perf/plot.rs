@@ -1,4 +1,4 @@
-//! A drawing of the results.
+//! A plot of the results.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use plotters::prelude::*;
 use super::measure::Row;
 use super::spec::{Mode, Spec};
 
-/// A line of the drawing.
+/// A line of the plot.
 type Line = (&'static str, RGBColor, Vec<(f64, f64)>);
 
-/// Draws latency or bandwidth over the size of messages.
+/// Plots latency or bandwidth over the size of messages.
 pub(crate) fn draw(path: &Path, spec: &Spec, rows: &[Row]) -> anyhow::Result<()> {
     let of = |value: fn(&Row) -> f64| rows.iter().map(|r| (r.size as f64, value(r))).collect();
     let (what, unit, lines): (_, _, Vec<Line>) = match spec.mode {
@@ -64,7 +64,7 @@ pub(crate) fn draw(path: &Path, spec: &Spec, rows: &[Row]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A number of bytes, short.
+/// A number of bytes, abbreviated.
 fn bytes(n: f64) -> String {
     match n {
         n if n >= 1048576.0 => format!("{} M", n / 1048576.0),

@@ -1,4 +1,4 @@
-//! Plain sockets between the same two addresses, to compare with.
+//! Reference measurements with plain sockets between the same two addresses.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use super::measure::{Figures, Row, Sample};
 use super::spec::{Amount, Mode, Spec};
 use super::stop;
 
-/// Empty looks before the processor is offered to others.
+/// Empty polls before the thread yields the processor.
 const SPINS: u32 = 64;
 
 /// Half round trips of datagrams between two sockets that are polled, as the adapters are.
@@ -63,7 +63,7 @@ pub(crate) fn udp(spec: &Spec, here: IpAddr, there: IpAddr, size: usize) -> anyh
     Ok(row(spec, ("udp", Mode::Lat), size, (rounds, elapsed.as_secs_f64(), cpu_s), &sample))
 }
 
-/// Polls for a datagram; false if there is nothing more to wait for.
+/// Polls for a datagram; false if no more will come.
 fn receive(socket: &UdpSocket, bytes: &mut [u8], done: &AtomicBool) -> anyhow::Result<bool> {
     let mut turns = 0_u32;
     loop {
@@ -89,8 +89,9 @@ pub(crate) fn tcp(spec: &Spec, here: IpAddr, there: IpAddr, size: usize) -> anyh
     let listener = TcpListener::bind((there, 0))?;
     let mut out = TcpStream::connect(listener.local_addr()?)
         .with_context(|| format!("no way from {here} to {there}"))?;
-    // Some machines pace TCP by default, which costs it up to half where a way has no length. Where
-    // this is not permitted, the default it is.
+    // Some machines use a congestion control that paces TCP by default, which costs up to half the
+    // bandwidth on a path with almost no delay. Where the process may not choose another, the
+    // default stays.
     let _ = setsockopt(&out, TcpCongestion, &OsString::from("cubic"));
     let (mut incoming, _) = listener.accept()?;
     let (target, seconds) = limits(spec.amount);

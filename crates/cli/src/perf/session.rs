@@ -1,4 +1,4 @@
-//! How client and server go through a list of sizes together.
+//! The sequence of measurements that client and server run together.
 
 use anyhow::{bail, ensure};
 use feroce::Gid;
@@ -10,7 +10,7 @@ use super::side::{Message, Side, Tally, VERSION, unexpected};
 use super::spec::{Amount, Mode, Op, Service, Spec};
 use super::{bw, clock, lat, stop};
 
-/// The client: says what is measured, and shows it.
+/// The client: tells the server what to measure, and shows the results.
 pub(crate) fn lead(
     place: &Place,
     side: &mut Side,
@@ -53,7 +53,7 @@ pub(crate) fn lead(
     Ok(rows)
 }
 
-/// The server: does what the client says.
+/// The server: runs the measurements that the client requests.
 pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow::Result<()> {
     let spec = match side.recv()? {
         Message::Hello { version: VERSION, spec } => spec,
@@ -70,7 +70,7 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
         expected.op.name(),
         expected.mode.name()
     );
-    // It came from the network.
+    // The specification came from the network, so the server checks it, too.
     spec.check()?;
     let mut end = End::open(place, &spec)?;
     side.send(Message::Ends(end.ends()?))?;
@@ -103,7 +103,7 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
     }
 }
 
-/// One measurement, by the client: what each side did, and the times of messages.
+/// One measurement, by the client: the counts of each side, and the times of messages.
 fn measure(
     end: &mut End,
     side: &mut Side,
@@ -127,7 +127,7 @@ fn measure(
     }
 }
 
-/// Enough to fill queues, open windows and touch memory.
+/// The amount of the warm-up: enough to fill queues, open congestion windows and touch memory.
 fn warm_up(spec: &Spec) -> Amount {
     match (spec.amount, spec.mode) {
         (Amount::Messages(n), Mode::Bw) => Amount::Messages(n.min(2 * u64::from(spec.tx_depth))),
@@ -136,7 +136,7 @@ fn warm_up(spec: &Spec) -> Amount {
     }
 }
 
-/// Puts together what both sides counted.
+/// Combines the counts of both sides.
 fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figures {
     let spec = &end.spec;
     let is_latency = spec.mode == Mode::Lat;
@@ -150,7 +150,8 @@ fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figur
             let received = own.received.unwrap_or(0) + peer.received.unwrap_or(0);
             Some(share(received, own.sent + peer_sent))
         }
-        // Nothing tells which writes arrived; packets do.
+        // No completion tells which unreliable WRITEs arrived, so the share of lost packets stands
+        // in for it.
         _ => Some(share(own.rcvd_pkts + peer.rcvd_pkts, own.sent_pkts + peer.sent_pkts)),
     };
     Figures {

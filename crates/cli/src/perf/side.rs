@@ -1,5 +1,5 @@
-//! The side channel: how the two ends agree. JSON lines over TCP, or a queue in memory where both
-//! ends are in this process.
+//! The side channel, over which the two ends coordinate a measurement: JSON lines over TCP, or a
+//! queue in memory if both ends are in this process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 use super::spec::{Amount, Spec};
 use super::stop;
 
-/// Changes whenever the messages change.
+/// Version of the protocol; it changes whenever the messages change.
 pub(crate) const VERSION: u32 = 2;
 
-/// How long the other side may take to answer, in quarters of a second.
+/// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
 
-/// What a side tells about one of its queue pairs.
+/// What a side sends about one of its queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Peer {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
 }
 
-/// What a side tells about itself.
+/// What a side sends about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Ends {
     pub(crate) gid: [u8; 16],
@@ -35,40 +35,40 @@ pub(crate) struct Ends {
     pub(crate) qps: Vec<Peer>,
 }
 
-/// What a side did in one measurement.
+/// The counts of one side in one measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Messages it sent, and for how long.
     pub(crate) sent: u64,
     pub(crate) elapsed_ns: u64,
-    /// Messages it received, where it can tell.
+    /// Messages it received, if it can count them.
     pub(crate) received: Option<u64>,
     /// Packets that its adapter sent and received.
     pub(crate) sent_pkts: u64,
     pub(crate) rcvd_pkts: u64,
-    /// Processor time of its process in microseconds, if that is not the process of both sides.
+    /// Processor time of its process in microseconds; absent if both sides are in one process.
     pub(crate) cpu_us: Option<u64>,
 }
 
-/// A line on the side channel.
+/// A message on the side channel.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Message {
-    /// The client introduces itself.
+    /// The first message of the client.
     Hello { version: u32, spec: Spec },
     /// How to connect.
     Ends(Ends),
     /// The client begins a measurement.
     Start { size: usize, amount: Amount },
-    /// Go.
+    /// The side is ready to begin.
     Ready,
     /// A side has sent so many messages, and no more will come.
     Done { sent: u64 },
-    /// What a side did.
+    /// The counts of a side.
     Tally(Tally),
-    /// All is measured.
+    /// All measurements are done.
     Bye,
-    /// A side cannot go on.
+    /// A side has failed.
     Error(String),
 }
 
@@ -77,8 +77,8 @@ pub(crate) enum Message {
 pub(crate) struct Side {
     out: Out,
     incoming: Receiver<Message>,
-    /// Whether a wait ends when the user wants to stop. The client ends what it began, and the
-    /// server with it; a server alone must not wait for ever.
+    /// Whether a wait ends when the user interrupts the program. A client completes the measurement
+    /// that it began, and the server follows it; a server on its own must not wait forever.
     pub(crate) heeds_stop: bool,
 }
 
@@ -97,8 +97,8 @@ impl Side {
         (side(a_out, a_in), side(b_out, b_in))
     }
 
-    /// One end of a TCP connection. A thread reads from it, so that looking for a message costs
-    /// no system call.
+    /// One end of a TCP connection. A thread reads from it, so that checking for a message costs no
+    /// system call.
     pub(crate) fn tcp(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         let reader = BufReader::new(stream.try_clone()?);
@@ -122,7 +122,7 @@ impl Side {
         matches!(self.out, Out::Memory(_))
     }
 
-    /// Says something to the other side.
+    /// Sends a message to the other side.
     pub(crate) fn send(&mut self, message: Message) -> anyhow::Result<()> {
         match &mut self.out {
             Out::Memory(sender) => {
@@ -136,7 +136,7 @@ impl Side {
         }
     }
 
-    /// Waits for a message, as long as it takes.
+    /// Waits for a message, without a timeout.
     pub(crate) fn recv(&mut self) -> anyhow::Result<Message> {
         loop {
             match self.incoming.recv_timeout(Duration::from_millis(250)) {
@@ -150,7 +150,7 @@ impl Side {
         }
     }
 
-    /// Waits for an answer that should be on its way.
+    /// Waits for an answer, with a timeout.
     pub(crate) fn answer(&mut self) -> anyhow::Result<Message> {
         for _ in 0..PATIENCE {
             match self.incoming.recv_timeout(Duration::from_millis(250)) {
@@ -162,7 +162,7 @@ impl Side {
         bail!("the other side does not answer")
     }
 
-    /// A message, if one has come.
+    /// Returns a message, if one has arrived.
     pub(crate) fn try_recv(&mut self) -> anyhow::Result<Option<Message>> {
         match self.incoming.try_recv() {
             Ok(message) => sound(message).map(Some),
@@ -174,14 +174,15 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // The reading thread holds the connection, too; this ends both.
+        // The reading thread also holds the connection; the shutdown ends the thread and the
+        // connection.
         if let Out::Tcp(stream) = &self.out {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
 }
 
-/// Turns what the other side complains of into an error.
+/// Turns an error message of the other side into an error.
 fn sound(message: Message) -> anyhow::Result<Message> {
     match message {
         Message::Error(why) => bail!("the other side: {why}"),
@@ -189,7 +190,7 @@ fn sound(message: Message) -> anyhow::Result<Message> {
     }
 }
 
-/// A message that does not fit here.
+/// The error for a message that is not expected in this state.
 pub(crate) fn unexpected(message: &Message) -> anyhow::Error {
     anyhow::anyhow!("the other side sent something unexpected: {message:?}")
 }

@@ -1,5 +1,5 @@
-//! What is measured: the options of the command line, checked, and what the client tells the
-//! server of them.
+//! What to measure: the options of the command line after checks, and the part of them that the
+//! client sends to the server.
 
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
@@ -23,7 +23,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// As the user types it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -34,7 +34,7 @@ impl Op {
     }
 }
 
-/// What of it.
+/// The quantity to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
@@ -45,7 +45,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// As the user types it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bw => "bw",
@@ -78,18 +78,18 @@ pub(crate) enum AtomicKind {
     CmpSwap,
 }
 
-/// What kind of memory messages are in.
+/// The kind of memory that holds the messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Memory {
-    /// What the adapter allocates; other processes of the host can map it.
+    /// Memory that the adapter allocates; other processes of the host can map it.
     #[default]
     Shareable,
-    /// What programs allocate and register.
+    /// Memory that programs allocate and register.
     Ordinary,
 }
 
-/// How much is measured at each size.
+/// How much to measure at each size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Amount {
@@ -110,9 +110,9 @@ pub(crate) struct Spec {
     pub(crate) amount: Amount,
     pub(crate) tx_depth: u32,
     pub(crate) rx_depth: u32,
-    /// One in so many sends reports its completion; 0: chosen by size.
+    /// One in so many sends is signaled; 0: chosen by size.
     pub(crate) cq_mod: u32,
-    /// Sends given to the adapter at once.
+    /// Sends posted with one call.
     pub(crate) post_list: u32,
     pub(crate) qps: u32,
     pub(crate) mtu: Option<u32>,
@@ -157,17 +157,17 @@ impl Spec {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether messages take receives.
+    /// Whether messages consume receives.
     pub(crate) fn takes_receives(&self) -> bool {
         self.op == Op::Send
     }
 
-    /// Whether both sides send by turns.
+    /// Whether the two sides send in turn.
     pub(crate) fn is_ping_pong(&self) -> bool {
         self.mode == Mode::Lat && matches!(self.op, Op::Write | Op::Send)
     }
 
-    /// One in how many sends of `size` bytes reports its completion.
+    /// One in how many sends of `size` bytes is signaled.
     pub(crate) fn signal_every(&self, size: usize) -> u64 {
         let chosen = match self.cq_mod {
             0 if size >= 8192 => 1,
@@ -177,7 +177,7 @@ impl Spec {
         u64::from(chosen.max(1))
     }
 
-    /// Refuses what cannot be measured, saying why.
+    /// Fails for combinations that cannot be measured, with the reason.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let lat = self.mode == Mode::Lat;
         match (self.service, self.op) {
@@ -213,7 +213,8 @@ impl Spec {
         Ok(())
     }
 
-    /// Drops the sizes that one packet cannot carry, where a message is one packet.
+    /// Removes the sizes that do not fit into one packet, for services whose messages are one
+    /// packet.
     pub(crate) fn fit_datagrams(&mut self, mtu: usize) -> anyhow::Result<()> {
         if self.service == Service::Ud {
             let asked = self.max_size();

@@ -1,4 +1,4 @@
-//! The end that measures.
+//! The client: it measures.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::super::place::Target;
 use super::Args;
 use super::steps::{Step, Steps};
 
-/// Does every step for every connection.
+/// Runs every step for every connection.
 pub(super) fn call(
     args: &Args,
     manager: &Manager,
@@ -33,7 +33,7 @@ pub(super) fn call(
     meter.start(Step::ResolveRoute, &ids, all, EventKind::RouteResolved, |id| {
         Ok(id.resolve_route(args.timeout)?)
     })?;
-    // They never carry anything, so that one domain and one queue will do.
+    // The queue pairs never carry data, so they can share one PD and one CQ.
     let context = ids[0].context().context("the id has no device")?;
     let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
     let qps = meter.make(Step::CreateQp, &ids, |id| -> anyhow::Result<Qp> {
@@ -62,7 +62,7 @@ struct Meter<'a> {
 }
 
 impl Meter<'_> {
-    /// Does a step that is done when its call returns.
+    /// Runs a step that completes when its call returns.
     fn make<T, R>(
         &mut self,
         step: Step,
@@ -80,7 +80,7 @@ impl Meter<'_> {
         Ok(made)
     }
 
-    /// Does a step that an event ends, for `window` connections at a time.
+    /// Runs a step that completes with an event, for `window` connections at a time.
     fn start(
         &mut self,
         step: Step,

@@ -1,4 +1,4 @@
-//! `feroce cmtime`: how long connections take, step by step.
+//! `feroce cmtime`: measures how long each step of connection setup and teardown takes.
 
 mod client;
 mod server;
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Milliseconds to resolve an address
     #[arg(short, long, default_value_t = 2000)]
     timeout: u32,
-    /// Connections that are asked for, or ended, at the same time
+    /// Connections to set up, or to end, at the same time
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
 }

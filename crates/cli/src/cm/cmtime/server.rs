@@ -1,4 +1,4 @@
-//! The end that accepts.
+//! The server: it accepts connections.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use feroce::{Cq, Pd, Qp, QpCap};
 
 use super::super::end::next_event;
 
-/// Accepts connections and lets them go, until `most` are gone or the user stops it. Returns how
-/// many were there.
+/// Accepts connections and their disconnections, until `most` have ended or the user interrupts the
+/// program. Returns how many have ended.
 pub(super) fn serve(listener: &CmId, most: Option<u32>) -> (u32, anyhow::Result<()>) {
     let mut server = Server::default();
     while most.is_none_or(|most| server.gone < most) {
@@ -21,9 +21,9 @@ pub(super) fn serve(listener: &CmId, most: Option<u32>) -> (u32, anyhow::Result<
 
 #[derive(Default)]
 struct Server {
-    /// Connections by number. The id goes before its queue pair, so that the peer is told.
+    /// Connections by number. The id drops before its queue pair, so that it can disconnect first.
     connections: HashMap<u64, (CmId, Qp)>,
-    /// Shared by the queue pairs of a device, which never carry anything.
+    /// PD and CQ by device, shared by its queue pairs, which never carry data.
     shared: HashMap<String, (Pd, Cq)>,
     gone: u32,
 }

@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// What one step took.
+/// The times of one step.
 #[derive(Clone, Debug, Default)]
 struct Times {
     /// For all connections together.
@@ -55,7 +55,7 @@ struct Times {
 }
 
 impl Times {
-    /// The time that a part of the connections did not need more than.
+    /// A percentile of the times of the connections.
     fn percentile(&self, part: f64) -> f64 {
         let mut sorted = self.each.clone();
         sorted.sort_unstable();
@@ -88,12 +88,12 @@ impl Steps {
         Self { times: Default::default(), binds }
     }
 
-    /// One connection has done a step that began then.
+    /// Records that one connection has completed a step that it began at the given time.
     pub(super) fn add(&mut self, step: Step, since: Instant) {
         self.times[step as usize].each.push(since.elapsed());
     }
 
-    /// All have done it.
+    /// Records that all connections have completed a step.
     pub(super) fn finish(&mut self, step: Step, since: Instant) {
         self.times[step as usize].total = since.elapsed();
     }
@@ -102,7 +102,7 @@ impl Steps {
         &self.times[step as usize]
     }
 
-    /// The table of rdma-core's program, with two columns more.
+    /// The table of rdma-core's program, with two additional columns.
     pub(super) fn print(&self, say: Say) {
         say.line(
             "step              total ms     max ms     min us  us / conn     p50 us     p99 us",

@@ -1,4 +1,4 @@
-//! The end that offers memory.
+//! The client: it offers memory to the server.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::super::end::{End, resolve};
 use super::super::place::Target;
 use super::{Advert, Args, Tally, cap, check_len};
 
-/// The letters of a ping: those from `A` to `z`, in a circle.
+/// The letters of a ping: from `A` to `z`, repeated.
 const LETTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
 
 /// Connects, pings and disconnects.
@@ -37,11 +37,11 @@ pub(super) fn call(
 
 struct Client {
     end: End,
-    /// What is sent.
+    /// The text that the server reads.
     text: Mr,
-    /// Where it comes back.
+    /// The buffer into which the server writes the echo.
     echo: Mr,
-    /// Where the server's word arrives.
+    /// Receive buffer for the server's SEND.
     word: Mr,
 }
 
@@ -74,7 +74,7 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the server of memory and waits until it has used it.
+    /// Advertises memory to the server and waits until the server has used it.
     fn offer(&mut self, advert: Advert) -> anyhow::Result<()> {
         let data = Data::Inline(InlineBytes::new(&advert.emit()));
         self.end.qp.post_send([SendWr::new(1, SendOp::Send, data)])?;
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// The text of a ping: its number, then letters that begin one later with every ping.
+/// The text of a ping: its number, then letters; the first letter advances by one with every ping.
 fn text_of(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
     let letters = LETTERS.cycle().skip(number as usize % LETTERS.len());
@@ -99,7 +99,7 @@ fn text_of(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A text up to its final zero.
+/// The text up to its terminating zero.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

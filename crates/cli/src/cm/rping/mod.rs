@@ -1,6 +1,6 @@
 //! `feroce rping`: the client offers memory with a text, the server reads it and writes it back.
 //!
-//! One ping, after the connection is there:
+//! One ping, after the connection is established:
 //!
 //! ```text
 //! client                                server
@@ -68,13 +68,13 @@ pub(crate) struct Args {
     /// Number of pings; 0 means until interrupted
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u32,
-    /// Print what is pinged
+    /// Print the text of every ping
     #[arg(short, long)]
     verbose: bool,
-    /// Compare what comes back with what was sent
+    /// Compare every echo with the text that was sent
     #[arg(short = 'V', long)]
     validate: bool,
-    /// Accepted for rping's sake: FEROCE_LOG=debug tells more
+    /// Accepted for compatibility with rping, without effect; FEROCE_LOG=debug prints more
     #[arg(short, long)]
     debug: bool,
     /// Serve any number of clients, also several at once, until interrupted
@@ -119,12 +119,12 @@ impl Program for Args {
     }
 }
 
-/// The room that a queue pair needs.
+/// The capacity that a queue pair needs.
 fn cap() -> QpCap {
     QpCap::new(DEPTH, 2)
 }
 
-/// Where memory is, as both ends tell it: address, key and length in network order.
+/// An advert: address, key and length of memory, in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Advert {
     remote: Remote,
@@ -153,14 +153,14 @@ impl Advert {
     }
 }
 
-/// Refuses a message that is no advert.
+/// Fails if a message is not an advert.
 fn check_len(byte_len: u32) -> anyhow::Result<()> {
     let expected = Advert::LEN;
     ensure!(byte_len as usize == expected, "the peer sent {byte_len} bytes and not {expected}");
     Ok(())
 }
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     pings: u64,

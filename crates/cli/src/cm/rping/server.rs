@@ -1,4 +1,4 @@
-//! The end that reads and writes.
+//! The server: it reads the client's memory and writes the echo.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub(super) fn serve_one(args: &Args, listener: &CmId, say: Say) -> Report {
     Report { record: tally.record("server"), result }
 }
 
-/// Serves everybody, each in a thread, until the user stops it.
+/// Serves all clients, each in a thread, until the user interrupts the program.
 pub(super) fn serve_all(args: &Args, manager: &Manager, listener: &CmId, say: Say) -> Report {
     let tallies = Mutex::new(Vec::new());
     let events = listener.channel();
@@ -39,7 +39,8 @@ pub(super) fn serve_all(args: &Args, manager: &Manager, listener: &CmId, say: Sa
         loop {
             let event = next_event(&events)?;
             if event.kind == EventKind::ConnectRequest {
-                // From now on its events concern only its own thread.
+                // The id gets an event channel of its own, so that only its thread receives its
+                // events.
                 event.id.migrate(&manager.event_channel()?)?;
                 scope.spawn(|| serve_in_thread(event.id));
             }
@@ -69,9 +70,9 @@ fn serve(args: &Args, id: CmId, say: Say, tally: &mut Tally) -> anyhow::Result<(
 
 struct Server {
     end: End,
-    /// What is read, and written back.
+    /// The text that the server reads and writes back.
     text: Mr,
-    /// Where adverts arrive.
+    /// Receive buffer for the client's adverts.
     advert: Mr,
 }
 
@@ -83,7 +84,7 @@ impl Server {
         Ok(Self { end, text, advert })
     }
 
-    /// Answers pings; the end of it is an error.
+    /// Answers pings until an error, which may be the regular end of the connection.
     fn answer(&mut self, args: &Args, say: Say, tally: &mut Tally) -> anyhow::Result<()> {
         let mut bytes = vec![0; MAX_SIZE as usize];
         loop {
@@ -104,7 +105,7 @@ impl Server {
         }
     }
 
-    /// Waits for the client to offer memory.
+    /// Waits for an advert of the client.
     fn advert(&mut self) -> anyhow::Result<Advert> {
         let byte_len = self.wait_for(WcOpcode::Recv)?;
         check_len(byte_len)?;
@@ -122,13 +123,13 @@ impl Server {
         self.wait_for(opcode).map(drop)
     }
 
-    /// Tells the client to go on; only that it comes matters.
+    /// Tells the client to continue; the contents of the message do not matter.
     fn go_ahead(&mut self) -> anyhow::Result<()> {
         let word = Data::Inline(InlineBytes::new(&[0; Advert::LEN]));
         Ok(self.end.qp.post_send([SendWr::new(2, SendOp::Send, word)])?)
     }
 
-    /// Waits for a completion of one kind and passes over those of sends; returns its length.
+    /// Waits for a completion of one kind, skipping those of sends; returns its length.
     fn wait_for(&mut self, opcode: WcOpcode) -> anyhow::Result<u32> {
         loop {
             let cqe = self.end.completion()?;
