@@ -44,7 +44,7 @@ fn counts_are_those_of_the_files() {
     }
 }
 
-/// Compares with a file beside this one. `UPDATE_SNAPSHOTS=1` writes it anew.
+/// Compares with a file in `snapshots`. `UPDATE_SNAPSHOTS=1` writes the file again.
 fn snapshot(args: &[&str], name: &str, file: &str) {
     let output = text(&decode(args, &capture(name)));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(file);

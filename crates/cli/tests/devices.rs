@@ -1,5 +1,5 @@
-//! What the commands that show devices print, events of an interface that changes, and what is
-//! made from the definition of the command line.
+//! The output of the commands that show devices, events of an interface that changes, and the
+//! completions and manual pages generated from the definition of the command line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -88,7 +88,7 @@ struct Namespace {
 }
 
 impl Namespace {
-    /// None, said aloud, where users may not make namespaces; under CI that is a failure.
+    /// `None`, with a message, where users may not create namespaces; under CI that is a failure.
     fn new() -> Option<Self> {
         let allowed = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
         if !allowed.is_ok_and(|output| output.status.success()) {
@@ -122,7 +122,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What it started ends by itself.
+        // The programs that the shell started end by themselves.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

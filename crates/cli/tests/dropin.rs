@@ -1,11 +1,12 @@
-//! `feroce run` and `feroce env`, without the library: what they pass on, and how they end.
+//! `feroce run` and `feroce env`, without the library: the environment that they pass on, and their
+//! exit status.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder of this test with a file that passes for the library.
+/// A folder of this test with a file in place of the library.
 struct Place(PathBuf);
 
 impl Place {

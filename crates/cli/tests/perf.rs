@@ -40,7 +40,7 @@ fn rows(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON object per line")).collect()
 }
 
-/// One row, with what every row has.
+/// One row, after checks of the fields that every row has.
 fn row(args: &[&str]) -> Value {
     let mut rows = both(args);
     assert_eq!(rows.len(), 1, "{args:?}: one row per size");
@@ -210,7 +210,7 @@ fn port(base: u16) -> String {
     (base + (std::process::id() % 5000) as u16).to_string()
 }
 
-/// Asks a process to stop as the terminal does.
+/// Interrupts a process as the terminal does (SIGINT).
 fn interrupt(child: &Child) {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
@@ -240,7 +240,8 @@ fn two_processes() {
     assert!(ends(&mut server.0));
 }
 
-/// Two processes at one address, which move long messages in one copy, from memory of either kind.
+/// Two processes at one address, which transfer long messages with one copy, from memory of either
+/// kind.
 #[test]
 fn two_processes_at_one_address() {
     for memory in ["ordinary", "shareable"] {

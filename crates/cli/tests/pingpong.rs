@@ -1,5 +1,5 @@
-//! The pingpong commands: both ends here, two processes, and a scripted peer that speaks the side
-//! channel as rdma-core's programs do.
+//! The pingpong commands: both ends in one process, two processes, and a scripted peer that uses
+//! the side channel as rdma-core's programs do.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs both ends on 127.18.`net`.1 and .2 and returns what they report.
+/// Runs both ends on 127.18.`net`.1 and .2 and returns their report.
 fn both(net: u8, args: &str) -> Value {
     let output = run(&format!("{args} --json --both {}", addresses(net)));
     let stderr = text(&output.stderr);
@@ -36,12 +36,12 @@ fn addresses(net: u8) -> String {
     format!("--address 127.18.{net}.1 --address 127.18.{net}.2")
 }
 
-/// Ends with the test, however that ends.
+/// A process that is killed when the test ends, also if it fails.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -64,7 +64,7 @@ impl Running {
         text(&line)
     }
 
-    /// Waits for its end: status, output, errors.
+    /// Waits until the process ends; returns its exit status, output and errors.
     fn finish(mut self) -> (Option<i32>, String, String) {
         let mut texts = (String::new(), String::new());
         let stdout = self.0.stdout.as_mut().expect("piped");
@@ -166,7 +166,7 @@ fn two_processes_find_each_other() {
     }
 }
 
-/// As everybody starts: both on this machine, by its name and by its address.
+/// The usual first attempt of a user: both ends on this machine, by its name and by its address.
 #[test]
 fn two_processes_share_an_address() {
     for (host, kind) in [("localhost", "rc"), ("127.0.0.1", "srq"), ("127.0.0.1", "uc")] {

@@ -38,7 +38,8 @@ impl Drop for Process {
     }
 }
 
-/// A host is an address here, and who does not share is not on it: what it sends comes by UDP.
+/// In this test, a client with `shared = off` stands for another host: its packets arrive by UDP,
+/// and portd must forward them to the server.
 #[test]
 fn packets_of_other_hosts_are_handed_on() {
     let net = format!("127.78.{}", std::process::id() % 200 + 20);

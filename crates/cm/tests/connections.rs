@@ -1,4 +1,4 @@
-//! Connections, rule by rule: one side is real, the other a script.
+//! Connections, rule by rule: one side is a manager, the other a script.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
@@ -31,7 +31,7 @@ fn mra(local: CommId, remote: CommId, stage: Stage, service_timeout: u8) -> CmMe
     CmMessage::Mra(Mra { local_id: local, remote_id: remote, stage, service_timeout, private_data })
 }
 
-/// An established connection of the side that asked, and both names of it.
+/// An established connection on the active side, and both communication IDs.
 fn active() -> (Side, feroce_cm::ConnId, CommId, CommId) {
     let mut side = Side::new(A);
     let (conn, req) = side.connect();
@@ -42,7 +42,7 @@ fn active() -> (Side, feroce_cm::ConnId, CommId, CommId) {
     (side, conn, req.local_id, CommId(0x55))
 }
 
-/// A connection of the side that is asked, after REP.
+/// A connection on the passive side, after REP.
 fn accepted() -> (Side, feroce_cm::ConnId, CommId, CommId) {
     let mut side = Side::new(B);
     side.listen();
@@ -62,7 +62,8 @@ fn the_asking_side_takes_its_attributes_from_the_answer() {
     let plan = *side.manager.plan(conn).unwrap();
     assert_eq!(plan.remote_qpn, Some(Qpn::new(0x31)));
     assert_eq!((plan.sq_psn, plan.rq_psn), (Psn::new(77), req.psn));
-    // We asked for 5 and the peer answers 4; it wants 2 of the 3 that we offered.
+    // This side asked for 5 outstanding READs, and the peer supports 4; the peer wants 2 of the 3
+    // that this side offered.
     assert_eq!((plan.max_rd_atomic, plan.max_dest_rd_atomic), (4, 2));
     assert_eq!((plan.retry_count, plan.rnr_retry, plan.timeout), (7, 6, 19));
 }
@@ -110,7 +111,7 @@ fn patience_that_is_asked_for_is_given() {
     assert_eq!(side.names(), ["REQ"]);
     side.receive(&CmMessage::Rep(rep(0x55, &req)));
     assert!(matches!(side.events().as_slice(), [Event::Replied { conn: c, .. }] if *c == conn));
-    // A message about another stage changes nothing.
+    // An MRA for another stage changes nothing.
     let (mut side, _, local, remote) = accepted();
     let deadline = side.manager.poll_timeout();
     side.receive(&mra(remote, local, Stage::Req, 24));
@@ -126,7 +127,7 @@ fn a_duplicate_req_gets_the_answer_that_the_first_got() {
     let request = CmMessage::Req(req(0x77, 0x21));
     side.receive(&request);
     let conn = side.request();
-    // The consumer thinks.
+    // The consumer has not decided yet.
     side.receive(&request);
     assert_eq!(side.names(), ["MRA"]);
     let rep = side.accept(conn);
@@ -174,7 +175,7 @@ fn a_duplicate_rep_gets_patience_or_the_same_rtu() {
     side.receive(&answer);
     assert_eq!(side.sent(), first);
     assert!(matches!(side.events().as_slice(), [Event::Replied { .. }]));
-    // A different answer to the same request is not a duplicate.
+    // A REP with another communication ID is not a duplicate.
     side.receive(&CmMessage::Rep(rep(0x56, &req)));
     assert_eq!(side.names(), [""; 0]);
 }
@@ -205,7 +206,7 @@ fn an_answer_that_nobody_hears_is_given_up() {
 #[test]
 fn refusals_end_every_state_with_one_event() {
     let reason = RejReason::CONSUMER;
-    // Before the answer.
+    // Before REP.
     let mut side = Side::new(A);
     let (conn, req_sent) = side.connect();
     let refusal = rej(CommId(0), req_sent.local_id, Stage::Req, reason);
@@ -213,7 +214,7 @@ fn refusals_end_every_state_with_one_event() {
     side.receive(&CmMessage::Rej(refusal));
     assert_eq!(side.events(), [Event::Rejected { conn, rej: Box::new(refusal) }]);
     assert!(side.manager.is_empty());
-    // Between answer and readiness.
+    // Between REP and RTU, on the active side.
     let mut side = Side::new(A);
     let (conn, req_sent) = side.connect();
     side.receive(&CmMessage::Rep(rep(0x55, &req_sent)));
@@ -221,12 +222,12 @@ fn refusals_end_every_state_with_one_event() {
     let refusal = rej(CommId(0x55), req_sent.local_id, Stage::Other, reason);
     side.receive(&CmMessage::Rej(refusal));
     assert_eq!(side.events(), [Event::Rejected { conn, rej: Box::new(refusal) }]);
-    // While REP is on its way.
+    // Between REP and RTU, on the passive side.
     let (mut side, conn, local, remote) = accepted();
     let refusal = rej(remote, local, Stage::Rep, reason);
     side.receive(&CmMessage::Rej(refusal));
     assert_eq!(side.events(), [Event::Rejected { conn, rej: Box::new(refusal) }]);
-    // An established connection ends as established connections do.
+    // A REJ ends an established connection with the event `Disconnected`.
     let (mut side, conn, local, remote) = active();
     side.receive(&CmMessage::Rej(rej(remote, local, Stage::Other, RejReason::TIMEOUT)));
     assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Refused }]);
@@ -256,7 +257,7 @@ fn disconnecting_ends_in_time_wait_and_answers_duplicates_there() {
     side.receive(&drep(remote, local));
     assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Agreed }]);
     side.receive(&drep(remote, local));
-    // The peer asked, too, and did not hear that we agree.
+    // The peer also sent DREQ, and has not received a DREP for it.
     side.receive(&dreq(remote, local));
     assert_eq!(side.names(), ["DREP"]);
     assert_eq!(side.manager.disconnect(side.now, conn), Ok(()));
@@ -265,7 +266,7 @@ fn disconnecting_ends_in_time_wait_and_answers_duplicates_there() {
     let (events, _) = side.until_told();
     assert_eq!(events, [Event::TimewaitExit { conn }]);
     assert!(side.manager.is_empty());
-    // Even a connection that is forgotten is agreed to be over.
+    // A DREQ for a connection that no longer exists is answered, too.
     side.receive(&dreq(remote, local));
     assert_eq!(side.names(), ["DREP"]);
 }
@@ -300,19 +301,19 @@ fn a_peer_that_died_is_disconnected_all_the_same() {
 
 #[test]
 fn a_connection_may_be_over_before_both_know_that_it_began() {
-    // The peer has heard REP, and its RTU was lost.
+    // The peer has received REP, and its RTU was lost.
     let (mut side, conn, local, remote) = accepted();
     side.receive(&dreq(remote, local));
     assert_eq!(side.names(), ["DREP"]);
     assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Peer }]);
-    // The peer has not: its next REQ is refused.
+    // The peer has not received REP: its next REQ is refused.
     let (mut side, conn, ..) = accepted();
     side.manager.disconnect(side.now, conn).unwrap();
     side.receive(&CmMessage::Req(req(0x77, 0x21)));
     let sent = side.sent();
     let [CmMessage::Dreq(_), CmMessage::Rej(rej)] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(rej.reason, RejReason::STALE);
-    // The other way round: the peer ends what we have not agreed to yet.
+    // The reverse: the peer disconnects before this side has sent RTU.
     let mut side = Side::new(A);
     let (conn, req) = side.connect();
     side.receive(&CmMessage::Rep(rep(0x55, &req)));
@@ -332,7 +333,8 @@ fn a_queue_pair_that_the_peer_uses_again_makes_the_old_connection_stale() {
     assert_eq!((rej.reason, rej.remote_id), (RejReason::STALE, CommId(0x78)));
     side.receive(&drep(remote, local));
     assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Agreed }]);
-    // Now there is room for the new one, but not for the old one's name.
+    // The queue pair is now free for a new connection, but the communication ID of the old one
+    // stays in use during time-wait.
     side.receive(&CmMessage::Req(req(0x77, 0x22)));
     let sent = side.sent();
     assert!(matches!(sent.as_slice(), [CmMessage::Rej(r)] if r.reason == RejReason::STALE));
@@ -397,7 +399,7 @@ fn messages_of_somebody_else_are_ignored() {
     assert_eq!(side.names(), [""; 0]);
     assert_eq!(side.manager.state(conn), Some("Established"));
     assert!(side.manager.counters().drop_wrong_peer >= 2);
-    // The right peer, with a wrong name of its own.
+    // The right peer, with a wrong communication ID of its own.
     side.receive(&dreq(CommId(1), local));
     assert_eq!(side.manager.state(conn), Some("Established"));
 }
@@ -411,7 +413,7 @@ fn what_was_lost_is_repeated_long_before_it_counts() {
     side.tick();
     assert_eq!(side.now, sent_at.plus_nanos(200_000_000));
     assert_eq!(side.sent(), [CmMessage::Req(first)]);
-    // A peer that never answers is still given all the time that it was given before.
+    // Probes do not shorten the time after which a silent peer counts as unreachable.
     let (events, _) = side.until_told();
     assert_eq!(events, [Event::Unreachable { conn }]);
     let interval_ns = 2 * code_ns(18) + code_ns(20);

@@ -48,7 +48,7 @@ fn answer(side: &mut Side) -> SidrRep {
 fn a_service_is_found() {
     let (mut client, conn, req) = ask();
     let (mut server, incoming) = asked(&req);
-    // The consumer thinks; duplicates change nothing.
+    // The consumer has not decided yet; duplicates change nothing.
     server.receive(&CmMessage::SidrReq(req));
     assert_eq!((server.events(), server.names()), (vec![], vec![]));
     let reply = Reply { qpn: Qpn::new(0xb4), qkey: UDP_QKEY, private_data: [8; 136] };
@@ -56,7 +56,7 @@ fn a_service_is_found() {
     let rep = answer(&mut server);
     assert_eq!((rep.status, rep.qpn, rep.qkey), (SidrStatus::SUCCESS, reply.qpn, UDP_QKEY));
     assert_eq!((rep.service_id, rep.request_id), (SERVICE, req.request_id));
-    // The answer was lost: the next request gets the same.
+    // The answer was lost: a duplicate of the request gets the same answer.
     server.receive(&CmMessage::SidrReq(req));
     assert_eq!(answer(&mut server), rep);
     client.receive(&CmMessage::SidrRep(rep));

@@ -70,7 +70,7 @@ fn only_so_many_wait() {
     assert_eq!(side.manager.counters().refused_no_listener, 3);
 }
 
-/// A question for a datagram service, as a peer at A asks it.
+/// A SIDR_REQ, as a peer at A sends it.
 fn question() -> SidrReq {
     let mut side = Side::new(A);
     let at = |gid, port| (feroce_cm::rdma::ip_of(gid), port).into();

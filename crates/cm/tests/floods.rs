@@ -1,4 +1,4 @@
-//! Whatever strangers send costs bounded memory and leaves connections alone.
+//! Messages of unknown senders cost bounded memory and do not disturb connections.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
@@ -9,7 +9,7 @@ use feroce_wire::Gid;
 use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, ServiceId};
 use feroce_wire::{Qpn, mad::MAD_LEN};
 
-/// A request from the stranger number `n`.
+/// A REQ from the unknown sender number `n`.
 fn stranger(n: u32) -> (Peer, Req) {
     let gid = Gid::from_ipv4((0xac10_0000 | n >> 4).to_be_bytes());
     let mut req = req(n + 1, n + 2);
@@ -28,7 +28,7 @@ fn a_backlog_that_is_full_refuses() {
     assert_eq!(side.events().len(), 2);
     let sent = side.sent();
     assert!(matches!(sent.as_slice(), [CmMessage::Rej(r)] if r.reason == RejReason::NO_RESOURCES));
-    // A consumer that has looked at one has room for another.
+    // When the consumer has taken one request, the backlog has room for another.
     side.manager.taken(listener);
     let (from, req) = stranger(3);
     side.receive_from(from, &CmMessage::Req(req));
@@ -105,7 +105,7 @@ fn a_flood_leaves_connections_alone() {
     let mut bytes = [0; MAD_LEN];
     for round in 0..20_000_u32 {
         random.fill(&mut bytes);
-        // Most look like messages, and some name the connection.
+        // All have a valid header, and every third names the connection.
         bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
         bytes[16..18].copy_from_slice(&[0, 0x10 + (round % 11) as u8]);
         if round % 3 == 0 {
@@ -113,7 +113,7 @@ fn a_flood_leaves_connections_alone() {
         }
         let stranger = Peer { local: A, remote: Gid::from_ipv4([10, 0, 0, round as u8]) };
         side.manager.handle_mad(side.now, stranger, &bytes);
-        // The peer itself, with names that are not those of the connection.
+        // The peer itself sends messages whose communication IDs are not those of the connection.
         if CommId(u32::from_be_bytes(bytes[24..28].try_into().unwrap())) != CommId(0x55)
             && bytes[17] != 0x12
             && bytes[17] != 0x16

@@ -1,8 +1,9 @@
-//! Exchanges of the Linux connection manager, with one side played by ours.
+//! Captured exchanges of the Linux connection manager, with one side replaced by our manager.
 //!
-//! What the other side said is fed to a manager, what the consumer did is done again, and what the
-//! manager says is compared with what Linux said, byte by byte. Only these may differ: our
-//! identifier, our first PSN, and the transaction of messages that we start.
+//! The test passes the messages of the other side to a manager, repeats the calls of the consumer,
+//! and compares the messages of the manager with those of Linux, byte by byte. Only these may
+//! differ: our communication ID, our first PSN, and the transaction ID of exchanges that our side
+//! starts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
@@ -22,7 +23,7 @@ use feroce_wire::{Bth, Deth, Frame, Gid, Net, Packet, Qpn};
 
 type Mad = [u8; MAD_LEN];
 
-/// Bytes of a datagram in which identifiers stand.
+/// Positions of the identifiers in a datagram.
 const LOCAL_ID: Range<usize> = 24..28;
 const REMOTE_ID: Range<usize> = 28..32;
 const TRANSACTION: Range<usize> = 8..16;
@@ -33,9 +34,9 @@ struct Said {
     by_client: bool,
     mad: Mad,
     message: CmMessage,
-    /// The identifier of the client, which names the connection here.
+    /// The communication ID of the client, which identifies the connection in this test.
     name: CommId,
-    /// It was said before.
+    /// The message is a retransmission.
     again: bool,
 }
 
@@ -83,10 +84,10 @@ struct Replay {
     manager: Manager,
     now: Instant,
     conns: BTreeMap<CommId, ConnId>,
-    /// What we said and Linux has not said yet.
+    /// Messages that our manager has sent and Linux has not sent yet.
     pending: VecDeque<Mad>,
     finals: usize,
-    /// Which messages of the client the server did not get.
+    /// Which messages of the client the server did not receive.
     lost: fn(usize) -> bool,
 }
 
@@ -129,7 +130,7 @@ impl Replay {
         self
     }
 
-    /// Linux says something here, and so must we.
+    /// Linux sent a message at this point of the capture, and our manager must send the same.
     fn say(&mut self, said: &Said) {
         match &said.message {
             CmMessage::Req(req) if !said.again => self.connect(req),
@@ -169,10 +170,11 @@ impl Replay {
         }
     }
 
-    /// The other side says something.
+    /// The other side sent a message: pass it to our manager.
     fn hear(&mut self, said: &Said, at: usize) {
         if matches!(said.message, CmMessage::Dreq(_)) {
-            // If both asked at once, we had asked before we heard this.
+            // If both sides sent DREQ at the same time, our side had sent its own before it
+            // received this one.
             let crossed = self.said[at..].iter().any(|s| {
                 let is_dreq = matches!(s.message, CmMessage::Dreq(_));
                 is_dreq && s.name == said.name && s.by_client == self.is_client && !s.again
@@ -212,7 +214,7 @@ impl Replay {
         }
     }
 
-    /// Answers as the server of the capture did.
+    /// Answers a request as the server of the capture did.
     fn answer(&mut self, conn: ConnId, name: CommId) {
         let said = self.said.iter().find(|s| !s.by_client && s.name == name).unwrap();
         match &said.message {
@@ -278,7 +280,7 @@ fn service_of(message: &CmMessage) -> Option<ServiceId> {
     }
 }
 
-/// The datagram without what may differ.
+/// The datagram without the fields that may differ.
 fn masked(mad: &Mad) -> Mad {
     let mut mad = *mad;
     let (_, message) = CmMessage::parse(&mad).unwrap();
@@ -298,7 +300,8 @@ fn masked(mad: &Mad) -> Mad {
     mad
 }
 
-/// Both sides of a capture; `extra` messages of ours were not said because a program had ended.
+/// Replays both sides of a capture. Our manager may send `extra` messages that Linux did not send,
+/// because its program had ended.
 fn both_sides(name: &str, finals: usize, lost: fn(usize) -> bool, extra: usize) {
     for is_client in [true, false] {
         let mut replay = Replay::new(name, is_client, lost).run();
@@ -310,8 +313,8 @@ fn both_sides(name: &str, finals: usize, lost: fn(usize) -> bool, extra: usize) 
     }
 }
 
-/// Connections that the server refused: no event tells it so. Nor does one tell it that it
-/// answered a request for a service.
+/// Number of requests that the server rejected, or answered with SIDR_REP: its manager reports no
+/// final event for these.
 fn refusals(said: &[Said]) -> usize {
     let is_refusal = |s: &&Said| {
         !s.by_client && matches!(s.message, CmMessage::Rej(_) | CmMessage::SidrRep(_)) && !s.again
@@ -334,7 +337,7 @@ fn programs_connect_and_disconnect() {
 #[test]
 fn both_disconnect_at_once() {
     both_sides("rstream", 1, NONE, 0);
-    // The client had ended before it could agree.
+    // The client program had ended before it could send DREP.
     both_sides("rdma_server_client", 1, NONE, 1);
 }
 
@@ -346,7 +349,7 @@ fn refusals_carry_reason_and_private_data() {
 
 #[test]
 fn lost_messages_are_repeated() {
-    // Every other message to the server was lost behind the point of capture.
+    // Every second message to the server was lost after the point of capture.
     both_sides("cm_req_lost", 2, |n| n % 2 == 1, 0);
 }
 
@@ -355,8 +358,8 @@ fn datagram_services_are_found() {
     both_sides("udaddy", 1, NONE, 0);
 }
 
-/// Which of the two PSNs is whose cannot be told from the messages alone: two sides with the same
-/// wrong idea agree.
+/// The CM messages alone do not show which side uses which PSN: two sides with the same wrong
+/// interpretation would agree. So this test compares them with the data packets of the capture.
 #[test]
 fn each_side_sends_from_the_number_that_the_other_named() {
     let (mut named, mut sent) = ([None; 2], [None; 2]);

@@ -1,5 +1,6 @@
-//! Two managers, a wire that loses, doubles and reorders, consumers that do anything, and peers
-//! that die: every connection ends once, both sides agree, and nothing is left.
+//! Two managers, a network that loses, duplicates and reorders messages, consumers that make random
+//! calls, and peers that die. Every connection ends exactly once, both sides agree on how it ended,
+//! and no state is left.
 //!
 //! A failure prints its seed; `FEROCE_SEED=n cargo test -p feroce-cm --test swarm` repeats it.
 //! `FEROCE_SEEDS=n` runs as many.
@@ -18,13 +19,13 @@ use feroce_wire::{Gid, Qpn};
 const SEEDS: u64 = 1000;
 const SECOND: u64 = 1_000_000_000;
 
-/// What one side made of a connection.
+/// The history of a connection on one side.
 #[derive(Debug, Default)]
 struct Story {
     established: bool,
     last: Option<&'static str>,
     destroyed: bool,
-    /// The name that the peer gave it, on the side that was asked.
+    /// The communication ID of the peer, on the passive side.
     remote: Option<u32>,
     told: Vec<String>,
 }
@@ -63,7 +64,7 @@ impl Node {
     }
 }
 
-/// What goes wrong in a run, and how often.
+/// Probabilities of faults in a run.
 struct Knobs {
     loss: f64,
     double: f64,
@@ -81,7 +82,7 @@ struct World {
     agenda: BTreeMap<(Instant, u64), (usize, Act)>,
     order: u64,
     nodes: [Node; 2],
-    /// Faults have stopped, and consumers end what they have.
+    /// Faults have stopped, and consumers end their connections.
     closing: bool,
 }
 
@@ -102,7 +103,8 @@ impl World {
         let mut chance = |p: f64| if random.bool() { random.f64() * p } else { 0.0 };
         let (loss, double) = (chance(0.3), chance(0.5));
         let (destroy, reject) = (chance(0.3), chance(0.4));
-        // The protocol relies on packets not being on their way for longer than they are said to.
+        // The protocol relies on no packet being in the network for longer than the packet life
+        // time.
         let delay_ns = random.u64(1..code_ns(18));
         let knobs = Knobs { loss, double, delay_ns, destroy, reject, crash: random.u8(..4) == 0 };
         Self {
@@ -137,7 +139,7 @@ impl World {
             self.later(node, 40 * SECOND, Act::Crash);
         }
         self.until_quiet();
-        // Whatever is still open is closed on a wire that works.
+        // Connections that are still open are closed on a network without faults.
         self.closing = true;
         for node in 0..2 {
             let open: Vec<ConnId> = self.nodes[node].stories.keys().copied().collect();
@@ -149,7 +151,7 @@ impl World {
         self.check();
     }
 
-    /// Lets time pass until nothing is planned.
+    /// Advances time until no timer and no action is left.
     fn until_quiet(&mut self) {
         for _ in 0..100_000 {
             self.drain();
@@ -238,7 +240,7 @@ impl World {
         }
     }
 
-    /// Takes what the managers send and tell.
+    /// Takes the datagrams and events of the managers.
     fn drain(&mut self) {
         for node in 0..2 {
             while let Some(mad) = self.nodes[node].manager.poll_mad().map(Box::new) {

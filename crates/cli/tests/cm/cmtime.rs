@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::netns::with_cable;
 use super::{Running, both, refused, run, text};
 
-/// Every step was done by every connection.
+/// Checks that every connection completed every step.
 fn check(record: &Value, connections: u32) {
     let steps = record["steps"].as_object().expect("steps by name");
     assert_eq!(steps.len(), 8);

@@ -46,7 +46,7 @@ fn a_service_that_is_not_there() {
     assert_eq!(output.status.code(), Some(1));
     let errors = text(&output.stderr);
     assert!(errors.contains("127.19.43.1:7500 does not offer the service"), "{errors}");
-    // The server was not asked, and ends when it is told to.
+    // The server received no request, and ends at SIGTERM.
     server.signal(Signal::SIGTERM);
     assert_eq!(server.finish().0, Some(130));
 }
@@ -64,7 +64,8 @@ fn a_group_gets_what_is_sent_to_it() {
 #[test]
 fn groups_span_a_cable() {
     with_cable(1500, |cable| {
-        // Machines have routes for groups, as a rule.
+        // The namespaces of the cable have no routes for multicast groups; real machines usually
+        // have.
         cable.in_a(|| ip("route add 239.0.0.0/8 dev wire"));
         cable.in_b(|| ip("route add 239.0.0.0/8 dev wire"));
         for (group, a, b) in [

@@ -1,4 +1,5 @@
-//! Strangers send messages of connection management that mean nothing, while others connect.
+//! An unknown sender floods the connection manager with invalid messages, while other programs
+//! connect.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,13 +22,13 @@ const ATTRIBUTES: core::ops::Range<u16> = 0x10..0x1b;
 /// The queue key of queue pair 1.
 const QKEY: Qkey = Qkey(0x8001_0000);
 
-/// The next number of a sequence that looks random.
+/// The next number of a pseudo-random sequence.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state ^ *state >> 33
 }
 
-/// A management datagram to queue pair 1: a good header and nonsense behind it.
+/// A management datagram to queue pair 1: a valid header, followed by random bytes.
 fn nonsense(state: &mut u64) -> Vec<u8> {
     let mut mad = [0; MAD_LEN];
     for chunk in mad.chunks_exact_mut(8) {
@@ -51,7 +52,7 @@ fn nonsense(state: &mut u64) -> Vec<u8> {
     bytes
 }
 
-/// Kibibytes of memory that a process has.
+/// Resident memory of a process, in KiB.
 fn resident(server: &Running) -> u64 {
     let path = format!("/proc/{}/status", server.child.id());
     let status = std::fs::read_to_string(path).expect("our child lives");
@@ -59,7 +60,7 @@ fn resident(server: &Running) -> u64 {
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
 }
 
-/// Ends the flood with the test, however that ends.
+/// Ends the flood when the test ends, also if it fails.
 struct EndOfFlood<'a>(&'a AtomicBool);
 
 impl Drop for EndOfFlood<'_> {
@@ -78,7 +79,7 @@ fn a_flood_of_nonsense_changes_nothing() {
         let (mut state, mut answer) = (7, [0; 512]);
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..32 {
-                // The socket of the victim may be full.
+                // The receive buffer of the server's socket may be full.
                 let _ = socket.send_to(&nonsense(&mut state), ("127.19.70.1", ROCE_UDP_PORT));
             }
             sent.fetch_add(32, Ordering::Relaxed);
@@ -97,7 +98,7 @@ fn a_flood_of_nonsense_changes_nothing() {
         scope.spawn(flood);
         flooded(5_000);
         let before = resident(&server);
-        // Connections come about, carry everything unchanged and end.
+        // Connections are established, carry all data unchanged and end.
         for _ in 0..3 {
             let output = run("rping -c -V -C 300 -S 5000 -a 127.19.70.1 -I 127.19.70.2");
             assert!(output.status.success(), "{}", text(&output.stderr));
@@ -106,6 +107,6 @@ fn a_flood_of_nonsense_changes_nothing() {
         let after = resident(&server);
         assert!(after < before + 32 * 1024, "{before} KiB became {after} KiB");
     });
-    // It was not the network that kept the flood away: some of it was even answered.
+    // The flood reached the server: the server answered some of it.
     assert_ne!(answers.into_inner(), 0);
 }

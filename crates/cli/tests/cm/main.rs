@@ -33,26 +33,26 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command reports that must succeed.
+/// The report of a command that must succeed.
 fn record(args: &str) -> Value {
     let output = run(&format!("{args} --json"));
     assert!(output.status.success(), "{args}: {}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// What both ends report, on 127.19.`net`.1 and .2.
+/// The report of both ends, on 127.19.`net`.1 and .2.
 fn both(net: u8, args: &str) -> Value {
     record(&format!("{args} --both --address 127.19.{net}.1,127.19.{net}.2"))
 }
 
-/// Options that are wrong, and why.
+/// Checks that a command refuses wrong options, and the reason it prints.
 fn refused(args: &str, why: &str) {
     let output = run(args);
     assert_eq!(output.status.code(), Some(2), "{args}: {}", text(&output.stdout));
     assert!(text(&output.stderr).contains(why), "{args}: {}", text(&output.stderr));
 }
 
-/// Ends with the test, however that ends.
+/// A process that is killed when the test ends, also if it fails.
 struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -60,7 +60,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -87,7 +87,7 @@ impl Running {
         server
     }
 
-    /// Waits until it has printed this.
+    /// Waits until the process has printed the text.
     fn wait_for_output(&mut self, what: &str) {
         let (stdout, mut seen) = (self.child.stdout.as_mut().expect("piped"), Vec::new());
         let mut chunk = [0; 4096];
@@ -102,7 +102,7 @@ impl Running {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("our child");
     }
 
-    /// Waits for its end: status, output, errors.
+    /// Waits until the process ends; returns its exit status, output and errors.
     fn finish(mut self) -> (Option<i32>, String, String) {
         let mut texts = (String::new(), String::new());
         let stdout = self.child.stdout.as_mut().expect("piped");

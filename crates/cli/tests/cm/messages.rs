@@ -53,7 +53,7 @@ fn a_greeting_needs_no_cable() {
 
 #[test]
 fn a_dead_server_is_noticed() {
-    // It waits for a second connection before it sends anything.
+    // The server waits for a second connection before it sends anything.
     let server = Running::server("ucmatose -c 2 -b 127.19.36.1");
     let mut client = Running::start("ucmatose -b 127.19.36.2 -s 127.19.36.1");
     client.wait_for_output("receiving data transfers");

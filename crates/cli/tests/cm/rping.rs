@@ -34,7 +34,7 @@ fn pings_cross_a_cable() {
                 assert!(served.contains(&format!("server {said}")), "{served}");
             }
         }
-        // A server at all addresses, and a client that leaves its own to the routes.
+        // The server listens at all addresses, and the routing table chooses the client's address.
         across(cable, "rping -s", "rping -c -C 2 -V -a 10.9.0.1");
         across(cable, "rping -s -a ::", "rping -c -C 2 -V -a fd09::1");
     });
@@ -61,7 +61,7 @@ fn a_persistent_server_serves_many() {
 fn an_interrupt_ends_both_ends_well() {
     let mut server = Running::server("rping -s -v -a 127.19.11.1");
     let client = Running::start("rping -c -v -a 127.19.11.1 -I 127.19.11.2");
-    // The client is at work when the server has heard of it.
+    // Once the server has printed a ping, the client is running.
     server.wait_for_output("rdma-ping");
     client.signal(Signal::SIGINT);
     let (status, output, _) = client.finish();

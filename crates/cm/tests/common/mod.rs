@@ -17,7 +17,7 @@ pub fn peer(local: Gid) -> Peer {
     Peer { local, remote: if local == A { B } else { A } }
 }
 
-/// One manager, its clock, and a script that speaks for the other side.
+/// One manager, its clock, and a script that sends the messages of the other side.
 pub struct Side {
     pub manager: Manager,
     pub now: Instant,
@@ -37,7 +37,7 @@ impl Side {
         self.manager.listen(self.now, SERVICE, Accepts::Any, 8).unwrap()
     }
 
-    /// Asks for a connection and returns what was sent.
+    /// Requests a connection and returns the REQ that was sent.
     pub fn connect(&mut self) -> (ConnId, Req) {
         let conn = self.manager.connect(self.now, &connect(self.gid, Qpn::new(0x21)));
         match self.sent().as_slice() {
@@ -64,7 +64,7 @@ impl Side {
         self.manager.handle_mad(self.now, from, &message.emit(0x99));
     }
 
-    /// What was sent since the last look.
+    /// Messages sent since the last call.
     pub fn sent(&mut self) -> Vec<CmMessage> {
         std::iter::from_fn(|| self.manager.poll_mad())
             .map(|mad| CmMessage::parse(&mad.bytes).unwrap().1)
@@ -79,7 +79,7 @@ impl Side {
         std::iter::from_fn(|| self.manager.poll_event()).collect()
     }
 
-    /// The request that must have come.
+    /// The connection of the request event, which must have been reported.
     pub fn request(&mut self) -> ConnId {
         match self.events().as_slice() {
             [Event::Request(incoming)] => incoming.conn,
@@ -95,7 +95,8 @@ impl Side {
         }
     }
 
-    /// Ticks until something is told; returns it, and what was sent meanwhile.
+    /// Advances time until the manager reports an event; returns the events, and the names of the
+    /// messages sent meanwhile.
     pub fn until_told(&mut self) -> (Vec<Event>, Vec<&'static str>) {
         let mut sent = Vec::new();
         for _ in 0..1000 {

@@ -6,7 +6,7 @@ use super::Scene;
 use crate::demo::stage::{Play, bytes};
 use crate::ladder::Side::Left;
 
-/// What B's counter needs to allow.
+/// The access rights of B's counter.
 const COUNTER: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 

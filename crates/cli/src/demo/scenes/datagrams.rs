@@ -7,10 +7,11 @@ use crate::demo::stage::{Play, QKEY, bytes, pattern};
 use crate::ladder::Side::{Left, Right};
 use crate::words;
 
-/// Every received datagram is preceded by this much: the header that says where it came from.
+/// Bytes in front of every received datagram: the GRH, which contains the addresses.
 const GRH: usize = 40;
 
-/// A group for use within a site; another for each process, so that two demos do not mix.
+/// A multicast group of site-local scope, different for each process, so that two demos do not
+/// receive each other's datagrams.
 fn group() -> [u8; 4] {
     let [.., high, low] = std::process::id().to_be_bytes();
     [239, 255, high, low]
@@ -39,7 +40,7 @@ fn uc(play: &mut Play<'_>) -> anyhow::Result<()> {
     let send = SendWr::new(2, SendOp::Send, source.data(0..512));
     play.post(Left, &mut qa, "SEND", send)?;
     play.done(Left)?;
-    // The SEND comes after the WRITE, so when it is there, both are.
+    // The SEND follows the WRITE, so when the SEND has arrived, both have.
     let received = play.done(Right)?;
     play.check("the SEND arrived whole", received.byte_len == 512);
     play.check("its data is right", bytes(&target, 0, 512)? == pattern(10, 512));

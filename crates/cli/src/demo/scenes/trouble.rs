@@ -1,4 +1,4 @@
-//! When it does not work: a receiver that is not ready, and access that is refused.
+//! Error cases: a receiver that is not ready, and access that is refused.
 
 use anyhow::Context as _;
 use feroce::wire::Syndrome;

@@ -1,4 +1,4 @@
-//! Memory windows: rights that are given and taken back quickly.
+//! Memory windows: access rights that are granted and revoked quickly.
 
 use feroce::{
     Access, Bind, Data, Mr, Mw, MwType, Qp, QpType, Remote, SendOp, SendWr, WcFlags, WcStatus,
