@@ -11,7 +11,7 @@ use feroce_wire::{Op, Rkey};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
 
-/// A little longer than it takes until somebody asks.
+/// Slightly longer than the delay after which the requester requests an overdue acknowledgement.
 fn a_while() -> u64 {
     Config::default().min_probe_ns + 1
 }
@@ -20,7 +20,7 @@ fn rc() -> Scripted {
     Scripted::with_config(QpType::Rc, QpAttr::default(), no_credits())
 }
 
-/// A write whose completion nobody wants.
+/// An unsignalled write: the consumer wants no completion of it.
 fn quiet(id: u64) -> SendWr {
     let data = Data::Inline(InlineBytes::new(&[7; 8]));
     SendWr { flags: SendFlags::empty(), ..wr(id, SendOp::Write(REMOTE), data) }
@@ -66,7 +66,7 @@ fn a_probe_asks_for_the_rest() {
     assert!(s.wait(a_while() / 2).is_empty());
     let probe = s.wait(a_while());
     assert_eq!((seen(&probe), asks(&probe)), (vec![(Op::WriteOnly, OUR_PSN)], vec![true]));
-    // The peer has them all, and says so.
+    // The peer has received all of them and acknowledges them.
     assert!(s.answer(OUR_PSN + 2, ACK).is_empty());
     assert_eq!(s.qp.sq.outstanding(), 0);
     // Nothing was late.
@@ -92,7 +92,7 @@ fn a_probe_that_shows_a_loss_is_followed_by_the_rest() {
 fn whoever_waits_for_answers_asks_at_once() {
     let mut s = rc();
     s.post(quiet(1));
-    // It must not take a key away that an earlier request may have to be sent again with.
+    // It must not invalidate a key that the retransmission of an earlier request may need.
     let rkey = s.rkey();
     assert!(s.post(wr(2, SendOp::LocalInv(rkey), Data::EMPTY)).is_empty());
     assert_eq!(asks(&s.wait(0)), [true]);

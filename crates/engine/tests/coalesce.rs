@@ -1,4 +1,4 @@
-//! Short messages that leave together.
+//! Short messages that the requester coalesces into one train.
 
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus,
@@ -92,7 +92,7 @@ fn a_run_ends_where_something_must_wait_or_fail() {
     let ops: Vec<_> = sent.iter().flat_map(packets).map(|(op, ..)| op).collect();
     assert_eq!(ops, [Op::SendOnly, Op::ReadRequest]);
 
-    // A key that nobody has: those before it leave, it fails in its turn.
+    // A key that is not registered: the messages before it are sent; it fails when its turn comes.
     let mut script = rc();
     let bad = Sge { addr: 0, len: 4, lkey: Lkey(0xdead) };
     let bad = Data::Sges(SgeList::new(&[bad]));

@@ -50,7 +50,7 @@ fn an_overrun_kills_the_queue_and_its_queue_pairs() {
     assert_eq!(qb.sq.state(), QpState::Err);
     assert_eq!(std::iter::from_fn(|| poller.poll()).count(), 2);
     assert_eq!(pair.b.engine.counters().cq_overrun, 1);
-    // Nobody new may use it, and it can go when the last user has gone.
+    // No new queue pair may use it, and it can be destroyed when no queue pair uses it any more.
     let init = QpInitAttr { recv_cq: cq, ..pair.b.init_attr(QpType::Rc) };
     let error = CreateError::Invalid("the completion queue overran");
     assert_eq!(pair.b.engine.create_qp(init).unwrap_err(), error);

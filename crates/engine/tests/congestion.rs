@@ -115,7 +115,7 @@ fn a_marked_packet_that_is_not_accepted_notifies_nobody() {
     let mut foreign = marked(write_only(&s, feroce_testkit::PEER_PSN));
     foreign.bytes[2..4].copy_from_slice(&[0x12, 0x34]);
     assert!(s.deliver(&foreign).is_empty());
-    // A queue pair that is not connected has nobody to tell.
+    // A queue pair that is not connected has no peer to notify.
     s.host.modify(s.now, s.qp.qpn, &QpAttr::to(QpState::Reset));
     let packet = marked(write_only(&s, feroce_testkit::PEER_PSN));
     assert!(s.deliver(&packet).is_empty());

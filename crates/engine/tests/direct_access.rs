@@ -268,7 +268,7 @@ fn a_read_needs_its_resource_as_on_the_wire() {
     }
 }
 
-/// What a request finds at the responder is there when it comes, and not before.
+/// A direct access does not overtake earlier requests: it sees the memory that they leave.
 #[test]
 fn nothing_overtakes_what_is_under_way() {
     let (mut pair, mut qa, mut qb, house) = neighbours(|_| {});
@@ -291,13 +291,13 @@ fn nothing_overtakes_what_is_under_way() {
     assert_eq!(house.passed(), 1, "now there is nothing before it");
 }
 
-/// Whoever always has something under way would never go through the direct access otherwise.
+/// Otherwise a consumer that always has requests under way would never use direct access.
 #[test]
 fn long_writes_that_follow_others_wait_until_they_can_pass() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
     let long = |pair: &Pair, id: u64, op: SendOp| wr(id, op, pair.a.data(0, 32 << 10));
     let op = SendOp::Write(pair.b.remote(0));
-    // Before there is direct access, they go one after another.
+    // Before the requester has direct access, the writes go one after another as packets.
     let direct_table = std::mem::take(&mut *house.direct_table.lock().expect("no panic"));
     for id in 1..=2 {
         qa.sq.post(long(&pair, id, op)).expect("posted");
@@ -316,7 +316,7 @@ fn long_writes_that_follow_others_wait_until_they_can_pass() {
     assert_eq!((ids, house.passed()), ((1..=10).collect(), 8));
 }
 
-/// Nobody waits until all is copied that somebody has posted.
+/// A queue pair yields after some of its long messages, so that others do not wait for all of them.
 #[test]
 fn others_have_their_turn_between_long_messages() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
@@ -332,7 +332,7 @@ fn others_have_their_turn_between_long_messages() {
     assert_eq!(pair.a.poll_all().len(), 7);
 }
 
-/// Nobody asked for an answer to what is before it.
+/// The requests before it are unsignalled, so their packets requested no acknowledgement.
 #[test]
 fn what_waits_for_a_direct_access_asks_for_the_answers_that_it_needs() {
     let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
@@ -350,13 +350,13 @@ fn what_waits_for_a_direct_access_asks_for_the_answers_that_it_needs() {
         }
     }
     pair.run();
-    // It asks at once, as whoever is late would.
+    // The requester requests the acknowledgement now, because the second write waits for it.
     pair.wait(1);
     pair.run();
     assert_eq!((qa.sq.outstanding(), house.passed()), (0, 1));
 }
 
-/// The next ones would have to wait as well.
+/// If it waited, the requests after it would have to wait as well.
 #[test]
 fn who_follows_what_cannot_pass_does_not_wait() {
     let (mut pair, mut qa, mut qb, house) = neighbours(|_| {});

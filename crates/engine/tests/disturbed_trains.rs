@@ -1,5 +1,5 @@
-//! A train of a long write does what its packets would do one by one (I-8).
-//! Some are lost, damaged, marked or come twice.
+//! A received train of a long write has the same effect as its packets one by one (I-8), also if
+//! some of them are lost, damaged, marked or duplicated.
 
 use feroce_engine::{Counters, Cqe, QpState};
 use feroce_testkit::script::{MTU, reth, with};
@@ -30,11 +30,11 @@ fn deliver_together(script: &mut Scripted, packets: &[Packet], trailer: usize) {
     }
 }
 
-/// All that anybody can see of an adapter.
+/// Everything that can be observed of an adapter from outside.
 fn seen_of(script: &mut Scripted) -> (Vec<Vec<u8>>, Vec<Cqe>, QpState, String) {
     let sent = script.host.transmit(script.now).into_iter().map(|p| p.bytes).collect();
     let engine = &script.host.engine;
-    // Packets that come together put an acknowledgement off once.
+    // Packets that arrive as one train defer the acknowledgement only once.
     let counters = Counters { ack_deferred: 0, ..engine.counters() };
     let counted = format!("{counters:?} {:?}", engine.drops());
     let counted = format!("{counted} {:?}", script.events());
@@ -63,7 +63,8 @@ fn packets_of_a_write(script: &Scripted, rng: &mut fastrand::Rng, from: u32) -> 
     all
 }
 
-/// What may become of packets: they are damaged by whoever makes them, marked, lost, or come twice.
+/// Disturbs packets at random: the sender made them wrong, or the network marks, loses or
+/// duplicates them.
 fn disturbed(packets: &[Packet], rng: &mut fastrand::Rng) -> Vec<Packet> {
     let mut all = Vec::new();
     for packet in packets {
@@ -79,7 +80,7 @@ fn disturbed(packets: &[Packet], rng: &mut fastrand::Rng) -> Vec<Packet> {
             5 => packet.bytes[1] ^= 0x10,
             6 => packet.bytes[0] ^= 1,
             7 => packet.bytes.truncate(rng.usize(..len)),
-            // The length that the first promises, or a key.
+            // The length that the RETH of the first packet declares, or its key.
             8 if len > 28 => packet.bytes[26] ^= 4,
             9 if len > 28 => packet.bytes[22] ^= 1,
             _ => {}
@@ -104,7 +105,7 @@ fn together_or_one_by_one_is_the_same() {
         for _ in 0..4 {
             let packets = packets_of_a_write(&alone, &mut rng, psn);
             let mut sent = disturbed(&packets, &mut rng);
-            // Then again what is missing.
+            // Then the sender retransmits what is missing.
             for _ in 0..2 {
                 deliver_together(&mut together, &sent, *rng.choice(&[0, 4]).unwrap());
                 for packet in &sent {

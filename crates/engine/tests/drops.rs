@@ -281,7 +281,7 @@ fn a_multicast_that_nobody_here_has_joined() {
 fn notifications_beyond_what_the_link_takes() {
     let config = feroce_engine::Config { cnp_interval_ns: 0, ..no_credits() };
     let mut script = Scripted::with_config(QpType::Rc, QpAttr::default(), config);
-    // Nobody polls for output: the answers that pile up are bounded.
+    // The driver does not poll for output: the number of queued answers is bounded.
     let mut packet = script.packet(Op::WriteOnly, P, false, &reth(0, Rkey(0), 0));
     packet.meta.ecn = feroce_train::Ecn::Congested;
     for _ in 0..1025 {

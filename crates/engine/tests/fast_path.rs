@@ -67,7 +67,7 @@ fn the_packet_is_the_one_that_a_train_would_have() {
         let [packet] = &slow.post(wr)[..] else { panic!("one packet of {op:?}") };
         assert_eq!(sent, packet.bytes, "{op:?}");
     }
-    // Nor does anybody see the difference later.
+    // Counters, timers, retransmissions and completions are the same on both paths, too.
     let (a, b) = (&mut quick, &mut slow);
     assert_eq!(a.host.engine.counters(), b.host.engine.counters());
     assert_eq!(a.host.engine.poll_timeout(), b.host.engine.poll_timeout());
@@ -122,7 +122,7 @@ fn what_is_long_must_wait_or_may_fail_does_not_go_at_once() {
     // A write with nothing under way may find direct access instead.
     let write = wr(1, SendOp::Write(REMOTE), inline(1, 8));
     assert_eq!(fast_path(&mut script, write), None);
-    // Nor does anything overtake it.
+    // A later message does not overtake it.
     assert_eq!(fast_path(&mut script, send(2, inline(2, 8))), None);
     script.qp.sq.ring();
     assert_eq!(psns(&script.wait(0)), [OUR_PSN, OUR_PSN + 1]);
@@ -148,5 +148,5 @@ fn what_is_not_there_does_not_go() {
     fast_path(&mut script, send(1, inline(1, 8))).expect("it goes");
     assert_eq!(again(&mut script, true), None, "it went");
     script.qp.qpn = feroce_wire::Qpn::new(0x3333);
-    assert_eq!(fast_path(&mut script, send(2, inline(1, 8))), None, "nobody has that number");
+    assert_eq!(fast_path(&mut script, send(2, inline(1, 8))), None, "no QP has that number");
 }

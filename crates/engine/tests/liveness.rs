@@ -1,4 +1,4 @@
-//! Whatever a queue pair waits for comes, without the help of a timer.
+//! Liveness: every wait of a queue pair ends without the help of a timer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::mem::swap;
@@ -13,8 +13,8 @@ use feroce_wire::{NakCode, Op, Pmtu, Rkey};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
 
-/// The first packet of a long write goes alone. When those of several queue pairs fill the window,
-/// one of them must ask for an acknowledgement, or nobody would ever say that there is room.
+/// The first packet of a long write goes alone. When the first packets of several queue pairs fill
+/// the window, one of them must request an acknowledgement; without one the window never opens.
 #[test]
 fn a_window_that_several_queue_pairs_fill_opens_again() {
     let window = WindowConfig { initial: 16 << 10, min: 16 << 10, max: 16 << 10 };
@@ -34,7 +34,7 @@ fn a_window_that_several_queue_pairs_fill_opens_again() {
     assert_eq!(pair.a.poll_all().len(), 12);
 }
 
-/// With a limit of zero there will never be a responder resource.
+/// If `max_rd_atomic` is zero, the requester never has a responder resource for a read or atomic.
 #[test]
 fn a_read_that_can_never_be_sent_fails() {
     let none = QpAttr { max_rd_atomic: Some(0), ..QpAttr::default() };
@@ -59,7 +59,7 @@ fn sibling(s: &mut Scripted, with: &QpAttr) -> TestQp {
     qp
 }
 
-/// A queue pair that waited for the window and needs it no more lets the next one go.
+/// A queue pair that waited for the window and no longer needs it lets the next queue pair send.
 #[test]
 fn room_that_nobody_needs_is_passed_on() {
     let bytes = 2 * (MTU as u64 + 512);
@@ -72,15 +72,15 @@ fn room_that_nobody_needs_is_passed_on() {
     assert_eq!(s.post(wr(1, SendOp::Send, full.clone())).len(), 2);
     second.sq.post(wr(2, SendOp::Send, full)).unwrap();
     assert!(s.host.transmit(s.now).is_empty());
-    // The first goes back and has to wait behind the second, and the third behind it.
+    // The first queue pair retransmits, so it waits behind the second, and the third behind it.
     assert_eq!(s.answer(OUR_PSN, rnr(1)).len(), 2);
     assert!(s.wait(20_000).is_empty());
     third.sq.post(wr(3, SendOp::Send, Data::EMPTY)).unwrap();
     assert!(s.host.transmit(s.now).is_empty());
-    // The network had doubled its packets, and the peer was ready for the others.
+    // The network had duplicated its packets, and the peer was ready for the duplicates.
     assert!(s.answer(OUR_PSN + 1, ACK).is_empty());
     assert_eq!(s.done(), [(1, WcStatus::Success)]);
-    // The window opens, and the first has nothing but an answer to send.
+    // The window opens, and the first queue pair has nothing to send except an answer.
     let request = s.packet(Op::WriteOnly, PEER_PSN, true, &reth(0, s.rkey(), 0));
     swap(&mut s.qp, &mut second);
     let ack = s.packet(Op::Acknowledge, OUR_PSN + 1, false, &aeth(ACK, 0));
@@ -89,7 +89,8 @@ fn room_that_nobody_needs_is_passed_on() {
     assert_eq!(psns(&s.host.transmit(s.now)), [PEER_PSN, OUR_PSN]);
 }
 
-/// A peer that may be gone is asked with one packet at a time; those that answer get the rest.
+/// The requester probes a peer that does not answer with one packet at a time; queue pairs whose
+/// peers answer use the rest of the window.
 #[test]
 fn a_queue_pair_without_answers_leaves_the_window_to_others() {
     let bytes = 4 * (MTU as u64 + 512);
@@ -109,11 +110,12 @@ fn a_queue_pair_without_answers_leaves_the_window_to_others() {
     let short = s.host.data(0, 3 * MTU as u32);
     second.sq.post(wr(2, SendOp::Send, short)).unwrap();
     assert_eq!(s.host.transmit(s.now).len(), 3);
-    // Somebody is there after all: whatever the window still has room for may go.
+    // The peer answers after all: the queue pair may send as much as the window has room for.
     assert_eq!(psns(&s.answer(OUR_PSN, ACK)), [OUR_PSN + 1]);
 }
 
-/// The window may shrink below what is in flight before anybody asked for an acknowledgement.
+/// The window may shrink below the bytes in flight before the requester has requested an
+/// acknowledgement.
 #[test]
 fn a_window_that_shrinks_under_what_is_in_flight_opens_again() {
     let cost = MTU as u64 + 512;

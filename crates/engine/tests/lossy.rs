@@ -55,7 +55,7 @@ fn write_all(pair: &mut Pair, qp: &mut TestQp, every: u64) -> Cost {
         if from_a.is_empty() && from_b.is_empty() {
             let due = [&pair.a, &pair.b].into_iter().filter_map(|host| host.engine.poll_timeout());
             let wait = due.map(|at: Instant| at.nanos_since(pair.now)).min();
-            pair.wait(wait.expect("somebody waits for something"));
+            pair.wait(wait.expect("an engine has a deadline"));
             continue;
         }
         pair.now = pair.now.plus_nanos(ONE_WAY_NS);

@@ -18,7 +18,7 @@ fn ids(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     pair.a.poll_all().iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
-/// A datagram to nobody in particular.
+/// A datagram to an arbitrary queue pair number.
 fn datagram(pair: &mut Pair, wr_id: u64, data: Data) -> SendWr {
     let av = AddrVec { dgid: pair.b.gid, ..AddrVec::default() };
     let ah = pair.a.engine.create_ah(pair.a.pd, av).unwrap();

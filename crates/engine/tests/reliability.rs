@@ -295,7 +295,7 @@ fn an_overdue_answer_is_probed_for_before_the_timeout() {
     // The next probe comes after twice the time.
     assert!(script.wait(1_999_999).is_empty());
     assert_eq!(psns(&script.wait(1)), [OUR_PSN + 1]);
-    // A probe is no retry: this queue pair has none, and lives.
+    // A probe does not count as a retry: this queue pair has no retries and stays in RTS.
     script.answer(OUR_PSN + 1, ACK);
     assert_eq!((script.done(), script.state()), (vec![(2, OK)], QpState::Rts));
 }
@@ -306,12 +306,12 @@ fn while_packets_are_lost_an_answer_is_overdue_sooner() {
     script.post_all([send(2), send(3)]);
     let again = script.answer(OUR_PSN + 1, nak(NakCode::PsnSequence));
     assert_eq!(psns(&again), [OUR_PSN + 1, OUR_PSN + 2]);
-    // They are lost, too, and nobody says so.
+    // They are lost, too, and no NAK reports it.
     assert!(script.wait(124_999).is_empty());
     assert_eq!(psns(&script.wait(1)), [OUR_PSN + 1]);
     script.answer(OUR_PSN + 2, ACK);
     assert_eq!(script.done(), [(2, OK), (3, OK)]);
-    // That was long ago.
+    // After a long time without losses, the longer delay applies again.
     script.wait(10_000_000);
     script.post(send(4));
     assert!(script.wait(999_999).is_empty());

@@ -95,7 +95,8 @@ fn a_gap_is_reported_once() {
 fn others_stand_between_them() {
     let seen = alike(|s| {
         let mut packets: Vec<Packet> = (0..6).map(|i| write(s, s.rkey(), i, true)).collect();
-        // To nobody, of another version, of another partition, of an unknown operation.
+        // To an unused queue pair number, of another version, of another partition, of an unknown
+        // operation.
         packets[1].bytes[7] ^= 1;
         packets[2].bytes[1] |= 1;
         packets[3].bytes[3] ^= 1;

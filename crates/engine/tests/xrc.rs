@@ -227,7 +227,7 @@ fn an_overrun_of_its_completion_queue_is_an_error_of_the_shared_receive_queue() 
     x.post(16, SendOp::Send, 10, inbox.id.number());
     let expected = [AsyncEvent::CqError(inbox.cq), AsyncEvent::SrqError(inbox.id)];
     assert_eq!(x.pair.b.async_events(), expected);
-    // What nobody would learn of is not accepted.
+    // The responder does not accept a message whose completion it could not deliver.
     x.pair.a.poll_all();
     inbox.receive(17, 0, 100);
     x.post(17, SendOp::Send, 10, inbox.id.number());
