@@ -107,7 +107,7 @@ impl Engine {
         self.port.hca.mrs.dereg(key)
     }
 
-    /// Nothing may be fetched any more from memory under a key.
+    /// Peer processes may no longer fetch from memory under a key.
     fn revoke_loans_of(&mut self, key: Lkey) {
         self.port.hca.revoke_answers();
         self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.revoke_loans_of(&self.port, key));
@@ -120,7 +120,7 @@ impl Engine {
         self.port.hca.mrs.alloc_mr(pd, region)
     }
 
-    /// What a key stands for.
+    /// The memory that a key names.
     pub fn query_mr(&self, key: Lkey) -> Option<MrInfo> {
         self.port.hca.mrs.lookup(key)
     }
@@ -132,7 +132,7 @@ impl Engine {
         self.port.hca.mrs.alloc_mw(pd, kind)
     }
 
-    /// The key that a memory window has now, whatever key of its own is given.
+    /// The key that a memory window has now, given any key that it has had.
     pub fn current_mw(&self, rkey: Rkey) -> Option<Rkey> {
         self.port.hca.mrs.current_mw(rkey)
     }

@@ -1,4 +1,4 @@
-//! What the engine holds back: packets to itself, and acknowledgements that may wait.
+//! Packets that the engine holds back: packets to itself, and acknowledgements that may wait.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ impl Loopback {
     }
 }
 
-/// Queue pairs that have nothing to send but an acknowledgement, while those may wait.
+/// Queue pairs that have only an acknowledgement to send, while acknowledgements may wait.
 #[derive(Debug, Default)]
 pub(super) struct HeldAcks {
     pub(super) held: bool,

@@ -1,4 +1,4 @@
-//! The adapter: objects, packets in, trains out, time.
+//! The adapter: objects, received packets, trains to send, and time.
 
 pub(crate) mod control;
 mod held;
@@ -64,7 +64,8 @@ impl Engine {
         }
     }
 
-    /// Says who lets peers fetch payload, and so has to hear when memory must be left alone.
+    /// Sets the object that lets peer processes fetch payload. The engine tells it when they must
+    /// no longer access memory.
     pub fn set_lender(&mut self, host_memory: alloc::sync::Arc<dyn HostMemory>) {
         self.port.hca.host_memory = Some(host_memory);
     }
@@ -127,15 +128,15 @@ impl Engine {
         if has_work { Some(self.now) } else { self.port.hca.timers.next() }
     }
 
-    /// Whether queue pairs wait until processes of the host have finished copies under rights that
-    /// were revoked: then the caller asks a little later, with [`Engine::poll_revocations`].
+    /// Whether queue pairs wait until processes of the host have finished copies under revoked
+    /// rights. If so, the caller calls [`Engine::poll_revocations`] a little later.
     #[inline]
     pub fn awaits_revocation(&self) -> bool {
         !self.port.hca.revocations.is_empty()
     }
 
-    /// Lets queue pairs go on whose revocations are over, as `is_over` says, which is what
-    /// [`HostMemory::is_quiet`] knows. Says whether there were any.
+    /// Resumes queue pairs whose revocations are over. `is_over` decides that, with the help of
+    /// [`HostMemory::is_quiet`]. Returns whether there were any.
     pub fn poll_revocations(&mut self, is_over: &mut dyn FnMut(Revocation) -> bool) -> bool {
         let mut any = false;
         while let Some(qpn) = self.port.hca.end_revocation(is_over) {
@@ -160,7 +161,7 @@ impl Engine {
         qp.common.attr.dest_qpn
     }
 
-    /// Who lets processes of the host reach memory.
+    /// The object that lets processes of the host reach memory.
     pub fn host_memory(&self) -> Option<&alloc::sync::Arc<dyn HostMemory>> {
         self.port.hca.host_memory.as_ref()
     }
@@ -170,10 +171,10 @@ impl Engine {
         self.handle_timeout_unless(now, &mut |_, _| false);
     }
 
-    /// The same, over a link that may know that the peer process has not read yet what was sent to
-    /// it. The engine calls `peer_has_unread` for a queue pair whose peer did not answer in time.
-    /// If it is true, the timeout does not count as a retry for a while: a hardware adapter would
-    /// answer however busy its host is.
+    /// As [`Engine::handle_timeout`], over a link that may know that the peer process has not yet
+    /// read the packets sent to it. The engine calls `peer_has_unread` for a queue pair whose peer
+    /// did not answer in time. If it returns true, the timeout does not count as a retry for a
+    /// while: a hardware adapter would answer however busy its host is.
     pub fn handle_timeout_unless(
         &mut self,
         now: Instant,
@@ -198,7 +199,7 @@ impl Engine {
         self.finish();
     }
 
-    /// What follows every call that may have completed something.
+    /// Finishes every call that may have completed requests.
     #[inline]
     fn finish(&mut self) {
         while let Some(cq) = self.port.hca.dead_cqs.pop() {

@@ -34,8 +34,8 @@ impl Engine {
         }
     }
 
-    /// Replaces the partition keys of the port and reports the change. Queue pairs follow by the
-    /// index they were given; where there is no key any more, nothing passes.
+    /// Replaces the partition keys of the port and reports the change. Each queue pair takes the
+    /// new key at its index; if the table has none there any more, its key matches no packet.
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
         self.port.hca.config.pkeys = pkeys.to_vec();
         self.port.hca.revoke_answers();

@@ -1,4 +1,4 @@
-//! Packets in.
+//! Receive path: checks packets and hands them to their queue pairs.
 
 use core::hint::cold_path;
 
@@ -87,7 +87,7 @@ impl Engine {
             return qp.on_cnp(port, now, meta).unwrap_or_else(|reason| port.hca.drop(reason));
         }
         if qp.common.init.qp_type == QpType::Ud {
-            // Making a GRH takes longer than the jump.
+            // Building a GRH costs more than the branch.
             cold_path();
             let grh = header_area(meta, packet.len());
             if let Err(reason) =
@@ -117,7 +117,7 @@ impl Engine {
             qp.common.queued = true;
             port.hca.ready.push_back(qp.common.slot);
         }
-        // What a request makes due is armed when its answer is sent.
+        // The timer that a request makes necessary is armed when its answer is sent.
         if !op.is_request()
             && let Some(deadline) = qp.deadline(now)
         {

@@ -9,7 +9,7 @@ use feroce_wire::Qpn;
 use super::transport::Transport;
 use crate::hca::shared::Shared;
 
-/// A freed number is not given out again before this many others were freed, so that packets of
+/// The table does not reuse a freed number before this many others were freed, so that packets of
 /// the old queue pair do not reach a new one.
 const QUARANTINE: usize = 64;
 

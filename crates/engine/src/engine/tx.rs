@@ -1,4 +1,4 @@
-//! Trains out.
+//! Transmit path: takes trains from queue pairs in turn.
 
 use alloc::vec::Vec;
 use core::hint::cold_path;
@@ -14,9 +14,9 @@ use crate::hca::wr::SendWr;
 const LOOPBACK_BURST: u32 = 64;
 
 impl Engine {
-    /// Whether the engine holds bare acknowledgements back, so that they leave in the same call as
-    /// something else. They cost nothing then, if the consumer answers what it receives. The
-    /// caller ends that soon (microseconds), because the peer waits for them.
+    /// Sets whether the engine holds bare acknowledgements back, so that they leave in the same
+    /// call as another train. If the consumer answers what it receives, they then cost no call of
+    /// their own. The caller ends this within microseconds, because the peer waits for them.
     #[inline]
     pub fn hold_acks(&mut self, held: bool) {
         self.acks.held = held;
@@ -53,9 +53,9 @@ impl Engine {
         }
     }
 
-    /// Executes a request of a queue pair at once, instead of its being posted, where a process of
-    /// this host has opened its memory to us and nothing is under way. False: it must be posted.
-    /// Calls `now` only if a completion needs the time.
+    /// Executes a request at once, before the posting thread puts it into the queue, if a process
+    /// of this host has granted direct access to its memory and nothing is under way on the queue
+    /// pair. False: it must be posted. Calls `now` only if a completion needs the time.
     #[inline]
     pub fn try_direct(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
         let is_done = self
@@ -109,7 +109,7 @@ impl Engine {
     pub fn transmit_into(&mut self, now: Instant, caps: &LinkCaps, out: &mut Vec<Train>) -> bool {
         let mut next = None;
         self.poll_next(now, caps, &mut next);
-        // Nothing is moved if there is none.
+        // If there is no train, nothing is moved.
         let is_some = next.is_some();
         if let Some(train) = next {
             out.push(train);
@@ -256,7 +256,7 @@ impl Engine {
     /// Whether packets on a path to a queue pair are to ourselves.
     #[inline]
     fn is_for_us(&self, path: &Path, qpn: Qpn) -> bool {
-        // Every process at an address has a QP1: which one is meant, the link knows.
+        // Every process at an address has a QP1; the link decides which one receives the packet.
         self.port.hca.is_own(&path.dst, path.framing)
             && qpn != Qpn::QP1
             && self.qps.peek(qpn).is_some()

@@ -1,4 +1,4 @@
-//! Attributes of a queue pair: what modify sets and query shows.
+//! Attributes of a queue pair, which modify sets and query returns.
 
 use bitflags::bitflags;
 use feroce_mem::{Access, PdId};

@@ -1,4 +1,4 @@
-//! What an engine is made with.
+//! Configuration of an engine.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -78,11 +78,11 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowConfig {
-    /// At the start. Below this it grows faster.
+    /// Bytes at the start. Below this value, the window grows faster.
     pub initial: u64,
-    /// However much is lost.
+    /// Lower bound, however many packets are lost.
     pub min: u64,
-    /// However well it goes.
+    /// Upper bound, even if no packet is lost.
     pub max: u64,
 }
 

@@ -32,7 +32,7 @@ counters! {
         rcvd_bytes,
         /// Requests that had been executed before.
         duplicate_request,
-        /// Requests that came before an earlier one.
+        /// Requests that arrived out of sequence, before an earlier one.
         out_of_seq_request,
         /// RNR NAKs received.
         rcvd_rnr_err,
@@ -46,7 +46,7 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed because the peer never had a receive.
         retry_rnr_exceeded_err,
-        /// Times the requester went back and sent again.
+        /// Times the requester went back and retransmitted.
         completer_retry_err,
         /// Requests that failed before they were sent.
         send_err,
@@ -58,8 +58,8 @@ counters! {
         rdma_recvs,
         /// Acknowledgement timeouts.
         local_ack_timeout_err,
-        /// Acknowledgement timeouts that did not count, because the peer had not got round to
-        /// taking what was sent.
+        /// Acknowledgement timeouts that did not count as retries, because the peer process had
+        /// not yet read the packets.
         excused_timeouts,
         /// Read responses or acknowledgements that showed an earlier response missing.
         implied_nak_seq_err,
@@ -154,9 +154,9 @@ drops! {
     BadSequence => drop_bad_sequence,
     /// After a gap that has been reported already.
     AfterGap => drop_after_gap,
-    /// A duplicate that nothing is remembered of.
+    /// A duplicate of a request that the responder no longer remembers.
     StaleDuplicate => drop_stale_duplicate,
-    /// An answer to nothing that is outstanding.
+    /// An answer that belongs to no outstanding request.
     GhostResponse => drop_ghost_response,
     /// An answer after a missing one.
     ResponseGap => drop_response_gap,

@@ -1,11 +1,11 @@
 //! Completion queues: what happened to the work requests.
 //!
-//! The engine pushes entries into a ring; the consumer polls them without the engine. Whether a
-//! consumer that sleeps must be woken is decided once per batch of entries: the engine publishes
-//! the entries and takes the arm state; the consumer arms and looks at the ring. All that is done
-//! to the arm state reads and writes it in one step, releases and acquires. So of any two the later
-//! one sees what was done before the earlier: either the engine sees that the consumer has armed,
-//! or the consumer sees the entries.
+//! The engine pushes entries into a ring; the consumer polls them without the engine. The engine
+//! decides once per batch of entries whether it must wake a consumer that sleeps: it publishes the
+//! entries and takes the arm state; the consumer arms and then looks at the ring. Every access to
+//! the arm state is a read-modify-write with acquire and release ordering. Of any two accesses, the
+//! later one therefore sees everything that happened before the earlier one: either the engine sees
+//! that the consumer has armed, or the consumer sees the entries.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -182,7 +182,7 @@ pub struct Cqe {
     pub byte_len: u32,
     /// Immediate data.
     pub imm: Imm,
-    /// Key that a send with invalidate took away.
+    /// Key that a send with invalidate has invalidated.
     pub invalidated: Rkey,
     /// The local queue pair.
     pub qpn: Qpn,
@@ -190,7 +190,7 @@ pub struct Cqe {
     pub src_qp: Qpn,
     /// Service level; on datagrams over IPv4 the network type that Mellanox adapters put there.
     pub sl: u8,
-    /// Whether the sender asked to wake us.
+    /// Whether the sender asked for a solicited event.
     pub solicited: bool,
     /// When the engine completed it.
     pub timestamp: Instant,
@@ -339,7 +339,8 @@ impl Cq {
         }
         let wakes = armed >= reason as u8;
         if !wakes {
-            // It waits for something else, still; if it armed again meanwhile, for that as well.
+            // The consumer still waits for a completion of another kind. If it armed again
+            // meanwhile, it waits for that, too.
             self.shared.arm.fetch_max(armed, Ordering::AcqRel);
         }
         wakes

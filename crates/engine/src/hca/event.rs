@@ -1,4 +1,4 @@
-//! What the engine tells its owner unrequested.
+//! Events: asynchronous events and wake-ups that the engine reports to its owner.
 
 use feroce_wire::{Gid, Lid, Qpn};
 

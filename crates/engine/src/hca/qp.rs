@@ -1,4 +1,4 @@
-//! What every queue pair has, whatever its transport: number, attributes, state and queues.
+//! The part of a queue pair that all transports share: number, attributes, state and queues.
 
 use alloc::sync::Arc;
 

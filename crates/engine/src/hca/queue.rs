@@ -1,7 +1,8 @@
 //! The consumer's ends of send, receive and shared receive queues.
 //!
-//! Posting does not need the engine: a work request goes into a ring, and a doorbell tells the
-//! engine which queue pair has work. What can be refused without the engine is refused here.
+//! Posting does not need the engine: the posting thread writes a work request into a ring, and a
+//! doorbell tells the engine which queue pair has work. All checks that do not need the engine are
+//! made here.
 
 use alloc::sync::Arc;
 use core::hint::cold_path;
@@ -196,8 +197,9 @@ impl SendQueue {
         self.shared.may_go_direct.load(Ordering::Relaxed) && self.ring.is_empty()
     }
 
-    /// Shows everything staged to the engine, but rings no bell: the caller drives the engine
-    /// by [`Engine::try_fast_path`](crate::Engine::try_fast_path), or rings it afterwards.
+    /// Publishes everything staged to the engine, but does not ring the doorbell: the caller drives
+    /// the engine by [`Engine::try_fast_path`](crate::Engine::try_fast_path), or rings the doorbell
+    /// afterwards.
     #[inline]
     pub fn show(&mut self) {
         self.ring.publish();
@@ -240,8 +242,8 @@ impl SendQueue {
         self.shared.is_streaming.store(is_streaming, Ordering::Relaxed);
     }
 
-    /// Whether the peer was asked for an answer that has not come: the engine will be driven when
-    /// it does.
+    /// Whether an acknowledgement was requested and has not arrived. When it arrives, the driver
+    /// drives the engine.
     #[inline]
     pub fn awaits_answer(&self) -> bool {
         self.shared.awaits_answer.load(Ordering::Relaxed)
@@ -305,8 +307,8 @@ impl SendQueue {
     }
 }
 
-/// Whether data is as long as the word of an atomic operation. By itself: the length of anything
-/// else is no matter.
+/// Whether data is as long as the word of an atomic operation. Out of line, because only atomic
+/// operations need the length.
 #[inline(never)]
 fn is_word_long(data: &Data) -> bool {
     data.len() == 8

@@ -1,10 +1,10 @@
-//! Completions that wait until no peer process copies any more.
+//! Revocation: completions that wait until no peer process copies under a revoked key.
 //!
 //! A process of the same host that has direct access to registered memory may be in the middle of a
-//! copy when a key is invalidated. The key is revoked at once, but a completion that tells the
-//! consumer so must wait until the copy has ended, for the consumer may then use the memory
-//! otherwise. Later completions of the same queue pair wait behind it, and its send queue does not
-//! go on; other queue pairs are not affected.
+//! copy when a key is invalidated. The engine revokes the key at once, but holds the completion of
+//! the invalidation until the copy has ended, because the consumer may reuse the memory after that
+//! completion. Later completions of the same queue pair wait behind it, and its send queue stops
+//! meanwhile; other queue pairs are not affected.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -78,7 +78,8 @@ impl Revocations {
         Some(self.waiting.remove(at))
     }
 
-    /// Forgets completions to a queue that goes away, or those of one queue pair in it.
+    /// Forgets completions to a completion queue that is destroyed, or those of one queue pair in
+    /// it.
     pub(crate) fn forget(&mut self, id: CqId, of: Option<Qpn>) {
         for Waiting { qpn, held, .. } in &mut self.waiting {
             if of.is_none_or(|of| of == *qpn) {

@@ -100,7 +100,8 @@ impl Shared {
         self.drops.count(reason);
     }
 
-    /// A right to memory has ended: what was lent by it in answers must not be fetched any more.
+    /// A right to memory has ended: peer processes must no longer fetch payload of answers that was
+    /// lent under it.
     pub(crate) fn revoke_answers(&self) {
         if let Some(host_memory) = &self.host_memory {
             host_memory.revoke_answers();

@@ -57,7 +57,7 @@ impl Srq {
         (Self { ring: consumer, attr, users: 0 }, SrqQueue::new(producer, attr.max_sge))
     }
 
-    /// Takes the oldest receive. The flag tells that the limit was just undercut.
+    /// Takes the oldest receive. The flag is true if the queue has just fallen below its limit.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(RecvWr, bool)> {
         let wr = self.ring.pop()?;

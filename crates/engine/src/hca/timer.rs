@@ -1,10 +1,11 @@
-//! When the engine wants to be called again.
+//! Timers: when the caller must call the engine again.
 //!
-//! One heap of (deadline, slot). Deadlines of queue pairs mostly move later (every
-//! acknowledgement pushes the retransmission timer out), so an entry is not moved: when it comes
-//! up early, its owner looks at the real deadline and is entered again. A slot knows its two
-//! earliest entries; a deadline that comes close and goes away again, over and over, as that of
-//! paced sending does, finds the later one still there. Entries that no queue pair knows are stale.
+//! One heap of (deadline, slot). Deadlines of queue pairs mostly move later (every acknowledgement
+//! postpones the retransmission timer), so the engine does not move an entry: when an entry comes
+//! up before the real deadline of its queue pair, the engine enters that deadline instead. A slot
+//! remembers its two earliest entries. Paced sending again and again sets an early deadline while
+//! the later one of the retransmission timer stays; the second entry saves entering that one anew
+//! each time. An entry that no slot remembers is stale.
 
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;

@@ -1,4 +1,4 @@
-//! The accounts of what the requester has sent.
+//! Accounting of the packets that the requester has sent: window, ACK requests and timers.
 
 use feroce_train::Instant;
 use feroce_wire::Psn;
@@ -6,7 +6,7 @@ use feroce_wire::Psn;
 use super::port::Port;
 use super::qp::Qp;
 
-/// What one hand-over to the link contains, from the cursor on.
+/// The packets that the requester hands to the link in one go, from the cursor on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     /// PSNs that it covers.

@@ -238,15 +238,16 @@ impl Qp {
             .map(|l| l.revocation_epoch())
     }
 
-    /// The peer must not fetch what is in flight any more: its memory is about to be given back.
+    /// The peer must no longer fetch payload in flight: its memory is about to be given back.
     pub(super) fn revoke(&self, port: &Port) {
         if let Some(host_memory) = &port.hca.host_memory {
             host_memory.revoke_from(self.dest_qpn());
         }
     }
 
-    /// The same, if it is in memory under `key`. A consumer should not take that away from requests
-    /// under way; what else comes to be at its addresses is not for the peer.
+    /// The same, for payload in memory under `key`. A consumer should not invalidate a key that
+    /// requests under way use; if it does, the peer must not read what the consumer later puts at
+    /// these addresses.
     pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
         let started =
             if port.hca.host_memory.is_some() { self.req.outstanding.flights.len() } else { 0 };
@@ -259,7 +260,7 @@ impl Qp {
         }
     }
 
-    /// The queue pair no longer talks to its destination.
+    /// The queue pair leaves its destination.
     pub(crate) fn leave_destination(&mut self, port: &mut Port) {
         self.revoke(port);
         if let Some(id) = self.destination.take() {

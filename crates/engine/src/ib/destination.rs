@@ -1,10 +1,10 @@
 //! Destinations and how many bytes may be in flight to each.
 //!
-//! Receive buffers below us are finite and shared by every queue pair that talks to the same
-//! address, so the bound is per destination. It grows by a few packets per window of acknowledged
-//! bytes, or by a quarter until packets are lost for the first time or take long, and shrinks by a
-//! quarter at most once per round trip when they are lost.
-//! Queue pairs that found the window full wait here and are scheduled when it opens.
+//! All queue pairs that talk to the same address share the receive buffers of that host, which are
+//! finite, so the bound (the window) is per destination. It grows by a few packets per window of
+//! acknowledged bytes, or by 25 % until packets are lost for the first time or round trips become
+//! long. When packets are lost it shrinks by 25 %, at most once per round trip. Queue pairs that
+//! found the window full wait here and are scheduled when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -19,8 +19,8 @@ pub(crate) const PACKET_COST: u64 = 512;
 /// What the window grows by per window of acknowledged bytes, at the least.
 const GROWTH: u64 = 8 << 10;
 
-/// The same, up to what it was at the start. A path that loses one packet in a hundred, however
-/// little is sent, would be nearly empty otherwise, and trains short.
+/// The same, while the window is below its initial size. Otherwise a path that loses 1 % of the
+/// packets, however few are sent, would be nearly empty, and trains would be short.
 const REGROWTH: u64 = 32 << 10;
 
 /// If a round trip takes longer than this, and twice as long as the shortest one, packets wait in a
@@ -54,7 +54,7 @@ pub(crate) struct Destination {
     /// Smoothed round trip time and its mean deviation; zero until measured.
     srtt_ns: u64,
     rttvar_ns: u64,
-    /// The shortest round trip; as long as can be until measured.
+    /// The shortest round trip; the maximum value until measured.
     shortest_ns: u64,
     waiters: VecDeque<u32>,
 }
@@ -94,14 +94,14 @@ impl Destination {
         self.in_flight += bytes;
     }
 
-    /// Bytes left the network: acknowledged, given up or to be sent again.
+    /// Bytes are no longer in flight: acknowledged, given up or to be retransmitted.
     #[inline]
     pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(self.in_flight >= bytes, "released more than was in flight");
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// Bytes were acknowledged that were [released](Peer::release) before: the window may grow.
+    /// Bytes were acknowledged that were [released](Self::release) before: the window may grow.
     #[inline]
     pub(crate) fn acked(&mut self, bytes: u64, config: &WindowConfig) {
         let was_used = self.in_flight + bytes >= self.window / 2;
@@ -118,8 +118,8 @@ impl Destination {
         }
     }
 
-    /// Packets were lost: the window shrinks by a quarter, once per round trip. Halving it would
-    /// leave a path that loses one packet in a hundred for whatever reason nearly empty.
+    /// Packets were lost: the window shrinks by 25 %, once per round trip. Halving it would leave a
+    /// path nearly empty that loses 1 % of the packets for reasons other than congestion.
     pub(crate) fn lost(&mut self, now: Instant, config: &WindowConfig) {
         if now < self.cut_again_at {
             return;

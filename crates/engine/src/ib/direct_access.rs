@@ -3,9 +3,9 @@
 //!
 //! A responder that has executed a READ or WRITE grants its peer direct access to everything the
 //! key reaches, until a right ends. A requester that has direct access, and nothing under way on
-//! the queue pair, copies the bytes itself when it starts the next request. So the order of
-//! requests is the same as on the wire, and so are the rights, which the responder has checked. All
-//! other requests, and all errors, go by packets.
+//! the queue pair, copies the bytes itself when it starts the next request. The order of requests
+//! is therefore the same as with packets, and so are the rights, which the responder has checked.
+//! All other requests, and all requests that fail a check, go by packets.
 
 use feroce_mem::{Access, PdId};
 use feroce_train::{DirectPath, Instant, RemotePayload};

@@ -1,8 +1,8 @@
 //! The 40 bytes in front of a received datagram.
 //!
-//! A link may not be able to see the network header (a UDP socket cannot), so it is made again
-//! from what the link does know. IPv6 looks like a GRH; an IPv4 header stands in the last 20
-//! bytes, and the 20 before are zero (annex A17).
+//! A link may not be able to see the network header (a UDP socket cannot), so the engine rebuilds
+//! it from what the link knows. An IPv6 header has the layout of a GRH; an IPv4 header is in the
+//! last 20 bytes, and the 20 bytes before it are zero (annex A17).
 
 use feroce_train::{Framing, RxMeta};
 use feroce_wire::{Grh, Ipv4, Ipv6};

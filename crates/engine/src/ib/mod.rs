@@ -1,11 +1,11 @@
-//! The InfiniBand transport: RC, UC, UD and XRC (IBTA vol1 chapter 9), over whatever carries its
-//! packets.
+//! The InfiniBand transport: RC, UC, UD and XRC (IBTA vol1 chapter 9), over RoCE or InfiniBand
+//! links.
 //!
 //! One file per role: `requester` turns send work requests into trains, `ack_policy` says when it
 //! requests an acknowledgement, `account` keeps the accounts of what was sent, `completer` takes
 //! the responses, `responder` puts the requests of the peer in order, `execute` executes them and
 //! `replies` answers them. `fast_path` and `coalesce` are the requester's short cuts for short
-//! messages, `direct access` copies directly between processes of a host. `unreliable` is UC and
+//! messages, `direct_access` copies directly between processes of a host. `unreliable` is UC and
 //! UD.
 //! `control` is modify, query and the ways into error, `transition` its table.
 //!

@@ -1,4 +1,4 @@
-//! What the requester remembers of requests in flight.
+//! The requester's record of requests in flight.
 //!
 //! Entry `i` describes the `i`-th oldest work request in the send queue; requests leave both
 //! together, oldest first. PSNs are given out when a request is started and never change, so a
@@ -12,7 +12,7 @@ use feroce_wire::Psn;
 use crate::hca::cq::WcStatus;
 use crate::ib::destination::PACKET_COST;
 
-/// What becomes of a started request.
+/// How a started request ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Done when it is acknowledged.

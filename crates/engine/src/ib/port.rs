@@ -1,5 +1,5 @@
-//! What the queue pairs of the InfiniBand transport share beyond the adapter's objects:
-//! destinations, multicast groups, and trains that no queue pair holds.
+//! The state that queue pairs of the InfiniBand transport share beyond the adapter's objects:
+//! destinations, multicast groups, and trains that belong to no queue pair.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -71,8 +71,8 @@ impl Port {
         self.held_back.retain(|(cq, _)| *cq != id);
     }
 
-    /// Puts a train that no queue pair holds into the output. Bounded: what the network asks for
-    /// must not grow without limit.
+    /// Queues a train that belongs to no queue pair. The queue is bounded: packets from the network
+    /// must not make it grow without limit.
     pub(crate) fn post_out(&mut self, train: Train) -> bool {
         if self.outbox.len() >= OUTBOX_LIMIT {
             self.hca.drop(Drop::RateLimited);

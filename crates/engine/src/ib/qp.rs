@@ -30,14 +30,14 @@ pub(crate) struct Qp {
     pub(super) destination: Option<DestinationId>,
     pub(super) pmtu: usize,
     pub(super) pkey: Pkey,
-    /// Most messages in a row that do not ask for an acknowledgement.
+    /// Most messages in a row that do not request an acknowledgement.
     pub(super) max_unrequested: usize,
     /// Congestion control, and when it lets the next train go.
     pub(super) cc: Option<Box<dyn CongestionControl>>,
     pub(super) paced_until: Instant,
     /// No congestion notification before this time.
     pub(super) cnp_again_at: Instant,
-    /// An acknowledgement let requests pass; it is its turn now.
+    /// An acknowledgement has let a train of requests go first; the acknowledgement goes next.
     pub(super) stepped_aside: bool,
 }
 
@@ -336,7 +336,8 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet arrived with congestion experienced: tell the sender, but not too often.
+    /// A packet arrived with congestion experienced: notifies the sender, but not more often than
+    /// the configured interval allows.
     #[cold]
     fn notify_congestion(&mut self, port: &mut Port, now: Instant) {
         port.hca.counters.np_ecn_marked_roce_packets += 1;

@@ -60,7 +60,7 @@ impl Qp {
         (xrcd == domain).then_some((id, srq.attr.pd, cq))
     }
 
-    /// How many receives are posted, if that is this queue pair's own affair.
+    /// How many receives are posted, if the queue pair has a receive queue of its own.
     #[inline]
     pub(super) fn receives_posted(&self) -> Option<u32> {
         match &self.common.rq {

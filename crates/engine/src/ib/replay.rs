@@ -1,7 +1,8 @@
-//! What the responder remembers of reads and atomics, to answer duplicates of them.
+//! The responder's record of reads and atomics, from which it answers duplicates.
 //!
-//! A duplicate read is executed again; a duplicate atomic must not be, so its result is kept
-//! (IBTA vol1 9.7.5.1). Twice as many are remembered as the requester may have outstanding.
+//! The responder executes a duplicate read again; it must not execute an atomic again, so it keeps
+//! the result (IBTA vol1 9.7.5.1). It remembers twice as many requests as the requester may have
+//! outstanding.
 
 use alloc::collections::VecDeque;
 

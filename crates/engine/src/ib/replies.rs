@@ -37,8 +37,8 @@ impl Qp {
             if out.is_some() {
                 return;
             }
-            // The peer may have had its answer long ago, and the memory may rightly be gone since
-            // then: a duplicate that the network kept back must not end the connection.
+            // The peer may have received the answer long ago, and the owner may rightly have
+            // deregistered the memory since: a delayed duplicate must not end the connection.
             self.rsp.replies.queue.pop_front();
             port.hca.drop(Drop::StaleDuplicate);
         }

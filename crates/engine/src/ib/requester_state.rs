@@ -20,9 +20,9 @@ pub(crate) struct Requester {
     pub(crate) rnr_left: u8,
     /// The peer sent an RNR NAK: nothing is sent before this time.
     pub(crate) rnr_until: Option<Instant>,
-    /// When the answer to something outstanding must have come.
+    /// When the transport timer expires, which watches for an answer to outstanding packets.
     pub(crate) ack_deadline: Option<Instant>,
-    /// When it is overdue by the measured round trip time, and how often that happened in a row.
+    /// When that answer is overdue by the measured round trip time, and how often in a row one was.
     pub(crate) probe_deadline: Option<Instant>,
     pub(crate) probes: u32,
     /// Nothing was answered since a timer ran out. The peer may be gone, so no more than one

@@ -62,7 +62,7 @@ impl From<feroce_wire::Truncated> for Refusal {
     }
 }
 
-/// A request packet, or one that stands for a run of them, taken apart.
+/// A parsed request packet, or one that stands for a run of packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) op: Op,
@@ -253,8 +253,8 @@ impl Qp {
         self.rsp.replies.push(Reply::Nak { psn, msn, code });
     }
 
-    /// Tells the peer why its request is not executed and, unless it only came too early, stops
-    /// (IBTA vol1 9.9.3).
+    /// Sends the peer a NAK that says why its request is not executed and, unless the request only
+    /// came too early, stops the queue pair (IBTA vol1 9.9.3).
     #[cold]
     fn refuse(&mut self, port: &mut Port, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
@@ -294,7 +294,7 @@ impl Qp {
         self.stop_after_replies(port, now);
     }
 
-    /// Goes to the error state, but still sends the answers that are due: the peer must learn why.
+    /// Goes to the error state, but still sends the answers that are due: they tell the peer why.
     fn stop_after_replies(&mut self, port: &mut Port, now: Instant) {
         let replies = core::mem::take(&mut self.rsp.replies);
         self.rsp.owes_ack = false;

@@ -1,7 +1,7 @@
 //! Unreliable services: connections (UC) and datagrams (UD) (IBTA vol1 9.8).
 //!
-//! Nothing is remembered of what was sent: a request completes when its last packet is handed to
-//! the link. A received packet with an error is dropped without an answer.
+//! The sender keeps no record of packets that it has sent: a request completes when the link has
+//! its last packet. A receiver drops a packet with an error without an answer.
 
 use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
@@ -198,7 +198,7 @@ impl Qp {
         self.enter_error(port, now);
     }
 
-    /// Gives up the message in progress; its receive takes the next one.
+    /// Abandons the message in progress; the next message reuses its receive.
     fn abandon_inbound(&mut self) {
         self.rsp.inbound = None;
         if let Some(receive) = self.rsp.receive.as_mut() {
