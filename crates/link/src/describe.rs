@@ -1,4 +1,4 @@
-//! A transport packet in one line, for people.
+//! Describes a transport packet in one readable line.
 
 use core::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! The ICRC: what a sender seals packets with, and the layer that checks them.
+//! The ICRC: senders append it to packets, and a layer checks it on received ones.
 //!
 //! The ICRC covers the IPv4 identification, which a UDP socket cannot choose. An unconnected socket
 //! that forbids fragmentation sends identification 0, and the segments of an offloaded train carry
@@ -48,8 +48,8 @@ pub fn seal_prefix(framing: Framing, src: Gid, dst: Gid, udp_sport: u16, len: us
 /// What a prefix depends on: framing, source, destination, source port and length.
 type PrefixKey = (Framing, Gid, Gid, u16, usize);
 
-/// The prefixes that were used last. Most packets are as long as one of the last few, and go
-/// between the same two places.
+/// The prefixes that were used last. Most packets are as long as one of the last few, and have the
+/// same source and destination.
 #[derive(Debug, Default)]
 pub(crate) struct Prefixes {
     known: [Option<(PrefixKey, IcrcPrefix)>; 4],
@@ -79,7 +79,7 @@ impl Prefixes {
 /// The prefixes of the packets of one train, which mostly are all of one length.
 struct OfTrain<'a> {
     prefixes: &'a mut Prefixes,
-    /// What was asked for last, and the answer.
+    /// The key of the last lookup, and its prefix.
     key: PrefixKey,
     prefix: IcrcPrefix,
 }
@@ -146,7 +146,8 @@ impl Sealer {
             }
             return train.count as usize * (len + ICRC_LEN);
         }
-        // All heads come first: what was just written in pieces is slow to read as a whole.
+        // All heads come first: a wide load of bytes that were just written by narrower stores
+        // stalls until these have left the store buffer.
         let mut end = 0;
         for i in 0..train.count {
             train.emit_head(i, &mut out[end..]);
@@ -158,8 +159,8 @@ impl Sealer {
             at = packet.end + ICRC_LEN;
             let prefix = prefixes.get(packet.len()).with_ipv4_id(i as u16);
             let icrc = train.emit_body(i, &mut out[packet.clone()], prefix);
-            // Of those that are not hashed already, each is sealed after the next is copied: what
-            // was just written is slow to read.
+            // A packet that was not hashed during the copy gets its ICRC after the next packet is
+            // copied, because bytes that were just written are slow to read.
             if let Some((packet, prefix)) = unsealed.take() {
                 seal(packet, prefix, out);
             }

@@ -1,7 +1,7 @@
 //! A link between two engines of one process, over queues in memory.
 //!
-//! For tests and benchmarks of what stands above: packets are copied and sealed as on a real
-//! network, and nothing is lost but what no end receives. A descriptor wakes the other end.
+//! For tests and benchmarks of the layers above: the link copies packets and adds their ICRCs as on
+//! a real network, and loses only packets that no end receives. A descriptor wakes the other end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,8 +22,8 @@ const MAX_QUEUED: usize = 4 << 20;
 /// Most buffers kept for later.
 const MAX_SPARE: usize = 64;
 
-/// One end of a link in memory. What it sends to one of its own addresses comes back; what it
-/// sends to a group goes to the ends that have joined it; all else goes to the other end.
+/// One end of a link in memory. Packets to one of its own addresses come back; packets to a group
+/// go to the ends that have joined it; all other packets go to the other end.
 #[derive(Debug)]
 pub struct MemoryLink {
     wire: Arc<Wire>,
@@ -59,7 +59,7 @@ struct End {
     groups: Vec<Gid>,
     /// The descriptor of this end is readable.
     is_awake: bool,
-    /// By side: who found this end full and wants to know when it no longer is.
+    /// By side: whether that end found this one full and waits for room.
     waiting: [bool; 2],
 }
 
@@ -144,7 +144,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Keeps a buffer for later, and tells who waits for room.
+    /// Keeps a buffer for reuse, and wakes the ends that wait for room.
     fn done_with(&self, side: usize, bytes: Vec<u8>) -> io::Result<()> {
         let mut end = self.lock(side);
         if end.spare.len() < MAX_SPARE {
@@ -170,7 +170,8 @@ impl MemoryLink {
             self.counters.tx_no_receiver += 1;
             return Ok(true);
         }
-        // A group with one full member loses there: a sender cannot send half a train again.
+        // If one member of a group is full, it loses the train: the sender cannot send a train
+        // again to some of the members only.
         let mut taken = false;
         for side in [0, 1].into_iter().filter(|&side| to[side]) {
             taken |= self.wire.push(side, self.side, train)?;

@@ -1,4 +1,4 @@
-//! System calls that no crate of ours wraps.
+//! System calls that none of the crates we depend on wraps.
 
 use std::io;
 use std::net::SocketAddr;
@@ -65,10 +65,10 @@ impl RawAddress {
 
 /// Sends a datagram, if there is room for it.
 ///
-/// This call, and the one that receives, do not go through the functions of libc that are named
-/// after them. Those are points where a thread can be cancelled, which would leave the link half
-/// done and the driver locked; and to be such a point takes two atomic exchanges, which a poller
-/// feels.
+/// This call, and the one that receives, bypass the libc functions of the same names. Those are
+/// thread cancellation points: a cancellation would leave the link in the middle of a call and the
+/// driver locked. A cancellation point also costs two atomic exchanges, which is noticeable in a
+/// polling thread.
 #[inline]
 pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Errno> {
     let flags = libc::MSG_DONTWAIT;
@@ -92,7 +92,7 @@ pub(crate) fn send_segments(
     segment: u16,
 ) -> Result<(), Errno> {
     let (mut to, to_len) = RawAddress::of(to);
-    // One control message: its length, level and type, then what it says.
+    // One control message: its length, level and type, then its data.
     let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
     let mut control = [0_u64; 3];
     control[0] = len as u64;
@@ -135,8 +135,8 @@ impl Inbox {
         Self { bytes: vec![0; len], from: RawAddress::UNKNOWN, from_len: 0, control: [0; 16] }
     }
 
-    /// Receives a datagram, if there is one, and tells `hear` what control messages say: level,
-    /// type and number. A polling thread calls this all the time, mostly without result, so it does
+    /// Receives a datagram, if there is one, and calls `hear` with level, type and number of each
+    /// control message. A polling thread calls this all the time, mostly without result, so it does
     /// nothing else.
     #[inline]
     pub(crate) fn receive(
@@ -161,11 +161,11 @@ impl Inbox {
         let len = usize::try_from(len).map_err(|_| Errno::last())?;
         let used = (header.msg_controllen / size_of::<u64>()).min(control.len());
         let mut rest = &control[..used];
-        // Each is its length, level and type, then what it says, rounded up to whole words.
+        // Each is its length, level and type, then its data, rounded up to whole words.
         while let [len, what, said, ..] = *rest {
             let (what, said) = (what.to_ne_bytes(), said.to_ne_bytes());
             let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
-            // The kernel says the smallest numbers in a byte.
+            // The kernel passes some of the numbers in one byte.
             let short = (len as usize) < size_of::<libc::cmsghdr>() + size_of::<i32>();
             let value = if short { i32::from(said[0]) } else { number(&said) };
             hear(number(&what), number(&what[4..]), value);

@@ -1,5 +1,5 @@
-//! Packets of the UDP link say on the wire what the ICRC covers, and a receiver reports of each one
-//! what it arrived with.
+//! Packets of the UDP link have on the wire the header fields that their ICRC covers, and a
+//! receiver reports for each packet the header fields with which it arrived.
 
 mod common;
 
@@ -18,7 +18,7 @@ use socket2::SockRef;
 
 const NOW: Instant = Instant::ZERO;
 
-/// Packets in a row: more than any habit of a kernel or a link would need to form.
+/// Packets in a row: more than any adaptive behaviour of a kernel or a link needs to set in.
 const MANY: u32 = 600;
 
 fn udp(addr: Gid) -> UdpLink {
@@ -29,7 +29,7 @@ fn checked(addr: Gid, policy: IcrcPolicy) -> Verified<UdpLink> {
     Verified::new(udp(addr), policy)
 }
 
-/// A short packet that no other is like.
+/// A short packet that differs from all others.
 fn packet(path: Path, n: u32) -> Train {
     let mut train = send_of(path, 1, 64, 8);
     train.bth.psn = Psn::new(n);

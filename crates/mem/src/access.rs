@@ -1,4 +1,4 @@
-//! What may be done to memory: access flags, and rights as types.
+//! Access flags of memory regions and windows, and rights as types.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, one small enum per operation.
+//! Errors, one small enum per operation.
 
 use core::error::Error;
 use core::fmt;

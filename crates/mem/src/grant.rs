@@ -34,7 +34,7 @@ impl Registration {
 /// divided, copied and dropped but never widened. While a grant lives its memory does too, and
 /// deregistration is not quiet ([`Dereg::is_quiet`]); hold grants no longer than the work needs.
 ///
-/// A right to read is none to write, and the compiler knows:
+/// A right to read is not a right to write, and the compiler enforces that:
 ///
 /// ```compile_fail,E0599
 /// fn write(grant: feroce_mem::Grant<feroce_mem::Read>) {
@@ -208,8 +208,9 @@ impl<R: Right> fmt::Debug for Grant<R> {
 
 /// A checked right that is used at once, while the table cannot change.
 ///
-/// It does what a [`Grant`] does, and costs no reference count: on the receiving side that would
-/// have to wait until the bytes just copied have left for the cache.
+/// It does what a [`Grant`] does without a reference count. On the receiving side, the atomic
+/// operation on a count would have to wait until the stores of the bytes just copied have reached
+/// the cache.
 ///
 /// The invariants are those of a grant.
 #[derive(Debug)]

@@ -1,14 +1,15 @@
-//! Registered memory: the one place where memory that a peer can reach is touched.
+//! Registered memory: the only code that accesses memory which a peer can reach.
 //!
 //! * [`Region`] is a range of memory. It hands out no reference to its bytes, ever.
-//! * [`MrTable`] knows which part of which region a key names, to whom, and for what:
-//!   memory regions, fast-registered regions, and memory windows of types 1 and 2.
+//! * [`MrTable`] knows for each key which part of which region it names, which protection domain
+//!   and queue pair may use it, and for which operations: memory regions, fast-registered regions,
+//!   and memory windows of types 1 and 2.
 //! * [`Grant`] is a checked right to touch a range, as a value: no grant, no access. The engine
 //!   asks the table for one ([`MrTable::grant_local`], [`MrTable::grant_remote`]) and copies
 //!   through it. `Grant<Read>` cannot write and `Grant<Write>` cannot read.
 //! * [`Loan`] is the same right for use at once, before the table can change.
-//! * [`Source`] is memory of another owner, from which bytes come in one copy.
-//! * [`Dereg`] is what deregistration leaves: proof, once it is quiet, that no grant is left.
+//! * [`Source`] is memory of another owner, say another process, from which bytes are copied once.
+//! * [`Dereg`] is a deregistration in progress: once it is quiet, no grant is left.
 //!
 //! All `unsafe` code is in `region`, behind a safe interface; the memory model it relies on is
 //! described on [`Region`]. Nothing here blocks, allocates on the data path, or reads a clock.

@@ -1,4 +1,4 @@
-//! Memory itself. All `unsafe` code of the crate is here, and in the copy that hashes.
+//! Ranges of memory. All `unsafe` code of the crate is here and in `fold`, the copy that hashes.
 #![allow(unsafe_code, reason = "the one audited module: everything else in the crate is safe")]
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -64,7 +64,7 @@ pub struct Region {
     kind: Kind,
 }
 
-/// With a tag of its own: every access looks whether there is memory.
+/// Has a tag of its own, because every access checks whether there is memory.
 #[repr(u8)]
 enum Kind {
     /// Allocated here: the address and layout to free.
@@ -105,8 +105,9 @@ impl Region {
     /// until the last [`Arc`] of it, the last registration and the last grant are gone, every byte
     /// of it that is touched must be valid for reads and writes from any thread, and no Rust
     /// reference to it may be in use, other than to atomics. Bytes are touched by operations on
-    /// keys for the region, whether local or remote, and by the methods of the region: where not
-    /// all of the range is valid, the caller answers for what those who hold either may name.
+    /// keys for the region, whether local or remote, and by the methods of the region. If not all
+    /// of the range is valid, the caller must ensure that holders of the keys and of the region
+    /// name valid bytes only.
     pub unsafe fn from_raw(
         ptr: *mut u8,
         len: usize,
@@ -456,8 +457,8 @@ unsafe fn store(dst: *mut u8, word: &[u8]) {
     }
 }
 
-/// Copies from `src` to fill `out`, the last aligned word of it first and in one load: who sees
-/// the end of what [`copy_in`] wrote also sees the rest.
+/// Copies from `src` to fill `out`, the last aligned word of it first and in one load: a reader
+/// that sees the end of what [`copy_in`] wrote also sees the rest.
 ///
 /// # Safety
 ///

@@ -2,8 +2,9 @@
 //!
 //! A key is `index << 8 | tag`. The tag is random when a slot is first used and changes each time
 //! the slot is used again, by a step that visits all 256 values before it repeats. Free slots wait
-//! in a queue and leave it only while [`REST`] of them wait, so that a key that was retired does
-//! not come back for a long time: see [`REST`]. Only a table at its limit reuses slots sooner.
+//! in a queue, and the table reuses the oldest only if at least [`REST`] slots wait, so that a
+//! retired key does not come back for a long time: see [`REST`]. Only a table at its limit reuses
+//! slots sooner.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -36,7 +37,7 @@ impl Key {
         self.0 >> 8
     }
 
-    /// What tells it from earlier and later keys of the same slot.
+    /// The tag, which distinguishes it from earlier and later keys of the same slot.
     #[inline]
     pub const fn tag(self) -> u8 {
         (self.0 & 0xff) as u8

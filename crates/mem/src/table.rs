@@ -1,4 +1,4 @@
-//! Which memory a key names: registration, its end, and queries.
+//! The table of keys: registration, deregistration and queries.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

@@ -85,7 +85,7 @@ pub(crate) struct Window {
     pub(crate) bound: Option<Bound>,
 }
 
-/// What a bound window leads to.
+/// The memory that a bound window names.
 ///
 /// Invariant: the entry at index `mr` is a memory region with this registration, and counts the
 /// window; `(qpn, index)` of the window is in `MrTable::bound` if there is a `qpn`.
@@ -128,7 +128,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// The key that a window has now, whatever key of its own `mw` is: binding gives it a new one.
+    /// The key that a window has now. `mw` may be any key that it has had: binding changes the key.
     pub fn current_mw(&self, mw: Rkey) -> Option<Rkey> {
         let key = self.slots.current(Key::from(mw).index())?;
         matches!(self.slots.get(key), Some(Entry::Window(_))).then(|| key.into())
@@ -337,8 +337,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Unbinds a window of type 2, or unmaps a region for fast registration, at the wish of the
-    /// owner. What is free already stays free.
+    /// Unbinds a window of type 2, or unmaps a region for fast registration, at the request of its
+    /// owner. A window that is unbound, or a region that is unmapped, stays so.
     pub fn invalidate_local(&mut self, pd: PdId, key: Rkey) -> Result<(), BindError> {
         let key = Key::from(key);
         match self.slots.get_mut(key).ok_or(BindError::BadKey)? {
@@ -358,7 +358,7 @@ impl MrTable {
         }
     }
 
-    /// Unbinds a window of type 2, or unmaps a region for fast registration, at the wish of the
+    /// Unbinds a window of type 2, or unmaps a region for fast registration, at the request of the
     /// peer of `qpn` (SEND with Invalidate). It must be bound to that queue pair, or mapped.
     pub fn invalidate_remote(&mut self, pd: PdId, qpn: Qpn, key: Rkey) -> Result<(), AccessError> {
         let key = Key::from(key);

@@ -1,4 +1,4 @@
-//! What should go wrong, and how people write it.
+//! Which faults to inject, and the text form in which users write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -97,7 +97,7 @@ pub struct FaultConfig {
     pub rate_bps: u64,
     /// Bytes that may wait where the rate is limited.
     pub queue_bytes: u64,
-    /// Where chance begins.
+    /// Seed of the random number generators.
     pub seed: u64,
 }
 

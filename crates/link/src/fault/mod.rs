@@ -1,9 +1,9 @@
-//! A layer that disturbs what is received, by chance that a seed decides.
+//! A layer that disturbs received packets at random, reproducibly from a seed.
 //!
-//! Faults stand one behind the other: loss, damage and duplication when a packet arrives; then the
-//! line with its rate; then the delay; then reordering. Each has a chance of its own, so that
-//! switching one on does not change what another does. Packets that nothing happens to stay
-//! together in their train.
+//! Faults apply one after the other: loss, damage and duplication when a packet arrives; then the
+//! rate limit; then the delay; then reordering. Each has a random number generator of its own, so
+//! that switching one on does not change what another does. Packets without faults stay together
+//! in their train.
 
 mod config;
 mod shaper;
@@ -49,7 +49,7 @@ struct Counters {
     corrupted: u64,
 }
 
-/// One source of chance for each fault.
+/// One random number generator for each fault.
 #[derive(Debug)]
 struct Dice {
     loss: Rng,
@@ -130,7 +130,7 @@ impl Injector {
         }
     }
 
-    /// Lets a packet meet its fate.
+    /// Applies to a packet what was decided about it.
     fn suffer(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Packets that come later than they would: rate, delay and order.
+//! Faults that make packets arrive later: rate limit, delay and reordering.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ pub(super) struct Shaper {
     queue_bytes: u64,
     distance: u32,
     rng: Rng,
-    /// When the line has sent all that it has.
+    /// When the rate-limited line has sent all packets that wait for it.
     line_free: Instant,
     /// On their way, in order.
     held: VecDeque<Kept>,
@@ -76,7 +76,7 @@ impl Shaper {
             rate_bps: config.rate_bps,
             queue_bytes: config.queue_bytes,
             distance: config.reorder_distance,
-            // The dice use the stream of the seed itself.
+            // The other faults use the random stream of the seed itself, so this is another one.
             rng: Rng::with_seed(config.seed ^ 0x6a69_7474_6572),
             line_free: Instant::ZERO,
             held: VecDeque::new(),

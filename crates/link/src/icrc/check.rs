@@ -1,4 +1,4 @@
-//! Checking the ICRC of what was received.
+//! The check of the ICRC of received packets.
 
 use std::io;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Ids {
             return Some(0);
         }
         let id = prefix.find_ipv4_id(transport, u32::from_le_bytes(icrc))?;
-        // The packets behind it probably count on from there.
+        // The identifications of the packets behind it probably continue from there.
         self.base = id.wrapping_sub(index);
         Some(id)
     }
@@ -103,11 +103,11 @@ impl Checker {
         vec![("rx_icrc_encapsulated", self.bad)]
     }
 
-    /// Passes on what is good of a train: whole if possible, else in as few pieces as possible.
+    /// Passes on the good packets of a train: whole if possible, else in as few pieces as possible.
     #[inline]
     pub fn pass(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
         let is_as_expected = self.is_as_expected(train);
-        // Copied only now: what was just written in parts is slow to read as a whole.
+        // Copied only now: a wide load of bytes that were just written by narrower stores is slow.
         let train = RxTrain { trailer: ICRC_LEN, ..*train };
         match is_as_expected {
             true => sink(&train),

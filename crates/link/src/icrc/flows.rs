@@ -1,19 +1,21 @@
 //! Which IPv4 identifications a flow may use.
 //!
 //! A UDP socket does not see the identification of a packet, so the check computes the one that
-//! makes the ICRC right. For one damaged packet in 65,536 there is one by accident. Senders of this
-//! crate use only identifications below [`MAX_TRAIN_PACKETS`], so a flow that begins with those is
-//! held to them, and one damaged packet in 67 million passes. Other senders use any.
+//! makes the ICRC right. For one damaged packet in 65,536 such an identification exists by
+//! accident. Senders of this crate use only identifications below [`MAX_TRAIN_PACKETS`]. If a flow
+//! begins with those, the check accepts no others in it, and one damaged packet in 67 million
+//! passes. Other senders use any identification.
 
 use feroce_wire::Gid;
 
 use super::MAX_TRAIN_PACKETS;
 
-/// What to make of packets whose IPv4 identification cannot be seen.
+/// How the check treats packets whose IPv4 identification cannot be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IcrcPolicy {
-    /// A flow whose first packet has an identification that no feroce sender uses may use any:
-    /// one damaged packet in 65,536 of it passes. So may one of which three packets were refused.
+    /// A flow whose first packet has an identification that no feroce sender uses may use any
+    /// identification, and so may a flow of which the check has refused three packets. One damaged
+    /// packet in 65,536 of such a flow passes.
     #[default]
     AnyId,
     /// Every flow must use the identifications of a feroce sender. Packets of other senders are
@@ -26,7 +28,8 @@ pub enum IcrcPolicy {
 enum Habit {
     /// No packet has arrived yet.
     Unknown,
-    /// Those of a feroce sender; so many packets were refused because they had others.
+    /// The identifications of a feroce sender. The check has refused this many packets that had
+    /// others.
     Low { refused: u8 },
     /// Any.
     Any,
@@ -41,8 +44,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// A flow that has lost so many packets to the check is not one of a feroce sender. By damage
-    /// alone, 65,536 times as many damaged packets must arrive.
+    /// After the check has refused so many packets of a flow, the flow does not come from a feroce
+    /// sender. For damage alone to cause that, 65,536 times as many damaged packets must arrive.
     const MOST_REFUSED: u8 = 3;
 
     /// Whether a packet may have the identification that makes its ICRC right.
@@ -119,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Other senders choose as they like: at random, or on from anywhere with gaps.
+    /// Other senders choose identifications at random, or count on from any value with gaps.
     #[test]
     fn flows_of_others_may_have_any_identification() {
         let ids = [9000, 17, 40_000, 300, 301, 9000];

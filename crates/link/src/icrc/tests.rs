@@ -41,7 +41,8 @@ fn write_from_memory(at: usize, len: usize, stride: usize) -> Train {
     }
 }
 
-/// Hashed while they are copied or afterwards, packets are what they are by themselves.
+/// A packet of a train is the same as the packet alone, whether it is hashed during the copy or
+/// afterwards.
 #[test]
 fn every_packet_of_a_train_has_its_icrc() {
     for (at, len, stride) in

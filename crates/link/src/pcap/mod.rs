@@ -1,9 +1,9 @@
-//! A layer that records what passes in a pcapng file, for Wireshark and its kin.
+//! A layer that records passing packets in a pcapng file, for Wireshark and similar tools.
 //!
-//! The headers below the transport are built anew: links do not have them. They say what is on
-//! the network, as far as a user of sockets can know it. What is not known: the identification of
-//! packets that were damaged on the way or left the sender one by one, and the UDP checksum, which
-//! is 0 for "none".
+//! Links do not have the headers below the transport, so the layer rebuilds them. They are those on
+//! the network, as far as a user of sockets can know them. It cannot know the identification of
+//! packets that were damaged on the way or left the sender one by one, nor the UDP checksum, which
+//! is recorded as 0 for "none".
 
 mod format;
 

@@ -62,7 +62,7 @@ fn set_sender(socket: &Socket, addr: Gid, scope: u32) -> io::Result<()> {
             socket.set_multicast_if_v6(scope)?;
         }
     }
-    // It never receives what we want: RoCEv2 comes to port 4791.
+    // A sending socket receives nothing that the link needs: RoCEv2 packets go to port 4791.
     let _ = socket.set_recv_buffer_size(2048);
     Ok(())
 }
@@ -111,7 +111,7 @@ fn open(config: &UdpConfig, addr: Gid) -> io::Result<Socket> {
         set_int(&socket, level, name, libc::IPV6_PMTUDISC_DO)?;
         socket.set_tclass_v6(tos)?;
     }
-    // Both are wishes: beyond its limits the kernel grants them to the privileged.
+    // Both are requests: beyond its limits, the kernel grants them to privileged processes only.
     if set_size(&socket, libc::SO_RCVBUFFORCE, config.rcvbuf).is_err() {
         let _ = socket.set_recv_buffer_size(config.rcvbuf);
     }

@@ -31,7 +31,7 @@ enum Sent {
 enum Outcome {
     Done,
     Full,
-    /// Either segmentation offload does not work here, or something else is wrong.
+    /// Segmentation offload does not work here, or the call failed for another reason.
     Refused,
     TooLong,
     Failed(Errno),
@@ -82,8 +82,8 @@ impl UdpLink {
         }
     }
 
-    /// Sends trains whatever happens to those before: what finds the socket full is lost, as on
-    /// any network.
+    /// Sends every train, even if one before it was lost. A train for which the socket is full is
+    /// lost, as on any network.
     fn send_one_by_one(&mut self, trains: &[Train]) -> io::Result<Sent> {
         for train in trains {
             if self.send_train(train)? == Sent::Full {
@@ -158,8 +158,8 @@ impl UdpLink {
         }
     }
 
-    /// Sends a train in one call. Where that is refused and packets one by one are not, the
-    /// kernel does not do it here, and is not asked again.
+    /// Sends a train in one call. If the kernel refuses that but sends the packets one by one, it
+    /// does not support the offload here, and the link does not try it again.
     fn send_offloaded(&mut self, train: &Train, dest: &Destination, sport: u16) -> (u32, Outcome) {
         let out = with_payload_aligned(&mut self.outbox.bytes);
         let len = self.outbox.sealer.emit_all(train, sport, out);
@@ -195,7 +195,7 @@ impl UdpLink {
         (train.count, Outcome::Done)
     }
 
-    /// Counts what happened, and logs what the user can mend.
+    /// Counts the outcome, and logs an error whose cause the user can fix.
     fn settle(&mut self, train: &Train, sent: u32, outcome: Outcome) {
         let lost = u64::from(train.count - sent);
         self.counters.tx_trains += u64::from(sent > 0);
@@ -261,7 +261,7 @@ impl Destination {
         let segment_len = segment.unwrap_or(0);
         let mut control = [ControlMessage::UdpGsoSegments(&segment_len); 3];
         let mut n = usize::from(segment.is_some());
-        // The sockets have these values already; only what differs is said.
+        // The sockets have these values already; control messages give only those that differ.
         if self.traffic_class & !3 != 0 {
             control[n] = match self.is_v4 {
                 true => ControlMessage::Ipv4Tos(&self.traffic_class),
@@ -278,7 +278,7 @@ impl Destination {
         }
         let flags = MsgFlags::MSG_DONTWAIT;
         let sent = match &control[..n] {
-            // These say as much, with less for the kernel to read or without allocating.
+            // These calls do the same, with less for the kernel to read or without allocating.
             [] => send_to(self.fd, bytes, &self.to),
             [ControlMessage::UdpGsoSegments(segment)] => {
                 send_segments(self.fd, bytes, &self.to, **segment)

@@ -1,6 +1,7 @@
 //! Two network namespaces with a cable between them, made for one test and gone with it.
 //!
-//! Root makes them directly. Others run the test again as root of a user namespace of its own.
+//! Root makes them directly. For other users, the test runs itself again as root of a user
+//! namespace of its own.
 
 use std::fs::File;
 use std::process::Command;

@@ -21,16 +21,17 @@ use crc32fast::Hasher;
 
 use super::CrcPrefix;
 
-/// What is copied in one turn, and by one instruction at most and at least.
+/// Bytes that the main loop copies in one iteration, and that one instruction copies at most and at
+/// least.
 const TURN: usize = 4 * BLOCK;
 const BLOCK: usize = 64;
 const LANE: usize = 16;
 
-/// How far ahead bytes are fetched into the cache. By itself the processor does not look beyond the
-/// end of a page, and packets are often as long as one: the next begins behind it.
+/// How far ahead the loop prefetches. The hardware prefetcher does not cross the end of a page, and
+/// packets are often as long as a page, so that the next packet begins on the next page.
 const AHEAD: usize = 1024;
 
-/// The shortest copy that is worth it.
+/// The shortest copy for which this is faster.
 const SHORTEST: usize = 2 * TURN;
 
 /// Whether so many bytes can be copied in this way.
@@ -58,7 +59,7 @@ pub(super) fn is_possible() -> bool {
 pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, prefix: CrcPrefix) -> u32 {
     let (dst, len) = (out.as_mut_ptr(), out.len());
     debug_assert!(takes(len), "the caller has seen to it");
-    // Stores that cross lines of the cache are dear. Up to the first line, lane by lane.
+    // Stores that cross cache lines are slow. Up to the first cache line, copy lane by lane.
     let head = Some(dst.align_offset(BLOCK)).filter(|head| head.is_multiple_of(LANE)).unwrap_or(0);
     let mut at = 0;
     let mut carried = fold_lane(lane_of(prefix));
@@ -80,7 +81,7 @@ pub(super) unsafe fn copy_out(src: *const u8, out: &mut [u8], last: u64, prefix:
         for sum in &mut sums {
             // SAFETY: four times a block from `at` on end before both do.
             let block = unsafe { pass(src.wrapping_add(at), dst.wrapping_add(at)) };
-            // A hint, wherever the pointer leads.
+            // A hint: the pointer need not be valid.
             _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(at + AHEAD).cast());
             *sum = fold(*sum, all(const { by(4 * 512) }), block);
             at += BLOCK;

@@ -1,4 +1,4 @@
-//! What can happen, and strategies that make it happen.
+//! The operations of the model test, and strategies that generate them.
 
 use feroce_mem::{Access, Iova, MwType, PdId};
 use feroce_wire::Qpn;
