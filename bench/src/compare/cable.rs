@@ -1,7 +1,7 @@
-//! Two network namespaces with a cable between them, gone when this process is.
+//! Two network namespaces with a cable (veth) between them, which end with this process.
 //!
-//! Nothing names the namespaces but files that this process holds open, and the processes in them
-//! die with it: there is nothing to tidy up, however it ends.
+//! Only files that this process holds open refer to the namespaces, and the kernel kills the
+//! processes in them when this process ends, so nothing has to be cleaned up, however it ends.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -38,7 +38,8 @@ pub(crate) enum Place {
     Host,
 }
 
-/// The namespaces. Only the thread that made them may use them: others would not come back.
+/// The namespaces. Only the thread that made them may use them: another thread would not return to
+/// its own namespace.
 pub(crate) struct Cable {
     before: File,
     client: File,
@@ -46,7 +47,7 @@ pub(crate) struct Cable {
 }
 
 impl Cable {
-    /// Makes them. Where that takes a user namespace, this program starts over inside one.
+    /// Makes them. If that needs a user namespace, this program executes itself again inside one.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let before = current()?;
         if let Err(why) = unshare(CloneFlags::CLONE_NEWNET) {
@@ -108,7 +109,8 @@ fn configure(address: &str) -> anyhow::Result<()> {
     ip("link set lo up")?;
     ip(&format!("link set {INTERFACE} up"))?;
     ip(&format!("addr add {address}/24 dev {INTERFACE}"))?;
-    // What TCP does must not depend on what the machine prefers on long ways.
+    // The results of TCP must not depend on the congestion control of the machine, which may be
+    // one for long paths.
     let route = format!("route replace 10.9.0.0/24 dev {INTERFACE} src {address}");
     ip(&format!("{route} congctl cubic")).or_else(|_| ip(&route))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Time, of the wall and of the processor.
+//! Wall-clock time and processor time.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets others run for a moment.
+/// Sleeps for a moment, so that other processes run.
 #[expect(clippy::disallowed_methods, reason = "there is nothing to wait on")]
 pub(crate) fn nap() {
     std::thread::sleep(Duration::from_millis(5));

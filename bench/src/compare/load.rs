@@ -1,13 +1,13 @@
-//! What else the machine is doing.
+//! The load that other processes put on the machine.
 
 use std::time::Duration;
 
-/// From this share of the processors on, others disturb the figures.
+/// From this share of the processors on, other processes disturb the figures.
 const DISTURBING: f64 = 0.05;
 /// How long to look. The kernel counts in ticks of 10 ms.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The machine, and how busy others kept it while nothing was being measured.
+/// The machine, and how busy other processes kept it while nothing was being measured.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) processors: usize,
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// Looks for a moment at what others do. Nothing of ours may be running.
+    /// Samples the load of other processes for a moment. No measurement may be running.
     #[expect(clippy::disallowed_methods, reason = "the others are watched for a while")]
     pub(crate) fn look(&mut self) {
         let stat = || std::fs::read_to_string("/proc/stat").ok().and_then(|text| ticks(&text));
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// The share of the processors that others used.
+    /// The share of the processors that other processes used.
     pub(crate) fn others(&self) -> f64 {
         self.looks.iter().sum::<f64>() / self.looks.len().max(1) as f64
     }
@@ -54,7 +54,7 @@ impl Machine {
         self.looks.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Whether others disturbed the figures.
+    /// Whether other processes disturbed the figures.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.others() >= DISTURBING
     }

@@ -1,9 +1,9 @@
-//! feroce against others: between two network namespaces joined by a cable (veth, MTU 9000), and
-//! between two processes of one host.
+//! Compares feroce with other programs: between two network namespaces joined by a cable (veth, MTU
+//! 9000), and between two processes of one host.
 //!
 //! Each row of a table is a server and a client, one process each. Rows take turns, so that a
-//! machine whose speed changes changes it for all of them, and the best run of each counts,
-//! unless it is one that cannot be. The ratios of rows are what to look at.
+//! change of the machine's speed affects all of them. The best run of each row counts, unless its
+//! figure is implausible. The ratios of rows are the results to look at.
 
 mod cable;
 mod clock;
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs everything and prints it. True: all is as wanted.
+/// Runs everything and prints the results. True: everything was measured and all claims hold.
 fn compare(args: &Args) -> anyhow::Result<bool> {
     if !args.no_install {
         tools::install()?;

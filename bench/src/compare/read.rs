@@ -1,4 +1,4 @@
-//! How the figure is read from what the two ends printed.
+//! Reads the figure from the output of the two ends.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -77,18 +77,18 @@ pub(crate) fn feroce_mean_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(number(&row, "elapsed_s")? * 1e6 / number(&row, "iterations")? / 2.0))
 }
 
-/// `--report_gbits` says what it is in.
+/// The unit follows from `--report_gbits`.
 pub(crate) fn perftest_bandwidth(said: &Said) -> anyhow::Result<Figure> {
     let (bytes, count) = (perftest(said, "#bytes")?, perftest(said, "#iterations")?);
     Ok(moved(perftest(said, "average[Gb/sec]")?, bytes * count))
 }
 
-/// What it calls typical is the median.
+/// perftest calls the median typical.
 pub(crate) fn perftest_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(perftest(said, "t_typical[usec]")?))
 }
 
-/// Its megabytes are of 2^20 bytes. How long messages are, it does not say: `SIZE` bytes each.
+/// Its megabytes are of 2^20 bytes. It does not print the length of messages: `SIZE` bytes each.
 pub(crate) fn ucx_bandwidth<const SIZE: u32>(said: &Said) -> anyhow::Result<Figure> {
     let gbit_per_s = ucx(said, "overall_bw")? * MIB * 8.0 / 1e9;
     Ok(moved(gbit_per_s, ucx(said, "iterations")? * f64::from(SIZE)))
@@ -106,7 +106,7 @@ pub(crate) fn ucx_mean_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(ucx(said, "overall_lat")?))
 }
 
-/// It tells no percentiles: this is a mean.
+/// The tool prints no percentiles: this is a mean.
 pub(crate) fn libfabric_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(libfabric(said, "usec/xfer")?))
 }

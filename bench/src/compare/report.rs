@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The results, as tables for people and as JSON for programs.
 
 use core::cmp::Ordering::{Greater, Less};
 
@@ -33,8 +33,7 @@ impl Series {
         self.turns.clear();
     }
 
-    /// The best run that can be believed: some tools print, once in a while, a latency that no
-    /// machine has.
+    /// The best plausible run: some tools occasionally print a latency that no machine has.
     fn best(&self) -> Option<Measured> {
         let better = |a: Measured, b: Measured| {
             if self.row.unit.is_better(b.value, a.value) { b } else { a }
@@ -42,8 +41,8 @@ impl Series {
         self.runs.iter().copied().filter(|run| self.is_believable(run.value)).reduce(better)
     }
 
-    /// Whether a run is at most twice as good as the one in the middle. Beside busy processes,
-    /// anything can be.
+    /// Whether a run is plausible: at most twice as good as the median run. In rows with busy
+    /// processes beside the ends, every run is.
     fn is_believable(&self, value: f64) -> bool {
         let unit = self.row.unit;
         if self.row.neighbours.is_some_and(|n| n > 0) {
@@ -195,7 +194,7 @@ fn object(series: &Series) -> Value {
     object
 }
 
-/// Says what was measured on, and warns where others were in the way.
+/// Describes the machine, and warns if other processes disturbed the figures.
 pub(crate) fn machine(machine: &Machine, realtime: bool, json: bool) {
     let Machine { processors, model, kernel, .. } = machine;
     let others = machine.others();

@@ -1,4 +1,4 @@
-//! What is measured, as data: who runs, how both ends are started, how the figure is read.
+//! The rows as data: the program, how both ends are started, and how the figure is read.
 
 mod host;
 mod neighbours;
@@ -31,8 +31,8 @@ pub(crate) struct Row {
     /// What shows that the server is ready.
     pub(crate) door: Door,
     pub(crate) read: Reader,
-    /// How many processes do nothing but keep a processor busy meanwhile. With these, both ends
-    /// have the priority that everybody has. `None`: the row is not about that.
+    /// How many processes keep a processor busy meanwhile. In such a row, both ends run at normal
+    /// priority. `None`: the row does not measure that.
     pub(crate) neighbours: Option<u8>,
     /// How many turns it has in a round, which share its time. The one in the middle counts.
     pub(crate) turns: u32,
@@ -49,7 +49,7 @@ pub(crate) enum Door {
     Udp(u16),
 }
 
-/// What a figure is in, and so which one is the best.
+/// The unit of a figure, which decides whether more or less is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     GbitPerSecond,
@@ -91,7 +91,7 @@ impl Unit {
 pub(crate) struct Claim {
     pub(crate) of: &'static str,
     pub(crate) against: &'static str,
-    /// `None`: good to know.
+    /// `None`: for information only.
     pub(crate) wanted: Option<Wanted>,
 }
 

@@ -19,7 +19,7 @@ use crate::rows::{Door, Row};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs its arguments where `/sys/class/net` has the interfaces of the network namespace. UCX looks
-/// there; others do without, so it is tried and no more.
+/// there; the other tools do not need it, so a failure to mount it is ignored.
 const WITH_OWN_SYSFS: &str = r#"mount -t sysfs sysfs /sys 2>/dev/null; exec "$@""#;
 
 /// How measurements are made.
@@ -60,7 +60,7 @@ impl Runner<'_> {
         let mut server = start(End::Server)?;
         self.wait_for_door(&mut server, row.door)?;
         let client = start(End::Client)?;
-        // Tools that count and find the machine slow take longer than they were asked to.
+        // Tools that count messages take longer than the time asked for on a slow machine.
         let limit = Duration::from_secs(20 + 10 * u64::from(self.seconds));
         let client = match self.finish(client, limit) {
             Ok(client) => client,
@@ -146,7 +146,7 @@ impl Runner<'_> {
     }
 }
 
-/// Runs what is added to it. However this process ends, the kernel ends the other then.
+/// Runs the program that is added to it. However this process ends, the kernel then kills that one.
 fn with_us() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]);
@@ -164,7 +164,7 @@ struct Process {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
-    /// It uses that, if anything.
+    /// The file that the process uses, if any.
     memory: Option<Memory>,
 }
 
@@ -244,7 +244,7 @@ fn collected(stream: Option<JoinHandle<String>>) -> String {
     stream.and_then(|thread| thread.join().ok()).unwrap_or_default()
 }
 
-/// Programs tend to say last what went wrong.
+/// Programs usually print last what went wrong.
 fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
@@ -264,7 +264,8 @@ fn expand(args: &str, seconds: f64, memory: Option<&Memory>) -> Vec<String> {
     args.split_whitespace().map(one).collect()
 }
 
-/// Whether a process has such a socket. (Others in its namespace would count, but are not there.)
+/// Whether a process has such a socket. (Sockets of other processes in its namespace would count,
+/// but there are none.)
 fn is_open(process: u32, door: Door) -> bool {
     let tables = match door {
         Door::Tcp(_) => ["tcp", "tcp6"],
@@ -276,7 +277,8 @@ fn is_open(process: u32, door: Door) -> bool {
     })
 }
 
-/// Whether a table of sockets as the kernel writes it has an open door.
+/// Whether a table of sockets, in the format of the kernel, has one that shows that the server is
+/// ready.
 fn has_door(sockets: &str, door: Door) -> bool {
     const LISTENING: &str = "0A";
     sockets.lines().skip(1).any(|line| {

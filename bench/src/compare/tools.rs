@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use nix::unistd::Uid;
 use serde_json::Value;
 
-/// Who is measured.
+/// The programs that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tool {
     Iperf3,
@@ -109,7 +109,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
         ensure!(status.success(), "apt-get {} failed", args.join(" "));
         Ok(())
     };
-    // Old lists may do.
+    // Old package lists may suffice.
     let _ = apt_get(&["-q", "update"]);
     let install = ["-q", "-y", "--no-install-recommends", "install"];
     apt_get(&[&install[..], &packages].concat())

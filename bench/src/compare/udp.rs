@@ -1,4 +1,4 @@
-//! Plain UDP: what the sockets under feroce give to a program that does nothing else with them.
+//! Plain UDP: the performance of the sockets below feroce in a program that does nothing else.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -21,11 +21,11 @@ pub(crate) const PORT: u16 = 5202;
 const RCVBUF: usize = 8 << 20;
 /// A datagram of this length says that there are no more.
 const LAST: usize = 1;
-/// How often that is said, since datagrams get lost.
+/// How often that datagram is sent, because datagrams get lost.
 const LAST_TIMES: u32 = 20;
 /// How long a flow may pause before it counts as ended, and an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Empty looks before a poller offers its processor to others, as in `feroce perf`.
+/// Empty polls before a polling thread yields its processor, as in `feroce perf`.
 const SPINS: u32 = 64;
 
 /// One end of a measurement.
@@ -73,7 +73,7 @@ impl Role {
 /// Counts datagrams from the first to the last, merged by the kernel where it can.
 fn sink() -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
-    // More than is permitted to all takes a privilege, as it does for feroce.
+    // A buffer above the system's limit needs a privilege, as it does for feroce.
     setsockopt(&socket, RcvBufForce, &RCVBUF).or_else(|_| setsockopt(&socket, RcvBuf, &RCVBUF))?;
     setsockopt(&socket, UdpGroSegment, &true).context("no UDP_GRO")?;
     let mut buffer = vec![0; 1 << 16];
@@ -167,7 +167,7 @@ fn ping(server: Ipv4Addr, limit: Duration, size: usize, wait: Wait) -> anyhow::R
         before = at;
     }
     for _ in 0..LAST_TIMES {
-        // The echo hangs up at the first of them.
+        // The echo server ends at the first of them.
         if socket.send(&[0; LAST]).is_err() {
             break;
         }

@@ -1,8 +1,8 @@
 //! Commands for the guest, and the agent there that runs them.
 //!
-//! One connection, one command. The agent greets, which says that the guest is ready; it is told
-//! the words of the command; the command writes to the connection itself; and behind a NUL
-//! follows how it ended. Closing the connection early ends the command.
+//! Each connection runs one command. The agent sends a greeting, which shows that the guest is
+//! ready; the host sends the words of the command; the command writes its output to the connection;
+//! then the agent sends a NUL and the exit status. Closing the connection early ends the command.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -27,12 +27,12 @@ const GREETING: &str = "ready\n";
 /// Where the kernel's driver counts.
 const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
-/// Where the kernel writes down what `interop/init.sh` has asked it to watch: how often ICRCs were
-/// checked, and every one that was found wrong.
+/// Where the kernel records the probes that `interop/init.sh` has set: how often it checked ICRCs,
+/// and every wrong one.
 const CHECKS: &str = "/sys/kernel/tracing/kprobe_profile";
 const FINDINGS: &str = "/sys/kernel/tracing/trace";
 
-/// Something for the agent to do by itself, which is much faster than a program in an emulated
+/// A task that the agent does itself, which is much faster than starting a program in an emulated
 /// machine.
 const WAIT_FOR: &str = "agent:wait-for";
 const COUNT: &str = "agent:count";
@@ -143,7 +143,8 @@ fn run(stream: &TcpStream, words: &[&str]) -> io::Result<String> {
     let has_ended = AtomicBool::new(false);
     let status = thread::scope(|scope| {
         scope.spawn(|| {
-            // Nothing comes any more: this ends when the other side closes, or with the command.
+            // The host sends nothing more: this read ends when the host closes the connection, or
+            // with the command.
             let _ = (&*stream).read(&mut [0]);
             if !has_ended.load(Ordering::Acquire) {
                 let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
@@ -173,7 +174,7 @@ fn counters() -> io::Result<String> {
     Ok(text)
 }
 
-/// How many ICRCs were checked before our eyes, how many unseen, and how many were wrong.
+/// How many ICRC checks the probe saw, how many it missed, and how many ICRCs were wrong.
 fn icrcs() -> io::Result<(String, String, usize)> {
     let profile = fs::read_to_string(CHECKS)?;
     // One probe, one line: its name, and how often it was hit and missed.

@@ -1,5 +1,5 @@
-//! Cells without a cable: our own commands and the tests of our interface, in the guest, with both
-//! of their ends on the kernel's device. That is how they would run on a network adapter.
+//! Cells without a cable: the feroce commands and the tests of the Rust interface run in the guest,
+//! with both of their ends on the kernel's device, as they would run on a network adapter.
 
 use core::fmt;
 use core::time::Duration;
@@ -126,8 +126,8 @@ impl fmt::Display for Alone {
 }
 
 impl Alone {
-    /// Runs it; fails unless it is content. Mistakes are part of some tests, so the driver may
-    /// count what it likes, wrong ICRCs aside.
+    /// Runs it; fails unless it succeeds. Some tests make errors on purpose, so the driver may
+    /// count any errors except wrong ICRCs.
     pub(super) fn run(self, lab: &Lab) -> Outcome {
         let before = lab.counters()?;
         self.run_once(lab)?;
@@ -152,7 +152,7 @@ impl Tests {
         target_dir().join("interop").join(format!("tests-{}", self.program))
     }
 
-    /// Runs every test there is but those that are left out, which must be there, too.
+    /// Runs every test except those that are left out; fails if one of these does not exist.
     fn run(&self, lab: &Lab) -> Outcome {
         let program = in_guest(&self.path());
         let listed = run_here(lab, &format!("{program} --list --format terse"))?;

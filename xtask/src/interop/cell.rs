@@ -10,7 +10,7 @@ use super::lab::{End, Lab};
 use super::observed;
 use crate::{Failure, Outcome};
 
-/// Each cell has a port of its own, for the one before may linger.
+/// Each cell has a port of its own, because the port of the previous cell may still be in use.
 const FIRST_PORT: u16 = 18515;
 
 /// How much longer than its client a server may take.
@@ -19,11 +19,11 @@ const GRACE: Duration = Duration::from_secs(20);
 /// More than the commands themselves are given.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What a program says that saw other bytes than were sent.
+/// The message of a program that received other bytes than were sent.
 const WRONG_BYTES: &str = "invalid data";
 
-/// Runs both ends; fails unless both are content and so is the driver. Gives back what the client
-/// observed, then the server.
+/// Runs both ends; fails unless both succeed and the counters of the driver are as expected.
+/// Returns the observations of the client, then those of the server.
 pub(super) fn run(lab: &Lab, cell: &Cell, index: usize) -> Outcome<String> {
     let own = FIRST_PORT + u16::try_from(index).unwrap_or_default();
     let before = lab.counters()?;

@@ -1,16 +1,16 @@
-//! The kernel driver's own opinion of what it got.
+//! The counters of the kernel driver, which show whether it accepted our packets.
 
 /// What is expected of the counters over a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counters {
     /// None of those that count errors moves.
     AtRest,
-    /// Neither, but the program ends while messages are under way to queue pairs that go with it:
-    /// `ibv_srq_pingpong` has several, and leaves when it has all it wants.
+    /// The same, but the program ends while messages are under way to its queue pairs:
+    /// `ibv_srq_pingpong` has several, and exits when it has received enough.
     Leaving,
     /// Packets are lost on our side, but none is refused.
     Lossy,
-    /// The errors are the point.
+    /// The row tests errors.
     Free,
 }
 
@@ -29,7 +29,7 @@ const AT_REST: &[(&str, &str)] = &[
     ("link_downed", "the link went down"),
 ];
 
-/// Never excused: what a packet with a wrong ICRC costs is the same as if it had been lost.
+/// Never excused: to the programs, a packet with a wrong ICRC looks the same as a lost one.
 const ICRC: &[(&str, &str)] = &[
     ("icrc_wrong", "the driver found the ICRC of a packet of ours wrong"),
     ("icrc_missed", "the driver checked ICRCs that the probe missed"),

@@ -1,5 +1,5 @@
-//! What the guest boots: Debian's kernel as it is, and a first file system with the modules that
-//! reach the root of the host and with Soft-RoCE.
+//! The boot image of the guest: Debian's unmodified kernel, and an initial file system with the
+//! modules to mount the root of the host and with Soft-RoCE.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -57,7 +57,7 @@ impl Image {
             unpack(&package, &version, &tree)?;
         }
         let initrd = cache.join(format!("{package}.initrd"));
-        // Others may boot from the old one just now.
+        // Another guest may be booting from the old file.
         let fresh = cache.join(format!("{package}.initrd.{}", std::process::id()));
         fs::write(&fresh, first_files(&tree, &version)?).map_err(|e| failed(&fresh, e))?;
         fs::rename(&fresh, &initrd).map_err(|e| failed(&initrd, e))?;

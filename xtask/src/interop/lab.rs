@@ -1,8 +1,8 @@
-//! The laboratory: a network namespace of our own, a guest with the kernel's driver in it, and a
+//! The test network: a network namespace of its own, a guest with the kernel's driver in it, and a
 //! cable between the two.
 //!
-//! Everything runs in namespaces that end with the process that made them, so nothing is left
-//! behind, however this ends.
+//! Everything runs in namespaces that end with the process that made them, so that nothing is left
+//! behind, however that process ends.
 
 use core::fmt;
 use core::time::Duration;
@@ -47,14 +47,14 @@ const CONSOLE: &str = "console.log";
 /// How long the guest may take to answer over the cable.
 const CABLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// An emulated machine on a busy one takes its time.
+/// An emulated machine is slow on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_mins(5);
 
-/// How long a command may take, and how much longer we wait for the word of its end.
+/// How long a command may take, and how much longer the host waits for its exit status.
 const COMMAND_SECONDS: u64 = 90;
 const COMMAND_LIMIT: Duration = Duration::from_secs(COMMAND_SECONDS + 30);
 
-/// What to do with features of a network card that make packets other than a wire would.
+/// Turns off features of a network card that make packets differ from those on a wire.
 const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,\
                      guest_ufo=off,guest_ecn=off,host_tso4=off,host_tso6=off,host_ufo=off,\
                      host_ecn=off";
@@ -77,7 +77,7 @@ pub(super) struct Lab {
     qemu: Child,
     /// For what the ends write.
     folder: PathBuf,
-    /// Our number for those who are not in our namespaces.
+    /// The process id of this process, as processes outside the namespaces see it.
     pid: String,
 }
 
@@ -146,7 +146,7 @@ impl Lab {
         start_in_guest(&agent::count()).is_ok()
     }
 
-    /// What to type to have a look.
+    /// The commands with which the user enters the namespaces and runs commands in the guest.
     pub(super) fn how_to_get_in(&self) -> String {
         let own = env::current_exe().unwrap_or_else(|_| "xtask".into());
         let enter = format!("nsenter --net --pid --mount --target {}", self.pid);
@@ -276,8 +276,9 @@ fn qemu(image: &Image, console: &Path) -> Outcome<Command> {
     qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
-    // The cycles of the processor go on while the guest waits for others on a busy machine. A guest
-    // that measured them then would have a clock, and so timeouts, many times too fast.
+    // The cycle counter of the processor runs on while the guest waits for a processor of a busy
+    // host. A guest that calibrated its clock by it then would have a clock, and timeouts, many
+    // times too fast.
     qemu.arg("-append").arg(format!(
         "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off nokaslr tsc=unstable \
          agent={own} manage={MANAGED}/24 address={GUEST}/24 address6={GUEST6}/64 mtu={MTU}"

@@ -1,5 +1,5 @@
-//! What ends observed: in some rows it must be the same in all cells, in either role of our end
-//! (`interop/random.c`, `interop/swarm.c`).
+//! Observations of the two ends: in some rows they must be the same in all cells, whether feroce is
+//! the client or the server (`interop/random.c`, `interop/swarm.c`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Whether a server can be called: it must neither be called too early nor be waited for in vain.
+//! Whether a server is ready: the client must not start before that, nor wait for a server that has
+//! ended.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,8 +20,8 @@ pub(super) enum Ready {
     Member,
 }
 
-/// A multicast group for a cell, of which each has a port of its own: that an earlier one has left
-/// its group does not always show at once.
+/// The multicast group of a cell, derived from the port of the cell. Each cell has its own, because
+/// the kernel does not always show at once that an earlier cell has left its group.
 pub(super) fn group(network: Network, port: u16) -> String {
     let [high, low] = port.to_be_bytes();
     match network {
@@ -29,8 +30,8 @@ pub(super) fn group(network: Network, port: u16) -> String {
     }
 }
 
-/// What the group of a port is called in front of the interface, of those of IPv4: as the standard
-/// wants it, and as Soft-RoCE makes it, which treats every group as one of IPv6.
+/// The MAC address of the IPv4 group of a port: the standard one on our side; on the kernel's side
+/// the one of Soft-RoCE, which treats every group as an IPv6 group.
 fn group_mac(side: Side, port: u16) -> String {
     match side {
         Side::Ours => format!("01005e5b{port:04x}"),
@@ -38,7 +39,7 @@ fn group_mac(side: Side, port: u16) -> String {
     }
 }
 
-/// A listener of ours holds a byte of the registry that processes share, and this is the first one
+/// A feroce listener locks a byte of the registry file that processes share; this is the first byte
 /// for listeners.
 const FIRST_LISTENER: u64 = 1 << 62;
 
@@ -46,7 +47,7 @@ impl Ready {
     const ALL: [(Self, &'static str); 3] =
         [(Self::Port, "port"), (Self::Listener, "listener"), (Self::Member, "member")];
 
-    /// What it is called between us and the guest.
+    /// Its name in commands to the agent in the guest.
     pub(super) fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(ready, _)| *ready == self).map_or("", |(_, name)| name)
     }
@@ -55,7 +56,7 @@ impl Ready {
         Self::ALL.into_iter().find(|(_, other)| *other == name).map(|(ready, _)| ready)
     }
 
-    /// Whether it is so in the namespaces of this process, which belong to `side`.
+    /// Whether the server is ready in the namespaces of this process, which belong to `side`.
     pub(super) fn is_reached(self, side: Side, port: u16) -> bool {
         match (self, side) {
             (Self::Port, _) => is_listened_on(port),

@@ -27,9 +27,9 @@ pub(super) struct Family {
 /// How a server ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// By itself, and content.
+    /// By itself, with success.
     Well,
-    /// It is killed in the middle of things, which is the point.
+    /// The test kills it while messages are under way.
     Killed,
     /// Not before it is told to.
     Never,
@@ -229,17 +229,17 @@ const fn row(
     }
 }
 
-/// With one packet in a hundred lost on its way to us.
+/// A row in which our link loses 1 % of the packets that it receives.
 const fn lossy(row: Row) -> Row {
     Row { fault: "loss=1%,seed=7", counters: Counters::Lossy, ..row }
 }
 
-/// Errors are the point.
+/// A row that tests errors.
 const fn wrong(row: Row) -> Row {
     Row { counters: Counters::Free, ..row }
 }
 
-/// The server is killed.
+/// A row in which the server is killed.
 const fn killed(row: Row) -> Row {
     Row { ending: Ending::Killed, ..wrong(row) }
 }

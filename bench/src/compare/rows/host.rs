@@ -1,8 +1,9 @@
 //! Two processes of one host, on one address.
 //!
-//! There are two kinds of memory: *ordinary*, what programs allocate and register, and *shareable*,
-//! what the adapter allocates, or what programs have in files. UCX has both: tags move messages
-//! between ordinary buffers (`cma`), puts go to memory that the two processes share (`posix`).
+//! There are two kinds of memory: *ordinary* memory, which programs allocate and register, and
+//! *shareable* memory, which the adapter allocates or which programs have in files. UCX has both:
+//! tag messages move data between ordinary buffers (`cma`), puts write to memory that the two
+//! processes share (`posix`).
 
 use super::{Claim, Row, Table, Unit, Wanted, by, claim};
 use crate::cable::Place;

@@ -1,8 +1,8 @@
-//! Two processes of one host while others keep its processors busy.
+//! Two processes of one host while other processes keep its processors busy.
 //!
-//! An end that only spins is fast while both ends run; when one does not, the other waits for the
-//! time slice of a neighbour. So these rows are means: a median would not show it. Runs depend on
-//! the scheduler; best and worst are both worth a look.
+//! An end that only spins is fast while both ends run; while one of them is not scheduled, the
+//! other waits until the time slice of a busy process ends. These rows are means, because a median
+//! would not show that wait. Runs depend on the scheduler; look at both the best and the worst.
 
 use super::{Claim, Row, Table, Unit, by, claim};
 use crate::cable::Place;
