@@ -1,5 +1,5 @@
-//! Whatever comes from the wire: nothing panics, nothing outside a grant changes, and the engine
-//! works afterwards.
+//! Arbitrary packets from the wire: the engine does not panic, changes no memory outside a grant,
+//! and works afterwards.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::sync::Arc;
@@ -270,14 +270,14 @@ fn two_hundred_thousand_bad_packets() {
     }
     v.drive(&mut rng);
     v.check_memory();
-    // Some of it was meant to get through, and much of it not.
+    // Some of the packets are valid and must be accepted, and many are not.
     assert!(v.host.engine.counters().rdma_recvs > 1000, "{:?}", v.host.engine.counters());
     let quiet: Vec<_> = v.host.engine.drops().iter().filter(|&(_, n)| n == 0).collect();
     assert!(quiet.len() <= 4, "never dropped for {quiet:?}");
     works_with_others(v);
 }
 
-/// Whether the engine can still hold a conversation.
+/// Whether the engine can still exchange messages with a peer.
 fn works_with_others(v: Victim) {
     let b = Host::new(2);
     let mut pair = Pair { now: v.now, a: v.host, b, mtu: Pmtu::B1024 };

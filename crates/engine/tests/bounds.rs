@@ -72,7 +72,7 @@ fn an_atomic_write_said_again_is_answered_and_not_executed() {
         let said: Vec<_> = said.iter().map(|p| (p.op(), p.psn(), p.rest().len())).collect();
         assert_eq!(said, [(Op::ReadResponseOnly, PEER_PSN, 4)]);
         assert_eq!(s.host.region.load_u64(64), Ok(7));
-        // What the owner writes meanwhile stays.
+        // The duplicate has another value, which must not be written.
         body[16..].copy_from_slice(&9_u64.to_ne_bytes());
     }
 }
@@ -88,7 +88,7 @@ fn asking_again_for_atomics_does_not_pile_up_answers() {
         let atomic = s.packet(op, PEER_PSN + 1, true, &body);
         let first = flood(&mut s, &[write.clone(), atomic.clone()], 1);
         assert_eq!(first.len(), 2);
-        // Each acknowledgement that is said again parts two answers that are given again.
+        // Each repeated acknowledgement is queued between two repeated answers.
         let again = flood(&mut s, &[atomic, write], 1000);
         assert!(again.len() <= 5, "{}", again.len());
     }
@@ -97,7 +97,7 @@ fn asking_again_for_atomics_does_not_pile_up_answers() {
 #[test]
 fn bad_news_does_not_pile_up() {
     let mut s = Scripted::rc();
-    // Not ready, over and over.
+    // The peer sends again and again while no receive is posted.
     let send = s.packet(Op::SendOnly, PEER_PSN, true, b"1");
     let answers = flood(&mut s, &[send], 1000);
     assert_eq!(said(&answers), [(PEER_PSN, rnr(12), 0)]);
@@ -123,7 +123,7 @@ fn an_unreliable_send_completes_only_when_its_bytes_have_been_read() {
     assert!(s.host.engine.poll_transmit(s.now, &CAPS).is_none());
     s.host.engine.handle_timeout(s.now);
     assert_eq!(s.host.poll(), None);
-    // Not even an error overtakes it.
+    // A transition to the error state does not overtake the completion, either.
     s.host.modify(s.now, s.qp.qpn, &QpAttr::to(QpState::Err));
     assert_eq!(s.host.poll(), None);
     drop(train);

@@ -1,4 +1,4 @@
-//! What the requester makes of answers.
+//! How the requester handles answers.
 
 use feroce_engine::{AsyncEvent, Data, QpState, Remote, SendOp, SendWr, WcOpcode, WcStatus};
 use feroce_testkit::script::{ACK, MTU, aeth, nak, psns, seen};
@@ -91,7 +91,8 @@ fn an_acknowledgement_that_jumps_over_a_read_asks_for_it_again() {
     assert_eq!(seen(&again), [(Op::ReadRequest, OUR_PSN + 1), (Op::SendOnly, OUR_PSN + 2)]);
     assert_eq!(script.done(), [(1, OK)]);
     assert_eq!(script.host.engine.counters().implied_nak_seq_err, 1);
-    // The peer said more before it heard of that: once per gap is enough.
+    // The peer sent later answers before it could know of the loss: the requester goes back only
+    // once per gap.
     assert!(script.answer(OUR_PSN + 2, ACK).is_empty());
     assert_eq!(script.host.engine.drops().drop_response_gap, 1);
     script.respond(Op::ReadResponseOnly, OUR_PSN + 1, &[0; MTU]);
@@ -119,7 +120,7 @@ fn a_missing_answer_is_asked_for_from_where_it_is_missing() {
     assert_eq!(seen(&again), [(Op::ReadRequest, OUR_PSN + 1), (Op::FetchAdd, OUR_PSN + 4)]);
     let asked = again[0].exts().reth.unwrap();
     assert_eq!((asked.va, asked.len), (REMOTE.addr + MTU as u64, 3 * MTU as u32));
-    // What comes after the gap is not used, wherever it belongs.
+    // The requester uses no answer after the gap, whatever request it belongs to.
     assert!(script.respond_atomic(OUR_PSN + 4, 9).is_empty());
     let ops = [Op::ReadResponseFirst, Op::ReadResponseMiddle, Op::ReadResponseLast];
     for (i, op) in (1..).zip(ops) {
@@ -198,7 +199,7 @@ fn a_late_acknowledgement_stops_a_retransmission_short() {
     let mut script = Scripted::rc();
     script.post_all((1..=3).map(send));
     script.answer(OUR_PSN, nak(NakCode::PsnSequence));
-    // The peer had all of them after all.
+    // The peer had received all of them after all.
     assert!(script.answer(OUR_PSN + 2, ACK).is_empty());
     assert_eq!(script.done(), [(1, OK), (2, OK), (3, OK)]);
     assert!(script.wait(u64::from(u32::MAX)).is_empty(), "nothing is left to send");

@@ -83,7 +83,7 @@ fn one_event_per_arm() {
     let (mut qa, mut qb, cq, poller) = with_receive_cq(&mut pair, 100);
     send(&mut pair, &mut qa, &mut qb, 1, false);
     assert_eq!(wakes(&mut pair), []);
-    // What is already there does not count.
+    // Entries that were there before arming do not count.
     poller.arm(Notify::Next);
     pair.run();
     assert_eq!(wakes(&mut pair), []);
@@ -107,7 +107,7 @@ fn solicited_notification_waits_for_the_solicited_bit() {
     assert_eq!(wakes(&mut pair), [cq]);
     let bits: Vec<_> = std::iter::from_fn(|| poller.poll()).map(|c| c.solicited).collect();
     assert_eq!(bits, [false, false, true]);
-    // Asking for less does not take back what was asked for.
+    // Arming for solicited completions does not cancel an earlier arming for all completions.
     poller.arm(Notify::Next);
     poller.arm(Notify::Solicited);
     send(&mut pair, &mut qa, &mut qb, 1, false);

@@ -1,4 +1,4 @@
-//! Congestion: who notifies whom, and what a notification does.
+//! Congestion: when a receiver notifies the sender, and what a notification does.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use feroce_engine::{

@@ -13,7 +13,7 @@ use feroce_testkit::{Pair, TestQp, wr};
 use feroce_train::{DirectPath, HostMemory, InlineBytes, Revocation, RevocationEpoch};
 use feroce_wire::{Lkey, Qpn};
 
-/// What two engines on one host know of each other: the direct accesses of one of them.
+/// The state that two engines on one host share: the direct accesses that one of them granted.
 #[derive(Debug)]
 struct House {
     region: Arc<Region>,
@@ -98,7 +98,7 @@ impl Source for Shelf<'_> {
     }
 }
 
-/// The view that the other engine has of the house: it opens nothing there.
+/// The view of the other engine, which grants no direct access.
 #[derive(Debug)]
 struct Neighbour(Arc<House>);
 

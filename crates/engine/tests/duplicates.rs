@@ -19,7 +19,7 @@ fn a_send_said_again_is_acknowledged_and_not_received_again() {
     }
     script.send(Op::SendOnly, P, true, &[1; 4]);
     script.send(Op::SendOnly, P + 1, true, &[2; 4]);
-    // As much is acknowledged as was done.
+    // The acknowledgement covers everything that was executed.
     assert_eq!(said(&script.send(Op::SendOnly, P, true, &[1; 4])), [(P + 1, ACK, 2)]);
     assert_eq!(script.done(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
     assert_eq!(script.host.read(0, 4), [2; 4]);
@@ -150,8 +150,8 @@ fn an_atomic_said_again_answers_from_memory() {
     assert_eq!(script.host.region.load_u64(64).unwrap(), 1015);
 }
 
-/// When the requester goes back, what it had asked for before may still be on its way and come
-/// after what it asks for again: that must not push out what is still unanswered.
+/// When the requester goes back, its earlier requests may still be in the network and arrive after
+/// the retransmitted ones. They must not displace the record of requests that are still unanswered.
 #[test]
 fn twice_as_many_are_remembered_as_may_be_outstanding() {
     let mut script = Scripted::rc_with(QpAttr { max_dest_rd_atomic: Some(2), ..QpAttr::default() });
@@ -159,7 +159,8 @@ fn twice_as_many_are_remembered_as_may_be_outstanding() {
     for i in 0..5 {
         script.send(Op::FetchAdd, P + i, true, &rest);
     }
-    // The oldest is forgotten: no answer is better than a wrong one.
+    // The responder has forgotten the oldest request and does not answer it, because the answer
+    // could be wrong.
     assert!(script.send(Op::FetchAdd, P, true, &rest).is_empty());
     assert_eq!(script.host.engine.drops().drop_stale_duplicate, 1);
     for i in 1..5 {

@@ -1,4 +1,4 @@
-//! Short messages that go as soon as they are posted.
+//! The fast path: short messages that the requester sends as soon as they are posted.
 
 use feroce_engine::{Data, Remote, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 use feroce_testkit::script::{ACK, nak, psns, reth, with};
@@ -8,7 +8,7 @@ use feroce_wire::{Imm, Lkey, NakCode, Op, Rkey};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
 
-/// A connection that has done what there is to do.
+/// A connection with nothing under way.
 fn rc() -> Scripted {
     let mut script = Scripted::rc();
     assert_eq!(psns(&script.wait(0)), []);

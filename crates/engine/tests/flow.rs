@@ -1,4 +1,4 @@
-//! What holds the requester back: fences, responder resources, windows and credits.
+//! Flow control of the requester: fences, responder resources, windows and credits.
 
 use feroce_engine::{
     Config, Data, QpAttr, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowConfig,
@@ -137,9 +137,10 @@ fn a_read_that_goes_back_with_a_smaller_window_keeps_to_its_pieces() {
         packets.iter().map(|p| (p.psn() - OUR_PSN, p.exts().reth.unwrap().len / 1024)).collect()
     };
     assert_eq!(lens(&script.post(wr(1, SendOp::Read(REMOTE), data))), [(0, 4), (4, 4)]);
-    // Everything is lost three times; each takes a quarter of the window: 6, 4 and 3 packets. Until
-    // something is answered, one piece is asked for at a time, and whole: who remembers only what
-    // was asked for last would not answer for its beginning once its end was asked for alone.
+    // Everything is lost three times; each loss shrinks the window by 25 %, to 6, 4 and 3 packets.
+    // Until an answer arrives, the requester requests one piece at a time, and the whole piece: a
+    // responder that remembers only the last request would not answer for the beginning of a piece
+    // after the requester had requested its end alone.
     for _ in 0..3 {
         assert_eq!(lens(&script.wait(4096 << 14)), [(0, 4)]);
     }
@@ -172,7 +173,8 @@ fn bytes_in_flight_stay_inside_the_window() {
     assert_eq!(psns(&script.answer(OUR_PSN + 3, ACK)), [OUR_PSN + 11]);
 }
 
-/// Else what a short train took is acknowledged for itself and makes room for another, for ever.
+/// Otherwise the acknowledgement of each short train would make room for another short train, for
+/// ever (silly window syndrome).
 #[test]
 fn a_little_room_is_left_until_there_is_more() {
     let mut script = rc(windowed(40));
@@ -181,7 +183,7 @@ fn a_little_room_is_left_until_there_is_more() {
     // Less than an eighth of the window.
     assert!(script.answer(OUR_PSN + 3, ACK).is_empty());
     assert_eq!(script.answer(OUR_PSN + 4, ACK).len(), 5);
-    // The last two are all there is.
+    // The last two packets of the message are all that is left.
     assert!(script.answer(OUR_PSN + 5, ACK).is_empty());
     assert_eq!(script.answer(OUR_PSN + 6, ACK).len(), 2);
 }
@@ -204,7 +206,8 @@ fn the_data_that_a_read_brings_counts_against_the_window() {
     assert_eq!(psns(&script.post(wr(1, SendOp::Read(REMOTE), data))), [OUR_PSN, OUR_PSN + 4]);
 }
 
-/// Else a window's worth of packets waits for one acknowledgement, and the wire falls idle.
+/// Otherwise a whole window of packets would wait for one acknowledgement, and the path would be
+/// idle meanwhile.
 #[test]
 fn an_acknowledgement_is_asked_for_every_quarter_of_the_window() {
     for window in [8, 40, 62] {
@@ -258,7 +261,7 @@ fn the_window_grows_by_a_quarter_until_something_is_lost() {
     assert_eq!(script.answer(OUR_PSN + 218, ACK).len(), 80);
 }
 
-/// More in flight would be acknowledged later still, perhaps after it was sent again.
+/// With more in flight, acknowledgements would arrive later still, perhaps after a retransmission.
 #[test]
 fn the_window_grows_by_little_where_answers_take_long() {
     let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
@@ -271,7 +274,7 @@ fn the_window_grows_by_little_where_answers_take_long() {
     assert_eq!(script.answer(OUR_PSN + 143, ACK).len(), 85);
 }
 
-/// Where they take as long whatever is in flight, it is far.
+/// If answers take equally long however much is in flight, the path is long, not congested.
 #[test]
 fn the_window_grows_by_a_quarter_where_the_peer_is_far() {
     let window = WindowConfig { initial: 64 * COST, min: 2 * COST, max: 512 * COST };
@@ -374,7 +377,8 @@ fn sends_go_one_beyond_the_credits() {
     let send = |id| wr(id, SendOp::Send, Data::EMPTY);
     // Nothing is known about credits yet: no limit.
     assert_eq!(script.post(send(1)).len(), 1);
-    // One message done, two receives left: two more, and one whose fate brings news.
+    // One message is done, two receives are left: the requester sends two more, and one beyond the
+    // credits, whose answer brings new ones.
     assert!(grant(&mut script, OUR_PSN, 1, 2).is_empty());
     let packets = script.post_all((2..8).map(send));
     assert_eq!(psns(&packets), [OUR_PSN + 1, OUR_PSN + 2, OUR_PSN + 3]);
@@ -425,7 +429,8 @@ fn a_send_behind_writes_and_reads_goes_by_its_own_credit() {
     let packets = script.post_all([write, read, send(4), send(5), send(6)]);
     let next = OUR_PSN + 5;
     assert_eq!(psns(&packets)[4..], [next, next + 1]);
-    // What is said of the write does not take back what came after it.
+    // The credits in the acknowledgement of the write count from the write, so they do not revoke
+    // those that later sends use.
     assert!(grant(&mut script, OUR_PSN + 1, 2, 1).is_empty());
     for i in 2..5 {
         let rest = with(aeth(credits(1), i + 1), &[0; MTU]);
@@ -445,7 +450,7 @@ fn an_acknowledgement_that_may_wait_leaves_behind_what_the_consumer_sends() {
     assert_eq!(script.host.engine.acks_held_since(), Some(script.now));
     let sent = script.post(wr(1, SendOp::Send, Data::EMPTY));
     assert_eq!(seen(&sent), [(Op::SendOnly, OUR_PSN), (Op::Acknowledge, PEER_PSN)]);
-    // Nothing is said twice when waiting ends.
+    // When the wait ends, no acknowledgement is sent twice.
     script.host.engine.hold_acks(false);
     assert_eq!(seen(&script.wait(0)), []);
 }
@@ -459,11 +464,11 @@ fn an_acknowledgement_waits_only_as_long_as_it_may() {
     for i in 0..3 {
         assert_eq!(seen(&script.send(Op::WriteOnly, PEER_PSN + i, true, &write)), []);
     }
-    // One will do for all.
+    // One acknowledgement suffices for all.
     script.host.engine.hold_acks(false);
     assert!(!script.host.engine.has_held_acks());
     assert_eq!(seen(&script.wait(0)), [(Op::Acknowledge, PEER_PSN + 2)]);
-    // Bad news never waits.
+    // A NAK is not held back.
     script.host.engine.hold_acks(true);
     let out_of_order = script.send(Op::WriteOnly, PEER_PSN + 5, true, &write);
     assert_eq!(said(&out_of_order)[0].1, nak(NakCode::PsnSequence));

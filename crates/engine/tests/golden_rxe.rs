@@ -1,4 +1,4 @@
-//! Requests that Linux Soft-RoCE received, and what it answered: our responder says the same.
+//! Requests that Linux Soft-RoCE received, and its answers: our responder gives the same answers.
 //!
 //! The captures are those of the wire crate. Answers are compared byte by byte, from the base
 //! transport header to the padding. Where the driver departs from the specification, the
@@ -287,8 +287,8 @@ fn a_send_too_long_for_its_receive_is_an_invalid_request() {
     assert_eq!(done, [WcStatus::LocalLength, WcStatus::Flushed]);
 }
 
-/// rxe stops its queue pair but acknowledges the message whose key it could not invalidate; the
-/// peer would never learn. We refuse it.
+/// rxe stops its queue pair but acknowledges the message whose key it could not invalidate, so the
+/// peer does not learn of the error. Our responder refuses the message.
 #[test]
 fn a_key_that_cannot_be_invalidated_is_not_acknowledged() {
     let bad = Case { key: Key::Bad, ..case("crafted_inv_bad_rkey") };

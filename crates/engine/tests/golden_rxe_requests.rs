@@ -232,7 +232,7 @@ fn datagrams_look_alike() {
         }
         replay.side.qp.sq.post(request).unwrap();
         let mut ours = replay.side.host.transmit(replay.side.now);
-        // The sender's number is the one thing that cannot be the same.
+        // Only the queue pair number of the sender cannot be the same.
         ours[0] = with_source(&ours[0], source);
         replay.compare(&ours);
         assert_eq!(replay.side.host.poll().map(|c| c.status), Some(WcStatus::Success));
@@ -258,7 +258,7 @@ fn refusals_end_requests_with_the_status_they_mean() {
         let request = make(&replay);
         assert_eq!(replay.run(request), Some(status), "{name}");
         assert_eq!(replay.side.qp.sq.state(), QpState::Err);
-        // As in the capture, the next request goes nowhere.
+        // As in the capture, the next request is flushed and sends no packet.
         assert_eq!(replay.run(wr(2, SendOp::Send, Data::EMPTY)), Some(WcStatus::Flushed));
         compared += replay.finish();
     };

@@ -1,4 +1,4 @@
-//! What long writes cost where packets are lost, however few are sent.
+//! The cost of long writes on a path that loses packets at a fixed rate, however few are sent.
 
 use feroce_engine::{QpType, SendOp, WcStatus};
 use feroce_testkit::{Packet, Pair, TestQp, wr};
@@ -80,8 +80,8 @@ fn pair() -> (Pair, TestQp) {
 fn one_lost_packet_in_a_hundred_leaves_the_path_in_use() {
     let (mut pair, mut qp) = pair();
     let cost = write_all(&mut pair, &mut qp, 100);
-    // All the way with 256 KiB under way it would be 14 ms.
+    // With 256 KiB in flight all the time, it would take 14 ms.
     assert!(cost.elapsed_ns < 40_000_000, "{cost:?}");
-    // Less than half of such a window is behind a packet that is missing.
+    // When a packet is lost, less than half of such a window is behind it and is sent again.
     assert!(cost.again < 28 * cost.lost, "{cost:?}");
 }

@@ -1,4 +1,4 @@
-//! Memory regions through queue pairs: who may reach what.
+//! Memory regions through queue pairs: which keys give access to which memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::sync::Arc;

@@ -71,7 +71,7 @@ fn a_full_queue_takes_no_more() {
     }
     let more = wr(3, SendOp::Write(pair.b.remote(0)), pair.a.data(0, 10));
     assert_eq!(qa.sq.post(more.clone()), Err(PostError::QueueFull));
-    // Sent is not done: room comes with the completion.
+    // A request that is sent still occupies the queue until it completes.
     pair.a.transmit(pair.now);
     assert_eq!(qa.sq.post(more.clone()), Err(PostError::QueueFull));
     pair.wait(100_000_000);

@@ -1,4 +1,4 @@
-//! Requests that the responder refuses, and what both sides hear of it.
+//! Requests that the responder refuses, and how both sides report it.
 
 use std::sync::Arc;
 

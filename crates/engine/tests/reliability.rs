@@ -59,8 +59,8 @@ fn wait_untaken(script: &mut Scripted, ns: u64, peer_has_unread: bool) -> usize 
     script.host.transmit(script.now).len()
 }
 
-/// An adapter of hardware answers however busy its host is; a process that got no processor for a
-/// second is not lost, either.
+/// A hardware adapter answers however busy its host is. A peer process that was not scheduled for a
+/// second must not count as lost, either.
 #[test]
 fn a_peer_that_is_known_to_be_slow_is_waited_for() {
     let timeout = 4096 << 14;
@@ -74,7 +74,7 @@ fn a_peer_that_is_known_to_be_slow_is_waited_for() {
     script.answer(OUR_PSN, ACK);
     assert_eq!(script.done(), [(1, WcStatus::Success)]);
 
-    // Taken, but not answered: that counts.
+    // The peer process has read the packets but does not answer: that timeout counts.
     script.post(send(2));
     assert_eq!(wait_untaken(&mut script, timeout, true), 0);
     assert_eq!(wait_untaken(&mut script, timeout, false), 1);

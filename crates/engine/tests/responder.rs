@@ -188,7 +188,7 @@ fn acknowledgements_advertise_the_receives_that_are_posted() {
         script.recv(i, 0, 64);
     }
     assert_eq!(said(&script.send(Op::SendOnly, P, true, &[])), [(P, credits(5), 1)]);
-    // Five can only be said as four.
+    // The credit codes have no value for five, so the responder advertises four.
     assert_eq!(CreditCode::at_most(5).credits(), Some(4));
     for i in 1..5 {
         script.send(Op::SendOnly, P + i, true, &[]);

@@ -1,5 +1,5 @@
-//! A right to memory ends at once, but the consumer hears of it when no process of the host copies
-//! under it any more; other queue pairs go on meanwhile.
+//! A right to memory ends at once, but the engine reports that to the consumer only when no process
+//! of the host copies under it any more; other queue pairs are not delayed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

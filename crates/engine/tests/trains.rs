@@ -1,4 +1,4 @@
-//! A train does what its packets would do one by one (I-8).
+//! A received train has the same effect as its packets one by one (I-8).
 
 use feroce_engine::{AsyncEvent, QpAttr, QpState};
 use feroce_testkit::script::{reth, said, with};
@@ -8,7 +8,7 @@ use feroce_wire::{Op, Rkey, Syndrome};
 
 const P: u32 = PEER_PSN;
 
-/// What packets left behind.
+/// The observable state after packets were delivered.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     memory: Vec<u8>,
@@ -71,7 +71,7 @@ fn short_writes() {
     let seen = alike(|s| (0..6).map(|i| write(s, s.rkey(), i, i % 3 == 1)).collect());
     assert_eq!(seen.memory[50..58], [6; 8]);
     assert_eq!(seen.counters[..3], [6, 6 * 36, 6]);
-    // The last that asked is answered, and what came behind it with it.
+    // One acknowledgement answers the last packet that requested one, and covers those behind it.
     assert_eq!(seen.answers.iter().map(|a| a.0).collect::<Vec<_>>(), [P + 5]);
 }
 

@@ -1,4 +1,4 @@
-//! Unreliable connections: what is lost is lost, and nothing else.
+//! Unreliable connections: a lost packet costs its own message and no other.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use feroce_engine::{QpAttr, QpState, QpType, SendOp, WcFlags, WcOpcode, WcStatus};
@@ -18,7 +18,7 @@ fn carry(pair: &mut Pair, qa: &mut TestQp, op: SendOp, messages: u64, lost: &[us
             pair.b.receive(pair.now, packet);
         }
     }
-    // The sender never knows.
+    // The sender does not learn of the loss.
     let done: Vec<_> = pair.a.poll_all().iter().map(|c| c.status).collect();
     assert_eq!(done, vec![WcStatus::Success; messages as usize]);
     assert!(pair.b.transmit(pair.now).is_empty());

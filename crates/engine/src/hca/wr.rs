@@ -90,7 +90,7 @@ impl SgeList {
     #[inline]
     pub fn total_len(&self) -> u64 {
         match self.as_slice() {
-            // Most lists are this; the loop is a long one.
+            // Most lists have one element; the loop is longer code.
             [sge] => u64::from(sge.len),
             sges => {
                 cold_path();
@@ -372,7 +372,7 @@ bitflags! {
     }
 }
 
-/// Whom a send work request addresses beyond what the queue pair knows.
+/// The destination of a send work request, as far as the queue pair does not determine it.
 ///
 /// ```
 /// # use feroce_engine::{Data, Dest, SendOp, SendWr};
@@ -387,7 +387,7 @@ pub enum Dest {
     Connected,
     /// A datagram to any queue pair.
     Ud {
-        /// The way there.
+        /// The address handle, which holds the path.
         ah: AhId,
         /// The queue pair.
         qpn: Qpn,

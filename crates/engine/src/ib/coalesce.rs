@@ -72,7 +72,8 @@ impl Qp {
         let most = (caps.packets_of(len).min(MOST) as usize).min(1 + waiting);
         let room = port.destinations.get(peer).room();
         let (mut count, mut cost) = (1, 0);
-        // Where the first and the last end that ask, and what came since.
+        // The ends of the first and the last packet that request an acknowledgement, and the cost
+        // of what follows.
         let (mut asked, mut unrequested) = (None, 0);
         let mut bytes = vec![0; len * most];
         let mut packets = bytes.chunks_exact_mut(len);
@@ -86,7 +87,7 @@ impl Qp {
             ) else {
                 break;
             };
-            // Other requests are not started here; one that fails does so by itself later.
+            // Other requests are not started here; one that fails does so in the general path.
             let Some(only) = OnlyPacket::of(wr, wr.data.len()) else { break };
             let Some((data, pad)) = only.emit(rest) else { break };
             let (takes_receive, flags) = (wr.op.consumes_receive(), wr.flags);

@@ -112,7 +112,7 @@ impl Qp {
             return false;
         };
         let (flags, takes_receive) = (wr.flags, wr.op.consumes_receive());
-        // A write may be copied directly (see `direct access`), if nothing is under way.
+        // A write may be copied directly (see `direct_access`), if nothing is under way.
         let may_go_direct = index == 0 && matches!(wr.op, SendOp::Write(_));
         if only.payload > SHORT
             || may_go_direct
