@@ -13,8 +13,7 @@ const VAGUE: &[&str] = &[
 
 /// Folders whose comments and messages are still to be rewritten. A folder that is clean leaves
 /// this list and stays clean from then on.
-const STILL_TO_REWRITE: &[&str] =
-    &["crates/backend-rdma-core", "crates/cli", "crates/cm", "crates/engine", "crates/feroce"];
+const STILL_TO_REWRITE: &[&str] = &["crates/backend-rdma-core", "crates/feroce"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
     let is_listed = |file: &&File| STILL_TO_REWRITE.iter().any(|folder| file.is_under(folder));
