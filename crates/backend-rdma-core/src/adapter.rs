@@ -109,13 +109,13 @@ impl Open {
         Ok(Self { verbs, context })
     }
 
-    /// What C calls it.
+    /// The context of the library.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 
-    /// What the header's inline functions call.
+    /// The table of functions that the inline functions of the C header call.
     #[inline]
     pub(crate) fn ops(&self) -> &ibv_context_ops {
         // SAFETY: the context is open as long as this, and its table does not change.

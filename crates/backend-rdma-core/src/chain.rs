@@ -16,7 +16,7 @@ use crate::memory::window_index;
 use crate::queues::Qp;
 use crate::{PostError, work};
 
-/// Sends on their way to a queue pair.
+/// Send requests that are about to be posted to a queue pair.
 pub(crate) struct SendChain {
     qp_type: QpType,
     cap: QpCap,
@@ -25,7 +25,7 @@ pub(crate) struct SendChain {
     wrs: Vec<ibv_send_wr>,
 }
 
-// SAFETY: the pointers in it are looked at only by the call that the list is made for.
+// SAFETY: only the call that the list is built for dereferences the pointers in it.
 unsafe impl Send for SendChain {}
 
 // SAFETY: as above.
@@ -68,17 +68,19 @@ impl SendChain {
         Ok(())
     }
 
-    /// Forgets what was appended.
+    /// Discards the requests that were appended.
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
     }
 
-    /// Posts what was appended, in order, until one is refused; all of it is forgotten.
+    /// Posts the requests that were appended, in order, until the driver refuses one; then discards
+    /// all of them.
     #[inline]
     pub(crate) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
         let mut requests = std::mem::take(&mut self.requests);
         let is_bind = |wr: &SendWr| matches!(wr.op, SendOp::BindMw { .. });
-        // Windows are bound one at a time, since that needs more than the request.
+        // Windows are bound one at a time, because binding needs the C objects of the window and of
+        // its region, and not only the request.
         let mut groups = requests.chunk_by(|a, b| !is_bind(a) && !is_bind(b));
         let done = groups.try_for_each(|group| match group {
             [wr] if is_bind(wr) => bind(wr, qp),
@@ -91,12 +93,13 @@ impl SendChain {
 
     fn post_group(&mut self, group: &[SendWr], qp: &Qp) -> Result<(), PostError> {
         let post = qp.adapter.open.ops().post_send.ok_or(engine::PostError::OpNotSupported)?;
-        // Held until the call returns, so that no address handle goes meanwhile.
+        // This thread holds the lock of the table until the call returns, so that no other thread
+        // destroys an address handle meanwhile.
         let ahs = (self.qp_type == QpType::Ud)
             .then(|| qp.adapter.ahs.read().unwrap_or_else(PoisonError::into_inner));
         self.sges.clear();
         self.wrs.clear();
-        // From here on the elements do not move.
+        // The capacity is reserved in full, so the elements do not move from here on.
         let pieces = |wr: &SendWr| match &wr.data {
             Data::Sges(sges) => sges.as_slice().len(),
             Data::Inline(bytes) => usize::from(!bytes.as_slice().is_empty()),
@@ -180,13 +183,13 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
     };
     let bound = window.with(|mw| match region {
         Some(region) => region.with(|mr| post(mw, mr)),
-        // Without a region there is nothing to bind to: a length of zero unbinds.
+        // There is no region to bind to. A bind with a length of zero unbinds the window.
         None => Some(post(mw, ptr::null_mut())),
     });
     bound.flatten().unwrap_or(Err(PostError::Refused { errno: libc::EINVAL }))
 }
 
-/// Receives on their way to a queue.
+/// Receive requests that are about to be posted to a queue.
 pub(crate) struct RecvChain {
     max_sge: u32,
     requests: Vec<RecvWr>,
@@ -194,7 +197,7 @@ pub(crate) struct RecvChain {
     wrs: Vec<ibv_recv_wr>,
 }
 
-// SAFETY: the pointers in it are looked at only by the call that the list is made for.
+// SAFETY: only the call that the list is built for dereferences the pointers in it.
 unsafe impl Send for RecvChain {}
 
 // SAFETY: as above.
@@ -211,7 +214,8 @@ impl RecvChain {
         Self { max_sge, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
     }
 
-    /// Gives requests to `post`, in order, until one is refused.
+    /// Passes requests to `post`, in order, up to the first that has too many scatter elements.
+    /// The driver in turn stops at the first request that it refuses.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -229,7 +233,7 @@ impl RecvChain {
         }
         self.sges.clear();
         self.wrs.clear();
-        // From here on the elements do not move.
+        // The capacity is reserved in full, so the elements do not move from here on.
         self.sges.reserve(self.requests.iter().map(|wr| wr.sges.as_slice().len()).sum());
         for wr in &self.requests {
             let mut out = ibv_recv_wr::zeroed();

@@ -22,7 +22,8 @@ use crate::describe::{self, Plain};
 use crate::handle::Handle;
 use crate::reactor::{readable, wake_when_readable};
 
-/// Makes calls of the library that read from a descriptor of its own return at once.
+/// Makes a descriptor of the library non-blocking, so that the calls that read from it return at
+/// once.
 pub(crate) fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -43,7 +44,7 @@ impl Channel {
         let verbs = adapter.open.verbs;
         // SAFETY: an open context.
         let channel = unsafe { (verbs.ibv_create_comp_channel)(adapter.open.as_ptr()) };
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the library just created it, and only this handle destroys it.
         let handle = unsafe { Handle::new("ibv_create_comp_channel", channel) }?;
         // SAFETY: it is not NULL, or there would be no handle.
         let fd = unsafe { (*channel).fd };
@@ -52,7 +53,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// The next report, if there is one.
+    /// The next completion event, if there is one.
     pub fn try_pop(&self) -> Option<CqId> {
         let verbs = self.adapter.open.verbs;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
@@ -63,12 +64,12 @@ impl Channel {
         if taken != Some(0) {
             return None;
         }
-        // SAFETY: whoever destroys the queue waits until its event is acknowledged.
+        // SAFETY: the queue lives: `ibv_destroy_cq` waits until each of its events is acknowledged.
         unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
         Some(CqId(number_in(context)))
     }
 
-    /// The next report, or the waker is called when there is one.
+    /// The next completion event; if there is none, the waker is called when there is one.
     pub fn pop_or_register(&self, waker: &Waker) -> Option<CqId> {
         let found = self.try_pop();
         if found.is_none() {
@@ -77,7 +78,7 @@ impl Channel {
         found
     }
 
-    /// Readable while a report waits.
+    /// Readable while a completion event waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library keeps it open as long as the channel, which ends with this.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
@@ -97,15 +98,16 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let verbs = self.adapter.open.verbs;
-        // Queues that report here hold it, so nothing uses it any more.
+        // A completion queue that reports to this channel holds a reference to it, so no queue
+        // uses it any more.
         let _ = self.handle.end("ibv_destroy_comp_channel", |channel| {
-            // SAFETY: a channel that lives, and that nobody is in a call on.
+            // SAFETY: a channel that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_destroy_comp_channel)(channel) }
         });
     }
 }
 
-/// The number of one of our objects, as it stands in the `context` that C keeps for it.
+/// The number of an object of this crate, as the `context` pointer that the C object stores.
 pub(crate) fn context_of(number: u32) -> *mut c_void {
     ptr::without_provenance_mut(number as usize)
 }
@@ -203,12 +205,14 @@ impl Listener {
         }
     }
 
-    /// The event in our words: none if we have no word for it.
+    /// Converts an event to those of the engine; empty if the engine has no such event.
     fn translate(&mut self, event: &ibv_async_event) -> Vec<AsyncEvent> {
-        // SAFETY: whichever member it is, it is a pointer or as good as one.
+        // SAFETY: every member is a pointer or an integer, and the union was zeroed before the
+        // library filled it in, so it can be read as a pointer. The pointer is dereferenced only if
+        // the kind of the event says that it is one.
         let object = unsafe { event.element.cq };
-        // SAFETY: called if the kind says that it is this, and an object waits for its event to be
-        // acknowledged before it goes.
+        // SAFETY: called only if the kind of the event says that the object is of this type. The
+        // object lives: destroying it waits until its events are acknowledged.
         let cq = || CqId(number_in(unsafe { (*object).cq_context }));
         // SAFETY: as above.
         let qp = || Qpn::new(unsafe { (*object.cast::<ibv_qp>()).qp_num });
@@ -239,7 +243,8 @@ impl Listener {
         }]
     }
 
-    /// The library says that the table has changed, not where.
+    /// Compares the GID table with the last one: the library reports a change, but not which
+    /// entries changed.
     fn changed_gids(&mut self) -> Vec<AsyncEvent> {
         let Ok(port) = describe::port_info(&self.open) else { return Vec::new() };
         let before = std::mem::replace(&mut self.gids, port.gids);

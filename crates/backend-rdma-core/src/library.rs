@@ -120,8 +120,9 @@ pub(crate) fn rdmacm(directory: Option<&Path>) -> Result<&'static Rdmacm, Error>
     load(&RDMACM, directory, "librdmacm.so.1", Rdmacm::find)
 }
 
-/// libibverbs. It stays once it is there: its providers have threads and tables of their own. So
-/// the first who asks says in which directory it is, if not where the system looks.
+/// libibverbs. It is never unloaded, because its providers have threads and tables of their own.
+/// Therefore the first successful call in a process decides from which directory it is loaded:
+/// `directory` if given, else where the dynamic linker looks.
 pub(crate) fn verbs(directory: Option<&Path>) -> Result<&'static Verbs, Error> {
     static VERBS: OnceLock<Verbs> = OnceLock::new();
     load(&VERBS, directory, "libibverbs.so.1", Verbs::find)

@@ -1,4 +1,5 @@
-//! Protection domains, and what belongs to them but has no queue.
+//! Protection domains, and the objects in them that are not queues: memory regions, memory windows
+//! and address handles.
 
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, PoisonError, Weak};
@@ -25,7 +26,7 @@ impl Pd {
         let verbs = adapter.open.verbs;
         // SAFETY: an open context.
         let pd = unsafe { (verbs.ibv_alloc_pd)(adapter.open.as_ptr()) };
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the library just created it, and only this handle destroys it.
         let handle = unsafe { Handle::new("ibv_alloc_pd", pd) }?;
         Ok(Self { handle, adapter: Arc::clone(adapter) })
     }
@@ -34,24 +35,24 @@ impl Pd {
     pub fn dealloc(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_dealloc_pd", |pd| {
-            // SAFETY: a domain that lives, and that nobody is in a call on.
+            // SAFETY: a domain that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_dealloc_pd)(pd) }
         })
     }
 
-    /// Creates an object in the domain, which a function of C returns.
+    /// Creates an object in the domain with `f`, which calls the C function named `call`.
     pub(crate) fn make<T>(
         &self,
         call: &'static str,
         f: impl FnOnce(*mut ibv_pd) -> *mut T,
     ) -> Result<Handle<T>, Error> {
         let made = self.handle.with(f).unwrap_or(ptr::null_mut());
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the library just created it, and only this handle destroys it.
         unsafe { Handle::new(call, made) }
     }
 }
 
-/// A memory region. It keeps the memory if the library does not let go of it.
+/// A memory region. If the library fails to deregister it, its memory is never freed.
 #[derive(Debug)]
 pub struct Mr {
     handle: Arc<Handle<ibv_mr>>,
@@ -86,7 +87,7 @@ impl Mr {
             Iova::At(addr) => addr,
             Iova::ZeroBased => 0,
         };
-        // It says the same as the address.
+        // The address that the library is given already makes the region zero-based.
         let access = (access - Access::ZERO_BASED).bits();
         let verbs = pd.adapter.open.verbs;
         let mut keys = Keys { lkey: Lkey(0), rkey: Rkey(0), addr };
@@ -143,7 +144,7 @@ impl Mr {
         };
         if let Some((region, _)) = memory {
             if done.is_err() {
-                // The device may use either of the two, so neither may be freed.
+                // The device may still use the old memory or the new one, so neither is freed.
                 std::mem::forget((Arc::clone(region), Arc::clone(&self.region)));
             }
             self.region = Arc::clone(region);
@@ -157,7 +158,7 @@ impl Mr {
         Ok(keys)
     }
 
-    /// The keys now; zeros if it has ended.
+    /// The current keys; zeros if the region is deregistered.
     fn keys(&self) -> Keys {
         let read = |mr: *mut ibv_mr| {
             // SAFETY: a registration that lives, whose fields change only while it is changed.
@@ -172,7 +173,7 @@ impl Mr {
     pub fn dereg(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         let ended = self.handle.end("ibv_dereg_mr", |mr| {
-            // SAFETY: a registration that lives, and that nobody is in a call on.
+            // SAFETY: a registration that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_dereg_mr)(mr) }
         });
         ended.map_err(|e| match e {
@@ -251,7 +252,7 @@ impl Drop for Ah {
 #[derive(Debug)]
 pub struct Mw {
     handle: Arc<Handle<ibv_mw>>,
-    /// What stays the same of its key.
+    /// The part of its key that stays the same.
     index: u32,
     adapter: Arc<Adapter>,
 }
@@ -299,7 +300,7 @@ impl Drop for Mw {
         self.adapter.windows().remove(&self.index);
         let Some(dealloc) = self.adapter.open.ops().dealloc_mw else { return };
         let _ = self.handle.end("ibv_dealloc_mw", |mw| {
-            // SAFETY: a window that lives, and that nobody is in a call on.
+            // SAFETY: a window that lives, and that no thread is in a call on.
             unsafe { dealloc(mw) }
         });
     }

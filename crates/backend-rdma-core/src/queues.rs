@@ -20,7 +20,7 @@ use crate::handle::Handle;
 use crate::memory::Pd;
 use crate::{Error, PostError, XRC, errno, work};
 
-/// Completions that are taken at a time.
+/// Most completions that one call of `ibv_poll_cq` takes.
 const BATCH: usize = 16;
 
 /// A completion queue.
@@ -49,13 +49,13 @@ impl Cq {
             // SAFETY: an open context and a channel of it.
             unsafe { (verbs.ibv_create_cq)(open, depth, context_of(id.0), channel, 0) }
         });
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the library just created it, and only this handle destroys it.
         let handle = unsafe { Handle::new("ibv_create_cq", cq.unwrap_or(ptr::null_mut())) }?;
         let cq = Self { handle, adapter: Arc::clone(adapter), _channel: Arc::clone(channel) };
         Ok((cq, id))
     }
 
-    /// Takes one completion, with the time that `now` says.
+    /// Takes one completion, stamped with the time that `now` returns.
     #[inline]
     pub fn poll_one(&self, now: impl Fn() -> Instant) -> Option<Cqe> {
         let mut taken = None;
@@ -63,8 +63,8 @@ impl Cq {
         taken
     }
 
-    /// Gives completions to `take`, at most `most` of them, with the time that `now` says; returns
-    /// how many.
+    /// Passes at most `most` completions to `take`, stamped with the time that `now` returns;
+    /// returns how many there were.
     #[inline]
     pub fn poll_each(
         &self,
@@ -127,7 +127,7 @@ impl Cq {
     pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_cq", |cq| {
-            // SAFETY: a queue that lives, and that nobody is in a call on.
+            // SAFETY: a queue that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_destroy_cq)(cq) }
         })
     }
@@ -206,7 +206,7 @@ impl Srq {
     pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_srq", |srq| {
-            // SAFETY: a queue that lives, and that nobody is in a call on.
+            // SAFETY: a queue that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_destroy_srq)(srq) }
         })
     }
@@ -263,7 +263,8 @@ impl Qp {
                 Some(srq) => srq.handle.with(|srq| create(pd, send, recv, srq)),
             };
             let made = send_cq.handle.with(|send| {
-                // The lock of one queue is not taken twice.
+                // If both are the same queue, this thread takes its read lock only once: a second
+                // read lock could deadlock with a thread that waits to destroy the queue.
                 if ptr::eq(send_cq, recv_cq) {
                     return with_srq(send, send);
                 }
@@ -295,7 +296,7 @@ impl Qp {
         }
     }
 
-    /// Changes attributes that come from the library itself.
+    /// Sets attributes that librdmacm supplied.
     pub(crate) fn modify_as_told(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.call("ibv_modify_qp", |qp| {
@@ -306,7 +307,7 @@ impl Qp {
 
     /// Its attributes and how it was made.
     pub fn query(&self) -> Option<(QpAttr, QpInitAttr)> {
-        // What drivers answer for all of these.
+        // The attributes that every driver returns.
         const MASK: u32 = IBV_QP_STATE
             | IBV_QP_CUR_STATE
             | IBV_QP_ACCESS_FLAGS
@@ -335,7 +336,7 @@ impl Qp {
         (asked == Some(0)).then(|| (work::shown(&attr), self.made))
     }
 
-    /// Its state, as the driver says now.
+    /// Queries its state from the driver; a failed query reads as the error state.
     pub fn state(&self) -> QpState {
         self.query().and_then(|(attr, _)| attr.state).unwrap_or(QpState::Err)
     }
@@ -362,12 +363,12 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), Error> {
         let verbs = self.adapter.open.verbs;
         self.handle.end("ibv_destroy_qp", |qp| {
-            // SAFETY: a queue pair that lives, and that nobody is in a call on.
+            // SAFETY: a queue pair that lives, and that no thread is in a call on.
             unsafe { (verbs.ibv_destroy_qp)(qp) }
         })
     }
 
-    /// Runs a call that posts, and says in our words why it was refused.
+    /// Runs a call that posts, and converts its error number to a [`PostError`].
     pub(crate) fn post(&self, f: impl FnOnce(*mut ibv_qp) -> c_int) -> Result<(), PostError> {
         let mut state = None;
         let posted = self.handle.with(|qp| {
@@ -380,7 +381,7 @@ impl Qp {
     }
 }
 
-/// Why a request was refused by a queue in this state, if it was.
+/// Why a queue in this state refused a request, if it did.
 fn refusal(posted: Option<c_int>, state: Option<QpState>) -> Result<(), PostError> {
     match (posted, state) {
         (Some(0), _) => Ok(()),
@@ -441,14 +442,14 @@ impl SendEnd {
         self.stage(wr)
     }
 
-    /// Posts everything that was staged, in order, until one is refused. The log tells of it.
+    /// Posts every staged request, in order, until the driver refuses one, and logs the refusal.
     pub fn submit(&mut self) {
         if let Err(e) = self.chain.post(&self.qp) {
             tracing::warn!("the driver refused a staged send, which is lost: {e}");
         }
     }
 
-    /// Forgets everything that was staged.
+    /// Discards every staged request.
     pub fn abort(&mut self) {
         self.chain.clear();
     }

@@ -1,7 +1,7 @@
 //! A thread that wakes tasks which wait for a descriptor of the library.
 //!
-//! There is one for the process, and only once a task waits: whoever waits in a thread of its own,
-//! or in a reactor of its own, needs none.
+//! A process has one such thread, which starts when the first task waits. A consumer that waits in
+//! a thread of its own, or in a reactor of its own, does not need it.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 #[derive(Debug)]
 struct Reactor {
     wake: EventFd,
-    /// Who waits for which descriptor.
+    /// The descriptors that tasks wait for, each with the waker of its task.
     waiting: Mutex<Vec<(RawFd, Waker)>>,
 }
 
@@ -30,7 +30,8 @@ pub(crate) fn wake_when_readable(fd: RawFd, waker: &Waker) {
         tracing::error!("no task can wait: {e}");
     }
     reactor.lock().push((fd, waker.clone()));
-    // It looks at the descriptor only now, so that it does not matter what came meanwhile.
+    // The wake-up makes the reactor thread poll again, now with this descriptor. `poll` is
+    // level-triggered, so an event that arrived before it is not missed.
     let _ = reactor.wake.write(1);
 }
 
@@ -63,12 +64,12 @@ impl Reactor {
     }
 }
 
-/// Waits until one of the descriptors is readable, and says which are. One that was closed
-/// meanwhile counts: whoever waits for it looks for itself.
+/// Waits until one of the descriptors is readable, and returns those that are. A descriptor that
+/// was closed meanwhile counts as readable: the task that waits for it tries again and finds out.
 pub(crate) fn readable(fds: &[RawFd]) -> Vec<RawFd> {
     let pollfd = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut fds: Vec<libc::pollfd> = fds.iter().map(pollfd).collect();
-    // SAFETY: as many entries as it says.
+    // SAFETY: the array has as many entries as the call is told.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
     fds.iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect()
 }

@@ -1,4 +1,4 @@
-//! Requests, completions and attributes, in our words and in those of C.
+//! Conversion of requests, completions and attributes between the engine's types and those of C.
 
 use std::ffi::{c_int, c_uint};
 
@@ -128,10 +128,10 @@ pub(crate) fn cqe(wc: &ibv_wc, now: Instant) -> Cqe {
         IBV_WC_ATOMIC_WRITE => WcOpcode::AtomicWrite,
         IBV_WC_RECV => WcOpcode::Recv,
         IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvWriteImm,
-        // Of a request that failed, the library need not say what it was.
+        // The library need not report the opcode of a request that failed.
         _ => WcOpcode::Send,
     };
-    // SAFETY: every bit pattern is a number, whichever of the two it is.
+    // SAFETY: both members of the union are integers, for which every bit pattern is valid.
     let word = unsafe { wc.imm.imm_data };
     Cqe {
         flags: WcFlags::from_bits_truncate(wc.wc_flags as u8),
@@ -144,7 +144,8 @@ pub(crate) fn cqe(wc: &ibv_wc, now: Instant) -> Cqe {
     }
 }
 
-/// The outcome. Those that belong to services which we do not have are told by what they amount to.
+/// The outcome. A status of a service that the engine does not have becomes the closest status
+/// that it has.
 fn status(status: ibv_wc_status) -> WcStatus {
     match status {
         IBV_WC_SUCCESS => WcStatus::Success,
@@ -195,7 +196,7 @@ pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> AddrVec {
     }
 }
 
-/// Attributes to set; the mask has the same bits on both sides.
+/// Attributes to set. The bits of the mask are the same in the engine and in C.
 pub(crate) fn qp_attr(attr: &QpAttr) -> (ibv_qp_attr, c_int) {
     let mut out = ibv_qp_attr::zeroed();
     out.qp_state = attr.state.unwrap_or_default() as c_uint;
@@ -220,7 +221,7 @@ pub(crate) fn qp_attr(attr: &QpAttr) -> (ibv_qp_attr, c_int) {
     (out, attr.mask().bits().cast_signed())
 }
 
-/// Attributes as they are.
+/// Attributes that a query returned.
 pub(crate) fn shown(attr: &ibv_qp_attr) -> QpAttr {
     let state = |code: ibv_qp_state| QpState::from_u8(u8::try_from(code).unwrap_or(u8::MAX));
     QpAttr {
@@ -289,7 +290,7 @@ pub(crate) fn cap(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// The same, the other way round.
+/// Sizes of queues that the driver granted, converted back.
 pub(crate) fn granted(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,

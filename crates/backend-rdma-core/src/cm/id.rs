@@ -68,13 +68,13 @@ impl Drop for Id {
     fn drop(&mut self) {
         self.detach(|_| true);
         let _ = self.handle.end("rdma_destroy_id", |id| {
-            // SAFETY: an id that lives, and that nobody is in a call on.
+            // SAFETY: an id that lives, and that no thread is in a call on.
             unsafe { (self.cm.rdma_destroy_id)(id) }
         });
     }
 }
 
-/// How ids come about.
+/// Creation.
 impl Id {
     pub(super) fn create(
         channel: &Arc<Channel>,
@@ -128,7 +128,7 @@ impl Id {
     }
 }
 
-/// What is known.
+/// Queries.
 impl Id {
     /// Its number.
     pub fn number(&self) -> u64 {
@@ -198,7 +198,7 @@ impl Id {
     }
 }
 
-/// What is to be done.
+/// Operations.
 impl Id {
     /// Changes an option.
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
@@ -298,7 +298,7 @@ impl Id {
         self.state().qp = None;
     }
 
-    /// Brings the queue pair into a state, as the library says how.
+    /// Brings the queue pair into a state, with the attributes that the library supplies.
     fn advance(&self, used: &Used, state: QpState, param: Option<&ConnParam>) -> Result<(), Error> {
         let (mut attr, mask) = self.attributes(state)?;
         if let Some(param) = param {
@@ -308,14 +308,14 @@ impl Id {
         used.qp.modify_as_told(&mut attr, mask)
     }
 
-    /// Makes the queue pair of a connection ready. It goes through INIT once more: what the peer
-    /// may do is known only now.
+    /// Makes the queue pair of a connection ready. It goes through INIT once more, because the
+    /// access rights of the peer are known only now.
     fn bring_up(&self, used: &Used, param: Option<&ConnParam>) -> Result<(), Error> {
         let mut states = [QpState::Init, QpState::Rtr, QpState::Rts].into_iter();
         states.try_for_each(|state| self.advance(used, state, param))
     }
 
-    /// The parameters in the words of C, for the queue pair that the id has.
+    /// Converts the parameters to those of C, for the queue pair that the id has.
     fn param(&self, param: &ConnParam) -> rdma_conn_param {
         let mut out = param::conn_param(param, self.max_rd_atomic());
         if let Some(used) = &self.state().qp {
@@ -378,7 +378,7 @@ impl Id {
         self.take_leave()
     }
 
-    /// Tells the peer that the connection is over, or that we have heard so.
+    /// Sends a disconnect request to the peer, or the reply to one that the peer sent.
     fn take_leave(&self) -> Result<(), Error> {
         self.handle.call("rdma_disconnect", |id| {
             // SAFETY: an id that lives.
@@ -496,7 +496,7 @@ impl Id {
     }
 }
 
-/// The number of an id, as it stands in the `context` that C keeps for it.
+/// The number of an id, as the `context` pointer that the C object stores.
 fn context_of(number: u64) -> *mut c_void {
     ptr::without_provenance_mut(number as usize)
 }

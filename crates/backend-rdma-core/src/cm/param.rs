@@ -1,4 +1,4 @@
-//! Addresses and parameters, in our words and in those of C.
+//! Conversion of addresses and parameters between our types and those of C.
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
@@ -19,7 +19,7 @@ impl Address {
         Self(address.into())
     }
 
-    /// C does not write to it, though it does not say so.
+    /// The library does not write to it, although the C signature has no `const`.
     pub(super) fn as_ptr(&self) -> *mut libc::sockaddr {
         self.0.as_ptr().cast_mut()
     }
@@ -34,7 +34,7 @@ pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     v4.or_else(|| found.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into()))
 }
 
-/// What is said of a connection. The private data must outlive it.
+/// Connection parameters to pass to the library. The private data must outlive them.
 pub(super) fn conn_param(param: &ConnParam, most: u8) -> rdma_conn_param {
     rdma_conn_param {
         private_data: param.private_data.as_ptr().cast(),
@@ -49,7 +49,7 @@ pub(super) fn conn_param(param: &ConnParam, most: u8) -> rdma_conn_param {
     }
 }
 
-/// What the peer says of a connection.
+/// Connection parameters that the peer sent.
 pub(super) fn offer(param: &rdma_conn_param) -> ConnParam {
     ConnParam {
         private_data: Vec::new(),
