@@ -99,8 +99,8 @@ pub struct Settings {
     pub rcvbuf: usize,
     /// Share the addresses of the host with other processes of the same user.
     pub shared: bool,
-    /// Make private memory shareable where it is when it is registered. Nobody may write to it
-    /// meanwhile, and a child of a fork has it in common with its parent.
+    /// Make private memory shareable in place when it is registered. No thread may write to it
+    /// meanwhile, and after a fork the child shares it with its parent.
     pub convert: bool,
     /// Let other processes of the user read the memory of this one where the kernel restricts that.
     pub readable: bool,
@@ -118,7 +118,7 @@ pub struct Settings {
     pub device_name: Option<String>,
     /// Devices to have instead of one for every interface: the addresses of each.
     pub addresses: Vec<Vec<IpAddr>>,
-    /// Who looks at every packet that the device sends and receives, if anybody does.
+    /// Observer of every packet that the device sends and receives, if there is one.
     pub tap: Option<Arc<dyn Tap>>,
 }
 
@@ -154,7 +154,7 @@ type Wrong = String;
 struct Key {
     /// Name in the file; in the environment it is upper case behind `FEROCE_`.
     name: &'static str,
-    /// What it is when nobody says anything.
+    /// Its value if neither the file nor the environment sets it.
     default: &'static str,
     /// What it does.
     help: &'static str,

@@ -160,7 +160,8 @@ impl Context {
         for (i, gid) in (0..).zip(bind(&device, &mut *link, member.is_some())?) {
             engine.set_gid(i, GidEntry::roce_v2(gid));
         }
-        // Nobody listens yet: these are not changes.
+        // Setting the initial GIDs raises events. No consumer listens yet, and they are not
+        // changes, so they are discarded.
         while engine.poll_event().is_some() {}
         let watch = device.interface().and_then(|(name, _)| {
             Watch::new(name)

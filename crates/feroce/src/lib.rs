@@ -3,7 +3,8 @@
 //! A [`Context`] is an open device: a software host channel adapter that speaks RoCEv2 on the
 //! addresses of a network interface. The objects and calls are those of the verbs, under the
 //! names the field uses: [`Pd`], [`Mr`], [`Cq`], [`Qp`], [`Srq`], [`Ah`]. Posting and polling
-//! never wait; whoever posts or polls drives the adapter, and a driver thread covers the rest.
+//! never wait. The posting or polling thread drives the adapter, and a driver thread covers the
+//! rest.
 //! [`safety`] says what programs cannot get wrong.
 //!
 //! The same programs run on network adapters that the kernel has a driver for, or on its Soft-RoCE:

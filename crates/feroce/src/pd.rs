@@ -107,7 +107,7 @@ impl Pd {
         Mr::register(self, region, part, iova, access)
     }
 
-    /// Registers memory that somebody else owns.
+    /// Registers memory that this crate does not own.
     ///
     /// # Safety
     /// `ptr` must lead to `len` bytes that stay allocated, readable and writable until the returned
@@ -124,12 +124,13 @@ impl Pd {
         Mr::register(self, region, 0..len, iova, access)
     }
 
-    /// Memory that somebody else owns, as a region to register. If it is shared memory, other
-    /// processes of this host may map it. With the setting `convert` the whole pages of other
-    /// memory are made shareable, where that is of use and can be done.
+    /// Memory that this crate does not own, as a region to register. If it is shared memory, other
+    /// processes of this host may map it. With the setting `convert`, the device makes the whole
+    /// pages of other memory shareable, where that is of use and can be done.
     ///
     /// # Safety
-    /// As for [`Pd::register_raw`]; with `convert`, nobody writes to the bytes until this returns.
+    /// As for [`Pd::register_raw`]; with `convert`, no thread writes to the bytes until this
+    /// returns.
     pub unsafe fn raw_region(&self, ptr: *mut u8, len: usize) -> Arc<Region> {
         let shareable = either!(self.context().adapter(), adapter => {
             // SAFETY: the caller makes the same promise.

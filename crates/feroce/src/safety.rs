@@ -1,14 +1,16 @@
-//! What cannot go wrong, and who sees to it. This module holds no code.
+//! The mistakes that a program cannot make, and how the types prevent them. This module holds no
+//! code.
 //!
-//! Registered memory is written by peers at any time. A program in C must therefore not free it,
-//! move it or look at it at the wrong moment; here it cannot. No call of this crate is `unsafe` but
-//! [`Pd::register_raw`](crate::Pd::register_raw), for memory that somebody else owns.
+//! Peers write to registered memory at any time. A program in C must therefore not free it, move it
+//! or read it at the wrong moment; with this crate it cannot. The only `unsafe` calls are
+//! [`Pd::register_raw`](crate::Pd::register_raw) and [`Pd::raw_region`](crate::Pd::raw_region), for
+//! memory that this crate does not own.
 //!
-//! # Memory outlives whoever uses it
+//! # Memory outlives its users
 //!
-//! A region owns its bytes. When an [`Mr`](crate::Mr) is dropped, its keys die first; then it waits
-//! until the adapter is at no byte of it any more; then the bytes are freed. A request that still
-//! names it fails, whether it is ours or a peer's:
+//! A region owns its bytes. When an [`Mr`](crate::Mr) is dropped, it first invalidates its keys;
+//! then it waits until the adapter accesses no byte of it any more; then it frees the bytes. A
+//! request that still names the region fails, whether this program or a peer posted it:
 //!
 //! ```
 //! use feroce::{Access, Device, QpCap, SendOp, SendWr, WcStatus};
@@ -28,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A buffer of the program, which it could free while a peer writes to it, is not taken:
+//! A buffer of the program, which it could free while a peer writes to it, cannot be registered:
 //!
 //! ```compile_fail,E0308
 //! # use feroce::{Access, Error, Iova, Pd};
@@ -51,7 +53,7 @@
 //! # }
 //! ```
 //!
-//! A region that was given up cannot be named in a request:
+//! A request cannot name a region that was dropped:
 //!
 //! ```compile_fail,E0382
 //! # use feroce::{Mr, PostError, Qp, SendOp, SendWr};
@@ -61,7 +63,7 @@
 //! # }
 //! ```
 //!
-//! nor looked into behind its back:
+//! and a borrow of its memory cannot outlive it:
 //!
 //! ```compile_fail,E0505
 //! # use feroce::{Error, Mr};
@@ -72,9 +74,9 @@
 //! # }
 //! ```
 //!
-//! # Nobody holds a reference to bytes that a peer may write
+//! # No reference leads to bytes that a peer may write
 //!
-//! Bytes are copied in and out, or are touched by atomic operations of
+//! The program copies bytes in and out, or accesses them with the atomic operations of
 //! [`Region`](crate::Region):
 //!
 //! ```compile_fail,E0608
@@ -97,7 +99,7 @@
 //!
 //! # A queue has one writer
 //!
-//! Posting needs no lock, because the compiler knows who posts:
+//! Posting needs no lock, because the compiler admits only one posting thread at a time:
 //!
 //! ```compile_fail,E0596
 //! # use feroce::{Data, PostError, Qp, SendOp, SendWr};
@@ -116,8 +118,8 @@
 //! # }
 //! ```
 //!
-//! One thread may send while another receives, when the queue pair has been taken apart; what was
-//! taken apart is no longer there:
+//! One thread may post sends while another posts receives, after the program has split the queue
+//! pair. Splitting consumes the queue pair:
 //!
 //! ```
 //! # use feroce::{Data, Qp, RecvWr, SendOp, SendWr};
@@ -138,10 +140,10 @@
 //! # }
 //! ```
 //!
-//! # What the driver thread calls can be called by it
+//! # Callbacks may run on the driver thread
 //!
-//! A [`Tap`](crate::Tap) is called by whichever thread drives the adapter, so it must be made for
-//! that:
+//! Any thread that drives the adapter calls the [`Tap`](crate::Tap), so a tap must be `Send` and
+//! `Sync`:
 //!
 //! ```compile_fail,E0277
 //! use std::{cell::Cell, rc::Rc};
@@ -157,7 +159,7 @@
 //! }
 //! ```
 //!
-//! # Descriptors live as long as what they belong to
+//! # A descriptor does not outlive its object
 //!
 //! ```compile_fail,E0505
 //! # use feroce::Context;

@@ -1,16 +1,17 @@
-//! The signal for whoever touches mapped memory that is not in its file any more.
+//! The handler of `SIGBUS`, which the kernel raises when a thread accesses mapped memory that is
+//! not in its file any more.
 //!
-//! What programs of this host share by themselves and have registered is mapped here. It is theirs,
-//! and they may make it shorter, by mistake or on purpose. An adapter of hardware would go on to
-//! write to the pages that it has, which nobody sees any more. So does this one: a page that is
-//! gone is replaced by one of zeros, and whoever touched it goes on. If the page should have been
-//! there, because the file is as long as ever but there is no memory left, say, the link finds that
-//! out, and what was copied goes another way.
+//! The adapter maps shared memory that other processes of this host own and have registered. The
+//! owner may truncate the file, by mistake or on purpose. A hardware adapter would keep writing to
+//! the pages that it has pinned, which no process sees any more. This adapter does the same: the
+//! handler replaces a missing page by a page of zeros, and the thread that accessed it continues.
+//! If the page should exist, for example because the file has its full length but the host has no
+//! memory left, the link detects that and transfers the data another way.
 //!
-//! The handler comes with the first memory that needs it. Signals for other memory go to whoever
-//! had them before. A program that blocks the signal when it opens a device does without: only
-//! files that cannot become shorter are mapped. If it does so later, or takes the signal for
-//! itself, nothing is watched any more.
+//! The handler is installed with the first memory that needs it. It passes signals for other memory
+//! to the handler that was installed before. In a program that blocks the signal when it opens a
+//! device there is no handler: the adapter maps only files that cannot be truncated. If the program
+//! blocks the signal later, or installs a handler of its own, no mapping is watched any more.
 
 use std::ffi::{c_int, c_void};
 use std::num::NonZeroUsize;
@@ -20,27 +21,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use feroce_local::{Guard, Watch};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Most pieces of memory that are watched.
+/// Most pieces of memory that the handler watches.
 const MOST: usize = 256;
 
-/// What is watched.
+/// The pieces of memory that the handler watches.
 static WATCHED: [Piece; MOST] = [const { Piece::none() }; MOST];
 
-/// Who had the signal before.
+/// The disposition of the signal before the handler was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A piece of memory that is watched.
+/// A piece of memory that the handler watches.
 #[derive(Debug)]
 struct Piece {
-    /// Where it begins; zero if the place is free.
+    /// Its address; zero if the entry is free, [`Piece::TAKEN`] while it is being filled in.
     at: AtomicUsize,
     len: AtomicUsize,
-    /// Something was missing.
+    /// The handler has replaced a page of it.
     is_torn: AtomicBool,
 }
 
 impl Piece {
-    /// The place is taken, but nothing is watched yet.
+    /// The entry is taken, but the handler does not watch it yet.
     const TAKEN: usize = 1;
 
     const fn none() -> Self {
@@ -59,7 +60,7 @@ impl Piece {
     }
 }
 
-/// Takes the signal where memory of others is mapped.
+/// Handles the signal where memory of other processes is mapped.
 #[derive(Debug)]
 pub(crate) struct Sigbus;
 
@@ -75,7 +76,7 @@ impl Guard for Sigbus {
     }
 }
 
-/// Ends when it is dropped.
+/// The handler watches the piece until this is dropped.
 #[derive(Debug)]
 struct Watched(&'static Piece);
 
@@ -92,18 +93,18 @@ impl Drop for Watched {
     }
 }
 
-/// Whether this thread has blocked the signal: it would end all the same.
+/// Whether this thread blocks the signal. The kernel then ends the process despite a handler.
 pub(crate) fn is_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|blocked| blocked.contains(Signal::SIGBUS))
 }
 
-/// Takes the signal, unless that was done.
+/// Installs the handler, unless it is installed already.
 fn install() -> bool {
     static TAKEN: OnceLock<bool> = OnceLock::new();
     *TAKEN.get_or_init(|| {
         // SAFETY: `sigaction` is plain data for which all zeros is a valid value.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: a signal that there is, and a place for the answer.
+        // SAFETY: a signal that exists, and a place for the answer.
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
             return false;
         }
@@ -111,22 +112,25 @@ fn install() -> bool {
         let handler = on_signal as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
         let ours = libc::sigaction { sa_sigaction: handler as usize, sa_flags: flags, ..*before };
-        // SAFETY: the handler is of the kind that the flags say, stays as long as the process does,
-        // and calls nothing that a handler must not.
+        // SAFETY: the handler has the signature that the flags require, exists as long as the
+        // process does, and calls only functions that a signal handler may call.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) == 0 }
     })
 }
 
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives what belongs to the signal.
+    // SAFETY: the kernel passes a valid description of the signal.
     let about = unsafe { &*info };
-    // SAFETY: this signal has an address; if somebody sent it, the code says so.
+    // SAFETY: this signal has an address. If a process sent it (`kill`), the code says so, and the
+    // handler ignores the address.
     let (code, address) = (about.si_code, unsafe { about.si_addr() }.addr());
     let watched = WATCHED.iter().find(|piece| piece.has(address));
     if let Some(piece) = watched.filter(|_| code == libc::BUS_ADRERR) {
-        // Before anybody can see anything else there.
+        // The handler sets the flag before it replaces the page, so that a thread that reads the
+        // zeros finds the flag set.
         piece.is_torn.store(true, Ordering::Release);
-        // SAFETY: the memory is ours, and what was there is gone already.
+        // SAFETY: the page is of a mapping that this process has made, and its content is gone
+        // already.
         if unsafe { replace(address) } {
             return;
         }
@@ -135,19 +139,20 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     match before.sa_sigaction {
         libc::SIG_IGN if code <= 0 => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // Whoever touched the memory does so again when this returns, and ends.
-            // SAFETY: plain data, for which zeros mean what is done by default.
+            // With the default disposition restored, the thread repeats the access when the handler
+            // returns, and the kernel ends the process.
+            // SAFETY: plain data, for which all zeros is the default disposition.
             let default: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: a signal that there is.
+            // SAFETY: a signal that exists.
             unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
             if code <= 0 {
-                // Somebody sent it: it comes again by that.
+                // A process sent the signal, so no access repeats it: the handler raises it again.
                 // SAFETY: no preconditions.
                 unsafe { libc::raise(signal) };
             }
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: whoever had the signal before gave a function of this kind, as its flags say.
+            // SAFETY: the flags of the former disposition say that its handler has this signature.
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
@@ -160,7 +165,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// Puts a page of zeros in the place of the one at an address.
+/// Replaces the page at an address by a page of zeros.
 ///
 /// # Safety
 /// That page is of a mapping that this process has made and holds no references into.
@@ -171,6 +176,6 @@ unsafe fn replace(address: usize) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the page is of a mapping of this process, as the caller says. Another thread may have
-    // replaced it just before, and written to it; nobody else sees that.
+    // replaced it just before, and written to it; no other process sees what it wrote.
     unsafe { libc::mmap(at, page, prot, flags, -1, 0) == at }
 }

@@ -1,8 +1,8 @@
 //! The links of a device, one on top of the other.
 //!
-//! From the wire up: the carrier; capture and trace, which see what the wire carries; faults,
-//! which happen to packets on their way in; the check of the ICRC, unless the carrier does that
-//! itself because nobody in between wants it; a tap.
+//! From the wire up: the carrier; capture and trace, which see what the wire carries; fault
+//! injection, which acts on received packets; the check of the ICRC; a tap. If addresses are shared
+//! and no layer in between needs the ICRC, the carrier checks it itself.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -104,7 +104,7 @@ fn connections_carry_data_and_private_data_both_ways() {
     assert_eq!((here.state(), there.state()), (QpState::Rts, QpState::Rts));
     exchange(&mut here, &mut there);
     exchange(&mut there, &mut here);
-    // Whoever ends it waits for the other.
+    // The side that disconnects waits for its peer.
     let ending = std::thread::spawn(move || here.disconnect());
     there.wait_disconnected().unwrap();
     ending.join().unwrap().unwrap();
@@ -113,11 +113,11 @@ fn connections_carry_data_and_private_data_both_ways() {
 #[test]
 fn refusals_say_why() {
     let ((server, ip), (client, _)) = (host(131, 1), host(131, 2));
-    // Nobody listens.
+    // No process listens.
     let nobody = Connector::new(&client).connect((ip, 9).into()).unwrap_err();
     let Error::Cm(CmError::Rejected { reason, .. }) = nobody else { panic!("{nobody:?}") };
     assert_eq!(reason, RejReason::INVALID_SERVICE_ID);
-    // Somebody does, and does not want to.
+    // A process listens, but its consumer rejects the request.
     let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
     let to = listener.local_addr();
     let again = client.clone();
@@ -180,7 +180,7 @@ fn ids_work_call_by_call() {
     assert_eq!(offer.qpn, qp.qpn());
     let there = qp_for(&request.id);
     request.id.accept(&request.id.offered().unwrap()).unwrap();
-    // On a device of the kernel, whoever asked goes on when it takes this event.
+    // On a device of the kernel, the active side continues when it takes this event.
     expect(&asking, EventKind::Established);
     expect(&asked, EventKind::Established);
     let attr = qp.handle().query().unwrap();
@@ -192,7 +192,7 @@ fn ids_work_call_by_call() {
     }
     assert_eq!(there.state(), QpState::Rts);
     request.id.disconnect().unwrap();
-    // And this is answered when it is taken.
+    // The peer answers the disconnect request when it takes this event.
     expect(&asking, EventKind::Disconnected);
     expect(&asked, EventKind::Disconnected);
     id.disconnect().unwrap();
@@ -251,7 +251,7 @@ fn datagram_services_are_found() {
     let wr = SendWr::new(2, SendOp::Send, source.data(0..8));
     qp.post_send([SendWr { dest: ah.dest(ud.qpn, ud.qkey), ..wr }]).unwrap();
     assert_eq!(there.recv_cq().wait().unwrap().byte_len, 48);
-    // A service that nobody offers.
+    // A service that no process offers.
     let mut elsewhere = listener.local_addr().unwrap();
     elsewhere.set_port(elsewhere.port() ^ 1);
     let id = resolved(&asking, PortSpace::Udp, elsewhere);
@@ -275,7 +275,7 @@ fn ports_are_held_by_one_at_a_time() {
         id.set_option(IdOption::ReuseAddr(true)).unwrap();
         id.bind(at).unwrap();
     }
-    // Linux lets nobody listen while others have the port.
+    // Linux lets no id listen while another id has the port.
     assert_eq!(one.listen(1).is_err(), is_foreign());
     assert!(matches!(two.listen(1), Err(Error::Cm(CmError::Port(_)))));
     let elsewhere = id().bind((Ipv4Addr::new(127, 135, 0, 99), 0).into());
@@ -293,7 +293,7 @@ fn events_follow_an_id_to_another_channel() {
     assert_eq!(expect(&new, EventKind::AddrResolved).id, id);
     id.resolve_route(1000).unwrap();
     expect(&new, EventKind::RouteResolved);
-    // Events of an id that is gone are not told.
+    // Events of an id that was dropped are not reported.
     id.connect(&ConnParam::default()).unwrap();
     drop(id);
     assert!(new.try_event().is_none());
@@ -346,7 +346,7 @@ fn tasks_connect_as_threads_do() {
         },);
         let (here, there) = (here.unwrap(), there.unwrap());
         assert_eq!(here.state(), QpState::Rts);
-        // Whoever ends it waits for the other, who may have to be there for that.
+        // The side that disconnects waits for its peer, which may have to take the event for that.
         let (ended, heard) = tokio::join!(here.disconnect_async(), there.wait_disconnected_async());
         assert!(ended.is_ok() && heard.is_ok(), "{ended:?} {heard:?}");
     });

@@ -135,7 +135,7 @@ fn a_group_is_heard_across_the_cable() {
         let wr = SendWr::new(2, SendOp::Send, said.data(0..8));
         says.post_send([SendWr { dest: ah.dest(ud.qpn, ud.qkey), ..wr }]).unwrap();
         assert_eq!(hears.recv_cq().wait().unwrap().byte_len, 48);
-        // Whoever only sends does not hear itself.
+        // A send-only member does not receive its own datagrams.
         assert_eq!(says.send_cq().wait().unwrap().wr_id, 2);
         assert!(says.recv_cq().poll_one().is_none());
     });

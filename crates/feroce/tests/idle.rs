@@ -1,4 +1,5 @@
-//! A device that nobody uses costs nothing. Alone in its process, whose time is measured.
+//! An idle device uses no processor time. The test runs alone in its process, because it measures
+//! the processor time of the process.
 
 mod common;
 
@@ -24,14 +25,14 @@ fn an_idle_device_uses_under_one_percent_of_a_core() {
     for (qa, qb) in &mut pairs {
         connect(qa, qb);
     }
-    // Work leaves nothing behind that would go on costing.
+    // A finished request leaves nothing behind that uses processor time.
     let (qa, _) = &mut pairs[0];
     qa.post_send([SendWr::new(1, SendOp::Write(b.mr.remote(0)), a.mr.data(0..500_000))])
         .expect("room");
     assert_eq!(a.wait().status, WcStatus::Success);
     a.cq.notify(Notify::Next);
     let time = Duration::from_secs(2);
-    // What was under way a moment ago ends by itself.
+    // Wait for work that is still under way.
     std::thread::sleep(Duration::from_millis(200));
     let before = cpu();
     std::thread::sleep(time);

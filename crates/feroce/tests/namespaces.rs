@@ -210,7 +210,8 @@ fn a_host_that_vanishes_in_the_middle_is_noticed() {
     });
 }
 
-/// A capture of everything that a device does, read by somebody else's eyes.
+/// An independent program, tshark, decodes a capture of everything that a device sends and
+/// receives.
 #[test]
 fn tshark_understands_what_a_device_captured() {
     with_cable(1500, |cable| {
@@ -228,7 +229,7 @@ fn tshark_understands_what_a_device_captured() {
         let mut tshark = Command::new("tshark");
         tshark.arg("-r").arg(&file).args(["-T", "fields"]);
         tshark.args(["-e", "infiniband.bth.opcode", "-e", "_ws.malformed"]);
-        // It takes a payload of one byte for a remote procedure call.
+        // tshark takes a payload of one byte for a remote procedure call.
         tshark.args(["--disable-protocol", "rpcordma"]);
         let said = tshark.output();
         std::fs::remove_dir_all(&dir).expect("it is ours");

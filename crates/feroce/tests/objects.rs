@@ -105,7 +105,7 @@ fn events_go_to_the_opening_that_made_the_object() {
     assert_eq!((other.try_async_event(), host.context.try_async_event()), (None, None));
     assert!(!readable(&other.async_fd()));
 
-    // What nobody has taken goes with the object.
+    // Events that the consumer has not taken are discarded with the object.
     qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
     qp.modify(&QpAttr::init(Access::empty())).unwrap();
     qp.modify(&QpAttr::to(QpState::Err)).unwrap();

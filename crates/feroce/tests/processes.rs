@@ -169,7 +169,7 @@ fn two_processes_on_one_address() {
             a.tell("counter udp_tx_trains");
             assert_eq!(a.result(), "counter 0", "all of it inside the host");
             a.finish();
-            // Who stays can go on, with somebody else.
+            // A process whose peer has ended can connect to another process.
             let mut c = start();
             pair(&mut b, &mut c, 300);
             assert_eq!((b.result(), c.result()), (done(300), done(300)));
@@ -197,8 +197,9 @@ fn eight_processes_on_one_address() {
     });
 }
 
-/// Everybody talks to everybody, and when one has had enough nobody is far behind. How far is up to
-/// the scheduler as well, but a pair that starves would be behind by more than this.
+/// Every process exchanges messages with every other, and when the first has finished no pair is
+/// far behind. How far depends on the scheduler as well, but a pair that starves would be behind by
+/// more than this.
 #[test]
 fn eight_processes_among_each_other() {
     const ALL: usize = 8;
@@ -220,7 +221,7 @@ fn eight_processes_among_each_other() {
             }
         }
         all.iter_mut().for_each(|process| process.tell("run 4000"));
-        // Whoever it is, the others are heard of afterwards.
+        // The test waits for the first process here, and hears of the others afterwards.
         assert_eq!(all[0].result(), "enough");
         all.iter_mut().for_each(|process| process.tell("counter shm_rx_trains"));
         let counts: Vec<Vec<u64>> = all
@@ -243,8 +244,8 @@ fn eight_processes_among_each_other() {
     });
 }
 
-/// The process that receives for all dies in the middle; a connection of another one to another
-/// host goes on.
+/// The process that receives for all processes of the address dies meanwhile; a connection from
+/// another process to another host continues.
 #[test]
 fn connections_to_other_hosts_survive_the_receiver() {
     with_cable(1500, |cable| {
@@ -320,7 +321,7 @@ fn connections_find_the_process_that_listens() {
             let said = from.hear();
             assert!(said.contains("refused"), "{said}");
         }
-        // Whoever listens may also connect, too.
+        // A process that listens may also connect.
         first.tell("accept");
         second.tell("dial 10.9.0.1:7001");
         assert_eq!((second.hear(), first.hear()), ("dialed 7001".into(), "accepted".into()));
@@ -334,7 +335,7 @@ fn connections_find_the_process_that_listens() {
     });
 }
 
-/// Neither a process that is stopped nor the one that wants to talk to it stops others.
+/// Neither a stopped process nor the peer that sends to it stops other processes.
 #[test]
 fn a_stopped_process_stops_nobody() {
     with_cable(1500, |cable| {
@@ -345,7 +346,7 @@ fn a_stopped_process_stops_nobody() {
         stopped.signal(Signal::SIGSTOP);
         pair(&mut receiver, &mut b, 500);
         assert_eq!((receiver.result(), b.result()), (done(500), done(500)));
-        // To the one who talks to it, it is lost, but only to a peer that waits.
+        // Its peer loses the connection, but only because the peer waits for an answer.
         assert!(a.result().starts_with("lost "));
         pair(&mut a, &mut b, 500);
         assert_eq!((a.result(), b.result()), (done(500), done(500)));
@@ -356,7 +357,7 @@ fn a_stopped_process_stops_nobody() {
     });
 }
 
-/// How many messages of others came through the direct accesses of a process.
+/// How many messages peers have written or read by direct access to the memory of a process.
 fn passed(process: &mut Process) -> u64 {
     process.tell("counter shm_direct");
     let heard = process.hear();
@@ -364,8 +365,8 @@ fn passed(process: &mut Process) -> u64 {
     count.unwrap_or_else(|| panic!("it said {heard:?}"))
 }
 
-/// What a process has opened to another, that one writes to by itself, as an adapter would; but not
-/// longer than the process lives.
+/// A process writes directly to the memory that a peer has registered for it, without the peer's
+/// help, as a hardware adapter would; but not longer than the peer lives.
 #[test]
 fn memory_is_written_without_its_owner() {
     with_cable(1500, |cable| {
@@ -373,7 +374,7 @@ fn memory_is_written_without_its_owner() {
         let (mut a, mut b) = (start(), start());
         pair(&mut a, &mut b, 16);
         assert_eq!((a.result(), b.result()), (done(16), done(16)));
-        // The last read of the pair may have come that way as well.
+        // The last read of the pair may have used direct access as well.
         let before = passed(&mut b);
         b.signal(Signal::SIGSTOP);
         a.tell("write 5000");
@@ -390,7 +391,7 @@ fn memory_is_written_without_its_owner() {
     });
 }
 
-/// Processes die at any time; who talked to them notices, and nobody else does. For longer, set
+/// Processes die at any time; their peers notice, and no other process does. For a longer run, set
 /// `FEROCE_KILL_SECONDS`.
 #[test]
 fn processes_may_die_at_any_time() {
@@ -409,8 +410,9 @@ fn processes_may_die_at_any_time() {
     });
 }
 
-/// Two processes of which one is killed, again and again until `end`. The first one of the first
-/// pair outlives everybody, and must not hold more and more of those that are gone.
+/// Two processes of which one is killed, again and again until `end`. The first process of the
+/// first pair outlives all others, and must not hold more and more descriptors and mappings of
+/// processes that are gone.
 fn outlive(cable: &Cable, end: std::time::Instant, number: u64) -> u32 {
     let start = || cable.in_a(|| Process::start(Cable::A4));
     let [mut a, mut b] = [start(), start()];
@@ -424,7 +426,7 @@ fn outlive(cable: &Cable, end: std::time::Instant, number: u64) -> u32 {
         if number > 0 && dice >> 50 & 1 == 0 {
             std::mem::swap(&mut a, &mut b);
         }
-        // Until now it was at it: nothing but "progress" was said.
+        // Until now the pair made progress: the processes reported nothing but "progress".
         b.signal(Signal::SIGKILL);
         let said = a.result();
         assert!(said.starts_with("lost "), "{said}");
@@ -445,12 +447,12 @@ fn outlive(cable: &Cable, end: std::time::Instant, number: u64) -> u32 {
     }
 }
 
-/// Where one process may not read the memory of the other, everything goes through the rings. Root
-/// may always, so the processes are somebody else's, which only root can see to.
+/// Where one process may not read the memory of the other, all data goes through the rings. Root
+/// may always read it, so the processes run as another user, which only root can arrange.
 #[test]
 fn memory_that_may_not_be_read_is_copied_twice() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root can be somebody else");
+        return eprintln!("SKIPPED: only root can start processes of another user");
     }
     with_cable(1500, |cable| {
         assert!(lent(cable, true) > 0, "long messages are lent");
@@ -458,7 +460,7 @@ fn memory_that_may_not_be_read_is_copied_twice() {
     });
 }
 
-/// How many trains are lent between processes whose memory may be read, or not.
+/// How many trains one process lends to the other, if their memory may be read or not.
 fn lent(cable: &Cable, may_be_read: bool) -> u64 {
     let start = || {
         Process::start_with(Cable::A4, |command| {
@@ -478,8 +480,8 @@ fn lent(cable: &Cable, may_be_read: bool) -> u64 {
     said.strip_prefix("counter ").and_then(|n| n.parse().ok()).expect("a counter")
 }
 
-/// Who comes second to an address of another user hears so, and finds no way to the files of the
-/// first. Only root can try.
+/// A process that opens a device at an address of another user gets an error that says so, and
+/// cannot list the files of that user. Only root can start processes of two users.
 #[test]
 fn users_do_not_share() {
     if !nix::unistd::geteuid().is_root() {

@@ -28,7 +28,7 @@ fn shared(len: usize) -> (File, NonNull<u8>) {
     file.set_len(len as u64).expect("memory");
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let all = NonZeroUsize::new(len).expect("not empty");
-    // SAFETY: a new mapping takes nothing from anybody.
+    // SAFETY: a new mapping replaces no other.
     let base = unsafe { mmap(None, all, prot, MapFlags::MAP_SHARED, &file, 0) };
     (file, base.expect("mapped").cast())
 }
@@ -133,13 +133,14 @@ fn whoever_has_it_mapped_goes_on() {
     let bytes = a.fill(0, MESSAGE, 0x77);
     run(&a, &mut from, SendOp::Write(b.mr.remote(4096)));
     assert!(b.read(4096, 8192) == bytes[..8192], "what is left of it");
-    // What was written to the rest is where the writer finds it, and nobody else.
+    // The writer finds what it wrote to the missing pages; no other process does.
     run(&a, &mut from, SendOp::Read(b.mr.remote(4096)));
     assert!(a.read(0, MESSAGE) == bytes);
     run(&a, &mut from, SendOp::Read(b.mr.remote(LEN - MESSAGE)));
     assert!(a.read(0, MESSAGE) == [0; MESSAGE]);
-    // And so for what it fetches from there, with or without a part that is left. It does so each
-    // time: the owner does not have to copy what it does not have, but for the last packet.
+    // The same holds for messages that it fetches from there, with or without a part that is left
+    // of the file. It fetches each time: the owner does not have to copy what it does not have,
+    // except for the last packet.
     for left in [4096, 8192, 4096] {
         let lent = counter(&b, "shm_tx_lent");
         send(&b, &mut to, &a, &mut from, [LEN - MESSAGE + left..LEN, 4096..4096 + left]);
@@ -148,7 +149,7 @@ fn whoever_has_it_mapped_goes_on() {
         assert!(a.read(MESSAGE - left, left) == bytes[..left]);
     }
 
-    // What is there again is what everybody sees.
+    // After the file has its full length again, both sides see the same bytes.
     restore(&file);
     for seed in [0x31, 0x32, 0x33] {
         let bytes = a.fill(0, MESSAGE, seed);
@@ -172,7 +173,7 @@ fn child(test: &str, role: &str) -> ExitStatus {
     command.status().expect("a child")
 }
 
-/// Touches memory that is not in its file any more, and that nobody has registered.
+/// Accesses memory that is not in its file any more, and that is not registered.
 fn touch_what_is_gone() {
     let (file, base) = shared(4096);
     file.set_len(0).expect("made shorter");

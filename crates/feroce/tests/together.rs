@@ -19,7 +19,7 @@ const LEN: usize = 4096;
 fn register(host: &Host, file: &File) -> Mr {
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let len = NonZeroUsize::new(LEN).expect("not empty");
-    // SAFETY: a new mapping takes nothing from anybody.
+    // SAFETY: a new mapping replaces no other.
     let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, 0) }.expect("mapped");
     // SAFETY: it stays until the process ends, and nothing else leads to it.
     unsafe { host.pd.register_raw(base.as_ptr().cast(), LEN, Iova::Natural, ALL) }.expect("memory")
@@ -34,7 +34,7 @@ fn add(from: &Host, qp: &mut Qp, target: &Mr) {
     }
 }
 
-/// Two responders have the word in common, each with two requesters: nothing is lost.
+/// Two responders share the word, each with two requesters: no addition is lost.
 #[test]
 fn atomics_of_two_adapters_at_one_word() {
     let file = File::from(memfd_create(c"in common", MFdFlags::MFD_CLOEXEC).expect("a file"));
@@ -69,8 +69,8 @@ fn datagrams(host: &Host, qkey: Qkey) -> Qp {
     qp
 }
 
-/// Each hears the group, whoever has the socket, at the address of the sender as at another; one
-/// that is not in it does not.
+/// Each member receives the datagrams of the group, at the address of the sender and at another,
+/// independent of which process has the socket; a queue pair that is not a member does not.
 #[test]
 fn a_group_is_heard_by_everybody_at_an_address() {
     let (a, others) = (Host::new(178, 1), [1, 1, 2, 2, 2].map(|number| Host::new(178, number)));

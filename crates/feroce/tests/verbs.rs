@@ -55,7 +55,7 @@ fn a_write_lands_in_a_process_that_does_nothing() {
     connect(&mut qa, &mut qb);
     let bytes = a.fill(0, 100_000, 1);
     qa.post_send([SendWr::new(1, SendOp::Write(b.mr.remote(0)), a.mr.data(0..100_000))]).unwrap();
-    // Nobody polls on the other side: its driver thread does the work.
+    // The consumer of `b` does not poll: its driver thread receives the write.
     assert_eq!(a.wait().status, WcStatus::Success);
     assert_eq!(b.read(0, 100_000), bytes);
 }

@@ -115,7 +115,7 @@ impl SoftAdapter {
     /// As for [`Pd::raw_region`](crate::Pd::raw_region).
     pub(crate) unsafe fn share_region(&self, ptr: *mut u8, len: usize) -> Option<Arc<Region>> {
         let member = self.member.as_ref()?;
-        // SAFETY: the caller makes the promise of `Pd::raw_region`, which is that of `adopt`.
+        // SAFETY: the caller makes the promise of `Pd::raw_region`, which is that of `map_shared`.
         let shareable = match unsafe { member.map_shared(ptr, len) } {
             // SAFETY: with `convert`, the caller also promises that no thread writes to the bytes.
             Err(_) if self.converts => unsafe { member.remap_shared(ptr, len) },

@@ -12,7 +12,7 @@ use feroce_wire::cm::RejReason;
 /// use feroce::cm::{CmError, Manager, PortSpace};
 ///
 /// let id = Manager::new().create_id(PortSpace::Tcp)?;
-/// // Whoever wants to connect must say to whom.
+/// // An id that connects must resolve the address and the route of its peer first.
 /// let refused = id.connect(&Default::default());
 /// assert!(matches!(refused, Err(feroce::Error::Cm(CmError::WrongState))));
 /// # Ok::<(), feroce::Error>(())

@@ -156,7 +156,7 @@ impl CmId {
     }
 
     /// Gives the id a queue pair, which it brings up and down from now on: a connected one gets to
-    /// INIT now, a datagram one to RTS. Whoever drops the queue pair before the id calls
+    /// INIT now, a datagram one to RTS. A caller that drops the queue pair before the id calls
     /// [`CmId::release_qp`] first.
     #[doc(alias = "rdma_create_qp")]
     pub fn use_qp(&self, qp: &Qp) -> Result<(), Error> {

@@ -11,10 +11,10 @@ use crate::PostError;
 use crate::backend::{Either, either};
 use crate::driver::Driver;
 
-/// From so many unanswered sends on, further ones may wait for each other.
+/// From so many unanswered sends on, the posting thread may coalesce further ones.
 const GATHER_FROM: usize = 2;
 
-/// Most sends that wait for each other.
+/// Most sends that the posting thread coalesces.
 const GATHER_MOST: usize = 64;
 
 /// Posts sends to a queue pair.
@@ -45,9 +45,9 @@ pub(crate) type SendSide = Either<SoftSender, rdma_core::SendEnd>;
 #[derive(Debug)]
 pub(crate) struct SoftSender {
     queue: SendQueue,
-    /// Sends that may wait for each other: posted since somebody last took any.
+    /// Coalesced sends: those posted since a thread that drives the engine last took any.
     gathered: usize,
-    /// When the consumer had last polled in vain by then.
+    /// When the consumer had last polled an empty queue, as of the last call of `note_streaming`.
     polled_at: u64,
     qpn: Qpn,
     driver: Arc<Driver>,
@@ -89,19 +89,19 @@ impl Sender {
         either!(&mut self.side, sender => Ok(sender.begin(wr)?))
     }
 
-    /// Sends everything staged. Where answers to earlier requests are due, it may wait for a
-    /// moment, until the consumer polls or an answer comes, so that short messages leave many at
-    /// a time.
+    /// Sends everything staged. While answers to earlier requests are due, the staged requests may
+    /// wait for a moment, until the consumer polls or an answer arrives, so that one transmission
+    /// carries many short messages.
     ///
-    /// On a device of the kernel's drivers, the driver looks at requests only now. What it refuses
-    /// is not sent, and is told to nobody but the log; [`Sender::post`] tells it.
+    /// On a device of the kernel's drivers, the driver checks requests only now. It does not send a
+    /// request that it refuses, and only the log reports the refusal; [`Sender::post`] returns it.
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn submit(&mut self) {
         either!(&mut self.side, sender => sender.submit());
     }
 
-    /// Forgets everything staged.
+    /// Discards everything staged.
     #[doc(alias = "ibv_wr_abort")]
     pub fn abort(&mut self) {
         either!(&mut self.side, sender => sender.abort());
@@ -143,7 +143,8 @@ impl SoftSender {
 
     #[inline]
     fn begin(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
-        // Where a request is looked at, the compiler copies it before it goes on.
+        // This check does not inspect the request, because the compiler would then copy it before
+        // the call.
         if self.queue.may_go_direct() { self.try_direct(wr) } else { self.queue.stage(wr) }
     }
 
@@ -161,10 +162,10 @@ impl SoftSender {
     fn submit(&mut self) {
         let staged = self.queue.staged();
         if staged == 0 && self.gathered == 0 {
-            // Everything was executed at once.
+            // Every request was executed directly.
             return;
         }
-        // What is alone, and waits for nobody, may go at once.
+        // A single request that does not wait to be coalesced may take the fast path.
         let is_alone = staged == 1 && self.gathered == 0 && !self.may_wait(staged);
         if is_alone {
             self.note_streaming();
@@ -176,18 +177,20 @@ impl SoftSender {
         self.ring(staged, is_alone);
     }
 
-    /// Rings the bell for what was staged, and drives the adapter unless it may wait.
+    /// Rings the doorbell for the staged requests, and drives the adapter unless they may wait.
     #[inline(never)]
     fn ring(&mut self, staged: usize, is_alone: bool) {
         let is_first = self.queue.ring();
-        // If it is, somebody has taken what waited before.
+        // If the doorbell was not rung before, a thread that drives the engine has answered the
+        // last ring and has taken the requests that waited.
         self.gathered = if is_first { staged } else { self.gathered + staged };
         if !is_first && self.gathered < GATHER_MOST {
-            // Whoever comes for those that wait already takes these, too.
+            // The thread that answers the earlier ring takes these requests, too.
             return;
         }
-        // The bell was rung before we look: either whoever takes the last answer, and looks for
-        // bells afterwards, sees it, or we see that all was answered.
+        // This thread rings the doorbell before it looks for outstanding answers. Therefore either
+        // the thread that takes the last answer sees the doorbell, because it looks at the
+        // doorbells afterwards, or this thread sees that every request was answered.
         if self.gathered >= GATHER_MOST || !self.may_wait(self.gathered) {
             self.gathered = 0;
             if !is_alone {
@@ -197,14 +200,15 @@ impl SoftSender {
         }
     }
 
-    /// Whether the newest requests, which are so many, may wait for answers to earlier ones.
+    /// Whether the `newest` requests posted last may wait for answers to earlier ones.
     #[inline]
     fn may_wait(&self, newest: usize) -> bool {
         let unanswered = self.queue.outstanding().saturating_sub(newest);
         unanswered >= GATHER_FROM && self.queue.awaits_answer()
     }
 
-    /// Tells the engine whether the consumer posts without waiting in between.
+    /// Tells the engine whether the consumer streams: it posts without polling an empty queue in
+    /// between.
     #[inline]
     fn note_streaming(&mut self) {
         let polled_at = self.driver.polled_at();

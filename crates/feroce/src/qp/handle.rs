@@ -182,8 +182,8 @@ impl QpHandle {
         Ok(())
     }
 
-    /// Changes attributes and state. A queue pair that goes back to RESET begins anew: completions
-    /// of it that nobody has taken are forgotten.
+    /// Changes attributes and state. A queue pair that goes back to RESET begins anew: those of its
+    /// completions that the consumer has not polled are discarded.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let qpn = self.inner.qpn;
@@ -218,8 +218,8 @@ impl QpHandle {
         either!(self.side(), qp => qp.detach_mcast(group))
     }
 
-    /// Destroys it now, or says that a multicast group still has it. What was posted is forgotten,
-    /// and nothing can be posted any more.
+    /// Destroys it now, or fails if it is still attached to a multicast group. Posted requests are
+    /// discarded, and nothing can be posted any more.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), Error> {
         self.inner.destroy()

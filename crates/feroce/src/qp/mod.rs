@@ -164,7 +164,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// What controls it, for whoever does not post.
+    /// Its handle, for callers that control the queue pair but do not post.
     pub fn handle(&self) -> &QpHandle {
         &self.handle
     }

@@ -12,18 +12,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::common::ALL;
 
-/// Messages on their way in each direction.
+/// Messages in flight in each direction.
 const WINDOW: u64 = 8;
 /// Bytes for each of them.
 const SLOT: usize = 64 << 10;
-/// Where receives go, and where the peer writes.
+/// Offsets of the receive buffers, and of the area that the peer writes to.
 const RECEIVES: usize = WINDOW as usize * SLOT;
 const SCRATCH: usize = 2 * RECEIVES;
 const LEN: usize = 3 * RECEIVES;
 /// Work requests below this are receives.
 const SENDS: u64 = 1 << 32;
 
-/// Set where nobody may read the memory of the process.
+/// Environment variable: set if no other process may read the memory of this one.
 pub(crate) const UNREADABLE: &str = "FEROCE_TEST_UNREADABLE";
 
 /// Says something to the test; tests print other lines, too.
@@ -31,7 +31,7 @@ fn say(text: &str) {
     println!("@{text}");
 }
 
-/// The child process: obeys until its input ends.
+/// The child process: executes commands until its input ends.
 pub(crate) fn run(address: &str) {
     if std::env::var_os(UNREADABLE).is_some() {
         nix::sys::prctl::set_dumpable(false).expect("that is always possible");

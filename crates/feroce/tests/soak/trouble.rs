@@ -33,7 +33,7 @@ impl Soak {
         let old = &mut pair.theirs[to..to + LEN];
         let explained =
             now.iter().zip(&*old).zip(&new).all(|((now, old), new)| now == old || now == new);
-        assert!(explained, "a byte that nobody wrote");
+        assert!(explained, "a byte that no request wrote");
         old.copy_from_slice(&now);
         "queue pairs destroyed in use"
     }
@@ -73,7 +73,7 @@ impl Soak {
         let mut now = vec![0; LEN];
         target.read_at(0, &mut now).expect("inside");
         let explained = now.iter().zip(&bytes).all(|(now, new)| *now == 0 || now == new);
-        assert!(explained, "a byte that nobody wrote");
+        assert!(explained, "a byte that no request wrote");
         self.pairs[at].reconnect(&self.a, &self.b);
         "source deregistered in use"
     }

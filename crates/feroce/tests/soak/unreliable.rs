@@ -1,4 +1,4 @@
-//! Unreliable services: a message comes whole or not at all.
+//! Unreliable services: a message arrives whole or not at all.
 
 use feroce::{AddrVec, Ah, Cq, Dest, Imm, Mr, Qkey, Qp, QpCap, SendOp, SendWr, WcOpcode, WcStatus};
 
@@ -6,7 +6,7 @@ use crate::common::{ALL, Host, connect};
 use crate::random::pattern;
 use crate::{Soak, success};
 
-/// Receives that wait.
+/// Receives that `b` keeps posted.
 const SLOTS: usize = 16;
 /// Longest message, and the header in front of a datagram.
 const SLOT: usize = 20_000;
@@ -18,11 +18,12 @@ pub(crate) struct Messages {
     name: &'static str,
     qa: Qp,
     qb: Qp,
-    /// Where `b` learns what came; messages may come late, so nobody else shares it.
+    /// Completion queue of the receives of `b`. Messages may arrive late, so no other queue pair
+    /// shares it.
     cq: Cq,
     slots: Mr,
     source: Mr,
-    /// The way, for datagrams.
+    /// The destination, for datagrams.
     way: Option<(Ah, Dest)>,
     longest: usize,
     sent: u64,
