@@ -1,11 +1,13 @@
 //! Processes that fork.
 //!
-//! A child has a copy of every adapter, but none of the threads, and descriptors that are still the
-//! parent's as well: whatever it did with them, it would do to the parent. So in the child adapters
-//! are cut off from their links: objects can be looked at and destroyed, but nothing goes out or
-//! comes in, and opening the device gives a new adapter. The parent goes on as if nothing had been.
+//! A child has a copy of every adapter but none of its threads, and it shares the descriptors with
+//! the parent: every operation of the child on them would affect the parent. Therefore the child
+//! cuts its adapters off from their links: it can query and destroy objects, but the adapters send
+//! and receive nothing, and opening the device creates a new adapter. The parent continues
+//! unaffected.
 //!
-//! While the process forks, every adapter is locked, so that the child's copies are whole.
+//! The forking thread holds the lock of every adapter while the process forks, so that the child's
+//! copies are consistent.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,28 +24,28 @@ use nix::sys::eventfd::EventFd;
 use super::wakes::HeldWakes;
 use super::{Dispatch, Driver, State};
 
-/// Every driver that runs. Those that have ended are swept out when another starts.
+/// Every running driver. Entries of drivers that have ended are removed when another starts.
 static DRIVERS: Mutex<Vec<Weak<Driver>>> = Mutex::new(Vec::new());
 
-/// A driver that is locked while the process forks. The guards are dropped before the driver.
+/// A driver whose locks the forking thread holds. The guards are dropped before the driver.
 struct Held {
     state: MutexGuard<'static, State>,
     wakes: HeldWakes<'static>,
     driver: Arc<Driver>,
 }
 
-/// Everything that is locked while the process forks.
+/// All locks that the forking thread holds.
 struct AllHeld {
     held: Vec<Held>,
     _drivers: MutexGuard<'static, Vec<Weak<Driver>>>,
 }
 
 thread_local! {
-    /// What this thread, which forks, has locked.
+    /// The locks that this thread holds while it forks.
     static HELD: RefCell<Option<AllHeld>> = const { RefCell::new(None) };
 }
 
-/// Makes a driver survive forks.
+/// Registers a driver with the fork handlers.
 pub(super) fn watch(driver: &Arc<Driver>) {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
@@ -73,7 +75,8 @@ fn hold(driver: Arc<Driver>) -> Held {
 extern "C" fn before() {
     let drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
     let held = drivers.iter().filter_map(Weak::upgrade).map(hold).collect();
-    // A thread that ends while it forks has no place for it, and then nothing stays locked.
+    // If this thread is already destroying its thread-local storage, the guards are dropped, and
+    // no lock stays held.
     let _ = HELD.try_with(|place| place.replace(Some(AllHeld { held, _drivers: drivers })));
 }
 
@@ -81,7 +84,8 @@ extern "C" fn in_parent() {
     let held = HELD.try_with(|place| place.replace(None)).ok().flatten();
     for Held { state, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
         drop((wakes, state));
-        // To fork takes long, and who rang meanwhile may sleep. This is no place to send anything.
+        // Forking takes long, and a thread that rang a doorbell meanwhile may sleep now. A fork
+        // handler must not transmit, so the driver thread answers the doorbell.
         if driver.doorbells.is_rung_meanwhile() {
             driver.wake_thread();
         }
@@ -100,21 +104,22 @@ impl Held {
         self.driver.cut_off.store(true, Ordering::Release);
         if let Ok(severed) = Severed::new(self.state.link.caps()) {
             let mut link = self.state.link.replace(Box::new(severed));
-            // Without this, to drop it would undo what the parent still needs.
+            // Otherwise dropping the link would undo what the parent still needs.
             link.close(Close::Fork);
         }
-        // The consumers of events are in the parent, and have the same descriptors.
+        // The consumers of these queues are in the parent, and their descriptors are shared: the
+        // child must not write to them, nor run the wakers.
         let dispatch = Dispatch::with(Arc::clone(&self.driver.wakes));
         std::mem::forget(std::mem::replace(&mut self.state.dispatch, dispatch));
         self.driver.wakes.leave_to_parent(self.wakes);
         if let Ok(mut thread) = self.driver.thread.try_lock() {
-            // There is no such thread here that could be waited for.
+            // The driver thread does not exist in the child, so it cannot be joined.
             std::mem::forget(thread.take());
         }
     }
 }
 
-/// A link that leads nowhere.
+/// A link that discards what is sent and never receives.
 struct Severed {
     caps: LinkCaps,
     /// Never readable.

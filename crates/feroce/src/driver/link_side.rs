@@ -1,4 +1,4 @@
-//! The link of a device and the trains on their way to it: what the engine knows nothing of.
+//! The link of a device and the trains that wait for it. The engine knows neither.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -6,16 +6,18 @@ use std::ops::{Deref, DerefMut};
 use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, Train};
 
-/// Most trains that are given to the link together: a batch of system calls, not a queue.
+/// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
+/// queue.
 const TX_BATCH: usize = 64;
 
-/// When a full link is tried again: it drains within microseconds, and no event says so.
+/// When the driver tries a full link again: the link drains within microseconds, and no event
+/// reports that.
 const FULL_NS: u64 = 50_000;
 
 /// A link with the trains that wait for it.
 pub(crate) struct LinkSide {
     link: Box<dyn HostCarrier>,
-    /// Trains that go to the link together, or that it was too full for.
+    /// Trains of the next batch, or trains that the link had no room for.
     waiting: Vec<Train>,
 }
 
@@ -24,7 +26,7 @@ impl LinkSide {
         Self { link, waiting: Vec::new() }
     }
 
-    /// Puts another link in the place of this one, which it returns. Trains that wait stay.
+    /// Replaces the link and returns the old one. Waiting trains stay.
     pub(super) fn replace(&mut self, link: Box<dyn HostCarrier>) -> Box<dyn HostCarrier> {
         std::mem::replace(&mut self.link, link)
     }
@@ -44,8 +46,8 @@ impl LinkSide {
         {}
     }
 
-    /// Sends the trains that wait. Says whether one left: if not, the link is full. Trains that an
-    /// error hits count as lost.
+    /// Sends the waiting trains. Returns whether at least one left: if not, the link is full. On an
+    /// error, all waiting trains count as lost.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<bool> {
         let all = self.waiting.len();
         let sent = self.link.send(now, &self.waiting);
@@ -54,7 +56,7 @@ impl LinkSide {
         sent.map(|sent| sent > 0)
     }
 
-    /// When this must be driven again, if nothing else happens.
+    /// When a thread must drive the link again, if nothing else happens.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let full = (!self.is_clear()).then(|| now.plus_nanos(FULL_NS));
         let own = self.link.poll_timeout();

@@ -1,10 +1,11 @@
 //! The driver joins an engine and a link.
 //!
-//! Progress belongs to the thread that needs it. The engine has one owner at a time, behind a lock
-//! that no thread waits for on the data path: a posting thread transmits itself; a polling thread
-//! that finds its completion queue empty receives itself; the driver thread sleeps on the link and
-//! on the timers and steps in when no other thread does. A thread that releases the lock looks once
-//! more whether another rang a doorbell meanwhile, so that nothing posted is forgotten.
+//! The thread that needs progress drives the engine. The engine has one owner at a time, behind a
+//! lock that no thread waits for on the data path: a posting thread transmits; a polling thread
+//! that finds its completion queue empty receives; the driver thread sleeps on the link and on the
+//! timers, and drives when no other thread does. A thread that releases the lock looks at the
+//! doorbells once more, because another thread may have rung one meanwhile and left the work to the
+//! owner of the lock.
 //!
 //! Consumers are woken after the lock is released; see [`wakes`].
 
@@ -47,19 +48,20 @@ pub(crate) use state::State;
 use state::{Owned, Turn};
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
 
-/// While a consumer polled within this time, the driver thread leaves the link to it.
+/// If a consumer has polled within this time, the driver thread leaves the link to it.
 const IDLE_NS: u64 = 500_000;
 
-/// The same, while another thread has the lock.
+/// The same limit, if another thread holds the lock: the consumer may be busy sending.
 const BUSY_NS: u64 = 20_000_000;
 
-/// While a consumer asked for an event within this time, it does not: the consumer may sleep.
+/// If a consumer has asked for an event within this time, the driver thread does not leave the link
+/// to consumers, because that consumer may sleep.
 const ARMED_NS: u64 = 20_000_000;
 
-/// How often a process that ends asks for the lock before it leaves without a word.
+/// How often a process that exits tries to take the lock before it exits without telling its peers.
 const LEAVE_TRIES: u32 = 10_000;
 
-/// A consumer that polled within this time is likely to be about.
+/// A consumer that has polled within this time is likely to answer a message itself.
 const ABOUT_NS: u64 = 2_000_000;
 
 /// No wake-up is planned.
@@ -77,21 +79,22 @@ pub(crate) struct Driver {
     clock: Clock,
     /// Wakes the driver thread.
     wake: EventFd,
-    /// When the driver thread sleeps, and when it leaves the link to a consumer that polls.
+    /// Whether the driver thread sleeps, and whether it leaves the link to a polling consumer.
     sleeper: Sleeper,
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
-    /// When a peer last waited for what a consumer that polls would have done at once.
+    /// When a peer process last kicked this one, because no consumer polled to serve it at once.
     kicked_at: AtomicU64,
     backoff: Backoff,
     stop: AtomicBool,
-    /// This is the copy in a child of the process that has the link.
+    /// This is the copy in a forked child of the process that owns the link.
     cut_off: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Driver {
-    /// Joins the two and starts the driver thread, which also follows what `watch` hears.
+    /// Joins the engine and the link, and starts the driver thread, which also applies the
+    /// interface changes that `watch` reports.
     pub(crate) fn start(
         engine: Engine,
         link: Box<dyn HostCarrier>,
@@ -128,17 +131,17 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Whether this is the copy in a child of the process that has the link.
+    /// Whether this is the copy in a forked child of the process that owns the link.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Acquire)
     }
 
-    /// The one clock.
+    /// The clock of the device.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// When a consumer last found nothing and drove reception.
+    /// When a consumer last found its completion queue empty and drove reception.
     #[inline]
     pub(crate) fn polled_at(&self) -> u64 {
         self.polled_at.load(Ordering::Relaxed)
@@ -150,8 +153,8 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Runs a control operation: waits for the lock, and does afterwards what it caused. The
-    /// caller holds no lock that a waker might take.
+    /// Runs a control operation: waits for the lock, and afterwards drives the engine for the work
+    /// that the operation caused. The caller holds no lock that a waker might take.
     pub(crate) fn control<R>(&self, f: impl FnOnce(&mut State, Instant) -> R) -> R {
         self.control_then(f).0
     }
@@ -168,8 +171,8 @@ impl Driver {
         (result, self.drive(state, now, Turn::Send).1)
     }
 
-    /// Reads: waits for the lock, and transmits only what another thread posted meanwhile and left
-    /// to the owner of the lock.
+    /// Reads the state: waits for the lock, and transmits only what another thread posted meanwhile
+    /// and left to the owner of the lock.
     pub(crate) fn read<R>(&self, f: impl FnOnce(&State) -> R) -> R {
         let state = self.lock();
         let result = f(&state);
@@ -179,19 +182,21 @@ impl Driver {
         result
     }
 
-    /// Work was posted, and a bell was rung: sends it, unless the thread that has the lock will.
+    /// Transmits posted work whose doorbell was rung. If another thread holds the lock, it answers
+    /// the doorbell instead.
     #[inline]
     pub(crate) fn kick(&self) {
         if let Some(state) = self.try_lock() {
             let now = self.now();
             if self.finish(state, now, Turn::Send) {
-                // What was sent may be answered at once.
+                // The peer may answer at once.
                 self.backoff.reset();
             }
         }
     }
 
-    /// Executes a request at once, if [`Engine::try_direct`] does and no thread has the lock.
+    /// Executes a request at once, if [`Engine::try_direct`] can and no other thread holds the
+    /// lock.
     #[inline]
     pub(crate) fn try_direct(&self, qpn: Qpn, wr: &SendWr) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
@@ -203,8 +208,8 @@ impl Driver {
         is_done
     }
 
-    /// Sends the one request of a queue pair that waits, if [`Engine::try_fast_path`] does and no
-    /// thread has the lock.
+    /// Sends the single waiting request of a queue pair, if [`Engine::try_fast_path`] can and no
+    /// other thread holds the lock.
     #[inline(never)]
     pub(crate) fn fast_path(&self, qpn: Qpn) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
@@ -219,8 +224,8 @@ impl Driver {
         is_sent
     }
 
-    /// A thread that releases the lock without [`Driver::finish`] looks here whether another rang.
-    /// True: another did.
+    /// A thread that releases the lock without [`Driver::finish`] calls this: if another thread
+    /// rang a doorbell meanwhile, this transmits its work. Returns whether one did.
     #[inline]
     fn answer_bell(&self) -> bool {
         let is_rung = self.doorbells.is_rung_meanwhile();
@@ -230,8 +235,8 @@ impl Driver {
         is_rung
     }
 
-    /// Takes what has arrived, unless another thread is about to. Backs off if that has led to
-    /// nothing for a while.
+    /// Receives what has arrived, unless another thread holds the lock and does so. The polling
+    /// thread backs off if it has received nothing for a while.
     #[inline]
     pub(crate) fn progress(&self) {
         let state = self.try_lock();
@@ -243,15 +248,16 @@ impl Driver {
         }
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        // Should the consumer do neither, the idle driver thread sends what waits. It says under
-        // the lock that it is no longer idle.
+        // `Turn::Poll` may hold acknowledgements back until the consumer answers or polls again. If
+        // the consumer does neither, the idle driver thread sends them. The driver thread holds the
+        // lock when it ends its idle state.
         let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
         let busy = state.is_some_and(|state| self.finish(state, now, turn));
         if busy {
             self.backoff.reset();
         } else {
-            // A thread that has the lock looks at the link. Bells are answered first: to back off
-            // may take long.
+            // If another thread holds the lock, it looks at the link. This thread answers the
+            // doorbells before it backs off, because backing off may take long.
             let kick = || {
                 if let Some(mut state) = self.try_lock() {
                     state.link.kick();
@@ -269,11 +275,11 @@ impl Driver {
         }
     }
 
-    /// A consumer wants an event and may go to sleep: from now on the driver thread watches the
+    /// A consumer asks for an event and may go to sleep: from now on the driver thread watches the
     /// link, even if other consumers poll.
     pub(crate) fn expect_event(&self) {
         if self.doorbells.is_rung() {
-            // Sends that wait for each other have waited long enough.
+            // Coalesced sends are transmitted now, because the consumer may not poll again soon.
             self.kick();
         }
         if self.sleeper.arm(self.now().as_nanos()) {
@@ -294,25 +300,26 @@ impl Driver {
         }
         match since_poll_ns {
             0..IDLE_NS => Some(IDLE_NS - since_poll_ns),
-            // It may be a while since it polled, because it has so much to send.
+            // The consumer may not have polled for a while because it has much to send.
             IDLE_NS..BUSY_NS if self.try_lock().is_none() => Some(IDLE_NS),
             _ => None,
         }
     }
 
-    /// Whether a consumer polled not long ago.
+    /// Whether a consumer has polled recently.
     fn is_consumer_about(&self, now: Instant) -> bool {
         let polled_at = self.polled_at.load(Ordering::Relaxed);
         polled_at != 0 && now.as_nanos().saturating_sub(polled_at) < ABOUT_NS
     }
 
-    /// Drives, unlocks, looks whether more was posted in between, and wakes consumers. Says whether
-    /// there was anything to do.
+    /// Drives the engine, releases the lock, answers doorbells that were rung in between, and wakes
+    /// consumers. Returns whether there was anything to do.
     fn finish<'a>(&'a self, state: Owned<'a>, now: Instant, turn: Turn) -> bool {
         self.drive(state, now, turn).0
     }
 
-    /// Does as [`Driver::finish`], but leaves it to the caller when consumers are woken.
+    /// Does the same as [`Driver::finish`], except that consumers are woken when the caller drops
+    /// the second result.
     fn drive<'a>(
         &'a self,
         mut state: Owned<'a>,
@@ -331,19 +338,20 @@ impl Driver {
             busy |= driven == Some(true);
             turn = Turn::Send;
             // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
-            // asks for the deadline under the lock before it sleeps.
+            // reads the deadline under the lock before it sleeps.
             let sleeps = self.sleeper.may_sleep();
             let deadline = driven.filter(|_| sleeps).and_then(|_| state.deadline(now));
             let wakes = state.unlock();
             self.plan(deadline);
-            // Either this thread sees the bell, or the thread that rang it gets the lock.
+            // Either this thread sees the doorbell, or the thread that rang it gets the lock.
             if !self.doorbells.is_rung_meanwhile() {
                 return (busy, wakes);
             }
             cold_path();
             if !self.wakes.is_empty() {
-                // Consumers must not wait as long as other threads go on to post, and a thread that
-                // posts must not wait for foreign wakers: the driver thread answers the bell.
+                // Consumers must not wait while other threads keep posting, and a posting thread
+                // must not wait for foreign wakers. Therefore the driver thread answers the
+                // doorbell.
                 self.wake_thread();
                 return (busy, wakes);
             }
@@ -356,7 +364,8 @@ impl Driver {
         }
     }
 
-    /// Sees to it that the driver thread looks again at `deadline`.
+    /// Makes sure that the driver thread drives again at `deadline`: wakes it if it would sleep
+    /// longer.
     #[inline]
     fn plan(&self, deadline: Option<Instant>) {
         if let Some(at) = deadline
@@ -367,7 +376,7 @@ impl Driver {
     }
 
     fn wake_thread(&self) {
-        // A counter that is already high wakes just as well.
+        // The write fails only if the counter is at its maximum, and then it wakes the thread, too.
         let _ = self.wake.write(1);
     }
 
@@ -387,8 +396,9 @@ impl Driver {
         Owned { state, wakes: WakeOnDrop::new(&self.wakes) }
     }
 
-    /// The process is about to end: does what its peers and its captures would miss. Does nothing
-    /// if the lock stays taken, for it may be this thread that has it.
+    /// The process is about to exit: ends its connections, transmits what is due and closes the
+    /// link, which completes captures. Does nothing if the lock stays taken, because this thread
+    /// may be the one that holds it.
     pub(crate) fn take_leave(&self) {
         if self.is_cut_off() {
             return;
@@ -437,14 +447,14 @@ impl Driver {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         fds.extend(watch.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(other.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-        // An interrupted wait is a short one.
+        // If a signal interrupts the wait, the caller looks again early, which does no harm.
         let _ = ppoll(&mut fds, timeout, None);
         let _ = self.wake.read();
         watch.is_some() && fds[1].any() == Some(true)
     }
 }
 
-/// Says what went wrong. What it hit counts as lost.
+/// Logs an error of the link. The packets that it hit count as lost.
 #[cold]
 fn warn_of_link(e: &io::Error) {
     tracing::warn!("link: {e}");

@@ -1,6 +1,6 @@
-//! Waiting until processes of the host have finished copies under rights that were revoked: the
-//! engine's queue pairs wait as a state, and are polled here; a caller of the API waits without the
-//! lock.
+//! Waiting until peer processes of the host have finished copies under revoked access rights. For a
+//! queue pair of the engine the wait is a state, which the driver polls here; a caller of the API
+//! waits without the lock.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use feroce_train::{Instant, Revocation};
 
 use super::{Driver, State};
 
-/// How soon to look again whether a copy has ended, and how seldom at most if it lasts.
+/// Shortest and longest pause between two checks whether a copy has ended; the pause doubles while
+/// the copy lasts.
 const SOON_NS: u64 = 10_000;
 const SELDOM_NS: u64 = 1_000_000;
 
-/// How often a caller offers its processor to the process that it waits for before it sleeps.
+/// How often a waiting caller yields its processor to the peer process before it sleeps.
 const YIELDS: u32 = 100;
 
-/// When the revocations that the engine waits for are looked at.
+/// When the driver checks the revocations that the engine waits for.
 #[derive(Debug)]
 pub(super) struct Looks {
     next: Instant,
@@ -30,7 +31,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Lets queue pairs go on whose revocations are over. Says whether there were any.
+    /// Lets queue pairs continue whose revocations are complete. Returns whether there were any.
     #[inline]
     pub(super) fn look(&mut self, engine: &mut Engine, now: Instant) -> bool {
         engine.awaits_revocation() && self.look_closer(engine, now)
@@ -47,16 +48,16 @@ impl Looks {
         any
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn deadline(&self, engine: &Engine) -> Option<Instant> {
         engine.awaits_revocation().then_some(self.next)
     }
 }
 
 impl Driver {
-    /// Runs a control operation that ends rights to memory, and waits, without the lock, until no
-    /// process of the host copies under them any more. `revoked` says under the lock what to wait
-    /// for.
+    /// Runs a control operation that revokes access rights to memory, and waits, without the lock,
+    /// until no process of the host copies under them any more. `f` runs under the lock and returns
+    /// the revocation to wait for.
     pub(crate) fn control_until_quiet<R>(
         &self,
         f: impl FnOnce(&mut State, Instant) -> (R, Option<Revocation>),

@@ -1,4 +1,4 @@
-//! What the lock of a device protects, and one turn of the driver over it.
+//! The state that the lock of a device protects, and one turn of the driver over it.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -19,18 +19,18 @@ const RX_BUDGET: usize = 16;
 /// How long acknowledgements wait for the answer of a consumer.
 const ANSWER_NS: u64 = 3_000;
 
-/// Why the driver is driven.
+/// Why a thread drives the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// There may be something to send.
+    /// There may be work to transmit.
     Send,
-    /// Something may have arrived.
+    /// Packets may have arrived.
     Receive,
-    /// Something may have arrived, for a consumer that looks at its memory between polls. It may
-    /// answer in a moment, so that acknowledgements may wait for that.
+    /// Packets may have arrived, for a consumer that reads its memory between polls. It may answer
+    /// in a moment, so acknowledgements may wait to travel with the answer.
     Serve,
-    /// Something may have arrived, for a consumer that polls all the time. It will answer or poll
-    /// again in a moment, so that acknowledgements may wait for that.
+    /// Packets may have arrived, for a consumer that polls all the time. It will answer or poll
+    /// again in a moment, so acknowledgements may wait to travel with the answer.
     Poll,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) link: LinkSide,
     pub(crate) dispatch: Dispatch,
-    /// Connection management, once a consumer wants it.
+    /// Connection management, once a consumer uses it.
     pub(crate) cm: Option<Box<Service>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
-    /// When to look at the revocations that the engine waits for.
+    /// When to check the revocations that the engine waits for.
     pub(super) revocations: Looks,
 }
 
@@ -54,15 +54,17 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// Takes what has arrived, answers, sends what is due, and tells consumers. Says whether
-    /// there was anything to do; `None` if that is certain without a closer look.
+    /// Receives what has arrived, answers, transmits what is due, and delivers events to consumers.
+    /// Returns whether there was anything to do; `None` if there was not, and therefore no deadline
+    /// has changed.
     pub(super) fn drive(&mut self, now: Instant, turn: Turn) -> io::Result<Option<bool>> {
         let mut busy = false;
         let (budget, may_wait) = match turn {
             Turn::Send => (0, false),
             Turn::Receive => (RX_BUDGET, false),
             Turn::Serve => (RX_BUDGET, self.may_acks_wait(now)),
-            // Not to look whether there is a second train saves a system call.
+            // With a budget of one, the link does not look for a second train, which saves a system
+            // call.
             Turn::Poll => (1, self.may_acks_wait(now)),
         };
         self.engine.hold_acks(may_wait);
@@ -76,7 +78,8 @@ impl State {
             let mut peer_has_unread = |path: &Path, qpn: Qpn| link.peer_has_unread(path, qpn);
             self.engine.handle_timeout_unless(now, &mut peer_has_unread);
         } else if turn != Turn::Send && self.link.is_clear() && !self.is_cm_due(now) {
-            // A polling thread mostly finds this, or what needs no answer at once.
+            // The common case of a polling thread: nothing arrived, or what arrived needs no
+            // immediate answer.
             if !busy {
                 return Ok(None);
             }
@@ -88,15 +91,15 @@ impl State {
             let more = self.cm.as_mut().is_some_and(|cm| cm.drive(&mut self.engine, now));
             busy |= self.transmit(now)?;
             let told = self.tell();
-            // What the link is too full for waits, and so does what would come after it.
+            // Trains that the link has no room for wait, and so does the work after them.
             if !told && (!more || !self.link.is_clear()) {
                 return Ok(Some(busy));
             }
         }
     }
 
-    /// Sends the one request of a queue pair that waits, as [`Engine::try_fast_path`] does. Says
-    /// when the engine must be driven again.
+    /// Sends the single waiting request of a queue pair, as [`Engine::try_fast_path`] does. Returns
+    /// whether it was sent, and when the engine must be driven again.
     #[inline]
     pub(super) fn fast_path(
         &mut self,
@@ -112,27 +115,27 @@ impl State {
         (is_sent, self.engine.poll_timeout())
     }
 
-    /// Whether there is nothing to do at once, as far as can be told without the time.
+    /// Whether there is no immediate work, as far as that is known without reading the clock.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         let may_wait = !self.engine.has_held_acks() && !self.engine.awaits_revocation();
         self.link.is_clear() && may_wait && self.link.is_quiet()
     }
 
-    /// Whether acknowledgements may wait, or wait on, for the answer of a consumer.
+    /// Whether acknowledgements may wait, or keep waiting, for the answer of a consumer.
     #[inline]
     fn may_acks_wait(&self, now: Instant) -> bool {
         self.engine.acks_held_since().is_none_or(|since| now.nanos_since(since) < ANSWER_NS)
     }
 
-    /// Whether it is time for connection management to do something by itself.
+    /// Whether a timer of connection management has expired.
     #[inline]
     fn is_cm_due(&self, now: Instant) -> bool {
         let due = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
         due.is_some_and(|at| at <= now)
     }
 
-    /// Passes on what the engine tells. True if connection management has something to do now.
+    /// Delivers the events of the engine. Returns whether connection management has work now.
     pub(super) fn tell(&mut self) -> bool {
         let mut told = false;
         while let Some(event) = self.engine.poll_event() {
@@ -142,7 +145,8 @@ impl State {
         told
     }
 
-    /// What connection management must know of the adapter. True if it has something to do now.
+    /// Passes an event to connection management, if it concerns it. Returns whether connection
+    /// management has work now.
     fn tell_cm(&mut self, event: Event) -> bool {
         let Some(cm) = &mut self.cm else { return false };
         match event {
@@ -153,7 +157,8 @@ impl State {
         true
     }
 
-    /// Sends until the engine has nothing left or the link is full.
+    /// Transmits until the engine has nothing left or the link is full. Returns whether a train
+    /// left.
     fn transmit(&mut self, now: Instant) -> io::Result<bool> {
         let mut busy = false;
         loop {
@@ -171,7 +176,7 @@ impl State {
         }
     }
 
-    /// When this must be driven again, if nothing else happens.
+    /// When a thread must drive the engine again, if nothing else happens.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let cm = self.cm.as_ref().and_then(|cm| cm.poll_timeout());
         let revocations = self.revocations.deadline(&self.engine);

@@ -1,4 +1,4 @@
-//! The driver thread: it steps in when no other thread drives.
+//! The driver thread: it drives the engine when no other thread does.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,9 +22,10 @@ pub(super) fn spawn(
     watch: Option<Watch>,
 ) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
-    // Signals are for the program: one that waits for them, or that has blocked them in its own
-    // threads, must not find that this one got them. The thread inherits the mask. One signal is
-    // for the thread that touches memory that has gone (see `sigbus`).
+    // Signals are for the program: if it waits for them, or blocks them in its own threads, the
+    // kernel must not deliver them to this thread, which inherits the mask set here. The exception
+    // is SIGBUS, which the kernel delivers to the thread that accesses missing memory (see
+    // `sigbus`).
     let mut others = SigSet::all();
     others.remove(Signal::SIGBUS);
     let before = others.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
@@ -39,14 +40,15 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
     let kick = driver.lock().link.kick_fd().map(|fd| fd.try_clone_to_owned());
     let kick = kick.and_then(Result::ok);
-    // What changed after the device was listed and before this thread listened was not announced.
+    // The kernel did not announce changes between the listing of the device and the start of this
+    // thread's watch, so the thread looks at the interface once.
     let mut follow = Follow { watch, looks_left: 0 };
     follow.look(driver);
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
         if driver.idle_ns(now).is_some() {
-            // A consumer polls: it drives the link and the timers, too.
-            // It may have asked for an event just now, and gone to sleep: look again.
+            // A consumer polls, and drives the link and the timers, too. It may have asked for an
+            // event just now and gone to sleep, so the loop checks again after `begin_idle`.
             driver.sleeper.begin_idle();
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())
@@ -55,7 +57,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
                     follow.look(driver);
                 }
                 if kick.as_ref().is_some_and(is_kicked) {
-                    // It does not poll any more: it may look at its memory, or do something else.
+                    // A peer process kicked this one, so the consumer does not poll any more: it
+                    // may read its memory, or do something else.
                     driver.kicked_at.store(driver.now().as_nanos(), Ordering::Relaxed);
                 }
             }
@@ -73,7 +76,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
         let acks_wait = state.engine.has_held_acks();
         drop(state);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now)).min(follow.wait_ns());
-        // A thread may have rung while this one had the lock, and left the work to it.
+        // Another thread may have rung a doorbell while this one held the lock, and left the work
+        // to it.
         let is_rung = driver.doorbells.is_rung_meanwhile();
         if wait_ns > 0
             && !acks_wait
@@ -88,17 +92,19 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
     }
 }
 
-/// Drives until nothing has happened for a while: where packets come one after the other, to go to
-/// sleep between them, and to be woken by their sender, costs both more than the packets do.
+/// Drives until nothing has happened for [`LINGER_NS`]. Where packets arrive one after the other,
+/// sleeping between them and being woken by their sender costs both sides more than the packets do.
 ///
-/// A consumer may wait for them by looking at its memory. If it answers, the acknowledgement goes
-/// with the answer, for a peer that polls: one that had it before would look at its own memory
-/// next, where only its driver thread could show it anything.
+/// A consumer may wait for a message by reading its memory instead of polling. If it answers, the
+/// acknowledgement travels with the answer, for the sake of a peer that polls: a peer that gets the
+/// acknowledgement first takes its completion, stops polling and reads its own memory next, where
+/// only its driver thread could deliver the answer.
 fn linger(driver: &Driver) {
     let mut now = driver.now();
     let mut last = now;
     driver.sleeper.begin_idle();
-    // This thread waits for the lock: the owner may not see what woke it.
+    // This thread waits for the lock, because its current owner may not see the event that woke
+    // this thread.
     let mut state = Some(driver.lock());
     loop {
         let turn = if driver.is_consumer_about(now) { Turn::Serve } else { Turn::Receive };
@@ -131,15 +137,15 @@ fn is_kicked(kick: &OwnedFd) -> bool {
     nix::unistd::read(kick, &mut ignored).is_ok_and(|len| len > 0)
 }
 
-/// How often a port that is in use is asked for again, and how long to wait in between: a process
-/// that shares the address and has just ended may have it for a moment.
+/// How often the driver thread tries again to bind a port that is in use, and how long it waits in
+/// between: a process that shares the address and has just ended may hold the port for a moment.
 const BIND_LOOKS: u32 = 40;
 const BIND_PAUSE_NS: u64 = 5_000_000;
 
 /// Follows the interface of the device.
 struct Follow<'a> {
     watch: Option<&'a Watch>,
-    /// How often to look again although nothing is announced.
+    /// How often to look again although the kernel announces no change.
     looks_left: u32,
 }
 

@@ -32,7 +32,7 @@ impl Wakes {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves it to the parent process to signal the queues: they are the parent's.
+    /// Discards the list in a forked child: the queues belong to the parent, which signals them.
     pub(super) fn leave_to_parent(&self, mut held: HeldWakes<'_>) {
         std::mem::forget(std::mem::take(&mut *held));
         self.len.store(0, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Wakes {
         self.len.store(queues.len(), Ordering::Relaxed);
     }
 
-    /// Whether this thread has noted nothing that no thread has taken up since.
+    /// Whether every queue that this thread has noted was taken from the list since.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Relaxed) == 0
