@@ -1,4 +1,4 @@
-//! What can go wrong before two queue pairs talk.
+//! Errors of the connection manager.
 
 use std::{error, fmt, io};
 
@@ -20,23 +20,23 @@ use feroce_wire::cm::RejReason;
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum CmError {
-    /// Not in the state that the id is in.
+    /// The state of the id does not permit the call.
     WrongState,
-    /// The port is taken, or all of them are.
+    /// The port is in use, or no port is free.
     Port(BindError),
     /// More private data than the message has room for.
     PrivateData(TooLong),
-    /// No way leads there, or none that a device can take.
+    /// There is no route to the address, or none through a device that may be used.
     Route(io::Error),
     /// The address is not one that this call can use.
     Address(&'static str),
     /// The id has no queue pair, or not one of the service that the call needs.
     NoQp,
-    /// The peer refused.
+    /// The peer rejected the request.
     Rejected {
-        /// Why.
+        /// The reason that the peer gives.
         reason: RejReason,
-        /// What its consumer says.
+        /// Private data of the consumer of the peer.
         private_data: Vec<u8>,
     },
     /// The peer does not answer.
@@ -82,7 +82,7 @@ impl error::Error for CmError {
 
 impl From<CallError> for CmError {
     fn from(_: CallError) -> Self {
-        // A connection that is gone is in no state at all.
+        // `CallError::Unknown` (the connection is gone) also becomes `WrongState`.
         Self::WrongState
     }
 }

@@ -1,4 +1,4 @@
-//! What happened to an id.
+//! Events of ids.
 
 use feroce_cm::rdma::{ConnParam, EventKind};
 use feroce_engine::AddrVec;
@@ -10,7 +10,7 @@ use super::id::CmId;
 #[doc(alias = "rdma_ud_param")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdParam {
-    /// The way there, for an address handle.
+    /// The path, for an address handle.
     pub av: AddrVec,
     /// The queue pair.
     pub qpn: Qpn,
@@ -18,22 +18,22 @@ pub struct UdParam {
     pub qkey: Qkey,
 }
 
-/// Something happened to an id.
+/// An event of an id.
 #[doc(alias = "rdma_cm_event")]
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub kind: EventKind,
-    /// To whom; the new id, if it is a request.
+    /// The id that the event concerns; the new id, if it is a connect request.
     pub id: CmId,
-    /// Who was asked, if it is a request.
+    /// The listener, if it is a connect request.
     pub listener: Option<CmId>,
-    /// Zero if all is well; the reason of a refusal; else a negative error number.
+    /// Zero on success, the reason of a rejection, or a negative error number.
     pub status: i32,
-    /// What the peer said of the connection.
+    /// Connection parameters that the peer sent.
     pub conn: Option<ConnParam>,
-    /// How to reach the peer, if it takes datagrams.
+    /// How to reach the peer, if the event is of a datagram service or a multicast group.
     pub ud: Option<UdParam>,
-    /// What the peer's consumer says, with the zeros that fill it up.
+    /// Private data of the peer, padded with zeros to the size of the field.
     pub private_data: Vec<u8>,
 }

@@ -14,8 +14,8 @@ use crate::backend::{Either, either};
 use crate::context::Context;
 use crate::{Error, Qp};
 
-/// One end of a connection, a listener, or a way to datagram services. Cheap to clone; when the
-/// last clone is gone, the id is destroyed and the peer is told.
+/// One end of a connection, a listener, or a client of datagram services. Cheap to clone; dropping
+/// the last clone destroys the id and notifies the peer.
 ///
 /// ```
 /// use feroce::cm::{Manager, PortSpace};
@@ -59,7 +59,7 @@ impl Hash for CmId {
     }
 }
 
-/// What is known.
+/// Queries.
 impl CmId {
     /// A number that no other id of the process has.
     pub fn number(&self) -> u64 {
@@ -71,12 +71,12 @@ impl CmId {
         either!(&self.side, id => id.port_space())
     }
 
-    /// Where its events come out.
+    /// The channel that its events go to.
     pub fn channel(&self) -> EventChannel {
         either!(&self.side, id => id.channel().into())
     }
 
-    /// Our address, once it is bound.
+    /// The local address, once it is bound.
     #[doc(alias = "rdma_get_local_addr")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         either!(&self.side, id => id.local_addr())
@@ -99,28 +99,29 @@ impl CmId {
         either!(&self.side, id => Ok(id.qp_attr(state)?))
     }
 
-    /// The parameters with which a request is granted exactly as asked.
+    /// The parameters that accept a request exactly as the peer asks.
     pub fn offered(&self) -> Option<ConnParam> {
         either!(&self.side, id => id.offered())
     }
 }
 
-/// What is to be done.
+/// Operations.
 impl CmId {
-    /// Changes a setting; only before it is used.
+    /// Sets an option. An option takes effect only if it is set before the call that uses it.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.set_option(option)?))
     }
 
-    /// Takes an address; port 0 is any, and the unspecified address all.
+    /// Binds the id to an address. Port 0 selects a free port; the unspecified address selects all
+    /// addresses.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
         either!(&self.side, id => id.bind(addr))
     }
 
-    /// Finds the device that leads to a peer. Event: address resolved, or address error. Our own
-    /// adapter knows at once, so that the time limit is never reached.
+    /// Finds the device with a route to a peer. Event: address resolved, or address error. The
+    /// software adapter resolves the address at once, so it never reaches the time limit.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &self,
@@ -131,26 +132,26 @@ impl CmId {
         either!(&self.side, id => Ok(id.resolve_addr(src, dst, timeout_ms)?))
     }
 
-    /// Finds the route; on Ethernet there is nothing to find. Event: route resolved.
+    /// Resolves the route; on Ethernet this needs no query. Event: route resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.resolve_route(timeout_ms)?))
     }
 
-    /// Listens; at most `backlog` requests wait to be taken from the channel, or very many if it is
-    /// zero. Events: connect requests.
+    /// Listens. At most `backlog` requests wait in the channel for the consumer; zero selects a
+    /// large default. Events: connect requests.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
         either!(&self.side, id => id.listen(backlog))
     }
 
-    /// Lets events come out of another channel from now on, those that wait included.
+    /// Moves the id to another channel: events that wait, and all later ones, go there.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
         either!(self.side.zip(&channel.side)?, (id, channel) => id.migrate(channel))
     }
 
-    /// Gives it an event channel of its own.
+    /// Moves the id to an event channel of its own.
     pub(super) fn move_out(&self) -> Result<(), Error> {
         either!(&self.side, id => id.migrate(&id.another_channel()?))
     }
@@ -163,13 +164,14 @@ impl CmId {
         either!(&self.side, id => id.use_qp(qp))
     }
 
-    /// The same for a queue pair of which only the number is at hand; our own adapter knows it.
+    /// The same for a queue pair of which the caller has only the number; only the software adapter
+    /// supports that.
     pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
         let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
         id.use_qpn(qpn, qp_type, srq)
     }
 
-    /// The id has no queue pair any more; it goes where its owner takes it.
+    /// Detaches the queue pair from the id; from then on, its owner changes its state.
     #[doc(alias = "rdma_destroy_qp")]
     pub fn release_qp(&self) {
         either!(&self.side, id => id.release_qp());
@@ -178,8 +180,8 @@ impl CmId {
     /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
     /// response if the id has no queue pair; rejected, unreachable, connect error.
     ///
-    /// With the kernel's drivers, the connection is there when the event is taken and not before:
-    /// the queue pair is brought up then.
+    /// With the kernel's drivers, the connection exists only when the consumer takes the event:
+    /// taking it brings the queue pair up.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.connect(param)?))
@@ -191,27 +193,27 @@ impl CmId {
         either!(&self.side, id => Ok(id.accept(param)?))
     }
 
-    /// Refuses a request, or an answer.
+    /// Rejects a connect request, or a reply.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.reject(private_data)?))
     }
 
-    /// Completes a connection on an id without queue pair, after a connect response; or says that
-    /// data came before the peer's word that it is ready.
+    /// Completes a connection on an id without queue pair, after a connect response; or reports
+    /// that data arrived before the peer's message that it is ready to use (RTU).
     #[doc(alias = "rdma_establish")]
     #[doc(alias = "rdma_notify")]
     pub fn establish(&self) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.establish()?))
     }
 
-    /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
+    /// Ends the connection; the requests posted on the queue pair are flushed. Event: disconnected.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.disconnect()?))
     }
 
-    /// Puts an event of one's own into the channel, behind those that wait.
+    /// Appends an event of the caller to the channel, behind those that wait.
     #[doc(alias = "rdma_write_cm_event")]
     pub fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) -> Result<(), Error> {
         let id = self.side.soft().ok_or(Error::Unsupported("events of one's own"))?;

@@ -1,9 +1,9 @@
 //! Following the interface of a device: its link, its MTU and its addresses.
 //!
-//! The kernel announces every change on a routing socket. What it says is not read, only that it
-//! said something: the interface is looked at again, and whatever differs from before is told to
-//! the engine and to the link. So nothing depends on the order of announcements or on none being
-//! lost.
+//! The kernel announces every change on a routing socket (rtnetlink). The driver thread does not
+//! parse the announcements. It takes each as a reason to query the interface again, and passes what
+//! differs from before to the engine and to the link. Therefore neither the order of announcements
+//! nor the loss of one matters.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,11 +22,11 @@ use nix::sys::socket::{
 use super::{gid_of, gid_rank, path_mtu_of};
 use crate::sys;
 
-/// Announcements that matter.
+/// Announcements to subscribe to.
 const GROUPS: u32 =
     (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
 
-/// Hears when an interface may have changed.
+/// Receives announcements that an interface may have changed.
 #[derive(Debug)]
 pub(crate) struct Watch {
     socket: OwnedFd,
@@ -46,17 +46,17 @@ impl Watch {
         Ok(Self { socket, interface: interface.to_owned() })
     }
 
-    /// Readable when there is something to look at.
+    /// Readable when the interface may have changed.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Takes the announcements and looks at the interface.
+    /// Takes the announcements and queries the interface.
     pub(crate) fn look(&self) -> io::Result<Interface> {
         let mut ignored = [0; 8192];
         loop {
             match recv(self.socket.as_raw_fd(), &mut ignored, MsgFlags::empty()) {
-                // Lost announcements announce a change, too.
+                // If the kernel had to drop announcements, the interface has changed, too.
                 Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => {}
                 Err(Errno::EAGAIN) => break,
                 Err(e) => return Err(e.into()),
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// What an interface is like now.
+/// The current state of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Interface {
     /// It can carry packets.
@@ -91,9 +91,10 @@ impl Interface {
         Ok(found)
     }
 
-    /// Makes engine and link follow. Addresses that stay keep their index in the table; those
-    /// that are gone leave a hole, which the next new address fills. False: the port of an address
-    /// is in use, perhaps by a process that has just ended, so that the caller should try again.
+    /// Applies the state to the engine and the link. Addresses that stay keep their index in the
+    /// table; a removed address leaves a hole, which the next new address fills. Returns false if
+    /// the port of an address is in use, perhaps by a process that has just ended: the caller
+    /// should try again.
     pub(crate) fn apply(
         &self,
         engine: &mut Engine,
@@ -129,8 +130,8 @@ impl Interface {
     }
 }
 
-/// Puts an address in the first hole of the table, or at its end, if the link can have it. False:
-/// its port is in use.
+/// Puts an address in the first hole of the table, or at its end, if the link can bind it. Returns
+/// false if its port is in use.
 fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
     let hole = table.iter().position(|g| g.is_zero());
     let at = hole.unwrap_or(table.len());
@@ -139,8 +140,8 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
     }
     table[at] = gid;
     if let Err(e) = link.set_addresses(table) {
-        // An IPv6 address cannot be used while the kernel looks for others that have it; another
-        // announcement comes when it is done.
+        // An IPv6 address cannot be bound during duplicate address detection; the kernel sends
+        // another announcement when that is done.
         tracing::debug!("{gid} is not usable yet: {e}");
         table[at] = Gid::ZERO;
         if hole.is_none() {

@@ -1,9 +1,10 @@
-//! What a polling thread does that finds nothing: spin, yield, nap.
+//! Back-off of a polling thread that finds nothing: spin, yield, sleep briefly.
 //!
-//! It spins briefly, because an answer is mostly a few microseconds away. Then it yields the
-//! processor between polls, which costs next to nothing if no other thread wants it. If another
-//! does, spinning would only keep the peer from answering, and yielding gives away whole time
-//! slices: then it naps on the link's descriptor, and an arriving packet wakes it.
+//! The thread spins briefly, because an answer is mostly a few microseconds away. Then it yields
+//! the processor between polls, which costs next to nothing if no other thread wants it. If another
+//! thread does, spinning would only keep the peer from answering, and yielding gives away whole
+//! time slices: then the polling thread sleeps on the link's descriptor (a nap), and an arriving
+//! packet wakes it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use nix::sys::time::TimeSpec;
 use super::Clock;
 
 /// Empty polls, after one that found something, during which the thread does not read the clock:
-/// to read it takes as long as such a poll.
+/// reading it takes as long as such a poll.
 const FRESH: u32 = 12;
 
 /// Empty polls before the thread yields: about as long as an answer over loopback takes.
@@ -37,14 +38,14 @@ const REMEMBER_MOST_NS: u64 = 640_000_000;
 /// The longest nap: a completion that another thread takes from the link does not end it.
 const NAP: Duration = Duration::from_micros(100);
 
-/// How often polling led to nothing, and whether others want the processor.
+/// How many polls found nothing, and whether other threads compete for the processor.
 #[derive(Debug)]
 pub(super) struct Backoff {
-    /// Readable when something has arrived.
+    /// Readable when packets have arrived.
     link: OwnedFd,
     empty_polls: AtomicU32,
     crowded_until: AtomicU64,
-    /// How long it was remembered last.
+    /// How long the last competition was remembered.
     remembered_ns: AtomicU64,
 }
 
@@ -58,29 +59,30 @@ impl Backoff {
         }
     }
 
-    /// Polling led to something.
+    /// A poll found something, or an answer is expected soon.
     #[inline]
     pub(super) fn reset(&self) {
         self.empty_polls.store(0, Ordering::Relaxed);
     }
 
-    /// Whether polling has led to something not long ago, so that the next answer is close.
+    /// Whether a poll has found something recently, so that the next answer is probably close.
     #[inline]
     pub(super) fn is_fresh(&self) -> bool {
         self.empty_polls.load(Ordering::Relaxed) < FRESH
     }
 
-    /// Polling led to nothing, but [it is early](Backoff::is_fresh).
+    /// Counts a poll that found nothing while the count [is low](Backoff::is_fresh).
     #[inline]
     pub(super) fn spin(&self) {
         self.empty_polls.store(self.empty_polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Polling led to nothing. `kick` is called once, when that has been so for a while; `arm` is
-    /// asked before a nap whether the link is quiet.
+    /// Counts a poll that found nothing, and spins, yields or naps. It calls `kick` once, when
+    /// polls have found nothing for a while, and calls `arm` before a nap: true if the link is
+    /// quiet and the thread may sleep.
     #[inline]
     pub(super) fn back_off(&self, clock: &Clock, kick: impl FnOnce(), arm: impl FnOnce() -> bool) {
-        // A count that two threads spoil for each other is still a count.
+        // Two polling threads may overwrite each other's count; an approximate count is enough.
         let empty_polls = self.empty_polls.load(Ordering::Relaxed);
         if empty_polls < SPINS {
             self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
@@ -98,9 +100,10 @@ impl Backoff {
         arm: impl FnOnce() -> bool,
     ) {
         let has_yielded = self.yield_processor(clock);
-        // On a crowded machine a peer that was woken may take as long as a nap.
+        // Under competition for processors, a peer that was woken may take as long as a nap, so the
+        // thread kicks it before the first nap.
         if empty_polls == KICK_AT || (!has_yielded && (SPINS + 1..KICK_AT).contains(&empty_polls)) {
-            // First, since what is done besides may lead to something.
+            // The count is stored first, because `kick` may find something and reset it.
             self.empty_polls.store(KICK_AT + 1, Ordering::Relaxed);
             kick();
         } else if empty_polls < KICK_AT {
@@ -108,13 +111,13 @@ impl Backoff {
         }
         if !has_yielded && arm() {
             let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
-            // An interrupted nap is a short one.
+            // A signal only makes the nap shorter.
             let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);
         }
     }
 
-    /// Yields the processor. False: other threads were seen to take it for long, so that it is not
-    /// yielded, and the caller should sleep.
+    /// Yields the processor. Returns false, without yielding, if another thread has recently kept
+    /// the processor for long: the caller should sleep instead.
     pub(super) fn yield_processor(&self, clock: &Clock) -> bool {
         let now = clock.now();
         let crowded_until = self.crowded_until.load(Ordering::Relaxed);
@@ -124,7 +127,7 @@ impl Backoff {
         std::thread::yield_now();
         let after = clock.now();
         if after.nanos_since(now) > CROWDED_NS {
-            // It stays if it is still there soon after it was forgotten.
+            // Competition that is seen again soon after the time ran out is taken to stay.
             let before = self.remembered_ns.load(Ordering::Relaxed);
             let stays = now.as_nanos() < crowded_until + before;
             let ns = if stays { (2 * before).min(REMEMBER_MOST_NS) } else { REMEMBER_NS };

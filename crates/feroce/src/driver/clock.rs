@@ -1,4 +1,4 @@
-//! The one clock.
+//! The clock of a device.
 
 use feroce_train::Instant;
 use nix::time::{ClockId, clock_gettime};
@@ -6,22 +6,22 @@ use nix::time::{ClockId, clock_gettime};
 /// Monotonic time since the clock was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// What the system's clock said then, less a second.
+    /// The system's monotonic time at the creation of this clock, less one second.
     origin_ns: u64,
 }
 
-/// The time of the system's monotonic clock. The data path asks for it several times per message,
-/// and in this way it takes a third of the instructions that [`std::time::Instant`] does.
+/// The time of the system's monotonic clock. The data path reads it several times per message, and
+/// this call takes a third of the instructions of [`std::time::Instant`].
 #[inline]
 fn monotonic_ns() -> u64 {
-    // It exists on every Linux.
+    // Every Linux has this clock, so the call does not fail.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
         t.tv_sec().cast_unsigned().wrapping_mul(1_000_000_000) + t.tv_nsec().cast_unsigned()
     })
 }
 
 impl Clock {
-    /// Starts at one second, so that nothing mistakes the beginning for "never".
+    /// Starts at one second, because code that stores times uses zero for "never".
     pub(crate) fn start() -> Self {
         Self { origin_ns: monotonic_ns().wrapping_sub(1_000_000_000) }
     }
@@ -32,7 +32,7 @@ impl Clock {
         Instant::from_nanos(monotonic_ns().wrapping_sub(self.origin_ns))
     }
 
-    /// What the beginning of this time is in nanoseconds since 1970.
+    /// Time zero of this clock, in nanoseconds since 1970.
     #[expect(clippy::disallowed_methods, reason = "this is where time comes from")]
     pub(crate) fn epoch_ns(&self) -> u64 {
         let wall = std::time::SystemTime::now();

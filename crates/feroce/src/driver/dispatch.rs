@@ -1,4 +1,4 @@
-//! Events on their way from the engine to their consumers.
+//! Delivery of the engine's events to their consumers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::wakes::{Signal, Wakes};
 
-/// A queue with a descriptor that is readable while there is something in it.
+/// A queue with a descriptor that is readable while the queue holds an event.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     inner: Mutex<Waiting<T>>,
@@ -27,7 +27,7 @@ struct Waiting<T> {
     wakers: Vec<Waker>,
 }
 
-/// Completion queues that have something, by their handles.
+/// Completion events: the handles of completion queues that have completions.
 pub(crate) type ChannelQueue = EventQueue<CqId>;
 
 /// Asynchronous events.
@@ -36,7 +36,7 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
-        // Whether reading it blocks is up to the consumer: C programs say so with fcntl.
+        // The consumer decides whether reading blocks: C programs set that with fcntl.
         Ok(Self { inner, fd: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)? })
     }
 
@@ -57,14 +57,14 @@ impl<T> EventQueue<T> {
         if inner.queue.is_empty() {
             return;
         }
-        // Not only for the first event: a consumer that watches for edges must see every event.
+        // Every event writes, not only the first: an edge-triggered consumer must see each one.
         let _ = self.fd.write(1);
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Drops the wakers: their tasks have gone, or will ask again.
+    /// Drops the wakers: their tasks have ended, or will register again.
     pub(crate) fn forget_wakers(&self) {
         let wakers = std::mem::take(&mut self.inner().wakers);
         drop(wakers);
@@ -78,12 +78,13 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut inner = self.inner();
         let event = inner.queue.pop_front();
-        // Also if there was none: a consumer may have waited by reading, and put back what it read.
+        // This is needed even if there was no event: a consumer may have waited by reading the
+        // descriptor, and written back what it read.
         self.settle(&inner);
         event
     }
 
-    /// Forgets events of something that goes away.
+    /// Discards the events of an object that is destroyed.
     pub(crate) fn discard(&self, gone: impl Fn(&T) -> bool) {
         let mut inner = self.inner();
         let before = inner.queue.len();
@@ -93,7 +94,7 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the events that are wanted, whatever their place.
+    /// Takes the events that are wanted, wherever they are in the queue.
     pub(crate) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut inner = self.inner();
         let all = std::mem::take(&mut inner.queue);
@@ -106,16 +107,16 @@ impl<T> EventQueue<T> {
         taken.into()
     }
 
-    /// Keeps the descriptor readable exactly while the queue holds something.
+    /// Keeps the descriptor readable exactly while the queue holds an event.
     fn settle(&self, inner: &Waiting<T>) {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // A program may have read it itself; then reading would block.
+        // The program may have read the descriptor itself; then reading it here would block.
         if inner.queue.is_empty() && poll(&mut fds, PollTimeout::ZERO) == Ok(1) {
             let _ = self.fd.read();
         }
     }
 
-    /// Takes the oldest event, or leaves a waker to be called when there is one.
+    /// Takes the oldest event; if there is none, registers a waker to be called when there is one.
     pub(crate) fn pop_or_register(&self, waker: &Waker) -> Option<T> {
         if let Some(event) = self.try_pop() {
             return Some(event);
@@ -125,7 +126,7 @@ impl<T> EventQueue<T> {
             inner.wakers.push(waker.clone());
         }
         drop(inner);
-        // An event may have come between the two looks.
+        // An event may have been appended before the waker was registered.
         self.try_pop()
     }
 
@@ -145,7 +146,7 @@ impl<T: Send + fmt::Debug> Signal for EventQueue<T> {
     }
 }
 
-/// What an asynchronous event is about, if not the port.
+/// The object that an asynchronous event concerns, if it does not concern the port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Object {
     Cq(CqId),
@@ -154,7 +155,7 @@ pub(crate) enum Object {
 }
 
 impl Object {
-    /// The object that an event is about.
+    /// The object that an event concerns.
     pub(crate) fn of(event: &AsyncEvent) -> Option<Self> {
         match *event {
             AsyncEvent::CqError(cq) => Some(Self::Cq(cq)),
@@ -174,11 +175,11 @@ impl Object {
     }
 }
 
-/// Who is told about what.
+/// Which queue receives which event.
 #[derive(Debug, Default)]
 pub(crate) struct Dispatch {
     channels: BTreeMap<CqId, Arc<ChannelQueue>>,
-    /// Of the contexts: all hear of the port, each of its own objects.
+    /// Queues of the contexts. Each receives the events of the port and of its own objects.
     listeners: Vec<Weak<AsyncQueue>>,
     owners: BTreeMap<Object, Weak<AsyncQueue>>,
     wakes: Arc<Wakes>,
@@ -195,7 +196,7 @@ impl Dispatch {
         self.channels.insert(cq, channel);
     }
 
-    /// Completion events of `cq` go nowhere any more.
+    /// Completion events of `cq` are not delivered any more.
     pub(crate) fn detach(&mut self, cq: CqId) {
         if let Some(channel) = self.channels.remove(&cq) {
             channel.discard(|event| *event == cq);
@@ -208,7 +209,8 @@ impl Dispatch {
         self.owners.insert(object, Arc::downgrade(owner));
     }
 
-    /// The object is gone, and its events with it: its name may be given to another.
+    /// The object is destroyed. Its events are discarded, because its name may be given to another
+    /// object.
     pub(crate) fn disown(&mut self, object: Object) {
         if let Some(owner) = self.owners.remove(&object).and_then(|owner| owner.upgrade()) {
             owner.discard(|event| Object::of(event) == Some(object));
