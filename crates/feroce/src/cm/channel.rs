@@ -12,8 +12,8 @@ use super::soft::SoftChannel;
 use crate::Error;
 use crate::backend::{Either, either};
 
-/// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
-/// any event loop. Cheap to clone; all clones are the same channel.
+/// The channel that delivers the events of ids. Its descriptor is readable while an event waits, so
+/// it fits any event loop. Cheap to clone; all clones are the same channel.
 ///
 /// ```
 /// use feroce::cm::{EventKind, Manager, PortSpace};
@@ -45,7 +45,7 @@ impl From<KernelChannel> for EventChannel {
 }
 
 impl EventChannel {
-    /// Makes an id whose events come out here.
+    /// Creates an id whose events go to this channel.
     #[doc(alias = "rdma_create_id")]
     pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
         either!(&self.side, channel => Ok(channel.create_id(space)?.into()))
@@ -62,7 +62,7 @@ impl EventChannel {
         either!(&self.side, channel => channel.wait_event(timeout_ms))
     }
 
-    /// Resolves with the next event. Runtime-agnostic: a thread of ours wakes the task.
+    /// Resolves with the next event. Runtime-agnostic: a thread of this crate wakes the task.
     pub async fn event(&self) -> Event {
         either!(&self.side, channel => channel.event().await)
     }

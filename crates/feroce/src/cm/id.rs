@@ -107,7 +107,8 @@ impl CmId {
 
 /// Operations.
 impl CmId {
-    /// Sets an option. An option takes effect only if it is set before the call that uses it.
+    /// Sets an option, before the call that uses it. Address reuse and the restriction to one
+    /// address family can be set only before the id is bound.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.set_option(option)?))

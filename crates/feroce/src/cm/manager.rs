@@ -1,4 +1,4 @@
-//! Which devices there are for connections.
+//! The devices that connections may use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::{Backend, Error, Settings};
 
-/// How long a peer that does not answer is waited for. The defaults are those of Linux, which adds
-/// up to more than a minute and a half.
+/// How long the manager waits for a peer that does not answer. The defaults are those of Linux,
+/// which add up to more than 90 seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
     /// How long either side may take to answer, as a code: 4.096 us * 2^code.
     pub response_timeout: u8,
-    /// How long a packet may be on its way, as a code.
+    /// How long a packet may be in the network, as a code.
     pub packet_life_time: u8,
     /// How often a message is repeated.
     pub max_retries: u8,
@@ -57,8 +57,8 @@ impl Manager {
         Self::opening(Device::open)
     }
 
-    /// Opens devices as addresses need them, in a way of one's own: programs that keep a table of
-    /// open devices find them there.
+    /// Opens devices as addresses need them, with the caller's function: a program that keeps a
+    /// table of open devices can return them from there.
     ///
     /// ```
     /// let manager = feroce::cm::Manager::opening(|device| device.open());
@@ -69,7 +69,7 @@ impl Manager {
         let side = if is_hard {
             Either::Kernel(Arc::new(KernelManager::new(Vec::new(), Some(open))))
         } else {
-            // Settings that cannot be understood are told when a device is opened.
+            // Opening a device reports invalid settings.
             Either::Soft(SoftManager::opening(open))
         };
         Self { side }
@@ -80,8 +80,9 @@ impl Manager {
         Self::with_timing(contexts, Timing::default())
     }
 
-    /// Uses these devices and no others, and waits for peers as long as is said. If several
-    /// managers share a device, the first decides. The kernel waits as long as it always does.
+    /// Uses these devices and no others, and waits for peers as long as `timing` says. If several
+    /// managers share a device, the first decides. On devices of the kernel's drivers the kernel
+    /// decides, and `timing` has no effect.
     pub fn with_timing(
         contexts: impl IntoIterator<Item = Context>,
         timing: Timing,
@@ -96,13 +97,13 @@ impl Manager {
         Ok(Self { side })
     }
 
-    /// Makes an event channel.
+    /// Creates an event channel.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn event_channel(&self) -> Result<EventChannel, Error> {
         either!(&self.side, manager => Ok(manager.event_channel()?.into()))
     }
 
-    /// Makes an id with a channel of its own, for programs that wait for one thing at a time.
+    /// Creates an id with a channel of its own, for programs that wait for one event at a time.
     pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
         self.event_channel()?.create_id(space)
     }

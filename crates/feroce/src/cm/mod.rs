@@ -19,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! Below them is what programs know from `librdmacm`, call by call: an [`EventChannel`] of a
-//! [`Manager`] makes [`CmId`]s, and tells what happens to them as [`Event`]s.
+//! They are built on an interface that corresponds to `librdmacm` call by call: an [`EventChannel`]
+//! of a [`Manager`] creates [`CmId`]s and delivers their [`Event`]s.
 
 mod channel;
 mod connection;

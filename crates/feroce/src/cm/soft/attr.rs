@@ -1,4 +1,4 @@
-//! From what two sides agreed on to the attributes of a queue pair.
+//! Queue pair attributes from the parameters that the two sides of a connection agreed on.
 
 use feroce_cm::{QpPlan, Transport};
 use feroce_engine::{AddrVec, Engine, ModifyQpError, QpAttr, QpState};
@@ -48,7 +48,7 @@ pub(super) fn connected(
     }
 }
 
-/// The way to the peer.
+/// The address vector of the peer.
 fn path(plan: &QpPlan, gids: &[GidEntry]) -> Option<AddrVec> {
     Some(AddrVec {
         dgid: plan.peer.remote,
@@ -61,7 +61,7 @@ fn path(plan: &QpPlan, gids: &[GidEntry]) -> Option<AddrVec> {
     })
 }
 
-/// The way to a peer of a datagram queue pair.
+/// The address vector of a peer of a datagram queue pair.
 pub(super) fn datagram_path(gids: &[GidEntry], local: Gid, remote: Gid, tos: u8) -> AddrVec {
     AddrVec {
         dgid: remote,
@@ -71,7 +71,7 @@ pub(super) fn datagram_path(gids: &[GidEntry], local: Gid, remote: Gid, tos: u8)
     }
 }
 
-/// Brings a queue pair up as two sides agreed.
+/// Brings a queue pair up with the parameters that the two sides agreed on.
 pub(super) fn bring_up(
     engine: &mut Engine,
     now: Instant,
@@ -81,7 +81,8 @@ pub(super) fn bring_up(
     let most = engine.config().limits.max_rd_atomic;
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         let attr = connected(plan, engine.gids(), most, state);
-        // A queue pair whose peer or address is not known is refused for what it lacks.
+        // If the peer or an address is not known, `modify_qp` fails and names the missing
+        // attributes.
         engine.modify_qp(now, qpn, &attr.unwrap_or_else(|| QpAttr::to(state)))?;
     }
     Ok(())

@@ -34,21 +34,22 @@ impl Queue {
         self.0.append(event);
     }
 
-    /// An id is gone, and no consumer takes its events. Requests that came through it are refused.
+    /// Discards the events of an id that is destroyed, and rejects the requests that arrived
+    /// through it.
     pub(super) fn forget(&self, manager: &ManagerInner, id: &Arc<Shared>) {
         for event in self.0.extract(|event| event.concerns(id)) {
             manager.refuse(&event);
         }
     }
 
-    /// Moves the events of an id to another queue, and the ids of requests that came through it.
+    /// Moves the events of an id to another queue, and the ids of requests that arrived through it.
     pub(super) fn migrate(&self, id: &Arc<Shared>, to: &Arc<Self>) {
         for event in self.0.extract(|event| event.concerns(id)) {
             if event.listener.is_some() {
                 event.id.lock().queue = Arc::clone(to);
                 let request = Arc::clone(&event.id);
                 to.push(event);
-                // What happened to the connection since then comes after the request.
+                // Later events of the connection follow the request.
                 for later in self.0.extract(|event| event.concerns(&request)) {
                     to.push(later);
                 }
@@ -65,7 +66,7 @@ impl Signal for Queue {
     }
 }
 
-/// Keeps a channel open; when the last is gone, requests that no consumer took are refused.
+/// Keeps a channel open. Dropping the last one rejects the requests that no consumer has taken.
 #[derive(Debug)]
 pub(super) struct ChannelOwner {
     pub(super) queue: Arc<Queue>,
@@ -82,8 +83,8 @@ impl Drop for ChannelOwner {
     }
 }
 
-/// Where the events of ids come out. Its descriptor is readable while an event waits, so it fits
-/// any event loop. Cheap to clone; all clones are the same channel.
+/// The channel that delivers the events of ids. Its descriptor is readable while an event waits, so
+/// it fits any event loop. Cheap to clone; all clones are the same channel.
 #[derive(Clone, Debug)]
 pub(crate) struct SoftChannel {
     pub(super) owner: Arc<ChannelOwner>,
@@ -96,7 +97,7 @@ impl SoftChannel {
         Ok(Self { owner: Arc::new(ChannelOwner { queue, manager }) })
     }
 
-    /// Makes an id whose events come out here.
+    /// Creates an id whose events go to this channel.
     pub(crate) fn create_id(&self, space: PortSpace) -> Result<SoftId, Error> {
         let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
         let shared = Shared::new(super::manager::next_number(), space, queue, Default::default());
@@ -140,7 +141,7 @@ impl SoftChannel {
         .await
     }
 
-    /// Gives an event the ids that it is about; none if they are gone.
+    /// Adds the ids that an event concerns; `None` if they are dropped already.
     fn complete(&self, queued: Queued) -> Option<Event> {
         let manager = &self.owner.manager;
         let mut listener = None;

@@ -1,4 +1,5 @@
-//! Services that a device takes requests for, among all processes at its addresses.
+//! Claims of services: which of the processes that share an address receives the requests for a
+//! service.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::Error;
 use crate::cm::CmError;
 use crate::context::Context;
 
-/// While it lives, requests for a service at an address come to this process and to no other.
+/// While it lives, requests for a service at an address go to this process and to no other.
 #[derive(Debug)]
 pub(super) struct Claim {
     member: Arc<Member>,
@@ -29,7 +30,7 @@ impl Claim {
         service: ServiceId,
         accepts: Accepts,
     ) -> Result<Vec<Self>, Error> {
-        // A device that has its addresses to itself need not ask.
+        // A device that does not share its addresses needs no claim.
         let Some(member) = context.soft().ok().and_then(|soft| soft.member.as_ref()) else {
             return Ok(Vec::new());
         };

@@ -1,4 +1,4 @@
-//! From a request to a connection, and to its end.
+//! Connecting, accepting, rejecting and disconnecting.
 
 use feroce_cm::rdma::{
     self, ConnParam, PortSpace, UDP_QKEY, connect_data, fill, flow_label, gid_of, sidr_data,
@@ -25,7 +25,7 @@ impl SoftId {
         self.use_qpn(qp.qpn(), qp.qp_type(), qp.handle().srq().is_some())
     }
 
-    /// The same for a queue pair of which only the number is at hand.
+    /// The same for a queue pair of which the caller has only the number.
     pub(crate) fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
         if (qp_type == QpType::Ud) != self.is_datagrams() {
             return Err(CmError::NoQp.into());
@@ -46,7 +46,7 @@ impl SoftId {
         })
     }
 
-    /// The id has no queue pair any more; it goes where its owner takes it.
+    /// Detaches the queue pair from the id; from then on, its owner changes its state.
     pub(crate) fn release_qp(&self) {
         let Some(qp) = self.shared().lock().qp.take() else { return };
         if let Some(Ok(driver)) = self.context().map(Context::driver) {
@@ -112,7 +112,7 @@ impl SoftId {
         })
     }
 
-    /// Starts what ends with an event of this id.
+    /// Starts an exchange that ends with an event of this id.
     fn start(
         &self,
         f: impl FnOnce(&mut State, Instant, &mut Inner) -> Result<ConnId, Error>,
@@ -166,13 +166,13 @@ impl SoftId {
         })
     }
 
-    /// The parameters with which a request is granted exactly as asked.
+    /// The parameters that accept a request exactly as the peer asks.
     pub(crate) fn offered(&self) -> Option<ConnParam> {
         let offer = self.shared().lock().offer.clone()?;
         Some(ConnParam { private_data: Vec::new(), qpn: Qpn::default(), srq: false, ..offer })
     }
 
-    /// Refuses a request, or an answer.
+    /// Rejects a connect request, or a reply.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let private_data = fill(private_data).map_err(CmError::from)?;
         self.with_conn(|cm, now, conn, id| {
@@ -182,8 +182,8 @@ impl SoftId {
         })
     }
 
-    /// Completes a connection on an id without queue pair, after a connect response; or says that
-    /// data came before the peer's word that it is ready.
+    /// Completes a connection on an id without queue pair, after a connect response; or reports
+    /// that data arrived before the peer's message that it is ready to use (RTU).
     pub(crate) fn establish(&self) -> Result<(), Error> {
         self.with_conn(|cm, _, conn, id| {
             if id.lock().stage == Stage::Responded {
@@ -195,7 +195,7 @@ impl SoftId {
         })
     }
 
-    /// Ends the connection; what is posted on the queue pair comes back. Event: disconnected.
+    /// Ends the connection; the requests posted on the queue pair are flushed. Event: disconnected.
     pub(crate) fn disconnect(&self) -> Result<(), Error> {
         self.with_service(|s, now, id| {
             let (conn, qp) = {
@@ -208,7 +208,7 @@ impl SoftId {
             }
             let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
             match cm.manager.disconnect(now, conn) {
-                // It is over, and even forgotten.
+                // The connection has ended, and its timewait state is over.
                 Err(CallError::Unknown) => Ok(()),
                 result => Ok(result.map_err(CmError::from)?),
             }

@@ -1,4 +1,4 @@
-//! Queue pair 1: where management datagrams come and go.
+//! Queue pair 1 (the GSI), which sends and receives management datagrams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,19 +17,20 @@ use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lkey, Psn, Qkey, Qpn};
 use crate::Error;
 use crate::attr::gid_index;
 
-/// Datagrams that may wait to be looked at; more are lost, and repeated by their senders.
+/// Received datagrams that may wait for the connection manager. Further ones are lost, and their
+/// senders repeat them.
 const RECEIVES: u32 = 1024;
 
 /// Datagrams that may wait to be sent.
 const SENDS: u32 = 256;
 
-/// Ways to peers that are kept.
+/// Most address handles to peers that are kept.
 const MAX_AHS: usize = 1024;
 
 /// Bytes of a receive: the header in front of every datagram, and the datagram.
 const SLOT: usize = Grh::LEN + MAD_LEN;
 
-/// How sends are told from receives, whose numbers are those of their slots.
+/// Work request id of sends. That of a receive is the number of its slot.
 const SEND_ID: u64 = u64::MAX;
 
 /// The well-known queue key of queue pair 1.
@@ -49,7 +50,8 @@ pub(super) struct Gsi {
 }
 
 impl Gsi {
-    /// Makes queue pair 1. What was made of it stays if it fails; the device will not have one.
+    /// Creates queue pair 1. On an error, the objects created so far stay, and the device has no
+    /// queue pair 1.
     pub(super) fn new(engine: &mut Engine, now: Instant, psn: Psn) -> Result<Self, Error> {
         let pd = engine.alloc_pd()?;
         let (cq, poller) = engine.create_cq(RECEIVES + SENDS)?;
@@ -86,16 +88,16 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// Gives a slot back to the queue pair.
+    /// Posts the receive of a slot.
     fn post(&mut self, slot: u64) {
         let sge = Sge { addr: slot * SLOT as u64, len: SLOT as u32, lkey: self.lkey };
         if let Some(rq) = &mut self.rq {
-            // There are as many slots as the queue has room for.
+            // The queue has room for every slot, so posting does not fail.
             let _ = rq.post(RecvWr { wr_id: slot, sges: SgeList::from(sge) });
         }
     }
 
-    /// Takes what has arrived.
+    /// Passes received datagrams to `sink`.
     pub(super) fn receive(&mut self, mut sink: impl FnMut(Peer, &[u8])) {
         while let Some(cqe) = self.poller.poll() {
             if cqe.wr_id == SEND_ID {
@@ -133,7 +135,7 @@ impl Gsi {
         }
     }
 
-    /// The way to a peer.
+    /// The address handle of a peer.
     fn ah(&mut self, engine: &mut Engine, peer: Peer) -> Option<AhId> {
         let sgid_index = gid_index(engine.gids(), peer.local)?;
         if let Some(&ah) = self.ahs.get(&(sgid_index, peer.remote)) {
@@ -154,7 +156,7 @@ impl Gsi {
     }
 }
 
-/// Who sent a datagram to whom, from the header in front of it (annex A17).
+/// Sender and receiver of a datagram, from the header in front of it (annex A17).
 fn peer_of(header: &[u8]) -> Option<Peer> {
     let grh = GrhView::new_checked(header).ok()?;
     if let Ok((ip, _)) = Ipv4::parse(header.get(Grh::IPV4_AT..)?)

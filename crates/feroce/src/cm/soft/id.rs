@@ -23,17 +23,17 @@ use crate::context::Context;
 use crate::driver::State;
 use crate::{Error, sys};
 
-/// Requests that wait for a listener that does not say how many may.
+/// Backlog of a listener, if the caller gives none.
 const DEFAULT_BACKLOG: u32 = 1024;
 
-/// One end of a connection, a listener, or a way to datagram services. Cheap to clone; when the
-/// last clone is gone, the id is destroyed and the peer is told.
+/// One end of a connection, a listener, or a client of datagram services. Cheap to clone; dropping
+/// the last clone destroys the id and notifies the peer.
 #[derive(Clone, Debug)]
 pub(crate) struct SoftId {
     pub(super) owner: Arc<Owner>,
 }
 
-/// What is known.
+/// Queries.
 impl SoftId {
     /// A number that no other id of the process has.
     pub(crate) fn number(&self) -> u64 {
@@ -45,7 +45,7 @@ impl SoftId {
         self.owner.shared.space
     }
 
-    /// Where its events come out.
+    /// The channel that its events go to.
     pub(crate) fn channel(&self) -> SoftChannel {
         let channel = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
         SoftChannel { owner: Arc::clone(&channel) }
@@ -56,7 +56,7 @@ impl SoftId {
         SoftChannel::new(&SoftManager { inner: Arc::clone(&self.owner.manager) })
     }
 
-    /// Our address, once it is bound.
+    /// The local address, once it is bound.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.shared().lock().local
     }
@@ -93,7 +93,7 @@ impl SoftId {
     }
 }
 
-/// What is to be done.
+/// Operations.
 impl SoftId {
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.owner.shared
@@ -103,7 +103,8 @@ impl SoftId {
         self.owner.shared.space == PortSpace::Udp
     }
 
-    /// Changes a setting; only before it is used.
+    /// Sets an option, before the call that uses it. Address reuse and the restriction to one
+    /// address family can be set only before the id is bound.
     pub(crate) fn set_option(&self, option: IdOption) -> Result<(), Error> {
         let mut inner = self.shared().lock();
         match option {
@@ -118,7 +119,8 @@ impl SoftId {
         Ok(())
     }
 
-    /// Takes an address; port 0 is any, and the unspecified address all.
+    /// Binds the id to an address. Port 0 selects a free port; the unspecified address selects all
+    /// addresses.
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
         if self.shared().lock().stage != Stage::Idle {
             return Err(CmError::WrongState.into());
@@ -133,7 +135,8 @@ impl SoftId {
         let mut ports = self.owner.manager.ports();
         let binding =
             ports.bind(space, addr.ip(), addr.port(), how, random).map_err(CmError::from)?;
-        // Only now: who cannot have the address may still take another.
+        // The device is chosen only after the port is bound: an id whose bind fails may still bind
+        // another address, on another device.
         context.into_iter().for_each(|context| self.choose(context));
         let mut local = addr;
         local.set_port(binding.port());
@@ -143,13 +146,13 @@ impl SoftId {
         Ok(())
     }
 
-    /// The device is decided, unless it was before.
+    /// Chooses the device, unless one was chosen before.
     fn choose(&self, context: Context) {
         let _ = self.owner.context.set(context);
     }
 
-    /// Finds the device that leads to a peer. Event: address resolved, or address error. The
-    /// kernel knows at once, so that the time limit is never reached.
+    /// Finds the device with a route to a peer. Event: address resolved, or address error. The
+    /// kernel answers a route lookup at once, so the call never reaches the time limit.
     pub(crate) fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
@@ -186,7 +189,8 @@ impl SoftId {
         fixed: Option<SocketAddr>,
         dst: SocketAddr,
     ) -> Result<(), Error> {
-        // Groups have no port that the kernel could be asked for; an address that is bound will do.
+        // For a multicast group there is no port to ask the kernel about; the bound address is
+        // used.
         let ip = match fixed {
             Some(fixed) if dst.ip().is_multicast() => fixed.ip(),
             _ => self.owner.manager.source_for(fixed, dst)?,
@@ -211,7 +215,7 @@ impl SoftId {
         Ok(())
     }
 
-    /// Finds the route; on Ethernet there is nothing to find. Event: route resolved.
+    /// Resolves the route; on Ethernet this needs no query. Event: route resolved.
     pub(crate) fn resolve_route(&self, _timeout_ms: u32) -> Result<(), Error> {
         let mut inner = self.shared().lock();
         if inner.stage != Stage::AddrResolved {
@@ -223,8 +227,8 @@ impl SoftId {
         Ok(())
     }
 
-    /// Listens; at most `backlog` requests wait to be taken from the channel, or very many if it is
-    /// zero. Events: connect requests.
+    /// Listens. At most `backlog` requests wait in the channel for the consumer; zero selects a
+    /// large default. Events: connect requests.
     pub(crate) fn listen(&self, backlog: u32) -> Result<(), Error> {
         if self.shared().lock().stage == Stage::Idle {
             self.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -251,7 +255,8 @@ impl SoftId {
         if let Some(context) = fixed {
             return listen(std::slice::from_ref(context));
         }
-        // First where a peer may already be on its way: to look for devices takes its time.
+        // The id listens on open devices first, because a peer may already have sent a request
+        // there, and finding the other devices takes time.
         let open = self.owner.manager.open();
         listen(&open)?;
         let mut others = self.owner.manager.all()?;
@@ -285,13 +290,13 @@ impl SoftId {
         Ok(())
     }
 
-    /// Puts an event of one's own into the channel, behind those that wait.
+    /// Appends an event of the caller to the channel, behind those that wait.
     pub(crate) fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) {
         let private_data = data.to_vec();
         tell(Queued { private_data, ..Queued::new(kind, self.shared(), status) });
     }
 
-    /// Lets events come out of another channel from now on, those that wait included.
+    /// Moves the id to another channel: events that wait, and all later ones, go there.
     pub(crate) fn migrate(&self, channel: &SoftChannel) -> Result<(), Error> {
         let to = Arc::clone(&channel.owner.queue);
         let from = std::mem::replace(&mut self.shared().lock().queue, Arc::clone(&to));
@@ -344,7 +349,7 @@ impl SoftId {
         })
     }
 
-    /// Runs under the lock of the device.
+    /// Runs `f` under the lock of the device.
     pub(super) fn with_service<R>(
         &self,
         f: impl FnOnce(&mut State, Instant, &Arc<Shared>) -> Result<R, Error>,
@@ -353,7 +358,7 @@ impl SoftId {
         context.driver()?.control(|s, now| f(s, now, self.shared()))
     }
 
-    /// Runs under the lock of the device, on the connection.
+    /// Runs `f` under the lock of the device, on the connection of the id.
     pub(super) fn with_conn<R>(
         &self,
         f: impl FnOnce(&mut Service, Instant, ConnId, &Arc<Shared>) -> Result<R, CmError>,

@@ -1,4 +1,4 @@
-//! Which devices there are for connections, and who has which port.
+//! The devices that connections may use, and the ports that ids are bound to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,19 +17,19 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::{Error, sys};
 
-/// Every id of the process has a number.
+/// The next id number; each id of the process has its own.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How long a request may come before its listener: long enough for a process that must wait for a
-/// core of a busy machine, too short to matter to a peer that is refused.
+/// How long a request may arrive before its listener listens: long enough for a process that waits
+/// for a core of a busy machine, too short to matter to a peer that is rejected.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// When a message is first repeated. Later than a listener may be late, so that a peer that is
-/// refused is so once, and much sooner than after the six seconds of Linux.
+/// When the manager first repeats a message: later than [`PATIENCE_NS`], so that a peer is rejected
+/// only once, and much sooner than Linux, which waits six seconds.
 const PROBE_NS: u64 = 2 * PATIENCE_NS;
 
 /// Finds devices for addresses, and keeps them open. Cheap to clone.
@@ -42,19 +42,19 @@ pub(crate) struct SoftManager {
 pub(super) struct ManagerInner {
     contexts: Mutex<Vec<Context>>,
     ports: Mutex<PortTable>,
-    /// How devices are opened when an address needs them; they are not, if `None`.
+    /// Opens devices when an address needs them; `None` if the caller gave the devices.
     opener: Option<Opener>,
     timing: Timing,
 }
 
 impl SoftManager {
-    /// Opens devices as addresses need them, in a way of one's own: programs that keep a table of
-    /// open devices find them there.
+    /// Opens devices as addresses need them, with the caller's function: a program that keeps a
+    /// table of open devices can return them from there.
     pub(crate) fn opening(open: Opener) -> Self {
         Self::make(Vec::new(), Some(open), Timing::default())
     }
 
-    /// Uses these devices and no others, and waits for peers as long as is said. If several
+    /// Uses these devices and no others, and waits for peers as long as `timing` says. If several
     /// managers share a device, the first decides.
     pub(crate) fn with_timing(
         contexts: impl IntoIterator<Item = Context>,
@@ -136,8 +136,8 @@ impl ManagerInner {
         Ok(self.contexts().clone())
     }
 
-    /// Our address on the way to a peer. If the one that the kernel would take is not on a device
-    /// that may be used, another may lead there as well.
+    /// The local address on the route to a peer. If the address that the kernel selects is not on a
+    /// device that may be used, this tries the addresses of those devices.
     pub(super) fn source_for(
         &self,
         src: Option<SocketAddr>,
@@ -155,7 +155,7 @@ impl ManagerInner {
         same_family.find(leads_there).ok_or_else(none)
     }
 
-    /// Our address on the way to a peer, as the kernel would take it.
+    /// The local address that the kernel selects on the route to a peer.
     fn route(src: Option<SocketAddr>, dst: SocketAddr) -> Result<IpAddr, Error> {
         let any: IpAddr = match dst {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
@@ -171,7 +171,7 @@ impl ManagerInner {
         }
         let ask = || -> std::io::Result<IpAddr> {
             let socket = std::net::UdpSocket::bind(from)?;
-            // Nothing is sent; a port must be named all the same.
+            // Connecting a UDP socket sends nothing, but it needs a port that is not zero.
             let mut to = dst;
             to.set_port(dst.port().max(1));
             socket.connect(to)?;
@@ -180,7 +180,7 @@ impl ManagerInner {
         ask().map_err(|e| CmError::Route(e).into())
     }
 
-    /// A request was looked at: another may take its place.
+    /// The consumer has taken a request: its place in the backlog is free again.
     pub(super) fn taken(&self, id: &Shared, listener: ListenId) {
         if let Some(device) = id.device.upgrade() {
             device.driver.control(|s, _| {
@@ -201,12 +201,13 @@ impl ManagerInner {
         let is_on = |c: &&Context| c.soft().is_ok_and(|soft| Arc::ptr_eq(soft, &device));
         let context = self.contexts().iter().find(is_on).cloned()?;
         let owner = Owner::new(Arc::clone(id), Arc::clone(self), Arc::clone(channel));
-        // It was just made.
+        // The owner was just created, so no device was chosen before.
         let _ = owner.context.set(context);
         Some(owner)
     }
 
-    /// No consumer will take an event. If it is a request, the peer should not wait for an answer.
+    /// No consumer will take an event. If it is a request, this rejects it, so that the peer does
+    /// not wait for an answer.
     pub(super) fn refuse(&self, event: &Queued) {
         if event.listener.is_none() || event.id.owner().is_some() {
             return;
@@ -222,7 +223,7 @@ impl ManagerInner {
     }
 }
 
-/// Sees to it that a device has queue pair 1 and a connection manager.
+/// Creates queue pair 1 and the connection manager of a device, unless it has them.
 fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
     let soft = context.soft()?;
     let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);

@@ -6,7 +6,7 @@ use super::shared::IdQp;
 use crate::Error;
 use crate::driver::State;
 
-/// Takes datagrams to a group.
+/// Attaches the queue pair of an id to a group.
 pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<(), Error> {
     let must_join = match qp {
         Some(qp) => state.engine.attach_mcast(qp.qpn, group)?,
@@ -19,7 +19,7 @@ pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<()
     Ok(())
 }
 
-/// No longer takes datagrams to a group.
+/// Detaches the queue pair of an id from a group.
 pub(super) fn leave(state: &mut State, qp: Option<IdQp>, group: Gid) {
     let must_leave = match qp {
         // The queue pair may be gone already, and its membership with it.

@@ -1,4 +1,4 @@
-//! Connections of our own adapters.
+//! Connections of the software adapter.
 
 mod attr;
 mod channel;

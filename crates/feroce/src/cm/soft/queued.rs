@@ -1,4 +1,4 @@
-//! Events on their way to their consumers.
+//! Events that wait for their consumers.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Queued {
         }
     }
 
-    /// Whether it is about an id, or came through it.
+    /// Whether it concerns an id, or is a request that arrived through it.
     pub(super) fn concerns(&self, id: &Arc<Shared>) -> bool {
         let asked = self.listener.as_ref().map(|(listener, _)| listener);
         Arc::ptr_eq(&self.id, id) || asked.is_some_and(|asked| Arc::ptr_eq(asked, id))

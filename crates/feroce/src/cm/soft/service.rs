@@ -1,5 +1,5 @@
-//! Connection management of one device, inside the driver: datagrams of queue pair 1 go in, events
-//! of ids come out, and queue pairs are brought up between the two.
+//! Connection management of one device, inside the driver: it handles the datagrams of queue pair
+//! 1, brings queue pairs up, and delivers events to ids.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::backend::soft::SoftAdapter;
 use crate::cm::UdParam;
 use crate::driver::Wakes;
 
-/// The manager of a device and who its events are for.
+/// The connection manager of a device, and the ids that its events concern.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(super) manager: Manager,
@@ -34,7 +34,7 @@ pub(crate) struct Service {
     device: Weak<SoftAdapter>,
     /// Interface of link-local addresses.
     scope: u32,
-    /// The device has lost its addresses, and its ids know.
+    /// The device has lost its addresses, and its ids were told.
     is_gone: bool,
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
@@ -57,8 +57,8 @@ impl Service {
         Ok(Self { manager, gsi, device, scope, is_gone: false, ids, listeners, qps, wakes })
     }
 
-    /// Takes what has arrived, does what is due, and posts what is to be sent. True if more waits
-    /// than queue pair 1 has room for.
+    /// Handles received datagrams and expired timers, and posts datagrams to send. Returns whether
+    /// more datagrams wait than queue pair 1 has room for.
     pub(crate) fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
         let manager = &mut self.manager;
         self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
@@ -79,19 +79,21 @@ impl Service {
         self.manager.poll_timeout()
     }
 
-    /// Data has arrived on a queue pair whose peer has not said that it is ready.
+    /// Data has arrived on a queue pair before the peer's message that it is ready to use (RTU).
     pub(crate) fn on_established(&mut self, qpn: Qpn) {
         let conn = self.qps.get(&qpn.get()).and_then(|id| id.lock().conn);
-        // If it is anything but waiting for that, it does not matter.
+        // The call fails if the connection does not wait for that message; then there is nothing to
+        // do.
         let _ = conn.map(|conn| self.manager.establish(conn));
     }
 
-    /// The addresses of the device have changed. One that has none left is gone for its ids.
+    /// The addresses of the device have changed. If none is left, its ids get a device removal
+    /// event.
     pub(crate) fn on_addresses(&mut self, gids: &[GidEntry]) {
         let is_gone = gids.iter().all(GidEntry::is_empty);
         if is_gone && !self.is_gone {
             let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
-            // An id may be here under several names.
+            // An id may be in several of these tables.
             let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
             for id in once.into_values() {
                 self.tell(Queued::new(EventKind::DeviceRemoval, id, 0));
@@ -132,7 +134,7 @@ impl Service {
         self.ids.remove(&conn);
     }
 
-    /// This process ends, and will not answer: every peer is told.
+    /// This process is about to exit and will not answer any more: notifies every peer.
     pub(crate) fn leave(&mut self, now: Instant) {
         for conn in std::mem::take(&mut self.ids).into_keys() {
             self.manager.destroy(now, conn);
@@ -148,7 +150,8 @@ impl Service {
         self.qps.remove(&qpn.get());
     }
 
-    /// Puts an event where its consumer looks, which is woken after the device's lock is released.
+    /// Appends an event to the queue of its consumer, which is woken after the device's lock is
+    /// released.
     fn tell(&self, event: Queued) {
         let queue = queue_of(&event);
         queue.append(event);
@@ -193,7 +196,7 @@ impl Service {
         }
     }
 
-    /// A connection did not come about: whatever was posted on its queue pair comes back.
+    /// A connection was not established: flushes the requests posted on its queue pair.
     fn end(&mut self, engine: &mut Engine, now: Instant, id: &Arc<Shared>, conn: ConnId) {
         self.ids.remove(&conn);
         let mut inner = id.lock();
@@ -235,7 +238,8 @@ impl Service {
         let private_data = rep.private_data.to_vec();
         let conn = Some(ConnParam {
             private_data: private_data.clone(),
-            // As we see it: what the peer answers is what we may have outstanding.
+            // From the view of this side: the reads that the peer can hold as a responder are those
+            // that this side may have outstanding, and the reverse.
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
             flow_control: rep.flow_control,
@@ -269,7 +273,7 @@ impl Service {
         self.request(from, req.service_id, incoming.ip, offer, private_data);
     }
 
-    /// Makes the id of a request, and tells the listener.
+    /// Creates the id of a request, and delivers the request to the listener.
     fn request(
         &mut self,
         (listen_id, conn, peer): (ListenId, ConnId, Peer),
@@ -325,7 +329,7 @@ impl Service {
     }
 }
 
-/// What a peer offers, as we see it.
+/// Connection parameters that a peer offers, from the view of this side.
 fn offer_of(req: &Req, private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: private_data.to_vec(),
@@ -339,7 +343,7 @@ fn offer_of(req: &Req, private_data: &[u8]) -> ConnParam {
     }
 }
 
-/// An address; if it is link-local, that of an interface.
+/// A socket address; a link-local one gets the index of its interface.
 fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
     if let SocketAddr::V6(addr) = &mut addr
         && addr.ip().is_unicast_link_local()
@@ -349,8 +353,8 @@ fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
     addr
 }
 
-/// Puts an event where the consumer of its id looks; requests, where that of the listener does. The
-/// caller holds no lock of a device.
+/// Appends an event to the queue of its id; a request, to that of the listener. The caller holds no
+/// lock of a device.
 pub(super) fn tell(event: Queued) {
     queue_of(&event).push(event);
 }

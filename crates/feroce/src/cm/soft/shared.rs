@@ -1,8 +1,8 @@
-//! What an id is, for its owner and for the driver.
+//! The state of an id, in two halves.
 //!
-//! Two halves, so that nothing is ever torn down under the driver's lock: [`Shared`] is known to
-//! the driver and holds no device; [`Owner`] is what consumers hold, and holds the device. The lock
-//! of an id is taken last: a thread that has it takes no other lock.
+//! The halves ensure that no thread destroys a device under the driver's lock: the driver holds
+//! [`Shared`], which holds no device; consumers hold [`Owner`], which holds the device. The lock of
+//! an id is taken last: a thread that holds it takes no other lock.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -18,7 +18,7 @@ use super::manager::ManagerInner;
 use crate::backend::soft::SoftAdapter;
 use crate::context::Context;
 
-/// How far an id has come.
+/// State of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Idle,
@@ -26,13 +26,13 @@ pub(super) enum Stage {
     AddrResolved,
     RouteResolved,
     Listening,
-    /// We asked a peer.
+    /// This side sent a request.
     Connecting,
-    /// The peer accepted, and we have no queue pair to bring up.
+    /// The peer accepted, and the id has no queue pair to bring up.
     Responded,
-    /// A peer asked us.
+    /// A peer sent a request.
     Requested,
-    /// We accepted.
+    /// This side accepted the request.
     Accepted,
     Connected,
     Over,
@@ -46,7 +46,7 @@ pub(super) struct IdQp {
     pub(super) srq: bool,
 }
 
-/// What can be set before connecting.
+/// Options that can be set before connecting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Options {
     pub(super) tos: u8,
@@ -68,13 +68,13 @@ pub(super) struct Inner {
     pub(super) listens: Vec<(Weak<SoftAdapter>, ListenId)>,
     /// Held while it listens.
     pub(super) claims: Vec<Claim>,
-    /// What a peer that asked offers, turned round: the default of an answer.
+    /// The parameters of the peer's request, from the view of this side: the default of a reply.
     pub(super) offer: Option<ConnParam>,
-    /// Groups that were joined, and whether datagrams of the group come to us.
+    /// Groups that were joined, and whether the queue pair receives the datagrams of the group.
     pub(super) groups: Vec<(Gid, bool)>,
 }
 
-/// The half that the driver knows.
+/// The half that the driver holds.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(super) number: u64,
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// The half that consumers hold; when the last of them lets go, the id is destroyed.
+/// The half that consumers hold. Dropping the last reference destroys the id.
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) shared: Arc<Shared>,
