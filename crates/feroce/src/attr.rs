@@ -1,7 +1,8 @@
-//! What a device and its port are like: the one place that knows.
+//! Attributes of a device and of its port.
 //!
-//! Commands print it and other interfaces translate it; neither adds anything. Where verbs have a
-//! number for something, it is here the bits of a set or the discriminant of an enumeration.
+//! No other module defines attributes: commands print these, and other interfaces translate them.
+//! Where verbs have a number for an attribute, it is the bits of a set or the discriminant of an
+//! enumeration here.
 
 use bitflags::bitflags;
 use feroce_abi::{
@@ -15,16 +16,18 @@ use feroce_wire::{Gid, Lid, Pkey, Pmtu};
 
 use crate::device::Device;
 
-/// A number that no vendor has: it is locally administered.
+/// A vendor number that is not assigned to any vendor: it is locally administered.
 const VENDOR_ID: u32 = 0xfe_0ce0;
 
-/// Every page size from 4 KiB on; there is no page table that would care.
+/// Every page size from 4 KiB on: the software adapter has no page table that would limit it.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
-/// Entries of the GID table. Programs ask for every one, and some open a file for each.
+/// Entries of the GID table. Programs query every entry, and some open a file for each, so the
+/// table is short.
 const GID_TABLE: u32 = 16;
 
-/// The exponent of about 130 milliseconds: a thread that answers may have to wait for its turn.
+/// The exponent of about 130 milliseconds: the thread that acknowledges may have to wait for a
+/// processor.
 const ACK_DELAY: u8 = 15;
 
 bitflags! {
@@ -49,7 +52,7 @@ bitflags! {
         const BAD_QKEY_CNTR = 1 << 2;
         /// Modifying a queue pair can name the state that it is expected to be in.
         const CURR_QP_STATE_MOD = 1 << 7;
-        /// Tells when its port becomes active.
+        /// Raises an event when its port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// Has a system image GUID.
         const SYS_IMAGE_GUID = 1 << 11;
@@ -90,7 +93,7 @@ bitflags! {
     }
 }
 
-/// What atomic operations are atomic to.
+/// Which other accesses atomic operations are atomic with.
 ///
 /// ```
 /// let attr = feroce::Device::at(["127.0.0.21".parse()?]).attr()?;
@@ -104,7 +107,7 @@ pub enum AtomicCap {
     None = 0,
     /// Atomic operations of the same adapter.
     Hca = 1,
-    /// Whatever touches the memory, processors as well.
+    /// All accesses to the memory, those of processors included.
     Global = 2,
 }
 
@@ -126,7 +129,7 @@ pub struct DeviceAttr {
     pub fw_ver: String,
     /// Node GUID.
     pub guid: u64,
-    /// GUID of the machine as far as the adapter knows: the same.
+    /// System image GUID: the same as the node GUID.
     pub sys_image_guid: u64,
     /// Vendor.
     pub vendor_id: u32,
@@ -138,7 +141,7 @@ pub struct DeviceAttr {
     pub ports: u8,
     /// What it can do.
     pub caps: DeviceCaps,
-    /// How much of everything it can hold.
+    /// How many objects of each kind it can hold.
     pub limits: Limits,
     /// Longest message in bytes.
     pub max_msg_size: u64,
@@ -148,7 +151,7 @@ pub struct DeviceAttr {
     pub page_size_cap: u64,
     /// Reads and atomics of peers that it can hold, all queue pairs together.
     pub max_res_rd_atomic: u32,
-    /// What atomic operations are atomic to.
+    /// Which other accesses atomic operations are atomic with.
     pub atomic_cap: AtomicCap,
     /// Memory windows.
     pub max_mw: u32,
@@ -158,9 +161,9 @@ pub struct DeviceAttr {
     pub max_srq_sge: u32,
     /// Partition keys.
     pub max_pkeys: u16,
-    /// How long an acknowledgement may take to leave: 4.096 us times two to this power.
+    /// How long the responder may take to send an acknowledgement: 4.096 us * 2^code.
     pub local_ca_ack_delay: u8,
-    /// Bits of a completion's timestamp that count.
+    /// Valid bits of a completion's timestamp.
     pub completion_timestamp_mask: u64,
     /// Rate of timestamps: they are in nanoseconds.
     pub core_clock_khz: u64,
@@ -186,8 +189,9 @@ impl DeviceAttr {
             max_mr_size: u64::MAX,
             page_size_cap: PAGE_SIZES,
             max_res_rd_atomic: limits.max_qp.saturating_mul(limits.max_rd_atomic.into()),
-            // Atomics are instructions of the processor, so more could be promised; but this is
-            // what programs have been tried with on other software adapters.
+            // Atomics are processor instructions, so the adapter could promise atomicity with all
+            // accesses. It promises less, because that is what programs are tested with on other
+            // software adapters.
             atomic_cap: AtomicCap::Hca,
             max_mw: limits.max_mr,
             max_total_mcast_qp_attach: limits
@@ -202,7 +206,7 @@ impl DeviceAttr {
         }
     }
 
-    /// What rdma-core says of a device of the kernel's drivers.
+    /// The attributes that rdma-core reports for a device of the kernel's drivers.
     pub(crate) fn of_kernel(name: &str, info: &DeviceInfo) -> Self {
         let attr = &info.attr;
         Self {
@@ -243,7 +247,7 @@ fn limits(attr: &ibv_device_attr) -> Limits {
         max_qp: count(attr.max_qp),
         max_qp_wr: count(attr.max_qp_wr),
         max_sge: count(attr.max_sge),
-        // Drivers tell it only of queue pairs that exist.
+        // Drivers report it only for queue pairs that exist.
         max_inline: 0,
         max_cq: count(attr.max_cq),
         max_cqe: count(attr.max_cqe),
@@ -263,7 +267,7 @@ fn count(n: i32) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
 
-/// Whether packets can pass.
+/// State of the port: whether packets can pass.
 ///
 /// ```
 /// use feroce::{Device, PortState};
@@ -277,11 +281,11 @@ fn count(n: i32) -> u32 {
 pub enum PortState {
     /// The interface is down.
     Down = 1,
-    /// They can.
+    /// Packets can pass.
     Active = 4,
 }
 
-/// Whether there is a cable, so to speak.
+/// Physical state of the port.
 ///
 /// ```
 /// use feroce::{PhysState, PortState};
@@ -327,7 +331,7 @@ pub enum LinkWidth {
 }
 
 impl LinkWidth {
-    /// From its number in verbs; a link that has none has one lane.
+    /// From its number in verbs; an unknown number counts as one lane.
     pub(crate) fn from_code(code: u8) -> Self {
         match code {
             2 => Self::X4,
@@ -367,7 +371,7 @@ pub enum LaneSpeed {
 }
 
 impl LaneSpeed {
-    /// From its number in verbs; a link that has none is as slow as can be.
+    /// From its number in verbs; an unknown number counts as the lowest speed.
     pub(crate) fn from_code(code: u8) -> Self {
         match code {
             2 => Self::Ddr,
@@ -412,7 +416,7 @@ fn width_and_speed(mbit: u32) -> (LinkWidth, LaneSpeed) {
 pub struct PortAttr {
     /// State.
     pub state: PortState,
-    /// State of the cable.
+    /// Physical state.
     pub phys_state: PhysState,
     /// Greatest path MTU of any port.
     pub max_mtu: Pmtu,
@@ -422,7 +426,7 @@ pub struct PortAttr {
     pub max_msg_size: u64,
     /// What it can do.
     pub caps: PortCaps,
-    /// What the port is attached to.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
     /// LID of the port; zero on Ethernet.
     pub lid: Lid,
@@ -435,9 +439,9 @@ pub struct PortAttr {
     /// Partition keys by index.
     #[doc(alias = "ibv_query_pkey")]
     pub pkeys: Vec<Pkey>,
-    /// Packets that came with a wrong partition key.
+    /// Received packets with a wrong partition key.
     pub bad_pkeys: u64,
-    /// Packets that came with a wrong queue key.
+    /// Received packets with a wrong queue key.
     pub bad_qkeys: u64,
     /// Lanes.
     pub active_width: LinkWidth,
@@ -494,7 +498,7 @@ impl PortAttr {
         }
     }
 
-    /// What rdma-core says of the port of a device of the kernel's drivers.
+    /// The attributes that rdma-core reports for the port of a device of the kernel's drivers.
     pub(crate) fn of_kernel(info: &PortInfo) -> Self {
         let attr = &info.attr;
         let mtu = |code: ibv_mtu| u8::try_from(code).ok().and_then(Pmtu::from_code);

@@ -1,4 +1,4 @@
-//! Completion channels: sleeping until a completion queue has something.
+//! Completion channels: a consumer sleeps until a completion queue has a completion.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::driver::ChannelQueue;
 use crate::{Error, sys};
 
-/// Where completion queues report that they have something. Its descriptor is readable while a
-/// report waits, so it fits any event loop.
+/// A completion channel: it delivers the completion events of completion queues. Its descriptor is
+/// readable while an event waits, so it fits any event loop.
 ///
 /// ```
 /// # let context = feroce::Device::at(["127.0.0.22".parse()?]).open()?;
@@ -42,18 +42,18 @@ impl CompChannel {
         &self.side
     }
 
-    /// The next report, if there is one.
+    /// The next completion event, if there is one.
     pub fn try_event(&self) -> Option<CqId> {
         either!(&self.side, channel => channel.try_pop())
     }
 
-    /// Waits for the next report, at most `timeout_ms`; for ever if `None`.
+    /// Waits for the next completion event, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
         sys::wait_for(self.as_fd(), timeout_ms, || self.try_event())
     }
 
-    /// Resolves with the next report. Runtime-agnostic: the driver thread wakes the task.
+    /// Resolves with the next completion event. Runtime-agnostic: the driver thread wakes the task.
     pub async fn event(&self) -> CqId {
         std::future::poll_fn(|cx| {
             let next = either!(&self.side, channel => channel.pop_or_register(cx.waker()));

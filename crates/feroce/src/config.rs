@@ -1,7 +1,7 @@
-//! Settings: how devices are made, from a file and from the environment.
+//! Settings of devices, from a file and from the environment.
 //!
-//! Every setting is one row of [`KEYS`]; the file, the environment and the documentation follow
-//! from it.
+//! Every setting is one row of [`KEYS`], from which the names in the file, the variables of the
+//! environment and the documentation are derived.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
 
-/// Whose devices there are.
+/// The backend: which devices are listed.
 ///
 /// ```
 /// use feroce::{Backend, Device, Settings};
@@ -29,26 +29,26 @@ use crate::Error;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
-    /// Our own adapter, in software.
+    /// The software adapter of this crate.
     #[default]
     Feroce,
     /// The kernel's drivers, by way of rdma-core: network adapters that speak RDMA, and Soft-RoCE.
-    /// Its libraries are opened when they are needed.
+    /// The libraries are loaded on first use.
     RdmaCore,
 }
 
 impl Backend {
-    /// The names that settings have for them.
+    /// The names of the backends in settings.
     pub const NAMES: [&str; 2] = ["feroce", "rdma-core"];
 
-    /// Every [`Settings::load`] of this process answers with this backend from now on, whatever
-    /// the user says elsewhere.
+    /// From now on, every [`Settings::load`] of this process returns this backend, regardless of
+    /// the file and the environment.
     pub fn choose(self) {
         CHOSEN.store(self as u8 + 1, Ordering::Relaxed);
     }
 }
 
-/// What [`Backend::choose`] was told: 0 for nothing, or one more than the backend.
+/// The backend of [`Backend::choose`], plus one; 0 if it was not called.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
 impl FromStr for Backend {
@@ -65,8 +65,8 @@ impl FromStr for Backend {
 
 /// Settings of a device.
 ///
-/// [`Settings::load`] reads what a user may say without changing the program: the file
-/// `feroce.toml`, then the environment, which has the last word. The file is the one that
+/// [`Settings::load`] reads what a user may set without changing the program: the file
+/// `feroce.toml`, then the environment, which overrides the file. The file is the one that
 /// `FEROCE_CONFIG` names, or `feroce.toml` in the working directory, or
 /// `feroce/feroce.toml` in the user's configuration directory. `docs/CONFIGURATION.md` lists the
 /// settings.
@@ -82,16 +82,16 @@ impl FromStr for Backend {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whose devices there are.
+    /// The backend: which devices are listed.
     pub backend: Backend,
-    /// Directory of the libraries of rdma-core, if not where the system looks for libraries. The
-    /// first use in a process decides.
+    /// Directory of the libraries of rdma-core, if the dynamic linker does not find them. The first
+    /// use in a process decides.
     pub rdma_core: Option<PathBuf>,
-    /// What the engine is made with. Seed 0 is replaced by a random one.
+    /// Configuration of the engine. Seed 0 is replaced by a random one.
     pub engine: Config,
     /// Segmentation offload when sending.
     pub gso: bool,
-    /// Merged packets when receiving.
+    /// Receive offload: the kernel merges received packets.
     pub gro: bool,
     /// Mark packets as ECN-capable.
     pub ecn: bool,
@@ -114,9 +114,9 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// Whether the drop-in library warns of the mistakes that programs make with verbs.
     pub lint: bool,
-    /// Names of devices: the first one's, those after it count on from the number at its end.
+    /// Name of the first device; the names of further devices count up from the number at its end.
     pub device_name: Option<String>,
-    /// Devices to have instead of one for every interface: the addresses of each.
+    /// Devices to list instead of one for every interface: the addresses of each.
     pub addresses: Vec<Vec<IpAddr>>,
     /// Observer of every packet that the device sends and receives, if there is one.
     pub tap: Option<Arc<dyn Tap>>,
@@ -161,7 +161,7 @@ struct Key {
     apply: fn(&mut Settings, &str) -> Result<(), Wrong>,
 }
 
-/// Every setting there is.
+/// All settings.
 const KEYS: &[Key] = &[
     Key {
         name: "backend",
@@ -353,19 +353,20 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Changes the setting that has this name in the file, and says what is wrong with the value.
+    /// Changes the setting that has this name in the file; an error says what is wrong with the
+    /// value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let key = KEYS.iter().find(|key| key.name == name);
         let key = key.ok_or_else(|| Error::Setting(format!("there is no setting {name:?}")))?;
         (key.apply)(self, value).map_err(|why| Error::Setting(format!("{name} = {value:?}: {why}")))
     }
 
-    /// The variable of the environment that says the same as a name in the file.
+    /// The variable of the environment for a name in the file.
     pub fn variable(name: &str) -> String {
         variable_name(name)
     }
 
-    /// Changes what a file in TOML says.
+    /// Applies the settings of a TOML file.
     fn apply_file(&mut self, text: &str) -> Result<(), String> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
         for (name, value) in &table {
@@ -396,7 +397,7 @@ impl Settings {
     }
 }
 
-/// The file to read, if there is one. One that was asked for by name must be there.
+/// The file to read, if there is one. A file that `FEROCE_CONFIG` names must exist.
 fn config_file() -> Option<PathBuf> {
     if let Some(path) = env::var_os("FEROCE_CONFIG").filter(|p| !p.is_empty()) {
         return Some(path.into());
@@ -421,7 +422,7 @@ fn number<T: FromStr>(value: &str) -> Result<T, Wrong> {
     value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
 }
 
-/// A name that a directory of sysfs can have.
+/// A device name that is valid as the name of a directory in sysfs.
 fn name(value: &str) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let is_good = value.len() < 60 && value.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -431,7 +432,7 @@ fn name(value: &str) -> Result<String, Wrong> {
     Err("letters, digits and `_-.`, fewer than 60".into())
 }
 
-/// Devices with semicolons between them, addresses of each with commas.
+/// Parses devices separated by semicolons, with the addresses of each separated by commas.
 fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
     let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
     value.split(';').map(|device| device.split(',').map(address).collect()).collect()

@@ -26,16 +26,16 @@ use crate::sigbus::{self, Sigbus};
 use crate::xrc::Xrcd;
 use crate::{Error, Settings, stack, sys};
 
-/// Where processes find each other.
+/// Directory of the registry through which processes of the host find each other.
 const SHARED_ROOT: &str = "/dev/shm";
 
-/// How often another process may be found joining or leaving the registry, how often the port in
-/// use by one that has just ended, and how long to wait in between.
+/// How often to retry while another process joins or leaves the registry, how often while a process
+/// that has just ended still holds the port, and how long to wait in between.
 const SETUP_LOOKS: u32 = 400;
 const BIND_LOOKS: u32 = 40;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Queue pair numbers of one process among several.
+/// Queue pair numbers of each process, if several share an address.
 const SHARED_QPNS: u32 = 1 << 16;
 
 /// An open device. Cheap to clone; the device closes when the last object made from it is gone.
@@ -54,7 +54,7 @@ pub struct Context {
     events: Arc<AsyncQueue>,
 }
 
-/// A way back to a running adapter that does not keep it open.
+/// A weak reference to a running adapter: it does not keep the adapter open.
 ///
 /// ```
 /// let context = feroce::Device::at(["127.0.0.32".parse()?]).open()?;
@@ -77,8 +77,8 @@ impl WeakContext {
         running.map(Context::listening).transpose()
     }
 
-    /// Sends what still waits, ends connections and completes captures: for a process that is
-    /// about to end without closing what it opened.
+    /// Transmits what still waits, ends connections and completes captures: for a process that is
+    /// about to exit without closing its devices.
     pub fn take_leave(&self) {
         if let Some(inner) = self.inner.upgrade() {
             either!(&inner.adapter, adapter => adapter.take_leave());
@@ -101,7 +101,7 @@ impl ContextInner {
     }
 }
 
-/// What can be known without opening it, even while another process has it.
+/// Attributes that can be read without opening the device, even while another process uses it.
 impl Device {
     /// Limits and identity that it would have if it were opened.
     pub fn attr(&self) -> Result<DeviceAttr, Error> {
@@ -182,39 +182,40 @@ impl Context {
         Ok(Self { inner, events })
     }
 
-    /// Opens the same running adapter once more: events of the port come to both, events of
-    /// queues and queue pairs to the one that they were made from.
+    /// Opens the same running adapter once more. Both contexts receive the events of the port;
+    /// events of queues and queue pairs go to the context that they were created from.
     pub fn reopen(&self) -> Result<Self, Error> {
         Self::listening(Arc::clone(&self.inner))
     }
 
-    /// Whether this is a copy that a child got when its parent forked. Its objects can be looked at
-    /// and destroyed, but nothing goes out or comes in; open the device again.
+    /// Whether this is the copy in a forked child of the process that opened the device. The child
+    /// can query and destroy its objects, but the adapter sends and receives nothing; the child has
+    /// to open the device again.
     pub fn is_cut_off(&self) -> bool {
         self.inner.is_cut_off()
     }
 
-    /// A way back to the adapter that does not keep it open.
+    /// A weak reference to the adapter, which does not keep it open.
     pub fn downgrade(&self) -> WeakContext {
         WeakContext { inner: Arc::downgrade(&self.inner) }
     }
 
-    /// Where events of the objects made from it go.
+    /// The queue that events of objects created from this context go to.
     pub(crate) fn events(&self) -> &Arc<AsyncQueue> {
         &self.events
     }
 
-    /// What does the work.
+    /// The adapter of the backend.
     pub(crate) fn adapter(&self) -> &Adapter {
         &self.inner.adapter
     }
 
-    /// Our own adapter, if it is that.
+    /// The software adapter, if the device is one.
     pub(crate) fn soft(&self) -> Result<&Arc<SoftAdapter>, Error> {
         self.inner.adapter.soft().ok_or(Error::Unsupported("objects of the other backend"))
     }
 
-    /// The driver of our own adapter, if it is that.
+    /// The driver of the software adapter, if the device is one.
     pub(crate) fn driver(&self) -> Result<&Arc<Driver>, Error> {
         Ok(&self.soft()?.driver)
     }
@@ -282,13 +283,13 @@ impl Context {
         self.events.fd()
     }
 
-    /// The time as the timestamps of completions count it.
+    /// The current time, on the clock that stamps completions.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn now(&self) -> Instant {
         self.clock().now()
     }
 
-    /// What the beginning of that time is in nanoseconds since 1970.
+    /// Time zero of that clock, in nanoseconds since 1970.
     pub fn epoch_ns(&self) -> u64 {
         self.clock().epoch_ns()
     }
@@ -297,7 +298,7 @@ impl Context {
         either!(self.adapter(), adapter => adapter.clock())
     }
 
-    /// What the adapter did so far. Drivers of the kernel count elsewhere.
+    /// Counters of the adapter. Drivers of the kernel count elsewhere.
     pub fn counters(&self) -> Counters {
         either!(self.adapter(), adapter => adapter.counters())
     }
@@ -307,13 +308,13 @@ impl Context {
         either!(self.adapter(), adapter => adapter.drops())
     }
 
-    /// What the link did so far, by name. Drivers of the kernel have none of ours.
+    /// Counters of the link, by name. Devices of the kernel's drivers have no such link.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         either!(self.adapter(), adapter => adapter.link_counters())
     }
 }
 
-/// Joins the other processes of the host, if that is wanted and possible.
+/// Joins the registry of the processes of the host, if the settings ask for it and it is possible.
 fn join(settings: &Settings, seed: u64) -> Option<Arc<Member>> {
     if !settings.shared {
         return None;
@@ -325,8 +326,8 @@ fn join(settings: &Settings, seed: u64) -> Option<Arc<Member>> {
         .map(Arc::new)
 }
 
-/// Calls `attempt` until it gives something else than an error of a kind that passes, `looks` times
-/// at most.
+/// Calls `attempt` until it returns anything but an error of the transient kind `passing`, at most
+/// `looks` times.
 #[expect(clippy::disallowed_methods, reason = "a device is opened before anything is driven")]
 fn try_again<T>(
     looks: u32,
@@ -342,7 +343,7 @@ fn try_again<T>(
     attempt()
 }
 
-/// What the engine is made with: a device that shares its addresses has fewer queue pair numbers.
+/// Configuration of the engine: a device that shares its addresses has fewer queue pair numbers.
 fn engine_config(settings: &Settings) -> Config {
     let mut config = settings.engine.clone();
     if settings.shared {
@@ -357,14 +358,15 @@ fn restrict_qpns(config: &mut Config, member: &Member) {
     config.qpn_count = SHARED_QPNS;
 }
 
-/// Binds the addresses of a device and returns those that could be. An IPv6 address of an interface
-/// that just came up cannot, for a second or two; the device takes it when it hears that it can.
+/// Binds the addresses of a device and returns those that could be bound. An IPv6 address of an
+/// interface that just came up cannot be bound for a second or two (duplicate address detection);
+/// the device binds it when the kernel announces it.
 fn bind(device: &Device, link: &mut dyn Carrier, is_shared: bool) -> io::Result<Vec<Gid>> {
     let mut table = Vec::new();
     let mut refused = None;
     for &gid in device.gids() {
         table.push(gid);
-        // A process that shares the address and has just ended may have the port for a moment.
+        // A process that shares the address and has just ended may hold the port for a moment.
         let looks = if is_shared { BIND_LOOKS } else { 1 };
         let bound = try_again(looks, io::ErrorKind::AddrInUse, || link.set_addresses(&table));
         match bound {

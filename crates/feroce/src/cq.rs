@@ -61,7 +61,8 @@ impl SoftCq {
         if let Some(cqe) = self.poller().poll() {
             return Some(cqe);
         }
-        // Without the queue's lock: this may sleep, or run wakers that poll the queue themselves.
+        // This thread does not hold the queue's lock here, because `progress` may sleep, or run
+        // wakers that poll the queue themselves.
         self.driver.progress();
         self.poller().poll()
     }
@@ -141,7 +142,7 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Queue pairs hold their queues, so nothing uses it any more.
+        // Queue pairs hold references to their queues, so none uses this one any more.
         let _ = self.destroy();
     }
 }
@@ -170,7 +171,7 @@ impl Cq {
         &self.inner.side
     }
 
-    /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
+    /// Destroys it now, or fails if a queue pair still uses it. Dropping the last handle destroys
     /// it as well.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(&self) -> Result<(), Error> {
@@ -188,7 +189,7 @@ impl Cq {
         either!(self.side(), cq => cq.poll_one())
     }
 
-    /// Takes one completion if one waits; drives nothing.
+    /// Takes one completion if one waits; does not drive the adapter.
     #[inline]
     pub fn take_one(&self) -> Option<Cqe> {
         either!(self.side(), cq => cq.take_one())
@@ -200,8 +201,8 @@ impl Cq {
         self.poll_each(into.capacity() - into.len(), |cqe| into.push(cqe))
     }
 
-    /// Gives completions to `take`, at most `most` of them, driving the adapter if there are none;
-    /// returns how many.
+    /// Passes at most `most` completions to `take`, driving the adapter if there are none; returns
+    /// how many there were.
     #[inline]
     pub fn poll_each(&self, most: usize, take: impl FnMut(Cqe)) -> usize {
         either!(self.side(), cq => cq.poll_each(most, take))
@@ -240,7 +241,7 @@ impl Cq {
     }
 
     /// Asks for an event on the channel at the next completion. Poll once more afterwards:
-    /// completions that are already there do not count.
+    /// completions that are already in the queue raise no event.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn notify(&self, notify: Notify) {
         either!(self.side(), cq => cq.notify(notify));

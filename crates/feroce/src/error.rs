@@ -1,4 +1,4 @@
-//! What can go wrong outside the data path.
+//! Errors of control operations and of posting.
 
 use std::{error, fmt, io};
 
@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The backend cannot do this.
     Unsupported(&'static str),
-    /// There is not that much memory.
+    /// The system has too little memory.
     OutOfMemory,
     /// Beyond the end of the region.
     OutOfBounds,

@@ -14,8 +14,8 @@ impl Life {
         Self(feroce_ring::Life::new())
     }
 
-    /// Runs `end` unless it has succeeded before: the id of the object may be another's by now.
-    /// If another thread runs it at the moment, the object is busy.
+    /// Runs `end` unless it has succeeded before: another object may have the id by now. If another
+    /// thread runs it at the moment, the object is busy.
     pub(crate) fn end<E: Into<Error>>(
         &self,
         end: impl FnOnce() -> Result<(), E>,

@@ -18,8 +18,8 @@ use crate::pd::Pd;
 /// A memory region. It owns its bytes and never lends them: a peer may change them at any time,
 /// so they are copied in and out.
 ///
-/// Dropping it ends the registration, waits until the adapter touches the bytes no more, and frees
-/// them. Work requests that still name it fail; they cannot reach freed memory.
+/// Dropping it deregisters the memory, waits until the adapter does not access the bytes any more,
+/// and frees them. Work requests that still name it fail; they cannot reach freed memory.
 ///
 /// ```
 /// # let context = feroce::Device::at(["127.0.0.24".parse()?]).open()?;
@@ -29,12 +29,12 @@ use crate::pd::Pd;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// There is no way to hold a reference into it, nor to free it too early; see
+/// A program can neither hold a reference into it nor free it too early; see
 /// [`safety`](crate::safety).
 #[doc(alias = "ibv_mr")]
 #[derive(Debug)]
 pub struct Mr {
-    // Before the region, so that the memory outlives its registration.
+    // Declared before the region, so that the memory outlives its registration.
     side: Either<SoftMr, KernelMr>,
     region: Arc<Region>,
     lkey: Lkey,
@@ -55,7 +55,7 @@ pub(crate) struct Keys {
     pub(crate) addr: u64,
 }
 
-/// What [`Mr::rereg`] changes; what is `None` stays.
+/// What [`Mr::rereg`] changes; `None` leaves an attribute as it is.
 ///
 /// ```
 /// # use feroce::{Access, Device, Rereg};
@@ -97,8 +97,8 @@ impl Mr {
         Ok(Self { side, region, lkey, rkey, addr, part, pd, life })
     }
 
-    /// Changes the registration; the keys stay, on our own adapter. Returns when no access that
-    /// began before is left, so that memory which is replaced may be given back.
+    /// Changes the registration. On the software adapter the keys stay the same. Returns when every
+    /// access that began before has ended, so that the caller may free memory that was replaced.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(&mut self, change: Rereg) -> Result<(), Error> {
         let (pd, memory) = (change.pd.as_ref().map(Pd::side), change.memory.as_ref());
@@ -114,8 +114,8 @@ impl Mr {
         Ok(())
     }
 
-    /// Ends the registration now, or says that windows are bound to it. Dropping does the same,
-    /// but then windows keep the memory.
+    /// Deregisters the memory now, or fails if windows are bound to it. Dropping does the same, but
+    /// then bound windows keep the memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(&self) -> Result<(), Error> {
         self.life.end(|| either!(&self.side, mr => mr.dereg()))
@@ -246,7 +246,7 @@ impl Mw {
         Rkey(self.rkey.0 & !0xff | (self.rkey.0.wrapping_add(1) & 0xff))
     }
 
-    /// Says that a binding with this key was posted.
+    /// Records that a binding with this key was posted.
     pub fn set_rkey(&mut self, rkey: Rkey) {
         self.rkey = rkey;
     }

@@ -19,7 +19,7 @@ use crate::qp::QpBuilder;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
 
-/// A protection domain: what belongs to it works together and with nothing else.
+/// A protection domain: its objects work with each other and with no object of another domain.
 ///
 /// ```
 /// # let context = feroce::Device::at(["127.0.0.26".parse()?]).open()?;
@@ -51,7 +51,7 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Everything in the domain holds it, so nothing uses it any more.
+        // Every object in the domain holds a reference to it, so none uses it any more.
         let _ = self.dealloc();
     }
 }
@@ -62,7 +62,7 @@ impl Pd {
         Ok(Self { inner: Arc::new(PdInner { side, context: context.clone(), life: Life::new() }) })
     }
 
-    /// Deallocates it now, or says that something is still in it. Dropping the last handle
+    /// Deallocates it now, or fails if an object is still in it. Dropping the last handle
     /// deallocates it as well.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(&self) -> Result<(), Error> {
@@ -78,9 +78,10 @@ impl Pd {
         &self.inner.context
     }
 
-    /// Allocates and registers `len` bytes of zeros. Where that is of use and can be done, other
-    /// processes of the host copy from them, and write to them as far as they may, without the
-    /// kernel; a child of a fork then has them in common with its parent.
+    /// Allocates and registers `len` bytes of zeros. Where that is of use and can be done, the
+    /// bytes are shared memory: other processes of the host read them, and write to them as far as
+    /// their access rights permit, without the kernel, and a forked child shares them with its
+    /// parent.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
         let shareable = either!(self.context().adapter(), adapter => adapter.alloc_region(len));

@@ -1,4 +1,4 @@
-//! Where files live that are needed only while programs run.
+//! The directory for files that are needed only while programs run.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

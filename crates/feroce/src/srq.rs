@@ -95,7 +95,7 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Queue pairs hold it, so nothing uses it any more.
+        // Queue pairs hold references to their queues, so none uses this one any more.
         let _ = self.destroy();
     }
 }
@@ -120,7 +120,7 @@ impl Srq {
         &self.inner.side
     }
 
-    /// Destroys it now, or says that a queue pair still uses it. Dropping the last handle destroys
+    /// Destroys it now, or fails if a queue pair still uses it. Dropping the last handle destroys
     /// it as well.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(&self) -> Result<(), Error> {
@@ -156,7 +156,7 @@ impl Srq {
         either!(self.side(), srq => srq.resize(max_wr))
     }
 
-    /// Shows it.
+    /// Queries its attributes.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Option<SrqAttr> {
         either!(self.side(), srq => srq.query())

@@ -1,4 +1,4 @@
-//! System calls that no crate of ours wraps.
+//! System calls that no dependency of this crate wraps.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,8 +11,8 @@ mod ioctl {
     nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
 }
 
-/// Gives what `take` gives as soon as there is something, looking whenever `fd` is readable; `None`
-/// if it is not for `timeout_ms`. Without a time, it waits for ever.
+/// Calls `take` whenever `fd` is readable, until it returns a value; returns `None` after
+/// `timeout_ms`. Without a timeout, it waits for ever.
 pub(crate) fn wait_for<T>(
     fd: BorrowedFd<'_>,
     timeout_ms: Option<u16>,
@@ -58,7 +58,7 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// The speed of an interface in Mb/s. One that has none, or that is down, does not say it.
+/// The speed of an interface in Mb/s; `None` for an interface that has none or is down.
 pub(crate) fn interface_speed_mbit(name: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
 }

@@ -1,8 +1,8 @@
 //! Completion channels in tokio's reactor.
 //!
-//! [`Cq::next`](crate::Cq::next) needs no runtime: the driver thread wakes the task. A program
-//! that lives in tokio may prefer to have its own reactor watch the channel's descriptor, so that
-//! nothing but the reactor wakes tasks.
+//! [`Cq::next`](crate::Cq::next) needs no runtime: the driver thread wakes the task. A program that
+//! runs on tokio may prefer that tokio's reactor watches the channel's descriptor, so that only the
+//! reactor wakes tasks.
 
 use std::io;
 
@@ -45,7 +45,7 @@ impl AsyncCompChannel {
         Ok(Self { fd })
     }
 
-    /// The next report.
+    /// The next completion event.
     pub async fn event(&self) -> io::Result<CqId> {
         loop {
             let mut ready = self.fd.readable().await?;

@@ -32,7 +32,7 @@ pub struct Xrcd {
 #[derive(Debug)]
 struct XrcdInner {
     id: XrcdId,
-    /// Targets have neither, the adapter wants both: these hold nothing and get nothing.
+    /// An XRC target uses neither, but the adapter requires both, so these stay empty.
     stand_in: (Pd, Cq),
     life: Life,
 }
@@ -48,7 +48,7 @@ impl XrcdInner {
 
 impl Drop for XrcdInner {
     fn drop(&mut self) {
-        // Whatever is in the domain holds it, so nothing uses it any more.
+        // Every object in the domain holds a reference to it, so none uses it any more.
         let _ = self.close();
     }
 }
@@ -73,7 +73,7 @@ impl Xrcd {
         QpBuilder::new(pd, QpType::XrcTgt, cq, cq, QpCap::default()).xrcd(self)
     }
 
-    /// Closes it now, or says that something is still in it. Dropping the last handle closes it as
+    /// Closes it now, or fails if an object is still in it. Dropping the last handle closes it as
     /// well.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close(&self) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! What may be done to a queue pair besides posting.
+//! Control operations on a queue pair: everything except posting.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ struct QpInner {
 /// The control side of either backend.
 pub(crate) type QpSide = Either<SoftQp, KernelQp>;
 
-/// What a queue pair uses, held so that it outlives it.
+/// The objects that a queue pair uses, held so that they outlive it.
 #[derive(Debug)]
 pub(crate) struct Uses {
     pub(crate) send_cq: Cq,
@@ -69,7 +69,8 @@ impl QpInner {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        // Busy if it is still in a multicast group, which then keeps it; harmless.
+        // This fails if the queue pair is still attached to a multicast group. Then it stays in the
+        // adapter, which is harmless.
         let _ = self.destroy();
     }
 }

@@ -208,7 +208,7 @@ impl SoftId {
             }
             let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
             match cm.manager.disconnect(now, conn) {
-                // The connection has ended, and its timewait state is over.
+                // The connection has ended, and the manager has removed it already.
                 Err(CallError::Unknown) => Ok(()),
                 result => Ok(result.map_err(CmError::from)?),
             }

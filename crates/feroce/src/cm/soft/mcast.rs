@@ -6,7 +6,8 @@ use super::shared::IdQp;
 use crate::Error;
 use crate::driver::State;
 
-/// Attaches the queue pair of an id to a group.
+/// Attaches the queue pair of an id, if it has one, to a group, and joins the group on the link if
+/// the device is not a member yet.
 pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<(), Error> {
     let must_join = match qp {
         Some(qp) => state.engine.attach_mcast(qp.qpn, group)?,
@@ -19,7 +20,8 @@ pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<()
     Ok(())
 }
 
-/// Detaches the queue pair of an id from a group.
+/// Detaches the queue pair of an id, if it has one, from a group, and leaves the group on the link
+/// if no queue pair of the device is attached any more.
 pub(super) fn leave(state: &mut State, qp: Option<IdQp>, group: Gid) {
     let must_leave = match qp {
         // The queue pair may be gone already, and its membership with it.
