@@ -11,8 +11,8 @@ mod ioctl {
     nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
 }
 
-/// Calls `take` whenever `fd` is readable, until it returns a value; returns `None` after
-/// `timeout_ms`. Without a timeout, it waits for ever.
+/// Calls `take` at once and then whenever `fd` is readable, until it returns a value. Returns
+/// `None` if `fd` is not readable for `timeout_ms`. Without a timeout, it waits for ever.
 pub(crate) fn wait_for<T>(
     fd: BorrowedFd<'_>,
     timeout_ms: Option<u16>,

@@ -1,4 +1,4 @@
-//! Completions as futures, on an executor of ten lines: no runtime is needed.
+//! Completions as futures. The executor has ten lines, which shows that no runtime is needed.
 
 mod common;
 

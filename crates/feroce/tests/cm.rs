@@ -21,7 +21,7 @@ fn host(net: u8, number: u8) -> (Manager, Ipv4Addr) {
     (Manager::with([device.open().unwrap()]).unwrap(), ip.into())
 }
 
-/// Whether another backend is tested, on a device that is not ours.
+/// Whether the test runs on another backend, on a device that is not a software adapter.
 fn is_foreign() -> bool {
     std::env::var_os("FEROCE_TEST_DEVICE").is_some()
 }
@@ -33,14 +33,14 @@ fn expect(channel: &EventChannel, kind: EventKind) -> Event {
     event
 }
 
-/// The next event of either channel: each end may wait until the other has taken its own.
+/// The next event of either channel: each end may wait until the other has taken its event.
 fn next_of(channels: [&EventChannel; 2]) -> Event {
     let looks = (0..1000).flat_map(|_| channels);
     let mut found = looks.filter_map(|channel| channel.wait_event(Some(15)).unwrap());
     found.next().expect("an event in time")
 }
 
-/// An id that may ask the peer.
+/// An id that is ready to connect to the peer.
 fn resolved(channel: &EventChannel, space: PortSpace, to: SocketAddr) -> CmId {
     let id = channel.create_id(space).unwrap();
     id.resolve_addr(None, to, 1000).unwrap();
@@ -128,7 +128,7 @@ fn refusals_say_why() {
         panic!("{refused:?}")
     };
     assert_eq!((reason, &private_data[..9]), (RejReason::CONSUMER, &b"no thanks"[..]));
-    // A request that is dropped is refused, too.
+    // Dropping a request rejects it, too.
     let asking = std::thread::spawn(move || Connector::new(&again).connect(to));
     drop(listener.accept().unwrap());
     assert!(matches!(asking.join().unwrap(), Err(Error::Cm(CmError::Rejected { .. }))));
@@ -368,7 +368,7 @@ fn a_group_is_joined_and_left() {
     qp.post_recv([target.recv(1, 0..128)]).unwrap();
     let wr = SendWr::new(2, SendOp::Send, target.data(64..72));
     qp.post_send([SendWr { dest: ah.dest(ud.qpn, ud.qkey), ..wr }]).unwrap();
-    // Our own datagram comes back, as the group's do.
+    // The member receives its own datagram, as it does those of other members.
     let done = [qp.recv_cq().wait().unwrap(), qp.recv_cq().wait().unwrap()];
     assert!(done.iter().all(|cqe| cqe.status == WcStatus::Success), "{done:?}");
     id.leave_multicast(group).unwrap();

@@ -1,6 +1,6 @@
-//! Peers that are killed at every step: the survivor is always told, and once.
+//! Peers that are killed at every step: the survivor always gets an event, and gets it once.
 //!
-//! The peer is this program once more, as a process of its own.
+//! The peer is this program, in a process of its own.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,10 +12,10 @@ use feroce::cm::{
 };
 use feroce::{Device, Error};
 
-/// Where the peer shall connect to, in its environment.
+/// Environment variable of the peer: the address to connect to.
 const PEER: &str = "FEROCE_TEST_CM_PEER";
 
-/// Four messages, a tenth of a second apart.
+/// Four messages, 0.1 s apart.
 const QUICK: Timing = Timing { response_timeout: 14, packet_life_time: 12, max_retries: 3 };
 
 fn host(net: u8, number: u8) -> (Manager, Ipv4Addr) {
@@ -33,7 +33,7 @@ fn be_the_peer(net: u8) {
     }
 }
 
-/// A peer, which does not outlive the test even if that fails.
+/// A peer process, which does not outlive the test even if the test fails.
 struct Peer(Child);
 
 impl Peer {
@@ -52,7 +52,7 @@ impl Drop for Peer {
     }
 }
 
-/// Everything that is told from now on, until nothing can follow.
+/// All further events, up to one that no other can follow.
 fn rest(channel: &EventChannel) -> Vec<EventKind> {
     let mut kinds = Vec::new();
     while let Some(event) = channel.wait_event(Some(20_000)).unwrap() {

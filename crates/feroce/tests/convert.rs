@@ -1,11 +1,11 @@
-//! Memory of a program that is made shareable when it is registered.
+//! The setting `convert`: registering private memory of a program makes it shareable.
 
 mod common;
 
 use common::{ALL, Host, connect};
 use feroce::{Context, Iova, SendOp, SendWr, Settings, WcStatus};
 
-/// More than any allocator keeps for later: such memory is a mapping of its own.
+/// More than any allocator keeps for reuse, so that this memory is a mapping of its own.
 const LEN: usize = 40 << 20;
 const MESSAGE: usize = 64 << 10;
 
@@ -26,15 +26,15 @@ fn host(net: u8, number: u8, convert: bool) -> Host {
     Host { context, pd, cq, mr }
 }
 
-/// How many messages the peer fetched, how many of them without the kernel, and how many came
-/// without its doing.
+/// How many messages the peer fetched, how many of them without the kernel, and how many the sender
+/// wrote by direct access, without the peer's help.
 fn exchanged(net: u8, convert: bool) -> [u64; 3] {
     let (a, b) = (host(net, 1, convert), host(net, 1, convert));
     let (mut from, mut to) = (a.rc(), b.rc());
     connect(&mut from, &mut to);
     assert_eq!(a.read(LEN - 1, 1), [0x11], "registering changes nothing");
-    // The first may be on its way before the peer has said that it can fetch, and the first that
-    // writes finds no direct access.
+    // The first message may be sent before the peer has announced that it can fetch, and the first
+    // write finds no direct access yet.
     for (i, at) in [4096, 8192, LEN - 4096 - MESSAGE].into_iter().enumerate() {
         let (range, seed) = (at..at + MESSAGE, 0x5a + 2 * i as u8);
         to.post_recv([b.mr.recv(2, range.clone())]).expect("posted");

@@ -1,4 +1,4 @@
-//! Capture, faults and trace as a user switches them on.
+//! Capture, fault injection and trace, as a user enables them.
 
 mod common;
 

@@ -53,13 +53,14 @@ fn connected(a: &Host, b: &Host, qp_type: QpType, v4: bool) -> (Qp, Qp) {
     (qa, qb)
 }
 
-/// Moves data every way a connection can, and checks it.
+/// Transfers data with every operation of a connection, and checks it.
 fn exercise(a: &Host, b: &Host, qp_type: QpType, v4: bool) {
     let (mut qa, mut qb) = connected(a, b, qp_type, v4);
     let what = format!("{qp_type:?} IPv4 {v4}");
     for len in [1, 1023, 1024, 1025, 65539, 400_000] {
         if qp_type == QpType::Uc && len > 100_000 {
-            // Nothing holds an unreliable sender back: more than a receive buffer may be lost.
+            // An unreliable service has no flow control: the receiver's socket may drop data beyond
+            // one receive buffer.
             continue;
         }
         let bytes = a.fill(0, len, len as u8);
@@ -104,8 +105,8 @@ fn datagrams(a: &Host, b: &Host, v4: bool) {
     assert_eq!(b.read(40, len), bytes);
 }
 
-/// Sends many datagrams and many messages of an unreliable connection where packets are lost:
-/// whatever comes is whole.
+/// Sends many datagrams and many messages of an unreliable connection while packets are lost: every
+/// message that arrives is whole.
 fn lossy_unreliable(a: &Host, b: &Host, v4: bool) {
     const COUNT: u32 = 200;
     const SLOT: usize = 5000;
@@ -132,7 +133,7 @@ fn lossy_unreliable(a: &Host, b: &Host, v4: bool) {
     assert!(came > COUNT / 2, "{came} of {COUNT}");
 }
 
-/// A device of its own on each end, with packets lost on their way in.
+/// A device on each end, which loses received packets.
 fn with_loss(cable: &Cable) {
     let fault = "loss=1%,dup=0.5%,reorder=0.5%:3,seed=11".parse().ok();
     assert!(fault.is_some());

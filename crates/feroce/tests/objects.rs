@@ -1,4 +1,5 @@
-//! Objects: what belongs to whom, what keeps what alive, and what can be changed later.
+//! Objects: their owners, the references that keep them alive, and the attributes that can be
+//! changed after creation.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
@@ -57,7 +58,7 @@ fn what_is_in_use_stays_and_what_is_not_goes_once() {
     handle.destroy().unwrap();
     assert_eq!(handle.query(), None);
     cq.destroy().unwrap();
-    // Its name is given to the next one, which the first must leave alone from now on.
+    // The adapter gives its id to the next object, which dropping the first must not destroy.
     let next = host.context.create_cq(8).unwrap();
     assert!(is_foreign() || next.id() == cq.id());
     drop((cq, handle, sender));
@@ -72,7 +73,7 @@ fn a_shared_queue_grows_shrinks_and_tells_when_it_runs_low() {
     let srq = host.pd.create_srq(2, 0).unwrap();
     let receives = |n: u32| (0..n.into()).map(|wr_id| RecvWr { wr_id, ..RecvWr::default() });
     let room = || srq.query().map(|attr| attr.max_wr).unwrap();
-    // There may be more room than was asked for.
+    // The queue may have more room than requested.
     let first = room();
     assert!(srq.post_recv(receives(first + 1)).is_err());
     srq.resize(first + 1).unwrap();
@@ -204,7 +205,7 @@ fn parts_of_memory_and_no_memory_at_all() {
     let null = host.pd.register(Region::null(), Iova::Natural, Access::LOCAL_WRITE).unwrap();
     let mut qp = host.rc();
     qp.connect(&qp.endpoint().unwrap()).unwrap();
-    // Bytes that are received into it vanish, and zeros are sent from it.
+    // The adapter discards bytes that are received into it, and sends zeros from it.
     qp.post_recv([null.recv(1, 1000..1004), part.recv(2, 0..4)]).unwrap();
     qp.post_send([
         SendWr::new(3, SendOp::Send, part.data(0..4)),

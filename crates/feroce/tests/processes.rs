@@ -1,4 +1,5 @@
-//! Several processes on one address: they find each other, survive each other, and leave nothing.
+//! Several processes on one address: they find each other, survive the death of a peer, and leave
+//! no files behind.
 //!
 //! The children are this program again (see `child`). Each test has network namespaces of its own,
 //! and with them a registry of its own.
@@ -23,7 +24,7 @@ use nix::unistd::Pid;
 /// Set in children: the address they use.
 const ADDRESS: &str = "FEROCE_TEST_ADDRESS";
 
-/// Not a test by itself: what children run.
+/// Not a test by itself: the code that child processes run.
 #[test]
 fn child_process() {
     if let Ok(address) = std::env::var(ADDRESS) {
@@ -67,7 +68,7 @@ impl Process {
         writeln!(stdin, "{text}").expect("it listens");
     }
 
-    /// The next thing that it says. Nothing, if it has died.
+    /// The next line that it prints; `None` if it has died.
     fn hear_any(&mut self) -> Option<String> {
         let mut line = String::new();
         loop {
@@ -86,7 +87,7 @@ impl Process {
         self.hear_any().expect("it lives")
     }
 
-    /// The next thing that it says besides how far it is.
+    /// The next line that it prints, except progress reports.
     fn result(&mut self) -> String {
         loop {
             let said = self.hear();
@@ -96,7 +97,7 @@ impl Process {
         }
     }
 
-    /// How many descriptors it has, and how many files mapped that have no name any more.
+    /// How many descriptors it has open, and how many deleted files it has mapped.
     fn holds(&self) -> [usize; 2] {
         let of = |what| format!("/proc/{}/{what}", self.child.id());
         let descriptors = std::fs::read_dir(of("fd")).expect("our child").count();
@@ -108,7 +109,7 @@ impl Process {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
     }
 
-    /// Lets it end by itself, and checks that it was content.
+    /// Lets it exit by itself, and checks that it succeeded.
     fn finish(mut self) {
         drop(self.stdin.take());
         while self.hear_any().is_some() {}
@@ -138,12 +139,12 @@ fn pair(a: &mut Process, b: &mut Process, rounds: u64) {
 /// Longer than any test.
 const FOR_EVER: u64 = 1 << 40;
 
-/// What a process says that has had its `rounds`.
+/// The line that a process prints after it has exchanged `rounds` messages.
 fn done(rounds: u64) -> String {
     format!("done {}", child::messages(rounds))
 }
 
-/// The directory of the processes in the namespace of this thread.
+/// The registry directory of the processes in the namespace of this thread.
 fn registry() -> PathBuf {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").expect("/proc is there").ino();
     let user = nix::unistd::geteuid();
@@ -269,7 +270,8 @@ fn connections_to_other_hosts_survive_the_receiver() {
     });
 }
 
-/// The process that receives for all is stopped, and others receive in its stead until it goes on.
+/// The process that receives for all processes of the address is stopped, and other processes
+/// receive in its place until it continues.
 #[test]
 fn connections_to_other_hosts_survive_a_stopped_receiver() {
     with_cable(1500, |cable| {
@@ -283,7 +285,8 @@ fn connections_to_other_hosts_survive_a_stopped_receiver() {
         receiver.signal(Signal::SIGCONT);
         pair(&mut receiver, &mut b, 300);
         assert_eq!((receiver.result(), b.result()), (done(300), done(300)));
-        // Stopped once more, and killed: one of the others has the port then, and not its socket.
+        // The process is stopped once more, and killed: then one of the other processes owns the
+        // port, but not the socket of the killed process.
         receiver.signal(Signal::SIGSTOP);
         pair(&mut a, &mut b, 3000);
         assert_eq!((a.result(), b.result()), (done(3000), done(3000)));
@@ -296,8 +299,8 @@ fn connections_to_other_hosts_survive_a_stopped_receiver() {
     });
 }
 
-/// Two processes listen at one address, for different ports; others connect to the one they mean,
-/// from the same address and from another host.
+/// Two processes listen at one address, at different ports. Other processes reach the right one by
+/// its port, from the same address and from another host.
 #[test]
 fn connections_find_the_process_that_listens() {
     with_cable(1500, |cable| {

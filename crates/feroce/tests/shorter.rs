@@ -1,4 +1,4 @@
-//! Memory that a program shares by itself, registers, and then makes shorter.
+//! Shared memory that a program maps and registers, and whose file it then truncates.
 
 mod common;
 
@@ -19,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal};
 const LEN: usize = 1 << 20;
 const MESSAGE: usize = 64 << 10;
 
-/// Says to a test that it is the child, and which one.
+/// Environment variable: tells a test that it runs in a child process, and in which role.
 const CHILD: &str = "FEROCE_TEST_SHORTER";
 
 /// Pages of a file that has as many, and stays mapped.
@@ -43,7 +43,7 @@ fn host(net: u8) -> (Host, File) {
     (host, file)
 }
 
-/// Two hosts that know each other's direct accesses, and the file of the second one.
+/// Two hosts that have direct access to each other's memory, and the file of the second one.
 fn acquainted(net: u8) -> (Host, Qp, Host, Qp, File) {
     let ((a, _), (b, file)) = (host(net), host(net));
     let (mut from, mut to) = (a.rc(), b.rc());
@@ -62,7 +62,7 @@ fn counter(host: &Host, wanted: &str) -> u64 {
     counters.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, n)| *n)
 }
 
-/// How many messages came to a host without its doing.
+/// How many messages peers have written or read by direct access to the memory of a host.
 fn passed(host: &Host) -> u64 {
     counter(host, "shm_direct")
 }
@@ -182,7 +182,7 @@ fn touch_what_is_gone() {
     assert_eq!(word, 0);
 }
 
-/// With the handler of Rust's library or without one, as programs in C are.
+/// With the handler of Rust's standard library, and without a handler, as in programs in C.
 #[test]
 fn other_memory_that_is_gone_is_not_our_affair() {
     if let Ok(role) = std::env::var(CHILD) {
@@ -220,7 +220,7 @@ fn where_the_signal_is_blocked_nothing_is_mapped_that_may_become_shorter() {
     assert!(status.success(), "{status}");
 }
 
-/// What a program does that takes the signal itself.
+/// The handler of a program that handles the signal itself.
 extern "C" fn of_the_program(_: i32, info: *mut libc::siginfo_t, _: *mut std::ffi::c_void) {
     // SAFETY: the kernel gives what belongs to the signal.
     let about = unsafe { &*info };

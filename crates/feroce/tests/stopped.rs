@@ -1,5 +1,5 @@
-//! A process that is stopped in the middle of a copy: those whose memory it copies to wait for it,
-//! and no other queue pair does.
+//! A process that is stopped in the middle of a copy. Operations that revoke access to the memory
+//! that it copies to wait for it; other queue pairs do not.
 
 mod common;
 
@@ -26,7 +26,8 @@ const MEANWHILE: u64 = 5000;
 /// The page whose bytes the child is about to write when it stops.
 static SOURCE: AtomicPtr<std::ffi::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The copy has come to the page: stops the process, and lets the copy go on when it continues.
+/// The copy has reached the page: stops the process, and lets the copy continue when the process
+/// does.
 extern "C" fn stop_in_copy(_: i32) {
     let Some(page) = std::ptr::NonNull::new(SOURCE.load(Ordering::Relaxed)) else { return };
     // SAFETY: this touches no memory.
@@ -56,8 +57,8 @@ fn understand(text: &str) -> (Endpoint, Remote) {
     (endpoint, Remote { addr: number(addr), rkey: Rkey(number(rkey) as u32) })
 }
 
-/// Not a test by itself: what the child runs. It writes until it does so by itself, and then stops
-/// in the middle of a write.
+/// Not a test by itself: the code that the child runs. It writes until its writes use direct
+/// access, and then stops in the middle of a write.
 #[test]
 fn child_process() {
     let Ok(net) = std::env::var(NET) else { return };
@@ -161,7 +162,7 @@ impl Drop for Stopping {
     }
 }
 
-/// How many messages came to a host without its doing.
+/// How many messages peers have written or read by direct access to the memory of a host.
 fn passed(host: &Host) -> u64 {
     let counters = host.context.link_counters();
     counters.iter().find(|(name, _)| *name == "shm_direct").map_or(0, |(_, n)| *n)
@@ -197,8 +198,8 @@ fn ping_pong(a: &Host, qa: &mut Qp, b: &Host, qb: &mut Qp, times: u64) {
     }
 }
 
-/// Deregisters memory that a stopped process copies to; meanwhile other queue pairs go on, also
-/// those that come and go. `signal` ends the copy.
+/// Deregisters memory that a stopped process copies to. Meanwhile other queue pairs make progress,
+/// also those that are created and destroyed meanwhile. `signal` ends the copy.
 fn dereg_waits_alone(net: u8, signal: Signal) {
     let (host, target, qp, mut child) = stopped_in_copy(net);
     let other = Host::new(net, 3);
@@ -220,7 +221,7 @@ fn dereg_waits_alone(net: u8, signal: Signal) {
         kill(child.pid(), signal).expect("our child");
         dereg.join().expect("no panic");
     });
-    // The memory is ours again.
+    // No process writes to the memory any more.
     let region = target.region();
     region.write_at(0, &[0xee; 2 * PAGE]).expect("in bounds");
     if signal == Signal::SIGCONT {

@@ -1,4 +1,4 @@
-//! Several adapters with one address, as processes of a host have.
+//! Several adapters that share one address, as processes of a host do.
 
 mod common;
 

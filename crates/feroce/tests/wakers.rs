@@ -1,4 +1,5 @@
-//! Foreign code that the driver wakes: it may do to the device whatever it likes.
+//! Wakers are foreign code: when the driver calls one, it may call or drop any object of the
+//! device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::disallowed_methods, reason = "the test needs a thread that may hang")]
 
@@ -61,7 +62,7 @@ fn a_waker_may_drop_the_last_queue_pair() {
     wait_with(&cq, &channel_of_b, qp, done);
     sender.post_send([SendWr::new(2, SendOp::Send, Data::EMPTY)]).unwrap();
     is_done.recv_timeout(LIMIT).expect("the driver does not hold its lock");
-    // The device is still of use.
+    // The device still works.
     b.context.create_cq(8).unwrap().destroy().unwrap();
 }
 

@@ -20,7 +20,7 @@ pub struct Host {
     pub mr: Mr,
 }
 
-/// Whether another backend is tested, on a device that is not ours.
+/// Whether the test runs on another backend, on a device that is not a software adapter.
 pub fn is_foreign() -> bool {
     std::env::var_os("FEROCE_TEST_DEVICE").is_some()
 }
@@ -78,8 +78,9 @@ pub fn connect(a: &mut Qp, b: &mut Qp) {
     b.connect(&ea).unwrap();
 }
 
-/// Packets dropped for a reason that no delay or loss explains: a busy machine may answer late, and
-/// what was sent again then comes twice, perhaps when its queue pair is gone.
+/// Packets dropped for a reason that neither delay nor loss explains. On a busy machine a peer may
+/// answer late; then a retransmitted packet arrives twice, perhaps after its queue pair is
+/// destroyed.
 pub fn unexplained_drops(context: &Context) -> Vec<(&'static str, u64)> {
     let explained = [
         "drop_ghost_response",

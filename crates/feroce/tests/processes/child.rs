@@ -1,5 +1,5 @@
-//! What a process of these tests does: as it is told on its standard input, it makes queue pairs
-//! and exchanges messages with another process, every byte of which both check.
+//! The child processes of these tests. A child reads commands from its standard input, creates
+//! queue pairs and exchanges messages with another process; both check every byte.
 
 use std::io::BufRead;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const SENDS: u64 = 1 << 32;
 /// Environment variable: set if no other process may read the memory of this one.
 pub(crate) const UNREADABLE: &str = "FEROCE_TEST_UNREADABLE";
 
-/// Says something to the test; tests print other lines, too.
+/// Prints a line for the test. The `@` marks it, because the test harness prints lines, too.
 fn say(text: &str) {
     println!("@{text}");
 }
@@ -95,8 +95,8 @@ pub(crate) fn run(address: &str) {
     }
 }
 
-/// Exchanges messages with everybody until there is more input, says once that it has completed
-/// `rounds`, and in the end how many it has with each.
+/// Exchanges messages with every peer until there is more input. Reports once that it has completed
+/// `rounds`, and at the end how many messages it has exchanged with each peer.
 fn run_mesh(mesh: &mut [End], rounds: u64) {
     let mut is_said = false;
     loop {
@@ -119,7 +119,7 @@ fn manager(context: &Context) -> Manager {
     Manager::with([context.clone()]).expect("a manager")
 }
 
-/// Accepts a connection, takes a message and says from which port it was.
+/// Accepts a connection, receives a message, and reports it.
 fn accept(listener: &Listener) -> String {
     let request = listener.accept().expect("a request");
     let private_data = listener.local_addr().port().to_be_bytes().to_vec();
@@ -134,7 +134,7 @@ fn accept(listener: &Listener) -> String {
     "accepted".to_owned()
 }
 
-/// Connects, sends a message, and says which port answered.
+/// Connects, sends a message, and reports which port answered.
 fn dial(manager: &Manager, to: SocketAddr) -> String {
     let mut connection = match Connector::new(manager).connect(to) {
         Ok(connection) => connection,
@@ -186,7 +186,8 @@ impl End {
         let recvs: Vec<_> = (0..WINDOW).map(|n| self.mr.recv(n, receive_slot(n))).collect();
         self.qp.connect(&peer).expect("connected");
         self.qp.post_recv(recvs).expect("room");
-        // Two seconds until a peer counts as lost: no more than a busy machine needs.
+        // A peer counts as lost after two seconds, because a peer on a busy machine may take that
+        // long to answer.
         let quick = QpAttr { timeout: Some(16), retry_cnt: Some(7), ..QpAttr::default() };
         self.qp.modify(&QpAttr::to(QpState::Sqd)).expect("draining");
         self.qp.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).expect("quick");
@@ -210,8 +211,8 @@ impl End {
         true
     }
 
-    /// Writes the numbers below `count` to the peer, each after the one before is known to be
-    /// there, and reads each back. Says how that went.
+    /// Writes the numbers below `count` to the peer, each after the write before it has completed,
+    /// and reads each back. Reports the outcome.
     fn write(&mut self, count: u64) -> String {
         let (_, remote) = self.peer.expect("connected");
         for n in 0..count {
@@ -236,7 +237,7 @@ impl End {
         format!("there is {}", u64::from_ne_bytes(bytes))
     }
 
-    /// Sends what it may and takes what has come, without waiting.
+    /// Sends as many messages as the window permits and takes completions, without waiting.
     fn step(&mut self) {
         while self.sent - self.completed < WINDOW {
             self.post();

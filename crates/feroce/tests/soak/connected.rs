@@ -1,4 +1,4 @@
-//! Reliable connections: what is posted is done, in order, once.
+//! Reliable connections: every posted request is executed once, in order.
 
 use feroce::{Imm, Qp, QpCap, SendFlags, SendOp, SendWr, Srq, WcFlags, WcStatus};
 
@@ -95,7 +95,8 @@ impl Soak {
                 received.push((id, len));
             }
             let data = self.a.mr.data(base + from..base + from + len);
-            // A read changes our memory when it completes; what follows may send those bytes.
+            // A read changes the memory of `a` when it completes; the next request may send those
+            // bytes.
             let flags = SendFlags::SIGNALED | SendFlags::FENCE;
             requests.push(SendWr { flags, ..SendWr::new(id, op, data) });
         }
@@ -153,7 +154,8 @@ impl Soak {
         "atomics"
     }
 
-    /// A send that comes before the receive for it: it is sent again until there is one.
+    /// A send that arrives before its receive is posted: the requester sends it again until there
+    /// is one (RNR retry).
     pub(crate) fn send_early(&mut self, at: usize) -> &'static str {
         let len = self.random.len().min(SHARE);
         let (from, to) = (self.random.place(len), self.random.place(len));
@@ -171,8 +173,8 @@ impl Soak {
         "send before its receive"
     }
 
-    /// Completions of requests of which one failed: successes, the failure, and nothing but
-    /// flushed ones behind it. Gives back the status of the failure.
+    /// Completions of requests of which one failed: successes, the failure, and only flushed ones
+    /// after it. Returns the status of the failure.
     pub(crate) fn broken(&mut self, ids: &[u64]) -> Option<WcStatus> {
         let mut failure = None;
         for &id in ids {

@@ -1,12 +1,12 @@
 //! Random operations over real sockets, every byte checked against a model.
 //!
-//! `FEROCE_SOAK_SECONDS` says how long (3 by default), `FEROCE_SEED` which sequence. Whatever
-//! `FEROCE_FAULT` and the other settings say applies.
+//! `FEROCE_SOAK_SECONDS` sets the duration (3 by default), `FEROCE_SEED` the sequence.
+//! `FEROCE_FAULT` and the other settings apply.
 //!
-//! Two hosts, `a` and `b`. Reliable queue pairs have each a share of the memory of both, and the
-//! model says what is in it: [`connected`]. Unreliable ones carry messages that say themselves what
-//! they must be: [`unreliable`]. And now and then something is taken away while it is in use:
-//! [`trouble`].
+//! Two hosts, `a` and `b`. Each reliable queue pair has a share of the memory of both hosts, and
+//! the model holds its expected content: [`connected`]. Unreliable queue pairs carry messages whose
+//! content follows from their number: [`unreliable`]. From time to time the test destroys an object
+//! while it is in use: [`trouble`].
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Chance that depends on nothing but a seed.
+//! Pseudo-random numbers that depend only on a seed.
 
 use crate::SHARE;
 

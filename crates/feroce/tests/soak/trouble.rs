@@ -1,4 +1,4 @@
-//! Taking away what is in use: queue pairs, memory regions, rights.
+//! Destruction and revocation of objects in use: queue pairs, memory regions, access rights.
 
 use feroce::{Access, Bind, MwType, SendOp, SendWr, WcStatus};
 
@@ -26,7 +26,8 @@ impl Soak {
         let data = || self.a.mr.data(base + from..base + from + LEN);
         let write = |id| SendWr::new(id, SendOp::Write(remote), data());
         pair.qa().post_send((0..UNDER_WAY as u64).map(write)).expect("there is room");
-        // Dropping the queue pairs drops their completions, or not; the queue is emptied.
+        // Dropping the queue pairs may or may not drop their completions, so the test empties the
+        // completion queue.
         pair.reconnect(&self.a, &self.b);
         while self.a.cq.poll_one().is_some() {}
         let now = self.b.read(base + to, LEN);
@@ -121,8 +122,8 @@ impl Soak {
     }
 }
 
-/// Whether the peer refused a request. It says so once and is in error then: where packets get
-/// lost, that may be all that is heard of it.
+/// Whether the peer refused a request. The responder sends one NAK and goes to the error state. If
+/// that packet is lost, the requester gets no further answer.
 fn is_refusal(failure: WcStatus) -> bool {
     let is_lossy = std::env::var_os("FEROCE_FAULT").is_some_and(|fault| !fault.is_empty());
     failure == WcStatus::RemoteAccess || is_lossy && failure == WcStatus::RetryExceeded

@@ -75,7 +75,7 @@ impl Messages {
         self.qb.post_recv([wr]).expect("there is room");
     }
 
-    /// Sends a message, and looks at what has come.
+    /// Sends a message, and checks the messages that have arrived.
     fn send(&mut self, host: &Host, id: u64, len: usize) {
         let len = len.min(self.longest);
         // The number of the message is all that a receiver needs to know what it must be.
@@ -108,7 +108,7 @@ impl Messages {
         format!("{:8} of {} came: {}", self.came, self.sent, self.name)
     }
 
-    /// Some must have come, whatever the network is like.
+    /// Checks that more than half of the messages have arrived, whatever faults are injected.
     pub(crate) fn check(&self) {
         assert!(self.sent == 0 || self.came > self.sent / 2, "{}", self.summary());
     }
