@@ -114,8 +114,8 @@ fn connections_carry_data_and_private_data_both_ways() {
 fn refusals_say_why() {
     let ((server, ip), (client, _)) = (host(131, 1), host(131, 2));
     // No process listens.
-    let nobody = Connector::new(&client).connect((ip, 9).into()).unwrap_err();
-    let Error::Cm(CmError::Rejected { reason, .. }) = nobody else { panic!("{nobody:?}") };
+    let refused = Connector::new(&client).connect((ip, 9).into()).unwrap_err();
+    let Error::Cm(CmError::Rejected { reason, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(reason, RejReason::INVALID_SERVICE_ID);
     // A process listens, but its consumer rejects the request.
     let listener = Listener::bind(&server, (ip, 0).into()).unwrap();

@@ -72,8 +72,8 @@ fn killed_while_it_waits_for_an_answer() {
     let peer = Peer::start("killed_while_it_waits_for_an_answer", listener.local_addr());
     let request = listener.accept().unwrap();
     drop(peer);
-    let nobody = request.accept().map(|_| ());
-    assert!(matches!(nobody, Err(Error::Cm(CmError::Unreachable))), "{nobody:?}");
+    let outcome = request.accept().map(|_| ());
+    assert!(matches!(outcome, Err(Error::Cm(CmError::Unreachable))), "{outcome:?}");
 }
 
 #[test]

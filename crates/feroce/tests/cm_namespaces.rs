@@ -100,7 +100,7 @@ fn a_host_connects_to_itself() {
 }
 
 #[test]
-fn nobody_is_reached_where_no_way_leads() {
+fn a_peer_without_a_route_is_unreachable() {
     with_cable(1500, |cable| {
         cable.in_a(|| {
             let nowhere = Connector::new(&Manager::new()).connect(([198, 51, 100, 1], 7).into());

@@ -59,7 +59,7 @@ fn memory_is_copied_from_where_it_is_and_written_where_it_is() {
 }
 
 #[test]
-fn only_if_somebody_wants_that() {
+fn only_if_the_setting_asks_for_it() {
     let [fetched, mapped, passed] = exchanged(172, false);
     assert!(fetched >= 4 && mapped == 0, "{mapped} of {fetched}");
     assert_eq!(passed, 0);

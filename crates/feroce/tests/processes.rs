@@ -340,7 +340,7 @@ fn connections_find_the_process_that_listens() {
 
 /// Neither a stopped process nor the peer that sends to it stops other processes.
 #[test]
-fn a_stopped_process_stops_nobody() {
+fn a_stopped_process_stops_no_other() {
     with_cable(1500, |cable| {
         let start = || cable.in_a(|| Process::start(Cable::A4));
         let (mut receiver, mut a, mut stopped, mut b) = (start(), start(), start(), start());

@@ -124,7 +124,7 @@ fn restore(file: &File) {
 }
 
 #[test]
-fn whoever_has_it_mapped_goes_on() {
+fn a_peer_that_mapped_the_file_survives() {
     handle(of_the_owner);
     let (a, mut from, b, mut to, file) = acquainted(173);
     OWN.store(usize::try_from(b.mr.remote(0).addr).expect("an address"), Ordering::Relaxed);

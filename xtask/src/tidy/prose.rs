@@ -11,29 +11,14 @@ const VAGUE: &[&str] = &[
     concat!("any", "body"),
 ];
 
-/// Folders whose comments and messages are still to be rewritten. A folder that is clean leaves
-/// this list and stays clean from then on.
-const STILL_TO_REWRITE: &[&str] = &["crates/backend-rdma-core", "crates/feroce"];
-
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
-    let is_listed = |file: &&File| STILL_TO_REWRITE.iter().any(|folder| file.is_under(folder));
     let mut problems = Vec::new();
-    for file in tree.rust_files().filter(|file| !is_listed(file)) {
+    for file in tree.rust_files() {
         for (line, word) in vague_words(file) {
             problems.push(Problem::new(&file.path, line, format!("`{word}`: name the actor")));
         }
     }
     problems
-}
-
-/// What is left to rewrite: each listed folder that exists, and how many words it still has.
-pub(crate) fn left(tree: &Tree) -> Vec<(&'static str, usize)> {
-    let count = |folder: &&'static str| {
-        let mut files = tree.rust_files().filter(|file| file.is_under(folder)).peekable();
-        files.peek()?;
-        Some((*folder, files.map(|file| vague_words(file).len()).sum()))
-    };
-    STILL_TO_REWRITE.iter().filter_map(count).collect()
 }
 
 /// Vague words in comments and string literals, with their lines. A literal that is nothing but
@@ -70,16 +55,5 @@ mod tests {
             assert_eq!(count("xtask/src/a.rs", &format!("fail(\"{word} listens\")\n")), 1);
             assert_eq!(count("xtask/src/a.rs", &format!("user(\"{word}\"); let {word} = 1;\n")), 0);
         }
-    }
-
-    #[test]
-    fn listed_folders_are_counted() {
-        let folder = STILL_TO_REWRITE[0];
-        let path = format!("{folder}/src/lib.rs");
-        let vague = format!("// {}\n", VAGUE[0]);
-        assert_eq!(count(&path, &vague), 0);
-        assert_eq!(left(&Tree::of(&[(&path, &vague)])), [(folder, 1)]);
-        assert_eq!(left(&Tree::of(&[(&path, "// The driver.\n")])), [(folder, 0)]);
-        assert_eq!(left(&Tree::of(&[])), []);
     }
 }
