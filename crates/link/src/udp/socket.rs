@@ -97,18 +97,23 @@ pub(super) fn open_group(
 }
 
 /// A socket that neither blocks nor fragments.
+///
+/// `PROBE` sets DF, which the ICRC covers, and takes the MTU of the interface for that of the path.
+/// With `DO` the kernel would also believe ICMP messages that claim a smaller one. To forge such a
+/// message, an attacker needs to know two addresses and port 4791, and no packet of the path MTU
+/// would leave for the ten minutes that the kernel remembers it.
 fn open(config: &UdpConfig, addr: Gid) -> io::Result<Socket> {
     let is_v4 = addr.as_ipv4().is_some();
     let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     let tos = if config.ecn { u32::from(ECT0) } else { 0 };
     if is_v4 {
-        set_int(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_int(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         socket.set_tos_v4(tos)?;
     } else {
         socket.set_only_v6(true)?;
         let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
-        set_int(&socket, level, name, libc::IPV6_PMTUDISC_DO)?;
+        set_int(&socket, level, name, libc::IPV6_PMTUDISC_PROBE)?;
         socket.set_tclass_v6(tos)?;
     }
     // Both are requests: beyond its limits, the kernel grants them to privileged processes only.
