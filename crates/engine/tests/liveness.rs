@@ -114,6 +114,24 @@ fn a_queue_pair_without_answers_leaves_the_window_to_others() {
     assert_eq!(psns(&s.answer(OUR_PSN, ACK)), [OUR_PSN + 1]);
 }
 
+/// A queue pair that waits for ever for a lost answer gives the window back from time to time.
+#[test]
+fn a_queue_pair_without_a_timer_leaves_the_window_to_others() {
+    let bytes = 2 * (MTU as u64 + 512);
+    let window = WindowConfig { initial: bytes, min: bytes, max: bytes };
+    let forever = QpAttr { timeout: Some(0), ..QpAttr::default() };
+    let config = Config { window, ..no_credits() };
+    let mut s = Scripted::with_config(QpType::Rc, forever, config);
+    let mut second = sibling(&mut s, &forever);
+    let full = s.host.data(0, 2 * MTU as u32);
+    assert_eq!(seen(&s.post(wr(1, SendOp::Read(REMOTE), full))), [(Op::ReadRequest, OUR_PSN)]);
+    second.sq.post(wr(2, SendOp::Send, Data::EMPTY)).unwrap();
+    assert!(s.host.transmit(s.now).is_empty(), "the answer to the read fills the window");
+    let next = s.host.engine.poll_timeout().expect("the read is overdue at some time");
+    let sent = s.wait(next.nanos_since(s.now));
+    assert_eq!(seen(&sent)[0], (Op::SendOnly, OUR_PSN));
+}
+
 /// The window may shrink below the bytes in flight before the requester has requested an
 /// acknowledgement.
 #[test]

@@ -209,29 +209,37 @@ impl Engine {
         while !self.port.hca.kicked.is_empty() || !self.port.woken.is_empty() {
             // A queue pair that is kicked may kick others: take the list, then look again.
             let mut kicked = core::mem::take(&mut self.port.hca.kicked);
+            // Queue pairs that waited for the window go first: the one that gave them room because
+            // its peer does not answer is kicked to send again, and would take the room back.
             let mut next = 0;
             while let Some(&slot) = self.port.woken.get(next) {
                 next += 1;
                 if let Some(Transport::Ib(qp)) = self.qps.at(slot) {
                     // This may wake another.
                     qp.on_window_open(&mut self.port);
-                    kicked.push(slot);
+                    self.make_ready(now, slot);
                 }
             }
             self.port.woken.clear();
             for slot in kicked.drain(..) {
-                let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
-                    continue;
-                };
-                qp.on_kick(&mut self.port, now);
-                if !qp.common.queued {
-                    qp.common.queued = true;
-                    self.port.hca.ready.push_back(slot);
-                }
+                self.make_ready(now, slot);
             }
             if self.port.hca.kicked.is_empty() {
                 self.port.hca.kicked = kicked;
             }
+        }
+    }
+
+    /// Gives a queue pair its turn to send.
+    #[inline]
+    fn make_ready(&mut self, now: Instant, slot: u32) {
+        let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
+            return;
+        };
+        qp.on_kick(&mut self.port, now);
+        if !qp.common.queued {
+            qp.common.queued = true;
+            self.port.hca.ready.push_back(slot);
         }
     }
 

@@ -19,6 +19,11 @@ const MAX_UNREQUESTED: usize = 64;
 /// With so few credits left, every message requests an acknowledgement, which brings new credits.
 const FEW_CREDITS: i32 = 8;
 
+/// When an answer is overdue that neither a measured round trip nor a transport timer limits
+/// (RFC 6298, 2.1). The bytes of a request that is never answered would otherwise stay in the
+/// window of the destination, where the other queue pairs need the room.
+const INITIAL_OVERDUE_NS: u64 = 1_000_000_000;
+
 /// By how much the minimal probe time is divided while packets are being lost.
 const LOSSY_HURRY: u64 = 8;
 
@@ -107,8 +112,9 @@ impl Qp {
         let (peer, awaits_ack) = (port.destinations.get(peer), self.req.awaits_ack());
         let overdue = match peer.overdue_ns() {
             Some(ns) => ns,
-            None if awaits_ack => return,
-            None => 0,
+            None if !awaits_ack => 0,
+            None if self.ack_timeout_ns().is_none() => INITIAL_OVERDUE_NS,
+            None => return,
         };
         // A late answer usually means that the peer process sleeps; while packets are being lost,
         // it usually means that one was lost.
