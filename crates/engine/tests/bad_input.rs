@@ -226,6 +226,7 @@ fn meta(v: &Victim, rng: &mut Rng) -> RxMeta {
         framing: mostly(rng, Framing::RoceV2, |r| {
             [Framing::RoceV1, Framing::InfiniBand][r.usize(..2)]
         }),
+        sl: rng.u8(..16),
     }
 }
 

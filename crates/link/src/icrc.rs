@@ -12,12 +12,12 @@ mod flows;
 
 use std::ops::Range;
 
-use feroce_train::{Framing, Path, Payload, Single, Train};
+use feroce_train::{Framing, Path, Payload, PortAddr, RxMeta, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
-use feroce_wire::{Gid, Grh, Ipv4, Ipv6, ROCE_UDP_PORT, Udp};
+use feroce_wire::{Grh, Ipv4, Ipv6, LinkNext, Lrh, ROCE_UDP_PORT, Udp};
 
+pub(crate) use check::Ids;
 pub use check::{Checker, Verified, part};
-pub(crate) use check::{Ids, is_ipv4};
 pub use flows::IcrcPolicy;
 
 /// Length of the ICRC.
@@ -27,50 +27,122 @@ pub const ICRC_LEN: usize = 4;
 /// takes. Identifications of our packets are below it.
 pub(crate) const MAX_TRAIN_PACKETS: u16 = 64;
 
-/// The state of the ICRC after the headers below the transport packet of `len` bytes. On IPv4 it
-/// stands for identification 0.
-pub fn seal_prefix(framing: Framing, src: Gid, dst: Gid, udp_sport: u16, len: usize) -> IcrcPrefix {
-    let len = u16::try_from(len + ICRC_LEN).unwrap_or(u16::MAX);
-    match framing {
-        Framing::RoceV2 => {
-            let udp_len = len.saturating_add(Udp::LEN as u16);
-            let udp =
-                Udp { src_port: udp_sport, dst_port: ROCE_UDP_PORT, len: udp_len, checksum: 0 };
-            match (src.as_ipv4(), dst.as_ipv4()) {
-                (Some(src), Some(dst)) => IcrcPrefix::for_ipv4(&Ipv4::udp(src, dst, udp_len), &udp),
-                _ => IcrcPrefix::for_ipv6(&Ipv6::udp(src.0, dst.0, udp_len), &udp),
+/// What the ICRC covers of the headers below the BTH, apart from lengths and the IPv4
+/// identification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Covered {
+    /// How the packet is framed.
+    pub framing: Framing,
+    /// Source address.
+    pub src: PortAddr,
+    /// Destination address.
+    pub dst: PortAddr,
+    /// UDP source port; only RoCEv2 has one.
+    pub udp_sport: u16,
+    /// Service level; covered only on InfiniBand without GRH.
+    pub sl: u8,
+}
+
+impl Covered {
+    /// The headers of packets that take a path and leave from `udp_sport`.
+    #[inline]
+    pub fn of_path(path: &Path, udp_sport: u16) -> Self {
+        let Path { framing, src, dst, sl, .. } = *path;
+        Self { framing, src, dst, udp_sport, sl }
+    }
+
+    /// Whether received packets have these headers.
+    #[inline]
+    fn is_of(&self, meta: &RxMeta) -> bool {
+        let Self { framing, src, dst, udp_sport, sl } = self;
+        *framing == meta.framing
+            && *src == meta.src
+            && *dst == meta.dst
+            && *udp_sport == meta.udp_sport
+            && *sl == meta.sl
+    }
+
+    /// Whether packets have an IPv4 identification.
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.framing == Framing::RoceV2 && self.dst.gid.as_ipv4().is_some()
+    }
+
+    /// The state of the ICRC after the headers below the transport packet of `len` bytes. On IPv4
+    /// it stands for identification 0.
+    pub fn prefix(&self, len: usize) -> IcrcPrefix {
+        let len = u16::try_from(len + ICRC_LEN).unwrap_or(u16::MAX);
+        match self.framing {
+            Framing::RoceV2 => self.udp_prefix(len),
+            Framing::InfiniBand if self.dst.gid.is_zero() => IcrcPrefix::for_lrh(&Lrh {
+                vl: 0,
+                lver: 0,
+                sl: self.sl,
+                resv2: 0,
+                next: LinkNext::Local,
+                dlid: self.dst.lid,
+                resv5: 0,
+                words: len.saturating_add(Lrh::LEN as u16) / 4,
+                slid: self.src.lid,
+            }),
+            // With a GRH, the ICRC covers nothing of the LRH.
+            Framing::RoceV1 | Framing::InfiniBand => {
+                IcrcPrefix::for_grh(&Grh::new(self.src.gid, self.dst.gid, len))
             }
         }
-        Framing::RoceV1 | Framing::InfiniBand => IcrcPrefix::for_grh(&Grh::new(src, dst, len)),
+    }
+
+    /// The same, of a datagram with `len` bytes behind its UDP header.
+    fn udp_prefix(&self, len: u16) -> IcrcPrefix {
+        let len = len.saturating_add(Udp::LEN as u16);
+        let udp = Udp { src_port: self.udp_sport, dst_port: ROCE_UDP_PORT, len, checksum: 0 };
+        let (src, dst) = (self.src.gid, self.dst.gid);
+        match (src.as_ipv4(), dst.as_ipv4()) {
+            (Some(src), Some(dst)) => IcrcPrefix::for_ipv4(&Ipv4::udp(src, dst, len), &udp),
+            _ => IcrcPrefix::for_ipv6(&Ipv6::udp(src.0, dst.0, len), &udp),
+        }
     }
 }
 
-/// What a prefix depends on: framing, source, destination, source port and length.
-type PrefixKey = (Framing, Gid, Gid, u16, usize);
+/// What the headers of received packets said.
+impl From<&RxMeta> for Covered {
+    #[inline]
+    fn from(meta: &RxMeta) -> Self {
+        let RxMeta { framing, src, dst, udp_sport, sl, .. } = *meta;
+        Self { framing, src, dst, udp_sport, sl }
+    }
+}
+
+/// A prefix with what it depends on: the headers, and the length of the transport packet.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    headers: Covered,
+    len: usize,
+    prefix: IcrcPrefix,
+}
 
 /// The prefixes that were used last. Most packets are as long as one of the last few, and have the
 /// same source and destination.
 #[derive(Debug, Default)]
 pub(crate) struct Prefixes {
-    known: [Option<(PrefixKey, IcrcPrefix)>; 4],
+    known: [Option<Known>; 4],
     oldest: usize,
 }
 
 impl Prefixes {
-    /// The prefix for packets of `len` bytes, as [`seal_prefix`].
+    /// The prefix for packets of `len` bytes, as [`Covered::prefix`].
     #[inline]
-    fn get(&mut self, key: PrefixKey) -> IcrcPrefix {
-        match self.known.iter().flatten().find(|(known, _)| *known == key) {
-            Some((_, prefix)) => *prefix,
-            None => self.learn(key),
+    fn get(&mut self, headers: &Covered, len: usize) -> IcrcPrefix {
+        let mut known = self.known.iter().flatten();
+        match known.find(|known| known.len == len && known.headers == *headers) {
+            Some(known) => known.prefix,
+            None => self.learn(headers, len),
         }
     }
 
     #[cold]
-    fn learn(&mut self, key: PrefixKey) -> IcrcPrefix {
-        let (framing, src, dst, udp_sport, len) = key;
-        let prefix = seal_prefix(framing, src, dst, udp_sport, len);
-        self.known[self.oldest] = Some((key, prefix));
+    fn learn(&mut self, headers: &Covered, len: usize) -> IcrcPrefix {
+        let prefix = headers.prefix(len);
+        self.known[self.oldest] = Some(Known { headers: *headers, len, prefix });
         self.oldest = (self.oldest + 1) % self.known.len();
         prefix
     }
@@ -79,25 +151,26 @@ impl Prefixes {
 /// The prefixes of the packets of one train, which mostly are all of one length.
 struct OfTrain<'a> {
     prefixes: &'a mut Prefixes,
-    /// The key of the last lookup, and its prefix.
-    key: PrefixKey,
+    headers: Covered,
+    /// The length of the last lookup, and its prefix.
+    len: usize,
     prefix: IcrcPrefix,
 }
 
 impl<'a> OfTrain<'a> {
-    /// `key` is that of its first packet.
+    /// `len` is that of its first packet.
     #[inline]
-    fn new(prefixes: &'a mut Prefixes, key: PrefixKey) -> Self {
-        let prefix = prefixes.get(key);
-        Self { prefixes, key, prefix }
+    fn new(prefixes: &'a mut Prefixes, headers: Covered, len: usize) -> Self {
+        let prefix = prefixes.get(&headers, len);
+        Self { prefixes, headers, len, prefix }
     }
 
     /// The prefix for packets of `len` bytes.
     #[inline]
     fn get(&mut self, len: usize) -> IcrcPrefix {
-        if self.key.4 != len {
-            self.key.4 = len;
-            self.prefix = self.prefixes.get(self.key);
+        if self.len != len {
+            self.len = len;
+            self.prefix = self.prefixes.get(&self.headers, len);
         }
         self.prefix
     }
@@ -127,15 +200,14 @@ impl Sealer {
     /// What packets of `len` bytes begin with that leave from `udp_sport`.
     #[inline]
     pub(crate) fn prefix(&mut self, path: &Path, udp_sport: u16, len: usize) -> IcrcPrefix {
-        self.prefixes.get((path.framing, path.src.gid, path.dst.gid, udp_sport, len))
+        self.prefixes.get(&Covered::of_path(path, udp_sport), len)
     }
 
     /// Writes the packets of a train that leaves from `udp_sport` one after the other, each with
     /// its ICRC for identification 0, 1 and so on, and returns the length.
     pub fn emit_all(&mut self, train: &Train, udp_sport: u16, out: &mut [u8]) -> usize {
-        let (path, len) = (&train.path, train.packet_len(0));
-        let key = (path.framing, path.src.gid, path.dst.gid, udp_sport, len);
-        let mut prefixes = OfTrain::new(&mut self.prefixes, key);
+        let headers = Covered::of_path(&train.path, udp_sport);
+        let mut prefixes = OfTrain::new(&mut self.prefixes, headers, train.packet_len(0));
         if let Payload::Packets { bytes, len } = &train.payload {
             let prefix = prefixes.get(*len);
             let places = out.chunks_exact_mut(len + ICRC_LEN);

@@ -27,7 +27,7 @@ use feroce_wire::Gid;
 
 pub use describe::describe;
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
-pub use icrc::{Checker, ICRC_LEN, IcrcPolicy, Sealer, Verified, part, seal_prefix};
+pub use icrc::{Checker, Covered, ICRC_LEN, IcrcPolicy, Sealer, Verified, part};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig};
 pub use tap::{Direction, Seen, Tap, Tapped};

@@ -6,8 +6,8 @@ use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, psns, receive, receive_packets, send_of,
 };
-use feroce_link::{Carrier, Close, IcrcPolicy, LinkCounters, MemoryLink, Verified, seal_prefix};
-use feroce_train::{Framing, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
+use feroce_link::{Carrier, Close, Covered, IcrcPolicy, LinkCounters, MemoryLink, Verified};
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 const NOW: Instant = Instant::ZERO;
@@ -167,7 +167,7 @@ fn pass(
     let train = send_of(path(src, dst), ids.len() as u32, 64, 64);
     let mut bytes = Vec::new();
     for (packet, id) in packets_of(&train).iter().zip(ids) {
-        let prefix = seal_prefix(Framing::RoceV2, src, dst, 0xc001, packet.len());
+        let prefix = Covered::of_path(&train.path, 0xc001).prefix(packet.len());
         bytes.extend(packet);
         bytes.extend(prefix.with_ipv4_id(*id).seal(packet));
     }

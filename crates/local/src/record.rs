@@ -58,11 +58,11 @@ impl Kind {
 impl RecordMeta {
     #[inline]
     fn write(&self, out: &mut [u8; META]) {
-        let RxMeta { src, dst, udp_sport, traffic_class, hop_limit, ecn, framing } = self.meta;
+        let RxMeta { src, dst, udp_sport, traffic_class, hop_limit, ecn, framing, sl } = self.meta;
         let [a, b] = udp_sport.to_ne_bytes();
         out[..4].copy_from_slice(&[self.kind as u8, ecn as u8, framing as u8, hop_limit]);
         out[4..8].copy_from_slice(&self.stride.to_ne_bytes());
-        out[8..12].copy_from_slice(&[traffic_class, 0, a, b]);
+        out[8..12].copy_from_slice(&[traffic_class, sl, a, b]);
         out[12..14].copy_from_slice(&src.lid.0.to_ne_bytes());
         out[14..16].copy_from_slice(&dst.lid.0.to_ne_bytes());
         out[16..32].copy_from_slice(&src.gid.0);
@@ -85,6 +85,7 @@ impl RecordMeta {
             framing: [Framing::RoceV2, Framing::RoceV1, Framing::InfiniBand]
                 .into_iter()
                 .find(|framing| *framing as u8 == bytes[2])?,
+            sl: bytes[9],
         };
         let stride = u32::from_ne_bytes(*bytes[4..].first_chunk()?);
         Some(Self { meta, stride, kind: Kind::read(bytes[0])? })
@@ -229,6 +230,7 @@ mod tests {
             hop_limit: 64,
             ecn: Ecn::Congested,
             framing: Framing::RoceV2,
+            sl: 5,
         };
         let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0, lent: None };
         let mut record = [0; META + 100];

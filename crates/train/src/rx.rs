@@ -2,7 +2,7 @@
 
 use feroce_mem::Source;
 
-use crate::{Ecn, Framing, Path, PortAddr};
+use crate::{Ecn, Framing, LinkLayer, Path, PortAddr};
 
 /// What a link knows of received packets besides their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct RxMeta {
     pub ecn: Ecn,
     /// How the packets were framed.
     pub framing: Framing,
+    /// Service level, on InfiniBand; zero elsewhere.
+    pub sl: u8,
 }
 
 impl RxMeta {
@@ -41,7 +43,11 @@ impl From<&Path> for RxMeta {
             traffic_class: path.traffic_class & !3,
             hop_limit: path.hop_limit,
             framing: path.framing,
-            ..Self::default()
+            sl: match path.framing.link_layer() {
+                LinkLayer::InfiniBand => path.sl,
+                LinkLayer::Ethernet => 0,
+            },
+            ecn: Ecn::default(),
         }
     }
 }

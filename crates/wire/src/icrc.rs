@@ -145,6 +145,13 @@ impl IcrcPrefix {
     }
 
     /// Prefix for a header given as a value.
+    pub fn for_lrh(lrh: &Lrh) -> Self {
+        let mut header = [0; Lrh::LEN];
+        lrh.emit(&mut header);
+        Self::ib_local(&header)
+    }
+
+    /// Prefix for a header given as a value.
     pub fn for_grh(grh: &Grh) -> Self {
         let mut header = [0; Grh::LEN];
         grh.emit(&mut header);

@@ -3,12 +3,11 @@
 use std::io;
 use std::ops::Range;
 
-use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
-use feroce_wire::Gid;
+use feroce_train::{Instant, RxTrain, Single, Train};
 use feroce_wire::icrc::IcrcPrefix;
 
 use super::flows::{Flows, IcrcPolicy};
-use super::{ICRC_LEN, OfTrain, Prefixes};
+use super::{Covered, ICRC_LEN, Known, OfTrain, Prefixes};
 use crate::{Carrier, Close, LinkCounters, forward_to_inner, impl_layer};
 
 /// The search for the identifications of a received train: packet `i` is likely to have `base + i`.
@@ -41,11 +40,6 @@ impl Ids {
     }
 }
 
-/// Whether packets have an identification.
-pub(crate) fn is_ipv4(framing: Framing, dst: Gid) -> bool {
-    framing == Framing::RoceV2 && dst.as_ipv4().is_some()
-}
-
 /// The packets in a range of the bytes of a train, as a train.
 pub fn part<'a>(train: &RxTrain<'a>, range: Range<usize>) -> RxTrain<'a> {
     RxTrain { bytes: train.bytes.get(range).unwrap_or(&[]), ..*train }
@@ -75,20 +69,9 @@ pub struct Checker {
     bad: u64,
     prefixes: Prefixes,
     flows: Flows,
-    like: Option<Like>,
-}
-
-/// What the prefix of the last packet that came by itself depends on. The next one is likely to
-/// have the same.
-#[derive(Clone, Copy, Debug)]
-struct Like {
-    framing: Framing,
-    src: Gid,
-    dst: Gid,
-    udp_sport: u16,
-    len: usize,
-    /// For identification 0.
-    prefix: IcrcPrefix,
+    /// The prefix of the last packet that came by itself, for identification 0, and the length of
+    /// that packet with its ICRC. The next one is likely to have the same.
+    like: Option<Known>,
 }
 
 impl Checker {
@@ -118,36 +101,28 @@ impl Checker {
     /// Whether a train is one packet that is good, and like the last one.
     #[inline]
     fn is_as_expected(&self, train: &RxTrain<'_>) -> bool {
-        let RxMeta { framing, src, dst, udp_sport, .. } = &train.meta;
-        let (src, dst) = (&src.gid, &dst.gid);
-        let like = self.like.as_ref().filter(|like| {
-            like.len == train.bytes.len()
-                && like.framing == *framing
-                && like.src == *src
-                && like.dst == *dst
-                && like.udp_sport == *udp_sport
-        });
+        let like = self.like.as_ref();
+        let like = like.filter(|l| l.len == train.bytes.len() && l.headers.is_of(&train.meta));
         let Some(like) = like.filter(|_| train.bytes.len() <= train.stride) else { return false };
         let Some((transport, icrc)) = train.bytes.split_last_chunk() else { return false };
         like.prefix.verify(transport, *icrc)
     }
 
     fn pass_good(&mut self, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
-        let RxMeta { framing, src, dst, udp_sport, .. } = train.meta;
-        let (src, dst) = (src.gid, dst.gid);
         if train.bytes.is_empty() {
             self.bad += 1;
             return;
         }
         let len = train.stride.min(train.bytes.len()).saturating_sub(ICRC_LEN);
-        let mut prefixes = OfTrain::new(&mut self.prefixes, (framing, src, dst, udp_sport, len));
+        let headers = Covered::from(&train.meta);
+        let mut prefixes = OfTrain::new(&mut self.prefixes, headers, len);
         let is_single = train.bytes.len() <= train.stride;
         self.like = is_single.then(|| {
             let (len, prefix) = (train.bytes.len(), prefixes.get(len));
-            Like { framing, src, dst, udp_sport, len, prefix }
+            Known { headers, len, prefix }
         });
-        let (is_ipv4, policy) = (is_ipv4(framing, dst), self.policy);
-        let flow = self.flows.get(&src, udp_sport);
+        let (is_ipv4, policy) = (headers.is_ipv4(), self.policy);
+        let flow = self.flows.get(&headers.src.gid, headers.udp_sport);
         let mut ids = Ids::default();
         let mut good = 0..0;
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {

@@ -1,6 +1,6 @@
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
 use feroce_train::{Ext, RevocationEpoch, TrainOps};
-use feroce_wire::{Bth, Op, Opcode, Psn, Qpn, Reth, Rkey, Service};
+use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Qpn, Reth, Rkey, Service};
 
 use super::*;
 
@@ -56,8 +56,7 @@ fn every_packet_of_a_train_has_its_icrc() {
             for i in 0..train.count {
                 let mut packet = vec![0; train.packet_len(i)];
                 train.emit(i, &mut packet);
-                let (src, dst) = (train.path.src.gid, train.path.dst.gid);
-                let prefix = seal_prefix(Framing::RoceV2, src, dst, 4000, packet.len());
+                let prefix = Covered::of_path(&train.path, 4000).prefix(packet.len());
                 packet.extend(prefix.with_ipv4_id(i as u16).seal(&packet));
                 let (sealed, others) = rest.split_at(packet.len());
                 assert!(sealed == packet, "packet {i} of {len} bytes at {at}, written at {shift}");

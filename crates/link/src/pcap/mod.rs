@@ -16,7 +16,7 @@ use feroce_train::{Ecn, Framing, Instant, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 
 use crate::describe::describe;
-use crate::icrc::{ICRC_LEN, Ids, is_ipv4, seal_prefix};
+use crate::icrc::{Covered, ICRC_LEN, Ids};
 use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
 use format::{Direction, LinkType};
 
@@ -121,10 +121,10 @@ impl Recorder {
         let framing = self.config.framing;
         let mut transport = std::mem::take(&mut self.transport);
         each_packet(train, &mut transport, |i, bytes| {
-            let (src, dst) = (path.src.gid, path.dst.gid);
-            let mut prefix = seal_prefix(framing, src, dst, path.udp_sport, bytes.len());
+            let covered = Covered { framing, ..Covered::of_path(path, path.udp_sport) };
+            let mut prefix = covered.prefix(bytes.len());
             let mut id = 0;
-            if is_ipv4(framing, dst) {
+            if covered.is_ipv4() {
                 id = i as u16;
                 prefix = prefix.with_ipv4_id(id);
             }
@@ -143,11 +143,10 @@ impl Recorder {
         let mut ids = Ids::default();
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
-            let RxMeta { framing, src, dst, udp_sport, .. } = *meta;
-            let (src, dst) = (src.gid, dst.gid);
+            let covered = Covered::from(meta);
             let mut id = 0;
-            if is_ipv4(framing, dst) {
-                let prefix = seal_prefix(framing, src, dst, udp_sport, transport.len());
+            if covered.is_ipv4() {
+                let prefix = covered.prefix(transport.len());
                 id = ids.find(&prefix, transport, *icrc, i as u16).unwrap_or(i as u16);
             }
             let frame = Headers::of_meta(meta).frame(id, transport, u32::from_le_bytes(*icrc));

@@ -110,6 +110,7 @@ impl UdpLink {
                 hop_limit: datagram.hop_limit,
                 ecn: Ecn::from_bits(datagram.traffic_class),
                 framing: Framing::RoceV2,
+                sl: 0,
             };
             sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
         }
