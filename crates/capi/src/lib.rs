@@ -11,6 +11,7 @@ mod errno;
 mod exports;
 mod files;
 mod leave;
+mod log;
 mod rdmacm;
 mod rsocket;
 mod stub;

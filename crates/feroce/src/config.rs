@@ -67,9 +67,8 @@ impl FromStr for Backend {
 ///
 /// [`Settings::load`] reads what a user may set without changing the program: the file
 /// `feroce.toml`, then the environment, which overrides the file. The file is the one that
-/// `FEROCE_CONFIG` names, or `feroce.toml` in the working directory, or
-/// `feroce/feroce.toml` in the user's configuration directory. `docs/CONFIGURATION.md` lists the
-/// settings.
+/// `FEROCE_CONFIG` names, or `feroce/feroce.toml` in the user's configuration directory.
+/// `docs/CONFIGURATION.md` lists the settings.
 ///
 /// ```
 /// use feroce::{Device, Settings};
@@ -397,16 +396,15 @@ impl Settings {
     }
 }
 
-/// The file to read, if there is one. A file that `FEROCE_CONFIG` names must exist.
+/// The file to read, if there is one. A file that `FEROCE_CONFIG` names must exist. The working
+/// directory is not searched: it may be another user's, and a settings file names files to write.
 fn config_file() -> Option<PathBuf> {
     if let Some(path) = env::var_os("FEROCE_CONFIG").filter(|p| !p.is_empty()) {
         return Some(path.into());
     }
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
     let user = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
-    let candidates =
-        [Some(PathBuf::from("feroce.toml")), user.map(|dir| dir.join("feroce/feroce.toml"))];
-    candidates.into_iter().flatten().find(|path| path.is_file())
+    user.map(|dir| dir.join("feroce/feroce.toml")).filter(|path| path.is_file())
 }
 
 fn variable_name(key: &str) -> String {

@@ -51,7 +51,10 @@ impl std::error::Error for Errno {}
 
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        // An error that was given words has the one of the system as its source.
+        let cause = error.get_ref().and_then(|words| words.source()?.downcast_ref::<io::Error>());
+        let number = error.raw_os_error().or_else(|| cause?.raw_os_error());
+        Self(number.unwrap_or(libc::EIO))
     }
 }
 

@@ -4,8 +4,7 @@
 //! injection, which acts on received packets; the check of the ICRC; a tap. If addresses are shared
 //! and no layer in between needs the ICRC, the carrier checks it itself.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +53,10 @@ pub(crate) fn build(
         link = Box::new(Pcap::create(link, named(file, device), config)?);
     }
     if let Some(file) = &settings.trace {
-        link = Box::new(Trace::new(link, trace_output(&named(file, device))?));
+        link = Box::new(match file.as_os_str().as_encoded_bytes() {
+            b"-" => Trace::new(link, io::stderr()),
+            _ => Trace::create(link, named(file, device), device)?,
+        });
     }
     if let Some(fault) = &settings.fault {
         link = Box::new(Fault::new(link, fault));
@@ -74,15 +76,4 @@ fn named(file: &Path, device: &str) -> PathBuf {
     let device = device.replace([':', '/'], "_");
     let process = std::process::id().to_string();
     PathBuf::from(file.to_string_lossy().replace("%d", &device).replace("%p", &process))
-}
-
-fn trace_output(file: &Path) -> io::Result<Box<dyn Write + Send>> {
-    if file == Path::new("-") {
-        return Ok(Box::new(io::stderr()));
-    }
-    let created = File::create(file);
-    let described = created.map_err(|e| {
-        io::Error::new(e.kind(), format!("cannot create the trace file {}: {e}", file.display()))
-    });
-    Ok(Box::new(described?))
 }

@@ -13,12 +13,14 @@ mod describe;
 mod fault;
 mod icrc;
 mod memory;
+mod output;
 mod pcap;
 mod sys;
 mod tap;
 mod trace;
 mod udp;
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -42,6 +44,30 @@ pub enum Close {
     /// This is the copy in a forked child. From now on, dropping it closes the child's descriptors
     /// and does nothing else, because what they refer to is the parent's.
     Fork,
+}
+
+/// An error of the operating system with words of ours around it. [`io::Error::new`] alone would
+/// lose the number of the error, which C programs get as `errno`; this keeps it as the source.
+pub fn annotate(error: io::Error, text: String) -> io::Error {
+    io::Error::new(error.kind(), Annotated { text, error })
+}
+
+#[derive(Debug)]
+struct Annotated {
+    text: String,
+    error: io::Error,
+}
+
+impl fmt::Display for Annotated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Annotated {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
 }
 
 /// Numbers that a link keeps, by name.

@@ -1,13 +1,15 @@
 //! A layer that writes a line about each packet that passes.
 
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::path::Path as FilePath;
 
 use feroce_train::{Ecn, Instant, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
+use crate::output::{Kind, OutputFile};
 use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
 
 /// Writes one readable line per packet:
@@ -24,13 +26,27 @@ pub struct Trace<C> {
 }
 
 impl<C: Carrier> Trace<C> {
+    /// Traces what passes through `inner` in a new file, whose first line names `device`. A trace
+    /// of an earlier run is overwritten, any other file is not. If another device writes to the
+    /// file, this one takes a name with a number: `trace-2.txt`.
+    pub fn create(inner: C, file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
+        let kind = Kind { name: "trace", is_ours: |head| head.starts_with(TITLE.as_bytes()) };
+        let mut out = OutputFile::create(file.as_ref(), kind)?;
+        let title = format!("{TITLE} {device}, process {}\n", std::process::id());
+        out.write_all(title.as_bytes())?;
+        Ok(Self::new(inner, out))
+    }
+
     /// Traces what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
-        let out: Box<dyn Write + Send> = Box::new(out);
-        let log = Log { out: Some(BufWriter::new(out)), start: None, packet: Vec::new() };
+        let out: Option<Box<dyn Write + Send>> = Some(Box::new(out));
+        let log = Log { out, lines: Vec::new(), start: None, packet: Vec::new() };
         Self { inner, log }
     }
 }
+
+/// What the first line of a trace in a file begins with.
+const TITLE: &str = "# feroce trace of";
 
 impl<L: fmt::Debug> fmt::Debug for Trace<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +57,9 @@ impl<L: fmt::Debug> fmt::Debug for Trace<L> {
 /// Where the lines go.
 struct Log {
     /// Nothing after it has failed.
-    out: Option<BufWriter<Box<dyn Write + Send>>>,
+    out: Option<Box<dyn Write + Send>>,
+    /// Lines that are not written yet. They are written together, and a line is never cut.
+    lines: Vec<u8>,
     /// When the first packet passed.
     start: Option<Instant>,
     /// A packet on its way out.
@@ -63,17 +81,16 @@ impl Log {
         let ns = passing.now.nanos_since(start);
         let direction = if passing.is_in { "in " } else { "out" };
         let mark = if passing.is_congested { " CE" } else { "" };
-        self.try_to(|out| {
-            writeln!(
-                out,
-                "{}.{:09} {direction} {} > {}{mark} {}",
-                ns / 1_000_000_000,
-                ns % 1_000_000_000,
-                Address(passing.src),
-                Address(passing.dst),
-                describe(transport)
-            )
-        });
+        // Writing to memory does not fail.
+        let _ = writeln!(
+            self.lines,
+            "{}.{:09} {direction} {} > {}{mark} {}",
+            ns / 1_000_000_000,
+            ns % 1_000_000_000,
+            Address(passing.src),
+            Address(passing.dst),
+            describe(transport)
+        );
     }
 
     fn sent(&mut self, now: Instant, train: &Train) {
@@ -95,13 +112,15 @@ impl Log {
         }
     }
 
-    /// Writes, unless writing has failed before.
-    fn try_to(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
-        let Some(out) = &mut self.out else { return };
-        if let Err(e) = write(out) {
+    /// Writes the lines, unless writing has failed before.
+    fn write_out(&mut self) {
+        if let Some(out) = &mut self.out
+            && let Err(e) = out.write_all(&self.lines)
+        {
             tracing::warn!("the trace ends here: {e}");
             self.out = None;
         }
+        self.lines.clear();
     }
 }
 
@@ -112,8 +131,8 @@ impl<C: Carrier> Carrier for Trace<C> {
 
     fn close(&mut self, why: Close) {
         if why == Close::Fork {
-            // The parent writes what waits.
-            self.log.out.take().map(BufWriter::into_parts);
+            // The file is the parent's.
+            self.log.out = None;
         }
         self.inner.close(why);
     }
@@ -124,7 +143,7 @@ impl<C: Carrier> Carrier for Trace<C> {
             self.log.sent(now, train);
         }
         if taken > 0 {
-            self.log.try_to(|out| out.flush());
+            self.log.write_out();
         }
         Ok(taken)
     }
@@ -145,7 +164,7 @@ impl<C: Carrier> Carrier for Trace<C> {
             sink(train);
         })?;
         if taken > 0 {
-            self.log.try_to(|out| out.flush());
+            self.log.write_out();
         }
         Ok(taken)
     }

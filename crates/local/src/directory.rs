@@ -127,5 +127,6 @@ impl Directory {
 }
 
 fn at(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+    let text = format!("{}: {e}", path.display());
+    feroce_link::annotate(e, text)
 }

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use feroce::{Backend, Context, Counters, Device, Error, WeakContext};
 
+use crate::log;
+
 /// Adapters by the name of their device. `open` removes the ended adapter of the device it opens.
 static RUNNING: Mutex<Vec<(String, WeakContext)>> = Mutex::new(Vec::new());
 
@@ -20,7 +22,12 @@ pub(crate) fn open(device: &Device) -> Result<Context, Error> {
             return Ok(context);
         }
     }
-    let context = device.open()?;
+    log::start();
+    let opened = device.open();
+    if let Err(e) = &opened {
+        log::failure(&format!("cannot open the device {}", device.name()), e);
+    }
+    let context = opened?;
     running.retain(|(name, _)| name != device.name());
     running.push((device.name().to_owned(), context.downgrade()));
     Ok(context)

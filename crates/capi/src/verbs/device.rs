@@ -11,6 +11,7 @@ use super::object::Object;
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
 use crate::files;
+use crate::log;
 use crate::zeroed::Zeroed;
 
 /// A device. There is one for each that was ever listed, and it stays: programs compare pointers
@@ -61,7 +62,8 @@ impl Device {
 
     /// Every device that can be seen now.
     pub(crate) fn list() -> Result<Vec<&'static Self>, Errno> {
-        let visible = Facts::list()?;
+        log::start();
+        let visible = Facts::list().inspect_err(|e| log::failure("cannot list the devices", e))?;
         let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(visible.into_iter().map(|facts| Self::known(&mut known, facts)).collect())
     }

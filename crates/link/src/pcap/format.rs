@@ -13,12 +13,18 @@ const EPB: u32 = 6;
 /// Tells readers the byte order.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
+/// Bytes of a section header block before its options.
+const SHB_FIXED: usize = 24;
+
 const OPT_END: u16 = 0;
 const OPT_COMMENT: u16 = 1;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
+
+/// The program that writes the file, as its first block names it.
+pub(super) const APPLICATION: &str = concat!("feroce ", env!("CARGO_PKG_VERSION"));
 
 /// What the packets of a file begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +52,16 @@ pub(super) fn section_header(out: &mut Vec<u8>, application: &str) {
         option(out, SHB_USERAPPL, application.as_bytes());
         option(out, OPT_END, &[]);
     });
+}
+
+/// Whether a file that begins with `head` is a capture of feroce, of this version or another.
+pub(super) fn is_ours(head: &[u8]) -> bool {
+    let mut ours = Vec::new();
+    section_header(&mut ours, APPLICATION);
+    // Type, byte order and version of the format; lengths differ with the version of feroce.
+    let same = |at: core::ops::Range<usize>| head.get(at.clone()) == ours.get(at);
+    let named = head.get(SHB_FIXED + 4..).is_some_and(|value| value.starts_with(b"feroce "));
+    same(0..4) && same(8..SHB_FIXED + 2) && named
 }
 
 /// Appends the description of an interface whose packets have times in nanoseconds.

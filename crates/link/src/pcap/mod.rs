@@ -8,7 +8,6 @@
 mod format;
 
 use std::fmt::{self, Write as _};
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path as FilePath;
 
@@ -17,7 +16,8 @@ use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 
 use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
-use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
+use crate::output::{Kind, OutputFile};
+use crate::{Carrier, Close, LinkCounters, annotate, each_packet, forward_to_inner, impl_layer};
 use format::{Direction, LinkType};
 
 /// How a [`Pcap`] records.
@@ -56,19 +56,18 @@ pub struct Pcap<C> {
 }
 
 impl<C: Carrier> Pcap<C> {
-    /// Records what passes through `inner` in a new file.
+    /// Records what passes through `inner` in a new file. A capture of an earlier run is
+    /// overwritten, any other file is not. If another device writes to the file, this one takes a
+    /// name with a number: `run-2.pcapng`.
     pub fn create(inner: C, file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
-        let name = file.as_ref().display();
-        let out = File::create(&file).map_err(|e| {
-            io::Error::new(e.kind(), format!("cannot create the capture file {name}: {e}"))
-        })?;
-        Self::new(inner, out, config)
+        let kind = Kind { name: "capture", is_ours: format::is_ours };
+        Self::new(inner, OutputFile::create(file.as_ref(), kind)?, config)
     }
 
     /// Records what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
         let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
-        format::section_header(&mut pending, concat!("feroce ", env!("CARGO_PKG_VERSION")));
+        format::section_header(&mut pending, format::APPLICATION);
         let link_type = match config.framing {
             Framing::RoceV2 => LinkType::RawIp,
             Framing::RoceV1 | Framing::InfiniBand => LinkType::Ethernet,
@@ -198,7 +197,10 @@ impl Recorder {
         let Some(out) = &mut self.out else { return Ok(()) };
         let result = out.write_all(&self.pending).and_then(|()| out.flush());
         self.pending.clear();
-        result.map_err(|e| io::Error::new(e.kind(), format!("cannot write the capture: {e}")))
+        result.map_err(|e| {
+            let text = format!("cannot write the capture: {e}");
+            annotate(e, text)
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, Udp
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
 use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, socket_addr};
+use crate::annotate;
 use crate::sys::set_int;
 
 /// Ports that RoCEv2 senders use as sources (annex A17.9.2).
@@ -20,7 +21,7 @@ pub(super) const ECT0: u8 = 2;
 pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
     let rx = open(config, addr)?;
     let bind_to: SockAddr = socket_addr(addr, ROCE_UDP_PORT, scope).into();
-    rx.bind(&bind_to).map_err(|e| describe(&e, BIND, addr))?;
+    rx.bind(&bind_to).map_err(|e| describe(e, BIND, addr))?;
     prepare_rx(config, &rx, addr)?;
     Ok(rx)
 }
@@ -28,7 +29,7 @@ pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<S
 /// The sockets that send from an address.
 pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
     let open =
-        |flow| open_tx(config, addr, scope, flow).map_err(|e| describe(&e, "send from", addr));
+        |flow| open_tx(config, addr, scope, flow).map_err(|e| describe(e, "send from", addr));
     (0..config.flows.max(1)).map(open).collect()
 }
 
@@ -77,7 +78,7 @@ pub(super) fn open_group(
     let rx = open(config, group)?;
     rx.set_reuse_address(true)?;
     rx.bind(&socket_addr(group, ROCE_UDP_PORT, scope).into())
-        .map_err(|e| describe(&e, BIND, group))?;
+        .map_err(|e| describe(e, BIND, group))?;
     match group.as_ipv4() {
         Some(v4) => {
             let on = match (scope, local.and_then(Gid::as_ipv4)) {
@@ -153,7 +154,7 @@ fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> 
 const BIND: &str = "bind UDP port 4791 of";
 
 /// Says what to do about an address that cannot be used.
-fn describe(e: &io::Error, what: &str, addr: Gid) -> io::Error {
+fn describe(e: io::Error, what: &str, addr: Gid) -> io::Error {
     let hint = match e.kind() {
         io::ErrorKind::AddrInUse if what == BIND => {
             ": another process has it that does not share it with this one"
@@ -164,5 +165,6 @@ fn describe(e: &io::Error, what: &str, addr: Gid) -> io::Error {
         }
         _ => "",
     };
-    io::Error::new(e.kind(), format!("cannot {what} {addr}: {e}{hint}"))
+    let text = format!("cannot {what} {addr}: {e}{hint}");
+    annotate(e, text)
 }
