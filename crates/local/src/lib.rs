@@ -177,7 +177,7 @@ impl HostLink {
         match &self.near {
             Some((near, meta)) if near == path => *meta,
             _ => {
-                let meta = RxMeta::from(&self.udp.actual_path(path));
+                let meta = self.udp.headers(path);
                 self.near = Some((*path, meta));
                 meta
             }
@@ -483,8 +483,8 @@ impl Carrier for HostLink {
         (!self.peers.is_empty()).then_some(self.next_burial)
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        self.udp.actual_path(path)
+    fn headers(&self, path: &Path) -> RxMeta {
+        self.udp.headers(path)
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
