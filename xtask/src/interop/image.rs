@@ -7,13 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::apt::Apt;
 use super::cpio::Archive;
 use super::failed;
 use crate::shell::{ask, run};
 use crate::{Failure, Outcome};
-
-/// The package that depends on the newest kernel.
-const NEWEST: &str = "linux-image-amd64";
 
 /// What the guest needs before it has the modules of the host: its disk, its network, and the
 /// drivers under test. Nothing is loaded later.
@@ -41,20 +39,16 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Downloads the kernel unless it is in the cache, and makes the first file system.
-    pub(super) fn prepare() -> Outcome<Self> {
+    /// Downloads the newest kernel of a suite, or of this machine's, unless it is in the cache, and
+    /// makes the first file system.
+    pub(super) fn prepare(suite: Option<&str>) -> Outcome<Self> {
         let cache = cache()?;
-        let package = match newest_kernel() {
-            Some(package) => package,
-            None => {
-                run(Command::new("apt-get").args(["--quiet", "update"]))?;
-                newest_kernel().ok_or_else(|| Failure::Failed(format!("apt knows no {NEWEST}")))?
-            }
-        };
+        let apt = Apt::new(suite, &cache)?;
+        let package = apt.newest_kernel()?;
         let version = package.trim_start_matches("linux-image-").to_owned();
         let tree = cache.join(&package);
         if !tree.exists() {
-            unpack(&package, &version, &tree)?;
+            unpack(&apt, &package, &version, &tree)?;
         }
         let initrd = cache.join(format!("{package}.initrd"));
         // Another guest may be booting from the old file.
@@ -76,23 +70,15 @@ fn cache() -> Outcome<PathBuf> {
     Ok(cache)
 }
 
-fn newest_kernel() -> Option<String> {
-    let depends = ask(Command::new("apt-cache").args(["depends", NEWEST]))?;
-    let mut lines = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    lines.find(|name| name.starts_with("linux-image-")).map(str::to_owned)
-}
-
 /// Downloads a kernel and unpacks it; `tree` appears when it is complete.
-fn unpack(package: &str, version: &str, tree: &Path) -> Outcome {
+fn unpack(apt: &Apt, package: &str, version: &str, tree: &Path) -> Outcome {
     let part = tree.with_file_name(format!("{package}.part"));
     if part.exists() {
         fs::remove_dir_all(&part).map_err(|e| failed(&part, e))?;
     }
     let downloads = part.join("download");
     fs::create_dir_all(&downloads).map_err(|e| failed(&downloads, e))?;
-    let mut download = Command::new("apt-get");
-    download.args(["--quiet", "-o", "APT::Sandbox::User=root", "download", package]);
-    run(download.current_dir(&downloads))?;
+    apt.download(package, &downloads)?;
     let files = fs::read_dir(&downloads).map_err(|e| failed(&downloads, e))?;
     for file in files.flatten() {
         run(Command::new("dpkg-deb").arg("--extract").arg(file.path()).arg(&part))?;

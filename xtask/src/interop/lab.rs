@@ -8,7 +8,6 @@ use core::fmt;
 use core::time::Duration;
 use std::env;
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::park_timeout;
@@ -24,7 +23,6 @@ use crate::{Failure, Outcome};
 /// Addresses on the cable: ours and the guest's.
 const OURS: &str = "10.91.0.1";
 const GUEST: &str = "10.91.0.2";
-const GUEST_IP: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 2);
 const OURS6: &str = "fd91::1";
 const GUEST6: &str = "fd91::2";
 
@@ -43,9 +41,6 @@ const MANAGED: &str = "192.168.231.15";
 
 /// What the guest says of itself, in the folder of the laboratory.
 const CONSOLE: &str = "console.log";
-
-/// How long the guest may take to answer over the cable.
-const CABLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// An emulated machine is slow on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_mins(5);
@@ -109,13 +104,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Puts a new guest in the place of the old one.
-    pub(super) fn reboot(&mut self, image: &Image) -> Outcome {
-        self.stop();
-        self.qemu = start_qemu(image, &self.folder)?;
-        self.await_guest()
-    }
-
     fn stop(&mut self) {
         // It may have ended by itself.
         let _ = self.qemu.kill();
@@ -133,12 +121,6 @@ impl Lab {
             park_timeout(PAUSE);
         }
         Ok(())
-    }
-
-    /// Whether the cable carries anything: the agent can be reached there as well.
-    pub(super) fn has_cable(&self) -> bool {
-        let agent = SocketAddr::new(IpAddr::V4(GUEST_IP), agent::PORT);
-        TcpStream::connect_timeout(&agent, CABLE_LIMIT).is_ok()
     }
 
     /// Whether there is a guest that answers in our namespace.
