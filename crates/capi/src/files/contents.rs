@@ -13,6 +13,9 @@ pub(super) enum Entry {
     Text(String),
     /// A link to a path outside of the tree.
     Link(PathBuf),
+    /// A link to a path from the root of the tree. It is made with the whole path, because programs
+    /// that follow links by themselves would look for a relative one in the real `/sys`.
+    Inner(PathBuf),
 }
 
 /// Counters of a port that monitors expect to be there. They stay at zero: the program that opens
@@ -36,6 +39,10 @@ const COUNTERS: &[&str] = &[
     "symbol_error",
     "VL15_dropped",
 ];
+
+/// A file that every process can open, and that cannot be read: `EINVAL`, as for the attributes of an
+/// entry of the GID table that has no address.
+const UNREADABLE: &str = "/proc/self/ns/net";
 
 /// A tree in the making: paths from its root, and what is there.
 #[derive(Default)]
@@ -62,6 +69,10 @@ impl Tree {
         self.0.insert(path.into(), Entry::Link(to.into()));
     }
 
+    fn inner(&mut self, path: &str, to: &str) {
+        self.0.insert(path.into(), Entry::Inner(to.into()));
+    }
+
     fn device(&mut self, index: usize, device: &Device) -> Result<(), Error> {
         let name = device.name();
         let (attr, folder) = (device.attr()?, format!("sys/class/infiniband/{name}"));
@@ -74,12 +85,10 @@ impl Tree {
         file("hca_type", "feroce");
         file("hw_rev", "0x0");
         file("fw_ver", &attr.fw_ver);
-        file("device/numa_node", "-1");
         if let Some(interface) = device.interface_name() {
             file("parent", interface);
-            let to = format!("/sys/class/net/{interface}");
-            self.link(&format!("{folder}/device/net/{interface}"), &to);
         }
+        self.pci(index, device, &folder);
         self.port(device, &format!("{folder}/ports/1"))?;
         let verbs = format!("sys/class/infiniband_verbs/uverbs{index}");
         self.text(&format!("{verbs}/ibdev"), name);
@@ -87,6 +96,23 @@ impl Tree {
         // A character device that can be opened, read and written, which is all that is asked.
         self.link(&format!("dev/infiniband/uverbs{index}"), "/dev/null");
         Ok(())
+    }
+
+    /// The PCI device that an adapter would be. Programs order devices by these paths: NCCL replaces
+    /// the numbers of device and function by zeros, and takes what is equal then for ports of one
+    /// adapter. So every device has a bus of its own, in a domain that no machine has.
+    fn pci(&mut self, index: usize, device: &Device, folder: &str) {
+        let (domain, bus) = (0xfe0c_usize + (index >> 8), index & 0xff);
+        let busid = format!("{domain:04x}:{bus:02x}:00.0");
+        let path = format!("sys/devices/pci{domain:04x}:{bus:02x}/{busid}");
+        self.text(&format!("{path}/numa_node"), "-1");
+        self.inner(&format!("{path}/subsystem"), "sys/bus/pci");
+        if let Some(interface) = device.interface_name() {
+            let to = format!("/sys/class/net/{interface}");
+            self.link(&format!("{path}/net/{interface}"), &to);
+        }
+        self.inner(&format!("sys/bus/pci/devices/{busid}"), &path);
+        self.inner(&format!("{folder}/device"), &path);
     }
 
     fn port(&mut self, device: &Device, folder: &str) -> Result<(), Error> {
@@ -102,20 +128,23 @@ impl Tree {
         file("sm_lid", "0x0");
         file("lid_mask_count", "0");
         file("sm_sl", "0");
+        let mut empty = Vec::new();
         for index in 0..port.gid_table_len as usize {
             let entry = port.gids.get(index).copied().unwrap_or_default();
             file(&format!("gids/{index}"), &words(&entry.gid.0));
-            // An entry without an address has no attributes, either.
-            if !entry.is_empty() {
-                file(&format!("gid_attrs/types/{index}"), gid_type(entry.framing));
-                let interface = device.interface_name().unwrap_or_default();
-                file(&format!("gid_attrs/ndevs/{index}"), interface);
+            let attributes = |name| format!("gid_attrs/{name}/{index}");
+            if entry.is_empty() {
+                empty.extend(["types", "ndevs"].map(attributes));
+            } else {
+                file(&attributes("types"), gid_type(entry.framing));
+                file(&attributes("ndevs"), device.interface_name().unwrap_or_default());
             }
         }
         for (index, pkey) in port.pkeys.iter().enumerate() {
             file(&format!("pkeys/{index}"), &format!("{:#06x}", pkey.0));
         }
         COUNTERS.iter().for_each(|name| file(&format!("counters/{name}"), "0"));
+        empty.iter().for_each(|path| self.link(&format!("{folder}/{path}"), UNREADABLE));
         Ok(())
     }
 }

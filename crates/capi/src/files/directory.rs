@@ -101,7 +101,7 @@ fn is_at(directory: &File, path: &Path) -> bool {
 /// Makes a directory whole under another name, and then gives it its own.
 fn build(base: &Path, path: &Path, tree: &Tree) -> io::Result<()> {
     let (draft, lock) = draft(base)?;
-    let outcome = fill(&draft, tree).and_then(|()| fs::rename(&draft, path));
+    let outcome = fill(&draft, path, tree).and_then(|()| fs::rename(&draft, path));
     drop(lock);
     match outcome {
         Ok(()) => Ok(()),
@@ -132,13 +132,15 @@ fn draft(base: &Path) -> io::Result<(PathBuf, File)> {
     unreachable!("numbers do not run out")
 }
 
-fn fill(root: &Path, tree: &Tree) -> io::Result<()> {
+/// Makes the files in `draft`, which will be called `root`.
+fn fill(draft: &Path, root: &Path, tree: &Tree) -> io::Result<()> {
     for (path, entry) in &tree.0 {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        let path = draft.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(draft))?;
         match entry {
             Entry::Text(text) => fs::write(path, text)?,
             Entry::Link(to) => symlink(to, path)?,
+            Entry::Inner(to) => symlink(root.join(to), path)?,
         }
     }
     Ok(())
