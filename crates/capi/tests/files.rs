@@ -56,7 +56,12 @@ fn ordinary_programs_see_the_devices() {
     let port = format!("{sys}/mlx5_0/ports/1");
     let gid = "0000:0000:0000:0000:0000:ffff:7f00:0001\n";
     assert_eq!(session.text(&format!("cat {port}/gids/0")), gid);
-    assert_eq!(session.text(&format!("cat {port}/gid_attrs/types/*")), "RoCE v2\nRoCE v2\n");
+    assert_eq!(session.text(&format!("cat {port}/gid_attrs/types/[01]")), "RoCE v2\nRoCE v2\n");
+    // Entries without an address are there, and have no type that could be read.
+    let entries = session.text(&format!("ls {port}/gids"));
+    assert_eq!(session.text(&format!("ls {port}/gid_attrs/types")), entries);
+    let empty = session.shell(&format!("cat {port}/gid_attrs/types/2"));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("Invalid argument"), "{empty:?}");
     assert_eq!(session.text(&format!("cat {port}/pkeys/0 {port}/state")), "0xffff\n4: ACTIVE\n");
     assert_eq!(session.text("cat /sys/class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n");
     session.text(&format!("ls -lR {sys} && test -d {sys}/mlx5_0/../.. && test ! -e {sys}/mlx5_1"));
@@ -65,6 +70,31 @@ fn ordinary_programs_see_the_devices() {
     // A name that only begins like ours is not ours.
     session.text("test ! -e /sys/class/infiniband_other -a ! -e /dev/infinibands");
     assert!(!session.shell("cat /sys/class/infiniband/mlx5_0/nothing").status.success());
+}
+
+#[test]
+fn devices_have_buses_of_their_own() {
+    let session = Session::new("files-pci");
+    let paths = |devices: &str| {
+        let mut command = session.command("/bin/sh");
+        command.env("FEROCE_ADDRESS", devices).env_remove("FEROCE_DEVICE_NAME");
+        let script = "for device in $(ls /sys/class/infiniband); do \
+                      readlink -f /sys/class/infiniband/$device/device; done";
+        let output = command.args(["-c", script]).output().expect("a shell");
+        String::from_utf8(output.stdout).expect("text").lines().map(String::from).collect()
+    };
+    let paths: Vec<String> = paths("127.0.0.1;127.0.0.2");
+    let [first, second] = &paths[..] else { panic!("{paths:?}") };
+    for path in [first, second] {
+        // What NCCL makes of it: the first function of the first device on the bus.
+        let (bus, function) = path.split_at(path.len() - 4);
+        assert_eq!(function, "00.0", "{path}");
+        let (_, busid) = path.rsplit_once('/').expect("a path");
+        assert_eq!(busid.len(), "0000:00:00.0".len());
+        assert!(bus.contains("/sys/devices/pci"), "{path}");
+        assert_eq!(busid.bytes().filter(|byte| *byte == b':').count(), 2);
+    }
+    assert_ne!(first, second);
 }
 
 /// Every call, on a file and on a device; the first failure is the exit status.
@@ -77,6 +107,8 @@ const CALLS: &str = r#"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -138,6 +170,8 @@ int main(void)
     CHECK(getxattr(DIR_, "user.none", text, sizeof text) == -1 && errno != ENOENT);
     int fd = open(DEV, O_RDWR | O_CLOEXEC);
     CHECK(fd >= 0 && fstat(fd, &st) == 0 && S_ISCHR(st.st_mode));
+    CHECK(ioctl(fd, 0xc0181b01, NULL) == -1 && errno == EFAULT);
+    CHECK(realpath(DIR_ "/device/subsystem", text) && !strcmp(strrchr(text, '/'), "/pci"));
 
     /* Other paths, and errors, pass through. */
     errno = 77;

@@ -35,6 +35,11 @@ fn misuse_is_refused_as_the_manual_says() {
 }
 
 #[test]
+fn descriptors_are_like_the_kernels() {
+    run("descriptors", "127.0.0.1");
+}
+
+#[test]
 fn a_child_lets_go_of_what_it_inherits_and_the_parent_goes_on() {
     run("fork", "127.122.0.2;127.122.0.3");
 }

@@ -12,7 +12,7 @@ use libc::mode_t;
 
 use super::next::{Failed, Next};
 use super::path::{is_ours, with_real};
-use super::raw;
+use super::{ioctl, raw};
 use crate::errno;
 
 /// Defines the calls. Each line is a call with its arguments before and behind the path, and what
@@ -67,6 +67,7 @@ macro_rules! interposed {
         /// Called by the dynamic linker when the library is loaded.
         extern "C" fn find_all() {
             $(next::$name.find();)*
+            ioctl::NEXT.find();
         }
     };
 }

@@ -12,6 +12,7 @@
 mod contents;
 mod directory;
 mod interposed;
+mod ioctl;
 mod next;
 mod path;
 mod raw;

@@ -1,7 +1,7 @@
 //! Interposed calls as plain system calls: programs may call them before this library has found the
 //! functions of the C library.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, mode_t};
 
@@ -133,4 +133,12 @@ pub(super) unsafe extern "C-unwind" fn readlink(
     len: usize,
 ) -> isize {
     system_call!(SYS_readlinkat, AT_FDCWD, path, buffer, len) as isize
+}
+
+pub(super) unsafe extern "C-unwind" fn ioctl(
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
+    int(system_call!(SYS_ioctl, fd, request, argument))
 }

@@ -3,14 +3,13 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::offset_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce::QpState;
 use feroce_lint::{self as lint, Kind};
 
 use super::device::Device;
-use super::identity::FileId;
 use super::import::{self, Exports};
 use super::object::Object;
 use super::registry::Registry;
@@ -105,8 +104,8 @@ impl Context {
     /// Opens a device.
     fn open(device: &Device) -> Result<*mut ibv_context, Errno> {
         let adapter = adapter::open(&device.facts())?;
-        let (cmd_fd, exports) = (identity()?, Arc::new(Exports::default()));
-        import::offer(FileId::of(cmd_fd.as_raw_fd())?, device.facts().name(), &exports);
+        let exports = Arc::new(Exports::default());
+        let cmd_fd = import::offer(device.facts().name(), &exports)?;
         Ok(Self::publish(device, adapter, cmd_fd, exports))
     }
 
@@ -145,17 +144,6 @@ impl Context {
         let context = unsafe { Self::of(verbs) };
         context.as_ptr()
     }
-}
-
-/// A descriptor that is like no other, however often it is duplicated: an empty file of its own.
-fn identity() -> Result<OwnedFd, Errno> {
-    // SAFETY: memfd_create(2): the name is a string that ends with a zero.
-    let fd = unsafe { libc::memfd_create(c"feroce".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::INVALID, Errno));
-    }
-    // SAFETY: memfd_create(2) returned the descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Calls that inline functions of `verbs.h` make through the context.

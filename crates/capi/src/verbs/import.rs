@@ -2,16 +2,22 @@
 //!
 //! A context is found by a duplicate of its command descriptor, objects in it by their handles.
 //! Other processes have adapters of their own, so they cannot import anything.
+//!
+//! A command descriptor has to be a character device, as programs check, and there are no character
+//! devices of ours. So it is the null device, opened once per context and marked: with the process
+//! that owns it, and with the number of a signal that the kernel would send to that process about
+//! it, and never does, because no file asks for signals by itself. Duplicates have the same marks.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::context::Context;
 use super::dm::{Dm, Reserved};
-use super::identity::FileId;
 use super::mr::Mr;
 use super::object::Object;
 use super::pd::{Pd, Shared};
@@ -51,31 +57,68 @@ impl Exports {
     }
 }
 
-/// Contexts that are open, by their command descriptors. Those that are closed are swept out when
-/// another is opened.
-static CONTEXTS: Mutex<Vec<(FileId, String, Weak<Exports>)>> = Mutex::new(Vec::new());
+/// The marks that contexts can have: the numbers of signals.
+const MARKS: core::ops::RangeInclusive<c_int> = 1..=64;
 
-/// Lets a context be imported.
-pub(crate) fn offer(id: FileId, device: &str, exports: &Arc<Exports>) {
-    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    contexts.retain(|(.., exports)| exports.strong_count() > 0);
-    contexts.push((id, device.to_owned(), Arc::downgrade(exports)));
+/// A context that can be imported.
+struct Offer {
+    mark: c_int,
+    device: String,
+    exports: Weak<Exports>,
 }
+
+/// Contexts that are open. Those that are closed are swept out when another is opened.
+static OFFERS: Mutex<Vec<Offer>> = Mutex::new(Vec::new());
+
+/// Opens the command descriptor of a context, with which it can be imported. When there are as many
+/// contexts as marks, the next one cannot be imported.
+pub(crate) fn offer(device: &str, exports: &Arc<Exports>) -> Result<OwnedFd, Errno> {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let fd = OwnedFd::from(null.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOENT)))?);
+    let mut offers = OFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    offers.retain(|offer| offer.exports.strong_count() > 0);
+    let is_free = |mark: &c_int| offers.iter().all(|offer| offer.mark != *mark);
+    let Some(mark) = MARKS.into_iter().find(is_free) else { return Ok(fd) };
+    let owner = c_int::try_from(process::id()).map_err(|_| Errno::INVALID)?;
+    let set = |command, value: c_int| {
+        // SAFETY: fcntl(2) with a command that takes a number and touches no memory.
+        let status = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
+        status == 0
+    };
+    if set(libc::F_SETOWN, owner) && set(F_SETSIG, mark) {
+        offers.push(Offer { mark, device: device.to_owned(), exports: Arc::downgrade(exports) });
+    }
+    drop(offers);
+    Ok(fd)
+}
+
+/// Commands of fcntl(2) that the C library declares for programs, in `bits/fcntl-linux.h`.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
 
 /// The context that a descriptor names: its device and what it has.
 fn find(fd: c_int) -> Result<(String, Arc<Exports>), Errno> {
-    let id = FileId::of(fd)?;
-    let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = contexts.iter().find(|(known, ..)| *known == id);
-    let found = found.and_then(|(_, device, exports)| Some((device.clone(), exports.upgrade()?)));
+    // SAFETY: fcntl(2) with a command that takes no argument and touches no memory.
+    let ask = |command| match unsafe { libc::fcntl(fd, command) } {
+        -1 => Err(Errno::last()),
+        answer => Ok(answer),
+    };
+    let (owner, mark) = (ask(libc::F_GETOWN)?, ask(F_GETSIG)?);
     // A descriptor that is not from here may be from another process.
+    if u32::try_from(owner) != Ok(process::id()) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let offers = OFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = offers.iter().find(|offer| offer.mark == mark);
+    let found = found.and_then(|offer| Some((offer.device.clone(), offer.exports.upgrade()?)));
+    drop(offers);
     found.ok_or(Errno::UNSUPPORTED)
 }
 
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     pointer(find(cmd_fd).and_then(|(device, exports)| {
-        // SAFETY: ibv_import_device(3): the library takes over the descriptor, which `Identity::of`
-        // has found open.
+        // SAFETY: ibv_import_device(3): the library takes over the descriptor, which `find` has
+        // found open.
         let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         Context::import(&device, cmd_fd, exports)
     }))

@@ -15,20 +15,21 @@ unsafe extern "C-unwind" {
     fn read(fd: c_int, bytes: *mut c_void, len: usize) -> isize;
 }
 
-/// Waits until the descriptor of a queue of events is readable, and leaves it so; the next look at
-/// the queue makes it right again. Fails with `EAGAIN` if the program has made the descriptor
-/// non-blocking, and with `EINTR` if a signal came that ends the wait.
+/// Waits until the descriptor of a queue of events is readable. It may not be so afterwards; the
+/// next look at the queue makes it right again. Fails with `EAGAIN` if the program has made the
+/// descriptor non-blocking, and with `EINTR` if a signal came that ends the wait.
 pub(crate) fn until_readable(fd: c_int) -> Result<(), Errno> {
-    let mut count = 0_u64;
-    let place = (&raw mut count).cast::<c_void>();
-    // SAFETY: read(2) writes at most the eight bytes of `count`, to which `place` points.
-    if unsafe { read(fd, place, size_of::<u64>()) } < 0 {
-        return Err(Errno::last());
+    let mut byte = 0_u8;
+    // SAFETY: read(2) writes at most one byte, to which the pointer leads.
+    match unsafe { read(fd, (&raw mut byte).cast(), 1) } {
+        // Another thread has destroyed the queue. The kernel's drivers leave this one asleep.
+        0 => {
+            until_signal();
+            Err(Errno(libc::EINTR))
+        }
+        1.. => Ok(()),
+        _ => Err(Errno::last()),
     }
-    // Not the function of that name, at which a thread could be cancelled, too.
-    // SAFETY: write(2) reads the eight bytes of `count`, to which `place` points.
-    unsafe { libc::syscall(libc::SYS_write, fd, place, size_of::<u64>()) };
-    Ok(())
 }
 
 /// Waits until a signal arrives or the process exits.

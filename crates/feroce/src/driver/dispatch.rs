@@ -2,24 +2,34 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
 use feroce_wire::Qpn;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::wakes::{Signal, Wakes};
 
 /// A queue with a descriptor that is readable while the queue holds an event.
+///
+/// The descriptor is the reading end of a pipe, because it must never be reported as writable: the
+/// kernel's are not, and a program that waits for both directions would not sleep. An eventfd is
+/// writable nearly always.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     inner: Mutex<Waiting<T>>,
-    fd: EventFd,
+    fd: PipeReader,
+    /// Written under the lock, so that a byte in the pipe means an event in the queue.
+    bell: PipeWriter,
 }
+
+/// How many bytes a pipe is asked to hold: one page, the least that the kernel gives. The pages of
+/// all pipes of a user are limited.
+const PIPE_LEN: i32 = 4096;
 
 #[derive(Debug)]
 struct Waiting<T> {
@@ -36,8 +46,13 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
-        // The consumer decides whether reading blocks: C programs set that with fcntl.
-        Ok(Self { inner, fd: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)? })
+        // The consumer decides whether reading blocks: C programs set that with fcntl. Writing must
+        // not block; if the pipe is full, the descriptor is readable anyway.
+        let (fd, bell) = io::pipe()?;
+        fcntl(&bell, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // Refused in some sandboxes, where the pipe stays as long as it is.
+        let _ = fcntl(&bell, FcntlArg::F_SETPIPE_SZ(PIPE_LEN));
+        Ok(Self { inner, fd, bell })
     }
 
     /// Appends an event and wakes the consumers. The caller holds no lock of the device.
@@ -58,7 +73,7 @@ impl<T> EventQueue<T> {
             return;
         }
         // Every event writes, not only the first: an edge-triggered consumer must see each one.
-        let _ = self.fd.write(1);
+        self.ring();
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -78,8 +93,6 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut inner = self.inner();
         let event = inner.queue.pop_front();
-        // This is needed even if there was no event: a consumer may have waited by reading the
-        // descriptor, and written back what it read.
         self.settle(&inner);
         event
     }
@@ -107,13 +120,27 @@ impl<T> EventQueue<T> {
         taken.into()
     }
 
-    /// Keeps the descriptor readable exactly while the queue holds an event.
+    /// Keeps the descriptor readable exactly while the queue holds an event. A consumer may have
+    /// waited by reading it, so it can lack a byte for what is left in the queue.
     fn settle(&self, inner: &Waiting<T>) {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // The program may have read the descriptor itself; then reading it here would block.
-        if inner.queue.is_empty() && poll(&mut fds, PollTimeout::ZERO) == Ok(1) {
-            let _ = self.fd.read();
+        if !inner.queue.is_empty() {
+            if !self.is_readable() {
+                self.ring();
+            }
+            return;
         }
+        // Only while it is readable: reading would block if the consumer has read all of it.
+        while self.is_readable() && (&self.fd).read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+    }
+
+    /// Makes the descriptor readable.
+    fn ring(&self) {
+        let _ = (&self.bell).write(&[0]);
     }
 
     /// Takes the oldest event; if there is none, registers a waker to be called when there is one.
