@@ -26,6 +26,7 @@ pub(crate) mod fork;
 pub(crate) mod guarded;
 pub(crate) mod identity;
 pub(crate) mod import;
+mod mapped;
 pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;

@@ -12,6 +12,7 @@ use feroce::{Access, Iova, Qpn, Region, Rereg};
 use feroce_lint::{self as lint, Kind, Memory};
 
 use super::context::Context;
+use super::mapped;
 use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
@@ -22,7 +23,13 @@ use crate::errno::{self, Errno, code, pointer};
 pub(crate) struct Mr {
     public: UnsafeCell<ibv_mr>,
     /// Locked, because it may be registered again while others look; none if it was imported.
-    mr: Option<Mutex<feroce::Mr>>,
+    mr: Option<Mutex<Own>>,
+}
+
+/// A registration and the rights it was made with.
+struct Own {
+    mr: feroce::Mr,
+    access: Access,
 }
 
 // SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
@@ -50,7 +57,7 @@ impl Mr {
             lint::mr_made(Memory { context, lkey, addr, access });
         }
         let public = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
-        Self { public: UnsafeCell::new(public), mr: Some(Mutex::new(mr)) }.give()
+        Self { public: UnsafeCell::new(public), mr: Some(Mutex::new(Own { mr, access })) }.give()
     }
 
     /// Gives another context a memory region. Where it begins is the affair of its owner.
@@ -63,7 +70,7 @@ impl Mr {
     }
 
     /// The registration, unless it is another's.
-    fn own(&self) -> Result<MutexGuard<'_, feroce::Mr>, Errno> {
+    fn own(&self) -> Result<MutexGuard<'_, Own>, Errno> {
         let mr = self.mr.as_ref().ok_or(Errno::INVALID)?;
         Ok(mr.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -80,13 +87,25 @@ pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(known)
 }
 
-/// Whether all of a range is mapped. The kernel looks at its map of the address space only, so
-/// this costs the same for a page and for a terabyte.
-fn is_mapped(addr: *mut c_void, len: usize) -> bool {
-    let before = addr.addr() % 4096;
-    let start = addr.wrapping_byte_sub(before);
-    // SAFETY: msync(2) with MS_ASYNC accesses no memory, and fails for a range that is not mapped.
-    len == 0 || unsafe { libc::msync(start, len + before, libc::MS_ASYNC) } == 0
+/// Rights with which the kernel wants pages that can be written.
+const WRITING: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
+/// Whether the program may do with its memory what it wants the adapter to do. Memory that is used on
+/// demand need not be there yet.
+fn check(addr: *mut c_void, len: usize, access: Access) -> Result<(), Errno> {
+    let end = addr.addr().checked_add(len);
+    if end.is_none() && len != usize::MAX {
+        return Err(Errno::INVALID);
+    }
+    let range = addr.addr()..end.unwrap_or(usize::MAX);
+    let is_there = || mapped::is_accessible(range, access.intersects(WRITING));
+    if access.contains(Access::ON_DEMAND) || is_there() {
+        return Ok(());
+    }
+    Err(Errno(libc::EFAULT))
 }
 
 /// The memory that a program names, to be registered in `pd`, unless it is there already.
@@ -96,12 +115,7 @@ fn region(
     len: usize,
     access: Access,
 ) -> Result<Arc<Region>, Errno> {
-    if addr.addr().checked_add(len).is_none() && len != usize::MAX {
-        return Err(Errno::INVALID);
-    }
-    if !access.contains(Access::ON_DEMAND) && !is_mapped(addr, len) {
-        return Err(Errno(libc::EFAULT));
-    }
+    check(addr, len, access)?;
     let addr = addr.cast();
     // SAFETY: ibv_reg_mr(3): the memory stays until it is deregistered; with access on demand,
     // until the last request that names it has completed. No Rust reference to memory of the
@@ -181,11 +195,11 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
     let context = unsafe { Context::of_object(public) };
     let watched = lint::is_on().then(|| context.as_ptr().addr());
     if let Some((addr, own)) = watched.zip(mr.own().ok()) {
-        lint::pulled(addr, own.lkey().0, |qp| context.is_at_work(Qpn::new(qp.qpn)));
+        lint::pulled(addr, own.mr.lkey().0, |qp| context.is_at_work(Qpn::new(qp.qpn)));
     }
-    let ended = mr.own().and_then(|mr| {
-        mr.dereg()?;
-        Ok(mr.lkey().0)
+    let ended = mr.own().and_then(|own| {
+        own.mr.dereg()?;
+        Ok(own.mr.lkey().0)
     });
     match ended {
         Ok(key) => {
@@ -242,10 +256,6 @@ unsafe fn rereg(
         return Err(Errno::INVALID);
     }
     let access = has(IBV_REREG_MR_CHANGE_ACCESS).then(|| access(wanted)).transpose()?;
-    let memory = translation
-        .then(|| region(None, addr, length, access.unwrap_or_default()))
-        .transpose()?
-        .map(|region| (region, Iova::Natural));
     let new_pd = has(IBV_REREG_MR_CHANGE_PD).then(|| {
         // SAFETY: by this function's contract, `public` is a live memory region, and `pd` a live
         // protection domain if the flags ask for a new one.
@@ -255,13 +265,26 @@ unsafe fn rereg(
     // protection domain if the flags ask for a new one.
     let mr = unsafe { Mr::of(public) };
     let mut own = mr.own()?;
-    own.rereg(Rereg { pd: new_pd, memory, access })?;
+    let rights = access.unwrap_or(own.access);
+    let memory = if translation {
+        Some((region(None, addr, length, rights)?, Iova::Natural))
+    } else {
+        // SAFETY: `public` points to a live object; only calls that hold the lock of `own` change
+        // the field.
+        let (addr, length) = unsafe { ((*public).addr, (*public).length) };
+        if !addr.is_null() {
+            check(addr, length, rights)?;
+        }
+        None
+    };
+    own.mr.rereg(Rereg { pd: new_pd, memory, access })?;
+    own.access = rights;
     if lint::is_on() {
         // SAFETY: by this function's contract `public` points to a live object, whose `context`
         // does not change after it was made.
         let context = unsafe { (*public).context }.addr();
         let addr = translation.then(|| addr.addr());
-        lint::mr_changed(context, own.lkey().0, addr, access);
+        lint::mr_changed(context, own.mr.lkey().0, addr, access);
     }
     if translation {
         // SAFETY: `public` points to a live object. This library sets `addr` through the raw

@@ -33,6 +33,21 @@ static void memory(struct end *end)
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(page != MAP_FAILED && !munmap(page, 4096));
     CHECK(!ibv_reg_mr(end->pd, page, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+    /* The adapter may not do what the program may not. */
+    int prot = PROT_READ | PROT_WRITE, write = IBV_ACCESS_LOCAL_WRITE;
+    struct ibv_mr *mr;
+    CHECK((page = mmap(NULL, 3 * 4096, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED);
+    CHECK(!mprotect(page + 4096, 4096, PROT_READ));
+    CHECK(!ibv_reg_mr(end->pd, page + 4096, 4096, write) && errno == EFAULT);
+    CHECK(!ibv_reg_mr(end->pd, page, 3 * 4096, write) && errno == EFAULT);
+    CHECK(!ibv_reg_mr(end->pd, page + 100, 3 * 4096 - 200, write) && errno == EFAULT);
+    CHECK((mr = ibv_reg_mr(end->pd, page, 3 * 4096, IBV_ACCESS_REMOTE_READ)));
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, write) && errno == EFAULT);
+    CHECK(!ibv_dereg_mr(mr));
+    CHECK((mr = ibv_reg_mr(end->pd, page + 2 * 4096, 4096, write)) && !ibv_dereg_mr(mr));
+    CHECK(!mprotect(page, 4096, PROT_NONE));
+    CHECK(!ibv_reg_mr(end->pd, page, 4096, IBV_ACCESS_REMOTE_READ) && errno == EFAULT);
+    CHECK(!munmap(page, 3 * 4096));
     /* A peer may not do what the owner may not. */
     CHECK(!ibv_reg_mr(end->pd, end->buffer, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
     CHECK(!ibv_reg_dmabuf_mr(end->pd, 0, 0, 0, -1, 0) && errno == EOPNOTSUPP);
@@ -42,7 +57,7 @@ static void memory(struct end *end)
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(large != MAP_FAILED);
     int relaxed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    struct ibv_mr *mr = ibv_reg_mr(end->pd, large, huge, relaxed);
+    mr = ibv_reg_mr(end->pd, large, huge, relaxed);
     CHECK(mr && mr->length == huge && !ibv_dereg_mr(mr) && !munmap(large, huge));
 }
 
