@@ -44,9 +44,9 @@ const PRIVATE: &[(&str, &str)] = &[
 const INTERPOSED: &str = "\
     __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 __openat_2 \
     __readlink_chk __realpath_chk __xstat __xstat64 access canonicalize_file_name eaccess \
-    euidaccess faccessat fopen fopen64 fstatat fstatat64 getxattr ioctl lgetxattr listxattr llistxattr \
-    lstat lstat64 open open64 openat openat64 opendir readlink readlinkat realpath scandir \
-    scandir64 stat stat64 statx";
+    euidaccess faccessat fopen fopen64 fstatat fstatat64 getxattr ioctl lgetxattr listxattr \
+    llistxattr lstat lstat64 open open64 openat openat64 opendir readlink readlinkat realpath \
+    scandir scandir64 stat stat64 statx";
 
 /// Exported symbols, as (name, node), the default version of each apart from the others. Symbols
 /// without a version have an empty node.

@@ -22,6 +22,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
         command.args(args).env("FEROCE_LIB", &self.0);
         command.env("XDG_RUNTIME_DIR", self.0.join("runtime"));
+        command.env_remove("NCCL_GIN_TYPE").env_remove("ASAN_OPTIONS");
         command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", "/some/where");
         command.output().expect("it starts")
     }
@@ -46,13 +47,17 @@ fn the_end_of_the_program_is_the_end_of_the_command() {
 #[test]
 fn the_program_finds_the_library_first_and_its_settings() {
     let place = Place::new("run-passes");
-    let script = "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo $FEROCE_FAULT";
+    let script = "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo $FEROCE_FAULT; \
+                  echo $NCCL_GIN_TYPE $ASAN_OPTIONS";
     let output = place.feroce(&["run", "--loss", "1%", "--seed", "7", "--", "sh", "-c", script]);
     let text = text(&output.stdout);
-    let [search, preload, fault] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    let [search, preload, fault, manners] = text.lines().collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
     let folder = search.strip_suffix(":/some/where").expect("what was there comes after ours");
     assert_eq!(preload, format!("{folder}/libibverbs.so.1"));
     assert_eq!(fault, "loss=1%,seed=7");
+    assert_eq!(manners, "0 verify_asan_link_order=0");
     for name in ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"] {
         let to = Path::new(folder).join(name).canonicalize().expect("a link");
         assert_eq!(to, place.0.join("libferoce.so").canonicalize().unwrap());
@@ -69,7 +74,7 @@ fn a_shell_understands_the_environment() {
     let shell = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert_eq!(text(&shell.stdout).trim_end(), pcap.to_str().unwrap());
     let fish = text(&place.feroce(&["env", "--shell", "fish"]).stdout);
-    assert!(fish.lines().all(|line| line.starts_with("set -gx LD_")), "{fish}");
+    assert!(fish.lines().all(|line| line.starts_with("set -gx ")), "{fish}");
 }
 
 #[test]

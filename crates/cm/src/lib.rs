@@ -32,7 +32,6 @@ mod listen;
 mod manager;
 mod out;
 mod params;
-mod question;
 pub mod rdma;
 mod retry;
 mod sidr;

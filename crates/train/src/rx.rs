@@ -39,10 +39,7 @@ impl From<&Path> for RxMeta {
         Self {
             src: path.src,
             dst: path.dst,
-            udp_sport: match path.framing {
-                Framing::RoceV2 => path.udp_sport(),
-                Framing::RoceV1 | Framing::InfiniBand => 0,
-            },
+            udp_sport: path.udp_sport,
             traffic_class: path.traffic_class & !3,
             hop_limit: path.hop_limit,
             framing: path.framing,

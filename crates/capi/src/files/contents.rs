@@ -40,8 +40,8 @@ const COUNTERS: &[&str] = &[
     "VL15_dropped",
 ];
 
-/// A file that every process can open, and that cannot be read: `EINVAL`, as for the attributes of an
-/// entry of the GID table that has no address.
+/// A file that every process can open, and that cannot be read: `EINVAL`, as for the attributes of
+/// an entry of the GID table that has no address.
 const UNREADABLE: &str = "/proc/self/ns/net";
 
 /// A tree in the making: paths from its root, and what is there.
@@ -98,9 +98,9 @@ impl Tree {
         Ok(())
     }
 
-    /// The PCI device that an adapter would be. Programs order devices by these paths: NCCL replaces
-    /// the numbers of device and function by zeros, and takes what is equal then for ports of one
-    /// adapter. So every device has a bus of its own, in a domain that no machine has.
+    /// The PCI device that an adapter would be. Programs order devices by these paths: NCCL
+    /// replaces the numbers of device and function by zeros, and takes what is equal then for ports
+    /// of one adapter. So every device has a bus of its own, in a domain that no machine has.
     fn pci(&mut self, index: usize, device: &Device, folder: &str) {
         let (domain, bus) = (0xfe0c_usize + (index >> 8), index & 0xff);
         let busid = format!("{domain:04x}:{bus:02x}:00.0");

@@ -1,8 +1,8 @@
 //! What the program may do with its own memory.
 //!
 //! The kernel's drivers pin the pages of a region when it is registered, and refuse those that the
-//! program could not access itself. Nothing is pinned here, but an adapter that copied to such a page
-//! would end the program.
+//! program could not access itself. Nothing is pinned here, but an adapter that copied to such a
+//! page would end the program.
 
 use core::ops::Range;
 use std::fs;

@@ -93,8 +93,8 @@ const WRITING: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND);
 
-/// Whether the program may do with its memory what it wants the adapter to do. Memory that is used on
-/// demand need not be there yet.
+/// Whether the program may do with its memory what it wants the adapter to do. Memory that is used
+/// on demand need not be there yet.
 fn check(addr: *mut c_void, len: usize, access: Access) -> Result<(), Errno> {
     let end = addr.addr().checked_add(len);
     if end.is_none() && len != usize::MAX {
@@ -269,11 +269,11 @@ unsafe fn rereg(
     let memory = if translation {
         Some((region(None, addr, length, rights)?, Iova::Natural))
     } else {
-        // SAFETY: `public` points to a live object; only calls that hold the lock of `own` change
-        // the field.
-        let (addr, length) = unsafe { ((*public).addr, (*public).length) };
+        // SAFETY: `public` points to a live object, of which this library changes `addr` only under
+        // the lock that this thread holds.
+        let addr = unsafe { (*public).addr };
         if !addr.is_null() {
-            check(addr, length, rights)?;
+            check(addr, own.mr.len(), rights)?;
         }
         None
     };

@@ -115,8 +115,32 @@ fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>
     // The preloaded path is the one that the dynamic linker finds in the search path, so that it
     // maps the file only once.
     variables.push(ahead("LD_PRELOAD", &folder.join(links::PRELOAD)));
+    variables.extend(manners(&|name| std::env::var_os(name)));
     Ok(variables)
 }
+
+/// Variables for programs that would not get along with a preloaded software adapter, unless the
+/// user has set them:
+///
+/// - NCCL 2.28 crashes on every device without GPU-initiated networking, unless it is turned off.
+/// - The runtime of AddressSanitizer refuses to start when a library is loaded before it. It works
+///   nevertheless: our functions call the next ones in the search order, which are its own.
+fn manners(set: &dyn Fn(&str) -> Option<OsString>) -> Vec<(String, OsString)> {
+    let mut variables = Vec::new();
+    if set("NCCL_GIN_TYPE").is_none() {
+        variables.push(("NCCL_GIN_TYPE".to_owned(), "0".into()));
+    }
+    let mut options = set("ASAN_OPTIONS").unwrap_or_default();
+    if !options.as_encoded_bytes().windows(LINK_ORDER.len()).any(|at| at == LINK_ORDER.as_bytes()) {
+        options.push(if options.is_empty() { "" } else { ":" });
+        options.push(format!("{LINK_ORDER}=0"));
+        variables.push(("ASAN_OPTIONS".to_owned(), options));
+    }
+    variables
+}
+
+/// The option of AddressSanitizer that makes it insist on being first.
+const LINK_ORDER: &str = "verify_asan_link_order";
 
 /// The list of paths with `first` moved or added to its head.
 fn put_first(first: &OsStr, list: &OsStr) -> OsString {
@@ -139,6 +163,22 @@ mod tests {
         assert_eq!(put(""), "/a");
         assert_eq!(put("/b:/c"), "/a:/b:/c");
         assert_eq!(put("/b:/a::/c"), "/a:/b:/c");
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let with = |name: &'static str, value: &'static str| {
+            let set = move |asked: &str| (asked == name).then(|| OsString::from(value));
+            let text = |(name, value): (String, OsString)| format!("{name}={}", value.display());
+            manners(&set).into_iter().map(text).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(with("", ""), "NCCL_GIN_TYPE=0 ASAN_OPTIONS=verify_asan_link_order=0");
+        assert_eq!(with("NCCL_GIN_TYPE", "3"), "ASAN_OPTIONS=verify_asan_link_order=0");
+        assert_eq!(
+            with("ASAN_OPTIONS", "detect_leaks=0"),
+            "NCCL_GIN_TYPE=0 ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0"
+        );
+        assert_eq!(with("ASAN_OPTIONS", "verify_asan_link_order=1"), "NCCL_GIN_TYPE=0");
     }
 
     #[test]

@@ -77,7 +77,6 @@ impl Manager {
             transaction,
             own_transaction: transaction,
             plan,
-            qpn: Some(connect.qpn),
             is_silent: false,
         };
         let ca_guid = self.config.ca_guid;

@@ -2,7 +2,6 @@
 
 mod calls;
 mod receive;
-mod stale;
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -18,7 +17,6 @@ use crate::event::Event;
 use crate::listen::Listeners;
 use crate::out::{Bucket, Out, Transmit};
 use crate::params::{ConnId, Peer, QpPlan};
-use crate::question::Questions;
 use crate::retry::code_ns;
 use crate::table::Table;
 
@@ -57,7 +55,6 @@ pub struct Manager {
     table: Table,
     listeners: Listeners,
     early: EarlyOnes,
-    questions: Questions,
     strangers: Bucket,
     out: Out,
 }
@@ -93,7 +90,6 @@ impl Manager {
             table: Table::default(),
             listeners: Listeners::default(),
             early: EarlyOnes::default(),
-            questions: Questions::default(),
             strangers,
             out,
         }
@@ -142,8 +138,7 @@ impl Manager {
     /// When the owner must call [`Manager::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let conn = self.table.first_deadline().map(|(at, _)| at);
-        let others = [self.early.deadline(), self.questions.deadline()];
-        conn.into_iter().chain(others.into_iter().flatten()).min()
+        conn.into_iter().chain(self.early.deadline()).min()
     }
 
     /// Handles all deadlines up to `now`.
@@ -155,9 +150,6 @@ impl Manager {
         }
         while let Some(early) = self.early.pop_due(now) {
             self.refuse_early(now, &early);
-        }
-        while let Some(id) = self.questions.due(now) {
-            self.on_question_due(now, id);
         }
     }
 
