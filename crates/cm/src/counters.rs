@@ -39,6 +39,8 @@ counters! {
     drop_wrong_peer,
     /// Dropped: not expected in the state of the connection.
     drop_unexpected,
+    /// Dropped: DREQ that names another queue pair than that of the connection.
+    drop_wrong_qp,
     /// Dropped: a request when too many wait already.
     drop_half_open_full,
     /// Refused: no listener for the service.
@@ -49,6 +51,11 @@ counters! {
     refused_invalid,
     /// Refused: the queue pair of the peer is in use.
     refused_stale,
+    /// Peers asked whether they still have a connection, because a message in their name uses its
+    /// queue pair for another.
+    stale_asked,
+    /// Connections ended because the peer, asked, does not have them any more.
+    stale_ended,
     /// Not sent: the rate limit on answers to messages that belong to no connection.
     drop_answer_rate,
     /// Not sent: the queue of datagrams to send is full.

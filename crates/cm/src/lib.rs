@@ -32,6 +32,7 @@ mod listen;
 mod manager;
 mod out;
 mod params;
+mod question;
 pub mod rdma;
 mod retry;
 mod sidr;

@@ -338,6 +338,28 @@ fn connections_find_the_process_that_listens() {
     });
 }
 
+/// A requester that gives up before it was answered names no connection of the listener. The
+/// process that listens hears of it all the same, although another one has the UDP port.
+#[test]
+fn the_process_that_listens_hears_of_a_withdrawn_request() {
+    with_cable(1500, |cable| {
+        let here = || cable.in_a(|| Process::start(Cable::A4));
+        let (owner, mut listener, client) = (here(), here(), here());
+        let remote = cable.in_b(|| Process::start(Cable::B4));
+        for mut from in [client, remote] {
+            listener.tell("expect 7001");
+            assert_eq!(listener.hear(), "expecting");
+            from.tell("request 10.9.0.1:7001");
+            assert_eq!(listener.hear(), "requested");
+            from.tell("withdraw");
+            assert_eq!(listener.hear(), "Rejected");
+            from.finish();
+        }
+        [owner, listener].into_iter().for_each(Process::finish);
+        nothing_is_left(cable);
+    });
+}
+
 /// Neither a stopped process nor the peer that sends to it stops other processes.
 #[test]
 fn a_stopped_process_stops_no_other() {

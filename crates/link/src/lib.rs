@@ -24,7 +24,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 pub use describe::describe;
@@ -77,7 +77,7 @@ pub type LinkCounters = Vec<(&'static str, u64)>;
 ///
 /// The driver owns a carrier and calls four kinds of methods:
 ///
-/// - *Getters* change nothing: [`caps`](Self::caps), [`actual_path`](Self::actual_path),
+/// - *Getters* change nothing: [`caps`](Self::caps), [`headers`](Self::headers),
 ///   [`wait_fd`](Self::wait_fd), [`counters`](Self::counters).
 /// - *Transmit*: [`send`](Self::send), and [`send_single`](Self::send_single) for one short packet.
 /// - *Receive*: [`receive`](Self::receive), until it returns 0. A thread that wants to sleep calls
@@ -91,9 +91,9 @@ pub trait Carrier: Send {
     /// What one train may hold.
     fn caps(&self) -> LinkCaps;
 
-    /// `path` with what the carrier really puts in the headers: the UDP source port, the hop limit,
-    /// and the ECN bits as the low bits of the traffic class.
-    fn actual_path(&self, path: &Path) -> Path;
+    /// The headers below the BTH of packets on `path`, as the carrier writes them and a receiver
+    /// sees them.
+    fn headers(&self, path: &Path) -> RxMeta;
 
     /// Readable when [`Carrier::receive`] has something, and when there is room again after
     /// [`Carrier::send`] did not take all trains, if [`Carrier::arm`] was called before.
@@ -159,8 +159,8 @@ macro_rules! forward_to_inner {
             self.inner.caps()
         }
 
-        fn actual_path(&self, path: &feroce_train::Path) -> feroce_train::Path {
-            self.inner.actual_path(path)
+        fn headers(&self, path: &feroce_train::Path) -> feroce_train::RxMeta {
+            self.inner.headers(path)
         }
 
         fn wait_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -218,8 +218,8 @@ impl<C: Carrier + ?Sized> Carrier for Box<C> {
         (**self).caps()
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        (**self).actual_path(path)
+    fn headers(&self, path: &Path) -> RxMeta {
+        (**self).headers(path)
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {

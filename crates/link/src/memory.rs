@@ -122,8 +122,8 @@ impl Wire {
         let path = &train.path;
         let mut bytes = end.spare.pop().unwrap_or_default();
         bytes.resize(train.total_len() + train.count as usize * ICRC_LEN, 0);
-        end.sealer.emit_all(train, path.udp_sport, &mut bytes);
         let meta = RxMeta::from(path);
+        end.sealer.emit_all(train, meta.udp_sport, &mut bytes);
         end.queued += bytes.len();
         end.queue.push_back(Item { meta, stride: train.packet_len(0) + ICRC_LEN, bytes });
         self.wake(side, &mut end)?;
@@ -189,8 +189,8 @@ impl Carrier for MemoryLink {
         LinkCaps { max_packets: MAX_TRAIN_PACKETS.into(), max_bytes: MAX_TRAIN_BYTES }
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        *path
+    fn headers(&self, path: &Path) -> RxMeta {
+        path.into()
     }
 
     fn send(&mut self, _now: Instant, trains: &[Train]) -> io::Result<usize> {

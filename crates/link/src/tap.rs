@@ -165,8 +165,8 @@ mod tests {
             LinkCaps::SINGLE
         }
 
-        fn actual_path(&self, path: &Path) -> Path {
-            *path
+        fn headers(&self, path: &Path) -> RxMeta {
+            path.into()
         }
 
         fn send(&mut self, _: Instant, _: &[Train]) -> io::Result<usize> {

@@ -25,7 +25,7 @@ fn wait_until_believed(peer: &str, mtu: u16) {
 fn survives(cable: &Cable, (a, b): (Gid, Gid), peer: &str, mtu: u16) {
     let (mut tx, mut rx) = (cable.in_a(|| link(a)), cable.in_b(|| link(b)));
     let way = path(a, b);
-    let sport = tx.actual_path(&way).udp_sport;
+    let sport = tx.headers(&way).udp_sport;
     for claimed_sport in [ROCE_UDP_PORT, sport] {
         cable.in_a(|| ip("route flush cache"));
         cable.in_b(|| icmp::claim_mtu(a, claimed_sport, b, mtu));

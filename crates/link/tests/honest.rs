@@ -68,7 +68,7 @@ fn packets_are_right_on_the_cable() {
                     Net::V6(ip, udp) => (0, ip.ecn, udp.src_port),
                     Net::Grh(_) => panic!("not RoCEv2"),
                 };
-                assert_eq!((id, ecn, port), (0, 2, tx.actual_path(&path).udp_sport));
+                assert_eq!((id, ecn, port), (0, 2, tx.headers(&path).udp_sport));
             }
         }
     });

@@ -103,8 +103,8 @@ impl Carrier for Fixed {
         LinkCaps::SINGLE
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        *path
+    fn headers(&self, path: &Path) -> RxMeta {
+        path.into()
     }
 
     fn send(&mut self, _: Instant, trains: &[Train]) -> std::io::Result<usize> {

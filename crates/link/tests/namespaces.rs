@@ -138,7 +138,7 @@ fn frames_are_right(cable: &Cable, gso: bool, a: Gid, b: Gid) {
                 Net::Grh(_) => panic!("not RoCEv2"),
             };
             assert_eq!((ecn, dscp, hops), (2, traffic_class >> 2, hop_limit));
-            assert_eq!(udp.src_port, tx.actual_path(&path).udp_sport);
+            assert_eq!(udp.src_port, tx.headers(&path).udp_sport);
         }
     }
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
@@ -206,7 +206,7 @@ fn a_capture_shows_what_is_on_the_cable() {
             let mut tx = Pcap::create(tx, &name, PcapConfig::default()).expect("a file");
             let socket = cable.in_b(capture);
             for (traffic_class, hop_limit) in [(0, 0), (0xb8, 3)] {
-                let path = Path { traffic_class, hop_limit, udp_sport: 0xc003, ..path(a, b) };
+                let path = Path { traffic_class, hop_limit, entropy: 3, ..path(a, b) };
                 tx.send_one(NOW, &send_of(path, 9, 700, 1)).expect("sent");
                 receive_packets(&mut rx, 9);
             }

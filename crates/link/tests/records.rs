@@ -109,7 +109,7 @@ fn conversation(name: &str, a: Gid, b: Gid) -> (Vec<u8>, PathBuf) {
     let file = file(name);
     let (near, mut far) = MemoryLink::pair().expect("a pair");
     let mut link = Pcap::create(near, &file, config()).expect("a file");
-    let out = Path { traffic_class: 0x68, hop_limit: 9, udp_sport: 0xc123, ..path(a, b) };
+    let out = Path { traffic_class: 0x68, hop_limit: 9, entropy: 0x123, ..path(a, b) };
     link.send_one(at_us(10), &send_of(out, 3, 256, 5)).expect("sent");
     link.send_one(at_us(11), &read_request(out)).expect("sent");
     far.send_one(at_us(20), &nak(path(b, a))).expect("sent");
@@ -145,11 +145,11 @@ fn a_capture_holds_what_is_on_the_network() {
                 Net::V4(ip, udp) => {
                     assert_eq!((ip.id, ip.dont_fragment), (id, true), "packet {i}");
                     let out = (ip.dscp, ip.ttl, udp.src_port);
-                    assert_eq!(out, if i < 4 { (26, 9, 0xc123) } else { (0, 64, 0) });
+                    assert_eq!(out, if i < 4 { (26, 9, 0xc123) } else { (0, 64, 0xc000) });
                 }
                 Net::V6(ip, udp) => {
                     let out = (ip.dscp, ip.hop_limit, udp.src_port);
-                    assert_eq!(out, if i < 4 { (26, 9, 0xc123) } else { (0, 64, 0) });
+                    assert_eq!(out, if i < 4 { (26, 9, 0xc123) } else { (0, 64, 0xc000) });
                 }
                 Net::Grh(_) => panic!("not RoCEv2"),
             }

@@ -38,7 +38,7 @@ fn a_train_arrives_as_one_train() {
         let meta = got[0].meta;
         assert_eq!((meta.src.gid, meta.dst.gid, meta.framing), (a, b, Framing::RoceV2));
         assert_eq!((meta.ecn, meta.traffic_class, meta.hop_limit), (Ecn::Capable, 0, 64));
-        assert_eq!(meta.udp_sport, tx.actual_path(&train.path).udp_sport);
+        assert_eq!(meta.udp_sport, tx.headers(&train.path).udp_sport);
     }
     assert_eq!((counter(&tx, "udp_tx_trains"), counter(&rx, "udp_rx_trains")), (4, 4));
     assert_eq!(counter(&tx, "udp_tx_packets"), 82);
@@ -55,7 +55,7 @@ fn a_packet_by_itself_arrives_as_a_train_of_one() {
         assert!(send_alone(&mut tx, &train));
         let got = receive_packets(&mut rx, 1);
         assert_eq!((&got[0].packets, got[0].meta.src.gid), (&packets_of(&train), a));
-        assert_eq!(got[0].meta.udp_sport, tx.actual_path(&train.path).udp_sport);
+        assert_eq!(got[0].meta.udp_sport, tx.headers(&train.path).udp_sport);
     }
     assert_eq!((counter(&tx, "udp_tx_trains"), counter(&tx, "udp_tx_packets")), (3, 3));
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 0);
@@ -121,11 +121,11 @@ fn source_ports_follow_the_path() {
     let mut tx = udp(UdpConfig { flows: 4, ..config() }, a);
     let mut rx = strict(config(), b);
     let mut seen = Vec::new();
-    for udp_sport in [0xc000, 0xc001, 0xc002, 0xc003, 0xc004] {
-        let path = Path { udp_sport, ..path(a, b) };
+    for entropy in 0..5 {
+        let path = Path { entropy, ..path(a, b) };
         tx.send_one(NOW, &send_of(path, 2, 64, 64)).expect("sent");
         let got = receive_packets(&mut rx, 2);
-        assert_eq!(got[0].meta.udp_sport, tx.actual_path(&path).udp_sport);
+        assert_eq!(got[0].meta.udp_sport, tx.headers(&path).udp_sport);
         seen.push(got[0].meta.udp_sport);
     }
     assert!(seen.iter().all(|port| *port >= 0xc000), "{seen:x?}");

@@ -3,9 +3,10 @@
 //! The upper eight bits of a queue pair number name its member. Queue pair 1 exists in every
 //! member. Of the packets to it, a request for a service goes to the member that listens for the
 //! service, and every other packet to the member whose connection it is about: communication ids
-//! begin with the number of the member, as queue pair numbers do.
+//! begin with the number of the member, as queue pair numbers do. A requester that gives up before
+//! it was answered does not know that id, so its message goes to every member.
 
-use feroce_wire::cm::{CmMessage, CommId};
+use feroce_wire::cm::{CmMessage, Recipient};
 use feroce_wire::{Bth, Deth, Qpn};
 
 /// Which member a packet is for.
@@ -15,6 +16,8 @@ pub(super) enum Target {
     Slot(u8),
     /// The member that listens for this service.
     Service(u64),
+    /// Every member at the address: only the one that it is for knows that.
+    All,
     /// No member in particular: any member at the address may handle it.
     Any,
 }
@@ -44,26 +47,17 @@ pub(super) fn of_packet(packet: &[u8]) -> Target {
 /// Which member a packet to queue pair 1 is for; `rest` begins with its DETH.
 fn of_mad(rest: &[u8]) -> Target {
     let Ok((_, mad)) = Deth::parse(rest) else { return Target::Any };
-    let of_id = |id: CommId| of_prefix(id.0 >> 24);
-    match CmMessage::parse(mad) {
-        Ok((_, CmMessage::Req(m))) => Target::Service(m.service_id.0),
-        Ok((_, CmMessage::SidrReq(m))) => Target::Service(m.service_id.0),
-        Ok((_, CmMessage::Mra(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Rej(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Rep(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Rtu(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Dreq(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Drep(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::SidrRep(m))) => of_id(m.request_id),
-        Ok((_, CmMessage::Lap(m))) => of_id(m.remote_id),
-        Ok((_, CmMessage::Apr(m))) => of_id(m.remote_id),
-        Err(_) => Target::Any,
+    let Ok((_, message)) = CmMessage::parse(mad) else { return Target::Any };
+    match message.recipient() {
+        Recipient::Listener(service) => Target::Service(service.0),
+        Recipient::Connection(id) => of_prefix(id.0 >> 24),
+        Recipient::Requested(_) => Target::All,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use feroce_wire::cm::{Dreq, Rtu, ServiceId, SidrReq};
+    use feroce_wire::cm::{CommId, Dreq, Rej, RejReason, Rtu, ServiceId, SidrReq, Stage};
     use feroce_wire::{Op, Opcode, Pkey, Psn, Qkey, Service};
 
     use super::*;
@@ -111,6 +105,17 @@ mod tests {
         let dreq = Dreq { local_id, remote_id: CommId(7), remote_qpn, private_data: [0; 220] };
         assert_eq!(of_packet(&to_qp1(&CmMessage::Dreq(dreq))), Target::Any);
         assert_eq!(of_packet(&to_qp1(&CmMessage::Rtu(rtu_of(0)))[..40]), Target::Any);
+        for (remote_id, target) in [(remote_id, Target::Slot(2)), (CommId(0), Target::All)] {
+            let rej = Rej { local_id, remote_id, ..rejection() };
+            assert_eq!(of_packet(&to_qp1(&CmMessage::Rej(rej))), target);
+        }
+    }
+
+    fn rejection() -> Rej {
+        let (local_id, remote_id) = (CommId(0), CommId(0));
+        let (stage, reason) = (Stage::Other, RejReason::TIMEOUT);
+        let (info, private_data) = ([0; 72], [0; 148]);
+        Rej { local_id, remote_id, stage, info_len: 0, reason, info, private_data }
     }
 
     fn rtu_of(id: u32) -> Rtu {

@@ -18,6 +18,7 @@ mod carrier;
 mod demux;
 mod direct_access;
 mod directory;
+mod distribute;
 mod guard;
 mod layout;
 mod loan;
@@ -45,10 +46,11 @@ use feroce_train::{HostMemory as _, Instant, LinkCaps, Path, RxMeta, RxTrain, Si
 use feroce_wire::{Gid, Qpn};
 
 pub use carrier::HostCarrier;
+use distribute::distribute;
 pub use guard::{Guard, Watch};
 use loan::Loan;
 pub use member::Member;
-use peers::{Peers, Pushed, Route};
+use peers::{Named, Peers, Pushed, Route};
 use port_owner::PortOwner;
 use record::Content;
 pub use run::PacketRun;
@@ -177,7 +179,7 @@ impl HostLink {
         match &self.near {
             Some((near, meta)) if near == path => *meta,
             _ => {
-                let meta = RxMeta::from(&self.udp.actual_path(path));
+                let meta = self.udp.headers(path);
                 self.near = Some((*path, meta));
                 meta
             }
@@ -246,8 +248,18 @@ impl HostLink {
     fn send_management(&mut self, now: Instant, train: &Train) -> Sent {
         let record = self.record_of(train);
         let (dst, packet) = (train.path.dst.gid, &record[record::META..]);
-        let named = self.peers.named_by(dst, packet).or_else(|| self.peers.anybody_at(dst));
-        match named {
+        let to = match self.peers.named_by(dst, packet) {
+            Named::Slot(slot) => Some(slot),
+            Named::Nobody => self.peers.anybody_at(dst),
+            Named::All => {
+                // A member whose ring is full loses it, so that the others do not wait.
+                for slot in self.peers.others_at(dst) {
+                    self.send_to_slot(now, slot, train);
+                }
+                self.peers.has(dst).then(|| self.member.slot())
+            }
+        };
+        match to {
             Some(slot) if slot == self.member.slot() => self.send_to_self(record),
             Some(slot) => return self.send_to_slot(now, slot, train),
             None => self.counters.tx_nobody += 1,
@@ -320,48 +332,6 @@ impl HostLink {
 fn ends_message(train: &Train) -> bool {
     let last = if train.count > 1 { train.ops.last } else { train.ops.first };
     last.decode().is_some_and(|(_, op)| op.ends())
-}
-
-/// Delivers packets from the wire: those of other members to these, the rest to `sink`. Packets
-/// that arrived together may belong to several members.
-fn distribute(
-    now: Instant,
-    train: &RxTrain<'_>,
-    peers: &mut Peers,
-    counters: &mut Counters,
-    sink: &mut dyn FnMut(&RxTrain<'_>),
-) {
-    let dst = train.meta.dst.gid;
-    if !peers.shares(dst) {
-        return sink(train);
-    }
-    let mut run = 0..0;
-    let mut run_is_for = None;
-    let mut pass = |bytes: std::ops::Range<usize>, slot, peers: &mut Peers| {
-        let part = feroce_link::part(train, bytes);
-        match slot {
-            _ if part.bytes.is_empty() => {}
-            None => sink(&part),
-            Some(slot) => {
-                let len = record::META + part.bytes.len();
-                let write = |out: &mut [u8]| record::write_received(&part, out);
-                match peers.push(now, slot, len, write) {
-                    Pushed::Done => counters.forwarded += 1,
-                    Pushed::Full | Pushed::Lost => counters.forward_lost += 1,
-                }
-            }
-        }
-    };
-    let me = peers.own_slot();
-    for packet in train.bytes.chunks(train.stride.max(1)) {
-        let slot = peers.named_by(dst, packet).filter(|slot| *slot != me);
-        if slot != run_is_for {
-            pass(run.clone(), run_is_for, peers);
-            (run, run_is_for) = (run.end..run.end, slot);
-        }
-        run.end += packet.len();
-    }
-    pass(run, run_is_for, peers);
 }
 
 impl Carrier for HostLink {
@@ -483,8 +453,8 @@ impl Carrier for HostLink {
         (!self.peers.is_empty()).then_some(self.next_burial)
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        self.udp.actual_path(path)
+    fn headers(&self, path: &Path) -> RxMeta {
+        self.udp.headers(path)
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {

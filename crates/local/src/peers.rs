@@ -22,7 +22,7 @@ use super::map::RingMap;
 use super::member::{Contact, Member};
 use super::record::{self, Content, MAX_RECORD};
 use super::shared::Maps;
-pub(super) use whereabouts::Route;
+pub(super) use whereabouts::{Named, Route};
 
 /// How long a member that takes nothing from its full ring delays the sender. After that, packets
 /// to it are lost, as those to a full receive buffer are, until it takes something.

@@ -13,7 +13,7 @@ use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
-use feroce_wire::cm::{CmMessage, CommId, Rtu, ServiceId, SidrReq};
+use feroce_wire::cm::{CmMessage, CommId, Rej, RejReason, Rtu, ServiceId, SidrReq, Stage};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -437,4 +437,41 @@ fn requests_reach_who_listens_and_answers_who_asked() {
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));
     other.send_one(NOW, &datagram(elsewhere, address, &request(0x0106_9999))).expect("sent");
     assert_eq!(receive_packets(&mut a.link, 1).len(), 1);
+}
+
+/// A requester that gives up before it was answered does not know which of our connections it
+/// means, so its REJ names none.
+#[test]
+fn a_withdrawn_request_reaches_every_member() {
+    let registry = Registry::new("withdrawn");
+    let (address, elsewhere) = (loopback(25), loopback(26));
+    let mut members = [0; 3].map(|_| registry.link(address));
+    let mut apart = registry.link(loopback(27));
+    let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
+    let rej = CmMessage::Rej(Rej {
+        local_id: CommId(0x0700_0001),
+        remote_id: CommId(0),
+        stage: Stage::Other,
+        info_len: 0,
+        reason: RejReason::TIMEOUT,
+        info: [0; 72],
+        private_data: [0; 148],
+    });
+
+    // From another host, through the port owner.
+    other.send_one(NOW, &datagram(elsewhere, address, &rej)).expect("sent");
+    for host in &mut members {
+        assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
+    }
+    // From this host: a member may have requested from itself.
+    members[1].link.send_one(NOW, &datagram(address, address, &rej)).expect("sent");
+    for host in &mut members {
+        assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
+    }
+    apart.link.send_one(NOW, &datagram(loopback(27), address, &rej)).expect("sent");
+    for host in &mut members {
+        assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
+        assert_eq!(receive(&mut host.link, NOW).len(), 0);
+    }
+    assert_eq!(receive(&mut apart.link, NOW).len(), 0, "it has another address");
 }

@@ -1,6 +1,6 @@
 //! Where packets go and what a link can carry.
 
-use feroce_wire::{Gid, Lid};
+use feroce_wire::{Gid, Lid, Qpn};
 
 /// What a port is attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -94,8 +94,9 @@ pub struct Path {
     pub framing: Framing,
     /// Flow label (20 bits).
     pub flow_label: u32,
-    /// UDP source port: the entropy that spreads flows over equal-cost paths.
-    pub udp_sport: u16,
+    /// Differs between flows (20 bits), so that carriers and switches can spread them over
+    /// equal-cost paths: the flow label, or [`Path::entropy_of`] the queue pairs.
+    pub entropy: u32,
     /// DSCP in the upper six bits; the link sets the ECN bits.
     pub traffic_class: u8,
     /// TTL or hop limit.
@@ -105,6 +106,22 @@ pub struct Path {
 }
 
 impl Path {
+    /// Entropy for the packets between two queue pairs whose path has no flow label: the same in
+    /// both directions, and as Linux computes it.
+    #[inline]
+    pub fn entropy_of(a: Qpn, b: Qpn) -> u32 {
+        let product = u64::from(a.get()) * u64::from(b.get());
+        let folded = product ^ (product >> 20) ^ (product >> 40);
+        (folded & 0xf_ffff) as u32
+    }
+
+    /// The UDP source port of RoCEv2 packets with this entropy, as Linux derives it: a port of the
+    /// upper quarter.
+    #[inline]
+    pub fn udp_sport(&self) -> u16 {
+        0xc000 | (((self.entropy & 0x3fff) ^ ((self.entropy >> 14) & 0x3f)) as u16)
+    }
+
     /// Whether the path names a destination: by GID on RoCE, by LID on InfiniBand.
     #[inline]
     pub fn has_destination(&self) -> bool {
@@ -144,6 +161,16 @@ impl Ecn {
             _ => Self::Capable,
         }
     }
+
+    /// The two low bits of the traffic class; ECT(0) if the sender is capable.
+    #[inline]
+    pub const fn to_bits(self) -> u8 {
+        match self {
+            Self::NotCapable => 0,
+            Self::Capable => 2,
+            Self::Congested => 3,
+        }
+    }
 }
 
 /// What a link can take in one train.
@@ -165,5 +192,21 @@ impl LinkCaps {
     pub fn packets_of(&self, packet_len: usize) -> u32 {
         let by_bytes = self.max_bytes as usize / packet_len.max(1);
         self.max_packets.min(u32::try_from(by_bytes).unwrap_or(u32::MAX)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_differ_between_flows_and_not_between_directions() {
+        let (a, b) = (Qpn::new(0x1234), Qpn::new(0x00ab_cdef));
+        assert_eq!(Path::entropy_of(a, b), Path::entropy_of(b, a));
+        assert_ne!(Path::entropy_of(a, b), Path::entropy_of(a, Qpn::new(0x00ab_cdee)));
+        let port = |entropy| Path { entropy, ..Path::default() }.udp_sport();
+        assert_eq!(port(Path::entropy_of(Qpn::new(0x11), Qpn::new(0x12))), 0xc000 | (0x11 * 0x12));
+        assert_eq!(port(0x36922), 0xc000 | (0x2922 ^ 0xd));
+        assert_eq!(port(u32::MAX), 0xc000 | (0x3fff ^ 0x3f));
     }
 }

@@ -39,7 +39,10 @@ impl From<&Path> for RxMeta {
         Self {
             src: path.src,
             dst: path.dst,
-            udp_sport: path.udp_sport,
+            udp_sport: match path.framing {
+                Framing::RoceV2 => path.udp_sport(),
+                Framing::RoceV1 | Framing::InfiniBand => 0,
+            },
             traffic_class: path.traffic_class & !3,
             hop_limit: path.hop_limit,
             framing: path.framing,

@@ -62,6 +62,8 @@ pub(crate) struct Ends {
     /// Transaction ID of the messages with which this side starts an exchange (DREQ).
     pub(crate) own_transaction: u64,
     pub(crate) plan: QpPlan,
+    /// Our queue pair, as REQ or REP tells the peer; DREQ of the peer names it.
+    pub(crate) qpn: Option<Qpn>,
     /// The consumer destroyed the connection, so the manager reports no more events of it.
     pub(crate) is_silent: bool,
 }

@@ -35,6 +35,7 @@ impl ReqRcvd {
         out: &mut Out,
     ) -> RepSent {
         let mut ends = self.ends;
+        ends.qpn = Some(accept.qpn);
         let plan = &mut ends.plan;
         plan.max_dest_rd_atomic = accept.responder_resources;
         plan.max_rd_atomic = accept.initiator_depth;

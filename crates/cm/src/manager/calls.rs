@@ -77,6 +77,7 @@ impl Manager {
             transaction,
             own_transaction: transaction,
             plan,
+            qpn: Some(connect.qpn),
             is_silent: false,
         };
         let ca_guid = self.config.ca_guid;

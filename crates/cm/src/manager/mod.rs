@@ -2,6 +2,7 @@
 
 mod calls;
 mod receive;
+mod stale;
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -17,6 +18,7 @@ use crate::event::Event;
 use crate::listen::Listeners;
 use crate::out::{Bucket, Out, Transmit};
 use crate::params::{ConnId, Peer, QpPlan};
+use crate::question::Questions;
 use crate::retry::code_ns;
 use crate::table::Table;
 
@@ -55,6 +57,7 @@ pub struct Manager {
     table: Table,
     listeners: Listeners,
     early: EarlyOnes,
+    questions: Questions,
     strangers: Bucket,
     out: Out,
 }
@@ -90,6 +93,7 @@ impl Manager {
             table: Table::default(),
             listeners: Listeners::default(),
             early: EarlyOnes::default(),
+            questions: Questions::default(),
             strangers,
             out,
         }
@@ -138,7 +142,8 @@ impl Manager {
     /// When the owner must call [`Manager::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let conn = self.table.first_deadline().map(|(at, _)| at);
-        conn.into_iter().chain(self.early.deadline()).min()
+        let others = [self.early.deadline(), self.questions.deadline()];
+        conn.into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// Handles all deadlines up to `now`.
@@ -150,6 +155,9 @@ impl Manager {
         }
         while let Some(early) = self.early.pop_due(now) {
             self.refuse_early(now, &early);
+        }
+        while let Some(id) = self.questions.due(now) {
+            self.on_question_due(now, id);
         }
     }
 

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use feroce_train::Instant;
 use feroce_wire::cm::{
-    CmError, CmMessage, CommId, Dreq, IpCm, Lap, Mra, Rej, RejReason, Rep, Req, Rtu, ServiceId,
-    SidrRep, SidrReq, SidrStatus, Stage,
+    CmError, CmMessage, CommId, Drep, Dreq, IpCm, Lap, Mra, Rej, RejReason, Rep, Req, Rtu,
+    ServiceId, SidrRep, SidrReq, SidrStatus, Stage,
 };
 
 use super::Manager;
@@ -16,6 +16,7 @@ use crate::conn::{
 use crate::early::Early;
 use crate::event::{Cause, Event, Incoming, IncomingSidr};
 use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
+use crate::question::Held;
 use crate::retry::{ack_timeout, code_ns};
 use crate::sidr::{self, SidrRcvd};
 
@@ -46,7 +47,7 @@ impl Manager {
             CmMessage::Rep(rep) => self.on_rep(now, from, transaction, &rep),
             CmMessage::Rtu(rtu) => self.on_rtu(from, &rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(now, from, transaction, &dreq),
-            CmMessage::Drep(drep) => self.on_drep(now, from, drep.remote_id),
+            CmMessage::Drep(drep) => self.on_drep(now, from, &drep),
             CmMessage::SidrReq(req) => self.on_sidr_req(now, from, transaction, &req),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(from, &rep),
             CmMessage::Lap(lap) => self.on_lap(from, transaction, &lap),
@@ -61,14 +62,8 @@ impl Manager {
             return self.on_duplicate_req(now, from, transaction, id, req);
         }
         if let Some(id) = self.table.find_qp(from.remote, req.qpn) {
-            // The peer reuses a queue pair that is in a connection here, so the peer no longer has
-            // that connection: it is stale (IBTA vol1 12.9.8.3).
-            self.change(id, |conn, times, out| match conn {
-                Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
-                other => Some(other),
-            });
-            self.out.counters.refused_stale += 1;
-            return self.refuse_req(now, from, transaction, req, RejReason::STALE);
+            let message = CmMessage::Req(*req);
+            return self.on_qp_in_use(now, id, Held { from, transaction, message });
         }
         let Some(listener) = self.listeners.find(req.service_id, from.local) else {
             return self.on_early(now, from, transaction, CmMessage::Req(*req));
@@ -96,6 +91,7 @@ impl Manager {
             transaction,
             own_transaction: self.transaction(id),
             plan,
+            qpn: None,
             is_silent: false,
         };
         let response_ns = code_ns(req.local_cm_timeout);
@@ -205,7 +201,7 @@ impl Manager {
     }
 
     /// Rejects a REQ without keeping any state for it.
-    fn refuse_req(
+    pub(super) fn refuse_req(
         &mut self,
         now: Instant,
         from: Peer,
@@ -229,21 +225,8 @@ impl Manager {
         };
         let is_first = matches!(self.table.get(id), Some(Conn::ReqSent(_)));
         if is_first && let Some(old) = self.table.find_qp(from.remote, rep.qpn) {
-            // The queue pair in the REP is already in another connection here, which is stale.
-            self.change(old, |conn, times, out| match conn {
-                Conn::Established(s) => Some(Conn::DreqSent(s.disconnect(now, times, out))),
-                other => Some(other),
-            });
-            self.out.counters.refused_stale += 1;
-            self.refuse_rep(now, from, transaction, rep, RejReason::STALE);
-            let rej = conn::rej(Stage::Rep, RejReason::STALE);
-            return self.change(id, |conn, _, out| match conn {
-                Conn::ReqSent(s) => {
-                    s.ends.rejected(&rej, out);
-                    None
-                }
-                other => Some(other),
-            });
+            let message = CmMessage::Rep(*rep);
+            return self.on_qp_in_use(now, old, Held { from, transaction, message });
         }
         self.change(id, |conn, times, out| {
             Some(match conn {
@@ -263,7 +246,7 @@ impl Manager {
     }
 
     /// Rejects a REP that no connection expects.
-    fn refuse_rep(
+    pub(super) fn refuse_rep(
         &mut self,
         now: Instant,
         from: Peer,
@@ -309,13 +292,24 @@ impl Manager {
 
     fn on_rej(&mut self, now: Instant, from: Peer, rej: &Rej) {
         // A peer that gives up before it received an answer does not know our communication ID, so
-        // its REJ names only its own.
+        // its REJ names only its own. Any other REJ names both, except one that answers REQ: its
+        // sender may keep no state of the request and have no ID for it.
         let key = (Kind::Connection, from.remote, rej.local_id);
         let named = match rej.remote_id {
             CommId(0) => self.table.find_remote(key).unwrap_or_default(),
             id => id,
         };
-        let Some(id) = self.find(named, from) else {
+        let is_of = |conn: &Conn| match conn {
+            Conn::ReqSent(_) => true,
+            Conn::ReqRcvd(s) => s.ends.remote_id == rej.local_id,
+            Conn::RepSent(s) => s.ends.remote_id == rej.local_id,
+            _ => {
+                let known = conn.ends().map(|ends| ends.remote_id);
+                known == Some(rej.local_id) && rej.remote_id != CommId(0)
+            }
+        };
+        let Some(id) = self.find(named, from).filter(|&id| self.table.get(id).is_some_and(is_of))
+        else {
             self.out.counters.drop_unknown_connection += 1;
             return;
         };
@@ -340,6 +334,7 @@ impl Manager {
                 }
             }
         });
+        self.go_on_with_held(now, id);
     }
 
     fn on_dreq(&mut self, now: Instant, from: Peer, transaction: u64, dreq: &Dreq) {
@@ -352,16 +347,22 @@ impl Manager {
             return;
         }
         self.with_remote(dreq.remote_id, dreq.local_id, from, |conn, out| {
+            let names_our_qp = conn.ends().is_some_and(|ends| ends.qpn == Some(dreq.remote_qpn));
             let ends = match conn {
+                // In time-wait the answer is the same whichever queue pair the peer names.
+                Conn::TimeWait(s) => {
+                    return Some(Conn::TimeWait(s.on_duplicate_dreq(transaction, dreq, out)));
+                }
+                other if !names_our_qp => {
+                    out.counters.drop_wrong_qp += 1;
+                    return Some(other);
+                }
                 // In RepRcvd the consumer is not ready yet; in RepSent the RTU was lost; in
                 // DreqSent both sides sent DREQ at the same time.
                 Conn::RepRcvd(RepRcvd { ends, .. })
                 | Conn::RepSent(RepSent { ends, .. })
                 | Conn::Established(Established { ends, .. })
                 | Conn::DreqSent(DreqSent { ends, .. }) => ends,
-                Conn::TimeWait(s) => {
-                    return Some(Conn::TimeWait(s.on_duplicate_dreq(transaction, dreq, out)));
-                }
                 other => {
                     out.counters.drop_unexpected += 1;
                     return Some(other);
@@ -369,14 +370,14 @@ impl Manager {
             };
             Some(Conn::TimeWait(TimeWait::after_dreq(ends, now, transaction, dreq, out)))
         });
+        self.go_on_with_held(now, dreq.remote_id);
     }
 
-    fn on_drep(&mut self, now: Instant, from: Peer, id: CommId) {
-        let Some(id) = self.find(id, from) else {
-            self.out.counters.drop_unknown_connection += 1;
+    fn on_drep(&mut self, now: Instant, from: Peer, drep: &Drep) {
+        if self.on_answer(now, from, drep) {
             return;
-        };
-        self.change(id, |conn, _, out| {
+        }
+        self.with_remote(drep.remote_id, drep.local_id, from, |conn, out| {
             Some(match conn {
                 Conn::DreqSent(s) => Conn::TimeWait(s.on_drep(now, out)),
                 other => {

@@ -234,7 +234,7 @@ impl Shared {
         }
     }
 
-    /// The path of an address vector; `entropy` chooses the UDP source port if no flow label does.
+    /// The path of an address vector; `entropy` is for one without a flow label.
     pub(crate) fn path(&self, av: &AddrVec, entropy: u32) -> Option<Path> {
         let entry = self.gids.get(usize::from(av.sgid_index)).filter(|entry| !entry.is_empty())?;
         let (src, dst) = match entry.framing.link_layer() {
@@ -245,13 +245,13 @@ impl Shared {
                 (PortAddr { gid, lid: self.lid }, PortAddr { gid: av.dgid, lid: av.dlid })
             }
         };
-        let flow = if av.flow_label == 0 { entropy & 0xf_ffff } else { av.flow_label & 0xf_ffff };
+        let flow_label = av.flow_label & 0xf_ffff;
         Some(Path {
             src,
             dst,
             framing: entry.framing,
-            flow_label: av.flow_label & 0xf_ffff,
-            udp_sport: 0xc000 | (((flow & 0x3fff) ^ (flow >> 14)) as u16),
+            flow_label,
+            entropy: if flow_label == 0 { entropy } else { flow_label },
             traffic_class: av.traffic_class,
             hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
             sl: av.sl,

@@ -2,14 +2,13 @@
 
 use alloc::boxed::Box;
 
-use feroce_train::{Instant, RevocationEpoch};
+use feroce_train::{Instant, Path, RevocationEpoch};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
 use super::qp::Qp;
 use super::requester_state::Requester;
 use super::responder_state::Responder;
 use super::transition::transition;
-use super::unreliable::entropy;
 use crate::hca::attr::{AttrMask, QpAttr};
 use crate::hca::cq::{Cqe, WcStatus};
 use crate::hca::error::ModifyQpError;
@@ -61,12 +60,11 @@ impl Qp {
         }
         if let Some(av) = &attr.av {
             let remote = attr.dest_qpn.unwrap_or_else(|| self.dest_qpn());
-            let path = port.hca.path(av, entropy(self.common.qpn, remote)).ok_or(
-                ModifyQpError::BadValue(
-                    AttrMask::AV,
-                    "there is no address at that index of the GID table",
-                ),
-            )?;
+            let entropy = Path::entropy_of(self.common.qpn, remote);
+            let path = port.hca.path(av, entropy).ok_or(ModifyQpError::BadValue(
+                AttrMask::AV,
+                "there is no address at that index of the GID table",
+            ))?;
             self.path = path;
             // What is in flight while the send queue drains counts at the new destination.
             let cost = self.req.outstanding.cost;

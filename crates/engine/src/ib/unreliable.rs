@@ -3,7 +3,7 @@
 //! The sender keeps no record of packets that it has sent: a request completes when the link has
 //! its last packet. A receiver drops a packet with an error without an answer.
 
-use feroce_train::{Ext, Instant, LinkCaps, Payload, RxMeta, Train, TrainOps};
+use feroce_train::{Ext, Instant, LinkCaps, Path, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
 
 use super::buffers::gather;
@@ -124,7 +124,8 @@ impl Qp {
         };
         let qkey = if qkey.is_privileged() { own_qkey } else { qkey };
         let av = port.hca.ah(ah, pd).ok_or(WcStatus::LocalQpOperation)?.av;
-        let path = port.hca.path(&av, entropy(qpn, dest)).ok_or(WcStatus::LocalQpOperation)?;
+        let entropy = Path::entropy_of(qpn, dest);
+        let path = port.hca.path(&av, entropy).ok_or(WcStatus::LocalQpOperation)?;
         let payload = match flight.len {
             0 => Payload::Empty,
             len => gather(&port.hca.mrs, pd, &wr.data, 0, len as usize)?,
@@ -269,22 +270,3 @@ const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 /// What mlx5 adapters report in the service level of a datagram that came over IPv4; UCX looks
 /// for it.
 const NETWORK_IPV4: u8 = 2;
-
-/// Something that differs between pairs of queue pairs, for the UDP source port.
-pub(super) fn entropy(a: Qpn, b: Qpn) -> u32 {
-    let product = u64::from(a.get()) * u64::from(b.get());
-    let folded = product ^ (product >> 20) ^ (product >> 40);
-    (folded & 0xf_ffff) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entropy_is_the_same_in_both_directions() {
-        let (a, b) = (Qpn::new(0x1234), Qpn::new(0x00ab_cdef));
-        assert_eq!(entropy(a, b), entropy(b, a));
-        assert_ne!(entropy(a, b), entropy(a, Qpn::new(0x00ab_cdee)));
-    }
-}

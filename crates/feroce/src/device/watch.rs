@@ -156,7 +156,7 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
 mod tests {
     use feroce_engine::{AsyncEvent, Config, Event};
     use feroce_link::{Close, UdpConfig, UdpLink};
-    use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+    use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 
     use super::*;
 
@@ -172,8 +172,8 @@ mod tests {
             self.inner.caps()
         }
 
-        fn actual_path(&self, path: &Path) -> Path {
-            self.inner.actual_path(path)
+        fn headers(&self, path: &Path) -> RxMeta {
+            self.inner.headers(path)
         }
 
         fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {

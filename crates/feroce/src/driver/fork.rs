@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use feroce_link::{Carrier, Close, LinkCounters};
 use feroce_local::HostCarrier;
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, Qpn};
 use nix::sys::eventfd::EventFd;
 
@@ -137,8 +137,8 @@ impl Carrier for Severed {
         self.caps
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        *path
+    fn headers(&self, path: &Path) -> RxMeta {
+        path.into()
     }
 
     fn send(&mut self, _: Instant, trains: &[Train]) -> io::Result<usize> {

@@ -5,7 +5,9 @@ use std::io::BufRead;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use feroce::cm::{ConnParam, Connector, Listener, Manager};
+use feroce::cm::{
+    CmId, ConnParam, Connector, EventChannel, EventKind, Listener, Manager, PortSpace,
+};
 use feroce::{Context, Cq, Cqe, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
 use feroce::{Remote, Rkey, SendOp, SendWr, WcStatus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -43,7 +45,7 @@ pub(crate) fn run(address: &str) {
         Err(e) => return say(&format!("error {e}")),
     };
     say("open");
-    let (mut end, mut listener) = (None, None);
+    let (mut end, mut listener, mut asked) = (None, None, None);
     let mut mesh: Vec<End> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
@@ -86,6 +88,13 @@ pub(crate) fn run(address: &str) {
             }
             ["accept"] => say(&accept(listener.as_ref().expect("a listener"))),
             ["dial", to] => say(&dial(&manager(&context), to.parse().expect("an address"))),
+            ["expect", port] => {
+                expect(&manager(&context), SocketAddr::new(ip, port.parse().expect("a port")));
+            }
+            ["request", to] => {
+                asked = Some(request(&manager(&context), to.parse().expect("an address")));
+            }
+            ["withdraw"] => drop(asked.take()),
             ["list", directory] => {
                 let may = std::fs::read_dir(directory).is_ok();
                 say(if may { "list allowed" } else { "list denied" });
@@ -146,6 +155,36 @@ fn dial(manager: &Manager, to: SocketAddr) -> String {
     assert_eq!(connection.send_cq().wait().expect("sent").status, WcStatus::Success);
     let port = connection.private_data().first_chunk().map_or(0, |port| u16::from_be_bytes(*port));
     format!("dialed {port}")
+}
+
+/// Takes a request, does not answer it, and reports what comes next for it.
+fn expect(manager: &Manager, at: SocketAddr) {
+    let channel = manager.event_channel().expect("a channel");
+    let id = channel.create_id(PortSpace::Tcp).expect("an id");
+    id.bind(at).expect("free");
+    id.listen(1).expect("a listener");
+    say("expecting");
+    let next = || channel.wait_event(Some(30_000)).expect("a channel");
+    let request = next().expect("a request");
+    assert_eq!(request.kind, EventKind::ConnectRequest);
+    say("requested");
+    say(&next().map_or_else(|| "nothing".to_owned(), |event| format!("{:?}", event.kind)));
+}
+
+/// An id that has requested a connection and has no answer, with its channel.
+fn request(manager: &Manager, to: SocketAddr) -> (CmId, EventChannel) {
+    let channel = manager.event_channel().expect("a channel");
+    let id = channel.create_id(PortSpace::Tcp).expect("an id");
+    let is_next = |kind| {
+        let event = channel.wait_event(Some(30_000)).expect("a channel");
+        assert_eq!(event.map(|event| event.kind), Some(kind));
+    };
+    id.resolve_addr(None, to, 1000).expect("a device");
+    is_next(EventKind::AddrResolved);
+    id.resolve_route(1000).expect("a path");
+    is_next(EventKind::RouteResolved);
+    id.connect(&ConnParam::default()).expect("sent");
+    (id, channel)
 }
 
 /// One end of a connection.

@@ -11,7 +11,7 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::path::Path as FilePath;
 
-use feroce_train::{Ecn, Framing, Instant, Path, RxMeta, RxTrain, Single, Train};
+use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 
 use crate::describe::describe;
@@ -116,18 +116,20 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn sent(&mut self, now: Instant, path: &Path, train: &Train) {
-        let framing = self.config.framing;
+    /// `meta` is what the headers of its packets say.
+    fn sent(&mut self, now: Instant, meta: RxMeta, train: &Train) {
+        let meta = RxMeta { framing: self.config.framing, ..meta };
+        let covered = Covered::from(&meta);
+        let flow_label = train.path.flow_label;
+        let headers = Headers { flow_label, ..Headers::of_meta(&meta) };
         let mut transport = std::mem::take(&mut self.transport);
         each_packet(train, &mut transport, |i, bytes| {
-            let covered = Covered { framing, ..Covered::of_path(path, path.udp_sport) };
             let mut prefix = covered.prefix(bytes.len());
             let mut id = 0;
             if covered.is_ipv4() {
                 id = i as u16;
                 prefix = prefix.with_ipv4_id(id);
             }
-            let headers = Headers::of_path(path, framing);
             self.packet(now, Direction::Out, headers.frame(id, bytes, prefix.icrc(bytes)));
         });
         self.transport = transport;
@@ -225,31 +227,14 @@ struct Headers {
 }
 
 impl Headers {
-    fn of_path(path: &Path, framing: Framing) -> Self {
-        Self {
-            framing,
-            src: path.src.gid,
-            dst: path.dst.gid,
-            udp_sport: path.udp_sport,
-            flow_label: path.flow_label,
-            traffic_class: path.traffic_class,
-            hop_limit: path.hop_limit,
-        }
-    }
-
     fn of_meta(meta: &RxMeta) -> Self {
-        let ecn = match meta.ecn {
-            Ecn::NotCapable => 0,
-            Ecn::Capable => 2,
-            Ecn::Congested => 3,
-        };
         Self {
             framing: meta.framing,
             src: meta.src.gid,
             dst: meta.dst.gid,
             udp_sport: meta.udp_sport,
             flow_label: 0,
-            traffic_class: meta.traffic_class | ecn,
+            traffic_class: meta.traffic_class | meta.ecn.to_bits(),
             hop_limit: meta.hop_limit,
         }
     }
@@ -308,8 +293,8 @@ impl<C: Carrier> Carrier for Pcap<C> {
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
         let taken = self.inner.send(now, trains)?;
         for train in &trains[..taken] {
-            let path = self.inner.actual_path(&train.path);
-            self.recorder.sent(now, &path, train);
+            let meta = self.inner.headers(&train.path);
+            self.recorder.sent(now, meta, train);
         }
         self.recorder.handle_timeout(now);
         Ok(taken)

@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
 use socket2::Socket;
 
@@ -25,6 +25,7 @@ use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Carrier, Close, LinkCounters};
 use epoll_set::EpollSet;
+use tx::hop_limit;
 
 /// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -220,7 +221,7 @@ impl UdpLink {
     /// The port and the sending socket of a path, by index.
     fn flow_of(&self, path: &Path) -> Option<(usize, usize)> {
         let port = self.ports.iter().position(|p| p.addr == path.src.gid)?;
-        Some((port, usize::from(path.udp_sport) % self.ports[port].tx.len()))
+        Some((port, usize::from(path.udp_sport()) % self.ports[port].tx.len()))
     }
 
     fn interface_index(&self) -> u32 {
@@ -266,8 +267,12 @@ impl Carrier for UdpLink {
         true
     }
 
-    fn actual_path(&self, path: &Path) -> Path {
-        self.flow_of(path).map_or(*path, |(port, flow)| self.path_on_wire(path, port, flow))
+    fn headers(&self, path: &Path) -> RxMeta {
+        let meta = RxMeta { hop_limit: hop_limit(path), ecn: self.ecn(), ..RxMeta::from(path) };
+        match self.flow_of(path) {
+            Some((port, flow)) => RxMeta { udp_sport: self.ports[port].tx[flow].port, ..meta },
+            None => meta,
+        }
     }
 
     fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {

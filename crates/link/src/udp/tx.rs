@@ -4,12 +4,11 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use feroce_train::{Path, Single, Train};
+use feroce_train::{Ecn, Path, Single, Train};
 use feroce_wire::ROCE_UDP_PORT;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
-use super::socket::ECT0;
 use super::{DEFAULT_HOP_LIMIT, Outbox, UdpLink, socket_addr};
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, emit_single};
 use crate::sys::{send_segments, send_to};
@@ -114,13 +113,12 @@ impl UdpLink {
     /// The way to the end of a path, with the port and the socket that packets leave from.
     fn destination(&self, path: &Path) -> Option<(Destination, usize, usize)> {
         let (port, flow) = self.flow_of(path)?;
-        let path = self.path_on_wire(path, port, flow);
         let to = socket_addr(path.dst.gid, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
             fd: self.ports[port].tx[flow].socket.as_raw_fd(),
             to,
-            traffic_class: path.traffic_class,
-            hop_limit: path.hop_limit,
+            traffic_class: (path.traffic_class & !3) | self.ecn().to_bits(),
+            hop_limit: hop_limit(path),
             is_v4: to.is_ipv4(),
         };
         Some((dest, port, flow))
@@ -147,15 +145,9 @@ impl UdpLink {
         Ok(Sent::Done)
     }
 
-    /// What the headers of packets on `path` will say.
-    pub(super) fn path_on_wire(&self, path: &Path, port: usize, flow: usize) -> Path {
-        let ecn = if self.config.ecn { ECT0 } else { 0 };
-        Path {
-            udp_sport: self.ports[port].tx[flow].port,
-            traffic_class: (path.traffic_class & !3) | ecn,
-            hop_limit: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
-            ..*path
-        }
+    /// The ECN code point of our packets.
+    pub(super) fn ecn(&self) -> Ecn {
+        if self.config.ecn { Ecn::Capable } else { Ecn::NotCapable }
     }
 
     /// Sends a train in one call. If the kernel refuses that but sends the packets one by one, it
@@ -306,4 +298,9 @@ impl Destination {
 fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
     let at = buffer.as_ptr().align_offset(16) + ICRC_LEN;
     &mut buffer[at..]
+}
+
+/// The hop limit of packets on a path.
+pub(super) fn hop_limit(path: &Path) -> u8 {
+    if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit }
 }

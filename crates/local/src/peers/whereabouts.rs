@@ -23,6 +23,17 @@ pub(crate) enum Route {
     Nobody,
 }
 
+/// The members that a packet to an address of this host names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// The member in this slot.
+    Slot(u8),
+    /// Every member at the address.
+    All,
+    /// None of them.
+    Nobody,
+}
+
 impl Peers {
     /// Where packets to a queue pair at an address go.
     #[inline]
@@ -52,22 +63,34 @@ impl Peers {
         }
     }
 
-    /// The slot of the member that a packet to an address of this host is for, if the packet names
-    /// one.
-    pub(crate) fn named_by(&self, dst: Gid, packet: &[u8]) -> Option<u8> {
+    /// The members that a packet to an address of this host names.
+    pub(crate) fn named_by(&self, dst: Gid, packet: &[u8]) -> Named {
         let me = self.member.slot();
         let is_at = |slot: u8| match slot == me {
             true => self.own.contains(&dst),
             false => self.peer(slot).is_some_and(|p| p.has(dst)),
         };
-        match demux::of_packet(packet) {
+        let named = match demux::of_packet(packet) {
             Target::Slot(slot) => Some(slot).filter(|slot| is_at(*slot)),
             Target::Service(id) => {
                 let mut all = self.used.iter().copied().chain([me]);
                 all.find(|slot| is_at(*slot) && self.member.serves(*slot, dst, id))
             }
+            Target::All => return Named::All,
             Target::Any => None,
-        }
+        };
+        named.map_or(Named::Nobody, Named::Slot)
+    }
+
+    /// The other members with an address.
+    pub(crate) fn others_at(&self, dst: Gid) -> Vec<u8> {
+        let used = self.used.iter().copied();
+        used.filter(|slot| self.peer(*slot).is_some_and(|p| p.has(dst))).collect()
+    }
+
+    /// Whether this member has an address.
+    pub(crate) fn has(&self, dst: Gid) -> bool {
+        self.own.contains(&dst)
     }
 
     /// The member that handles packets to an address of this host that name no member: this one if

@@ -42,6 +42,18 @@ pub enum CmMessage {
     Apr(Apr),
 }
 
+/// Which connection manager a message is for, among those that share an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recipient {
+    /// The one that listens for a service: the message is a request.
+    Listener(ServiceId),
+    /// The one that gave a connection this number.
+    Connection(CommId),
+    /// The one that received the request of the sender, which knows no number of the recipient: it
+    /// withdraws a request that was not answered. The number is the sender's.
+    Requested(CommId),
+}
+
 /// Why a datagram is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmError {
@@ -108,6 +120,24 @@ messages! {
 }
 
 impl CmMessage {
+    /// Which connection manager the message is for.
+    pub fn recipient(&self) -> Recipient {
+        match self {
+            Self::Req(m) => Recipient::Listener(m.service_id),
+            Self::SidrReq(m) => Recipient::Listener(m.service_id),
+            Self::Rej(m) if m.remote_id == CommId(0) => Recipient::Requested(m.local_id),
+            Self::Rej(m) => Recipient::Connection(m.remote_id),
+            Self::Mra(m) => Recipient::Connection(m.remote_id),
+            Self::Rep(m) => Recipient::Connection(m.remote_id),
+            Self::Rtu(m) => Recipient::Connection(m.remote_id),
+            Self::Dreq(m) => Recipient::Connection(m.remote_id),
+            Self::Drep(m) => Recipient::Connection(m.remote_id),
+            Self::SidrRep(m) => Recipient::Connection(m.request_id),
+            Self::Lap(m) => Recipient::Connection(m.remote_id),
+            Self::Apr(m) => Recipient::Connection(m.remote_id),
+        }
+    }
+
     /// Reads a datagram; what follows its 256 bytes is ignored. Returns the transaction, too.
     pub fn parse(bytes: &[u8]) -> Result<(u64, Self), CmError> {
         let (header, rest) = MadHeader::parse(bytes).map_err(|_| CmError::Truncated)?;

@@ -1,0 +1,182 @@
+//! What a host on the network cannot do to the connections of others, though it may send packets
+//! with any address.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
+
+use std::net::Ipv4Addr;
+
+use feroce::QpState;
+use feroce::cm::{Connection, Listener, Manager};
+use feroce_cm::rdma::{PortSpace, connect_data};
+use feroce_cm::{Cause, Config, ConnId, Connect, Event, Peer};
+use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_train::{Instant, Path, Single};
+use feroce_wire::cm::{CmMessage, ServiceId};
+use feroce_wire::{
+    Bth, Deth, Exts, Gid, Op, Opcode, Packet, Psn, Qkey, Qpn, Service, mad::MAD_LEN,
+};
+use netns::{Cable, with_cable};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+const QKEY: Qkey = Qkey(0x8001_0000);
+
+/// A host without an adapter: a connection manager that sends and receives its datagrams itself.
+struct Script {
+    link: Verified<UdpLink>,
+    manager: feroce_cm::Manager,
+    /// Advances with every step.
+    now: Instant,
+}
+
+impl Script {
+    /// One at `addr`. If it does not listen, it can only send: an attacker with a foreign address.
+    fn new(addr: Gid, listen: bool, seed: u64) -> Self {
+        let link = UdpLink::new(UdpConfig { listen, ..UdpConfig::default() }, &[addr]).unwrap();
+        let config = Config { seed, probe_ns: 200_000_000, ..Config::default() };
+        Self {
+            link: Verified::new(link, IcrcPolicy::Strict),
+            manager: feroce_cm::Manager::new(config),
+            now: Instant::from_nanos(1),
+        }
+    }
+
+    /// The host is restarted: it has forgotten its connections.
+    fn restart(&mut self, seed: u64) {
+        self.manager = feroce_cm::Manager::new(Config { seed, ..self.manager.config().clone() });
+    }
+
+    /// Requests a connection of queue pair `qpn` to a port.
+    fn connect(&mut self, from: [u8; 4], to: [u8; 4], port: u16, qpn: u32) -> ConnId {
+        let peer = Peer { local: Gid::from_ipv4(from), remote: Gid::from_ipv4(to) };
+        let (src, dst) = ((Ipv4Addr::from(from), 40_000).into(), (Ipv4Addr::from(to), port).into());
+        let service = ServiceId::ip(PortSpace::Tcp, port);
+        let private_data = connect_data(src, dst, b"hello").unwrap();
+        let qpn = Qpn::new(qpn);
+        let connect = Connect { peer, service, qpn, private_data, ..Connect::default() };
+        let conn = self.manager.connect(self.now, &connect);
+        self.send();
+        conn
+    }
+
+    /// Sends what the manager wants to send.
+    fn send(&mut self) {
+        while let Some(mad) = self.manager.poll_mad() {
+            let bth = Bth::new(Opcode::new(Service::Ud, Op::SendOnly), Qpn::QP1, Psn::new(0));
+            let exts = Exts { deth: Some(Deth { qkey: QKEY, src_qp: Qpn::QP1 }), ..Exts::NONE };
+            let mut bytes = [0; Bth::LEN + Deth::LEN + MAD_LEN];
+            let len = Packet::new(bth, exts, &mad.bytes).emit(&mut bytes).unwrap();
+            let (src, dst) = (mad.peer.local.into(), mad.peer.remote.into());
+            let path = Path { src, dst, hop_limit: 64, ..Path::default() };
+            let mut write = |out: &mut [u8]| out.copy_from_slice(&bytes[..len]);
+            let packet = Single { path: &path, dest: Qpn::QP1, len, write: &mut write };
+            assert!(self.link.send_single(packet));
+        }
+    }
+
+    /// Receives and sends until an event of the manager satisfies `is_wanted`.
+    fn until(&mut self, mut is_wanted: impl FnMut(&Event) -> bool) -> Event {
+        loop {
+            self.step();
+            while let Some(event) = self.manager.poll_event() {
+                if is_wanted(&event) {
+                    return event;
+                }
+            }
+        }
+    }
+
+    /// Waits a while for something to do, receives and sends. Returns what was received.
+    fn step(&mut self) -> Vec<CmMessage> {
+        self.now = self.now.plus_nanos(10_000_000);
+        let (now, mut messages) = (self.now, Vec::new());
+        let Self { link, manager, .. } = self;
+        if link.arm(now) {
+            let mut fds = [PollFd::new(link.wait_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(10_u8)).unwrap();
+        }
+        link.receive(now, 64, &mut |train| {
+            let peer = Peer { local: train.meta.dst.gid, remote: train.meta.src.gid };
+            for packet in train.packets() {
+                let packet = Packet::parse(packet).unwrap();
+                if packet.bth.dest_qp == Qpn::QP1 {
+                    messages.push(CmMessage::parse(packet.payload).unwrap().1);
+                    manager.handle_mad(now, peer, packet.payload);
+                }
+            }
+        })
+        .unwrap();
+        if manager.poll_timeout().is_some_and(|at| at <= now) {
+            manager.handle_timeout(now);
+        }
+        self.send();
+        messages
+    }
+}
+
+/// A listener on all addresses of `b`.
+fn listen(cable: &Cable, manager: &Manager) -> Listener {
+    let any = (Ipv4Addr::UNSPECIFIED, 0).into();
+    cable.in_b(|| Listener::bind(manager, any)).unwrap()
+}
+
+/// Connects queue pair `qpn` of the script at `a` with a listener in `b`.
+fn connect(
+    cable: &Cable,
+    script: &mut Script,
+    listener: &Listener,
+    qpn: u32,
+) -> (ConnId, Connection) {
+    let port = listener.local_addr().port();
+    let conn = script.connect(Cable::A4, Cable::B4, port, qpn);
+    std::thread::scope(|threads| {
+        let accepting = threads.spawn(|| cable.in_b(|| listener.accept()?.accept()).unwrap());
+        script.until(|event| matches!(event, Event::Replied { conn: c, .. } if *c == conn));
+        script.manager.ready(conn).unwrap();
+        script.send();
+        (conn, accepting.join().unwrap())
+    })
+}
+
+const QPN: u32 = 0x4321;
+
+#[test]
+fn a_forged_request_with_the_peers_queue_pair_ends_nothing() {
+    with_cable(1500, |cable| {
+        let manager = Manager::new();
+        let listener = listen(cable, &manager);
+        let port = listener.local_addr().port();
+        let mut peer = cable.in_a(|| Script::new(Cable::a4(), true, 1));
+        let (conn, accepted) = connect(cable, &mut peer, &listener, QPN);
+        // The attacker has the address of the peer, and knows its queue pair and the port.
+        let mut attacker = cable.in_a(|| Script::new(Cable::a4(), false, 2));
+        attacker.connect(Cable::A4, Cable::B4, port, QPN);
+        // The peer is asked; it has the connection, and keeps silent.
+        while !peer.step().iter().any(|m| matches!(m, CmMessage::Dreq(_))) {}
+        assert_eq!(peer.manager.poll_event(), None);
+        // Both ends still have it, and can end it.
+        let (_, other) = connect(cable, &mut peer, &listener, QPN + 1);
+        assert_eq!(peer.manager.state(conn), Some("Established"));
+        peer.manager.disconnect(peer.now, conn).unwrap();
+        let agreed = Event::Disconnected { conn, cause: Cause::Agreed };
+        peer.until(|event| *event == agreed);
+        accepted.wait_disconnected().unwrap();
+        assert_eq!(other.state(), QpState::Rts);
+    });
+}
+
+#[test]
+fn a_peer_that_was_restarted_connects_with_the_same_queue_pair() {
+    with_cable(1500, |cable| {
+        let manager = Manager::new();
+        let listener = listen(cable, &manager);
+        let mut peer = cable.in_a(|| Script::new(Cable::a4(), true, 1));
+        let (_, before) = connect(cable, &mut peer, &listener, QPN);
+        peer.restart(3);
+        let (_, after) = connect(cable, &mut peer, &listener, QPN);
+        before.wait_disconnected().unwrap();
+        assert_eq!(after.state(), QpState::Rts);
+    });
+}
