@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{Carrier, UdpConfig};
+use feroce_link::{Carrier, Control, UdpConfig};
 use feroce_local::Member;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
@@ -368,7 +368,8 @@ fn bind(device: &Device, link: &mut dyn Carrier, is_shared: bool) -> io::Result<
         table.push(gid);
         // A process that shares the address and has just ended may hold the port for a moment.
         let looks = if is_shared { BIND_LOOKS } else { 1 };
-        let bound = try_again(looks, io::ErrorKind::AddrInUse, || link.set_addresses(&table));
+        let bound =
+            try_again(looks, io::ErrorKind::AddrInUse, || link.control(Control::Addresses(&table)));
         match bound {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {

@@ -24,7 +24,9 @@ pub(crate) fn carrier(
 ) -> io::Result<Box<dyn HostCarrier>> {
     let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
-    let link = HostLink::new(config, Arc::clone(member), icrc)?;
+    // One of the processes that share an address receives there; they agree on which.
+    let wire = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
+    let link = HostLink::new(wire, Arc::clone(member), icrc)?;
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }

@@ -22,7 +22,7 @@ mod udp;
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
@@ -36,9 +36,15 @@ pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};
 
-/// How the owner of a carrier lets go of it.
+/// What the owner of a carrier tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Close {
+pub enum Control<'a> {
+    /// The port has these addresses from now on.
+    Addresses(&'a [Gid]),
+    /// The port takes packets to a multicast group.
+    Join(Gid),
+    /// The port no longer takes packets to a multicast group.
+    Leave(Gid),
     /// The process is about to end without dropping the carrier. Layers write what they buffer.
     Exit,
     /// This is the copy in a forked child. From now on, dropping it closes the child's descriptors
@@ -83,8 +89,7 @@ pub type LinkCounters = Vec<(&'static str, u64)>;
 /// - *Receive*: [`receive`](Self::receive), until it returns 0. A thread that wants to sleep calls
 ///   [`arm`](Self::arm) then, and sleeps on [`wait_fd`](Self::wait_fd) until
 ///   [`poll_timeout`](Self::poll_timeout) at most. Every other call may change that deadline.
-/// - *Control*: [`set_addresses`](Self::set_addresses), [`join`](Self::join),
-///   [`leave`](Self::leave), [`close`](Self::close).
+/// - [`control`](Self::control) tells it about the port and the process.
 ///
 /// None of them blocks. No method has a default: a layer that forgets one does not compile.
 pub trait Carrier: Send {
@@ -127,17 +132,30 @@ pub trait Carrier: Send {
     /// back.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Follows a change of the addresses of the port.
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()>;
+    /// Follows a change of the port or of the process. After an error nothing has changed, except
+    /// that some of the new addresses may be there already.
+    fn control(&mut self, control: Control<'_>) -> io::Result<()>;
+}
 
-    /// Takes packets to a multicast group.
-    fn join(&mut self, group: Gid) -> io::Result<()>;
+/// A carrier to other hosts whose addresses several processes share: one of them receives at each
+/// address for all of them. The carrier sends from its addresses, and receives where it is told to.
+pub trait SharedPort: Carrier {
+    /// Receives at an address of the port. It is an error of kind [`io::ErrorKind::AddrInUse`] if
+    /// another process does.
+    fn listen(&mut self, addr: Gid) -> io::Result<()>;
 
-    /// No longer takes packets to a multicast group.
-    fn leave(&mut self, group: Gid) -> io::Result<()>;
+    /// No longer receives at an address.
+    fn stop_listening(&mut self, addr: Gid);
 
-    /// The process ends, or is a forked child.
-    fn close(&mut self, why: Close);
+    /// The socket that receives at an address.
+    fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>>;
+
+    /// Receives at an address of the port with a socket that another process has opened, and has
+    /// still. False: the socket does not receive there.
+    fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool;
+
+    /// Whether [`Carrier::receive`] has anything to do.
+    fn is_watching(&self) -> bool;
 }
 
 /// A carrier that wraps another one and records, disturbs or checks what passes.
@@ -169,18 +187,6 @@ macro_rules! forward_to_inner {
 
         fn arm(&mut self, now: feroce_train::Instant) -> bool {
             self.inner.arm(now)
-        }
-
-        fn set_addresses(&mut self, addresses: &[feroce_wire::Gid]) -> std::io::Result<()> {
-            self.inner.set_addresses(addresses)
-        }
-
-        fn join(&mut self, group: feroce_wire::Gid) -> std::io::Result<()> {
-            self.inner.join(group)
-        }
-
-        fn leave(&mut self, group: feroce_wire::Gid) -> std::io::Result<()> {
-            self.inner.leave(group)
         }
     };
 }
@@ -255,19 +261,7 @@ impl<C: Carrier + ?Sized> Carrier for Box<C> {
         (**self).poll_timeout()
     }
 
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        (**self).set_addresses(addresses)
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        (**self).join(group)
-    }
-
-    fn leave(&mut self, group: Gid) -> io::Result<()> {
-        (**self).leave(group)
-    }
-
-    fn close(&mut self, why: Close) {
-        (**self).close(why);
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        (**self).control(control)
     }
 }

@@ -13,7 +13,7 @@ use feroce_wire::Gid;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer};
-use crate::{Carrier, Close, LinkCounters};
+use crate::{Carrier, Control, LinkCounters};
 
 /// Most bytes of packets in one train.
 const MAX_TRAIN_BYTES: u32 = 65_000;
@@ -214,8 +214,6 @@ impl Carrier for MemoryLink {
         None
     }
 
-    fn close(&mut self, _why: Close) {}
-
     fn receive(
         &mut self,
         _now: Instant,
@@ -237,22 +235,17 @@ impl Carrier for MemoryLink {
         self.wire.events[self.side].as_fd()
     }
 
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        let known = addresses.iter().copied().filter(|a| !a.is_zero()).collect();
-        self.wire.lock(self.side).addresses = known;
-        Ok(())
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        let groups = &mut self.wire.lock(self.side).groups;
-        if !groups.contains(&group) {
-            groups.push(group);
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        let mut end = self.wire.lock(self.side);
+        match control {
+            Control::Addresses(addresses) => {
+                end.addresses = addresses.iter().copied().filter(|a| !a.is_zero()).collect();
+            }
+            Control::Join(group) if end.groups.contains(&group) => {}
+            Control::Join(group) => end.groups.push(group),
+            Control::Leave(group) => end.groups.retain(|g| *g != group),
+            Control::Exit | Control::Fork => {}
         }
-        Ok(())
-    }
-
-    fn leave(&mut self, group: Gid) -> io::Result<()> {
-        self.wire.lock(self.side).groups.retain(|g| *g != group);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use feroce_train::{Instant, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
-use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, each_packet, forward_to_inner, impl_layer};
 
 /// Which way a packet went.
 ///
@@ -99,8 +99,8 @@ impl_layer!(Tapped);
 impl<C: Carrier> Carrier for Tapped<C> {
     forward_to_inner!();
 
-    fn close(&mut self, why: Close) {
-        self.inner.close(why);
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        self.inner.control(control)
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
@@ -186,8 +186,6 @@ mod tests {
             None
         }
 
-        fn close(&mut self, _: Close) {}
-
         fn receive(
             &mut self,
             _: Instant,
@@ -202,15 +200,7 @@ mod tests {
             unreachable!("the test does not wait")
         }
 
-        fn set_addresses(&mut self, _: &[Gid]) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn join(&mut self, _: Gid) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn leave(&mut self, _: Gid) -> io::Result<()> {
+        fn control(&mut self, _: Control<'_>) -> io::Result<()> {
             Ok(())
         }
 

@@ -10,7 +10,7 @@ use feroce_wire::Gid;
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
 use crate::output::{Kind, OutputFile};
-use crate::{Carrier, Close, LinkCounters, each_packet, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, each_packet, forward_to_inner, impl_layer};
 
 /// Writes one readable line per packet:
 ///
@@ -129,12 +129,12 @@ impl_layer!(Trace);
 impl<C: Carrier> Carrier for Trace<C> {
     forward_to_inner!();
 
-    fn close(&mut self, why: Close) {
-        if why == Close::Fork {
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        if control == Control::Fork {
             // The file is the parent's.
             self.log.out = None;
         }
-        self.inner.close(why);
+        self.inner.control(control)
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {

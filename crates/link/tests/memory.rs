@@ -6,7 +6,7 @@ use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, psns, receive, receive_packets, send_of,
 };
-use feroce_link::{Carrier, Close, Covered, IcrcPolicy, LinkCounters, MemoryLink, Verified};
+use feroce_link::{Carrier, Control, Covered, IcrcPolicy, LinkCounters, MemoryLink, Verified};
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
@@ -75,8 +75,8 @@ fn addresses_and_groups_decide_who_gets_a_packet() {
     let (mut a, mut b) = pair();
     let [own, other, foreign] = [1, 2, 3].map(loopback);
     let group = Gid::from_ipv4([239, 1, 1, 1]);
-    a.set_addresses(&[own]).expect("fine");
-    b.set_addresses(&[other]).expect("fine");
+    a.control(Control::Addresses(&[own])).expect("fine");
+    b.control(Control::Addresses(&[other])).expect("fine");
     let mut arrivals = |dst| {
         a.send_one(NOW, &send_of(path(own, dst), 1, 8, 8)).expect("sent");
         (receive(&mut a, NOW).len(), receive(&mut b, NOW).len())
@@ -85,11 +85,11 @@ fn addresses_and_groups_decide_who_gets_a_packet() {
     assert_eq!(arrivals(other), (0, 1));
     assert_eq!(arrivals(foreign), (0, 0));
     assert_eq!(arrivals(group), (0, 0));
-    b.join(group).expect("joined");
-    a.join(group).expect("joined");
+    b.control(Control::Join(group)).expect("joined");
+    a.control(Control::Join(group)).expect("joined");
     a.send_one(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
     assert_eq!((receive(&mut a, NOW).len(), receive(&mut b, NOW).len()), (1, 1));
-    b.leave(group).expect("left");
+    b.control(Control::Leave(group)).expect("left");
     a.send_one(NOW, &send_of(path(own, group), 1, 8, 8)).expect("sent");
     assert_eq!((receive(&mut a, NOW).len(), receive(&mut b, NOW).len()), (1, 0));
     assert_eq!(counter(&a, "memory_tx_no_receiver"), 2);
@@ -123,8 +123,6 @@ impl Carrier for Fixed {
         None
     }
 
-    fn close(&mut self, _: Close) {}
-
     fn receive(
         &mut self,
         _: Instant,
@@ -139,15 +137,7 @@ impl Carrier for Fixed {
         unreachable!("the test does not wait")
     }
 
-    fn set_addresses(&mut self, _: &[Gid]) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    fn join(&mut self, _: Gid) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    fn leave(&mut self, _: Gid) -> std::io::Result<()> {
+    fn control(&mut self, _: Control<'_>) -> std::io::Result<()> {
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, packets_of, path, receive_packets, send_alone, send_of, warnings,
 };
-use feroce_link::{Carrier, IcrcPolicy, Pcap, PcapConfig, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, Control, IcrcPolicy, Pcap, PcapConfig, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Instant, Path};
 use feroce_wire::{Frame, Gid, Net};
 
@@ -241,8 +241,8 @@ fn groups_are_joined_and_left() {
             (link_local(1), link_local(2), local),
         ] {
             let (mut tx, mut rx) = (cable.in_a(|| udp(a)), cable.in_b(|| strict(b)));
-            cable.in_b(|| rx.join(group)).expect("joined");
-            cable.in_b(|| rx.join(group)).expect("joined again");
+            cable.in_b(|| rx.control(Control::Join(group))).expect("joined");
+            cable.in_b(|| rx.control(Control::Join(group))).expect("joined again");
             let to_group = send_of(path(a, group), 3, 512, 100);
             let to_member = send_of(path(a, b), 2, 512, 100);
             tx.send_one(NOW, &to_group).expect("sent");
@@ -251,7 +251,7 @@ fn groups_are_joined_and_left() {
             assert_eq!((flat(&got), got[0].meta.hop_limit), (packets_of(&to_group), 64));
             tx.send_one(NOW, &to_member).expect("sent");
             assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst.gid, b);
-            cable.in_b(|| rx.leave(group)).expect("left");
+            cable.in_b(|| rx.control(Control::Leave(group))).expect("left");
             tx.send_one(NOW, &to_group).expect("sent");
             tx.send_one(NOW, &to_member).expect("sent");
             assert_eq!(receive_packets(&mut rx, 2)[0].meta.dst.gid, b, "only the member is meant");
@@ -269,8 +269,8 @@ fn a_group_is_heard_at_home() {
             let silent = || UdpConfig { listen: false, ..on_wire() };
             let home = || cable.in_a(|| UdpLink::new(silent(), &[a])).expect("a link");
             let (mut tx, mut rx) = (home(), Verified::new(home(), IcrcPolicy::Strict));
-            cable.in_a(|| tx.join(group)).expect("joined");
-            cable.in_a(|| rx.join(group)).expect("joined");
+            cable.in_a(|| tx.control(Control::Join(group))).expect("joined");
+            cable.in_a(|| rx.control(Control::Join(group))).expect("joined");
             let train = send_of(path(a, group), 4, 256, 1);
             tx.send_one(NOW, &train).expect("sent");
             assert_eq!(flat(&receive_packets(&mut rx, 4)), packets_of(&train));

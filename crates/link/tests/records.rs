@@ -12,7 +12,9 @@ use common::SendOne as _;
 use common::Sent;
 use common::{counter, loopback, packets_of, path, receive, send_of, warnings};
 use feroce_link::Verified;
-use feroce_link::{Carrier, Fault, FaultConfig, IcrcPolicy, MemoryLink, Pcap, PcapConfig, Trace};
+use feroce_link::{
+    Carrier, Control, Fault, FaultConfig, IcrcPolicy, MemoryLink, Pcap, PcapConfig, Trace,
+};
 use feroce_train::{Ext, Framing, Instant, Path, Train, TrainOps};
 use feroce_wire::{Aeth, Frame, Gid, Msn, NakCode, Net, Op, Opcode, Reth, Rkey, Service, Syndrome};
 use pcap_parser::traits::PcapReaderIterator;
@@ -311,7 +313,7 @@ fn what_is_recorded_is_written_after_a_while() {
     link.flush().expect("written");
     assert_eq!(written(), 6);
     link.send_one(at_us(7000), &one).expect("sent");
-    link.close(feroce_link::Close::Exit);
+    link.control(Control::Exit).expect("written");
     assert_eq!(written(), 7);
     link.send_one(at_us(7000), &one).expect("sent");
     drop(link);

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use common::{SendOne as _, Sent};
 use common::{counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of};
-use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Framing, Instant, Path};
 use feroce_wire::Gid;
 
@@ -195,17 +195,17 @@ fn sockets_come_and_go_with_addresses() {
     let [a, b, c] = [60, 61, 62].map(loopback);
     let mut tx = udp(config(), c);
     let mut rx = UdpLink::new(config(), &[Gid::ZERO, a]).expect("a link");
-    rx.set_addresses(&[a, b, Gid::ZERO]).expect("b is free");
+    rx.control(Control::Addresses(&[a, b, Gid::ZERO])).expect("b is free");
     for dst in [a, b, a] {
         tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");
         assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, dst);
     }
-    rx.set_addresses(&[b]).expect("nothing new");
+    rx.control(Control::Addresses(&[b])).expect("nothing new");
     drop(udp(config(), a));
-    rx.set_addresses(&[a, b]).expect("a is free again");
+    rx.control(Control::Addresses(&[a, b])).expect("a is free again");
     tx.send_one(NOW, &send_of(path(c, a), 1, 64, 64)).expect("sent");
     assert_eq!(receive_packets(&mut rx, 1)[0].meta.dst.gid, a);
-    rx.set_addresses(&[]).expect("nothing to do");
+    rx.control(Control::Addresses(&[])).expect("nothing to do");
     assert_eq!(rx.receive(NOW, 8, &mut |_| panic!("no socket is left")).expect("no error"), 0);
     rx.send_one(NOW, &send_of(path(a, c), 3, 64, 64)).expect("lost, not an error");
     assert_eq!(counter(&rx, "udp_tx_no_address"), 3);
@@ -293,8 +293,8 @@ fn every_address_is_heard_by_a_polling_thread() {
     }
     // Nor is a socket forgotten that goes while another is polled.
     poll(&mut rx);
-    rx.set_addresses(&[b]).expect("nothing new");
-    rx.set_addresses(&[a, b]).expect("a is free");
+    rx.control(Control::Addresses(&[b])).expect("nothing new");
+    rx.control(Control::Addresses(&[a, b])).expect("a is free");
     for dst in [a, b] {
         assert!(rx.arm(NOW) && !common::is_readable(&rx, 0));
         tx.send_one(NOW, &send_of(path(c, dst), 1, 64, 64)).expect("sent");

@@ -41,9 +41,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use feroce_link::{Carrier, Checker, Close, IcrcPolicy, LinkCounters, Sealer, UdpConfig, UdpLink};
+use feroce_link::{Carrier, Checker, Control, IcrcPolicy, LinkCounters, Sealer, SharedPort};
 use feroce_train::{HostMemory as _, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::Qpn;
 
 pub use carrier::HostCarrier;
 use distribute::distribute;
@@ -55,12 +55,12 @@ use port_owner::PortOwner;
 use record::Content;
 pub use run::PacketRun;
 
-/// While packets arrive through the rings, the link polls the UDP socket at most once per interval:
+/// While packets arrive through the rings, the link polls the wire at most once per interval:
 /// a poll takes a system call, which takes as long as the delivery of a message inside the host.
 const WIRE_NS: u64 = 5_000;
 /// The longest such interval. It doubles up to here while the polls find nothing.
 const WIRE_MOST_NS: u64 = 40_000;
-/// After this many consecutive calls that found the rings empty, every call polls the UDP socket.
+/// After this many consecutive calls that found the rings empty, every call polls the wire.
 const QUIET: u32 = 64;
 
 /// How often a polling thread checks the rings before it is told that nothing has arrived.
@@ -102,8 +102,9 @@ struct Counters {
 
 /// A link to other hosts and to the other processes of this one.
 #[derive(Debug)]
-pub struct HostLink {
-    udp: UdpLink,
+pub struct HostLink<C: SharedPort> {
+    /// To other hosts.
+    wire: C,
     peers: Peers,
     port_owner: PortOwner,
     member: Arc<Member>,
@@ -118,7 +119,7 @@ pub struct HostLink {
     quiet: u32,
     /// The last message arrived by direct access.
     is_written_to: bool,
-    /// When the link polls the UDP socket next, even if packets arrive through the rings.
+    /// When the link polls the wire next, even if packets arrive through the rings.
     next_wire: Instant,
     /// The interval from that poll to the following one.
     wire_pause: u64,
@@ -130,22 +131,19 @@ pub struct HostLink {
     counters: Counters,
 }
 
-impl HostLink {
-    /// Creates a link without addresses for a member of the registry.
+impl<C: SharedPort> HostLink<C> {
+    /// Creates a link without addresses for a member of the registry. `wire` has none either, leads
+    /// to other hosts, and receives only where it is told to (a
+    /// [`UdpLink`](feroce_link::UdpLink) without `listen`).
     ///
     /// With `icrc`, the link itself checks the ICRC of packets from the wire, packets inside the
     /// host carry no ICRC, and no [`Verified`](feroce_link::Verified) belongs above it. Without,
     /// every packet carries an ICRC, because layers that inspect or damage packets need one.
-    pub fn new(
-        config: UdpConfig,
-        member: Arc<Member>,
-        icrc: Option<IcrcPolicy>,
-    ) -> io::Result<Self> {
+    pub fn new(wire: C, member: Arc<Member>, icrc: Option<IcrcPolicy>) -> io::Result<Self> {
         member.set_wants_icrc(icrc.is_none());
-        let udp = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
-        let peers = Peers::new(Arc::clone(&member), udp.wait_fd())?;
+        let peers = Peers::new(Arc::clone(&member), wire.wait_fd())?;
         Ok(Self {
-            udp,
+            wire,
             peers,
             port_owner: PortOwner::default(),
             member,
@@ -179,7 +177,7 @@ impl HostLink {
         match &self.near {
             Some((near, meta)) if near == path => *meta,
             _ => {
-                let meta = self.udp.headers(path);
+                let meta = self.wire.headers(path);
                 self.near = Some((*path, meta));
                 meta
             }
@@ -275,7 +273,7 @@ impl HostLink {
             Route::Wire => {
                 let others = trains[1..].iter().take_while(|train| way(train) == Route::Wire);
                 let together = 1 + others.count();
-                return self.udp.send(now, &trains[..together]);
+                return self.wire.send(now, &trains[..together]);
             }
             Route::Slot(slot) => match self.lend_to_slot(now, slot, trains) {
                 Some(taken) => return Ok(taken),
@@ -311,20 +309,20 @@ impl HostLink {
         if now >= self.next_burial {
             self.next_burial = now.plus_nanos(BURY_NS);
             self.peers.bury_all_dead();
-            self.port_owner.stand_in(&mut self.udp, &self.peers);
+            self.port_owner.stand_in(&mut self.wire, &self.peers);
         }
-        let all_taken = self.port_owner.take(&mut self.udp, &self.member, &mut self.peers);
+        let all_taken = self.port_owner.take(&mut self.wire, &self.member, &mut self.peers);
         self.in_hurry = self.peers.bury_suspects() || !all_taken;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
-    /// Whether this call polls the UDP socket.
+    /// Whether this call polls the wire.
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
         if is_turn {
             self.next_wire = now.plus_nanos(self.wire_pause);
         }
-        is_turn && self.udp.is_watching()
+        is_turn && self.wire.is_watching()
     }
 }
 
@@ -334,9 +332,9 @@ fn ends_message(train: &Train) -> bool {
     last.decode().is_some_and(|(_, op)| op.ends())
 }
 
-impl Carrier for HostLink {
+impl<C: SharedPort> Carrier for HostLink<C> {
     fn caps(&self) -> LinkCaps {
-        self.udp.caps()
+        self.wire.caps()
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
@@ -358,7 +356,7 @@ impl Carrier for HostLink {
     fn send_single(&mut self, packet: Single<'_>) -> bool {
         self.sync();
         let slot = match self.peers.route(packet.path.dst.gid, packet.dest) {
-            Route::Wire => return self.udp.send_single(packet),
+            Route::Wire => return self.wire.send_single(packet),
             Route::Slot(slot) => slot,
             _ => return false,
         };
@@ -413,10 +411,10 @@ impl Carrier for HostLink {
             let (peers, counters) = (&mut self.peers, &mut self.counters);
             let mut pass = |train: &RxTrain<'_>| distribute(now, train, peers, counters, sink);
             let received = match &mut self.checker {
-                Some(checker) => self.udp.receive(now, budget - taken, &mut |train| {
+                Some(checker) => self.wire.receive(now, budget - taken, &mut |train| {
                     checker.pass(train, &mut pass);
                 }),
-                None => self.udp.receive(now, budget - taken, &mut pass),
+                None => self.wire.receive(now, budget - taken, &mut pass),
             };
             self.peers.flush();
             let received = received?;
@@ -433,13 +431,13 @@ impl Carrier for HostLink {
     }
 
     fn arm(&mut self, now: Instant) -> bool {
-        // A thread that wakes polls the UDP socket first.
+        // A thread that wakes polls the wire first.
         self.quiet = QUIET;
         self.sync();
         if self.peers.hear() || now >= self.next_look {
             self.look(now);
         }
-        let is_watched = self.udp.arm(now);
+        let is_watched = self.wire.arm(now);
         self.peers.arm(self.looks) && is_watched && self.local.is_empty()
     }
 
@@ -454,26 +452,27 @@ impl Carrier for HostLink {
     }
 
     fn headers(&self, path: &Path) -> RxMeta {
-        self.udp.headers(path)
+        self.wire.headers(path)
     }
 
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        self.sync();
-        self.near = None;
-        self.port_owner.set(addresses, &mut self.udp, &self.member, &mut self.peers)
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        self.udp.join(group)
-    }
-
-    fn leave(&mut self, group: Gid) -> io::Result<()> {
-        self.udp.leave(group)
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        match control {
+            Control::Addresses(addresses) => {
+                self.sync();
+                self.near = None;
+                self.port_owner.set(addresses, &mut self.wire, &self.member, &mut self.peers)
+            }
+            Control::Fork => {
+                self.member.abandon();
+                self.wire.control(control)
+            }
+            Control::Join(_) | Control::Leave(_) | Control::Exit => self.wire.control(control),
+        }
     }
 
     fn counters(&self) -> LinkCounters {
         let (c, p) = (&self.counters, &self.peers.counters);
-        let mut counters = self.udp.counters();
+        let mut counters = self.wire.counters();
         counters.extend(self.checker.iter().flat_map(Checker::counters));
         counters.extend([
             ("shm_tx_trains", c.tx_trains),
@@ -494,15 +493,9 @@ impl Carrier for HostLink {
         ]);
         counters
     }
-
-    fn close(&mut self, why: Close) {
-        if why == Close::Fork {
-            self.member.abandon();
-        }
-    }
 }
 
-impl HostCarrier for HostLink {
+impl<C: SharedPort> HostCarrier for HostLink<C> {
     #[inline]
     fn wants_more(&self, trains: &[Train]) -> bool {
         let Some(last) = trains.last() else { return true };
@@ -555,13 +548,13 @@ impl HostCarrier for HostLink {
     }
 }
 
-impl Drop for HostLink {
+impl<C: SharedPort> Drop for HostLink<C> {
     fn drop(&mut self) {
         if self.member.has_left() {
             return;
         }
-        // The UDP port is free before the peer processes learn that they may take it over.
-        let _ = self.udp.set_addresses(&[]);
+        // The port is free before the peer processes learn that they may take it over.
+        let _ = self.wire.control(Control::Addresses(&[]));
         self.member.leave();
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use feroce_link::{Carrier, UdpLink};
+use feroce_link::{Control, SharedPort};
 use feroce_wire::Gid;
 
 use super::member::Member;
@@ -44,29 +44,29 @@ impl PortOwner {
     pub(super) fn set(
         &mut self,
         addresses: &[Gid],
-        udp: &mut UdpLink,
+        wire: &mut impl SharedPort,
         member: &Member,
         peers: &mut Peers,
     ) -> io::Result<()> {
-        let outcome = udp.set_addresses(addresses);
+        let outcome = wire.control(Control::Addresses(addresses));
         for place in self.all.extract_if(.., |place| !addresses.contains(&place.address)) {
             if place.is_ours {
                 member.stop_receiving_at(place.address);
             }
         }
-        let outcome = outcome.and_then(|()| self.add_missing(addresses, udp, member));
+        let outcome = outcome.and_then(|()| self.add_missing(addresses, wire, member));
         if outcome.is_err() {
             let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
-            udp.set_addresses(&taken)?;
+            wire.control(Control::Addresses(&taken))?;
         }
-        self.show(udp, member, peers)?;
+        self.show(wire, member, peers)?;
         outcome
     }
 
     fn add_missing(
         &mut self,
         addresses: &[Gid],
-        udp: &mut UdpLink,
+        wire: &mut impl SharedPort,
         member: &Member,
     ) -> io::Result<()> {
         for &address in addresses.iter().filter(|address| !address.is_zero()) {
@@ -74,7 +74,7 @@ impl PortOwner {
                 continue;
             }
             let is_ours = member.try_receive_at(address)?;
-            if is_ours && let Err(e) = udp.listen(address) {
+            if is_ours && let Err(e) = wire.listen(address) {
                 member.stop_receiving_at(address);
                 return Err(e);
             }
@@ -91,7 +91,12 @@ impl PortOwner {
 
     /// Takes over the ports that have no owner. False: there are addresses without a known port
     /// owner.
-    pub(super) fn take(&mut self, udp: &mut UdpLink, member: &Member, peers: &mut Peers) -> bool {
+    pub(super) fn take(
+        &mut self,
+        wire: &mut impl SharedPort,
+        member: &Member,
+        peers: &mut Peers,
+    ) -> bool {
         let (mut changed, mut all_taken) = (false, true);
         for place in self.all.iter_mut().filter(|place| !place.receives) {
             place.is_ours = place.is_ours || member.try_receive_at(place.address).unwrap_or(false);
@@ -101,7 +106,7 @@ impl PortOwner {
             }
             // The stopped process has ended, or this member would not be the port owner.
             place.stands_in = false;
-            match udp.listen(place.address) {
+            match wire.listen(place.address) {
                 Ok(()) => {
                     tracing::debug!("receiving at {} for everybody from now on", place.address);
                     (place.receives, changed) = (true, true);
@@ -117,35 +122,35 @@ impl PortOwner {
                 }
             }
         }
-        if changed && let Err(e) = self.show(udp, member, peers) {
+        if changed && let Err(e) = self.show(wire, member, peers) {
             tracing::warn!("{e}");
         }
         all_taken
     }
 
     /// Receives for port owners that are stopped, with their sockets, as long as they are.
-    pub(super) fn stand_in(&mut self, udp: &mut UdpLink, peers: &Peers) {
+    pub(super) fn stand_in(&mut self, wire: &mut impl SharedPort, peers: &Peers) {
         for place in self.all.iter_mut().filter(|place| !place.receives) {
             let stopped = peers.stopped_receiver_at(place.address);
             match (stopped, place.stands_in) {
                 (Some(socket), false) => {
-                    place.stands_in = udp.borrow_receiver(place.address, socket);
+                    place.stands_in = wire.borrow_receiver(place.address, socket);
                     if place.stands_in {
                         tracing::debug!("who receives at {} is stopped", place.address);
                     }
                 }
                 (None, true) => {
                     place.stands_in = false;
-                    udp.stop_listening(place.address);
+                    wire.stop_listening(place.address);
                 }
                 _ => {}
             }
         }
     }
 
-    fn show(&self, udp: &UdpLink, member: &Member, peers: &mut Peers) -> io::Result<()> {
+    fn show(&self, wire: &impl SharedPort, member: &Member, peers: &mut Peers) -> io::Result<()> {
         let socket = |place: &Place| {
-            let socket = udp.receiver(place.address).filter(|_| place.receives)?;
+            let socket = wire.receiver(place.address).filter(|_| place.receives)?;
             u32::try_from(socket.as_raw_fd()).ok()
         };
         let shown: Vec<_> = self.all.iter().map(|place| (place.address, socket(place))).collect();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{counter, loopback, member};
-use feroce_link::Carrier;
+use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Member, Watch};
 use feroce_mem::{Access, Landing, Reach, Region, Source};
@@ -25,7 +25,7 @@ const LEN: usize = 10_000;
 
 /// A member with its link, and memory that peers can map.
 struct Host {
-    link: HostLink,
+    link: HostLink<UdpLink>,
     member: Arc<Member>,
     region: Arc<Region>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{SendOne as _, Sent};
 use common::{counter, loopback, member, path};
-use feroce_link::Carrier;
+use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
@@ -20,7 +20,7 @@ const MTU: usize = 1024;
 
 /// A member with its link, and memory for remote payload.
 struct Host {
-    link: HostLink,
+    link: HostLink<UdpLink>,
     member: Arc<Member>,
     mrs: MrTable,
     region: Arc<Region>,

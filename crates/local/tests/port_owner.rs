@@ -31,7 +31,7 @@ fn one_process_receives_and_another_takes_over() {
     let (a, b) = (loopback(37), loopback(38));
     let mut tx = udp(a);
     let (_first, mut rx) = member(&root, b, true);
-    let mut arrive = |rx: &mut HostLink, n: u32| {
+    let mut arrive = |rx: &mut HostLink<UdpLink>, n: u32| {
         let train = packet(path(a, b), n);
         assert!(send_alone(&mut tx, &train));
         let mut looks = (0..3).map(|_| receive(rx, NOW));

@@ -9,7 +9,7 @@ use common::{SendOne as _, Sent};
 use common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
-use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
@@ -30,18 +30,17 @@ impl Registry {
 
     fn link(&self, address: Gid) -> Host {
         let member = Arc::new(Member::join(&self.0, 3).expect("a member"));
-        let mut link =
-            HostLink::new(UdpConfig::default(), Arc::clone(&member), None).expect("a link");
-        link.set_addresses(&[address]).expect("an address");
+        let mut link = HostLink::new(common::wire(), Arc::clone(&member), None).expect("a link");
+        link.control(Control::Addresses(&[address])).expect("an address");
         Host { link: Verified::new(link, IcrcPolicy::Strict), member }
     }
 
     /// A link without layers, and the number of a queue pair of its member.
-    fn plain(&self, address: Gid, policy: Option<IcrcPolicy>) -> (HostLink, Qpn) {
+    fn plain(&self, address: Gid, policy: Option<IcrcPolicy>) -> (HostLink<UdpLink>, Qpn) {
         let member = Arc::new(Member::join(&self.0, 4).expect("a member"));
         let prefix = u32::from(member.prefix());
-        let mut link = HostLink::new(UdpConfig::default(), member, policy).expect("a link");
-        link.set_addresses(&[address]).expect("an address");
+        let mut link = HostLink::new(common::wire(), member, policy).expect("a link");
+        link.control(Control::Addresses(&[address])).expect("an address");
         (link, Qpn::new(prefix << 16))
     }
 }
@@ -58,7 +57,7 @@ impl Drop for Registry {
 
 /// A member, with its link.
 struct Host {
-    link: Verified<HostLink>,
+    link: Verified<HostLink<UdpLink>>,
     member: Arc<Member>,
 }
 
@@ -130,7 +129,7 @@ fn only_who_wants_the_icrc_gets_it() {
     let (address, elsewhere) = (loopback(17), loopback(18));
     let (mut with, to_with) = registry.plain(address, None);
     let (mut without, to_without) = registry.plain(address, Some(IcrcPolicy::Strict));
-    let lengths = |link: &mut HostLink, from: &mut dyn Carrier, train: &Train| {
+    let lengths = |link: &mut HostLink<UdpLink>, from: &mut dyn Carrier, train: &Train| {
         from.send_one(NOW, train).expect("sent");
         let mut seen = Vec::new();
         while seen.is_empty() {
@@ -167,11 +166,11 @@ fn a_packet_needs_no_train() {
     let (mut layered, to_layered) = registry.plain(address, None);
     let train = train_to(address, address, to_b, 1);
     let bytes = packets_of(&train).remove(0);
-    let send = |link: &mut HostLink, path: &Path, dest| {
+    let send = |link: &mut HostLink<UdpLink>, path: &Path, dest| {
         let mut write = |out: &mut [u8]| out.copy_from_slice(&bytes);
         link.send_single(Single { path, dest, len: bytes.len(), write: &mut write })
     };
-    let receive = |link: &mut HostLink| {
+    let receive = |link: &mut HostLink<UdpLink>| {
         let mut seen = Vec::new();
         let mut see = |t: &RxTrain<'_>| seen.push((t.meta, t.bytes.to_vec(), t.stride));
         link.receive(NOW, 8, &mut see).expect("received");
@@ -338,11 +337,11 @@ fn an_address_that_somebody_has_who_does_not_share_is_an_error() {
     let registry = Registry::new("taken");
     let _other = UdpLink::new(UdpConfig::default(), &[loopback(12)]).expect("a link");
     let member = Arc::new(Member::join(&registry.0, 3).expect("a member"));
-    let mut link = HostLink::new(UdpConfig::default(), member, None).expect("a link");
-    let error = link.set_addresses(&[loopback(12)]).expect_err("taken");
+    let mut link = HostLink::new(common::wire(), member, None).expect("a link");
+    let error = link.control(Control::Addresses(&[loopback(12)])).expect_err("taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("does not share it"), "{error}");
-    link.set_addresses(&[loopback(13)]).expect("another");
+    link.control(Control::Addresses(&[loopback(13)])).expect("another");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use feroce_engine::{
     AddrVec, AhId, Counters, CqId, CreatedQp, DropCounters, ModifyQpError, QpAttr, QpInitAttr,
     QpState, SrqId, SrqInitAttr,
 };
+use feroce_link::Control;
 use feroce_local::Member;
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
 use feroce_wire::{Gid, Lkey, Qpn, Rkey};
@@ -316,7 +317,7 @@ impl SoftQp {
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<(), Error> {
         self.driver.control(|s, _| {
             if s.engine.attach_mcast(self.qpn, group)? {
-                s.link.join(group)?;
+                s.link.control(Control::Join(group))?;
             }
             Ok(())
         })
@@ -325,7 +326,7 @@ impl SoftQp {
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<(), Error> {
         self.driver.control(|s, _| {
             if s.engine.detach_mcast(self.qpn, group)? {
-                s.link.leave(group)?;
+                s.link.control(Control::Leave(group))?;
             }
             Ok(())
         })

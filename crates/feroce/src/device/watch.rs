@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
-use feroce_link::Carrier;
+use feroce_link::{Carrier, Control};
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
@@ -108,7 +108,7 @@ impl Interface {
                 *gid = Gid::ZERO;
             }
         }
-        if let Err(e) = link.set_addresses(&table) {
+        if let Err(e) = link.control(Control::Addresses(&table)) {
             tracing::warn!("addresses: {e}");
         }
         for &gid in &self.addresses {
@@ -139,7 +139,7 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
         table.push(Gid::ZERO);
     }
     table[at] = gid;
-    if let Err(e) = link.set_addresses(table) {
+    if let Err(e) = link.control(Control::Addresses(table)) {
         // An IPv6 address cannot be bound during duplicate address detection; the kernel sends
         // another announcement when that is done.
         tracing::debug!("{gid} is not usable yet: {e}");
@@ -155,7 +155,7 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
 #[cfg(test)]
 mod tests {
     use feroce_engine::{AsyncEvent, Config, Event};
-    use feroce_link::{Close, UdpConfig, UdpLink};
+    use feroce_link::{UdpConfig, UdpLink};
     use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 
     use super::*;
@@ -192,10 +192,6 @@ mod tests {
             self.inner.poll_timeout()
         }
 
-        fn close(&mut self, why: Close) {
-            self.inner.close(why);
-        }
-
         fn receive(
             &mut self,
             now: Instant,
@@ -209,20 +205,15 @@ mod tests {
             self.inner.wait_fd()
         }
 
-        fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+            let Control::Addresses(addresses) = control else {
+                return self.inner.control(control);
+            };
             if addresses.contains(&self.refused) {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
             self.addresses = addresses.to_vec();
             Ok(())
-        }
-
-        fn join(&mut self, group: Gid) -> io::Result<()> {
-            self.inner.join(group)
-        }
-
-        fn leave(&mut self, group: Gid) -> io::Result<()> {
-            self.inner.leave(group)
         }
 
         fn counters(&self) -> feroce_link::LinkCounters {

@@ -15,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use feroce_link::{Carrier, Close, LinkCounters};
+use feroce_link::{Carrier, Control, LinkCounters};
 use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
-use feroce_wire::{Gid, Qpn};
+use feroce_wire::Qpn;
 use nix::sys::eventfd::EventFd;
 
 use super::wakes::HeldWakes;
@@ -105,7 +105,7 @@ impl Held {
         if let Ok(severed) = Severed::new(self.state.link.caps()) {
             let mut link = self.state.link.replace(Box::new(severed));
             // Otherwise dropping the link would undo what the parent still needs.
-            link.close(Close::Fork);
+            let _ = link.control(Control::Fork);
         }
         // The consumers of these queues are in the parent, and their descriptors are shared: the
         // child must not write to them, nor run the wakers.
@@ -157,8 +157,6 @@ impl Carrier for Severed {
         None
     }
 
-    fn close(&mut self, _: Close) {}
-
     fn receive(
         &mut self,
         _: Instant,
@@ -172,15 +170,7 @@ impl Carrier for Severed {
         self.silence.as_fd()
     }
 
-    fn set_addresses(&mut self, _: &[Gid]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn join(&mut self, _: Gid) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn leave(&mut self, _: Gid) -> io::Result<()> {
+    fn control(&mut self, _: Control<'_>) -> io::Result<()> {
         Ok(())
     }
 

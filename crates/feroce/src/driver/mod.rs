@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use feroce_engine::{Engine, SendWr};
-use feroce_link::Close;
+use feroce_link::Control;
 use feroce_local::HostCarrier;
 use feroce_ring::{DoorbellSet, Sleeper};
 use feroce_train::{HostMemory, Instant};
@@ -418,7 +418,7 @@ impl Driver {
         if let Err(e) = state.drive(now, Turn::Send) {
             warn_of_link(&e);
         }
-        state.link.close(Close::Exit);
+        let _ = state.link.control(Control::Exit);
     }
 
     /// Ends the driver thread.

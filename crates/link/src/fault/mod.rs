@@ -14,7 +14,7 @@ use fastrand::Rng;
 use feroce_train::{Instant, RxTrain, Single, Train};
 
 use crate::icrc::part;
-use crate::{Carrier, Close, LinkCounters, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, forward_to_inner, impl_layer};
 pub use config::{FaultConfig, FaultParseError, Probability};
 use shaper::Shaper;
 
@@ -173,8 +173,8 @@ impl_layer!(Fault);
 impl<C: Carrier> Carrier for Fault<C> {
     forward_to_inner!();
 
-    fn close(&mut self, why: Close) {
-        self.inner.close(why);
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        self.inner.control(control)
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {

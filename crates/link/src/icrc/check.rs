@@ -8,7 +8,7 @@ use feroce_wire::icrc::IcrcPrefix;
 
 use super::flows::{Flows, IcrcPolicy};
 use super::{Covered, ICRC_LEN, Known, OfTrain, Prefixes};
-use crate::{Carrier, Close, LinkCounters, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, forward_to_inner, impl_layer};
 
 /// The search for the identifications of a received train: packet `i` is likely to have `base + i`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,8 +158,8 @@ impl_layer!(Verified);
 impl<C: Carrier> Carrier for Verified<C> {
     forward_to_inner!();
 
-    fn close(&mut self, why: Close) {
-        self.inner.close(why);
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        self.inner.control(control)
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {

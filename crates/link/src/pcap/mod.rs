@@ -17,7 +17,7 @@ use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
 use crate::output::{Kind, OutputFile};
-use crate::{Carrier, Close, LinkCounters, annotate, each_packet, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, annotate, each_packet, forward_to_inner, impl_layer};
 use format::{Direction, LinkType};
 
 /// How a [`Pcap`] records.
@@ -281,13 +281,14 @@ impl_layer!(Pcap);
 impl<C: Carrier> Carrier for Pcap<C> {
     forward_to_inner!();
 
-    fn close(&mut self, why: Close) {
-        match why {
-            Close::Exit => self.recorder.write_or_stop(),
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        match control {
+            Control::Exit => self.recorder.write_or_stop(),
             // The parent writes what waits.
-            Close::Fork => self.recorder.out = None,
+            Control::Fork => self.recorder.out = None,
+            Control::Addresses(_) | Control::Join(_) | Control::Leave(_) => {}
         }
-        self.inner.close(why);
+        self.inner.control(control)
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {

@@ -23,7 +23,7 @@ use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
-use crate::{Carrier, Close, LinkCounters};
+use crate::{Carrier, Control, LinkCounters, SharedPort};
 use epoll_set::EpollSet;
 use tx::hop_limit;
 
@@ -49,7 +49,7 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Try to receive merged packets.
     pub gro: bool,
-    /// Receive at every address; else only where [`UdpLink::listen`] says so.
+    /// Receive at every address; else only where [`SharedPort::listen`] says so.
     pub listen: bool,
 }
 
@@ -158,58 +158,54 @@ impl UdpLink {
         Ok(link)
     }
 
-    /// Receives at an address of the port. It is an error of kind [`io::ErrorKind::AddrInUse`] if
-    /// another process does.
-    pub fn listen(&mut self, addr: Gid) -> io::Result<()> {
-        let Some(port) = self.ports.iter().position(|p| p.addr == addr) else {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
-        };
-        if self.ports[port].rx.is_none() {
-            let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
-            self.sockets.add(&rx)?;
-            self.ports[port].rx = Some(rx);
+    /// Opens and closes sockets so that the port has these addresses.
+    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
+        let has = |addr: &Gid| self.ports.iter().any(|p| p.addr == *addr);
+        let keeps_all = self.addresses().all(|addr| addresses.contains(&addr));
+        if keeps_all && addresses.iter().all(|addr| addr.is_zero() || has(addr)) {
+            return Ok(());
+        }
+        for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
+            let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
+            self.sockets.remove(flows.chain(&port.rx));
+        }
+        for &addr in addresses {
+            if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
+                continue;
+            }
+            let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
+            self.ports.push(Port { addr, rx: None, tx });
+            if self.config.listen
+                && let Err(e) = self.listen(addr)
+            {
+                self.ports.pop();
+                return Err(e);
+            }
         }
         Ok(())
+    }
+
+    fn join(&mut self, gid: Gid) -> io::Result<()> {
+        if self.groups.iter().any(|g| g.gid == gid) {
+            return Ok(());
+        }
+        let local = self.ports.iter().map(|p| p.addr).find(|a| same_family(*a, gid));
+        let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
+        self.sockets.add(&rx)?;
+        self.groups.push(Group { gid, rx });
+        Ok(())
+    }
+
+    fn leave(&mut self, gid: Gid) {
+        // Closing the socket leaves the group.
+        for group in self.groups.extract_if(.., |g| g.gid == gid) {
+            self.sockets.remove([&group.rx]);
+        }
     }
 
     /// The addresses of the port.
     pub fn addresses(&self) -> impl Iterator<Item = Gid> {
         self.ports.iter().map(|port| port.addr)
-    }
-
-    /// The socket that receives at an address.
-    pub fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>> {
-        let port = self.ports.iter().find(|p| p.addr == addr)?;
-        port.rx.as_ref().map(|rx| rx.as_fd())
-    }
-
-    /// Receives at an address of the port with a socket that another process has opened, and has
-    /// still. False: the socket does not receive there.
-    pub fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
-        let (socket, scope) = (Socket::from(socket), self.interface_index());
-        let expected = socket_addr(addr, ROCE_UDP_PORT, scope);
-        let is_meant = socket.local_addr().is_ok_and(|a| a.as_socket() == Some(expected));
-        let port = self.ports.iter().position(|p| p.addr == addr && p.rx.is_none());
-        let Some(port) = port.filter(|_| is_meant && self.sockets.add(&socket).is_ok()) else {
-            return false;
-        };
-        self.ports[port].rx = Some(socket);
-        true
-    }
-
-    /// No longer receives at an address.
-    pub fn stop_listening(&mut self, addr: Gid) {
-        let port = self.ports.iter_mut().find(|p| p.addr == addr);
-        if let Some(rx) = port.and_then(|port| port.rx.take()) {
-            self.sockets.remove([&rx]);
-        }
-    }
-
-    /// Whether [`Carrier::receive`] has anything to do: a socket receives, or one waits for room.
-    #[inline]
-    pub fn is_watching(&self) -> bool {
-        let has_work = |p: &Port| p.rx.is_some() || p.tx.iter().any(|flow| flow.waits);
-        !self.groups.is_empty() || self.ports.iter().any(has_work)
     }
 
     /// Whether a packet was sent by this link.
@@ -259,8 +255,6 @@ impl Carrier for UdpLink {
         None
     }
 
-    fn close(&mut self, _why: Close) {}
-
     fn arm(&mut self, _now: Instant) -> bool {
         // Any socket may wake the thread.
         self.sockets.end_streak();
@@ -275,49 +269,17 @@ impl Carrier for UdpLink {
         }
     }
 
-    fn set_addresses(&mut self, addresses: &[Gid]) -> io::Result<()> {
-        let has = |addr: &Gid| self.ports.iter().any(|p| p.addr == *addr);
-        let keeps_all = self.addresses().all(|addr| addresses.contains(&addr));
-        if keeps_all && addresses.iter().all(|addr| addr.is_zero() || has(addr)) {
-            return Ok(());
-        }
-        for port in self.ports.extract_if(.., |p| !addresses.contains(&p.addr)) {
-            let flows = port.tx.iter().filter(|flow| flow.watched).map(|flow| &flow.socket);
-            self.sockets.remove(flows.chain(&port.rx));
-        }
-        for &addr in addresses {
-            if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
-                continue;
+    fn control(&mut self, control: Control<'_>) -> io::Result<()> {
+        match control {
+            Control::Addresses(addresses) => self.set_addresses(addresses),
+            Control::Join(group) => self.join(group),
+            Control::Leave(group) => {
+                self.leave(group);
+                Ok(())
             }
-            let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
-            self.ports.push(Port { addr, rx: None, tx });
-            if self.config.listen
-                && let Err(e) = self.listen(addr)
-            {
-                self.ports.pop();
-                return Err(e);
-            }
+            // Sockets hold nothing back, and a child closes its own descriptors only.
+            Control::Exit | Control::Fork => Ok(()),
         }
-        Ok(())
-    }
-
-    fn join(&mut self, gid: Gid) -> io::Result<()> {
-        if self.groups.iter().any(|g| g.gid == gid) {
-            return Ok(());
-        }
-        let local = self.ports.iter().map(|p| p.addr).find(|a| same_family(*a, gid));
-        let rx = socket::open_group(&self.config, gid, local, self.interface_index())?;
-        self.sockets.add(&rx)?;
-        self.groups.push(Group { gid, rx });
-        Ok(())
-    }
-
-    fn leave(&mut self, gid: Gid) -> io::Result<()> {
-        // Closing the socket leaves the group.
-        for group in self.groups.extract_if(.., |g| g.gid == gid) {
-            self.sockets.remove([&group.rx]);
-        }
-        Ok(())
     }
 
     fn counters(&self) -> LinkCounters {
@@ -335,6 +297,50 @@ impl Carrier for UdpLink {
             ("udp_rx_foreign", c.rx_foreign),
             ("udp_rx_own", c.rx_own),
         ]
+    }
+}
+
+impl SharedPort for UdpLink {
+    fn listen(&mut self, addr: Gid) -> io::Result<()> {
+        let Some(port) = self.ports.iter().position(|p| p.addr == addr) else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        };
+        if self.ports[port].rx.is_none() {
+            let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
+            self.sockets.add(&rx)?;
+            self.ports[port].rx = Some(rx);
+        }
+        Ok(())
+    }
+
+    fn receiver(&self, addr: Gid) -> Option<BorrowedFd<'_>> {
+        let port = self.ports.iter().find(|p| p.addr == addr)?;
+        port.rx.as_ref().map(|rx| rx.as_fd())
+    }
+
+    fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool {
+        let (socket, scope) = (Socket::from(socket), self.interface_index());
+        let expected = socket_addr(addr, ROCE_UDP_PORT, scope);
+        let is_meant = socket.local_addr().is_ok_and(|a| a.as_socket() == Some(expected));
+        let port = self.ports.iter().position(|p| p.addr == addr && p.rx.is_none());
+        let Some(port) = port.filter(|_| is_meant && self.sockets.add(&socket).is_ok()) else {
+            return false;
+        };
+        self.ports[port].rx = Some(socket);
+        true
+    }
+
+    fn stop_listening(&mut self, addr: Gid) {
+        let port = self.ports.iter_mut().find(|p| p.addr == addr);
+        if let Some(rx) = port.and_then(|port| port.rx.take()) {
+            self.sockets.remove([&rx]);
+        }
+    }
+
+    #[inline]
+    fn is_watching(&self) -> bool {
+        let has_work = |p: &Port| p.rx.is_some() || p.tx.iter().any(|flow| flow.waits);
+        !self.groups.is_empty() || self.ports.iter().any(has_work)
     }
 }
 

@@ -7,20 +7,29 @@ mod trains;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
-use feroce_link::{Carrier, IcrcPolicy, UdpConfig};
+use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink};
 use feroce_local::{HostLink, Member};
 use feroce_wire::Gid;
 
 pub(crate) use trains::*;
 
+/// A carrier to other hosts that receives where a [`HostLink`] tells it to.
+pub(crate) fn wire() -> UdpLink {
+    UdpLink::new(UdpConfig { listen: false, ..UdpConfig::default() }, &[]).expect("a link")
+}
+
 /// A member of the registry at `root`, and its link with one address. `fetches`: no layer above the
 /// link needs to see packets.
-pub(crate) fn member(root: &FilePath, address: Gid, fetches: bool) -> (Arc<Member>, HostLink) {
+pub(crate) fn member(
+    root: &FilePath,
+    address: Gid,
+    fetches: bool,
+) -> (Arc<Member>, HostLink<UdpLink>) {
     std::fs::create_dir_all(root).expect("a directory");
     let member = Arc::new(Member::join(root, 3).expect("a member"));
     let icrc = Some(IcrcPolicy::Strict);
-    let link = HostLink::new(UdpConfig::default(), Arc::clone(&member), icrc).expect("a link");
+    let link = HostLink::new(wire(), Arc::clone(&member), icrc).expect("a link");
     let mut link = if fetches { link.fetching() } else { link };
-    link.set_addresses(&[address]).expect("an address");
+    link.control(Control::Addresses(&[address])).expect("an address");
     (member, link)
 }

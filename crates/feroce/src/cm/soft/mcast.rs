@@ -1,5 +1,6 @@
 //! Multicast groups of ids.
 
+use feroce_link::Control;
 use feroce_wire::Gid;
 
 use super::shared::IdQp;
@@ -15,7 +16,7 @@ pub(super) fn join(state: &mut State, qp: Option<IdQp>, group: Gid) -> Result<()
         None => true,
     };
     if must_join {
-        state.link.join(group)?;
+        state.link.control(Control::Join(group))?;
     }
     Ok(())
 }
@@ -28,7 +29,7 @@ pub(super) fn leave(state: &mut State, qp: Option<IdQp>, group: Gid) {
         Some(qp) => state.engine.detach_mcast(qp.qpn, group).unwrap_or(false),
         None => true,
     };
-    if must_leave && let Err(e) = state.link.leave(group) {
+    if must_leave && let Err(e) = state.link.control(Control::Leave(group)) {
         tracing::warn!("cannot leave {group}: {e}");
     }
 }
