@@ -51,6 +51,7 @@ mod access;
 mod check;
 mod error;
 mod grant;
+mod numbers;
 mod region;
 mod slots;
 mod table;
@@ -63,6 +64,7 @@ pub use error::{
     RegError,
 };
 pub use grant::{Dereg, Grant, Loan};
+pub use numbers::Numbers;
 pub use region::{CrcPrefix, Landing, Region, Source};
 pub use slots::Key;
 pub use table::{Iova, MrInfo, MrKind, MrLimits, MrTable, Rereg};

@@ -1,26 +1,21 @@
 //! Keys and the slots they name.
 //!
-//! A key is `index << 8 | tag`. The tag is random when a slot is first used and changes each time
-//! the slot is used again, by a step that visits all 256 values before it repeats. Free slots wait
-//! in a queue, and the table reuses the oldest only if at least [`REST`] slots wait, so that a
-//! retired key does not come back for a long time: see [`REST`]. Only a table at its limit reuses
-//! slots sooner.
+//! A key is `index << 8 | tag`, both unpredictable: a peer that knows some keys cannot tell others,
+//! and guesses one of `n` keys with `n` in 2^32 attempts. The index of a retired key is used again
+//! only after all others, 2^24 - 2 of them, so the key does not come back for a long time.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fastrand::Rng;
-use feroce_wire::{Lkey, Rkey};
+use feroce_wire::{Lkey, Prf, Rkey};
 
-/// How many free slots must wait before the oldest is used again.
-///
-/// A slot taken from the queue leaves at least `REST - 1` others there, so each later use of it is
-/// at least `REST` insertions after the one before. A key returns with the 256th reuse of its
-/// slot: after at least `1 + 255 * REST` insertions, which is more than 256 * 1024.
-const REST: usize = 1029;
+use crate::numbers::Numbers;
 
-/// Bits of an index; index 0 is never used, so that keys below 256 name nothing.
-const INDEX_MAX: u32 = 0x00ff_ffff;
+/// Index 0 is never used, so that keys below 256 name nothing.
+const INDICES: u32 = 0x00ff_ffff;
+
+/// What the numbers drawn from the seed are for.
+const INDEX: u64 = u64::from_be_bytes(*b"keyindex");
+const TAG: u64 = u64::from_be_bytes(*b"key  tag");
 
 /// A key of either kind. The local and the remote key of a memory region are one number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -74,30 +69,32 @@ impl From<Key> for Rkey {
 
 #[derive(Debug)]
 struct Slot<T> {
-    tag: u8,
-    /// Odd, so that adding it walks through all tags.
-    step: u8,
+    key: Key,
     value: Option<T>,
 }
 
 /// Values named by keys.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    /// Slot `n` is that of index `n + 1`.
     slots: Vec<Slot<T>>,
-    /// Indices of free slots, longest free first.
-    free: VecDeque<u32>,
+    /// Slots without a value.
+    free: Vec<u32>,
+    indices: Numbers,
+    tags: Prf,
+    /// How many keys there have been.
+    inserted: u64,
     max: u32,
-    rng: Rng,
 }
 
 impl<T> Slots<T> {
     pub(crate) fn new(seed: u64, max: u32) -> Self {
         Self {
             slots: Vec::new(),
-            free: VecDeque::new(),
-            max: max.min(INDEX_MAX),
-            rng: Rng::with_seed(seed),
+            free: Vec::new(),
+            indices: Numbers::new(seed, INDEX, 1, INDICES),
+            tags: Prf::new(seed, TAG),
+            inserted: 0,
+            max: max.min(INDICES),
         }
     }
 
@@ -108,29 +105,38 @@ impl<T> Slots<T> {
 
     /// Stores `value` under a new key; `None` when there is no room.
     pub(crate) fn insert(&mut self, value: T) -> Option<Key> {
-        let full = self.slots.len() >= self.max as usize;
-        if full || self.free.len() >= REST {
-            let index = self.free.pop_front()?;
-            let slot = self.slots.get_mut(index as usize - 1)?;
-            slot.tag = slot.tag.wrapping_add(slot.step);
-            slot.value = Some(value);
-            return Some(Key::new(index, slot.tag));
+        if self.len() >= self.max as usize {
+            return None;
         }
+        if self.free.is_empty() {
+            self.add_slot()?;
+        }
+        let &at = self.free.last()?;
+        let slot = self.slots.get_mut(at as usize)?;
+        let tag = self.tags.at(self.inserted) as u8;
+        let key = Key::new(self.indices.draw(at)?, tag);
+        self.inserted += 1;
+        self.free.pop();
+        *slot = Slot { key, value: Some(value) };
+        Some(key)
+    }
+
+    /// Adds a free slot; `None` when there is no memory.
+    fn add_slot(&mut self) -> Option<()> {
+        let at = u32::try_from(self.slots.len()).ok()?;
         self.slots.try_reserve(1).ok()?;
         // Room for every slot to be free, so that `remove` never allocates.
         self.free.try_reserve(self.slots.len() + 1 - self.free.len()).ok()?;
-        let (tag, step) = (self.rng.u8(..), self.rng.u8(..) | 1);
-        self.slots.push(Slot { tag, step, value: Some(value) });
-        let index = u32::try_from(self.slots.len()).ok()?;
-        Some(Key::new(index, tag))
+        self.slots.push(Slot { key: Key(0), value: None });
+        self.free.push(at);
+        Some(())
     }
 
     /// The value with this key.
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        // Index 0 wraps to a slot that no table is large enough to have.
-        let slot = self.slots.get(key.index().wrapping_sub(1) as usize)?;
-        if slot.tag != key.tag() {
+        let slot = self.slots.get(self.indices.slot_of(key.index())? as usize)?;
+        if slot.key != key {
             return None;
         }
         slot.value.as_ref()
@@ -138,34 +144,39 @@ impl<T> Slots<T> {
 
     /// The value with this key, to change.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let slot = self.slots.get_mut(key.index().wrapping_sub(1) as usize)?;
-        if slot.tag != key.tag() {
+        let slot = self.slot_mut(key.index())?;
+        if slot.key != key {
             return None;
         }
         slot.value.as_mut()
     }
 
-    /// The key that names slot `index` now.
-    pub(crate) fn current(&self, index: u32) -> Option<Key> {
-        let slot = self.slots.get(index.wrapping_sub(1) as usize)?;
-        slot.value.as_ref().map(|_| Key::new(index, slot.tag))
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
+        self.slots.get_mut(self.indices.slot_of(index)? as usize)
     }
 
-    /// Gives the value in the slot of `key` that key, whatever tag it had.
+    /// The key with this index, whatever its tag is now.
+    pub(crate) fn current(&self, index: u32) -> Option<Key> {
+        self.slots.get(self.indices.slot_of(index)? as usize).map(|slot| slot.key)
+    }
+
+    /// Gives the value with the index of `key` that key, whatever tag it had.
     pub(crate) fn retag(&mut self, key: Key) {
-        if let Some(slot) = self.slots.get_mut(key.index().wrapping_sub(1) as usize) {
-            slot.tag = key.tag();
+        if let Some(slot) = self.slot_mut(key.index()) {
+            slot.key = key;
         }
     }
 
     /// Takes the value out; the key names nothing from now on.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        let slot = self.slots.get_mut(key.index().wrapping_sub(1) as usize)?;
-        if slot.tag != key.tag() {
+        let at = self.indices.slot_of(key.index())?;
+        let slot = self.slots.get_mut(at as usize)?;
+        if slot.key != key {
             return None;
         }
         let value = slot.value.take()?;
-        self.free.push_back(key.index());
+        self.indices.release(key.index());
+        self.free.push(at);
         Some(value)
     }
 }
@@ -174,52 +185,19 @@ impl<T> Slots<T> {
 mod tests {
     use super::*;
 
-    /// Inserts and removes until `stale` matches again; returns how many insertions it took.
-    fn insertions_until_match(slots: &mut Slots<()>, stale: Key) -> usize {
-        for n in 1.. {
-            let key = slots.insert(()).expect("room");
-            if key == stale {
-                return n;
-            }
-            assert!(slots.get(stale).is_none());
-            assert!(slots.remove(key).is_some());
-        }
-        unreachable!("the key space is finite")
-    }
-
     #[test]
     fn a_stale_key_stays_stale_for_long() {
-        let mut slots = Slots::new(1, u32::MAX);
+        // One slot is used again and again.
+        let mut slots = Slots::new(1, 1);
         let stale = slots.insert(()).unwrap();
         slots.remove(stale).unwrap();
-        assert!(insertions_until_match(&mut slots, stale) >= 256 * 1024);
-    }
-
-    #[test]
-    fn a_stale_key_stays_stale_for_long_with_many_free() {
-        // The slot is first in the queue and the queue long enough: the earliest it can return.
-        let mut slots = Slots::new(2, u32::MAX);
-        let keys: Vec<Key> = (0..REST).map(|_| slots.insert(()).unwrap()).collect();
-        for &key in &keys {
-            slots.remove(key).unwrap();
-        }
-        let taken = insertions_until_match(&mut slots, keys[0]);
-        assert_eq!(taken, 1 + 255 * REST);
-        assert!(taken >= 256 * 1024);
-    }
-
-    #[test]
-    fn tags_walk_through_all_values() {
-        let mut slots = Slots::new(3, 1);
-        let mut seen = [false; 256];
-        for _ in 0..256 {
+        for _ in 0..20_000 {
             let key = slots.insert(()).unwrap();
-            assert_eq!(key.index(), 1);
-            assert!(!core::mem::replace(&mut seen[usize::from(key.tag())], true));
             assert_eq!(slots.insert(()), None, "at the limit");
+            assert_ne!(key.index(), stale.index());
+            assert!(slots.get(stale).is_none());
             slots.remove(key).unwrap();
         }
-        assert_eq!(seen, [true; 256]);
     }
 
     #[test]

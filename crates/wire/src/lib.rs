@@ -46,6 +46,7 @@ mod opcode;
 mod packet;
 mod pmtu;
 mod reth;
+mod scatter;
 #[cfg(test)]
 mod tests;
 mod udp;
@@ -76,6 +77,7 @@ pub use opcode::{Op, Opcode, Service};
 pub use packet::{EmitError, Exts, Packet, ParseError};
 pub use pmtu::Pmtu;
 pub use reth::{Reth, RethView};
+pub use scatter::{Permutation, Prf};
 pub use udp::{ROCE_UDP_PORT, UDP_PROTOCOL, Udp, UdpView};
 pub use words::Note;
 pub use xrceth::{XrcEth, XrcEthView};

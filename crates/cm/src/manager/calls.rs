@@ -54,7 +54,7 @@ impl Manager {
             transport: connect.transport,
             path,
             remote_qpn: None,
-            rq_psn: Psn::new(self.rng.u32(..)),
+            rq_psn: Psn::new(self.random()),
             sq_psn: Psn::new(0),
             max_dest_rd_atomic: connect.responder_resources,
             max_rd_atomic: connect.initiator_depth,

@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use core::fmt;
 
 use feroce_train::Instant;
+use feroce_wire::Prf;
 use feroce_wire::cm::CommId;
 
 use crate::config::Config;
@@ -51,7 +52,10 @@ impl core::error::Error for CallError {}
 pub struct Manager {
     config: Config,
     times: Times,
-    rng: fastrand::Rng,
+    /// Source of communication IDs and first PSNs.
+    random: Prf,
+    /// How many numbers it has given.
+    drawn: u64,
     /// Upper half of our transaction IDs.
     agent: u32,
     table: Table,
@@ -65,7 +69,6 @@ pub struct Manager {
 impl Manager {
     /// A manager without connections.
     pub fn new(config: Config) -> Self {
-        let mut rng = fastrand::Rng::with_seed(config.seed);
         let response_ns = code_ns(config.response_timeout);
         let request_ns = 2 * code_ns(config.packet_life_time) + response_ns;
         let times = Times {
@@ -84,19 +87,22 @@ impl Manager {
             max_queued: config.max_queued,
         };
         let strangers = Bucket::new(config.answers_per_second);
-        let agent = rng.u32(..);
-        Self {
+        let random = Prf::new(config.seed, u64::from_be_bytes(*b"cm   ids"));
+        let mut manager = Self {
             config,
             times,
-            rng,
-            agent,
+            random,
+            drawn: 0,
+            agent: 0,
             table: Table::default(),
             listeners: Listeners::default(),
             early: EarlyOnes::default(),
             questions: Questions::default(),
             strangers,
             out,
-        }
+        };
+        manager.agent = manager.random();
+        manager
     }
 
     /// The configuration.
@@ -181,10 +187,16 @@ impl Manager {
         }
     }
 
+    /// A number that neither peers nor other consumers can predict.
+    fn random(&mut self) -> u32 {
+        self.drawn += 1;
+        self.random.at(self.drawn) as u32
+    }
+
     /// An unused communication ID for a new connection.
     fn new_id(&mut self) -> CommId {
         loop {
-            let mut id = self.rng.u32(..);
+            let mut id = self.random();
             if let Some(prefix) = self.config.id_prefix {
                 id = u32::from(prefix) << 24 | id & 0x00ff_ffff;
             }

@@ -157,7 +157,7 @@ impl Manager {
             transport,
             path,
             remote_qpn: Some(req.qpn),
-            rq_psn: feroce_wire::Psn::new(self.rng.u32(..)),
+            rq_psn: feroce_wire::Psn::new(self.random()),
             sq_psn: req.psn,
             max_dest_rd_atomic: req.initiator_depth,
             max_rd_atomic: req.responder_resources,

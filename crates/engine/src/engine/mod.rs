@@ -52,8 +52,8 @@ pub struct Engine {
 impl Engine {
     /// An adapter without addresses and objects.
     pub fn new(config: Config) -> Self {
-        let mut port = Port::new(config);
-        let qps = QpTable::new(&mut port.hca);
+        let port = Port::new(config);
+        let qps = QpTable::new(&port.hca.config);
         Self {
             port,
             qps,

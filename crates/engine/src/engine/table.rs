@@ -4,41 +4,38 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use feroce_mem::Numbers;
 use feroce_wire::Qpn;
 
 use super::transport::Transport;
-use crate::hca::shared::Shared;
+use crate::hca::config::Config;
 
-/// The table does not reuse a freed number before this many others were freed, so that packets of
-/// the old queue pair do not reach a new one.
+/// The table does not reuse a freed slot before this many others were freed, so that what still
+/// names the slot does not reach a new queue pair.
 const QUARANTINE: usize = 64;
 
-/// Queue pairs by number: slot 0 is QP1, slot `i` the `i`-th number of a range that starts at a
-/// random place.
+/// What the numbers drawn from the seed are for.
+const NUMBERS: u64 = u64::from_be_bytes(*b"qp  nums");
+
+/// Queue pairs by number: slot 0 is QP1, the others have unpredictable numbers of a range. A freed
+/// number is used again only after all others, so that packets of the old queue pair do not reach a
+/// new one.
 #[derive(Debug)]
 pub(super) struct QpTable {
     slots: Vec<Option<Box<Transport>>>,
     free: VecDeque<u32>,
-    first: u32,
+    numbers: Numbers,
     count: u32,
-    /// Where in the range slot 1 lies.
-    start: u32,
     live: u32,
 }
 
 impl QpTable {
-    pub(super) fn new(hca: &mut Shared) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         // Numbers 0 and 1 are the management interfaces, the last is multicast.
-        let first = hca.config.qpn_first.clamp(2, 0x00ff_fffe);
-        let count = hca.config.qpn_count.clamp(1, 0x00ff_ffff - first);
-        Self {
-            slots: alloc::vec![None],
-            free: VecDeque::new(),
-            first,
-            count,
-            start: hca.rng.u32(..count),
-            live: 0,
-        }
+        let first = config.qpn_first.clamp(2, 0x00ff_fffe);
+        let count = config.qpn_count.clamp(1, 0x00ff_ffff - first);
+        let numbers = Numbers::new(config.seed, NUMBERS, first, count);
+        Self { slots: alloc::vec![None], free: VecDeque::new(), numbers, count, live: 0 }
     }
 
     /// How many queue pairs there are.
@@ -49,14 +46,15 @@ impl QpTable {
     /// A free slot and its number.
     pub(super) fn reserve(&mut self) -> Option<(u32, Qpn)> {
         let fresh = self.slots.len() as u32;
-        let slot = if fresh <= self.count && self.free.len() < QUARANTINE {
+        let is_fresh = fresh <= self.count && self.free.len() < QUARANTINE;
+        let slot = if is_fresh { fresh } else { *self.free.front()? };
+        let number = self.numbers.draw(slot)?;
+        if is_fresh {
             self.slots.push(None);
-            fresh
         } else {
-            self.free.pop_front()?
-        };
-        let index = (u64::from(self.start) + u64::from(slot - 1)) % u64::from(self.count);
-        Some((slot, Qpn::new(self.first + index as u32)))
+            self.free.pop_front();
+        }
+        Some((slot, Qpn::new(number)))
     }
 
     /// Puts a queue pair into the slot that was reserved for it.
@@ -71,6 +69,7 @@ impl QpTable {
         let slot = self.slot_of(qpn)?;
         let qp = self.slots.get_mut(slot as usize)?.take()?;
         if slot != 0 {
+            self.numbers.release(qpn.get());
             self.free.push_back(slot);
         }
         self.live -= 1;
@@ -83,10 +82,7 @@ impl QpTable {
         if qpn == Qpn::QP1 {
             return Some(0);
         }
-        let index = qpn.get().checked_sub(self.first).filter(|&i| i < self.count)?;
-        let distance =
-            if index >= self.start { index - self.start } else { index + self.count - self.start };
-        Some(distance + 1)
+        self.numbers.slot_of(qpn.get())
     }
 
     #[inline]

@@ -59,7 +59,6 @@ pub(crate) struct Shared {
     fresh_cqs: Vec<CqId>,
     /// Completion queues that overran and whose queue pairs must be stopped.
     pub(crate) dead_cqs: Vec<CqId>,
-    pub(crate) rng: fastrand::Rng,
     /// Lets peer processes of the host access registered memory.
     pub(crate) host_memory: Option<Arc<dyn HostMemory>>,
     /// What waits until peer processes have finished their copies.
@@ -68,12 +67,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: Config) -> Self {
-        let mut rng = fastrand::Rng::with_seed(config.seed);
         let limits = MrLimits { max_entries: config.limits.max_mr };
         Self {
             counters: Counters::default(),
             drops: DropCounters::default(),
-            mrs: MrTable::new(rng.u64(..), limits),
+            mrs: MrTable::new(config.seed, limits),
             cqs: Slab::new(),
             srqs: Slab::new(),
             ahs: Slab::new(),
@@ -87,7 +85,6 @@ impl Shared {
             events: VecDeque::new(),
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
-            rng,
             host_memory: None,
             revocations: Revocations::default(),
             config,
