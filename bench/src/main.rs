@@ -1,12 +1,14 @@
 //! Figures of the engine: two of them on a wire in memory, in one thread.
 //!
 //! Everything between posting a work request and polling its completion is in the figures except
-//! the network: checksums, sockets and threads belong to the link and are measured elsewhere.
+//! the network: checksums, sockets and threads belong to the link and are measured elsewhere. The
+//! exception is `threads`, which measures the driver as well.
 
 mod instructions;
 mod memory;
 mod pair;
 mod report;
+mod threads;
 mod timed;
 
 use std::alloc::System;
@@ -29,6 +31,7 @@ WHAT is one of
   bandwidth      1 MiB WRITEs and READs as a part of memcpy
   memory         Heap per queue pair
   scale          Cost of a message with many queue pairs
+  threads        Two threads that exchange messages over one device
   instructions   Instructions per operation; needs valgrind
 
 Options:
@@ -100,6 +103,7 @@ fn measure(effort: Effort, what: &[&str]) -> Result<Vec<Figure>, String> {
             let mut figures = timed::writes(effort);
             figures.extend(timed::bandwidth(effort));
             figures.extend(timed::scale(effort));
+            figures.extend(threads::threads(effort)?);
             figures.extend(memory::memory(effort));
             if instructions::is_possible() {
                 figures.extend(instructions::instructions(effort)?);
@@ -112,6 +116,7 @@ fn measure(effort: Effort, what: &[&str]) -> Result<Vec<Figure>, String> {
         ["bandwidth"] => timed::bandwidth(effort),
         ["memory"] => memory::memory(effort),
         ["scale"] => timed::scale(effort),
+        ["threads"] => threads::threads(effort)?,
         ["instructions"] => instructions::instructions(effort)?,
         _ => return Err(format!("cannot measure `{}`, see --help", what.join(" "))),
     })

@@ -35,7 +35,7 @@ fn wakes(pair: &mut Pair) -> Vec<CqId> {
         .into_iter()
         .filter_map(|e| match e {
             Event::Completion(cq) => Some(cq),
-            Event::Async(_) => None,
+            Event::Async(_) | Event::Poller(_) => None,
         })
         .collect()
 }
@@ -94,6 +94,26 @@ fn one_event_per_arm() {
     poller.arm(Notify::Next);
     send(&mut pair, &mut qa, &mut qb, 1, true);
     assert_eq!(wakes(&mut pair), [cq]);
+}
+
+#[test]
+fn a_nap_ends_at_the_next_completion_whatever_else_was_asked_for() {
+    let mut pair = Pair::default();
+    let (mut qa, mut qb, cq, mut poller) = with_receive_cq(&mut pair, 100);
+    let events = |pair: &mut Pair| {
+        pair.b.drain_events();
+        std::mem::take(&mut pair.b.events)
+    };
+    assert!(poller.begin_nap());
+    poller.arm(Notify::Solicited);
+    send(&mut pair, &mut qa, &mut qb, 1, false);
+    assert_eq!(events(&mut pair), [Event::Poller(cq)]);
+    assert!(!poller.begin_nap(), "a completion waits");
+    assert!(poller.poll().is_some());
+    send(&mut pair, &mut qa, &mut qb, 1, true);
+    assert_eq!(events(&mut pair), [Event::Poller(cq), Event::Completion(cq)]);
+    send(&mut pair, &mut qa, &mut qb, 1, true);
+    assert_eq!(events(&mut pair), []);
 }
 
 #[test]

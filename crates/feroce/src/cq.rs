@@ -63,7 +63,7 @@ impl SoftCq {
         }
         // This thread does not hold the queue's lock here, because `progress` may sleep, or run
         // wakers that poll the queue themselves.
-        self.driver.progress();
+        self.driver.progress(self.id, || self.poller().begin_nap());
         self.poller().poll()
     }
 
@@ -79,7 +79,7 @@ impl SoftCq {
                     driven = true;
                     // As in `poll_one`.
                     drop(poller);
-                    self.driver.progress();
+                    self.driver.progress(self.id, || self.poller().begin_nap());
                     poller = self.poller();
                     continue;
                 }

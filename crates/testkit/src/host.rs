@@ -180,7 +180,7 @@ impl Host {
         all.into_iter()
             .filter_map(|e| match e {
                 Event::Async(e) => Some(e),
-                Event::Completion(_) => None,
+                Event::Completion(_) | Event::Poller(_) => None,
             })
             .collect()
     }

@@ -233,11 +233,23 @@ pub enum Notify {
     Next = 2,
 }
 
+/// Bits of the arm state, beside those of [`Notify`]: the polling thread naps.
+const NAP: u8 = 4;
+
 /// State shared by the two sides of a completion queue.
 #[derive(Debug, Default)]
 struct CqShared {
-    /// 0, or the greatest `Notify` asked for since the last wake-up.
+    /// What was asked for since the last wake-up: bits of [`Notify`], and [`NAP`].
     arm: AtomicU8,
+}
+
+/// Consumers to wake for fresh entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct CqWake {
+    /// The consumer has asked for an event.
+    pub(crate) event: bool,
+    /// A polling thread naps.
+    pub(crate) poller: bool,
 }
 
 /// The consumer's side of a completion queue.
@@ -259,7 +271,16 @@ impl CqPoller {
     /// poll once more after arming.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, notify: Notify) {
-        self.shared.arm.fetch_max(notify as u8, Ordering::AcqRel);
+        self.shared.arm.fetch_or(notify as u8, Ordering::AcqRel);
+    }
+
+    /// A polling thread is about to sleep briefly, and wants to be woken at the next completion
+    /// (`Event::Poller`). False: an entry waits, and the thread should not sleep. The request lasts
+    /// until the next completion even if the thread wakes up earlier: another thread that polls the
+    /// same queue may still sleep.
+    pub fn begin_nap(&self) -> bool {
+        self.shared.arm.fetch_or(NAP, Ordering::AcqRel);
+        self.is_empty()
     }
 
     /// Entries waiting.
@@ -327,23 +348,25 @@ impl Cq {
         self.fresh.is_some()
     }
 
-    /// Decides whether the consumer must be woken for the fresh entries.
+    /// Decides which consumers must be woken for the fresh entries.
     #[inline]
-    pub(crate) fn take_wake(&mut self) -> bool {
+    pub(crate) fn take_wake(&mut self) -> CqWake {
         let Some(reason) = self.fresh.take() else {
-            return false;
+            return CqWake::default();
         };
         let armed = self.shared.arm.swap(0, Ordering::AcqRel);
         if armed == 0 {
-            return false;
+            return CqWake::default();
         }
-        let wakes = armed >= reason as u8;
-        if !wakes {
+        let asked = armed & !NAP;
+        // The bit of the strongest request is the greater one.
+        let event = asked >= reason as u8;
+        if !event && asked != 0 {
             // The consumer still waits for a completion of another kind. If it armed again
             // meanwhile, it waits for that, too.
-            self.shared.arm.fetch_max(armed, Ordering::AcqRel);
+            self.shared.arm.fetch_or(asked, Ordering::AcqRel);
         }
-        wakes
+        CqWake { event, poller: armed & NAP != 0 }
     }
 
     /// Replaces the ring by one of `depth` entries, moving what waits. `poller` must be the other

@@ -76,4 +76,8 @@ pub enum Event {
     Async(AsyncEvent),
     /// A completion queue that was armed has a completion.
     Completion(CqId),
+    /// A completion queue whose polling thread naps ([`CqPoller::begin_nap`]) has a completion.
+    ///
+    /// [`CqPoller::begin_nap`]: crate::CqPoller::begin_nap
+    Poller(CqId),
 }

@@ -198,7 +198,11 @@ impl Shared {
     #[inline]
     pub(crate) fn wake_consumers(&mut self) {
         while let Some(id) = self.fresh_cqs.pop() {
-            if self.cqs.get_mut(id.0 as usize).is_some_and(Cq::take_wake) {
+            let wake = self.cqs.get_mut(id.0 as usize).map(Cq::take_wake).unwrap_or_default();
+            if wake.poller {
+                self.events.push_back(Event::Poller(id));
+            }
+            if wake.event {
                 self.events.push_back(Event::Completion(id));
             }
         }

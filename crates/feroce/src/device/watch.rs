@@ -228,7 +228,7 @@ mod tests {
     fn events(engine: &mut Engine) -> Vec<AsyncEvent> {
         let next = || match engine.poll_event()? {
             Event::Async(event) => Some(event),
-            Event::Completion(_) => None,
+            Event::Completion(_) | Event::Poller(_) => None,
         };
         std::iter::from_fn(next).collect()
     }

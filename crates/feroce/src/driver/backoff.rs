@@ -4,16 +4,17 @@
 //! the processor between polls, which costs next to nothing if no other thread wants it. If another
 //! thread does, spinning would only keep the peer from answering, and yielding gives away whole
 //! time slices: then the polling thread sleeps on the link's descriptor (a nap), and an arriving
-//! packet wakes it.
+//! packet wakes it. A completion that another thread of the process causes wakes it as well.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
+use feroce_engine::CqId;
 
 use super::Clock;
+use super::naps::Naps;
 
 /// Empty polls, after one that found something, during which the thread does not read the clock:
 /// reading it takes as long as such a poll.
@@ -35,14 +36,17 @@ const REMEMBER_NS: u64 = 20_000_000;
 /// The most that [`REMEMBER_NS`] grows to: a competitor that has gone costs at most this long.
 const REMEMBER_MOST_NS: u64 = 640_000_000;
 
-/// The longest nap: a completion that another thread takes from the link does not end it.
-const NAP: Duration = Duration::from_micros(100);
+/// The longest nap: the driver thread leaves the timers to a thread that polls.
+const NAP_NS: u64 = 100_000;
 
 /// How many polls found nothing, and whether other threads compete for the processor.
 #[derive(Debug)]
 pub(super) struct Backoff {
     /// Readable when packets have arrived.
     link: OwnedFd,
+    naps: Arc<Naps>,
+    /// The longest nap in nanoseconds.
+    nap_ns: AtomicU64,
     empty_polls: AtomicU32,
     crowded_until: AtomicU64,
     /// How long the last competition was remembered.
@@ -53,10 +57,17 @@ impl Backoff {
     pub(super) fn new(link: OwnedFd) -> Self {
         Self {
             link,
+            naps: Arc::default(),
+            nap_ns: AtomicU64::new(NAP_NS),
             empty_polls: AtomicU32::new(0),
             crowded_until: AtomicU64::new(0),
             remembered_ns: AtomicU64::new(0),
         }
+    }
+
+    /// The threads that nap.
+    pub(super) fn naps(&self) -> &Arc<Naps> {
+        &self.naps
     }
 
     /// A poll found something, or an answer is expected soon.
@@ -77,17 +88,23 @@ impl Backoff {
         self.empty_polls.store(self.empty_polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Counts a poll that found nothing, and spins, yields or naps. It calls `kick` once, when
-    /// polls have found nothing for a while, and calls `arm` before a nap: true if the link is
-    /// quiet and the thread may sleep.
+    /// Counts a poll of `cq` that found nothing, and spins, yields or naps. It calls `kick` once,
+    /// when polls have found nothing for a while, and calls `arm` before a nap: true if queue and
+    /// link are quiet and the thread may sleep.
     #[inline]
-    pub(super) fn back_off(&self, clock: &Clock, kick: impl FnOnce(), arm: impl FnOnce() -> bool) {
+    pub(super) fn back_off(
+        &self,
+        clock: &Clock,
+        cq: CqId,
+        kick: impl FnOnce(),
+        arm: impl FnOnce() -> bool,
+    ) {
         // Two polling threads may overwrite each other's count; an approximate count is enough.
         let empty_polls = self.empty_polls.load(Ordering::Relaxed);
         if empty_polls < SPINS {
             self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
         } else {
-            self.give_way(empty_polls, clock, kick, arm);
+            self.give_way(empty_polls, clock, cq, kick, arm);
         }
     }
 
@@ -96,6 +113,7 @@ impl Backoff {
         &self,
         empty_polls: u32,
         clock: &Clock,
+        cq: CqId,
         kick: impl FnOnce(),
         arm: impl FnOnce() -> bool,
     ) {
@@ -109,11 +127,17 @@ impl Backoff {
         } else if empty_polls < KICK_AT {
             self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
         }
-        if !has_yielded && arm() {
-            let mut fds = [PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
-            // A signal only makes the nap shorter.
-            let _ = ppoll(&mut fds, Some(TimeSpec::from(NAP)), None);
+        if !has_yielded {
+            let longest = Duration::from_nanos(self.nap_ns.load(Ordering::Relaxed));
+            self.naps.sleep(cq, self.link.as_fd(), longest, arm);
         }
+    }
+
+    /// Threads that poll in vain nap as soon as they have spun, for a day if nothing wakes them.
+    #[cfg(test)]
+    pub(super) fn nap_always(&self) {
+        self.nap_ns.store(86_400_000_000_000, Ordering::Relaxed);
+        self.crowded_until.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Yields the processor. Returns false, without yielding, if another thread has recently kept

@@ -12,6 +12,7 @@ use feroce_wire::Qpn;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::naps::Naps;
 use super::wakes::{Signal, Wakes};
 
 /// A queue with a descriptor that is readable while the queue holds an event.
@@ -209,6 +210,8 @@ pub(crate) struct Dispatch {
     /// Queues of the contexts. Each receives the events of the port and of its own objects.
     listeners: Vec<Weak<AsyncQueue>>,
     owners: BTreeMap<Object, Weak<AsyncQueue>>,
+    /// Polling threads that nap.
+    naps: Option<Arc<Naps>>,
     wakes: Arc<Wakes>,
 }
 
@@ -216,6 +219,11 @@ impl Dispatch {
     /// A table whose events note the queues to signal in `wakes`.
     pub(super) fn with(wakes: Arc<Wakes>) -> Self {
         Self { wakes, ..Self::default() }
+    }
+
+    /// Completions end the naps of polling threads.
+    pub(super) fn end_naps(&mut self, naps: Arc<Naps>) {
+        self.naps = Some(naps);
     }
 
     /// Completion events of `cq` go to `channel`.
@@ -263,6 +271,12 @@ impl Dispatch {
                 if let Some(channel) = self.channels.get(&cq) {
                     channel.append(cq);
                     self.wakes.add(Arc::<ChannelQueue>::clone(channel));
+                }
+            }
+            Event::Poller(cq) => {
+                if let Some(naps) = &self.naps {
+                    naps.note(cq);
+                    self.wakes.add(Arc::<Naps>::clone(naps));
                 }
             }
             Event::Async(event) => match Object::of(&event) {

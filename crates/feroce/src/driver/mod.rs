@@ -14,6 +14,7 @@ mod clock;
 mod dispatch;
 mod fork;
 mod link_side;
+mod naps;
 mod revocation;
 mod state;
 mod thread;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use feroce_engine::{Engine, SendWr};
+use feroce_engine::{CqId, Engine, SendWr};
 use feroce_link::Control;
 use feroce_local::HostCarrier;
 use feroce_ring::{DoorbellSet, Sleeper};
@@ -106,7 +107,8 @@ impl Driver {
         let host_memory = engine.host_memory().cloned();
         let is_up = device.is_up();
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
-        let (dispatch, link) = (Dispatch::default(), LinkSide::new(link));
+        let (mut dispatch, link) = (Dispatch::default(), LinkSide::new(link));
+        dispatch.end_naps(Arc::clone(backoff.naps()));
         let wakes = Arc::clone(dispatch.wakes());
         let revocations = Looks::default();
         let state = State { engine, link, dispatch, cm: None, is_up, revocations };
@@ -235,10 +237,11 @@ impl Driver {
         is_rung
     }
 
-    /// Receives what has arrived, unless another thread holds the lock and does so. The polling
-    /// thread backs off if it has received nothing for a while.
+    /// Receives what has arrived, unless another thread holds the lock and does so. The thread,
+    /// which polls `cq`, backs off if it has received nothing for a while. Before it naps it calls
+    /// `begin_nap`: true if the queue is empty, and a completion there will be an event.
     #[inline]
-    pub(crate) fn progress(&self) {
+    pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) {
         let state = self.try_lock();
         if self.backoff.is_fresh() && state.as_ref().is_some_and(|state| state.is_quiet()) {
             drop(state);
@@ -265,13 +268,16 @@ impl Driver {
                 self.answer_bell();
             };
             let arm = || {
+                if !begin_nap() {
+                    return false;
+                }
                 let may_sleep = self.try_lock().is_none_or(|mut state| {
                     state.link.set_looks(true);
                     state.link.arm(now)
                 });
                 !self.answer_bell() && may_sleep
             };
-            self.backoff.back_off(&self.clock, kick, arm);
+            self.backoff.back_off(&self.clock, cq, kick, arm);
         }
     }
 

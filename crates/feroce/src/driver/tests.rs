@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::{Signal, Wakes};
-use crate::Device;
+use crate::{Access, Device, Qp, QpCap, SendOp, SendWr, WcOpcode};
 
 /// Long enough for a loaded machine, and short enough to see that a test hangs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -66,4 +66,47 @@ fn a_thread_that_is_stopped_while_it_polls_does_not_keep_others_from_polling() {
     is_polled.recv_timeout(LIMIT).expect("the polling thread holds no lock");
     go_on.send(()).unwrap();
     assert!(polling.join().unwrap().is_none());
+}
+
+#[test]
+fn a_completion_that_another_thread_causes_ends_the_nap_of_a_polling_thread() {
+    let context = Device::at(["127.184.0.2".parse().unwrap()]).open().unwrap();
+    let driver = context.driver().unwrap();
+    // From now on, threads that poll in vain sleep at once, and for a day.
+    driver.backoff.nap_always();
+    let pd = context.alloc_pd().unwrap();
+    let ends = [(); 2].map(|()| {
+        let cq = context.create_cq(8).unwrap();
+        let qp = pd.rc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap();
+        (qp, cq)
+    });
+    let [(mut ping, ping_cq), (mut pong, pong_cq)] = ends;
+    let (there, back) = (ping.endpoint().unwrap(), pong.endpoint().unwrap());
+    ping.connect(&back).unwrap();
+    pong.connect(&there).unwrap();
+    let (done, is_done) = channel();
+    for (mut qp, cq, begins) in [(ping, ping_cq, true), (pong, pong_cq, false)] {
+        let (mr, done) = (pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap(), done.clone());
+        qp.post_recv([mr.recv(0, 0..8)]).unwrap();
+        thread::spawn(move || {
+            let send = |qp: &mut Qp| {
+                let wr = SendWr::new(1, SendOp::Send, mr.data(8..16));
+                qp.post_send([wr]).unwrap();
+            };
+            if begins {
+                send(&mut qp);
+            }
+            for _ in 0..1000 {
+                while cq.poll_one().is_none_or(|cqe| cqe.opcode != WcOpcode::Recv) {}
+                qp.post_recv([mr.recv(0, 0..8)]).unwrap();
+                send(&mut qp);
+            }
+            done.send(()).unwrap();
+            // Its queue pair has to answer the last message.
+            (qp, thread::park())
+        });
+    }
+    for _ in 0..2 {
+        is_done.recv_timeout(LIMIT).expect("a polling thread is not woken");
+    }
 }

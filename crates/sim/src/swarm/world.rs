@@ -191,7 +191,7 @@ impl World {
     fn drain_events(&mut self, node: usize) {
         while let Some(event) = self.kernel.hosts[node].engine.poll_event() {
             match event {
-                Event::Completion(_) => self.tick_soon(node),
+                Event::Completion(_) | Event::Poller(_) => self.tick_soon(node),
                 Event::Async(AsyncEvent::CqError(_)) => {
                     panic!("a completion queue of node {node} overran")
                 }
