@@ -48,6 +48,8 @@ pub enum Cause {
     NoAnswer,
     /// The peer sent REJ: it does not know the connection any more.
     Refused,
+    /// The process of the peer has ended without a message.
+    Gone,
 }
 
 /// An event of a connection or request, for its consumer.

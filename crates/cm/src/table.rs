@@ -1,6 +1,7 @@
 //! The table of connections, and its indices.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use feroce_train::Instant;
 use feroce_wire::cm::CommId;
@@ -41,6 +42,12 @@ impl Table {
 
     pub(crate) fn find_remote(&self, key: RemoteKey) -> Option<CommId> {
         self.by_remote.get(&key).copied()
+    }
+
+    /// The connections with peers whose port and identifier `is_wanted` accepts.
+    pub(crate) fn with_remote(&self, is_wanted: impl Fn(Gid, CommId) -> bool) -> Vec<CommId> {
+        let remotes = self.by_remote.iter();
+        remotes.filter(|((_, gid, id), _)| is_wanted(*gid, *id)).map(|(_, id)| *id).collect()
     }
 
     /// The connection with this queue pair of a peer.

@@ -205,6 +205,26 @@ fn an_answer_that_nobody_hears_is_given_up() {
 }
 
 #[test]
+fn the_connections_of_a_peer_that_is_gone_end_and_others_stay() {
+    let (mut side, conn, _, remote) = active();
+    for other in [(A, remote), (B, CommId(remote.0 + 1))] {
+        side.manager.handle_departure(side.now, |gid, id| (gid, id) == other);
+        assert_eq!((side.events(), side.names()), (vec![], vec![]));
+    }
+    side.manager.handle_departure(side.now, |gid, id| (gid, id) == (B, remote));
+    assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Gone }]);
+    assert_eq!((side.manager.state(conn), side.names()), (Some("TimeWait"), vec![]));
+    // It is told once.
+    side.manager.handle_departure(side.now, |_, _| true);
+    assert_eq!(side.until_told().0, [Event::TimewaitExit { conn }]);
+
+    let (mut side, conn, ..) = accepted();
+    side.manager.handle_departure(side.now, |_, _| true);
+    assert_eq!(side.events(), [Event::Unreachable { conn }]);
+    assert!(side.manager.is_empty() && side.names().is_empty());
+}
+
+#[test]
 fn refusals_end_every_state_with_one_event() {
     let reason = RejReason::CONSUMER;
     // Before REP.

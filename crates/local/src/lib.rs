@@ -49,7 +49,7 @@ pub use carrier::HostCarrier;
 use distribute::distribute;
 pub use guard::{Guard, Watch};
 use loan::Loan;
-pub use member::Member;
+pub use member::{Departure, Member};
 use peers::{Named, Peers, Pushed, Route};
 use port_owner::PortOwner;
 use record::Content;

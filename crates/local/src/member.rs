@@ -14,7 +14,9 @@
 //! reading end, and the kernel reports a hang-up when this member has gone.
 
 mod contact;
+mod departures;
 mod lending;
+mod names;
 mod revocation;
 
 use std::fs::File;
@@ -42,21 +44,16 @@ use super::map::{Mapping, RingMap};
 use super::shared::Files;
 use crate::sys;
 pub(super) use contact::{Contact, Wake};
+pub use departures::Departure;
+use departures::Departures;
+use names::{
+    FIRST_SLOT, SETUP, byte_of_address, byte_of_service, byte_of_slot, life_name, nudge_name,
+    parse_ring_name, ring_name, wake_name,
+};
 use revocation::Copies;
 
 /// The file that all members map.
 const REGISTRY: &str = "registry";
-
-/// The byte that a process locks while it sets up or removes a registry. This byte and the bytes of
-/// the slots are the same in every version, so that a process of any version can tell whether a
-/// registry has living members.
-const SETUP: i64 = 0;
-/// The byte of the first slot.
-const FIRST_SLOT: i64 = 1;
-/// The first of the bytes that stand for the port owners of addresses.
-const RECEIVERS: i64 = 1 << 61;
-/// The first of the bytes that stand for services.
-const SERVICES: i64 = 1 << 62;
 
 /// How often other processes may remove the registry while this one joins it.
 const JOIN_TRIES: u32 = 1000;
@@ -113,6 +110,7 @@ pub struct Member {
     has_offers: AtomicBool,
     /// Direct access that peers have granted to this member.
     direct_table: Mutex<DirectAccessTable>,
+    departures: Departures,
 }
 
 impl Member {
@@ -183,6 +181,7 @@ impl Member {
             offers: Mutex::default(),
             has_offers: AtomicBool::new(false),
             direct_table: Mutex::default(),
+            departures: Departures::default(),
         }))
     }
 
@@ -544,54 +543,6 @@ fn empty(area: &Slot) {
 fn reserve(file: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (start as libc::off_t, len as libc::off_t);
     Ok(fallocate(file, FallocateFlags::empty(), start, len)?)
-}
-
-fn byte_of_slot(slot: u8) -> i64 {
-    FIRST_SLOT + i64::from(slot)
-}
-
-fn byte_of_address(address: Gid) -> i64 {
-    RECEIVERS + mix(address, 0)
-}
-
-fn byte_of_service(address: Gid, id: u64) -> i64 {
-    SERVICES + mix(address, id)
-}
-
-/// A hash below 2^61 of both. A collision is next to impossible.
-fn mix(address: Gid, id: u64) -> i64 {
-    let whole = u128::from_be_bytes(address.0);
-    let parts = [(whole >> 64) as u64, whole as u64, id];
-    let mixed = parts.into_iter().fold(0, |all: u64, part| {
-        let mut n = (all ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        n ^= n >> 32;
-        n = n.wrapping_mul(0xd6e8_feb8_6659_fd93);
-        n ^ n >> 29
-    });
-    (mixed >> 3) as i64
-}
-
-fn wake_name(slot: u8) -> String {
-    format!("wake-{slot}")
-}
-
-fn nudge_name(slot: u8) -> String {
-    format!("kick-{slot}")
-}
-
-fn life_name(slot: u8) -> String {
-    format!("life-{slot}")
-}
-
-fn ring_name(from: u8, generation: u32, to: u8) -> String {
-    format!("ring-{from}-{to}-{generation}")
-}
-
-/// The sender, its generation, and the receiver.
-fn parse_ring_name(name: &str) -> Option<(u8, u32, u8)> {
-    let mut parts = name.strip_prefix("ring-")?.split('-');
-    let (from, to) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some((from, parts.next()?.parse().ok()?, to))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod direct_access;
 mod fast_path;
+mod reaping;
 mod whereabouts;
 
 use std::cell::{Cell, RefCell};
@@ -13,13 +14,13 @@ use std::sync::atomic::Ordering;
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
 use feroce_train::{Instant, RxMeta, RxTrain, Train};
 use feroce_wire::{Gid, Qpn};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::direct_access::Offer;
 use super::layout::SLOTS;
 use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
-use super::member::{Contact, Member};
+use super::member::{Contact, Departure, Member};
 use super::record::{self, Content, MAX_RECORD};
 use super::shared::Maps;
 pub(super) use whereabouts::{Named, Route};
@@ -135,6 +136,8 @@ pub(super) struct Peers {
     touched: Vec<u8>,
     /// Members that seem to have gone, and are not reaped yet.
     suspects: Vec<u8>,
+    /// Members that have gone, with their generations, and are not reported yet.
+    gone: Vec<(u32, Departure)>,
     epoll: Epoll,
     record: Vec<u8>,
     /// How many messages had arrived by direct access at the last check.
@@ -162,6 +165,7 @@ impl Peers {
             turn: 0,
             touched: Vec::new(),
             suspects: Vec::new(),
+            gone: Vec::new(),
             epoll,
             record: vec![0; MAX_RECORD],
             passed: 0,
@@ -205,11 +209,13 @@ impl Peers {
         self.used.clear();
         self.known.clear();
         for (slot, place) in (0..SLOTS as u8).zip(&mut self.slots) {
-            let Some(&(_, generation)) = others.iter().find(|(other, _)| *other == slot) else {
-                *place = None;
-                continue;
-            };
-            if place.as_ref().is_none_or(|peer| peer.generation != generation) {
+            let found = others.iter().find(|(other, _)| *other == slot).map(|(_, now)| *now);
+            if let Some(old) = place.take_if(|peer| Some(peer.generation) != found) {
+                let addresses = old.addresses.iter().map(|(gid, _)| *gid).collect();
+                self.gone.push((old.generation, Departure { prefix: slot + 1, addresses }));
+            }
+            let Some(generation) = found else { continue };
+            if place.is_none() {
                 *place = Some(Box::new(Peer::new(generation)));
             }
             let Some(peer) = place else { continue };
@@ -486,6 +492,9 @@ impl Peers {
         for (from, generation, offer) in offers {
             self.add_direct(from, generation, &offer);
         }
+        if !self.gone.is_empty() {
+            self.report_departures();
+        }
         taken
     }
 
@@ -527,58 +536,8 @@ impl Peers {
         fall_asleep(&area.sleeping);
         let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty())
             && !(looks && self.has_let_pass());
-        is_quiet && !self.member.has_new_senders() && self.member.epoch() == self.epoch
-    }
-
-    /// Records which members have gone, as the kernel reports, and returns whether any has.
-    pub(super) fn hear(&mut self) -> bool {
-        let mut somebody = false;
-        let mut events = [EpollEvent::empty(); 16];
-        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
-        for event in &events[..count] {
-            let Ok(slot) = u8::try_from(event.data()) else { continue };
-            if event.data() >= SLOTS as u64 {
-                continue;
-            }
-            if let Some(contact) =
-                self.slots[usize::from(slot)].as_ref().and_then(|peer| peer.contact.as_ref())
-            {
-                let _ = self.epoll.delete(contact.life());
-            }
-            self.suspect(slot);
-            somebody = true;
-        }
-        somebody
-    }
-
-    /// Records that a member seems to have gone.
-    fn suspect(&mut self, slot: u8) {
-        if !self.suspects.contains(&slot) {
-            self.suspects.push(slot);
-        }
-    }
-
-    /// Reaps the suspects that are dead, and returns whether suspects remain.
-    pub(super) fn bury_suspects(&mut self) -> bool {
-        if self.suspects.is_empty() {
-            return false;
-        }
-        let (member, buried) = (&self.member, &mut self.counters.buried);
-        self.suspects.retain(|&slot| {
-            let is_buried = member.bury_if_dead(slot);
-            *buried += u64::from(is_buried);
-            !is_buried && member.generation_of(slot).is_some()
-        });
-        self.sync();
-        !self.suspects.is_empty()
-    }
-
-    /// Reaps every dead member, suspected or not.
-    pub(super) fn bury_all_dead(&mut self) {
-        for &slot in &self.used {
-            self.counters.buried += u64::from(self.member.bury_if_dead(slot));
-        }
-        self.sync();
+        let is_current = self.member.epoch() == self.epoch && self.gone.is_empty();
+        is_quiet && !self.member.has_new_senders() && is_current
     }
 }
 

@@ -1,6 +1,7 @@
 //! The manager: connections, listeners, and the queues of datagrams and events to take.
 
 mod calls;
+mod departure;
 mod receive;
 mod stale;
 

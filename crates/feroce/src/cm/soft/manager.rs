@@ -239,14 +239,14 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         patience_ns: PATIENCE_NS,
         ..Config::default()
     };
-    let scope = context.device().interface_index().unwrap_or(0);
+    let (scope, member) = (context.device().interface_index().unwrap_or(0), soft.member.clone());
     let device = Arc::downgrade(soft);
     context.driver()?.control(|s, now| {
         if s.cm.is_none() {
             let psn = Psn::new(psn as u32);
             let wakes = Arc::clone(s.dispatch.wakes());
             let service = Service::new(&mut s.engine, now, psn, config, (device, scope), wakes)?;
-            s.cm = Some(Box::new(service));
+            s.cm = Some(Box::new(service.among(member)));
         }
         Ok(())
     })

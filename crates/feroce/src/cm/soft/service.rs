@@ -11,6 +11,7 @@ use feroce_cm::{
     Peer,
 };
 use feroce_engine::{Engine, QpAttr, QpState};
+use feroce_local::Member;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
 use feroce_wire::{Psn, Qpn};
@@ -40,6 +41,8 @@ pub(crate) struct Service {
     listeners: BTreeMap<ListenId, Arc<Shared>>,
     qps: BTreeMap<u32, Arc<Shared>>,
     wakes: Arc<Wakes>,
+    /// Knows which processes of the host have ended.
+    member: Option<Arc<Member>>,
 }
 
 impl Service {
@@ -54,13 +57,30 @@ impl Service {
         let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);
         let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Self { manager, gsi, device, scope, is_gone: false, ids, listeners, qps, wakes })
+        let (is_gone, member) = (false, None);
+        Ok(Self { manager, gsi, device, scope, is_gone, ids, listeners, qps, wakes, member })
+    }
+
+    /// Ends connections with processes of the host that have ended, as `member` reports them.
+    pub(super) fn among(self, member: Option<Arc<Member>>) -> Self {
+        if let Some(member) = &member {
+            member.want_departures();
+        }
+        Self { member, ..self }
     }
 
     /// Handles received datagrams and expired timers, and posts datagrams to send. Returns whether
     /// more datagrams wait than queue pair 1 has room for.
     pub(crate) fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
         let manager = &mut self.manager;
+        // Before messages are handled: another process may have the place of a dead one already.
+        if let Some(member) = self.member.as_ref().filter(|member| member.has_departures()) {
+            for gone in member.take_departures() {
+                manager.handle_departure(now, |gid, id| {
+                    id.0 >> 24 == u32::from(gone.prefix) && gone.addresses.contains(&gid)
+                });
+            }
+        }
         self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
         if self.manager.poll_timeout().is_some_and(|at| at <= now) {
             self.manager.handle_timeout(now);
@@ -76,7 +96,10 @@ impl Service {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.manager.poll_timeout()
+        match &self.member {
+            Some(member) if member.has_departures() => Some(Instant::ZERO),
+            _ => self.manager.poll_timeout(),
+        }
     }
 
     /// Data has arrived on a queue pair before the peer's message that it is ready to use (RTU).
