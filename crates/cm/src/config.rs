@@ -24,8 +24,17 @@ pub struct Config {
     pub probe_ns: u64,
     /// How much time an MRA asks for while the consumer decides, as a code.
     pub mra_timeout: u8,
-    /// Most requests of peers that are not established yet; the manager ignores further ones.
+    /// Most requests of peers that are not established yet. Further ones take the place of the
+    /// oldest that was answered in vain, or the manager leaves them to the retries of the peer.
     pub max_half_open: usize,
+    /// The same for one listener, so that a flood of requests for one leaves room for others.
+    pub max_half_open_per_listener: usize,
+    /// The same for one address, unless it has an established connection.
+    pub max_half_open_per_source: usize,
+    /// Most messages that the manager sends because of one request, unasked, to an address from
+    /// which no answer has come; it may be that of a victim. Duplicates of the request are answered
+    /// one by one.
+    pub max_answers: u8,
     /// Most connections in time-wait and final answers kept for duplicates; beyond that, the
     /// manager drops the oldest.
     pub max_remembered: usize,
@@ -55,6 +64,9 @@ impl Default for Config {
             probe_ns: 0,
             mra_timeout: 24,
             max_half_open: 8192,
+            max_half_open_per_listener: 6144,
+            max_half_open_per_source: 1024,
+            max_answers: 3,
             max_remembered: 16_384,
             patience_ns: 0,
             max_early: 64,

@@ -41,8 +41,12 @@ counters! {
     drop_unexpected,
     /// Dropped: DREQ that names another queue pair than that of the connection.
     drop_wrong_qp,
-    /// Dropped: a request when too many wait already.
+    /// Dropped: a request when too many wait already, and none can make room.
     drop_half_open_full,
+    /// Accepted requests that were not confirmed and made room for others.
+    half_open_evicted,
+    /// Not sent: further messages to an address that has never answered.
+    answers_withheld,
     /// Refused: no listener for the service.
     refused_no_listener,
     /// Refused: the backlog of the listener is full.

@@ -28,6 +28,7 @@ mod conn;
 mod counters;
 mod early;
 mod event;
+mod half_open;
 mod listen;
 mod manager;
 mod out;

@@ -15,6 +15,7 @@ use feroce_wire::{Qkey, Qpn};
 
 use crate::conn::{Answered, Kind, RemoteKey, Times};
 use crate::event::Event;
+use crate::half_open::Opened;
 use crate::out::Out;
 use crate::params::{ConnId, Peer, Reply};
 use crate::retry::Retry;
@@ -53,6 +54,7 @@ pub(crate) struct SidrRcvd {
     pub(crate) request_id: CommId,
     pub(crate) transaction: u64,
     pub(crate) service: ServiceId,
+    pub(crate) opened: Opened,
 }
 
 impl SidrRcvd {

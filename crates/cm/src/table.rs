@@ -8,6 +8,7 @@ use feroce_wire::cm::CommId;
 use feroce_wire::{Gid, Qpn};
 
 use crate::conn::{Class, Conn, RemoteKey};
+use crate::half_open::HalfOpen;
 
 /// Connections by our identifier, the peer's identifier, the peer's queue pair and their deadline.
 ///
@@ -20,7 +21,9 @@ pub(crate) struct Table {
     by_qp: BTreeMap<(Gid, u32), CommId>,
     deadlines: BTreeSet<(Instant, CommId)>,
     remembered: BTreeSet<(Instant, CommId)>,
-    half_open: usize,
+    half_open: HalfOpen,
+    /// Connections with each peer that has proved that it is at its address.
+    confirmed: BTreeMap<Gid, usize>,
 }
 
 impl Table {
@@ -28,8 +31,13 @@ impl Table {
         self.conns.len()
     }
 
-    pub(crate) fn half_open(&self) -> usize {
-        self.half_open
+    pub(crate) fn half_open(&self) -> &HalfOpen {
+        &self.half_open
+    }
+
+    /// Whether a connection shows that a peer is at its address.
+    pub(crate) fn is_confirmed(&self, peer: Gid) -> bool {
+        self.confirmed.contains_key(&peer)
     }
 
     pub(crate) fn contains(&self, id: CommId) -> bool {
@@ -83,7 +91,18 @@ impl Table {
         {
             self.by_qp.remove(&(gid, qpn.get()));
         }
-        self.half_open -= usize::from(conn.class() == Class::HalfOpen);
+        if let Some(entry) = conn.half_open() {
+            self.half_open.remove(&entry);
+        }
+        let peer = conn.peer().remote;
+        if conn.is_confirmed()
+            && let Some(count) = self.confirmed.get_mut(&peer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.confirmed.remove(&peer);
+            }
+        }
         Some(conn)
     }
 
@@ -101,7 +120,12 @@ impl Table {
         if let Some((gid, qpn)) = conn.qp_key() {
             self.by_qp.entry((gid, qpn.get())).or_insert(id);
         }
-        self.half_open += usize::from(conn.class() == Class::HalfOpen);
+        if let Some(entry) = conn.half_open() {
+            self.half_open.add(&entry);
+        }
+        if conn.is_confirmed() {
+            *self.confirmed.entry(conn.peer().remote).or_default() += 1;
+        }
         self.conns.insert(id, conn);
     }
 }

@@ -199,8 +199,8 @@ fn an_answer_that_nobody_hears_is_given_up() {
     let (mut side, conn, ..) = accepted();
     let (events, sent) = side.until_told();
     assert_eq!(events, [Event::Unreachable { conn }]);
-    assert_eq!(sent, ["REP"; 15]);
-    assert_eq!(side.names(), ["REJ"]);
+    assert_eq!(sent, ["REP"; 2], "few messages to an address that may be a victim's");
+    assert_eq!(side.names(), [""; 0]);
     assert!(side.manager.is_empty());
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::{A, B, Side, rep, req};
 use feroce_cm::{Accepts, Config, Event, Peer};
 use feroce_wire::Gid;
-use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, ServiceId};
+use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, Rtu, ServiceId};
 use feroce_wire::{Qpn, mad::MAD_LEN};
 
 /// A REQ from the unknown sender number `n`.
@@ -47,6 +47,212 @@ fn requests_that_nobody_confirms_are_bounded() {
     assert_eq!(side.manager.len(), 50);
     assert_eq!(side.events().len(), 50);
     assert_eq!(side.manager.counters().drop_half_open_full, 950);
+}
+
+/// A flood of REQs, each from another address, to a consumer that accepts all of them.
+struct Flood {
+    side: Side,
+    random: fastrand::Rng,
+    sent: u32,
+}
+
+impl Flood {
+    fn new(config: Config) -> Self {
+        let mut side = Side::with(B, Config { probe_ns: 200_000_000, ..config });
+        side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+        Self { side, random: fastrand::Rng::with_seed(6), sent: 0 }
+    }
+
+    /// One millisecond with three forged REQs from `source`, or from anywhere.
+    fn millisecond(&mut self, source: Option<Gid>) {
+        self.side.now = self.side.now.plus_nanos(1_000_000);
+        self.side.manager.handle_timeout(self.side.now);
+        for _ in 0..3 {
+            self.sent += 1;
+            let (from, req) = forged(source, self.sent, &mut self.random);
+            self.side.receive_from(from, &CmMessage::Req(req));
+        }
+        self.serve();
+    }
+
+    /// The consumer accepts what there is. Returns what was sent.
+    fn serve(&mut self) -> Vec<feroce_cm::Transmit> {
+        for event in self.side.events() {
+            if let Event::Request(incoming) = event {
+                self.side.manager.taken(incoming.listener);
+                let accept = feroce_cm::Accept { qpn: Qpn::new(0x31), ..Default::default() };
+                self.side.manager.accept(self.side.now, incoming.conn, &accept).unwrap();
+            }
+        }
+        std::iter::from_fn(|| self.side.manager.poll_mad()).collect()
+    }
+
+    /// Whether a client that exists connects, given 20 ms for REP and RTU.
+    fn client_connects(&mut self, n: u32, source: Option<Gid>) -> bool {
+        let gid = Gid::from_ipv4([10, 77, 1, n as u8]);
+        let mut request = req(n + 1, n + 2);
+        request.primary.local_gid = gid;
+        let from = Peer { local: B, remote: gid };
+        self.side.receive_from(from, &CmMessage::Req(request));
+        let is_rep = |mad: &feroce_cm::Transmit| match CmMessage::parse(&mad.bytes).unwrap().1 {
+            CmMessage::Rep(rep) if mad.peer.remote == gid => Some(rep.local_id),
+            _ => None,
+        };
+        let Some(remote_id) = self.serve().iter().find_map(is_rep) else { return false };
+        (0..20).for_each(|_| self.millisecond(source));
+        let rtu = Rtu { local_id: request.local_id, remote_id, private_data: [0; 224] };
+        self.side.receive_from(from, &CmMessage::Rtu(rtu));
+        let established = |event: &Event| match event {
+            Event::Established { conn } => conn.comm_id() == remote_id,
+            _ => false,
+        };
+        self.side.events().iter().any(established)
+    }
+}
+
+/// A forged REQ from `source`, or from anywhere.
+fn forged(source: Option<Gid>, n: u32, random: &mut fastrand::Rng) -> (Peer, Req) {
+    let gid = source
+        .unwrap_or_else(|| Gid::from_ipv4((0xac10_0000 | random.u32(..1 << 20)).to_be_bytes()));
+    let mut req = *TEMPLATE.get_or_init(|| req(1, 2));
+    (req.local_id, req.qpn) = (CommId(0x10_0000 + n), Qpn::new(random.u32(2..)));
+    req.primary.local_gid = gid;
+    (Peer { local: B, remote: gid }, req)
+}
+
+static TEMPLATE: std::sync::OnceLock<Req> = std::sync::OnceLock::new();
+
+/// 3000 forged REQs per second, as long as it takes until all places are taken several times.
+#[test]
+fn clients_connect_during_a_flood() {
+    for source in [None, Some(Gid::from_ipv4([10, 66, 6, 6]))] {
+        let mut flood = Flood::new(Config::default());
+        (0..4000).for_each(|_| flood.millisecond(source));
+        let connected = (0..20).filter(|&n| {
+            (0..100).for_each(|_| flood.millisecond(source));
+            flood.client_connects(n, source)
+        });
+        assert_eq!(connected.count(), 20);
+        let limits = flood.side.manager.config();
+        let most = match source {
+            None => limits.max_half_open_per_listener,
+            Some(_) => limits.max_half_open_per_source,
+        };
+        assert!(flood.side.manager.len() <= most + 20, "{}", flood.side.manager.len());
+        let counters = flood.side.manager.counters();
+        assert!(counters.half_open_evicted > 0 && counters.answers_withheld == 0);
+    }
+}
+
+/// Requests from one address do not take the places of others, and requests for one listener do not
+/// take those of other listeners.
+#[test]
+fn a_flood_leaves_room_for_other_listeners_and_sources() {
+    let limits = Config {
+        max_half_open: 60,
+        max_half_open_per_listener: 50,
+        max_half_open_per_source: 10,
+        ..Config::default()
+    };
+    let mut flood = Flood::new(limits);
+    // None of the forged requests is old enough to make room.
+    let one = Some(Gid::from_ipv4([10, 66, 6, 6]));
+    (0..20).for_each(|_| flood.millisecond(one));
+    assert!(flood.client_connects(0, one), "one source does not take all places");
+    (0..20).for_each(|_| flood.millisecond(None));
+    let counters = *flood.side.manager.counters();
+    assert!(counters.drop_half_open_full > 0 && counters.half_open_evicted == 0);
+    assert!(!flood.client_connects(1, None), "all places of the listener are taken");
+    let other = ServiceId(common::SERVICE.0 ^ 1);
+    flood.side.manager.listen(flood.side.now, other, Accepts::Any, 8).unwrap();
+    let (from, req) = forged(None, 0, &mut flood.random);
+    flood.side.receive_from(from, &CmMessage::Req(Req { service_id: other, ..req }));
+    assert!(matches!(flood.side.events().as_slice(), [Event::Request(_)]));
+}
+
+/// What the manager sends to an address from which one forged REQ came, for ever.
+fn answers(config: Config, consumer: impl Fn(&mut Side, feroce_cm::ConnId)) -> usize {
+    let mut side = Side::with(B, config);
+    side.listen();
+    let (from, req) = stranger(5);
+    side.receive_from(from, &CmMessage::Req(req));
+    let conn = side.request();
+    consumer(&mut side, conn);
+    let mut sent = side.sent().len();
+    while side.manager.poll_timeout().is_some() {
+        side.tick();
+        sent += side.sent().len();
+        let events = side.events();
+        // The consumer destroys what has ended.
+        for event in events.iter().filter(|event| event.is_final()) {
+            side.manager.destroy(side.now, event.conn());
+        }
+    }
+    assert!(side.manager.is_empty());
+    sent
+}
+
+#[test]
+fn one_forged_request_draws_three_answers_at_most() {
+    let accept = |side: &mut Side, conn| {
+        let accept = feroce_cm::Accept { qpn: Qpn::new(0x31), ..Default::default() };
+        side.manager.accept(side.now, conn, &accept).unwrap();
+    };
+    for probe_ns in [0, 200_000_000] {
+        let config = || Config { probe_ns, ..Config::default() };
+        assert_eq!(answers(config(), accept), 3);
+        let late = |side: &mut Side, conn| {
+            accept(side, conn);
+            (0..2).for_each(|_| side.tick());
+        };
+        let disconnects = |side: &mut Side, conn| {
+            late(side, conn);
+            side.manager.disconnect(side.now, conn).unwrap();
+        };
+        assert_eq!(answers(config(), disconnects), 3);
+        let destroys = |side: &mut Side, conn| {
+            late(side, conn);
+            side.manager.destroy(side.now, conn);
+        };
+        assert_eq!(answers(config(), destroys), 3);
+        let at_once = |side: &mut Side, conn| {
+            accept(side, conn);
+            side.manager.disconnect(side.now, conn).unwrap();
+        };
+        assert_eq!(answers(config(), at_once), 3);
+        let rejects = |side: &mut Side, conn| {
+            side.manager.reject(side.now, conn, RejReason::CONSUMER, &[0; 148]).unwrap();
+        };
+        assert_eq!(answers(config(), rejects), 1);
+    }
+}
+
+/// A peer that repeats its REQ gets an answer each time, and one that has answered is not limited.
+#[test]
+fn peers_that_exist_get_their_answers() {
+    let mut side = Side::new(B);
+    side.listen();
+    let (from, req) = stranger(5);
+    side.receive_from(from, &CmMessage::Req(req));
+    let conn = side.request();
+    side.accept(conn);
+    (0..6).for_each(|_| side.tick());
+    assert_eq!(side.names(), ["REP", "REP"]);
+    for _ in 0..5 {
+        side.receive_from(from, &CmMessage::Req(req));
+        assert_eq!(side.names(), ["REP"]);
+    }
+    let (local_id, remote_id) = (req.local_id, conn.comm_id());
+    side.receive_from(from, &CmMessage::Rtu(Rtu { local_id, remote_id, private_data: [0; 224] }));
+    side.events();
+    side.receive_from(
+        from,
+        &CmMessage::Req(Req { local_id: CommId(77), qpn: Qpn::new(77), ..req }),
+    );
+    let second = side.request();
+    side.accept(second);
+    (0..6).for_each(|_| side.tick());
+    assert_eq!(side.names(), ["REP"; 6]);
 }
 
 #[test]

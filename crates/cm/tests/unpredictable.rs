@@ -34,7 +34,16 @@ fn ten_thousand_of_the_active_side() {
 
 #[test]
 fn ten_thousand_of_the_passive_side() {
-    let mut side = Side::with(B, Config { seed: 4, max_half_open: 10_000, ..Config::default() });
+    let mut side = Side::with(
+        B,
+        Config {
+            seed: 4,
+            max_half_open: 10_000,
+            max_half_open_per_listener: 10_000,
+            max_half_open_per_source: 10_000,
+            ..Config::default()
+        },
+    );
     side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
     let request = req(1, 2);
     let (mut ids, mut psns) = (Vec::new(), Vec::new());

@@ -9,7 +9,7 @@ mod netns;
 use std::net::Ipv4Addr;
 
 use feroce::QpState;
-use feroce::cm::{Connection, Listener, Manager};
+use feroce::cm::{ConnParam, Connection, EventChannel, EventKind, Listener, Manager};
 use feroce_cm::rdma::{PortSpace, connect_data};
 use feroce_cm::{Cause, Config, ConnId, Connect, Event, Peer};
 use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
@@ -18,7 +18,7 @@ use feroce_wire::cm::{CmMessage, ServiceId};
 use feroce_wire::{
     Bth, Deth, Exts, Gid, Op, Opcode, Packet, Psn, Qkey, Qpn, Service, mad::MAD_LEN,
 };
-use netns::{Cable, with_cable};
+use netns::{Cable, ip, with_cable};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const QKEY: Qkey = Qkey(0x8001_0000);
@@ -32,10 +32,20 @@ struct Script {
 }
 
 impl Script {
-    /// One at `addr`. If it does not listen, it can only send: an attacker with a foreign address.
-    fn new(addr: Gid, listen: bool, seed: u64) -> Self {
-        let link = UdpLink::new(UdpConfig { listen, ..UdpConfig::default() }, &[addr]).unwrap();
-        let config = Config { seed, probe_ns: 200_000_000, ..Config::default() };
+    /// One at `addr`.
+    fn new(addr: Gid, seed: u64) -> Self {
+        Self::with(UdpConfig::default(), &[addr], seed)
+    }
+
+    /// One that only sends: an attacker with the addresses of others.
+    fn attacker(addresses: &[Gid], seed: u64) -> Self {
+        Self::with(UdpConfig { listen: false, flows: 1, ..UdpConfig::default() }, addresses, seed)
+    }
+
+    fn with(config: UdpConfig, addresses: &[Gid], seed: u64) -> Self {
+        let link = UdpLink::new(config, addresses).unwrap();
+        // It gives up long before a request that was answered in vain does.
+        let config = Config { seed, probe_ns: 200_000_000, max_retries: 2, ..Config::default() };
         Self {
             link: Verified::new(link, IcrcPolicy::Strict),
             manager: feroce_cm::Manager::new(config),
@@ -148,10 +158,10 @@ fn a_forged_request_with_the_peers_queue_pair_ends_nothing() {
         let manager = Manager::new();
         let listener = listen(cable, &manager);
         let port = listener.local_addr().port();
-        let mut peer = cable.in_a(|| Script::new(Cable::a4(), true, 1));
+        let mut peer = cable.in_a(|| Script::new(Cable::a4(), 1));
         let (conn, accepted) = connect(cable, &mut peer, &listener, QPN);
         // The attacker has the address of the peer, and knows its queue pair and the port.
-        let mut attacker = cable.in_a(|| Script::new(Cable::a4(), false, 2));
+        let mut attacker = cable.in_a(|| Script::attacker(&[Cable::a4()], 2));
         attacker.connect(Cable::A4, Cable::B4, port, QPN);
         // The peer is asked; it has the connection, and keeps silent.
         while !peer.step().iter().any(|m| matches!(m, CmMessage::Dreq(_))) {}
@@ -172,11 +182,62 @@ fn a_peer_that_was_restarted_connects_with_the_same_queue_pair() {
     with_cable(1500, |cable| {
         let manager = Manager::new();
         let listener = listen(cable, &manager);
-        let mut peer = cable.in_a(|| Script::new(Cable::a4(), true, 1));
+        let mut peer = cable.in_a(|| Script::new(Cable::a4(), 1));
         let (_, before) = connect(cable, &mut peer, &listener, QPN);
         peer.restart(3);
         let (_, after) = connect(cable, &mut peer, &listener, QPN);
         before.wait_disconnected().unwrap();
         assert_eq!(after.state(), QpState::Rts);
+    });
+}
+
+/// Accepts every request until `wanted` connections are established.
+fn accept_all(channel: &EventChannel, wanted: usize) {
+    let (mut established, mut ids) = (0, Vec::new());
+    while established < wanted {
+        let event = channel.wait_event(None).unwrap().unwrap();
+        match event.kind {
+            EventKind::ConnectRequest => {
+                let qpn = Qpn::new(ids.len() as u32 + 2);
+                event.id.accept(&ConnParam { qpn, ..event.id.offered().unwrap() }).unwrap();
+                ids.push(event.id);
+            }
+            EventKind::Established => established += 1,
+            EventKind::Unreachable => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// 12,000 forged requests from 100 addresses, more than a listener has places.
+#[test]
+fn clients_connect_during_a_flood() {
+    with_cable(1500, |cable| {
+        // All of these are addresses of the attacker, who answers nothing that is sent to them.
+        cable.in_a(|| ip("route add local 10.9.0.128/25 dev lo"));
+        let sources: Vec<[u8; 4]> = (130..230).map(|n| [10, 9, 0, n]).collect();
+        let gids: Vec<Gid> = sources.iter().map(|&source| Gid::from_ipv4(source)).collect();
+        let mut attacker = cable.in_a(|| Script::attacker(&gids, 2));
+        let mut client = cable.in_a(|| Script::new(Cable::a4(), 1));
+        let channel = Manager::new().event_channel().unwrap();
+        let listener = channel.create_id(PortSpace::Tcp).unwrap();
+        cable.in_b(|| listener.bind((Ipv4Addr::from(Cable::B4), 0).into())).unwrap();
+        cable.in_b(|| listener.listen(100_000)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::scope(|threads| {
+            let server = threads.spawn(|| cable.in_b(|| accept_all(&channel, 20)));
+            for round in 0..20 {
+                for n in 0..600 {
+                    let source = sources[n as usize % sources.len()];
+                    attacker.connect(source, Cable::B4, port, 0x1_0000 + round * 600 + n);
+                }
+                let conn = client.connect(Cable::A4, Cable::B4, port, QPN + round);
+                let answer = client.until(|event| event.conn() == conn);
+                assert!(matches!(answer, Event::Replied { .. }), "{round}: {answer:?}");
+                client.manager.ready(conn).unwrap();
+                client.send();
+            }
+            server.join().unwrap();
+        });
     });
 }

@@ -46,8 +46,10 @@ pub(crate) use passive::{RepSent, ReqRcvd};
 pub(crate) use teardown::{Answered, DreqSent, TimeWait, answer_dreq};
 
 use crate::event::Event;
+use crate::half_open::{Entry, Opened};
 use crate::out::Out;
 use crate::params::{ConnId, Peer, QpPlan};
+use crate::retry::Retry;
 use crate::sidr::{SidrRcvd, SidrSent};
 
 /// State that is common to all states of a connection.
@@ -64,6 +66,11 @@ pub(crate) struct Ends {
     pub(crate) plan: QpPlan,
     /// Our queue pair, as REQ or REP tells the peer; DREQ of the peer names it.
     pub(crate) qpn: Option<Qpn>,
+    /// Messages that the manager may still send unasked to a peer that has never answered; no limit
+    /// once it has.
+    pub(crate) answers_left: Option<u8>,
+    /// On the passive side, when the request arrived.
+    pub(crate) opened: Option<Opened>,
     /// The consumer destroyed the connection, so the manager reports no more events of it.
     pub(crate) is_silent: bool,
 }
@@ -71,6 +78,34 @@ pub(crate) struct Ends {
 impl Ends {
     pub(crate) fn conn(&self) -> ConnId {
         ConnId(self.id)
+    }
+
+    /// The peer has answered, so it is at its address.
+    pub(crate) fn confirm(&mut self) {
+        self.answers_left = None;
+    }
+
+    /// Whether the manager may send one more message unasked. The address of a peer that has never
+    /// answered may be that of a victim.
+    pub(crate) fn may_send(&mut self, out: &mut Out) -> bool {
+        match &mut self.answers_left {
+            None => true,
+            Some(0) => {
+                out.counters.answers_withheld += 1;
+                false
+            }
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// Retransmits a message, if the peer has answered before or not too many were sent.
+    pub(crate) fn repeat(&mut self, retry: &Retry, out: &mut Out) {
+        if self.may_send(out) {
+            out.repeat(self.peer, &retry.bytes);
+        }
     }
 
     /// A REJ of this connection.
@@ -84,7 +119,10 @@ impl Ends {
     }
 
     /// Sends REJ.
-    pub(crate) fn refuse(&self, stage: Stage, reason: RejReason, out: &mut Out) {
+    pub(crate) fn refuse(&mut self, stage: Stage, reason: RejReason, out: &mut Out) {
+        if !self.may_send(out) {
+            return;
+        }
         out.send(self.peer, self.transaction, &CmMessage::Rej(self.rej(stage, reason)));
     }
 }
@@ -120,10 +158,8 @@ pub(crate) enum Conn {
 /// Which limit of the table a connection counts against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// None: the consumer asked for it, or both sides agreed on it.
-    Wanted,
-    /// Half open: requested by a peer that has not yet proved that it receives our messages.
-    HalfOpen,
+    /// None, or those of [`crate::half_open`].
+    Present,
     /// The connection is over; only its time-wait or its final answer is kept.
     Remembered,
 }
@@ -201,10 +237,25 @@ impl Conn {
 
     pub(crate) fn class(&self) -> Class {
         match self {
-            Self::ReqRcvd(_) | Self::RepSent(_) | Self::SidrRcvd(_) => Class::HalfOpen,
             Self::TimeWait(_) | Self::Answered(_) => Class::Remembered,
-            _ => Class::Wanted,
+            _ => Class::Present,
         }
+    }
+
+    /// How it counts against the limits of half-open requests.
+    pub(crate) fn half_open(&self) -> Option<Entry> {
+        let (opened, is_idle) = match self {
+            Self::ReqRcvd(s) => (s.ends.opened?, false),
+            Self::RepSent(s) => (s.ends.opened?, s.ends.answers_left == Some(0)),
+            Self::SidrRcvd(s) => (s.opened, false),
+            _ => return None,
+        };
+        Some(Entry { id: self.id(), source: self.peer().remote, opened, is_idle })
+    }
+
+    /// Whether the peer has proved that it is at its address, and the connection lasts.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        matches!(self, Self::RepRcvd(_) | Self::Established(_))
     }
 
     /// Name of the state.
@@ -249,7 +300,7 @@ impl Conn {
                 s.give_up(out);
                 None
             }
-            Self::RepRcvd(s) => {
+            Self::RepRcvd(mut s) => {
                 s.ends.refuse(Stage::Rep, RejReason::CONSUMER, out);
                 None
             }
@@ -257,7 +308,7 @@ impl Conn {
                 let rej = s.ends.rej(Stage::Req, RejReason::CONSUMER);
                 Some(Self::Answered(s.reject(now, rej, times, out)))
             }
-            Self::RepSent(s) => {
+            Self::RepSent(mut s) => {
                 s.ends.refuse(Stage::Other, RejReason::CONSUMER, out);
                 None
             }
@@ -303,6 +354,8 @@ pub(crate) struct Times {
     /// How long a final answer is kept for duplicates of its request.
     pub(crate) remember_ns: u64,
     pub(crate) retries: u8,
+    /// Messages that the manager sends unasked to a peer that has never answered.
+    pub(crate) max_answers: u8,
     /// Time before the first probe, a retransmission that does not count as a retry; zero for no
     /// probes.
     pub(crate) probe_ns: u64,

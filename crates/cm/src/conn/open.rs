@@ -24,14 +24,17 @@ pub(crate) struct Established {
 
 impl Established {
     /// The consumer disconnects: the manager sends DREQ.
-    pub(crate) fn disconnect(self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
+    pub(crate) fn disconnect(mut self, now: Instant, times: &Times, out: &mut Out) -> DreqSent {
         let dreq = CmMessage::Dreq(Dreq {
             local_id: self.ends.id,
             remote_id: self.ends.remote_id,
             remote_qpn: self.ends.plan.remote_qpn.unwrap_or(Qpn::QP0),
             private_data: [0; 220],
         });
-        let bytes = out.send(self.ends.peer, self.ends.own_transaction, &dreq);
+        let bytes = dreq.emit(self.ends.own_transaction);
+        if self.ends.may_send(out) {
+            out.send_bytes(self.ends.peer, bytes);
+        }
         let retry =
             Retry::new(now, bytes, times.request_ns, times.retries).probing(now, times.probe_ns);
         DreqSent { ends: self.ends, retry }

@@ -35,6 +35,7 @@ impl ReqRcvd {
         out: &mut Out,
     ) -> RepSent {
         let mut ends = self.ends;
+        ends.answers_left = ends.answers_left.map(|_| times.max_answers.saturating_sub(1));
         ends.qpn = Some(accept.qpn);
         let plan = &mut ends.plan;
         plan.max_dest_rd_atomic = accept.responder_resources;
@@ -102,7 +103,8 @@ pub(crate) struct RepSent {
 
 impl RepSent {
     /// RTU, or the first packet on the queue pair, shows that the peer is ready.
-    pub(crate) fn establish(self, out: &mut Out) -> Established {
+    pub(crate) fn establish(mut self, out: &mut Out) -> Established {
+        self.ends.confirm();
         out.tell(self.ends.is_silent, Event::Established { conn: self.ends.conn() });
         Established { ends: self.ends, rtu: None }
     }
@@ -122,14 +124,21 @@ impl RepSent {
 
     /// MRA arrives: the peer asks for more time.
     pub(crate) fn on_mra(mut self, now: Instant, mra: &Mra) -> Self {
+        self.ends.confirm();
         self.retry.extend(now, mra.service_timeout);
         self
+    }
+
+    /// Makes room for another request.
+    pub(crate) fn evict(self, out: &mut Out) {
+        out.counters.half_open_evicted += 1;
+        out.tell(self.ends.is_silent, Event::Unreachable { conn: self.ends.conn() });
     }
 
     /// No RTU arrives in time: the manager sends REP again, or gives up with REJ (timeout).
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
-            out.repeat(self.ends.peer, &self.retry.bytes);
+            self.ends.repeat(&self.retry, out);
             return Some(self);
         }
         self.ends.refuse(Stage::Rep, RejReason::TIMEOUT, out);

@@ -28,7 +28,7 @@ impl DreqSent {
     /// No DREP arrives in time: the manager sends DREQ again, or enters time-wait without it.
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Conn {
         if self.retry.again(now) {
-            out.repeat(self.ends.peer, &self.retry.bytes);
+            self.ends.repeat(&self.retry, out);
             return Conn::DreqSent(self);
         }
         Conn::TimeWait(TimeWait::enter(self.ends, now, Cause::NoAnswer, out))

@@ -78,6 +78,8 @@ impl Manager {
             own_transaction: transaction,
             plan,
             qpn: Some(connect.qpn),
+            answers_left: None,
+            opened: None,
             is_silent: false,
         };
         let ca_guid = self.config.ca_guid;

@@ -9,15 +9,16 @@ use alloc::collections::VecDeque;
 use core::fmt;
 
 use feroce_train::Instant;
-use feroce_wire::Prf;
 use feroce_wire::cm::CommId;
+use feroce_wire::{Gid, Prf};
 
 use crate::config::Config;
 use crate::conn::{Conn, Times};
 use crate::counters::Counters;
 use crate::early::EarlyOnes;
 use crate::event::Event;
-use crate::listen::Listeners;
+use crate::half_open::{Group, Opened};
+use crate::listen::{ListenId, Listeners};
 use crate::out::{Bucket, Out, Transmit};
 use crate::params::{ConnId, Peer, QpPlan};
 use crate::question::Questions;
@@ -57,6 +58,8 @@ pub struct Manager {
     random: Prf,
     /// How many numbers it has given.
     drawn: u64,
+    /// How many requests of peers there have been.
+    requests: u64,
     /// Upper half of our transaction IDs.
     agent: u32,
     table: Table,
@@ -78,6 +81,7 @@ impl Manager {
             // As long as a peer with the same configuration may retransmit its request.
             remember_ns: request_ns * (u64::from(config.max_retries) + 1),
             retries: config.max_retries,
+            max_answers: config.max_answers,
             probe_ns: config.probe_ns,
             mra_timeout: config.mra_timeout & 31,
         };
@@ -94,6 +98,7 @@ impl Manager {
             times,
             random,
             drawn: 0,
+            requests: 0,
             agent: 0,
             table: Table::default(),
             listeners: Listeners::default(),
@@ -205,6 +210,32 @@ impl Manager {
                 return CommId(id);
             }
         }
+    }
+
+    /// Admits a request, and makes room for it if there are too many; `None` if there is no room.
+    fn open(&mut self, source: Gid, listener: ListenId) -> Option<Opened> {
+        let per_source = match self.table.is_confirmed(source) {
+            true => usize::MAX,
+            false => self.config.max_half_open_per_source,
+        };
+        for (group, most) in [
+            (Group::From(source), per_source),
+            (Group::Of(listener), self.config.max_half_open_per_listener),
+            (Group::All, self.config.max_half_open),
+        ] {
+            if self.table.half_open().len(group) < most {
+                continue;
+            }
+            let Some(oldest) = self.table.half_open().oldest_idle(group) else {
+                self.out.counters.drop_half_open_full += 1;
+                return None;
+            };
+            if let Some(Conn::RepSent(oldest)) = self.table.take(oldest) {
+                oldest.evict(&mut self.out);
+            }
+        }
+        self.requests += 1;
+        Some(Opened { order: self.requests, listener })
     }
 
     /// The transaction ID of exchanges that this side of a connection starts.

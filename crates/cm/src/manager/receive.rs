@@ -75,10 +75,7 @@ impl Manager {
                 return self.refuse_req(now, from, transaction, req, reason);
             }
         };
-        if self.table.half_open() >= self.config.max_half_open {
-            self.out.counters.drop_half_open_full += 1;
-            return;
-        }
+        let Some(opened) = self.open(from.remote, listener) else { return };
         if !self.listeners.admit(listener) {
             self.out.counters.refused_backlog += 1;
             return self.refuse_req(now, from, transaction, req, RejReason::NO_RESOURCES);
@@ -92,6 +89,9 @@ impl Manager {
             own_transaction: self.transaction(id),
             plan,
             qpn: None,
+            answers_left: (!self.table.is_confirmed(from.remote))
+                .then_some(self.config.max_answers),
+            opened: Some(opened),
             is_silent: false,
         };
         let response_ns = code_ns(req.local_cm_timeout);
@@ -407,10 +407,7 @@ impl Manager {
             self.out.counters.refused_invalid += 1;
             return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
         };
-        if self.table.half_open() >= self.config.max_half_open {
-            self.out.counters.drop_half_open_full += 1;
-            return;
-        }
+        let Some(opened) = self.open(from.remote, listener) else { return };
         if !self.listeners.admit(listener) {
             self.out.counters.refused_backlog += 1;
             return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
@@ -422,6 +419,7 @@ impl Manager {
             request_id: req.request_id,
             transaction,
             service: req.service_id,
+            opened,
         }));
         let incoming = IncomingSidr { listener, conn: ConnId(id), peer: from, req: *req, ip };
         self.out.tell(false, Event::SidrRequest(Box::new(incoming)));

@@ -37,6 +37,8 @@ pub(crate) struct Service {
     scope: u32,
     /// The device has lost its addresses, and its ids were told.
     is_gone: bool,
+    /// How many connection requests must have been given up before the next warning.
+    flooded: u64,
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
     qps: BTreeMap<u32, Arc<Shared>>,
@@ -57,8 +59,19 @@ impl Service {
         let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);
         let (ids, listeners, qps) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (is_gone, member) = (false, None);
-        Ok(Self { manager, gsi, device, scope, is_gone, ids, listeners, qps, wakes, member })
+        Ok(Self {
+            manager,
+            gsi,
+            device,
+            scope,
+            is_gone: false,
+            flooded: 0,
+            ids,
+            listeners,
+            qps,
+            wakes,
+            member: None,
+        })
     }
 
     /// Ends connections with processes of the host that have ended, as `member` reports them.
@@ -85,6 +98,7 @@ impl Service {
         if self.manager.poll_timeout().is_some_and(|at| at <= now) {
             self.manager.handle_timeout(now);
         }
+        self.report_flood();
         while let Some(event) = self.manager.poll_event() {
             self.on_event(engine, now, event);
         }
@@ -93,6 +107,21 @@ impl Service {
             self.gsi.send(engine, &mad);
         }
         true
+    }
+
+    /// Warns of requests that were given up for others, once and whenever their number has doubled.
+    fn report_flood(&mut self) {
+        let counters = self.manager.counters();
+        let flooded = counters.half_open_evicted + counters.drop_half_open_full;
+        if flooded > self.flooded {
+            self.flooded = flooded.saturating_mul(2);
+            tracing::warn!(
+                "too many connection requests without an answer from the peer: {} gave way to \
+                 others, {} were left to the retries of the peer; the addresses may be forged",
+                counters.half_open_evicted,
+                counters.drop_half_open_full
+            );
+        }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
