@@ -65,8 +65,9 @@ pub(crate) fn run_all(targets: &[String], seconds: u64) -> Outcome<String> {
     let mut total = 0;
     for target in targets {
         let binary = folder.join(target);
-        let artifacts = root().join("fuzz/artifacts").join(target);
-        let (outcome, executions) = run_one(&binary, target, &artifacts, seconds)?;
+        // What is new goes to a folder outside the tree.
+        let corpus = target_dir().join("fuzz/corpus").join(target);
+        let (outcome, executions) = Piece { seconds, seed: 1, corpus }.run(&binary, target)?;
         println!("fuzz {target}: {executions} executions");
         total += executions;
         if let Err(Failure::Failed(message)) = outcome {
@@ -81,7 +82,7 @@ pub(crate) fn run_all(targets: &[String], seconds: u64) -> Outcome<String> {
 }
 
 /// Builds the targets and gives back the folder that they are in.
-fn build() -> Outcome<PathBuf> {
+pub(crate) fn build() -> Outcome<PathBuf> {
     let host = host()?;
     let folder = target_dir().join("fuzz");
     let mut build = cargo(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
@@ -99,23 +100,36 @@ fn host() -> Outcome<String> {
     host.map(str::to_owned).ok_or_else(|| Failure::Failed("`rustc -vV` names no host".into()))
 }
 
-/// Runs one target. The first result is what the fuzzer found, the second how much it tried.
-fn run_one(binary: &Path, target: &str, artifacts: &Path, seconds: u64) -> Outcome<(Outcome, u64)> {
-    // The committed corpus is only read: what is new goes to a folder outside the tree.
-    let found = target_dir().join("fuzz/corpus").join(target);
-    for folder in [&*found, artifacts] {
-        std::fs::create_dir_all(folder)
-            .map_err(|e| Failure::Failed(format!("cannot create {}: {e}", folder.display())))?;
+/// One run of a target.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) seconds: u64,
+    /// Of the fuzzer's own choices.
+    pub(crate) seed: u64,
+    /// Where new inputs go, and where those of earlier runs are. The committed corpus is only read.
+    pub(crate) corpus: PathBuf,
+}
+
+impl Piece {
+    /// Runs a target. The first result is what the fuzzer found, the second how much it tried.
+    pub(crate) fn run(&self, binary: &Path, target: &str) -> Outcome<(Outcome, u64)> {
+        let artifacts = root().join("fuzz/artifacts").join(target);
+        for folder in [&self.corpus, &artifacts] {
+            std::fs::create_dir_all(folder)
+                .map_err(|e| Failure::Failed(format!("cannot create {}: {e}", folder.display())))?;
+        }
+        let mut fuzzer = Command::new(binary);
+        fuzzer.current_dir(root()).arg(format!("-max_total_time={}", self.seconds));
+        fuzzer.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
+        fuzzer.arg(format!("-seed={}", self.seed));
+        fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&self.corpus);
+        let committed = root().join("fuzz/corpus").join(target);
+        if committed.is_dir() {
+            fuzzer.arg(committed);
+        }
+        let (outcome, kept) = run_keeping(&mut fuzzer, |line| line.starts_with(EXECUTIONS));
+        let number =
+            kept.iter().find_map(|line| line.strip_prefix(EXECUTIONS)?.trim().parse().ok());
+        Ok((outcome, number.unwrap_or(0)))
     }
-    let mut fuzzer = Command::new(binary);
-    fuzzer.current_dir(root()).arg(format!("-max_total_time={seconds}"));
-    fuzzer.args(["-seed=1", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
-    fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&found);
-    let committed = root().join("fuzz/corpus").join(target);
-    if committed.is_dir() {
-        fuzzer.arg(committed);
-    }
-    let (outcome, kept) = run_keeping(&mut fuzzer, |line| line.starts_with(EXECUTIONS));
-    let number = kept.iter().find_map(|line| line.strip_prefix(EXECUTIONS)?.trim().parse().ok());
-    Ok((outcome, number.unwrap_or(0)))
 }

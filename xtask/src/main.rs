@@ -6,6 +6,7 @@
 
 mod api;
 mod args;
+mod campaign;
 mod ci;
 mod clients;
 mod dist;

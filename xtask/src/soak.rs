@@ -1,9 +1,11 @@
 //! `cargo xtask soak`: what only shows after a while.
 
+use core::time::Duration;
 use std::process::Command;
 
 use crate::Outcome;
 use crate::args::Args;
+use crate::campaign;
 use crate::shell::{cargo, run};
 
 pub(crate) const HELP: &str = "\
@@ -12,13 +14,22 @@ that are killed at any time, while those that are left check every byte and that
 the others. With one of the options, only that.
 
 Usage: cargo xtask soak [--operations S] [--kills S]
+       cargo xtask soak --resume [--seconds S]
 
 Options:
   --operations S   Seconds of random operations (default: 60)
   --kills S        Seconds of processes that are killed (default: 120)
+  --resume         Go on with a campaign of swarm seeds and fuzzing. What it has done is in
+                   $XDG_CACHE_HOME/feroce/soak (else ~/.cache/feroce/soak)
+  --seconds S      For how long, about (default: 600)
 ";
 
 pub(crate) fn main(mut args: Args) -> Outcome {
+    if args.flag("--resume") {
+        let seconds = args.value("--seconds")?.unwrap_or(600);
+        args.finish()?;
+        return campaign::resume(Duration::from_secs(seconds));
+    }
     let mut seconds = (args.value("--operations")?, args.value("--kills")?);
     args.finish()?;
     if seconds == (None, None) {

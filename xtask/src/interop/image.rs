@@ -2,7 +2,6 @@
 //! modules to mount the root of the host and with Soft-RoCE.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,7 @@ use std::process::Command;
 use super::apt::Apt;
 use super::cpio::Archive;
 use super::failed;
-use crate::shell::{ask, run};
+use crate::shell::{ask, cache_dir, run};
 use crate::{Failure, Outcome};
 
 /// What the guest needs before it has the modules of the host: its disk, its network, and the
@@ -62,10 +61,7 @@ impl Image {
 
 /// The folder for what is downloaded, made if need be.
 fn cache() -> Outcome<PathBuf> {
-    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let usual = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = named.or_else(usual).unwrap_or_else(crate::shell::target_dir);
-    let cache = cache.join("feroce/interop");
+    let cache = cache_dir().join("interop");
     fs::create_dir_all(&cache).map_err(|e| failed(&cache, e))?;
     Ok(cache)
 }
