@@ -56,7 +56,8 @@ ip link set eth1 up
 ip link set eth0 mtu "$mtu"
 ip address add "$address" dev eth0
 ip address add "$address6" dev eth0 nodad
-ip link set eth0 up
+# The driver of the card (6.12) sets its multicast filter a moment after a program has joined.
+ip link set eth0 allmulticast on up
 
 $busybox chroot /host rdma link add rxe0 type rxe netdev eth0 || give_up "no Soft-RoCE"
 state=/host/sys/class/infiniband/rxe0/ports/1/state

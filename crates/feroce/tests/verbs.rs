@@ -152,7 +152,10 @@ fn a_peer_that_is_gone_gives_retry_exceeded() {
     qb.connect(&qa.endpoint().unwrap()).unwrap();
     qa.connect(&eb).unwrap();
     let quick = QpAttr { timeout: Some(8), retry_cnt: Some(2), ..QpAttr::default() };
-    qa.modify(&QpAttr { state: Some(QpState::Sqd), ..QpAttr::default() }).unwrap();
+    qa.modify(&QpAttr { sqd_notify: Some(true), ..QpAttr::to(QpState::Sqd) }).unwrap();
+    // Until the send queue is drained, Soft-RoCE of Linux 6.12 refuses changes.
+    let drained = AsyncEvent::SqDrained(qa.qpn());
+    while a.context.wait_async_event(Some(20_000)).unwrap().expect("it drains") != drained {}
     qa.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).unwrap();
     qa.modify(&QpAttr::to(QpState::Rts)).unwrap();
     drop((qb, b));

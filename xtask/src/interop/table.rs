@@ -17,7 +17,8 @@ The Linux kernel has an RDMA adapter in software, too: Soft-RoCE (`rdma_rxe`), w
 from the same specification. `cargo xtask interop` boots Debian's kernel with that driver in a small
 emulated machine, and lets Debian's programs there talk to feroce. A cell is one run: a program and
 its options, with the kernel at one end and feroce at the other. Every cell must succeed, and a cell
-that cannot run is a failure; this page is written when all of them did. No cell runs twice.
+that cannot run is a failure; this page is written when all of them did. No cell runs twice. The
+same cells pass with Linux 6.12 (`cargo xtask interop --suite bookworm-backports`).
 
 - *command* is the command of feroce that does the same, *drop-in* is the same program of Debian
   with our library in place of the system's (`feroce run -- PROGRAM`).
