@@ -65,6 +65,11 @@ fn a_process_connects_with_itself() {
 }
 
 #[test]
+fn connections_are_refused_as_on_linux() {
+    run("like_linux", "127.122.0.10");
+}
+
+#[test]
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }

@@ -47,9 +47,11 @@ counters! {
     half_open_evicted,
     /// Not sent: further messages to an address that has never answered.
     answers_withheld,
+    /// Dropped: a request for a connection when the backlog of the listener is full.
+    drop_backlog_full,
     /// Refused: no listener for the service.
     refused_no_listener,
-    /// Refused: the backlog of the listener is full.
+    /// Refused: a request for a datagram service when the backlog of the listener is full.
     refused_backlog,
     /// Refused: the parameters of the request are invalid or not supported.
     refused_invalid,

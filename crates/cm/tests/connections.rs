@@ -191,7 +191,7 @@ fn a_lost_rtu_makes_rep_repeat_until_data_or_rtu_comes() {
     assert_eq!(side.manager.poll_timeout(), None);
     side.receive(&rtu(remote, local));
     assert_eq!(side.events(), []);
-    assert_eq!(side.manager.establish(conn), Ok(()));
+    assert_eq!(side.manager.establish(conn), Err(CallError::Established));
 }
 
 #[test]

@@ -86,6 +86,7 @@ impl From<CmError> for Errno {
             CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
             CmError::Unreachable => Self(libc::ETIMEDOUT),
             CmError::DeviceGone => Self(libc::ENODEV),
+            CmError::Connected => Self(libc::EISCONN),
             _ => Self::INVALID,
         }
     }

@@ -7,7 +7,7 @@ use feroce::cm::{ConnParam, PortSpace};
 
 use super::finish::finish;
 use super::id::Id;
-use super::qp::show_qp_state;
+use super::qp::{self, show_qp_state};
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
@@ -90,6 +90,7 @@ unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resul
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
     // parameters.
     let param = unsafe { param(id, given, &usual) }?;
+    qp::adopt(id)?;
     Ok(id.id.connect(&param)?)
 }
 
@@ -118,9 +119,10 @@ unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
     // parameters.
     let param = unsafe { param(id, given, &usual) }?;
-    id.id.accept(&param)?;
+    qp::adopt(id)?;
+    let accepted = id.id.accept(&param);
     show_qp_state(id);
-    Ok(())
+    Ok(accepted?)
 }
 
 pub(crate) unsafe extern "C" fn rdma_reject(
@@ -152,11 +154,7 @@ pub(crate) unsafe extern "C" fn rdma_notify(
     // SAFETY: rdma_notify(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     match event {
-        IBV_EVENT_COMM_EST => {
-            // The peer's word may have come in the meantime, and then all is well.
-            let _ = id.id.establish();
-            0
-        }
+        IBV_EVENT_COMM_EST => status(id.id.establish().map_err(Errno::from)),
         _ => status(Err(Errno::INVALID)),
     }
 }
@@ -164,8 +162,13 @@ pub(crate) unsafe extern "C" fn rdma_notify(
 pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(public: *mut rdma_cm_id) -> c_int {
     // SAFETY: rdma_disconnect(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    let started = id.id.disconnect().map_err(Errno::from);
+    let adopted = qp::adopt(id);
+    let started = adopted.and_then(|()| id.id.disconnect().map_err(Errno::from));
     show_qp_state(id);
+    if id.id.port_space() == PortSpace::Udp {
+        // Nothing more will happen to it.
+        return status(started);
+    }
     // SAFETY: `public` is still live: this call has not destroyed it.
     unsafe { finish(public, started) }
 }

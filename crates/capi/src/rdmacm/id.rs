@@ -90,7 +90,8 @@ impl Id {
         let space = match plan.ps {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_UDP => PortSpace::Udp,
-            _ => return Err(Errno(libc::EPROTONOSUPPORT)),
+            RDMA_PS_IB | RDMA_PS_IPOIB => return Err(Errno(libc::EPROTONOSUPPORT)),
+            _ => return Err(Errno::INVALID),
         };
         let is_sync = plan.channel.is_null();
         let channel = if is_sync { Channel::create()? } else { plan.channel };

@@ -252,6 +252,27 @@ unsafe fn create_on(
     Ok(())
 }
 
+/// Takes the queue pair that the program sees on an id for the one of the id: programs put one there
+/// that they made themselves, or move it from one id to another. It must be of the id's device.
+pub(crate) fn adopt(id: &Id) -> Result<(), Errno> {
+    let rdma_cm_id { qp, verbs, .. } = id.seen();
+    if qp.is_null() {
+        id.id.release_qp();
+        return Ok(());
+    }
+    // SAFETY: the program owns the field, and puts a live queue pair there or NULL.
+    let context = unsafe { (*qp).context };
+    // SAFETY: the context of a live queue pair is open, and its device does not change.
+    let device = unsafe { (*context).device };
+    // SAFETY: the context of an id is NULL or stays open, and its device does not change.
+    if verbs.is_null() || unsafe { (*verbs).device } != device {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the program owns the field, and puts a live queue pair there or NULL.
+    let handle = unsafe { &Qp::behind(qp).handle };
+    Ok(id.id.adopt_qpn(handle.qpn(), handle.qp_type(), handle.srq().is_some())?)
+}
+
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(public: *mut rdma_cm_id) {
     // SAFETY: rdma_destroy_qp(3): `public` is a live id.
     let id = unsafe { Id::of(public) };

@@ -180,11 +180,13 @@ impl Manager {
     }
 
     /// Data has arrived on a connection that the consumer accepted: the peer is ready, even if its
-    /// RTU is late or lost.
+    /// RTU is late or lost. Fails if the manager knows that already.
     pub fn establish(&mut self, conn: ConnId) -> Result<(), CallError> {
+        if matches!(self.table.get(conn.0), Some(Conn::Established(_))) {
+            return Err(CallError::Established);
+        }
         self.call(conn, |conn, _, out| match conn {
             Conn::RepSent(s) => Ok(Some(Conn::Established(s.establish(out)))),
-            Conn::Established(s) => Ok(Some(Conn::Established(s))),
             other => Err(other),
         })
     }

@@ -32,6 +32,8 @@ pub enum CallError {
     Unknown,
     /// The state of the connection does not permit the call.
     WrongState,
+    /// The connection is established already.
+    Established,
 }
 
 impl fmt::Display for CallError {
@@ -39,6 +41,7 @@ impl fmt::Display for CallError {
         f.write_str(match self {
             Self::Unknown => "the connection does not exist any more",
             Self::WrongState => "not in the present state of the connection",
+            Self::Established => "the connection is established already",
         })
     }
 }

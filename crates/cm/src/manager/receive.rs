@@ -77,8 +77,9 @@ impl Manager {
         };
         let Some(opened) = self.open(from.remote, listener) else { return };
         if !self.listeners.admit(listener) {
-            self.out.counters.refused_backlog += 1;
-            return self.refuse_req(now, from, transaction, req, RejReason::NO_RESOURCES);
+            // Left to the peer's retries: the consumer may have taken a request by then.
+            self.out.counters.drop_backlog_full += 1;
+            return;
         }
         let id = self.new_id();
         let ends = Ends {

@@ -118,6 +118,15 @@ impl PortTable {
         Ok(())
     }
 
+    /// Changes how a port is held: whether it is shared, and whether at addresses of one family only.
+    pub fn set(&mut self, binding: Binding, (reuse, af_only): (bool, bool)) {
+        let holders = self.holders.get_mut(&(binding.space, binding.port));
+        let holder = holders.and_then(|all| all.iter_mut().find(|h| h.number == binding.number));
+        if let Some(holder) = holder {
+            (holder.reuse, holder.af_only) = (reuse, af_only);
+        }
+    }
+
     /// Gives a port back.
     pub fn release(&mut self, binding: Binding) {
         let key = (binding.space, binding.port);
@@ -191,6 +200,19 @@ mod tests {
         assert_eq!(table.listen(b), Ok(()));
         table.release(b);
         assert!(table.holders.is_empty());
+    }
+
+    #[test]
+    fn holders_change_their_minds() {
+        let mut table = PortTable::default();
+        let a = table.bind(PortSpace::Tcp, V4, 5, PLAIN, 0).unwrap();
+        assert_eq!(table.bind(PortSpace::Tcp, V4, 5, REUSE, 0), Err(BindError::InUse));
+        table.set(a, REUSE);
+        assert!(table.bind(PortSpace::Tcp, V4, 5, REUSE, 0).is_ok());
+        let b = table.bind(PortSpace::Tcp, ANY6, 6, PLAIN, 0).unwrap();
+        assert_eq!(table.bind(PortSpace::Tcp, V4, 6, PLAIN, 0), Err(BindError::Overlaps));
+        table.set(b, V6_ONLY);
+        assert!(table.bind(PortSpace::Tcp, V4, 6, PLAIN, 0).is_ok());
     }
 
     #[test]

@@ -22,6 +22,8 @@ use feroce_wire::cm::RejReason;
 pub enum CmError {
     /// The state of the id does not permit the call.
     WrongState,
+    /// The connection is established already.
+    Connected,
     /// The port is in use, or no port is free.
     Port(BindError),
     /// More private data than the message has room for.
@@ -49,6 +51,7 @@ impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WrongState => f.write_str("not in the present state of the id"),
+            Self::Connected => f.write_str("the connection is established already"),
             Self::Port(e) => e.fmt(f),
             Self::PrivateData(e) => e.fmt(f),
             Self::Route(e) => write!(f, "no way leads there: {e}"),
@@ -71,6 +74,7 @@ impl error::Error for CmError {
             Self::PrivateData(e) => Some(e),
             Self::Route(e) => Some(e),
             Self::WrongState
+            | Self::Connected
             | Self::Address(_)
             | Self::NoQp
             | Self::Rejected { .. }
@@ -81,9 +85,12 @@ impl error::Error for CmError {
 }
 
 impl From<CallError> for CmError {
-    fn from(_: CallError) -> Self {
-        // `CallError::Unknown` (the connection is gone) also becomes `WrongState`.
-        Self::WrongState
+    fn from(e: CallError) -> Self {
+        match e {
+            CallError::Established => Self::Connected,
+            // To the caller, a connection that is gone is in the wrong state as well.
+            CallError::WrongState | CallError::Unknown => Self::WrongState,
+        }
     }
 }
 

@@ -107,8 +107,9 @@ impl CmId {
 
 /// Operations.
 impl CmId {
-    /// Sets an option, before the call that uses it. Address reuse and the restriction to one
-    /// address family can be set only before the id is bound.
+    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can be
+    /// allowed until the id listens, and forbidden until it is bound; the restriction to one address
+    /// family can be set on an id that is at most bound.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.set_option(option)?))
@@ -170,6 +171,13 @@ impl CmId {
     pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
         let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
         id.use_qpn(qpn, qp_type, srq)
+    }
+
+    /// Gives the id a queue pair whose state the caller has seen to so far. Accepting or connecting
+    /// brings it up, from RESET or INIT.
+    pub fn adopt_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
+        let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
+        id.adopt_qpn(qpn, qp_type, srq)
     }
 
     /// Detaches the queue pair from the id; from then on, its owner changes its state.

@@ -31,17 +31,26 @@ impl SoftId {
             return Err(CmError::NoQp.into());
         }
         let psn = Psn::new(sys::random_u64()? as u32);
-        let id = self.shared();
-        self.with_service(|s, now, cm_id| {
+        self.with_service(|s, now, _| {
             if qp_type == QpType::Ud {
                 attr::bring_up_datagrams(&mut s.engine, now, qpn, UDP_QKEY, psn)?;
             } else {
                 s.engine.modify_qp(now, qpn, &QpAttr::init(Default::default()))?;
             }
-            if let Some(cm) = &mut s.cm {
+            Ok(())
+        })?;
+        self.adopt_qpn(qpn, qp_type, srq)
+    }
+
+    /// Gives the id a queue pair, perhaps of another id, and leaves it in its state.
+    pub(crate) fn adopt_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
+        self.with_service(|s, _, id| {
+            let qp = Some(IdQp { qpn, qp_type, srq });
+            let old = std::mem::replace(&mut id.lock().qp, qp);
+            if let Some(cm) = s.cm.as_mut().filter(|_| old != qp) {
+                old.into_iter().for_each(|old| cm.forget_qp(old.qpn, id));
                 cm.use_qp(qpn, id);
             }
-            cm_id.lock().qp = Some(IdQp { qpn, qp_type, srq });
             Ok(())
         })
     }
@@ -52,7 +61,7 @@ impl SoftId {
         if let Some(Ok(driver)) = self.context().map(Context::driver) {
             driver.control(|s, _| {
                 if let Some(cm) = &mut s.cm {
-                    cm.forget_qp(qp.qpn);
+                    cm.forget_qp(qp.qpn, self.shared());
                 }
             });
         }
@@ -143,6 +152,19 @@ impl SoftId {
             let most = s.engine.config().limits.max_rd_atomic;
             let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
             let qpn = qp.map_or(param.qpn, |qp| qp.qpn);
+            let is_too_long = match id.space {
+                PortSpace::Udp => fill::<136>(&param.private_data).err(),
+                _ => rdma::accept(param).err(),
+            };
+            if let Some(e) = is_too_long {
+                // As Linux does: the peer would wait for an answer that will not come.
+                let _ = cm.manager.reject(now, conn, RejReason::CONSUMER, &[0; 148]);
+                id.lock().stage = Stage::Over;
+                if let Some(qp) = qp.filter(|qp| qp.qp_type != QpType::Ud) {
+                    let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+                }
+                return Err(CmError::from(e).into());
+            }
             if id.space == PortSpace::Udp {
                 let private_data = fill(&param.private_data).map_err(CmError::from)?;
                 let reply = Reply { qpn, qkey: UDP_QKEY, private_data };
@@ -196,16 +218,25 @@ impl SoftId {
     }
 
     /// Ends the connection; the requests posted on the queue pair are flushed. Event: disconnected.
+    /// A datagram service has no connection to end, and no event follows.
     pub(crate) fn disconnect(&self) -> Result<(), Error> {
         self.with_service(|s, now, id| {
-            let (conn, qp) = {
+            let (conn, qp, stage) = {
                 let inner = id.lock();
-                (inner.conn, inner.qp)
+                (inner.conn, inner.qp, inner.stage)
             };
-            let conn = conn.ok_or(CmError::WrongState)?;
-            if let Some(qp) = qp.filter(|qp| qp.qp_type != QpType::Ud) {
+            let has_begun = matches!(
+                stage,
+                Stage::Connecting | Stage::Requested | Stage::Connected | Stage::Over
+            );
+            let is_datagrams = id.space == PortSpace::Udp && has_begun;
+            if conn.is_none() && !is_datagrams {
+                return Err(CmError::WrongState.into());
+            }
+            if let Some(qp) = qp {
                 let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
             }
+            let Some(conn) = conn.filter(|_| !is_datagrams) else { return Ok(()) };
             let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
             match cm.manager.disconnect(now, conn) {
                 // The connection has ended, and the manager has removed it already.

@@ -1,5 +1,6 @@
 //! Ids: one end of a connection, from address to disconnection.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
@@ -103,18 +104,26 @@ impl SoftId {
         self.owner.shared.space == PortSpace::Udp
     }
 
-    /// Sets an option, before the call that uses it. Address reuse and the restriction to one
-    /// address family can be set only before the id is bound.
+    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can be
+    /// allowed until the id listens, and forbidden until it is bound; the restriction to one address
+    /// family can be set on an id that is at most bound.
     pub(crate) fn set_option(&self, option: IdOption) -> Result<(), Error> {
         let mut inner = self.shared().lock();
+        let (is_idle, stage) = (inner.stage == Stage::Idle, inner.stage);
         match option {
             IdOption::Tos(tos) => inner.options.tos = tos,
             IdOption::AckTimeout(code) => inner.options.ack_timeout = Some(code & 31),
-            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) if inner.stage != Stage::Idle => {
-                return Err(CmError::WrongState.into());
+            IdOption::ReuseAddr(on) if is_idle || on && stage != Stage::Listening => {
+                inner.options.reuse_addr = on;
             }
-            IdOption::ReuseAddr(on) => inner.options.reuse_addr = on,
-            IdOption::AfOnly(on) => inner.options.af_only = on,
+            IdOption::AfOnly(on) if is_idle || stage == Stage::Bound => inner.options.af_only = on,
+            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) => return Err(CmError::WrongState.into()),
+        }
+        let (binding, options) = (inner.binding, inner.options);
+        // The lock of an id is the last one that a thread takes.
+        drop(inner);
+        if let Some(binding) = binding {
+            self.owner.manager.ports().set(binding, (options.reuse_addr, options.af_only));
         }
         Ok(())
     }
@@ -172,6 +181,10 @@ impl SoftId {
             Ok(()) => {
                 tell(Queued::new(EventKind::AddrResolved, self.shared(), 0));
                 Ok(())
+            }
+            // The source is not an address of this machine, which Linux finds before it starts.
+            Err(Error::Cm(CmError::Route(e))) if e.kind() == ErrorKind::AddrNotAvailable => {
+                Err(CmError::Route(e).into())
             }
             Err(Error::Cm(CmError::Route(e))) => {
                 let errno = e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);

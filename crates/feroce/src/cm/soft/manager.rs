@@ -1,6 +1,6 @@
 //! The devices that connections may use, and the ports that ids are bound to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -107,7 +107,16 @@ impl ManagerInner {
             return Err(CmError::Address("no device of this manager has the address").into());
         };
         let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
-        let context = open(&listed.unwrap_or_else(|| Device::at([ip])))?;
+        let device = match listed {
+            Some(device) => device,
+            None => {
+                // Before a device is opened in vain, which is reported: whether the address is one
+                // of this machine.
+                UdpSocket::bind((ip, 0)).map_err(CmError::Route)?;
+                Device::at([ip])
+            }
+        };
+        let context = open(&device)?;
         serve(&context, self.timing)?;
         contexts.push(context.clone());
         Ok(context)
@@ -170,7 +179,7 @@ impl ManagerInner {
             from.set_scope_id(dst.scope_id());
         }
         let ask = || -> std::io::Result<IpAddr> {
-            let socket = std::net::UdpSocket::bind(from)?;
+            let socket = UdpSocket::bind(from)?;
             // Connecting a UDP socket sends nothing, but it needs a port that is not zero.
             let mut to = dst;
             to.set_port(dst.port().max(1));

@@ -198,8 +198,11 @@ impl Service {
         self.qps.insert(qpn.get(), Arc::clone(id));
     }
 
-    pub(super) fn forget_qp(&mut self, qpn: Qpn) {
-        self.qps.remove(&qpn.get());
+    /// A queue pair does not belong to an id any more, unless it has passed to another.
+    pub(super) fn forget_qp(&mut self, qpn: Qpn, id: &Arc<Shared>) {
+        if self.qps.get(&qpn.get()).is_some_and(|owner| Arc::ptr_eq(owner, id)) {
+            self.qps.remove(&qpn.get());
+        }
     }
 
     /// Appends an event to the queue of its consumer, which is woken after the device's lock is

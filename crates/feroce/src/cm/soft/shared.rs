@@ -172,7 +172,7 @@ impl Drop for Owner {
                     }
                 }
                 if let (Some(cm), Some(qp)) = (&mut s.cm, qp) {
-                    cm.forget_qp(qp.qpn);
+                    cm.forget_qp(qp.qpn, &self.shared);
                 }
             });
         }
