@@ -23,7 +23,8 @@ const STATES: [QpState; 7] = [
 const NOW: Instant = Instant::from_nanos(1_000_000);
 
 /// From, to, services: required attributes: optional ones (IBTA vol1 11.2.5.2). Every state also
-/// goes to Reset and to Err, with nothing but the state.
+/// goes to Reset and to Err, with nothing but the state; the current state may be given on the way to
+/// Rts.
 const TABLE: &str = "
 Reset Init Rc Uc XrcIni XrcTgt : PKEY_INDEX PORT ACCESS :
 Reset Init Ud                  : PKEY_INDEX PORT QKEY :
@@ -67,6 +68,7 @@ fn expected(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, At
             .map(|name| AttrMask::from_name(name).unwrap())
             .fold(AttrMask::empty(), |all, bit| all | bit)
     };
+    let current = if to == QpState::Rts { AttrMask::CUR_STATE } else { AttrMask::empty() };
     let wanted = [format!("{from:?}"), format!("{to:?}"), format!("{qp_type:?}")];
     TABLE.trim().lines().find_map(|row| {
         let [head, required, optional] = row.split(':').collect::<Vec<_>>()[..] else {
@@ -74,7 +76,7 @@ fn expected(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, At
         };
         let words: Vec<_> = head.split_whitespace().collect();
         let fits = words[..2] == wanted[..2] && words[2..].contains(&wanted[2].as_str());
-        fits.then(|| (mask(required), mask(optional)))
+        fits.then(|| (mask(required), mask(optional) | current))
     })
 }
 
@@ -200,7 +202,7 @@ fn every_transition_takes_exactly_its_attributes() {
 }
 
 fn check_transition(host: &mut Host, qpn: Qpn, qp_type: QpType, from: QpState, to: QpState) {
-    let all = everything(to);
+    let all = QpAttr { cur_state: Some(from), ..everything(to) };
     let Some((required, optional)) = expected(qp_type, from, to) else {
         let attr = pick(all, AttrMask::empty());
         return refused(host, qpn, &attr, ModifyQpError::NoTransition { from, to });
@@ -226,7 +228,7 @@ fn check_transition(host: &mut Host, qpn: Qpn, qp_type: QpType, from: QpState, t
     host.modify(NOW, qpn, &pick(all, given));
     let (now, _) = host.engine.query_qp(qpn).unwrap();
     assert_eq!((now.state, now.cur_state), (Some(to), Some(to)));
-    let taken = given - AttrMask::SQD_NOTIFY;
+    let taken = given - AttrMask::SQD_NOTIFY - AttrMask::CUR_STATE;
     assert_eq!(pick(now, taken), pick(QpAttr { state: Some(to), ..all }, taken));
 }
 
@@ -292,13 +294,13 @@ fn values_out_of_range_are_refused_by_name() {
 #[test]
 fn the_state_that_the_caller_believes_current_must_be_it() {
     let mut host = Host::new(1);
-    let qp = qp_in(&mut host, QpType::Rc, QpState::Init).unwrap();
-    let actual = QpState::Init;
-    let attr = QpAttr { cur_state: Some(QpState::Rts), ..QpAttr::to(QpState::Err) };
+    let qp = qp_in(&mut host, QpType::Rc, QpState::Sqd).unwrap();
+    let actual = QpState::Sqd;
+    let attr = QpAttr { cur_state: Some(QpState::Rtr), ..QpAttr::to(QpState::Rts) };
     refused(&mut host, qp.qpn, &attr, ModifyQpError::NotInState { actual });
-    let attr = QpAttr { cur_state: Some(actual), ..QpAttr::to(QpState::Err) };
+    let attr = QpAttr { cur_state: Some(actual), ..QpAttr::to(QpState::Rts) };
     host.modify(NOW, qp.qpn, &attr);
-    assert_eq!(qp.sq.state(), QpState::Err);
+    assert_eq!(qp.sq.state(), QpState::Rts);
 }
 
 #[test]

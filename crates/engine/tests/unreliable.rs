@@ -90,15 +90,16 @@ fn without_a_receive_a_message_is_dropped() {
 }
 
 #[test]
-fn a_message_too_long_for_its_receive_is_dropped_and_the_receive_stays() {
+fn a_message_too_long_for_its_receive_stops_the_queue_pair() {
     let mut pair = Pair::default();
     let (mut qa, mut qb) = pair.connect(QpType::Uc);
     qb.rq.as_mut().unwrap().post(pair.b.recv(1, 0, 2999)).unwrap();
+    qb.rq.as_mut().unwrap().post(pair.b.recv(2, 0, 3000)).unwrap();
     carry(&mut pair, &mut qa, SendOp::Send, 1, &[]);
-    assert_eq!(received(&mut pair), []);
-    qa.sq.post(wr(1, SendOp::Send, pair.a.data(0, 2999))).unwrap();
-    pair.run();
-    assert_eq!(received(&mut pair), [(1, WcStatus::Success, 2999)]);
+    let expected = [(1, WcStatus::LocalLength, 0), (2, WcStatus::Flushed, 0)];
+    assert_eq!(received(&mut pair), expected);
+    assert_eq!(qb.sq.state(), QpState::Err);
+    assert_eq!(pair.b.engine.counters().resp_local_length_error, 1);
 }
 
 #[test]

@@ -29,8 +29,11 @@ unsafe impl Object for Ah {
 }
 
 /// The address vector that attributes describe. Without a global route it has no GID, which the
-/// adapter refuses on Ethernet.
+/// adapter refuses on Ethernet. A device has one port.
 pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Errno> {
+    if attr.port_num != 1 {
+        return Err(Errno::INVALID);
+    }
     // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
     let dgid = Gid(unsafe { attr.grh.dgid.raw });
     let dgid = if attr.is_global == 0 { Gid::ZERO } else { dgid };

@@ -44,7 +44,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     // SAFETY: ibv_modify_qp(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     let mask = meaningful(qp.qp_type, mask.cast_unsigned());
-    let done = translate(&attr, mask).and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
+    let done = translate(&attr, mask)
+        .and_then(|wanted| check_migration(qp, &wanted, mask).map(|()| wanted))
+        .and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
     code(done.map(|()| {
         if lint::is_on() {
             // SAFETY: `public` points to a live object, whose `context` does not change after it
@@ -79,6 +81,21 @@ fn meaningful(qp_type: ibv_qp_type, mask: c_uint) -> c_uint {
         IBV_QPT_XRC_RECV => mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY),
         _ => mask,
     }
+}
+
+/// Whether the transition may carry the state of path migration, which the adapter does not know,
+/// because there is one path.
+fn check_migration(qp: &Qp, wanted: &QpAttr, mask: c_uint) -> Result<(), Errno> {
+    if mask & IBV_QP_PATH_MIG_STATE == 0 {
+        return Ok(());
+    }
+    let from = qp.handle.query().and_then(|facts| facts.state).ok_or(Errno::INVALID)?;
+    let moves = (from, wanted.state.unwrap_or(from));
+    let has_it = matches!(
+        moves,
+        (QpState::Rtr | QpState::Rts | QpState::Sqd, QpState::Rts) | (QpState::Sqd, QpState::Sqd)
+    );
+    if has_it && qp.qp_type != IBV_QPT_UD { Ok(()) } else { Err(Errno::INVALID) }
 }
 
 /// The attributes that the mask picks, as the adapter takes them.
@@ -192,7 +209,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     flags: u32,
 ) -> c_int {
     if flags & IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS != 0 {
-        IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG as c_int
+        (IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG | IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
+            as c_int
     } else {
         1
     }

@@ -113,7 +113,37 @@ static void transitions(struct end *end)
     CHECK(ibv_modify_qp(end->qp, &attr, init) == EINVAL);
     attr.port_num = 1;
     CHECK(ibv_modify_qp(end->qp, &attr, init | IBV_QP_SQ_PSN) == EINVAL);
+    /* What every adapter knows, but not on this way. */
+    attr.cur_qp_state = IBV_QPS_RESET;
+    attr.path_mig_state = IBV_MIG_MIGRATED;
+    CHECK(ibv_modify_qp(end->qp, &attr, init | IBV_QP_CUR_STATE) == EINVAL);
+    CHECK(ibv_modify_qp(end->qp, &attr, init | IBV_QP_PATH_MIG_STATE) == EINVAL);
     CHECK(end->qp->state == IBV_QPS_RESET);
+    CHECK(!ibv_modify_qp(end->qp, &attr, init));
+    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 };
+    attr.dest_qp_num = end->qp->qp_num;
+    attr.ah_attr.is_global = 1;
+    CHECK(!ibv_query_gid(end->context, 1, 0, &attr.ah_attr.grh.dgid));
+    int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    for (int port = 0; port <= 2; port += 2) {
+        attr.ah_attr.port_num = port;
+        CHECK(ibv_modify_qp(end->qp, &attr, rtr) == EINVAL);
+        CHECK(!ibv_create_ah(end->pd, &attr.ah_attr) && errno == EINVAL);
+    }
+    attr.ah_attr.port_num = 1;
+    attr.cur_qp_state = IBV_QPS_INIT;
+    CHECK(ibv_modify_qp(end->qp, &attr, rtr | IBV_QP_CUR_STATE) == EINVAL);
+    CHECK(ibv_modify_qp(end->qp, &attr, rtr | IBV_QP_PATH_MIG_STATE) == EINVAL);
+    CHECK(!ibv_modify_qp(end->qp, &attr, rtr));
+    attr.qp_state = IBV_QPS_RTS;
+    attr.cur_qp_state = IBV_QPS_RTR;
+    attr.timeout = 14;
+    int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+    CHECK(!ibv_modify_qp(end->qp, &attr, rts | IBV_QP_CUR_STATE | IBV_QP_PATH_MIG_STATE));
+    attr.qp_state = IBV_QPS_RESET;
+    CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
     /* Ethernet needs a global route. */
     struct ibv_ah_attr ah = { .port_num = 1 };
     CHECK(!ibv_create_ah(end->pd, &ah) && errno == EINVAL);
@@ -201,6 +231,9 @@ int main(void)
     posting(end);
     transitions(end);
     connect_self(end);
+    /* As rdma-core 64 has it: an order of whole messages is one of their parts as well. */
+    CHECK(ibv_query_qp_data_in_order(end->qp, IBV_WR_SEND, 0) == 1);
+    CHECK(ibv_query_qp_data_in_order(end->qp, IBV_WR_RDMA_WRITE, 1) == 3);
     events(end);
     destroy(end);
     overrun(context);

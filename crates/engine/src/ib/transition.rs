@@ -27,8 +27,10 @@ pub(super) fn transition(
         (Sqd, Sqd) => (AttrMask::empty(), in_sqd(qp_type)),
         _ => return None,
     };
-    // The state itself and the caller's idea of the current state may always be given.
-    Some((required, optional | AttrMask::STATE | AttrMask::CUR_STATE))
+    // The state itself may always be given. The caller's idea of the current state is for the
+    // transitions to RTS, the only state that the adapter leaves and enters by itself.
+    let current = if to == Rts { AttrMask::CUR_STATE } else { AttrMask::empty() };
+    Some((required, optional | AttrMask::STATE | current))
 }
 
 fn to_init(qp_type: QpType) -> AttrMask {

@@ -173,8 +173,13 @@ impl Qp {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
-            if refusal == Refusal::Protection {
-                self.fail_receive(port, now);
+            match refusal {
+                Refusal::Protection => self.fail_receive(port, now, WcStatus::LocalProtection),
+                Refusal::TooLong => {
+                    port.hca.counters.resp_local_length_error += 1;
+                    self.fail_receive(port, now, WcStatus::LocalLength);
+                }
+                _ => {}
             }
             self.abandon_inbound();
             port.hca.drop(match refusal {
@@ -188,11 +193,10 @@ impl Qp {
         }
     }
 
-    /// The memory of the receive is not accessible: it completes in error, and the queue pair
-    /// stops.
-    fn fail_receive(&mut self, port: &mut Port, now: Instant) {
+    /// The memory of the receive is not accessible or too short: it completes in error, and the
+    /// queue pair stops.
+    fn fail_receive(&mut self, port: &mut Port, now: Instant, status: WcStatus) {
         if let Some(receive) = self.rsp.take_receive() {
-            let status = WcStatus::LocalProtection;
             let cqe = receive.completion(self.common.qpn, WcOpcode::Recv, status, now);
             port.hca.complete_recv(receive.cq(), Cqe { byte_len: 0, ..cqe });
         }
@@ -246,7 +250,7 @@ impl Qp {
             .is_err()
         {
             self.rsp.receive = Some(receive);
-            self.fail_receive(port, now);
+            self.fail_receive(port, now, WcStatus::LocalProtection);
             return Err(Drop::AccessDenied);
         }
         let mut cqe = receive.completion(self.common.qpn, WcOpcode::Recv, WcStatus::Success, now);
