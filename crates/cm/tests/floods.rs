@@ -6,7 +6,7 @@ mod common;
 use common::{A, B, Side, rep, req};
 use feroce_cm::{Accepts, Config, Event, Peer};
 use feroce_wire::Gid;
-use feroce_wire::cm::{CmMessage, CommId, Dreq, Req, Rtu, ServiceId};
+use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, Rtu, ServiceId};
 use feroce_wire::{Qpn, mad::MAD_LEN};
 
 /// A REQ from the unknown sender number `n`.

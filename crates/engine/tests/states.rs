@@ -23,8 +23,8 @@ const STATES: [QpState; 7] = [
 const NOW: Instant = Instant::from_nanos(1_000_000);
 
 /// From, to, services: required attributes: optional ones (IBTA vol1 11.2.5.2). Every state also
-/// goes to Reset and to Err, with nothing but the state; the current state may be given on the way to
-/// Rts.
+/// goes to Reset and to Err, with nothing but the state; the current state may be given on the way
+/// to Rts.
 const TABLE: &str = "
 Reset Init Rc Uc XrcIni XrcTgt : PKEY_INDEX PORT ACCESS :
 Reset Init Ud                  : PKEY_INDEX PORT QKEY :

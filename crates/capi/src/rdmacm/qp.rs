@@ -252,8 +252,9 @@ unsafe fn create_on(
     Ok(())
 }
 
-/// Takes the queue pair that the program sees on an id for the one of the id: programs put one there
-/// that they made themselves, or move it from one id to another. It must be of the id's device.
+/// Takes the queue pair that the program sees on an id for the one of the id: programs put one
+/// there that they made themselves, or move it from one id to another. It must be of the id's
+/// device.
 pub(crate) fn adopt(id: &Id) -> Result<(), Errno> {
     let rdma_cm_id { qp, verbs, .. } = id.seen();
     if qp.is_null() {

@@ -118,7 +118,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// Changes how a port is held: whether it is shared, and whether at addresses of one family only.
+    /// Changes how a port is held: whether it is shared, and whether for one address family only.
     pub fn set(&mut self, binding: Binding, (reuse, af_only): (bool, bool)) {
         let holders = self.holders.get_mut(&(binding.space, binding.port));
         let holder = holders.and_then(|all| all.iter_mut().find(|h| h.number == binding.number));

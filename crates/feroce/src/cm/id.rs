@@ -107,9 +107,9 @@ impl CmId {
 
 /// Operations.
 impl CmId {
-    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can be
-    /// allowed until the id listens, and forbidden until it is bound; the restriction to one address
-    /// family can be set on an id that is at most bound.
+    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can
+    /// be allowed until the id listens, and forbidden until it is bound; the restriction to one
+    /// address family can be set on an id that is at most bound.
     #[doc(alias = "rdma_set_option")]
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.set_option(option)?))

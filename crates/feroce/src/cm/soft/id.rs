@@ -104,9 +104,9 @@ impl SoftId {
         self.owner.shared.space == PortSpace::Udp
     }
 
-    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can be
-    /// allowed until the id listens, and forbidden until it is bound; the restriction to one address
-    /// family can be set on an id that is at most bound.
+    /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can
+    /// be allowed until the id listens, and forbidden until it is bound; the restriction to one
+    /// address family can be set on an id that is at most bound.
     pub(crate) fn set_option(&self, option: IdOption) -> Result<(), Error> {
         let mut inner = self.shared().lock();
         let (is_idle, stage) = (inner.stage == Stage::Idle, inner.stage);
