@@ -65,6 +65,11 @@ fn a_process_connects_with_itself() {
 }
 
 #[test]
+fn calls_of_newer_releases_work() {
+    run("newer", "127.122.0.11");
+}
+
+#[test]
 fn connections_are_refused_as_on_linux() {
     run("like_linux", "127.122.0.10");
 }

@@ -105,18 +105,18 @@ exports! {
         ibv_query_qp_data_in_order => verbs::qp_attr::ibv_query_qp_data_in_order,
     }
     "IBVERBS_1.15" {
-        ibv_alloc_dmah => stub::null,
-        ibv_dealloc_dmah => stub::code,
+        ibv_alloc_dmah => verbs::buf::ibv_alloc_dmah,
+        ibv_dealloc_dmah => verbs::buf::ibv_dealloc_dmah,
         ibv_reg_mr_ex => verbs::mr::ibv_reg_mr_ex,
     }
     "IBVERBS_1.16" {
         ibv_dm_export_dmabuf_fd => stub::minus_one,
-        ibv_query_port_speed => stub::code,
+        ibv_query_port_speed => verbs::query::ibv_query_port_speed,
     }
     "IBVERBS_1.17" {
-        ibv_alloc_buf => stub::null,
-        ibv_free_buf => stub::zero,
-        ibv_reg_buf_mr => stub::null,
+        ibv_alloc_buf => verbs::buf::ibv_alloc_buf,
+        ibv_free_buf => verbs::buf::ibv_free_buf,
+        ibv_reg_buf_mr => verbs::buf::ibv_reg_buf_mr,
     }
     "IBVERBS_1.18" {
         _ibv_query_comp_cntr_caps => stub::code,

@@ -14,6 +14,7 @@
 pub(crate) mod ack;
 pub(crate) mod adapter;
 pub(crate) mod ah;
+pub(crate) mod buf;
 pub(crate) mod channel;
 pub(crate) mod context;
 pub(crate) mod cq;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use feroce::{Access, Iova, Qpn, Region, Rereg};
 use feroce_lint::{self as lint, Kind, Memory};
 
+use super::buf::Buf;
 use super::context::Context;
 use super::mapped;
 use super::object::Object;
@@ -354,11 +355,17 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     // SAFETY: ibv_reg_mr_ex(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
     let has = |flag: c_uint| attr.comp_mask & u64::from(flag) != 0;
-    let known = IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR;
+    let known =
+        IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_DMAH | IBV_REG_MR_MASK_BUF;
     if attr.comp_mask & !u64::from(known) != 0 {
         return pointer(Err(Errno::UNSUPPORTED));
     }
     if !has(IBV_REG_MR_MASK_ADDR) {
+        return pointer(Err(Errno::INVALID));
+    }
+    // SAFETY: ibv_reg_mr_ex(3): the buffer is live if the mask says that there is one.
+    let is_inside = || unsafe { Buf::of(attr.buf) }.has(pd, attr.addr, attr.length);
+    if has(IBV_REG_MR_MASK_BUF) && (attr.buf.is_null() || !is_inside()) {
         return pointer(Err(Errno::INVALID));
     }
     let iova = has(IBV_REG_MR_MASK_IOVA).then_some(attr.iova);

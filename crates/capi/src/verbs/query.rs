@@ -151,6 +151,23 @@ pub(crate) unsafe extern "C" fn query_port(
     0
 }
 
+/// The speed of the port in units of 100 Mb/s, which is that of its interface.
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    place: *mut u64,
+) -> c_int {
+    // SAFETY: ibv_query_port_speed(3): `context` is a live context.
+    let context = unsafe { Context::behind(context) };
+    if port != 1 {
+        return code(Err(Errno::INVALID));
+    }
+    let mbit = context.adapter().device().speed_mbit().unwrap_or(1000);
+    // SAFETY: ibv_query_port_speed(3): `place` points to room for the speed.
+    unsafe { *place = u64::from(mbit / 100) };
+    0
+}
+
 /// The version for programs that were built before the structure grew: they have room for the old
 /// structure only.
 pub(crate) unsafe extern "C" fn ibv_query_port(

@@ -1,0 +1,72 @@
+/* Calls of releases of rdma-core that are newer than the headers here. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common.h"
+
+/* From verbs.h of rdma-core 65. */
+struct ibv_buf;
+struct ibv_dmah;
+struct dmah_attr {
+    uint32_t comp_mask;
+    uint32_t cpu_id;
+    uint8_t ph;
+    uint8_t tph_mem_type;
+};
+struct mr_attr {
+    size_t length;
+    int access;
+    uint64_t comp_mask;
+    uint64_t iova;
+    void *addr;
+    int fd;
+    uint64_t fd_offset;
+    struct ibv_dmah *dmah;
+    struct ibv_buf *buf;
+};
+enum { MR_ADDR = 1 << 1, MR_DMAH = 1 << 4, MR_BUF = 1 << 5 };
+void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
+void ibv_free_buf(struct ibv_buf *buf);
+struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length,
+                  int access);
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct mr_attr *attr);
+struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct dmah_attr *attr);
+int ibv_dealloc_dmah(struct ibv_dmah *dmah);
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *speed);
+
+int main(void)
+{
+    struct ibv_context *context = open_nth(0);
+    struct ibv_pd *pd = ibv_alloc_pd(context), *other = ibv_alloc_pd(context);
+    struct ibv_buf *buf;
+    struct ibv_mr *mr;
+    uint64_t speed = 0;
+    CHECK(pd && other);
+
+    CHECK(!ibv_alloc_buf(pd, 0, &buf) && errno == EINVAL);
+    char *bytes = ibv_alloc_buf(pd, 10000, &buf);
+    CHECK(bytes && (uintptr_t)bytes % 4096 == 0);
+    memset(bytes, 1, 10000);
+    CHECK((mr = ibv_reg_buf_mr(pd, buf, bytes + 5000, 5000, IBV_ACCESS_LOCAL_WRITE)));
+    CHECK(mr->addr == bytes + 5000 && mr->length == 5000 && !ibv_dereg_mr(mr));
+    CHECK(!ibv_reg_buf_mr(pd, buf, bytes + 5000, 5001, 0) && errno == EINVAL);
+    CHECK(!ibv_reg_buf_mr(pd, buf, bytes - 1, 2, 0) && errno == EINVAL);
+    CHECK(!ibv_reg_buf_mr(other, buf, bytes, 1, 0) && errno == EINVAL);
+
+    struct dmah_attr hints = { .comp_mask = 1 };
+    struct ibv_dmah *dmah = ibv_alloc_dmah(context, &hints);
+    CHECK(dmah);
+    struct mr_attr attr = { .length = 10000, .addr = bytes, .dmah = dmah, .buf = buf };
+    attr.comp_mask = MR_ADDR | MR_DMAH | MR_BUF;
+    CHECK((mr = ibv_reg_mr_ex(pd, &attr)) && !ibv_dereg_mr(mr));
+    CHECK(!ibv_dealloc_dmah(dmah));
+    hints.comp_mask = 1 << 7;
+    CHECK(!ibv_alloc_dmah(context, &hints) && errno == EOPNOTSUPP);
+    ibv_free_buf(buf);
+    CHECK(msync(bytes, 4096, MS_ASYNC) == -1 && errno == ENOMEM);
+
+    CHECK(!ibv_query_port_speed(context, 1, &speed) && speed > 0);
+    CHECK(ibv_query_port_speed(context, 2, &speed) == EINVAL);
+    CHECK(!ibv_dealloc_pd(other) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
+    return 0;
+}
