@@ -22,7 +22,7 @@
 //! subtraction. As the capacity need not be a power of two, a counter does not tell its slot: each
 //! side also keeps the slot that it is at.
 
-use core::{cell::Cell, fmt, marker::PhantomData};
+use core::{cell::Cell, fmt};
 
 use crate::{
     slots::Slots,
@@ -52,11 +52,13 @@ pub const MAX_CAPACITY: usize = 1 << 24;
 /// assert_eq!(posts.free(), 1);
 /// ```
 ///
-/// The halves may be sent to other threads but not be shared or cloned:
+/// The halves may be sent to other threads but not be cloned. The producer may also be shared,
+/// because whatever changes it takes it exclusively; the consumer may not, because it remembers what
+/// it has seen whenever it is asked:
 ///
 /// ```compile_fail,E0277
 /// fn share(_: impl Sync) {}
-/// share(feroce_ring::spsc::<u8>(1).0);
+/// share(feroce_ring::spsc::<u8>(1).1);
 /// ```
 ///
 /// # Panics
@@ -74,14 +76,7 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
         _tail_apart: [0; 60],
         tail: AtomicU32::new(0),
     });
-    let producer = Producer {
-        shared: shared.clone(),
-        tail: 0,
-        slot: 0,
-        published: 0,
-        head: 0,
-        _not_sync: PhantomData,
-    };
+    let producer = Producer { shared: shared.clone(), tail: 0, slot: 0, published: 0, head: 0 };
     let consumer = Consumer { shared, head: 0, slot: 0, tail: Cell::new(0) };
     (producer, consumer)
 }
@@ -161,7 +156,6 @@ pub struct Producer<T> {
     published: u32,
     /// Items removed by the consumer, when last looked at.
     head: u32,
-    _not_sync: PhantomData<Cell<()>>,
 }
 
 impl<T> Producer<T> {
