@@ -53,8 +53,8 @@ pub const MAX_CAPACITY: usize = 1 << 24;
 /// ```
 ///
 /// The halves may be sent to other threads but not be cloned. The producer may also be shared,
-/// because whatever changes it takes it exclusively; the consumer may not, because it remembers what
-/// it has seen whenever it is asked:
+/// because whatever changes it takes it exclusively. The consumer may not be shared, because it
+/// remembers what it has seen whenever it is asked:
 ///
 /// ```compile_fail,E0277
 /// fn share(_: impl Sync) {}
