@@ -8,9 +8,11 @@ use feroce_engine::{
     Data, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
     WcStatus,
 };
-use feroce_mem::{Access, Landing, Reach, Region, Source};
+use feroce_mem::{
+    Access, DirectPath, HostMemory, Landing, Reach, Region, Revocation, RevocationEpoch, Source,
+};
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::{DirectPath, HostMemory, InlineBytes, Revocation, RevocationEpoch};
+use feroce_train::InlineBytes;
 use feroce_wire::{Lkey, Qpn};
 
 /// The state that two engines on one host share: the direct accesses that one of them granted.

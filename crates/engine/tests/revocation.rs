@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use feroce_engine::{
     Cqe, Data, QpAttr, QpState, QpType, SendFlags, SendOp, SendWr, WcFlags, WcStatus,
 };
-use feroce_mem::{Access, Bind, MwType};
+use feroce_mem::{Access, Bind, HostMemory, MwType, Revocation, RevocationEpoch};
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::{HostMemory, Revocation, RevocationEpoch};
 use feroce_wire::{Qpn, Rkey};
 
 /// Processes of a host, of which one is in the middle of a copy.

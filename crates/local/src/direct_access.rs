@@ -11,8 +11,8 @@
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
-use feroce_mem::{Access, Landing, Reach, Source};
-use feroce_train::{DirectPath, RxMeta};
+use feroce_mem::{Access, DirectPath, Landing, Reach, Source};
+use feroce_train::RxMeta;
 use feroce_wire::{Qpn, Rkey};
 
 use super::loan::LenderProcess;

@@ -42,7 +42,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_link::{Carrier, Checker, Control, IcrcPolicy, LinkCounters, Sealer, SharedPort};
-use feroce_train::{HostMemory as _, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
+use feroce_mem::HostMemory as _;
+use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Qpn;
 
 pub use carrier::HostCarrier;

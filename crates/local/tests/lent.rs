@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_local::PacketRun;
-use feroce_mem::{Landing, Source};
+use feroce_mem::{HostMemory, Landing, Revocation, RevocationEpoch, Source};
 use feroce_testkit::{CAPS, Host, Pair, wr};
-use feroce_train::{
-    HostMemory, RemotePayload, Revocation, RevocationEpoch, RxMeta, RxTrain, Train,
-};
+use feroce_train::{RemotePayload, RxMeta, RxTrain, Train};
 use feroce_wire::{Pmtu, Qpn};
 
 /// Counts revocations.

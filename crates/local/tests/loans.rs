@@ -10,8 +10,8 @@ use common::{counter, loopback, member, path};
 use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Member};
-use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
-use feroce_train::{Ext, HostMemory, Instant, Payload, RxTrain, Train, TrainOps};
+use feroce_mem::{Access, HostMemory, Iova, MrLimits, MrTable, PdId, Read, Region};
+use feroce_train::{Ext, Instant, Payload, RxTrain, Train, TrainOps};
 use feroce_wire::{Bth, Gid, Lkey, Op, Opcode, Psn, Qpn, Service};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);

@@ -9,6 +9,8 @@
 //!   through it. `Grant<Read>` cannot write and `Grant<Write>` cannot read.
 //! * [`Loan`] is the same right for use at once, before the table can change.
 //! * [`Source`] is memory of another owner, say another process, from which bytes are copied once.
+//! * [`HostMemory`] lets processes of the same host access registered memory by themselves, and
+//!   [`Revocation`] is the end of such a right.
 //! * [`Dereg`] is a deregistration in progress: once it is quiet, no grant is left.
 //!
 //! All `unsafe` code is in `region`, behind a safe interface; the memory model it relies on is
@@ -51,6 +53,7 @@ mod access;
 mod check;
 mod error;
 mod grant;
+mod host_memory;
 mod numbers;
 mod region;
 mod slots;
@@ -64,6 +67,7 @@ pub use error::{
     RegError,
 };
 pub use grant::{Dereg, Grant, Loan};
+pub use host_memory::{DirectPath, HostMemory, Revocation, RevocationEpoch};
 pub use numbers::Numbers;
 pub use region::{CrcPrefix, Landing, Region, Source};
 pub use slots::Key;

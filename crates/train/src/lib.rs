@@ -14,16 +14,14 @@
 
 extern crate alloc;
 
-mod host_memory;
 mod path;
 mod payload;
 mod rx;
 mod time;
 mod tx;
 
-pub use host_memory::{DirectPath, HostMemory, Revocation, RevocationEpoch};
 pub use path::{Ecn, Framing, GidEntry, LinkCaps, LinkLayer, Path, PortAddr};
-pub use payload::{InlineBytes, Payload};
-pub use rx::{Packets, RemotePayload, RxMeta, RxTrain};
+pub use payload::{InlineBytes, Payload, RemotePayload};
+pub use rx::{Packets, RxMeta, RxTrain};
 pub use time::Instant;
 pub use tx::{Ext, Single, Train, TrainOps};

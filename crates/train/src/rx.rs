@@ -1,8 +1,6 @@
 //! Trains that a link received.
 
-use feroce_mem::Source;
-
-use crate::{Ecn, Framing, LinkLayer, Path, PortAddr};
+use crate::{Ecn, Framing, LinkLayer, Path, PortAddr, RemotePayload};
 
 /// What a link knows of received packets besides their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,33 +69,6 @@ pub struct RxTrain<'a> {
     /// The payload, if it is not in `bytes`: those are the headers of one packet then, which stands
     /// for a run of them.
     pub lent: Option<RemotePayload<'a>>,
-}
-
-/// The payload of a run of packets that is still where its sender has it.
-///
-/// All packets of the run but the last have as many bytes of it as the path MTU says. Their headers
-/// are those of one packet with the opcode that [`Op::through`](feroce_wire::Op::through) gives,
-/// the PSN of the first, `solicited` of the last, `ack_req` if one of them has it, and no padding.
-#[derive(Clone, Copy, Debug)]
-pub struct RemotePayload<'a> {
-    /// Where the bytes come from.
-    pub source: &'a dyn Source,
-    /// The first byte in the source.
-    pub offset: usize,
-    /// How many there are.
-    pub len: usize,
-    /// How many packets it is the payload of; at least 1.
-    pub packets: u32,
-}
-
-impl<'a> RemotePayload<'a> {
-    /// What is left without the first `packets` packets of `len` bytes each; `None` if nothing is.
-    pub fn without(self, packets: u32, len: usize) -> Option<Self> {
-        let left = self.packets.checked_sub(packets).filter(|left| *left > 0)?;
-        let skipped = (packets as usize).checked_mul(len)?;
-        let len = self.len.checked_sub(skipped)?;
-        Some(Self { offset: self.offset + skipped, len, packets: left, ..self })
-    }
 }
 
 impl<'a> RxTrain<'a> {

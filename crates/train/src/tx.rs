@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use feroce_mem::CrcPrefix;
+use feroce_mem::{CrcPrefix, RevocationEpoch};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Bth, BthView, Opcode, Qpn};
 
-use crate::{Path, Payload, RevocationEpoch};
+use crate::{Path, Payload};
 
 /// Extension headers of one packet, as bytes: everything between BTH and payload.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,9 @@ mod table;
 mod transport;
 mod tx;
 
+use feroce_mem::{HostMemory, Revocation};
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::{GidEntry, HostMemory, Instant, Path, Revocation};
+use feroce_train::{GidEntry, Instant, Path};
 use feroce_wire::{Lid, Qpn};
 
 use crate::hca::config::Config;

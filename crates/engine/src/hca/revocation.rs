@@ -9,7 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use feroce_train::Revocation;
+use feroce_mem::Revocation;
 use feroce_wire::Qpn;
 
 use crate::hca::cq::Cqe;

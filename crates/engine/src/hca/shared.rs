@@ -9,8 +9,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hint::cold_path;
 
-use feroce_mem::{MrLimits, MrTable};
-use feroce_train::{Framing, GidEntry, HostMemory, LinkLayer, Path, PortAddr, Revocation, Train};
+use feroce_mem::{HostMemory, MrLimits, MrTable, Revocation};
+use feroce_train::{Framing, GidEntry, LinkLayer, Path, PortAddr, Train};
 use feroce_wire::{Gid, Lid, Pkey, Qpn};
 use slab::Slab;
 

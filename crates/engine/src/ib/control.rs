@@ -2,7 +2,8 @@
 
 use alloc::boxed::Box;
 
-use feroce_train::{Instant, Path, RevocationEpoch};
+use feroce_mem::RevocationEpoch;
+use feroce_train::{Instant, Path};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
 
 use super::qp::Qp;

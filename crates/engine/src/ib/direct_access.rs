@@ -7,8 +7,8 @@
 //! is therefore the same as with packets, and so are the rights, which the responder has checked.
 //! All other requests, and all requests that fail a check, go by packets.
 
-use feroce_mem::{Access, PdId};
-use feroce_train::{DirectPath, Instant, RemotePayload};
+use feroce_mem::{Access, DirectPath, PdId};
+use feroce_train::{Instant, RemotePayload};
 use feroce_wire::{Gid, Qpn, Rkey};
 
 use super::buffers::{Outgoing, scatter};

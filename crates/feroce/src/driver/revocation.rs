@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use feroce_engine::Engine;
-use feroce_train::{Instant, Revocation};
+use feroce_mem::Revocation;
+use feroce_train::Instant;
 
 use super::{Driver, State};
 

@@ -1,5 +1,5 @@
-use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region};
-use feroce_train::{Ext, RevocationEpoch, TrainOps};
+use feroce_mem::{Access, Iova, MrLimits, MrTable, PdId, Read, Region, RevocationEpoch};
+use feroce_train::{Ext, TrainOps};
 use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Qpn, Reth, Rkey, Service};
 
 use super::*;

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use feroce_mem::{Access, Reach, Region, Source};
-use feroce_train::{DirectPath, HostMemory, Revocation, RevocationEpoch};
+use feroce_mem::{
+    Access, DirectPath, HostMemory, Reach, Region, Revocation, RevocationEpoch, Source,
+};
 use feroce_wire::Qpn;
 
 use super::{Member, Wake};

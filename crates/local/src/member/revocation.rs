@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use feroce_train::{Revocation, RevocationEpoch};
+use feroce_mem::{Revocation, RevocationEpoch};
 use feroce_wire::Qpn;
 
 use super::Member;

@@ -1,6 +1,7 @@
 //! The announcements of direct access between a member and its peers.
 
-use feroce_train::{HostMemory as _, Instant};
+use feroce_mem::HostMemory as _;
+use feroce_train::Instant;
 
 use super::{Peers, Route};
 use crate::demux::{self, Target};

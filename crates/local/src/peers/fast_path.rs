@@ -1,6 +1,7 @@
 //! The fast path through a ring: sending one packet, and checking whether one has arrived.
 
-use feroce_train::{HostMemory as _, RxMeta, Single};
+use feroce_mem::HostMemory as _;
+use feroce_train::{RxMeta, Single};
 
 use super::{Peers, show};
 use crate::record;

@@ -1,7 +1,8 @@
 //! Registered memory that processes of one host access directly.
 
-use feroce_mem::{Access, Reach, Source};
 use feroce_wire::{Gid, Qpn, Rkey};
+
+use crate::{Access, Reach, Source};
 
 /// How many revocations a [`HostMemory`] had counted when a payload was offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
