@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
-use feroce_link::{Carrier, Control, UdpConfig};
+use feroce_link::{Carrier, Control, Logger, UdpConfig};
 use feroce_local::Member;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
@@ -20,7 +20,7 @@ use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::watch::Watch;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Driver};
+use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
 use crate::pd::Pd;
 use crate::sigbus::{self, Sigbus};
 use crate::xrc::Xrcd;
@@ -148,12 +148,15 @@ impl Context {
         if let Some(member) = &member {
             engine.set_lender(Arc::<Member>::clone(member));
         }
+        let wakes = Arc::<Wakes>::default();
+        let log = Logger::new(Arc::<Wakes>::clone(&wakes));
         let udp = UdpConfig {
             interface: device.interface().cloned(),
             gso: settings.gso,
             gro: settings.gro,
             ecn: settings.ecn,
             rcvbuf: settings.rcvbuf,
+            log: log.clone(),
             ..UdpConfig::default()
         };
         let mut link = stack::carrier(udp, member.as_ref(), &settings)?;
@@ -169,8 +172,8 @@ impl Context {
                 .ok()
         });
         let clock = Clock::start();
-        let link = stack::build(link, member.is_some(), &settings, &clock, device.name())?;
-        let driver = Driver::start(engine, link, clock, &device, watch)?;
+        let link = stack::build(link, member.is_some(), &settings, &clock, device.name(), &log)?;
+        let driver = Driver::start(engine, link, clock, &device, watch, wakes)?;
         let soft = SoftAdapter { driver, member, converts: settings.convert };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use feroce_link::{
-    Fault, IcrcPolicy, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
+    Fault, IcrcPolicy, Logger, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Member};
 
@@ -24,9 +24,10 @@ pub(crate) fn carrier(
 ) -> io::Result<Box<dyn HostCarrier>> {
     let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
+    let log = config.log.clone();
     // One of the processes that share an address receives there; they agree on which.
     let wire = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
-    let link = HostLink::new(wire, Arc::clone(member), icrc)?;
+    let link = HostLink::new(wire, Arc::clone(member), icrc)?.with_log(&log);
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }
@@ -47,18 +48,21 @@ pub(crate) fn build(
     settings: &Settings,
     clock: &Clock,
     device: &str,
+    log: &Logger,
 ) -> Result<Box<dyn HostCarrier>, Error> {
     let mut link = carrier;
     if let Some(file) = &settings.pcap {
         let epoch_ns = clock.epoch_ns();
-        let config = PcapConfig { interface: device.to_owned(), epoch_ns, ..PcapConfig::default() };
+        let (interface, log) = (device.to_owned(), log.clone());
+        let config = PcapConfig { interface, epoch_ns, log, ..PcapConfig::default() };
         link = Box::new(Pcap::create(link, named(file, device), config)?);
     }
     if let Some(file) = &settings.trace {
-        link = Box::new(match file.as_os_str().as_encoded_bytes() {
+        let trace = match file.as_os_str().as_encoded_bytes() {
             b"-" => Trace::new(link, io::stderr()),
             _ => Trace::create(link, named(file, device), device)?,
-        });
+        };
+        link = Box::new(trace.with_log(log.clone()));
     }
     if let Some(fault) = &settings.fault {
         link = Box::new(Fault::new(link, fault));

@@ -12,6 +12,7 @@
 mod describe;
 mod fault;
 mod icrc;
+mod log;
 mod memory;
 mod output;
 mod pcap;
@@ -30,6 +31,7 @@ use feroce_wire::Gid;
 pub use describe::describe;
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{Checker, Covered, ICRC_LEN, IcrcPolicy, Sealer, Verified, part};
+pub use log::{LogSink, Logger, emit};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig};
 pub use tap::{Direction, Seen, Tap, Tapped};

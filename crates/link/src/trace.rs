@@ -10,7 +10,7 @@ use feroce_wire::Gid;
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
 use crate::output::{Kind, OutputFile};
-use crate::{Carrier, Control, LinkCounters, each_packet, forward_to_inner, impl_layer};
+use crate::{Carrier, Control, LinkCounters, Logger, each_packet, forward_to_inner, impl_layer};
 
 /// Writes one readable line per packet:
 ///
@@ -40,8 +40,16 @@ impl<C: Carrier> Trace<C> {
     /// Traces what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
         let out: Option<Box<dyn Write + Send>> = Some(Box::new(out));
-        let log = Log { out, lines: Vec::new(), start: None, packet: Vec::new() };
+        let (lines, packet, logger) = (Vec::new(), Vec::new(), Logger::default());
+        let log = Log { out, lines, start: None, packet, logger };
         Self { inner, log }
+    }
+
+    /// Says where messages go.
+    #[must_use]
+    pub fn with_log(mut self, logger: Logger) -> Self {
+        self.log.logger = logger;
+        self
     }
 }
 
@@ -64,6 +72,7 @@ struct Log {
     start: Option<Instant>,
     /// A packet on its way out.
     packet: Vec<u8>,
+    logger: Logger,
 }
 
 /// Everything about a packet but its bytes.
@@ -117,7 +126,7 @@ impl Log {
         if let Some(out) = &mut self.out
             && let Err(e) = out.write_all(&self.lines)
         {
-            tracing::warn!("the trace ends here: {e}");
+            self.logger.warn(format_args!("the trace ends here: {e}"));
             self.out = None;
         }
         self.lines.clear();

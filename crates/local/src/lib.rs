@@ -41,7 +41,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use feroce_link::{Carrier, Checker, Control, IcrcPolicy, LinkCounters, Sealer, SharedPort};
+use feroce_link::{
+    Carrier, Checker, Control, IcrcPolicy, LinkCounters, Logger, Sealer, SharedPort,
+};
 use feroce_mem::HostMemory as _;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Qpn;
@@ -169,6 +171,14 @@ impl<C: SharedPort> HostLink<C> {
     #[must_use]
     pub fn fetching(mut self) -> Self {
         self.peers.fetch();
+        self
+    }
+
+    /// Says where messages go.
+    #[must_use]
+    pub fn with_log(mut self, log: &Logger) -> Self {
+        self.peers.log = log.clone();
+        self.port_owner.set_log(log.clone());
         self
     }
 

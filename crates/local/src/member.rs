@@ -27,6 +27,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use feroce_link::Logger;
 use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
@@ -389,7 +390,7 @@ impl Member {
     /// Opens the rings from the member in a slot and from earlier members of that slot, with their
     /// generations, oldest first. Once a ring is mapped here, its file needs no name and is
     /// unlinked.
-    pub(super) fn rings_from(&self, from: u8) -> Vec<(u32, ByteConsumer<RingMap>)> {
+    pub(super) fn rings_from(&self, from: u8, log: &Logger) -> Vec<(u32, ByteConsumer<RingMap>)> {
         let mut rings = Vec::new();
         for (name, generation) in self.directory.names().iter().filter_map(|name| {
             let (sender, generation, receiver) = parse_ring_name(name)?;
@@ -397,7 +398,7 @@ impl Member {
         }) {
             match self.open_ring(name) {
                 Ok(ring) => rings.push((generation, ring)),
-                Err(e) => tracing::debug!("{name}: {e}"),
+                Err(e) => log.debug(format_args!("{name}: {e}")),
             }
         }
         rings.sort_by_key(|(generation, _)| *generation);

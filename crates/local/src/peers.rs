@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use feroce_link::Logger;
 use feroce_ring::{ByteConsumer, ByteProducer, fall_asleep, must_wake};
 use feroce_train::{Instant, RxMeta, RxTrain, Train};
 use feroce_wire::{Gid, Qpn};
@@ -118,6 +119,7 @@ pub(super) struct PeerCounters {
 #[derive(Debug)]
 pub(super) struct Peers {
     member: Arc<Member>,
+    pub(super) log: Logger,
     /// The epoch of the registry when this member last read it.
     epoch: u32,
     slots: Vec<Option<Box<Peer>>>,
@@ -156,6 +158,7 @@ impl Peers {
         let mut peers = Self {
             epoch: member.epoch(),
             member,
+            log: Logger::default(),
             slots: (0..SLOTS).map(|_| None).collect(),
             used: Vec::new(),
             known: Vec::new(),
@@ -293,7 +296,7 @@ impl Peers {
         match watched {
             Ok(contact) => peer.contact = Some(contact),
             Err(e) => {
-                tracing::debug!("no contact with member {slot}: {e}");
+                self.log.debug(format_args!("no contact with member {slot}: {e}"));
                 self.suspect(slot);
                 return false;
             }
@@ -313,7 +316,9 @@ impl Peers {
         let made = if self.contact(slot) { self.member.new_ring(slot).ok() } else { None };
         let is_made = made.is_some();
         if !is_made {
-            tracing::warn!("no ring to member {slot}: packets to it are lost (is /dev/shm full?)");
+            self.log.warn(format_args!(
+                "no ring to member {slot}: packets to it are lost (is /dev/shm full?)"
+            ));
         }
         if let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() {
             (peer.out, peer.last, peer.refused) = (made, None, !is_made);
@@ -380,7 +385,7 @@ impl Peers {
                 self.counters.full += 1;
                 return Pushed::Full;
             }
-            Err(e) => tracing::warn!("member {slot}: {e}"),
+            Err(e) => self.log.warn(format_args!("member {slot}: {e}")),
         }
         (peer.out, peer.refused) = (None, true);
         self.counters.lost += 1;
@@ -476,7 +481,7 @@ impl Peers {
                         break;
                     }
                     Err(e) => {
-                        tracing::warn!("member {}: {e}", incoming.from);
+                        self.log.warn(format_args!("member {}: {e}", incoming.from));
                         self.counters.malformed += 1;
                         (incoming.is_last, is_over) = (true, true);
                         break;
@@ -501,13 +506,15 @@ impl Peers {
     #[cold]
     fn take_rings(&mut self) {
         for from in self.member.new_senders() {
-            for (generation, ring) in self.member.rings_from(from) {
+            for (generation, ring) in self.member.rings_from(from, &self.log) {
                 let is_last = self.member.generation_of(from) != Some(generation);
                 let host_memory = self.member.host_memory(from);
                 let may_lend = self.fetches && !is_last && host_memory.is_readable();
                 if self.fetches && !is_last && !may_lend {
                     let why = "its memory may not be read (FEROCE_READABLE=1 there may help)";
-                    tracing::info!("member {from} sends everything through its ring: {why}");
+                    self.log.info(format_args!(
+                        "member {from} sends everything through its ring: {why}"
+                    ));
                 }
                 ring.memory().set_may_lend(may_lend);
                 let (maps, last) = (RefCell::default(), None);

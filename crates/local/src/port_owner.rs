@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use feroce_link::{Control, SharedPort};
+use feroce_link::{Control, Logger, SharedPort};
 use feroce_wire::Gid;
 
 use super::member::Member;
@@ -15,6 +15,7 @@ use super::peers::Peers;
 pub(super) struct PortOwner {
     all: Vec<Place>,
     taken_over: u64,
+    log: Logger,
 }
 
 /// One address.
@@ -32,6 +33,10 @@ struct Place {
 }
 
 impl PortOwner {
+    pub(super) fn set_log(&mut self, log: Logger) {
+        self.log = log;
+    }
+
     /// How often this member took over a port.
     pub(super) fn taken_over(&self) -> u64 {
         self.taken_over
@@ -108,7 +113,10 @@ impl PortOwner {
             place.stands_in = false;
             match wire.listen(place.address) {
                 Ok(()) => {
-                    tracing::debug!("receiving at {} for everybody from now on", place.address);
+                    self.log.debug(format_args!(
+                        "receiving at {} for everybody from now on",
+                        place.address
+                    ));
                     (place.receives, changed) = (true, true);
                     self.taken_over += 1;
                 }
@@ -117,13 +125,14 @@ impl PortOwner {
                     // The socket of the last port owner may not be closed yet.
                     if e.kind() != io::ErrorKind::AddrInUse && !place.complained {
                         place.complained = true;
-                        tracing::warn!("no process receives at {}: {e}", place.address);
+                        self.log
+                            .warn(format_args!("no process receives at {}: {e}", place.address));
                     }
                 }
             }
         }
         if changed && let Err(e) = self.show(wire, member, peers) {
-            tracing::warn!("{e}");
+            self.log.warn(format_args!("{e}"));
         }
         all_taken
     }
@@ -136,7 +145,8 @@ impl PortOwner {
                 (Some(socket), false) => {
                     place.stands_in = wire.borrow_receiver(place.address, socket);
                     if place.stands_in {
-                        tracing::debug!("who receives at {} is stopped", place.address);
+                        self.log
+                            .debug(format_args!("who receives at {} is stopped", place.address));
                     }
                 }
                 (None, true) => {

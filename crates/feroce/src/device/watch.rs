@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
-use feroce_link::{Carrier, Control};
+use feroce_link::{Carrier, Control, Logger};
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
@@ -100,6 +100,7 @@ impl Interface {
         engine: &mut Engine,
         link: &mut dyn Carrier,
         is_up: &mut bool,
+        log: &Logger,
     ) -> bool {
         let mut is_complete = true;
         let mut table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
@@ -109,11 +110,11 @@ impl Interface {
             }
         }
         if let Err(e) = link.control(Control::Addresses(&table)) {
-            tracing::warn!("addresses: {e}");
+            log.warn(format_args!("addresses: {e}"));
         }
         for &gid in &self.addresses {
             if !table.contains(&gid) {
-                is_complete &= add(&mut table, gid, link);
+                is_complete &= add(&mut table, gid, link, log);
             }
         }
         for (i, gid) in (0..).zip(table) {
@@ -132,7 +133,7 @@ impl Interface {
 
 /// Puts an address in the first hole of the table, or at its end, if the link can bind it. Returns
 /// false if its port is in use.
-fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
+fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier, log: &Logger) -> bool {
     let hole = table.iter().position(|g| g.is_zero());
     let at = hole.unwrap_or(table.len());
     if hole.is_none() {
@@ -142,7 +143,7 @@ fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier) -> bool {
     if let Err(e) = link.control(Control::Addresses(table)) {
         // An IPv6 address cannot be bound during duplicate address detection; the kernel sends
         // another announcement when that is done.
-        tracing::debug!("{gid} is not usable yet: {e}");
+        log.debug(format_args!("{gid} is not usable yet: {e}"));
         table[at] = Gid::ZERO;
         if hole.is_none() {
             table.pop();
@@ -242,7 +243,7 @@ mod tests {
         let mut show = |is_up_now, last: &[u8]| {
             let addresses = last.iter().map(|&n| gid(n)).collect();
             let now = Interface { is_up: is_up_now, mtu: None, addresses };
-            now.apply(&mut engine, &mut link, &mut is_up);
+            now.apply(&mut engine, &mut link, &mut is_up, &Logger::default());
             let table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
             (events(&mut engine), table, link.addresses.clone())
         };
@@ -270,7 +271,7 @@ mod tests {
         let mut is_up = true;
         let mut show = |is_up_now, mtu| {
             let now = Interface { is_up: is_up_now, mtu, addresses: Vec::new() };
-            now.apply(&mut engine, &mut link, &mut is_up);
+            now.apply(&mut engine, &mut link, &mut is_up, &Logger::default());
             (events(&mut engine), engine.config().port_mtu)
         };
         assert_eq!(show(true, Some(Pmtu::B4096)), (vec![], Pmtu::B4096));

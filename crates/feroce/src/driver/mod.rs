@@ -96,21 +96,21 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Joins the engine and the link, and starts the driver thread, which also applies the
-    /// interface changes that `watch` reports.
+    /// interface changes that `watch` reports. The link logs to `wakes`.
     pub(crate) fn start(
         engine: Engine,
         link: Box<dyn HostCarrier>,
         clock: Clock,
         device: &Device,
         watch: Option<Watch>,
+        wakes: Arc<Wakes>,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
         let host_memory = engine.host_memory().cloned();
         let is_up = device.is_up();
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
-        let (mut dispatch, link) = (Dispatch::default(), LinkSide::new(link));
+        let (mut dispatch, link) = (Dispatch::with(Arc::clone(&wakes)), LinkSide::new(link));
         dispatch.end_naps(Arc::clone(backoff.naps()));
-        let wakes = Arc::clone(dispatch.wakes());
         let revocations = Looks::default();
         let state = State { engine, link, dispatch, cm: None, is_up, revocations };
         let driver = Arc::new(Self {
@@ -338,7 +338,7 @@ impl Driver {
             let driven = match state.drive(now, turn) {
                 Ok(driven) => driven,
                 Err(e) => {
-                    warn_of_link(&e);
+                    warn_of_link(&self.wakes, &e);
                     Some(false)
                 }
             };
@@ -423,7 +423,7 @@ impl Driver {
         }
         state.engine.take_leave();
         if let Err(e) = state.drive(now, Turn::Send) {
-            warn_of_link(&e);
+            warn_of_link(&self.wakes, &e);
         }
         let _ = state.link.control(Control::Exit);
     }
@@ -463,8 +463,8 @@ impl Driver {
 
 /// Logs an error of the link. The packets that it hit count as lost.
 #[cold]
-fn warn_of_link(e: &io::Error) {
-    tracing::warn!("link: {e}");
+fn warn_of_link(wakes: &Wakes, e: &io::Error) {
+    wakes.warn(format_args!("link: {e}"));
 }
 
 #[cfg(test)]

@@ -110,3 +110,44 @@ fn a_completion_that_another_thread_causes_ends_the_nap_of_a_polling_thread() {
         is_done.recv_timeout(LIMIT).expect("a polling thread is not woken");
     }
 }
+
+/// Uses the device whenever a message is emitted.
+struct Curious(crate::Context, Sender<usize>);
+
+impl tracing::Subscriber for Curious {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.1.send(self.0.link_counters().len()).unwrap();
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A subscriber that takes the device's lock would wait for itself if it ran under it.
+#[test]
+fn messages_of_the_link_are_emitted_when_the_lock_is_released() {
+    let context = Device::at(["127.184.0.3".parse().unwrap()]).open().unwrap();
+    let (seen, is_seen) = channel();
+    let working = context.clone();
+    thread::spawn(move || {
+        tracing::subscriber::with_default(Curious(working.clone(), seen), || {
+            let driver = working.driver().unwrap();
+            let log = feroce_link::Logger::new(Arc::<Wakes>::clone(&driver.wakes));
+            driver.control(|_, _| log.warn(format_args!("something is wrong")));
+        });
+    });
+    assert!(is_seen.recv_timeout(LIMIT).unwrap() > 0);
+}

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use feroce_link::Logger;
 use feroce_train::Instant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-use super::{Driver, NEVER, Turn};
+use super::{Driver, NEVER, Turn, Wakes};
 use crate::device::watch::Watch;
 
 /// How long the thread stays awake after it had something to do.
@@ -162,7 +163,8 @@ impl Follow<'_> {
         match self.watch.map(Watch::look).transpose() {
             Ok(Some(interface)) => {
                 let is_complete = driver.control(|state, _| {
-                    interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up)
+                    let log = Logger::new(Arc::<Wakes>::clone(state.dispatch.wakes()));
+                    interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up, &log)
                 });
                 self.looks_left = if is_complete { 0 } else { left };
             }

@@ -1,4 +1,4 @@
-//! Consumers to wake after the device's lock is released.
+//! Consumers to wake, and messages to emit, after the device's lock is released.
 //!
 //! A waker is foreign code: it may run a task or drop one, and with it the last queue pair or
 //! context of the device, whose destruction takes the lock. The engine's events therefore only
@@ -10,9 +10,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A queue of events whose consumers can be woken.
+use feroce_link::LogSink;
+use tracing::Level;
+
+/// What waits for the lock to be released: a queue of events whose consumers can be woken, or a
+/// message.
 pub(crate) trait Signal: Send + Sync + fmt::Debug {
-    /// Wakes the consumers, if an event waits. Called without a lock of the device.
+    /// Wakes the consumers, if an event waits; emits the message. Called without a lock of the
+    /// device.
     fn signal(&self);
 }
 
@@ -46,6 +51,11 @@ impl Wakes {
         self.len.store(queues.len(), Ordering::Relaxed);
     }
 
+    /// Emits a warning when the lock is released.
+    pub(crate) fn warn(&self, text: fmt::Arguments<'_>) {
+        self.log(Level::WARN, text.to_string());
+    }
+
     /// Whether every queue that this thread has noted was taken from the list since.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -72,6 +82,27 @@ impl Wakes {
         let queue = queues.pop_front();
         self.len.store(queues.len(), Ordering::Relaxed);
         queue
+    }
+}
+
+/// Messages of carriers are emitted after the lock is released, too: a `tracing` subscriber is
+/// foreign code.
+impl LogSink for Wakes {
+    fn log(&self, level: Level, text: String) {
+        self.add(Arc::new(Message { level, text }));
+    }
+}
+
+/// A message for the user, which waits to be emitted.
+#[derive(Debug)]
+struct Message {
+    level: Level,
+    text: String,
+}
+
+impl Signal for Message {
+    fn signal(&self) {
+        feroce_link::emit(self.level, &self.text);
     }
 }
 

@@ -17,11 +17,13 @@ use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
 use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
 use crate::output::{Kind, OutputFile};
-use crate::{Carrier, Control, LinkCounters, annotate, each_packet, forward_to_inner, impl_layer};
+use crate::{
+    Carrier, Control, LinkCounters, Logger, annotate, each_packet, forward_to_inner, impl_layer,
+};
 use format::{Direction, LinkType};
 
 /// How a [`Pcap`] records.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct PcapConfig {
     /// Name of the interface in the file.
     pub interface: String,
@@ -33,6 +35,8 @@ pub struct PcapConfig {
     pub buffer: usize,
     /// Longest time in nanoseconds that a packet stays in the buffer, if the layer is called.
     pub flush_ns: u64,
+    /// Where messages go.
+    pub log: Logger,
 }
 
 impl Default for PcapConfig {
@@ -43,6 +47,7 @@ impl Default for PcapConfig {
             framing: Framing::RoceV2,
             buffer: 256 << 10,
             flush_ns: 100_000_000,
+            log: Logger::default(),
         }
     }
 }
@@ -189,7 +194,7 @@ impl Recorder {
 
     fn write_or_stop(&mut self) {
         if let Err(e) = self.write_out() {
-            tracing::warn!("the capture ends here: {e}");
+            self.config.log.warn(format_args!("the capture ends here: {e}"));
             self.out = None;
         }
     }

@@ -23,7 +23,7 @@ use socket2::Socket;
 
 use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
-use crate::{Carrier, Control, LinkCounters, SharedPort};
+use crate::{Carrier, Control, LinkCounters, Logger, SharedPort};
 use epoll_set::EpollSet;
 use tx::hop_limit;
 
@@ -33,7 +33,7 @@ const MAX_TRAIN_BYTES: u32 = 65_000;
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// How a [`UdpLink`] is made.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct UdpConfig {
     /// Interface by name and index: for multicast, and for link-local addresses.
     pub interface: Option<(String, u32)>,
@@ -51,6 +51,8 @@ pub struct UdpConfig {
     pub gro: bool,
     /// Receive at every address; else only where [`SharedPort::listen`] says so.
     pub listen: bool,
+    /// Where messages go.
+    pub log: Logger,
 }
 
 impl Default for UdpConfig {
@@ -64,6 +66,7 @@ impl Default for UdpConfig {
             gso: true,
             gro: true,
             listen: true,
+            log: Logger::default(),
         }
     }
 }

@@ -87,7 +87,7 @@ impl UdpLink {
                 Err(e) => {
                     // The kernel reports an ICMP error for a packet that was sent earlier.
                     self.counters.rx_errors += 1;
-                    tracing::debug!("recvmsg: {e}");
+                    self.config.log.debug(format_args!("recvmsg: {e}"));
                     continue;
                 }
             };

@@ -135,7 +135,7 @@ fn set_size(socket: &Socket, name: i32, bytes: usize) -> io::Result<()> {
 /// Asks for merged packets and for the header fields that we want to see.
 fn prepare_rx(config: &UdpConfig, socket: &Socket, addr: Gid) -> io::Result<()> {
     if config.gro && setsockopt(socket, UdpGroSegment, &true).is_err() {
-        tracing::warn!("UDP_GRO refused: packets are received one by one");
+        config.log.warn(format_args!("UDP_GRO refused: packets are received one by one"));
     }
     if addr.as_ipv4().is_some() {
         setsockopt(socket, IpRecvTos, &true)?;

@@ -162,7 +162,9 @@ impl UdpLink {
                 let (sent, outcome) = self.send_each(train, dest, sport);
                 if sent > 0 {
                     self.outbox.gso = false;
-                    tracing::warn!("UDP_SEGMENT refused: packets are sent one by one from now on");
+                    self.config.log.warn(format_args!(
+                        "UDP_SEGMENT refused: packets are sent one by one from now on"
+                    ));
                 }
                 (sent, outcome)
             }
@@ -199,18 +201,20 @@ impl UdpLink {
                 self.counters.tx_too_long += lost;
                 if !self.outbox.warned_size {
                     self.outbox.warned_size = true;
-                    tracing::warn!(
+                    self.config.log.warn(format_args!(
                         "a packet of {} bytes is longer than the way to {} allows: use a smaller \
                          path MTU",
                         train.packet_len(0),
                         train.path.dst.gid
-                    );
+                    ));
                 }
             }
             Outcome::Refused | Outcome::Failed(_) => {
                 self.counters.tx_errors += lost;
                 if let Outcome::Failed(errno) = outcome {
-                    tracing::debug!("sendmsg to {}: {errno}", train.path.dst.gid);
+                    self.config
+                        .log
+                        .debug(format_args!("sendmsg to {}: {errno}", train.path.dst.gid));
                 }
             }
         }

@@ -144,12 +144,12 @@ fn a_ring_reaches_its_receiver_even_after_its_sender_has_gone() {
     drop((ring, a));
     assert_eq!(b.new_senders(), [from]);
     assert!(!b.has_new_senders());
-    let mut rings = b.rings_from(from);
+    let mut rings = b.rings_from(from, &Logger::default());
     assert_eq!(rings.len(), 1);
     let mut out = [0; 16];
     assert_eq!(rings[0].1.pop(&mut out), Ok(Some(5)));
     assert_eq!(&out[..5], b"hello");
-    assert!(b.rings_from(from).is_empty(), "a ring is taken once");
+    assert!(b.rings_from(from, &Logger::default()).is_empty(), "a ring is taken once");
 }
 
 #[test]

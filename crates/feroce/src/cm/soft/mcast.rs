@@ -30,6 +30,6 @@ pub(super) fn leave(state: &mut State, qp: Option<IdQp>, group: Gid) {
         None => true,
     };
     if must_leave && let Err(e) = state.link.control(Control::Leave(group)) {
-        tracing::warn!("cannot leave {group}: {e}");
+        state.dispatch.wakes().warn(format_args!("cannot leave {group}: {e}"));
     }
 }

@@ -275,7 +275,7 @@ impl Service {
             (Some(qp), Some(plan)) => {
                 let up = attr::bring_up(engine, now, qp.qpn, &plan);
                 if let Err(e) = up {
-                    tracing::warn!("{:?} cannot be brought up: {e}", qp.qpn);
+                    self.wakes.warn(format_args!("{:?} cannot be brought up: {e}", qp.qpn));
                     let reason = RejReason::CONSUMER;
                     let _ = self.manager.reject(now, conn, reason, &[0; 148]);
                     self.end(engine, now, id, conn);
