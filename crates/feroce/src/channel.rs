@@ -13,7 +13,9 @@ use crate::driver::ChannelQueue;
 use crate::{Error, sys};
 
 /// A completion channel: it delivers the completion events of completion queues. Its descriptor is
-/// readable while an event waits, so it fits any event loop.
+/// readable while an event waits, so it fits any event loop. The channel of a queue that was
+/// created without one ([`Cq::channel`](crate::Cq::channel)) gets a descriptor when it is first
+/// needed; asking for that descriptor panics if the process has none left.
 ///
 /// ```
 /// # let context = feroce::Device::at(["127.0.0.22".parse()?]).open()?;
@@ -38,6 +40,13 @@ impl CompChannel {
         Ok(Self { side: map_either!(context.adapter(), adapter => adapter.create_channel()?) })
     }
 
+    /// The channel of a queue that was created without one. Its descriptor is made when a consumer
+    /// first waits on it or asks for it.
+    pub(crate) fn implicit(context: &Context) -> Result<Self, Error> {
+        let side = map_either!(context.adapter(), adapter => adapter.implicit_channel()?);
+        Ok(Self { side })
+    }
+
     pub(crate) fn side(&self) -> &ChannelSide {
         &self.side
     }
@@ -50,7 +59,10 @@ impl CompChannel {
     /// Waits for the next completion event, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<CqId>> {
-        sys::wait_for(self.as_fd(), timeout_ms, || self.try_event())
+        match &self.side {
+            Either::Soft(channel) => channel.pop_wait(timeout_ms),
+            Either::Kernel(_) => sys::wait_for(self.as_fd(), timeout_ms, || self.try_event()),
+        }
     }
 
     /// Resolves with the next completion event. Runtime-agnostic: the driver thread wakes the task.

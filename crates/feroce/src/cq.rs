@@ -155,7 +155,7 @@ impl Cq {
     ) -> Result<Self, Error> {
         let channel = match channel {
             Some(channel) => channel.clone(),
-            None => CompChannel::new(context)?,
+            None => CompChannel::implicit(context)?,
         };
         let id;
         let side = map_either!(context.adapter(), adapter => {

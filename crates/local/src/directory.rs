@@ -1,12 +1,13 @@
 //! The directory in which processes find each other.
 //!
 //! Its name contains the user and the network namespace, and only that user may access it. Every
-//! file in it is opened relative to the directory's descriptor and never through a link, so that no
-//! other user who can write to the directory above can substitute a file.
+//! file in it is opened relative to a descriptor of the directory, whose owner was checked, and
+//! never through a link, so that no other user who can write to the directory above can substitute
+//! a file. The descriptor is not kept: files are opened rarely, and a process may have few.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -26,14 +27,7 @@ const CAREFUL: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 /// The directory of this user in this network namespace.
 #[derive(Debug)]
 pub(super) struct Directory {
-    fd: OwnedFd,
     path: PathBuf,
-}
-
-impl AsFd for Directory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 impl Directory {
@@ -48,7 +42,9 @@ impl Directory {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(e) => return Err(at(&path, e.into())),
         }
-        Self::open_at(path)
+        let directory = Self { path };
+        directory.fd()?;
+        Ok(directory)
     }
 
     /// The directories of this user in other namespaces, and those of other versions.
@@ -64,42 +60,43 @@ impl Directory {
             let name = path.file_name().and_then(|name| name.to_str());
             *path != self.path && name.and_then(is_meant) == Some(true)
         });
-        paths.filter_map(|path| Self::open_at(path).ok()).collect()
+        paths.map(|path| Self { path }).filter(|directory| directory.fd().is_ok()).collect()
     }
 
-    fn open_at(path: PathBuf) -> io::Result<Self> {
-        let fd = open(&path, OFlag::O_DIRECTORY | CAREFUL, Mode::empty())
-            .map_err(|e| at(&path, e.into()))?;
+    /// A descriptor of the directory, which is this user's alone.
+    fn fd(&self) -> io::Result<OwnedFd> {
+        let fd = open(&self.path, OFlag::O_DIRECTORY | CAREFUL, Mode::empty())
+            .map_err(|e| at(&self.path, e.into()))?;
         let stat = fstat(&fd)?;
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             let why = io::Error::new(io::ErrorKind::PermissionDenied, "not for this user alone");
-            return Err(at(&path, why));
+            return Err(at(&self.path, why));
         }
-        Ok(Self { fd, path })
+        Ok(fd)
     }
 
     /// Opens a file; with `create`, creates it if it does not exist.
     pub(super) fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let create = if create { OFlag::O_CREAT } else { OFlag::empty() };
-        Ok(openat(&self.fd, name, OFlag::O_RDWR | CAREFUL | create, PRIVATE_FILE)?.into())
+        Ok(openat(self.fd()?, name, OFlag::O_RDWR | CAREFUL | create, PRIVATE_FILE)?.into())
     }
 
     /// Creates a file that must not exist.
     pub(super) fn new_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | CAREFUL;
-        Ok(openat(&self.fd, name, flags, PRIVATE_FILE)?.into())
+        Ok(openat(self.fd()?, name, flags, PRIVATE_FILE)?.into())
     }
 
     /// Creates a named pipe in place of any file with that name, and opens both its ends.
     pub(super) fn new_pipe(&self, name: &str) -> io::Result<OwnedFd> {
         self.remove(name);
-        mkfifoat(&self.fd, name, PRIVATE_FILE)?;
+        mkfifoat(self.fd()?, name, PRIVATE_FILE)?;
         self.pipe(name, OFlag::O_RDWR)
     }
 
     /// Opens a named pipe, or one end of it.
     pub(super) fn pipe(&self, name: &str, ends: OFlag) -> io::Result<OwnedFd> {
-        Ok(openat(&self.fd, name, ends | OFlag::O_NONBLOCK | CAREFUL, Mode::empty())?)
+        Ok(openat(self.fd()?, name, ends | OFlag::O_NONBLOCK | CAREFUL, Mode::empty())?)
     }
 
     /// The names of all files.
@@ -110,7 +107,8 @@ impl Directory {
 
     /// Removes a file, if it exists.
     pub(super) fn remove(&self, name: &str) {
-        let _ = unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir);
+        let Ok(fd) = self.fd() else { return };
+        let _ = unlinkat(fd, name, UnlinkatFlags::NoRemoveDir);
     }
 
     /// Removes every file whose name satisfies `is_meant`.

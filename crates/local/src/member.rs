@@ -464,7 +464,7 @@ impl Member {
         }
         self.left.store(true, Ordering::Relaxed);
         let pipes = [self.wake.as_fd(), self.kick.as_fd(), self._life.as_fd()];
-        for fd in [self.file.as_fd()].into_iter().chain(pipes).chain([self.directory.as_fd()]) {
+        for fd in [self.file.as_fd()].into_iter().chain(pipes) {
             // If the process has no free descriptors, the child keeps this one open a while longer.
             let _ = sys::let_go(fd);
         }

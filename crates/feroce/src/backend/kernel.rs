@@ -101,6 +101,10 @@ impl KernelAdapter {
         Ok(Arc::new(rdma_core::Channel::create(&self.adapter)?))
     }
 
+    pub(crate) fn implicit_channel(&self) -> Result<Arc<rdma_core::Channel>, Error> {
+        self.create_channel()
+    }
+
     pub(crate) fn alloc_pd(self: &Arc<Self>) -> Result<KernelPd, Error> {
         let pd = rdma_core::Pd::alloc(&self.adapter)?;
         Ok(KernelPd { pd, adapter: Arc::clone(self) })

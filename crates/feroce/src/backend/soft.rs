@@ -83,6 +83,10 @@ impl SoftAdapter {
         Ok(Arc::new(ChannelQueue::new()?))
     }
 
+    pub(crate) fn implicit_channel(&self) -> Result<Arc<ChannelQueue>, Error> {
+        Ok(Arc::new(ChannelQueue::without_descriptor()))
+    }
+
     pub(crate) fn alloc_pd(&self) -> Result<SoftPd, Error> {
         let id = self.driver.control(|s, _| s.engine.alloc_pd())?;
         Ok(SoftPd { id, driver: Arc::clone(&self.driver) })

@@ -65,6 +65,12 @@ impl Backoff {
         }
     }
 
+    /// Readable when packets have arrived: a copy of the link's descriptor, for threads that sleep
+    /// without the lock.
+    pub(super) fn link(&self) -> &OwnedFd {
+        &self.link
+    }
+
     /// The threads that nap.
     pub(super) fn naps(&self) -> &Arc<Naps> {
         &self.naps

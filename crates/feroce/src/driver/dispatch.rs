@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
@@ -23,9 +23,36 @@ use super::wakes::{Signal, Wakes};
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     inner: Mutex<Waiting<T>>,
+    pipe: OnceLock<Pipe>,
+}
+
+#[derive(Debug)]
+struct Pipe {
     fd: PipeReader,
-    /// Written under the lock, so that a byte in the pipe means an event in the queue.
+    /// Written under the lock of the queue, so that a byte in the pipe means an event there.
     bell: PipeWriter,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        // The consumer decides whether reading blocks: C programs set that with fcntl. Writing must
+        // not block; if the pipe is full, the descriptor is readable anyway.
+        let (fd, bell) = io::pipe()?;
+        fcntl(&bell, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // Refused in some sandboxes, where the pipe stays as long as it is.
+        let _ = fcntl(&bell, FcntlArg::F_SETPIPE_SZ(PIPE_LEN));
+        Ok(Self { fd, bell })
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+    }
+
+    /// Makes the descriptor readable.
+    fn ring(&self) {
+        let _ = (&self.bell).write(&[0]);
+    }
 }
 
 /// How many bytes a pipe is asked to hold: one page, the least that the kernel gives. The pages of
@@ -46,14 +73,15 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
+        let queue = Self::without_descriptor();
+        queue.try_fd()?;
+        Ok(queue)
+    }
+
+    /// A queue whose descriptor is made when a consumer first asks for it.
+    pub(crate) fn without_descriptor() -> Self {
         let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
-        // The consumer decides whether reading blocks: C programs set that with fcntl. Writing must
-        // not block; if the pipe is full, the descriptor is readable anyway.
-        let (fd, bell) = io::pipe()?;
-        fcntl(&bell, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        // Refused in some sandboxes, where the pipe stays as long as it is.
-        let _ = fcntl(&bell, FcntlArg::F_SETPIPE_SZ(PIPE_LEN));
-        Ok(Self { inner, fd, bell })
+        Self { inner, pipe: OnceLock::new() }
     }
 
     /// Appends an event and wakes the consumers. The caller holds no lock of the device.
@@ -74,7 +102,9 @@ impl<T> EventQueue<T> {
             return;
         }
         // Every event writes, not only the first: an edge-triggered consumer must see each one.
-        self.ring();
+        if let Some(pipe) = self.pipe.get() {
+            pipe.ring();
+        }
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -124,24 +154,15 @@ impl<T> EventQueue<T> {
     /// Keeps the descriptor readable exactly while the queue holds an event. A consumer may have
     /// waited by reading it, so it can lack a byte for what is left in the queue.
     fn settle(&self, inner: &Waiting<T>) {
+        let Some(pipe) = self.pipe.get() else { return };
         if !inner.queue.is_empty() {
-            if !self.is_readable() {
-                self.ring();
+            if !pipe.is_readable() {
+                pipe.ring();
             }
             return;
         }
         // Only while it is readable: reading would block if the consumer has read all of it.
-        while self.is_readable() && (&self.fd).read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
-    }
-
-    fn is_readable(&self) -> bool {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO) == Ok(1)
-    }
-
-    /// Makes the descriptor readable.
-    fn ring(&self) {
-        let _ = (&self.bell).write(&[0]);
+        while pipe.is_readable() && (&pipe.fd).read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
     }
 
     /// Takes the oldest event; if there is none, registers a waker to be called when there is one.
@@ -160,11 +181,31 @@ impl<T> EventQueue<T> {
 
     /// Waits for an event, at most `timeout_ms`; for ever if `None`.
     pub(crate) fn pop_wait(&self, timeout_ms: Option<u16>) -> io::Result<Option<T>> {
-        crate::sys::wait_for(self.fd.as_fd(), timeout_ms, || self.try_pop())
+        crate::sys::wait_for(self.try_fd()?, timeout_ms, || self.try_pop())
     }
 
+    /// The descriptor.
+    ///
+    /// # Panics
+    ///
+    /// If it is made now and the process has no descriptor left.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.try_fd().unwrap_or_else(|e| panic!("no descriptor for the events of a queue: {e}"))
+    }
+
+    /// The descriptor, which may have to be made.
+    pub(crate) fn try_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if self.pipe.get().is_none() {
+            let made = Pipe::new()?;
+            let inner = self.inner();
+            let pipe = self.pipe.get_or_init(|| made);
+            // Events that were appended before there was a descriptor.
+            if !inner.queue.is_empty() {
+                pipe.ring();
+            }
+        }
+        let pipe = self.pipe.get().map(|pipe| pipe.fd.as_fd());
+        pipe.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 

@@ -37,10 +37,8 @@ pub(super) fn spawn(
 
 fn run(driver: &Driver, watch: Option<&Watch>) {
     let watch_fd = watch.map(Watch::fd);
-    // One descriptor for the life of the thread: the link keeps its epoll instance.
-    let Ok(link) = driver.lock().link.wait_fd().try_clone_to_owned() else { return };
-    let kick = driver.lock().link.kick_fd().map(|fd| fd.try_clone_to_owned());
-    let kick = kick.and_then(Result::ok);
+    // Made when a consumer polls for the first time: a device that is not used costs less.
+    let mut kick = None;
     // The kernel did not announce changes between the listing of the device and the start of this
     // thread's watch, so the thread looks at the interface once.
     let mut follow = Follow { watch, looks_left: 0 };
@@ -51,6 +49,10 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             // A consumer polls, and drives the link and the timers, too. It may have asked for an
             // event just now and gone to sleep, so the loop checks again after `begin_idle`.
             driver.sleeper.begin_idle();
+            if kick.is_none() {
+                let fd = driver.lock().link.kick_fd().map(|fd| fd.try_clone_to_owned());
+                kick = fd.and_then(Result::ok);
+            }
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())
             {
@@ -84,7 +86,8 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             && !acks_wait
             && may_sleep
             && !is_rung
-            && (driver.sleep(watch_fd, Some(&link), wait_ns) || follow.looks_left > 0)
+            && (driver.sleep(watch_fd, Some(driver.backoff.link()), wait_ns)
+                || follow.looks_left > 0)
         {
             follow.look(driver);
         }

@@ -97,7 +97,11 @@ struct Port {
     addr: Gid,
     /// Receives, unless another process does at this address.
     rx: Option<Socket>,
+    /// Sending sockets. The first is opened with the address, so that a lack of descriptors shows
+    /// then, and the others when a path first needs them.
     tx: Vec<Flow>,
+    /// The socket of each flow in `tx`, once a packet of the flow was sent.
+    flows: Vec<Option<usize>>,
 }
 
 /// A socket that sends.
@@ -176,8 +180,10 @@ impl UdpLink {
             if addr.is_zero() || self.ports.iter().any(|p| p.addr == addr) {
                 continue;
             }
-            let tx = socket::open_flows(&self.config, addr, self.interface_index())?;
-            self.ports.push(Port { addr, rx: None, tx });
+            let tx = vec![socket::open_flow(&self.config, addr, self.interface_index(), 0)?];
+            let mut flows = vec![None; self.config.flows.max(1)];
+            flows[0] = Some(0);
+            self.ports.push(Port { addr, rx: None, tx, flows });
             if self.config.listen
                 && let Err(e) = self.listen(addr)
             {
@@ -219,8 +225,32 @@ impl UdpLink {
 
     /// The port and the sending socket of a path, by index.
     fn flow_of(&self, path: &Path) -> Option<(usize, usize)> {
-        let port = self.ports.iter().position(|p| p.addr == path.src.gid)?;
-        Some((port, usize::from(path.udp_sport()) % self.ports[port].tx.len()))
+        let at = self.ports.iter().position(|p| p.addr == path.src.gid)?;
+        let port = &self.ports[at];
+        let flow = usize::from(path.udp_sport()) % port.flows.len();
+        Some((at, port.flows[flow].unwrap_or(0)))
+    }
+
+    /// Opens the sending socket of a path, unless it is open. Without descriptors, its packets
+    /// leave from the first one.
+    #[inline]
+    fn open_flow(&mut self, path: &Path) {
+        let scope = self.interface_index();
+        let Some(port) = self.ports.iter_mut().find(|p| p.addr == path.src.gid) else { return };
+        let flow = usize::from(path.udp_sport()) % port.flows.len();
+        if port.flows[flow].is_some() {
+            return;
+        }
+        port.flows[flow] = Some(match socket::open_flow(&self.config, port.addr, scope, flow) {
+            Ok(opened) => {
+                port.tx.push(opened);
+                port.tx.len() - 1
+            }
+            Err(e) => {
+                tracing::debug!("{e}: its packets leave from another port");
+                0
+            }
+        });
     }
 
     fn interface_index(&self) -> u32 {

@@ -26,11 +26,14 @@ pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<S
     Ok(rx)
 }
 
-/// The sockets that send from an address.
-pub(super) fn open_flows(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Vec<Flow>> {
-    let open =
-        |flow| open_tx(config, addr, scope, flow).map_err(|e| describe(e, "send from", addr));
-    (0..config.flows.max(1)).map(open).collect()
+/// The socket that sends the packets of a flow from an address.
+pub(super) fn open_flow(
+    config: &UdpConfig,
+    addr: Gid,
+    scope: u32,
+    flow: usize,
+) -> io::Result<Flow> {
+    open_tx(config, addr, scope, flow).map_err(|e| describe(e, "send from", addr))
 }
 
 /// A sending socket on a free port; `flow` says where the search begins.

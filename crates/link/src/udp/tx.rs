@@ -111,7 +111,8 @@ impl UdpLink {
     }
 
     /// The way to the end of a path, with the port and the socket that packets leave from.
-    fn destination(&self, path: &Path) -> Option<(Destination, usize, usize)> {
+    fn destination(&mut self, path: &Path) -> Option<(Destination, usize, usize)> {
+        self.open_flow(path);
         let (port, flow) = self.flow_of(path)?;
         let to = socket_addr(path.dst.gid, ROCE_UDP_PORT, self.interface_index());
         let dest = Destination {
