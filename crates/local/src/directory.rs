@@ -65,10 +65,15 @@ impl Directory {
 
     /// A descriptor of the directory, which is this user's alone.
     fn fd(&self) -> io::Result<OwnedFd> {
+        self.open_if(|mode| mode & 0o077 == 0)
+    }
+
+    /// A descriptor of the directory, if this user owns it and its mode is `good`.
+    fn open_if(&self, good: impl FnOnce(u32) -> bool) -> io::Result<OwnedFd> {
         let fd = open(&self.path, OFlag::O_DIRECTORY | CAREFUL, Mode::empty())
             .map_err(|e| at(&self.path, e.into()))?;
         let stat = fstat(&fd)?;
-        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+        if stat.st_uid != geteuid().as_raw() || !good(stat.st_mode) {
             let why = io::Error::new(io::ErrorKind::PermissionDenied, "not for this user alone");
             return Err(at(&self.path, why));
         }
@@ -107,7 +112,8 @@ impl Directory {
 
     /// Removes a file, if it exists.
     pub(super) fn remove(&self, name: &str) {
-        let Ok(fd) = self.fd() else { return };
+        // Also if other users may write to the directory by now.
+        let Ok(fd) = self.open_if(|_| true) else { return };
         let _ = unlinkat(fd, name, UnlinkatFlags::NoRemoveDir);
     }
 

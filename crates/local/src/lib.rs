@@ -31,6 +31,7 @@ mod port_owner;
 mod proc_mem;
 mod record;
 mod remap_shared;
+mod room;
 mod run;
 mod shared;
 mod sys;

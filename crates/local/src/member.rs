@@ -43,7 +43,7 @@ use super::layout::{
 use super::lock;
 use super::map::{Mapping, RingMap};
 use super::shared::Files;
-use crate::sys;
+use crate::{room, sys};
 pub(super) use contact::{Contact, Wake};
 pub use departures::Departure;
 use departures::Departures;
@@ -141,6 +141,10 @@ impl Member {
         if fstat(&file)?.st_nlink == 0 {
             return Ok(None);
         }
+        // Without room for a ring in each direction, the member would lose everything that is sent
+        // to it or by it. Such a process does without the others, and uses the wire.
+        room::may_have(FILE_LEN.max(RingMap::file_len(RING_CAPACITIES[1])))?;
+        room::has_room(root, HEADER_LEN + SLOT_LEN + 2 * RingMap::file_len(RING_CAPACITIES[1]))?;
         file.set_len(FILE_LEN as u64)?;
         reserve(&file, 0, HEADER_LEN)?;
         let len = NonZeroUsize::new(FILE_LEN).ok_or(io::ErrorKind::InvalidInput)?;
@@ -352,6 +356,7 @@ impl Member {
         let file = self.directory.new_file(&name)?;
         let made = RING_CAPACITIES.iter().find_map(|&capacity| {
             let len = RingMap::file_len(capacity);
+            room::may_have(len).ok()?;
             reserve(&file, 0, len).ok().map(|()| capacity)
         });
         let Some(capacity) = made else {

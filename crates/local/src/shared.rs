@@ -22,6 +22,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use super::guard::{Guard, Watched};
 use super::loan::LenderProcess;
 use super::map::{Mapping, ReadMap};
+use crate::room;
 use crate::sys::{Extent, FileId, FilePlace};
 
 /// Most files of one peer that stay mapped.
@@ -125,6 +126,7 @@ impl Files {
 
 /// A file of `len` zeros without a name, whose length no process can change.
 pub(super) fn new_file(len: usize) -> io::Result<File> {
+    room::may_have(len)?;
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = File::from(memfd_create(c"feroce", flags)?);
     file.set_len(len as u64)?;

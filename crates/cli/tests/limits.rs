@@ -1,0 +1,48 @@
+//! Two processes of one host where the system gives them little: they use the wire, or say why they
+//! cannot.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+const FEROCE: &str = env!("CARGO_BIN_EXE_feroce");
+
+/// Runs a script with `server` and `client` as its first two arguments, in a mount namespace of its
+/// own.
+fn run(net: u8, script: &str) -> Output {
+    let at = |number| format!("127.25.{net}.{number}");
+    let port = (19_000 + u16::from(net)).to_string();
+    let server = format!("{FEROCE} rc-pingpong --address {} -p {port} -n 50", at(1));
+    let client = format!("{FEROCE} rc-pingpong --address {} -p {port} -n 50 {}", at(2), at(1));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh", &server, &client]);
+    command.current_dir(folder).env("XDG_CONFIG_HOME", "/nowhere").stdin(Stdio::null());
+    command.env_remove("FEROCE_CONFIG").output().expect("unshare is installed")
+}
+
+/// Starts the server, tries the client until it is there, and succeeds if both do.
+const BOTH: &str = "$1 & server=$!
+    for i in $(seq 100); do $2 && break; kill -0 $server || break; sleep 0.1; done
+    wait $server";
+
+fn text(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+#[test]
+fn without_room_in_shared_memory_packets_take_the_wire() {
+    for (net, size) in [(1, "64k"), (2, "256k"), (3, "1m")] {
+        let out = run(net, &format!("mount -t tmpfs -o size={size} tmpfs /dev/shm\n{BOTH}"));
+        assert!(out.status.success(), "{size}: {}", text(&out));
+    }
+    let out = run(4, &format!("mount -t tmpfs -o size=64k tmpfs /dev/shm\n{BOTH}"));
+    assert!(text(&out).contains("/dev/shm has"), "it is not said: {}", text(&out));
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_does_not_end_the_program() {
+    for (net, limit) in [(5, 0), (6, 1024), (7, 4096)] {
+        let out = run(net, &format!("ulimit -f {limit}\n{BOTH}"));
+        assert!(out.status.success(), "{limit}: {}", text(&out));
+    }
+}
