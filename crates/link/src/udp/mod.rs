@@ -1,8 +1,8 @@
 //! RoCEv2 over UDP sockets, without privilege.
 //!
 //! One socket per address receives on port 4791. Up to [`UdpConfig::flows`] more per address send,
-//! each from a port of its own, so that flows spread over equal-cost paths; the first is opened with
-//! the address, the others when a path needs them. No socket is connected and
+//! each from a port of its own, so that flows spread over equal-cost paths; the first is opened
+//! with the address, the others when a path needs them. No socket is connected and
 //! none fragments: only then does the kernel choose IPv4 identifications that the ICRC can cover
 //! (see `icrc`). A train leaves in one call with segmentation offload (`UDP_SEGMENT`) and arrives
 //! merged (`UDP_GRO`); where the kernel refuses either, the link sends or receives one packet per
