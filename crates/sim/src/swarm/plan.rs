@@ -250,8 +250,11 @@ impl Planner<'_> {
         let srq = self.ends[self.first + peer].srq;
         let (domain, len) = match srq {
             Some(_) => (SRQ_DOMAIN, self.srq_len),
-            // After a reset, other messages than before meet the receives.
-            None if self.ends[self.first].mishap == Some(Mishap::Reset) => {
+            // After a reset, other messages than before meet the receives. So do duplicates of an
+            // unreliable connection, whose responder takes them for new messages.
+            None if self.ends[self.first].mishap == Some(Mishap::Reset)
+                || self.ends[self.first].kind == Kind::Uc =>
+            {
                 (self.ends[self.first + peer].domain, self.longest)
             }
             None => (self.ends[self.first + peer].domain, len + slack),
