@@ -60,7 +60,7 @@ fn a_dead_server_is_noticed() {
     server.signal(Signal::SIGKILL);
     let (status, _, errors) = client.finish();
     assert_eq!(status, Some(1), "{errors}");
-    assert!(errors.contains("the peer is gone"), "{errors}");
+    assert!(errors.contains("the peer has disconnected"), "{errors}");
 }
 
 #[test]
