@@ -206,12 +206,14 @@ impl World {
     }
 
     fn finish(mut self) {
-        let all: Vec<ConnId> = self.known.keys().copied().collect();
-        for conn in all {
-            self.manager.destroy(self.now, conn);
-            self.known.entry(conn).or_default().destroyed = true;
-        }
         for _ in 0..100 {
+            // A request that was held while its peer was asked becomes a connection only now.
+            let left = self.known.iter().filter(|(_, known)| !known.destroyed);
+            let left: Vec<ConnId> = left.map(|(conn, _)| *conn).collect();
+            for conn in left {
+                self.manager.destroy(self.now, conn);
+                self.known.entry(conn).or_default().destroyed = true;
+            }
             self.drain();
             // Longer than anything may take, in steps that are longer than any interval.
             self.pass(600_000_000_000);

@@ -430,10 +430,15 @@ impl World {
             self.transmit(which, 10_000);
             self.poll(which);
         }
-        self.advance(0);
-        for which in 0..2 {
-            self.transmit(which, 10_000);
-            let side = &mut self.sides[which];
+        // Sending may set a timer that is due at once, such as that of a request for an
+        // acknowledgement. That must not go on.
+        for _ in 0..2 {
+            self.advance(0);
+            for which in 0..2 {
+                self.transmit(which, 10_000);
+            }
+        }
+        for side in &mut self.sides {
             let next = side.host.base.engine.poll_timeout();
             assert!(next.is_none_or(|at| at > self.now), "due at {next:?}, it is {:?}", self.now);
             for slot in &side.slots {
