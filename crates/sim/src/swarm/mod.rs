@@ -132,7 +132,10 @@ pub fn compare_trains(seed: u64) -> Result<(), Box<Failure>> {
         let options = Options { rx: Some(rx), predictable, ..Options::default() };
         run(seed, &options)
     };
-    if with(RxStyle::Train, false)? != with(RxStyle::Packets, false)? {
+    // Timers that were set between the packets of a train may expire in vain: the number of events
+    // differs then, and nothing else does.
+    let visible = |summary| Summary { events: 0, ..summary };
+    if visible(with(RxStyle::Train, false)?) != visible(with(RxStyle::Packets, false)?) {
         return Err(differs(seed, "trains", "a train is answered differently from its packets"));
     }
     let (train, packets) = (with(RxStyle::Train, true)?, with(RxStyle::EachPacket, true)?);
