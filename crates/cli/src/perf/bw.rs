@@ -243,7 +243,6 @@ pub(crate) fn run(
     progress: &mut Progress,
 ) -> anyhow::Result<(Tally, Sample)> {
     let mut sample = Sample::new();
-    let before = end.context.counters();
     let mut pump = sends.then(|| Pump::new(end, size, amount));
     let mut sink = (peer_sends && end.spec.takes_receives()).then(|| Sink::new(end));
     // How many messages the peer sent, once it has reported that.
@@ -300,8 +299,8 @@ pub(crate) fn run(
         sent: pump.as_ref().map_or(0, Pump::completed),
         elapsed_ns: pump.as_ref().map_or(0, |p| nanos(p.ended.unwrap_or(p.started) - p.started)),
         received: sink.map(|s| s.received),
-        sent_pkts: after.sent_pkts - before.sent_pkts,
-        rcvd_pkts: after.rcvd_pkts - before.rcvd_pkts,
+        sent_pkts: after.sent_pkts - end.before.sent_pkts,
+        rcvd_pkts: after.rcvd_pkts - end.before.rcvd_pkts,
         cpu_us: None,
     };
     Ok((tally, sample))

@@ -9,9 +9,9 @@ use std::net::{IpAddr, UdpSocket};
 
 use anyhow::{Context as _, bail, ensure};
 use feroce::{
-    Access, AddrVec, Ah, CompChannel, Context, Cq, Cqe, Data, Dest, Device, Gid, InlineBytes, Iova,
-    Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region, Remote, Rkey, SendFlags,
-    SendOp, SendWr, WcStatus,
+    Access, AddrVec, Ah, CompChannel, Context, Counters, Cq, Cqe, Data, Dest, Device, Gid,
+    InlineBytes, Iova, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region, Remote,
+    Rkey, SendFlags, SendOp, SendWr, WcStatus,
 };
 
 use super::side::{Ends, Peer};
@@ -89,9 +89,17 @@ pub(crate) struct End {
     /// For datagrams: the address handle of the peer, and its queue pairs.
     ah: Option<Ah>,
     peers: Vec<Peer>,
+    /// What the adapter had counted before the measurement.
+    pub(crate) before: Counters,
 }
 
 impl End {
+    /// A measurement begins. The peer may send as soon as it hears that this end is ready, so this
+    /// comes first.
+    pub(crate) fn begin(&mut self) {
+        self.before = self.context.counters();
+    }
+
     /// Creates the queue pairs and the memory.
     pub(crate) fn open(place: &Place, spec: &Spec) -> anyhow::Result<Self> {
         let context = place.device.open().context("cannot open the device")?;
@@ -154,6 +162,7 @@ impl End {
             remote: Remote::default(),
             ah: None,
             peers: Vec::new(),
+            before: Counters::default(),
         })
     }
 

@@ -86,6 +86,7 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
             other => return Err(unexpected(&other)),
         };
         ensure!(size > 0 && size <= spec.max_size(), "the client changed its mind about sizes");
+        end.begin();
         side.send(Message::Ready)?;
         let cpu_before = clock::cpu_s();
         let mut tally = match spec.mode {
@@ -111,6 +112,7 @@ fn measure(
     amount: Amount,
     quiet: bool,
 ) -> anyhow::Result<(Tally, Tally, Sample)> {
+    end.begin();
     side.send(Message::Start { size, amount })?;
     expect_ready(side)?;
     let mut progress = Progress::new(format!("{size} bytes"), amount, quiet);
