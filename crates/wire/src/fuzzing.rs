@@ -146,6 +146,177 @@ fn ipv6(bytes: &[u8]) {
     assert_eq!(rest.len() + Ipv6::LEN, bytes.len());
 }
 
+/// A packet of an InfiniBand link.
+pub fn ib_frame(bytes: &[u8]) {
+    let Ok(parsed) = IbFrame::parse(bytes) else {
+        return;
+    };
+    let mut out = [0; 8300];
+    let Some(out) = out.get_mut(..bytes.len()) else {
+        return;
+    };
+    assert_eq!(parsed.emit(out), Ok(bytes.len()));
+    assert_eq!(out, bytes);
+    let sealed = parsed.sealed();
+    assert!(sealed.icrc_ok() && sealed.vcrc_ok());
+    assert_eq!(sealed == parsed, parsed.icrc_ok() && parsed.vcrc_ok());
+    packet(parsed.transport);
+    if parsed.transport.len() <= MAD_AT + mad::MAD_LEN {
+        management(parsed.transport.get(MAD_AT..).unwrap_or_default());
+    }
+}
+
+/// Where a management datagram begins in a transport packet.
+const MAD_AT: usize = Bth::LEN + Deth::LEN;
+
+/// Every record of management, and link packets, at the start of `bytes`.
+pub fn management(bytes: &[u8]) {
+    use crate::mad::*;
+    /// What a record keeps of all ones is what it keeps of any bytes.
+    macro_rules! records {
+        ($($repr:ident, $view:ident;)*) => {
+            $({
+                let kept = $view::from(&[0xff; $repr::LEN]).to_repr().to_bytes();
+                let reserved = kept.map(|byte| !byte);
+                round_trip!(bytes, $repr, $view, reserved);
+            })*
+        };
+    }
+    records! {
+        FlowControl, FlowControlView;
+        Smp, SmpView;
+        NodeDescription, NodeDescriptionView;
+        NodeInfo, NodeInfoView;
+        SwitchInfo, SwitchInfoView;
+        PortInfo, PortInfoView;
+        GuidInfo, GuidInfoView;
+        PkeyTable, PkeyTableView;
+        SlToVl, SlToVlView;
+        VlArbitrationBlock, VlArbitrationBlockView;
+        ForwardingBlock, ForwardingBlockView;
+        MulticastBlock, MulticastBlockView;
+        SmInfo, SmInfoView;
+        Notice, NoticeView;
+        GidTrap, GidTrapView;
+        LidTrap, LidTrapView;
+        PortTrap, PortTrapView;
+        CapabilityChange, CapabilityChangeView;
+        SystemImageChange, SystemImageChangeView;
+        BadMkey, BadMkeyView;
+        BadKey, BadKeyView;
+        InformInfo, InformInfoView;
+        Rmpp, RmppView;
+        SaMad, SaMadView;
+        PathRecord, PathRecordView;
+        McMemberRecord, McMemberRecordView;
+        NodeRecord, NodeRecordView;
+        PortInfoRecord, PortInfoRecordView;
+        LinkRecord, LinkRecordView;
+        ServiceRecord, ServiceRecordView;
+        ClassPortInfo, ClassPortInfoView;
+        PmMad, PmMadView;
+        PortCounters, PortCountersView;
+        PortCountersExtended, PortCountersExtendedView;
+    }
+    if let Ok((description, _)) = NodeDescription::parse(bytes) {
+        let text = description.as_str();
+        assert_eq!(NodeDescription::new(text).as_str(), text);
+    }
+    if let Ok(packet) = FlowControl::open(bytes) {
+        assert_eq!(packet.sealed(), bytes);
+    }
+    if let Ok((smp, _)) = Smp::parse(bytes)
+        && let Some(route) = smp.directed_route()
+    {
+        let mut same = smp;
+        same.set_directed_route(route);
+        assert_eq!(same, smp);
+    }
+}
+
+/// Bytes of iWARP, read as each header, as a startup frame and as a stream of FPDUs. The first byte
+/// chooses how the stream is cut.
+pub fn iwarp(bytes: &[u8]) {
+    use crate::iwarp::{atomic::*, ddp::*, mpa::*, rdmap::*};
+    round_trip!(bytes, Enhanced, EnhancedView, [0; 4]);
+    round_trip!(bytes, ReadRequest, ReadRequestView, [0; 28]);
+    round_trip!(bytes, AtomicRequest, AtomicRequestView, [0; 52]);
+    round_trip!(bytes, AtomicResponse, AtomicResponseView, [0; 12]);
+    round_trip!(bytes, Immediate, ImmediateView, [0; 8]);
+    if let Ok((header, rest)) = Header::parse(bytes) {
+        let mut out = [0; Header::MAX_LEN];
+        let len = header.emit(&mut out).unwrap_or(0);
+        assert_eq!((out.get(..len), len + rest.len()), (bytes.get(..len), bytes.len()));
+    }
+    for role in [Role::Request, Role::Reply] {
+        startup(role, bytes);
+    }
+    terminate(bytes);
+    if let Some((how, stream)) = bytes.split_first() {
+        fpdus(how & 1 != 0, usize::from(how >> 1) + 1, stream);
+    }
+}
+
+fn startup(role: iwarp::mpa::Role, bytes: &[u8]) {
+    use crate::iwarp::mpa::{MAX_PRIVATE_DATA, Startup, StartupError};
+    match Startup::parse(role, bytes) {
+        Ok((frame, private_data, rest)) => {
+            let mut out = [0; Startup::LEN + MAX_PRIVATE_DATA];
+            let len = frame.emit([&[], private_data], &mut out).unwrap_or(0);
+            assert_eq!(out.get(..len), bytes.get(..len));
+            assert_eq!(len + rest.len(), bytes.len());
+        }
+        Err(StartupError::Incomplete { needed }) => assert!(needed > bytes.len()),
+        Err(StartupError::WrongKey | StartupError::PrivateDataTooLong(_)) => {}
+    }
+}
+
+fn terminate(bytes: &[u8]) {
+    use crate::iwarp::terminate::Terminate;
+    let Ok((message, rest)) = Terminate::parse(bytes) else {
+        return;
+    };
+    let mut out = [0; Terminate::MAX_LEN];
+    let len = message.emit(&mut out).unwrap_or(0);
+    assert_eq!(len + rest.len(), bytes.len());
+    // Reserved bits may have told the layout.
+    if let Ok((again, _)) = Terminate::parse(out.get(..len).unwrap_or_default())
+        && again.layout == message.layout
+    {
+        assert_eq!(again, message);
+    }
+}
+
+/// A stream gives the same whether it arrives at once or in pieces.
+fn fpdus(crc: bool, step: usize, stream: &[u8]) {
+    use crate::iwarp::Crc32c;
+    use crate::iwarp::fpdu::{Deframer, Piece};
+    let digest = |step| {
+        let (mut deframer, mut seen) = (Deframer::new(crc), Crc32c::new());
+        let (mut pieces, mut payload_left) = (0_u32, 0_usize);
+        for mut arrived in stream.chunks(step) {
+            loop {
+                match deframer.next(&mut arrived) {
+                    Ok(Some(Piece::Header { payload, .. })) => {
+                        assert_eq!(payload_left, 0);
+                        (payload_left, pieces) = (payload, pieces + 1);
+                    }
+                    Ok(Some(Piece::Payload(bytes))) => {
+                        payload_left -= bytes.len();
+                        seen.update(bytes);
+                    }
+                    Ok(Some(Piece::End)) => assert_eq!(payload_left, 0),
+                    Ok(None) => break,
+                    Err(error) => return (seen, pieces, Err(error)),
+                }
+            }
+            assert!(arrived.is_empty());
+        }
+        (seen, pieces, Ok(deframer.is_between()))
+    };
+    assert_eq!(digest(step), digest(stream.len().max(1)));
+}
+
 /// A management datagram: what was read is written the same, but for reserved bits.
 pub fn mad(bytes: &[u8]) {
     use crate::cm::{CmError, CmMessage, IpCm};

@@ -3,6 +3,7 @@
 //! Signatures never carry a bare integer where one of these exists.
 
 use core::fmt;
+use core::net::IpAddr;
 
 use crate::field::{be24, from_be24};
 
@@ -244,6 +245,9 @@ impl Qkey {
 }
 
 impl Lid {
+    /// Every port accepts a subnet management packet with it (IBTA vol1 4.1.3).
+    pub const PERMISSIVE: Self = Self(0xffff);
+
     /// Whether it names a multicast group: 0xc000 to 0xfffe (IBTA vol1 4.1.3).
     #[inline]
     pub const fn is_multicast(self) -> bool {
@@ -297,6 +301,11 @@ impl Gid {
         } else {
             None
         }
+    }
+
+    /// The address that it holds, as people write it: an IPv4 address if it is a mapped one.
+    pub fn to_ip(self) -> IpAddr {
+        self.as_ipv4().map_or_else(|| IpAddr::from(self.0), IpAddr::from)
     }
 
     /// Whether it names a multicast group: `ff00::/8`, or an IPv4 multicast address, mapped.

@@ -3,7 +3,7 @@
 //! One file per header. Each header has two faces: a *repr*, a plain struct with `parse` and
 //! `emit`, and a *view*, a borrowed window over checked bytes for reading one field without
 //! parsing the others. The layout is written once, as the field constants of the file, and both
-//! faces use it.
+//! faces use it. Management attributes, whose fields are bits, are tables ([`mad`]).
 //!
 //! What this crate never does: allocate, panic on input, use `unsafe`, look at a clock or a
 //! socket, or decide whether a well-formed packet is acceptable. Unknown codes and reserved bits
@@ -34,12 +34,17 @@ mod frame;
 pub mod fuzzing;
 mod gf2;
 mod grh;
+mod header_len;
+mod ib_frame;
 pub mod icrc;
 mod id;
 mod ieth;
 mod immdt;
 mod ipv4;
 mod ipv6;
+pub mod iwarp;
+mod layout;
+mod link_packet;
 mod lrh;
 pub mod mad;
 mod opcode;
@@ -50,6 +55,7 @@ mod scatter;
 #[cfg(test)]
 mod tests;
 mod udp;
+pub mod vcrc;
 mod words;
 mod write;
 mod xrceth;
@@ -66,12 +72,14 @@ pub use ethernet::{
 pub use feth::{Feth, FethView, FlushPlacement, FlushSelectivity};
 pub use frame::{Frame, FrameError, Net, TooLong};
 pub use grh::{GRH_NEXT_HEADER, Grh, GrhView};
+pub use ib_frame::{IbFrame, IbFrameError};
 pub use icrc::{IcrcDigest, IcrcPrefix};
 pub use id::{Gid, Imm, Lid, Lkey, Msn, Pkey, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use ieth::{Ieth, IethView};
 pub use immdt::{ImmDt, ImmDtView};
 pub use ipv4::{IpError, Ipv4, Ipv4Options, Ipv4View};
 pub use ipv6::Ipv6;
+pub use link_packet::{FlowControl, FlowControlOp, FlowControlView, LinkPacketError};
 pub use lrh::{LinkNext, Lrh, LrhView};
 pub use opcode::{Op, Opcode, Service};
 pub use packet::{EmitError, Exts, Packet, ParseError};

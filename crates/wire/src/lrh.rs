@@ -72,6 +72,8 @@ pub struct Lrh {
 impl Lrh {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
+    /// Words of the longest packet.
+    pub const MAX_WORDS: u16 = field::LEN_MASK;
 
     /// Writes the header. Bits of a field beyond its width are dropped.
     #[inline]
@@ -109,6 +111,23 @@ impl LrhView<'_> {
             resv5: len_high >> 3,
             words: len & field::LEN_MASK,
             slid: Lid(u16::from_be_bytes(field::SLID.get(self.0))),
+        }
+    }
+}
+
+/// From nowhere to nowhere, on lane 0; a base transport header follows.
+impl Default for Lrh {
+    fn default() -> Self {
+        Self {
+            vl: 0,
+            lver: 0,
+            sl: 0,
+            resv2: 0,
+            next: LinkNext::Local,
+            dlid: Lid(0),
+            resv5: 0,
+            words: 0,
+            slid: Lid(0),
         }
     }
 }

@@ -248,6 +248,7 @@ proptest! {
         fuzzing::views(&bytes);
         fuzzing::packet(&bytes);
         fuzzing::frame(&bytes);
+        fuzzing::ib_frame(&bytes);
         for version in [0x45, 0x46, 0x4f, 0x60] {
             let mut ip = bytes.clone();
             if let Some(first) = ip.first_mut() {
@@ -256,6 +257,11 @@ proptest! {
             fuzzing::views(&ip);
             fuzzing::frame(&ip);
         }
+    }
+
+    #[test]
+    fn records_of_management_keep_every_bit_that_they_name(bytes in vec(any::<u8>(), 0..300)) {
+        fuzzing::management(&bytes);
     }
 
     #[test]

@@ -49,7 +49,8 @@ impl<'a> Writer<'a> {
         self.written
     }
 
-    fn take(&mut self, n: usize) -> Result<&'a mut [u8], Truncated> {
+    /// The next `n` bytes, to be written.
+    pub(crate) fn take(&mut self, n: usize) -> Result<&'a mut [u8], Truncated> {
         let out = self.left.split_off_mut(..n).ok_or(Truncated)?;
         self.written += n;
         Ok(out)

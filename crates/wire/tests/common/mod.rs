@@ -9,7 +9,12 @@ const LINKTYPE_ETHERNET: u32 = 1;
 
 /// The captures beside the tests, by name, in order.
 pub(crate) fn captures() -> Vec<(String, PathBuf)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
+    captures_in(Path::new("tests/captures"))
+}
+
+/// The captures of a folder of this crate, by name, in order.
+pub(crate) fn captures_in(folder: &Path) -> Vec<(String, PathBuf)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut found: Vec<_> = fs::read_dir(dir)
         .expect("captures directory")
         .map(|entry| entry.expect("entry").path())

@@ -1,6 +1,8 @@
-//! Management datagrams (IBTA vol1 13.4): the 24 bytes in front of every one.
+//! The 24 bytes in front of every management datagram (IBTA vol1 13.4.2).
 
 use crate::field::fixed_header;
+use crate::layout::Value;
+use crate::mad::{Attribute, Class, Method, Status};
 
 mod field {
     use crate::field::Field;
@@ -72,6 +74,32 @@ impl MadHeader {
         }
     }
 
+    /// Header of a request of subnet or performance management, without transaction.
+    pub const fn request(class: Class, method: Method, attribute: Attribute) -> Self {
+        Self {
+            base_version: BASE_VERSION,
+            class: class.0,
+            class_version: 1,
+            method: method.0,
+            status: 0,
+            class_specific: 0,
+            transaction: 0,
+            attribute: attribute.0,
+            modifier: 0,
+        }
+    }
+
+    /// The header of the response to a request of this header. The class keeps what is its own.
+    #[must_use]
+    pub const fn response(self, status: Status) -> Self {
+        let method = match Method(self.method) {
+            Method::SET => Method::GET_RESP.0,
+            Method::TRAP => Method::TRAP_REPRESS.0,
+            Method(method) => method | 0x80,
+        };
+        Self { method, status: status.0, ..self }
+    }
+
     /// Whether a communication manager should read on.
     pub const fn is_cm(&self) -> bool {
         self.base_version == BASE_VERSION
@@ -113,6 +141,26 @@ impl MadHeaderView<'_> {
             transaction: u64::from_be_bytes(field::TRANSACTION.get(self.0)),
             attribute: u16::from_be_bytes(field::ATTRIBUTE.get(self.0)),
             modifier: u32::from_be_bytes(field::MODIFIER.get(self.0)),
+        }
+    }
+}
+
+/// All zeros: no header that any class accepts.
+impl Default for MadHeader {
+    fn default() -> Self {
+        MadHeaderView(&[0; Self::LEN]).to_repr()
+    }
+}
+
+impl Value for MadHeader {
+    fn get(bytes: &[u8], at: usize, _bits: usize) -> Self {
+        let bytes = bytes.get(at / 8..).unwrap_or_default();
+        MadHeaderView::new_checked(bytes).map(MadHeaderView::to_repr).unwrap_or_default()
+    }
+
+    fn put(&self, bytes: &mut [u8], at: usize, _bits: usize) {
+        if let Some(out) = bytes.get_mut(at / 8..).and_then(|rest| rest.first_chunk_mut()) {
+            self.emit(out);
         }
     }
 }
