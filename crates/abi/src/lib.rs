@@ -7,7 +7,8 @@
 //! names.
 //!
 //! Two use it, on either side of the same interface: the drop-in library, which offers it to
-//! programs, and the backend that calls the libraries of the system.
+//! programs, and the backend that calls the libraries of the system. [`convert`] has what both
+//! need: how the types of C and those of feroce become each other.
 
 #![forbid(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names of the C headers")]
@@ -19,6 +20,7 @@
 mod layout;
 
 mod attr;
+pub mod convert;
 mod device_attr;
 mod device_values;
 mod objects;

@@ -36,7 +36,6 @@ mod params;
 mod question;
 pub mod rdma;
 mod retry;
-mod sidr;
 mod table;
 
 pub use config::Config;

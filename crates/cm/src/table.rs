@@ -31,6 +31,11 @@ impl Table {
         self.conns.len()
     }
 
+    /// Whether a connection is such.
+    pub(crate) fn any(&self, is_such: impl FnMut(&Conn) -> bool) -> bool {
+        self.conns.values().any(is_such)
+    }
+
     pub(crate) fn half_open(&self) -> &HalfOpen {
         &self.half_open
     }

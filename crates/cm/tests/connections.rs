@@ -195,6 +195,18 @@ fn a_lost_rtu_makes_rep_repeat_until_data_or_rtu_comes() {
 }
 
 #[test]
+fn data_on_the_queue_pair_stands_for_a_lost_rtu() {
+    let (mut side, conn, ..) = accepted();
+    let at = side.manager.poll_timeout().unwrap();
+    side.manager.handle_timeout_asking(at, |asked, _| asked != conn);
+    assert_eq!((side.names(), side.events()), (vec!["REP"], Vec::new()));
+    let at = side.manager.poll_timeout().unwrap();
+    side.manager.handle_timeout_asking(at, |asked, _| asked == conn);
+    assert_eq!((side.names(), side.events()), (Vec::new(), vec![Event::Established { conn }]));
+    assert_eq!(side.manager.poll_timeout(), None);
+}
+
+#[test]
 fn an_answer_that_nobody_hears_is_given_up() {
     let (mut side, conn, ..) = accepted();
     let (events, sent) = side.until_told();

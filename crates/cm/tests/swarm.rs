@@ -3,7 +3,7 @@
 //! and no state is left.
 //!
 //! A failure prints its seed; `FEROCE_SEED=n cargo test -p feroce-cm --test swarm` repeats it.
-//! `FEROCE_SEEDS=n` runs as many.
+//! `FEROCE_TEST_SEEDS=n` runs as many.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod common;
@@ -337,7 +337,7 @@ impl World {
 #[test]
 fn every_connection_ends_once_and_both_sides_agree() {
     let number = |name| std::env::var(name).ok().map(|s| s.parse::<u64>().unwrap());
-    let all = 0..number("FEROCE_SEEDS").unwrap_or(SEEDS);
+    let all = 0..number("FEROCE_TEST_SEEDS").unwrap_or(SEEDS);
     let seeds = number("FEROCE_SEED").map_or(all, |seed| seed..seed + 1);
     for seed in seeds {
         let _banner = Banner(seed);

@@ -18,13 +18,19 @@ extern crate std;
 mod engine;
 mod hca;
 mod ib;
+pub mod iwarp;
 
 pub use engine::Engine;
 pub use engine::control::CreatedQp;
 pub use hca::attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
-pub use hca::config::{Config, DcqcnConfig, Limits, WindowConfig};
+pub use hca::config::{Config, Limits, TransportKind, WindowConfig};
+pub use hca::congestion::{Ack, CongestionConfig, CongestionControl, CustomCongestion, Loss};
+pub use hca::congestion_params::{
+    ConnectXConfig, DcqcnConfig, HpccConfig, SwiftConfig, TimelyConfig,
+};
 pub use hca::counters::{Counters, Drop, DropCounters};
-pub use hca::cq::{CqPoller, Cqe, Notify, WcFlags, WcOpcode, WcStatus};
+pub use hca::cq::{CqPoller, Notify};
+pub use hca::cqe::{Cqe, WcFlags, WcOpcode, WcStatus};
 pub use hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};
 pub use hca::event::{AsyncEvent, Event};
 pub use hca::id::{AhId, CqId, SrqId, XrcdId};
@@ -35,3 +41,5 @@ pub use hca::wr::{
     Data, Dest, FlushKind, MAX_MESSAGE, MAX_SGE, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
     SgeList,
 };
+pub use ib::cc::create_congestion_control;
+pub use ib::completer::SilentPeer;

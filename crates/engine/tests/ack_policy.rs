@@ -126,10 +126,10 @@ fn a_responder_that_goes_says_what_it_has_executed() {
     let mut s = rc();
     let write = reth(0, s.rkey(), 0);
     assert_eq!(s.send(Op::WriteOnly, PEER_PSN, true, &write).len(), 1);
-    s.host.engine.take_leave();
+    s.host.engine.acknowledge_all();
     assert!(s.host.transmit(s.now).is_empty(), "it has been said");
     s.send(Op::WriteOnly, PEER_PSN + 1, false, &write);
-    s.host.engine.take_leave();
+    s.host.engine.acknowledge_all();
     assert_eq!(said(&s.host.transmit(s.now)), [(PEER_PSN + 1, ACK, 2)]);
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use feroce_engine::{
-    AddrVec, Config, CqPoller, DcqcnConfig, Dest, QpAttr, QpInitAttr, QpState, QpType, SendOp,
-    SendWr, SrqInitAttr, SrqQueue, WcStatus,
+    AddrVec, Config, CongestionConfig, CqPoller, DcqcnConfig, Dest, QpAttr, QpInitAttr, QpState,
+    QpType, SendOp, SendWr, SrqInitAttr, SrqQueue, WcStatus,
 };
 use feroce_mem::{Access, Iova, Region};
 use feroce_testkit::{ALL, CAPS, Host, Packet, Pair, QKEY, TestQp, header, psn, wr};
@@ -40,7 +40,10 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let config = Config { dcqcn: Some(DcqcnConfig::default()), ..Config::default() };
+        let config = Config {
+            congestion: CongestionConfig::Dcqcn(DcqcnConfig::default()),
+            ..Config::default()
+        };
         let mut host = Host::with_config(1, config);
         let engine = &mut host.engine;
         let canary = |len: usize| {
@@ -324,7 +327,7 @@ fn trains_of_any_stride() {
         let bytes: Vec<u8> = (0..rng.usize(..300)).map(|_| rng.u8(..)).collect();
         let (stride, trailer) = (rng.usize(..100), rng.usize(..20));
         let meta = meta(&v, &mut rng);
-        let train = RxTrain { meta, bytes: &bytes, stride, trailer, lent: None };
+        let train = RxTrain { meta, bytes: &bytes, stride, trailer, remote: None };
         v.host.engine.handle_rx(v.now, &train);
     }
     v.check_memory();

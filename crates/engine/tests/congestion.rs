@@ -1,13 +1,15 @@
 //! Congestion: when a receiver notifies the sender, and what a notification does.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+use std::sync::{Arc, Mutex};
+
 use feroce_engine::{
-    AddrVec, Config, DcqcnConfig, Dest, QpAttr, QpInitAttr, QpState, QpType, SendOp, SendWr,
-    WcStatus,
+    Ack, AddrVec, Config, CongestionConfig, CongestionControl, DcqcnConfig, Dest, Loss, QpAttr,
+    QpInitAttr, QpState, QpType, SendOp, SendWr, WcStatus,
 };
 use feroce_testkit::{CAPS, Host, Packet, Pair, Scripted, TestQp, wr};
-use feroce_train::{Ecn, Instant};
-use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Reth, Service};
+use feroce_train::{Ecn, Hop, Instant};
+use feroce_wire::{Bth, Gid, Op, Opcode, Pmtu, Psn, Reth, Service};
 
 /// A gigabit: a kilobyte takes eight microseconds.
 const LINE: DcqcnConfig = DcqcnConfig {
@@ -23,7 +25,7 @@ const LINE: DcqcnConfig = DcqcnConfig {
 };
 
 fn paced() -> Config {
-    Config { dcqcn: Some(LINE), ..Config::default() }
+    Config { congestion: CongestionConfig::Dcqcn(LINE), ..Config::default() }
 }
 
 /// A packet that met congestion on its way.
@@ -139,7 +141,7 @@ fn datagrams_are_counted_only() {
 
 #[test]
 fn a_notification_is_ignored_and_counted_without_congestion_control() {
-    assert_eq!(Config::default().dcqcn, None);
+    assert_eq!(Config::default().congestion, CongestionConfig::None);
     let mut off = Scripted::new(QpType::Rc, QpAttr::default());
     let packet = cnp(&off);
     assert!(off.deliver(&packet).is_empty());
@@ -253,7 +255,8 @@ fn pacing_ends_with_the_work_and_everything_arrives() {
 #[test]
 fn a_queue_pair_starts_afresh_after_reset() {
     let slow = DcqcnConfig { line_rate_bps: 1000, min_rate_bps: 1000, ..LINE };
-    let mut pair = Pair::new(Config { dcqcn: Some(slow), ..Config::default() });
+    let mut pair =
+        Pair::new(Config { congestion: CongestionConfig::Dcqcn(slow), ..Config::default() });
     let (mut qa, qb) = pair.connect(QpType::Uc);
     let write = |pair: &Pair| wr(1, SendOp::Write(pair.b.remote(0)), pair.a.data(0, 1000));
     qa.sq.post(write(&pair)).unwrap();
@@ -264,4 +267,114 @@ fn a_queue_pair_starts_afresh_after_reset() {
     feroce_testkit::bring_up(&mut pair.a, pair.now, &qa, peer, pair.mtu, &QpAttr::default());
     qa.sq.post(write(&pair)).unwrap();
     assert_eq!(pair.a.transmit(pair.now).len(), 1);
+}
+
+/// Bytes of a packet in the middle of a message.
+const PACKET: u64 = (Pmtu::B1024.bytes() + Bth::LEN) as u64;
+
+/// Writes down what it is told, and lets so many bytes be on their way.
+#[derive(Debug)]
+struct Recorder {
+    window: u64,
+    events: Arc<Mutex<Vec<Told>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Told {
+    Sent(u64),
+    Acked(Ack),
+    Hops(usize),
+    Lost(Loss),
+}
+
+impl CongestionControl for Recorder {
+    fn rate_bps(&self) -> f64 {
+        f64::INFINITY
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn on_sent(&mut self, _: Instant, bytes: u64) {
+        self.events.lock().unwrap().push(Told::Sent(bytes));
+    }
+
+    fn on_ack(&mut self, _: Instant, ack: Ack) {
+        self.events.lock().unwrap().push(Told::Acked(ack));
+    }
+
+    fn on_telemetry(&mut self, _: Instant, hops: &[Hop]) {
+        self.events.lock().unwrap().push(Told::Hops(hops.len()));
+    }
+
+    fn on_loss(&mut self, _: Instant, loss: Loss) {
+        self.events.lock().unwrap().push(Told::Lost(loss));
+    }
+}
+
+/// A pair whose queue pairs have a window, with a write of so many packets posted.
+fn windowed(window: u64, packets: usize) -> (Pair, TestQp, Arc<Mutex<Vec<Told>>>) {
+    let events = Arc::<Mutex<Vec<Told>>>::default();
+    let shared = Arc::clone(&events);
+    let congestion = CongestionConfig::custom("recorder", move || {
+        Box::new(Recorder { window, events: Arc::clone(&shared) })
+    });
+    let mut pair = Pair::new(Config { congestion, ..Config::default() });
+    pair.mtu = Pmtu::B1024;
+    let (mut qa, _qb) = pair.connect(QpType::Rc);
+    let len = (packets * pair.mtu.bytes()) as u32;
+    let write = wr(1, SendOp::Write(pair.b.remote(0)), pair.a.data(0, len));
+    qa.sq.post(write).unwrap();
+    (pair, qa, events)
+}
+
+#[test]
+fn a_window_of_congestion_control_bounds_what_is_on_its_way() {
+    let (mut pair, _qa, events) = windowed(4 * PACKET, 12);
+    assert_eq!(pair.a.transmit(pair.now).len(), 4, "the window is full");
+    assert!(pair.a.transmit(pair.now).is_empty());
+    let sent: u64 = events
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|told| if let Told::Sent(bytes) = told { *bytes } else { 0 })
+        .sum();
+    // The first packet has an address as well.
+    assert_eq!(sent, 4 * PACKET + 16);
+}
+
+#[test]
+fn an_algorithm_hears_of_acknowledgements_and_everything_arrives() {
+    // A window of less than a packet lets one go at a time.
+    for window in [1, 3 * PACKET, u64::MAX] {
+        let (mut pair, qa, events) = windowed(window, 12);
+        pair.run();
+        assert_eq!(pair.a.poll_all().len(), 1, "{window}");
+        let events = events.lock().unwrap();
+        let acks = events.iter().filter_map(|told| match told {
+            Told::Acked(ack) => Some(*ack),
+            _ => None,
+        });
+        let acks: Vec<Ack> = acks.collect();
+        assert_eq!(acks.iter().map(|ack| ack.bytes).sum::<u64>(), 12 * PACKET, "{acks:?}");
+        assert!(acks.iter().all(|ack| ack.in_flight <= window.max(PACKET)), "{acks:?}");
+        assert!(acks.iter().any(|ack| ack.rtt_ns.is_some()), "{acks:?}");
+        assert_eq!(acks.last().map(|ack| ack.in_flight), Some(0));
+        assert!(!events.iter().any(|told| matches!(told, Told::Lost(_) | Told::Hops(_))));
+        drop(events);
+        drop(qa);
+    }
+}
+
+#[test]
+fn an_algorithm_hears_of_losses_and_of_switches() {
+    let (mut pair, qa, events) = windowed(u64::MAX, 1);
+    assert_eq!(pair.a.transmit(pair.now).len(), 1, "it is lost");
+    let at = pair.a.engine.poll_timeout().expect("an answer is awaited");
+    pair.a.engine.handle_timeout(at);
+    pair.a.engine.handle_telemetry(at, qa.qpn, &[Hop::default(); 3]);
+    let events = events.lock().unwrap();
+    assert!(events.contains(&Told::Lost(Loss::Timeout)), "{events:?}");
+    assert_eq!(events.last(), Some(&Told::Hops(3)));
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use feroce_engine::{
-    AddrVec, Config, Counters, Data, DcqcnConfig, Dest, DropCounters, QpAttr, QpInitAttr, QpState,
-    QpType, Remote, SendFlags, SendOp, SendWr,
+    AddrVec, Config, CongestionConfig, Counters, Data, DcqcnConfig, Dest, DropCounters, QpAttr,
+    QpInitAttr, QpState, QpType, Remote, SendFlags, SendOp, SendWr,
 };
 use feroce_mem::Access;
 use feroce_testkit::script::{ACK, aeth, nak, reth, rnr};
@@ -212,7 +212,9 @@ fn excused() -> Counted {
     let mut s = Scripted::rc();
     send(&mut s, 1);
     s.now = s.now.plus_nanos(1_000_000_000);
-    s.host.engine.handle_timeout_unless(s.now, &mut |_, _| true);
+    let mut silent = Vec::new();
+    s.host.engine.handle_timeout_asking(s.now, &mut silent);
+    s.host.engine.handle_silence(s.now, &silent[0], true);
     (all(s.host.engine.counters()), &[("excused_timeouts", 1), ("local_ack_timeout_err", 0)])
 }
 
@@ -273,9 +275,9 @@ fn queue_overrun() -> Counted {
 }
 
 fn congested() -> Counted {
-    let dcqcn = Some(DcqcnConfig::default());
-    let mut on =
-        Scripted::with_config(QpType::Rc, QpAttr::default(), Config { dcqcn, ..Config::default() });
+    let congestion = CongestionConfig::Dcqcn(DcqcnConfig::default());
+    let config = Config { congestion, ..Config::default() };
+    let mut on = Scripted::with_config(QpType::Rc, QpAttr::default(), config);
     let mut off = Scripted::rc();
     for s in [&mut on, &mut off] {
         let mut packet = write(s, 0);

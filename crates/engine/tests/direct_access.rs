@@ -34,7 +34,7 @@ impl HostMemory for House {
     }
 
     fn revoke_from(&self, peer: Qpn) {
-        self.direct_table.lock().expect("no panic").retain(|(way, _)| way.to.1 != peer);
+        self.direct_table.lock().expect("no panic").retain(|(path, _)| path.to.1 != peer);
     }
 
     fn revoke_answers(&self) {
@@ -42,14 +42,14 @@ impl HostMemory for House {
         self.direct_table.lock().expect("no panic").clear();
     }
 
-    fn open(&self, way: &DirectPath, reach: &Reach) {
+    fn open(&self, path: &DirectPath, reach: &Reach) {
         assert_eq!(reach.at, self.region.addr(), "all of the region");
-        self.direct_table.lock().expect("no panic").push((*way, *reach));
+        self.direct_table.lock().expect("no panic").push((*path, *reach));
     }
 
-    fn write(&self, way: &DirectPath, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
+    fn write(&self, path: &DirectPath, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
         let direct_table = self.direct_table.lock().expect("no panic");
-        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == way) else {
+        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == path) else {
             return false;
         };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
@@ -63,13 +63,13 @@ impl HostMemory for House {
 
     fn read(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
         let direct_table = self.direct_table.lock().expect("no panic");
-        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == way) else {
+        let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == path) else {
             return false;
         };
         let fits = va >= reach.iova && va + len as u64 <= reach.iova + reach.len as u64;
@@ -80,8 +80,8 @@ impl HostMemory for House {
         is_done
     }
 
-    fn is_wide(&self, way: &DirectPath, _: u64, _: usize, _: Access) -> bool {
-        self.direct_table.lock().expect("no panic").iter().any(|(known, _)| known == way)
+    fn is_wide(&self, path: &DirectPath, _: u64, _: usize, _: Access) -> bool {
+        self.direct_table.lock().expect("no panic").iter().any(|(known, _)| known == path)
     }
 
     fn passed(&self) -> u64 {
@@ -121,27 +121,33 @@ impl HostMemory for Neighbour {
 
     fn write(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         source: &dyn Source,
         is_awaited: bool,
     ) -> bool {
-        self.0.write(way, va, len, source, is_awaited)
+        self.0.write(path, va, len, source, is_awaited)
     }
 
     fn read(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
-        self.0.read(way, va, len, take)
+        self.0.read(path, va, len, take)
     }
 
-    fn is_wide(&self, way: &DirectPath, va: u64, len: usize, what: Access) -> bool {
-        self.0.is_wide(way, va, len, what)
+    fn is_wide(&self, path: &DirectPath, va: u64, len: usize, what: Access) -> bool {
+        self.0.is_wide(path, va, len, what)
+    }
+
+    fn open(&self, _: &DirectPath, _: &Reach) {}
+
+    fn passed(&self) -> u64 {
+        self.0.passed()
     }
 }
 
@@ -162,8 +168,8 @@ fn neighbours_with(
         revoked: AtomicU32::new(0),
         passed: AtomicU64::new(0),
     });
-    pair.a.engine.set_lender(Arc::new(Neighbour(Arc::clone(&house))));
-    pair.b.engine.set_lender(Arc::<House>::clone(&house));
+    pair.a.engine.set_host_memory(Arc::new(Neighbour(Arc::clone(&house))));
+    pair.b.engine.set_host_memory(Arc::<House>::clone(&house));
     let (mut ia, ib) = (pair.a.init_attr(QpType::Rc), pair.b.init_attr(QpType::Rc));
     init(&mut ia);
     let (mut qa, qb) = pair.connect_with(ia, ib, with);

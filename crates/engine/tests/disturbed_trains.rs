@@ -24,7 +24,7 @@ fn deliver_together(script: &mut Scripted, packets: &[Packet], trailer: usize) {
             bytes.extend(vec![0xee; trailer]);
         }
         let (meta, stride) = (first.meta, stride + trailer);
-        let train = RxTrain { meta, bytes: &bytes, stride, trailer, lent: None };
+        let train = RxTrain { meta, bytes: &bytes, stride, trailer, remote: None };
         script.host.engine.handle_rx(script.now, &train);
         rest = others;
     }

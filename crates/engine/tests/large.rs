@@ -25,8 +25,10 @@ fn run_trains(pair: &mut Pair) -> u64 {
                 let meta = RxMeta { src: train.path.src, dst: train.path.dst, ..RxMeta::default() };
                 let (bytes, stride) = (&buffer[..len], train.packet_len(0));
                 pair.now = pair.now.plus_nanos(1000);
-                to.engine
-                    .handle_rx(pair.now, &RxTrain { meta, bytes, stride, trailer: 0, lent: None });
+                to.engine.handle_rx(
+                    pair.now,
+                    &RxTrain { meta, bytes, stride, trailer: 0, remote: None },
+                );
             }
         }
         if silent {

@@ -3,7 +3,6 @@
 use feroce_engine::{Config, Data, QpAttr, QpState, QpType, Remote, SendOp, SendWr, WcStatus};
 use feroce_testkit::script::{ACK, MTU, nak, no_credits, psns, rnr, seen};
 use feroce_testkit::{OUR_PSN, Scripted, wr};
-use feroce_train::Path;
 use feroce_wire::{NakCode, Op, Rkey, RnrTimer};
 
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: Rkey(0x7777) };
@@ -50,12 +49,12 @@ fn the_timeout_counts_from_the_last_progress() {
 /// Lets `ns` pass over a link that knows whether the peer has taken what was sent.
 fn wait_untaken(script: &mut Scripted, ns: u64, peer_has_unread: bool) -> usize {
     script.now = script.now.plus_nanos(ns);
-    let dest = script.peer;
-    let mut asked = |path: &Path, _| {
-        assert_eq!(path.dst.gid, dest);
-        peer_has_unread
-    };
-    script.host.engine.handle_timeout_unless(script.now, &mut asked);
+    let mut silent = Vec::new();
+    script.host.engine.handle_timeout_asking(script.now, &mut silent);
+    for peer in &silent {
+        assert_eq!(peer.path.dst.gid, script.peer);
+        script.host.engine.handle_silence(script.now, peer, peer_has_unread);
+    }
     script.host.transmit(script.now).len()
 }
 

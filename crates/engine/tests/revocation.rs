@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use feroce_engine::{
     Cqe, Data, QpAttr, QpState, QpType, SendFlags, SendOp, SendWr, WcFlags, WcStatus,
 };
-use feroce_mem::{Access, Bind, HostMemory, MwType, Revocation, RevocationEpoch};
+use feroce_mem::{
+    Access, Bind, DirectPath, HostMemory, MwType, Reach, Revocation, RevocationEpoch, Source,
+};
 use feroce_testkit::{Pair, TestQp, wr};
 use feroce_wire::{Qpn, Rkey};
 
@@ -34,6 +36,30 @@ impl HostMemory for Processes {
     fn is_quiet(&self, _: Revocation) -> bool {
         !self.is_copying.load(Ordering::Relaxed)
     }
+
+    fn open(&self, _: &DirectPath, _: &Reach) {}
+
+    fn write(&self, _: &DirectPath, _: u64, _: usize, _: &dyn Source, _: bool) -> bool {
+        false
+    }
+
+    fn read(
+        &self,
+        _: &DirectPath,
+        _: u64,
+        _: usize,
+        _: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
+        false
+    }
+
+    fn is_wide(&self, _: &DirectPath, _: u64, _: usize, _: Access) -> bool {
+        false
+    }
+
+    fn passed(&self) -> u64 {
+        0
+    }
 }
 
 /// Two connections between two hosts. A process of the second one copies.
@@ -52,7 +78,7 @@ struct Copying {
 fn copying() -> Copying {
     let mut pair = Pair::default();
     let processes = Arc::new(Processes::default());
-    pair.b.engine.set_lender(Arc::<Processes>::clone(&processes));
+    pair.b.engine.set_host_memory(Arc::<Processes>::clone(&processes));
     let (qa, mut qb) = pair.connect(QpType::Rc);
     let (other_a, other_b) = pair.connect(QpType::Rc);
     let mw = pair.b.engine.alloc_mw(pair.b.pd, MwType::Two).expect("room");

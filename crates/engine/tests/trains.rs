@@ -30,7 +30,7 @@ fn outcome(packets: impl Fn(&Scripted) -> Vec<Packet>, together: bool) -> Outcom
         false => bytes.chunks(stride).collect(),
     };
     for bytes in pieces {
-        let train = RxTrain { meta, bytes, stride, trailer: 0, lent: None };
+        let train = RxTrain { meta, bytes, stride, trailer: 0, remote: None };
         script.host.engine.handle_rx(script.now, &train);
     }
     let mut answers = script.host.transmit(script.now);

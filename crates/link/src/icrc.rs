@@ -12,7 +12,7 @@ mod flows;
 
 use std::ops::Range;
 
-use feroce_train::{Framing, Path, Payload, PortAddr, RxMeta, Single, Train};
+use feroce_train::{Framing, Path, Payload, PortAddr, RxMeta, Train};
 use feroce_wire::icrc::IcrcPrefix;
 use feroce_wire::{Grh, Ipv4, Ipv6, LinkNext, Lrh, ROCE_UDP_PORT, Udp};
 
@@ -26,6 +26,10 @@ pub const ICRC_LEN: usize = 4;
 /// Most packets in a train of ours: as many segments as every kernel with segmentation offload
 /// takes. Identifications of our packets are below it.
 pub(crate) const MAX_TRAIN_PACKETS: u16 = 64;
+
+/// Most bytes of packets in a train of ours, without ICRCs: one UDP datagram holds 65,507 bytes,
+/// and 64 ICRCs take 256 of them.
+pub(crate) const MAX_TRAIN_BYTES: u32 = 65_000;
 
 /// What the ICRC covers of the headers below the BTH, apart from lengths and the IPv4
 /// identification.
@@ -250,10 +254,11 @@ impl Sealer {
 
 /// Writes a packet and its ICRC, and returns the length.
 #[inline]
-pub(crate) fn emit_single(packet: &mut Single<'_>, prefix: IcrcPrefix, out: &mut [u8]) -> usize {
-    (packet.write)(&mut out[..packet.len]);
-    seal(0..packet.len, prefix, out);
-    packet.len + ICRC_LEN
+pub(crate) fn emit_single(packet: &[u8], prefix: IcrcPrefix, out: &mut [u8]) -> usize {
+    let (copy, rest) = out.split_at_mut(packet.len());
+    copy.copy_from_slice(packet);
+    rest[..ICRC_LEN].copy_from_slice(&prefix.seal(packet));
+    packet.len() + ICRC_LEN
 }
 
 /// Ends a packet with its ICRC.

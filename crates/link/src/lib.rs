@@ -1,7 +1,8 @@
 //! Links carry packet trains between engines.
 //!
-//! A [`Carrier`] ([`UdpLink`]) turns trains into packets of a real network and back; `HostLink` of
-//! `feroce-local` adds the other processes of the host. Layers wrap any link and record,
+//! A [`Carrier`] turns trains into packets and back: [`UdpLink`] those of a real network,
+//! [`PortLink`] those of a modelled one. `HostLink` of `feroce-local` adds the other processes of
+//! the host. Layers wrap any link and record,
 //! disturb or check what passes. The driver in `feroce` owns the stack and moves trains between it
 //! and an engine; engine and link never see each other.
 //!
@@ -16,6 +17,7 @@ mod log;
 mod memory;
 mod output;
 mod pcap;
+pub mod port;
 mod sys;
 mod tap;
 mod trace;
@@ -33,7 +35,8 @@ pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{Checker, Covered, ICRC_LEN, IcrcPolicy, Sealer, Verified, part};
 pub use log::{LogSink, Logger, emit};
 pub use memory::MemoryLink;
-pub use pcap::{Pcap, PcapConfig};
+pub use pcap::{Pcap, PcapConfig, PcapFile};
+pub use port::{PortClaim, PortConfig, PortLink};
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink};

@@ -12,14 +12,13 @@ use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::icrc::{ICRC_LEN, MAX_TRAIN_PACKETS, Sealer};
+use crate::icrc::{ICRC_LEN, MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS, Sealer};
 use crate::{Carrier, Control, LinkCounters};
 
-/// Most bytes of packets in one train.
-const MAX_TRAIN_BYTES: u32 = 65_000;
-/// Most bytes that wait at one end.
+/// Most bytes that wait at one end, sixteen times the first window of a destination; a sender of
+/// more waits until half of them are read.
 const MAX_QUEUED: usize = 4 << 20;
-/// Most buffers kept for later.
+/// Most buffers kept for later: as many of the longest trains as may wait.
 const MAX_SPARE: usize = 64;
 
 /// One end of a link in memory. Packets to one of its own addresses come back; packets to a group
@@ -224,7 +223,7 @@ impl Carrier for MemoryLink {
             let Some(Item { meta, stride, bytes }) = self.wire.pop(self.side)? else {
                 return Ok(taken);
             };
-            sink(&RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None });
+            sink(&RxTrain { meta, bytes: &bytes, stride, trailer: 0, remote: None });
             self.counters.rx_trains += 1;
             self.wire.done_with(self.side, bytes)?;
         }

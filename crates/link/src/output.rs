@@ -19,10 +19,12 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::annotate;
 
-/// Writers of one name that get a file of their own.
+/// Writers of one name that get a file of their own: more than the ranks that a host runs, and few
+/// enough to give up soon when every name is taken.
 const MOST_FILES: u32 = 4096;
 
-/// First bytes of a file that tell what it is.
+/// First bytes of a file that tell what it is: the beginning of the title of a trace, or the
+/// section header of a capture with the name of its writer, is shorter.
 const HEAD: usize = 64;
 
 /// What a layer writes to a file, and how it recognises its own files.

@@ -80,6 +80,27 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Er
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
+/// Sends a message over a connected socket, if there is room for it; see [`send_to`].
+#[inline]
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (at, len, nowhere) = (bytes.as_ptr(), bytes.len(), std::ptr::null::<u8>());
+    // SAFETY: the pointer leads to as many bytes as is said, which the kernel only reads.
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, nowhere, 0) };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// Receives a message from a connected socket, if there is one; see [`send_to`].
+#[inline]
+pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let (at, len, flags) = (bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT);
+    let nowhere = std::ptr::null_mut::<u8>();
+    // SAFETY: the pointer leads to as many bytes as is said, which no other code uses until the
+    // call returns; the kernel is not asked for the address of the sender.
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, nowhere, nowhere) };
+    usize::try_from(got).map_err(|_| Errno::last())
+}
+
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "control messages have other headers here");
 
 /// Sends a run of datagrams of `segment` bytes each, of which the last may be shorter, if there is

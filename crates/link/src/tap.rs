@@ -48,8 +48,8 @@ pub struct Seen<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Looks at packets. The driver calls it with the device locked: return soon, and do not call the
-/// device.
+/// Looks at packets. The driver calls it with the link of the device locked: return soon, and do
+/// not call the device.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

@@ -84,7 +84,7 @@ fn on_infiniband(record: &[u8]) -> Captured {
 
 /// Whether the checker passes a packet.
 fn passes(meta: RxMeta, bytes: &[u8]) -> bool {
-    let train = RxTrain { meta, bytes, stride: bytes.len(), trailer: 0, lent: None };
+    let train = RxTrain { meta, bytes, stride: bytes.len(), trailer: 0, remote: None };
     let (mut checker, mut passed) = (Checker::new(IcrcPolicy::AnyId), false);
     // A packet like the last one is checked by itself.
     for _ in 0..2 {

@@ -129,7 +129,7 @@ impl Carrier for Fixed {
         _: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> std::io::Result<usize> {
-        sink(&RxTrain { meta: self.0, stride: self.1, bytes: &self.2, trailer: 0, lent: None });
+        sink(&RxTrain { meta: self.0, stride: self.1, bytes: &self.2, trailer: 0, remote: None });
         Ok(1)
     }
 

@@ -7,6 +7,7 @@
 //!
 //! - `depth`: a completion queue that holds fewer completions than are outstanding for it;
 //! - `starved`: messages that found no receive;
+//! - `failed`: requests that complete in error, and calls that the adapter refuses;
 //! - `refused`: access to memory without the right to it;
 //! - `pulled`: memory that is deregistered while requests refer to it;
 //! - `unsignalled`: a full send queue without a signalled request;
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod depth;
+mod failed;
 mod leaks;
 mod ledger;
 mod pulled;
@@ -33,7 +35,7 @@ mod tests;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Once;
 
-use feroce::{Counters, Cqe, Settings, WcStatus};
+use feroce::{Counters, Cqe, Lint, Settings, WcStatus};
 use ledger::with;
 
 pub use leaks::{Kind, freed, kept, made};
@@ -43,6 +45,9 @@ pub use refused::access_refused_here;
 pub use starved::device_closed;
 
 static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether warnings make the process fail.
+static IS_STRICT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the user wants warnings.
 #[inline]
@@ -55,22 +60,40 @@ pub fn is_on() -> bool {
 pub fn start() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {
-        if Settings::load().is_ok_and(|settings| settings.lint) {
+        let lint = Settings::load().map_or(Lint::Off, |settings| settings.lint);
+        if lint != Lint::Off {
             leaks::remember_process();
+            IS_STRICT.store(lint == Lint::Error, Ordering::Relaxed);
             ON.store(true, Ordering::Relaxed);
         }
     });
 }
 
-/// The process exits; `counters` are those of the devices that are still open.
-pub fn process_exits(counters: impl IntoIterator<Item = (String, Counters)>) {
+/// The process exits with `status`; `counters` are those of the devices that are still open. True:
+/// it must fail, because the user asked for that and warnings were printed.
+///
+/// A program that fails by itself mostly exits on the spot, so what it has not freed is not listed.
+pub fn process_exits(status: i32, counters: impl IntoIterator<Item = (String, Counters)>) -> bool {
     if !leaks::is_this_process() {
-        return;
+        return false;
     }
     for (device, counters) in counters {
         device_closed(&device, &counters);
     }
-    leaks::list();
+    if status == 0 {
+        leaks::list();
+    }
+    status == 0 && IS_STRICT.load(Ordering::Relaxed) && report::any()
+}
+
+/// A call on a queue pair was refused; `why` is what the adapter says.
+pub fn call_refused(name: Name, call: &str, why: &str) {
+    with(|ledger| failed::call(ledger, name, call, why));
+}
+
+/// A call waits for the program, which may never do what it waits for.
+pub fn call_hangs(text: &str) {
+    report::print(text);
 }
 
 /// A queue pair was made.
@@ -183,6 +206,11 @@ pub fn completed(context: usize, cqe: &Cqe) {
                 refused::locally(ledger, name, request.as_ref());
             }
             WcStatus::RemoteAccess => refused::by_peer(ledger, name, request.as_ref()),
+            WcStatus::LocalLength => failed::too_long(ledger, name, request.as_ref()),
+            WcStatus::RemoteInvalidRequest => {
+                failed::invalid_there(ledger, name, request.as_ref());
+            }
+            WcStatus::RetryExceeded => failed::unanswered(ledger, name),
             _ => {}
         }
     });

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How many objects are named per rule.
 const NAMED: usize = 8;
@@ -17,6 +18,11 @@ pub(crate) enum Rule {
     RefusedHere,
     Pulled,
     Unsignalled,
+    TooLong,
+    InvalidThere,
+    Unanswered,
+    Modify,
+    Post,
 }
 
 /// The objects that each rule has reported, by numbers that tell them apart.
@@ -45,9 +51,18 @@ impl Said {
     }
 }
 
+/// Whether a warning was printed.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has printed a warning.
+pub(crate) fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
 /// Writes a line to standard error. Without standard error the warning is lost.
 pub(crate) fn print(text: &str) {
+    ANY.store(true, Ordering::Relaxed);
     // With one call, so that lines of several threads and processes do not mix.
-    let line = format!("feroce: lint: {text}\n");
+    let line = format!("feroce[{}]: lint: {text}\n", std::process::id());
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use feroce_link::{Carrier, Fault, Layer as _, Pcap, Tapped, Trace, UdpLink, Verified};
+use feroce_link::{Carrier, Fault, Layer as _, Pcap, PortLink, Tapped, Trace, UdpLink, Verified};
 use feroce_train::{Path, Train};
 use feroce_wire::Qpn;
 
@@ -36,14 +36,37 @@ pub trait HostCarrier: Carrier {
     fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool;
 }
 
-/// A carrier that delivers to other hosts only.
-impl HostCarrier for UdpLink {
+/// A carrier that delivers to no other process of this host. It is a [`HostCarrier`] by that.
+pub trait RemoteCarrier: Carrier {
+    /// As [`HostCarrier::wants_more`].
+    fn wants_more(&self, trains: &[Train]) -> bool;
+}
+
+impl RemoteCarrier for UdpLink {
+    fn wants_more(&self, trains: &[Train]) -> bool {
+        ends_with_single(trains)
+    }
+}
+
+/// Packets between processes of one host of a fabric pass its switch.
+impl RemoteCarrier for PortLink {
+    fn wants_more(&self, trains: &[Train]) -> bool {
+        ends_with_single(trains)
+    }
+}
+
+/// Whether the last train is a single packet, which may leave together with others.
+fn ends_with_single(trains: &[Train]) -> bool {
+    trains.last().is_none_or(|train| train.count == 1)
+}
+
+impl<C: RemoteCarrier> HostCarrier for C {
     fn is_quiet(&self) -> bool {
         false
     }
 
     fn wants_more(&self, trains: &[Train]) -> bool {
-        trains.last().is_none_or(|train| train.count == 1)
+        RemoteCarrier::wants_more(self, trains)
     }
 
     fn set_looks(&mut self, _: bool) {}

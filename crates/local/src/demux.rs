@@ -1,24 +1,25 @@
-//! Which member a packet is for: the numbers in the packet decide among the members at one address.
+//! Which process a packet is for: the numbers in the packet decide among the processes at one
+//! address.
 //!
-//! The upper eight bits of a queue pair number name its member. Queue pair 1 exists in every
-//! member. Of the packets to it, a request for a service goes to the member that listens for the
-//! service, and every other packet to the member whose connection it is about: communication ids
-//! begin with the number of the member, as queue pair numbers do. A requester that gives up before
-//! it was answered does not know that id, so its message goes to every member.
+//! The upper eight bits of a queue pair number name its process. Queue pair 1 exists in every
+//! process. Of the packets to it, a request for a service goes to the process that listens for the
+//! service, and every other packet to the process whose connection it is about: communication ids
+//! begin with the number of the process, as queue pair numbers do. A requester that gives up before
+//! it was answered does not know that id, so its message goes to every process.
 
 use feroce_wire::cm::{CmMessage, Recipient};
 use feroce_wire::{Bth, Deth, Qpn};
 
-/// Which member a packet is for.
+/// Which process a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
-    /// The member in this slot.
+pub enum Target {
+    /// The process in this slot.
     Slot(u8),
-    /// The member that listens for this service.
+    /// The process that listens for this service.
     Service(u64),
-    /// Every member at the address: only the one that it is for knows that.
+    /// Every process at the address: only the one that it is for knows that.
     All,
-    /// No member in particular: any member at the address may handle it.
+    /// No process in particular: any process at the address may handle it.
     Any,
 }
 
@@ -27,15 +28,15 @@ fn of_prefix(prefix: u32) -> Target {
     u8::try_from(prefix).ok().and_then(|p| p.checked_sub(1)).map_or(Target::Any, Target::Slot)
 }
 
-/// Which member owns a queue pair, other than the numbers that every member has.
+/// Which process owns a queue pair, other than the numbers that every process has.
 #[inline]
 pub(super) fn of_qpn(qpn: Qpn) -> Target {
     of_prefix(qpn.get() >> 16)
 }
 
-/// Which member a packet is for; `packet` begins with its BTH.
+/// Which process a packet is for; `packet` begins with its BTH.
 #[inline]
-pub(super) fn of_packet(packet: &[u8]) -> Target {
+pub fn of_packet(packet: &[u8]) -> Target {
     match Bth::parse(packet) {
         Ok((bth, rest)) if bth.dest_qp == Qpn::QP1 => of_mad(rest),
         Ok((bth, _)) if bth.dest_qp == Qpn::MULTICAST => Target::Any,
@@ -44,7 +45,7 @@ pub(super) fn of_packet(packet: &[u8]) -> Target {
     }
 }
 
-/// Which member a packet to queue pair 1 is for; `rest` begins with its DETH.
+/// Which process a packet to queue pair 1 is for; `rest` begins with its DETH.
 fn of_mad(rest: &[u8]) -> Target {
     let Ok((_, mad)) = Deth::parse(rest) else { return Target::Any };
     let Ok((_, message)) = CmMessage::parse(mad) else { return Target::Any };
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_begin_with_the_number_of_their_member() {
+    fn queue_pairs_begin_with_the_number_of_their_slot() {
         assert_eq!(of_qpn(Qpn::new(0x01_0000)), Target::Slot(0));
         assert_eq!(of_qpn(Qpn::new(0xff_fffe)), Target::Slot(254));
         assert_eq!(of_qpn(Qpn::new(0x00_1234)), Target::Any);

@@ -4,7 +4,7 @@
 //! requester learns of it through the ring. If the memory is in a file (see `shared`), the
 //! requester maps the file; if it is ordinary memory, the kernel copies short messages (see
 //! `proc_mem`). From then on the engine of the requester can ask whether a READ or WRITE may go
-//! that way. A member revokes all direct access that it has granted at once, by the word that
+//! that path. A process revokes all direct access that it has granted at once, by the word that
 //! revokes the remote payload in its responses: a peer announces each direct access first, and
 //! reads the word then.
 
@@ -15,10 +15,10 @@ use feroce_mem::{Access, DirectPath, Landing, Reach, Source};
 use feroce_train::RxMeta;
 use feroce_wire::{Qpn, Rkey};
 
-use super::loan::LenderProcess;
-use super::member::Wake;
+use super::peer_process::PeerProcess;
 use super::proc_mem::ProcMem;
 use super::record::{self, META};
+use super::registry::Wake;
 use super::shared::{Files, Mapped};
 use crate::sys::{FileId, FilePlace};
 
@@ -39,7 +39,7 @@ const TERMS: usize = 72;
 /// Direct access that was granted, and that its requester has not heard of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
-    pub(super) way: DirectPath,
+    pub(super) path: DirectPath,
     reach: Reach,
     /// Where the memory is, if it is in a file.
     file: Option<FilePlace>,
@@ -50,12 +50,12 @@ pub(super) struct Offer {
 impl Offer {
     /// Grants direct access to the memory that a key reaches, or to the part of it that is in a
     /// file, if any is.
-    pub(super) fn new(way: DirectPath, reach: Reach, files: &Files, answers: u32) -> Self {
+    pub(super) fn new(path: DirectPath, reach: Reach, files: &Files, answers: u32) -> Self {
         let Some((at, len, file)) = files.part(reach.at, reach.len) else {
-            return Self { way, reach, file: None, answers };
+            return Self { path, reach, file: None, answers };
         };
         let iova = reach.iova.wrapping_add(at - reach.at);
-        Self { way, reach: Reach { iova, at, len, ..reach }, file: Some(file), answers }
+        Self { path, reach: Reach { iova, at, len, ..reach }, file: Some(file), answers }
     }
 
     /// Length of its record.
@@ -64,16 +64,19 @@ impl Offer {
     /// Writes its record; `out` is [`Offer::RECORD_LEN`] bytes.
     pub(super) fn write(&self, out: &mut [u8]) {
         let Some((head, terms)) = out.split_first_chunk_mut() else { return };
-        let meta =
-            RxMeta { src: self.way.to.0.into(), dst: self.way.from.0.into(), ..RxMeta::default() };
+        let meta = RxMeta {
+            src: self.path.to.0.into(),
+            dst: self.path.from.0.into(),
+            ..RxMeta::default()
+        };
         record::write_direct_meta(meta, head);
         let (words, numbers) = terms.split_at_mut(24);
         // No file has inode number zero.
         let file = self.file.unwrap_or_default();
         let small = [
-            self.way.from.1.get(),
-            self.way.to.1.get(),
-            self.way.rkey.0,
+            self.path.from.1.get(),
+            self.path.to.1.get(),
+            self.path.rkey.0,
             self.reach.access.bits(),
             self.answers,
             file.fd,
@@ -94,7 +97,7 @@ impl Offer {
         let (words, numbers) = terms.split_at_checked(24)?;
         let word = |i: usize| Some(u32::from_ne_bytes(*words.get(4 * i..)?.first_chunk()?));
         let number = |i: usize| Some(u64::from_ne_bytes(*numbers.get(8 * i..)?.first_chunk()?));
-        let way = DirectPath {
+        let path = DirectPath {
             from: (meta.dst.gid, Qpn::new(word(0)?)),
             to: (meta.src.gid, Qpn::new(word(1)?)),
             rkey: Rkey(word(2)?),
@@ -105,7 +108,7 @@ impl Offer {
         let file = FileId { inode: number(3)?, device: number(4)? };
         let place = FilePlace { fd: word(5)?, file, offset: number(5)? };
         let file = (file.inode != 0).then_some(place);
-        Some(Self { way, reach, file, answers: word(4)? })
+        Some(Self { path, reach, file, answers: word(4)? })
     }
 }
 
@@ -127,16 +130,16 @@ impl Offers {
     }
 }
 
-/// Direct access that this member may use.
+/// Direct access that this process may use.
 #[derive(Debug)]
 pub(super) struct DirectAccess {
-    way: DirectPath,
-    /// The slot of the member that the memory belongs to, and its generation.
+    path: DirectPath,
+    /// The slot of the process that the memory belongs to, and its generation.
     pub(super) slot: u8,
     pub(super) generation: u32,
     /// The value that the revoking word has while the access is valid.
     pub(super) answers: u32,
-    /// Wakes the peer thread that may wait for what this member writes there.
+    /// Wakes the peer thread that may wait for what this process writes there.
     pub(super) wake: Arc<Wake>,
     iova: u64,
     len: usize,
@@ -217,7 +220,7 @@ impl Source for Inside<'_> {
     }
 }
 
-/// All direct access that a member may use.
+/// All direct access that a process may use.
 #[derive(Debug, Default)]
 pub(super) struct DirectAccessTable {
     places: Vec<Option<Box<DirectAccess>>>,
@@ -231,11 +234,11 @@ pub(super) struct DirectAccessTable {
 }
 
 impl DirectAccessTable {
-    /// Records direct access that a member has granted, if this process can use it.
+    /// Records direct access that a process has granted, if this process can use it.
     pub(super) fn add(
         &mut self,
         offer: &Offer,
-        process: &LenderProcess,
+        process: &PeerProcess,
         (slot, generation): (u8, u32),
         wake: &Arc<Wake>,
     ) {
@@ -251,8 +254,8 @@ impl DirectAccessTable {
         let behind = file.or_else(|| open(self).map(|open| Behind::Process(open, at)));
         let Some(behind) = behind else { return };
         self.places.resize_with(PLACES, || None);
-        self.places[place_of(&offer.way)] = Some(Box::new(DirectAccess {
-            way: offer.way,
+        self.places[place_of(&offer.path)] = Some(Box::new(DirectAccess {
+            path: offer.path,
             slot,
             generation,
             answers: offer.answers,
@@ -266,7 +269,7 @@ impl DirectAccessTable {
 
     /// Maps a file of a peer process, unless it is mapped already. `None` also if the guard had to
     /// replace pages of that mapping.
-    fn map(&mut self, process: &LenderProcess, place: FilePlace) -> Option<Arc<Mapped>> {
+    fn map(&mut self, process: &PeerProcess, place: FilePlace) -> Option<Arc<Mapped>> {
         self.maps.retain(|(_, map)| map.strong_count() > 0);
         let known = self.maps.iter().find(|(file, _)| *file == place.file);
         if let Some(map) = known.and_then(|(_, map)| map.upgrade()) {
@@ -278,7 +281,7 @@ impl DirectAccessTable {
     }
 
     /// Opens the memory of a peer process, unless it is open already.
-    fn open(&mut self, process: &LenderProcess, who: (u8, u32)) -> Option<Arc<ProcMem>> {
+    fn open(&mut self, process: &PeerProcess, who: (u8, u32)) -> Option<Arc<ProcMem>> {
         self.processes.retain(|(_, open)| open.strong_count() > 0);
         let known = self.processes.iter().find(|(known, _)| *known == who);
         if let Some(open) = known.and_then(|(_, open)| open.upgrade()) {
@@ -309,8 +312,8 @@ impl DirectAccessTable {
 
     /// The direct access for a path.
     #[inline]
-    pub(super) fn find(&self, way: &DirectPath) -> Option<&DirectAccess> {
-        self.places.get(place_of(way))?.as_deref().filter(|direct| direct.way == *way)
+    pub(super) fn find(&self, path: &DirectPath) -> Option<&DirectAccess> {
+        self.places.get(place_of(path))?.as_deref().filter(|direct| direct.path == *path)
     }
 
     /// Forgets every entry for which `keep` returns false.
@@ -324,14 +327,14 @@ impl DirectAccessTable {
 
     /// Forgets all direct access to a queue pair.
     pub(super) fn forget(&mut self, peer: Qpn) {
-        self.retain(|direct| direct.way.to.1 != peer);
+        self.retain(|direct| direct.path.to.1 != peer);
     }
 }
 
 /// The index in the table for a path.
 #[inline]
-fn place_of(way: &DirectPath) -> usize {
-    let numbers = [way.from.1.get(), way.to.1.get(), way.rkey.0];
+fn place_of(path: &DirectPath) -> usize {
+    let numbers = [path.from.1.get(), path.to.1.get(), path.rkey.0];
     let mixed = numbers
         .into_iter()
         .fold(0_u32, |all, number| (all ^ number).wrapping_mul(0x9e37_79b1).rotate_left(15));

@@ -1,9 +1,14 @@
 //! The directory in which processes find each other.
 //!
-//! Its name contains the user and the network namespace, and only that user may access it. Every
-//! file in it is opened relative to a descriptor of the directory, whose owner was checked, and
-//! never through a link, so that no other user who can write to the directory above can substitute
-//! a file. The descriptor is not kept: files are opened rarely, and a process may have few.
+//! It belongs to one user and one network namespace, and only that user may access it. Every user
+//! may create files where it is, and take any name first. So its name decides nothing: a process
+//! takes a directory that the kernel says is its user's, under whatever name ([`Directory::ours`]),
+//! and where the usual name is taken, it creates one that cannot be predicted.
+//!
+//! Every file in it is opened relative to a descriptor of the directory, whose owner was checked,
+//! and never through a link, so that no other user who can write to the directory above can
+//! substitute a file. The descriptor is not kept: files are opened rarely, and a process may have
+//! few.
 
 use std::fs::File;
 use std::io;
@@ -12,9 +17,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
+use nix::fcntl::{OFlag, open, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{UnlinkatFlags, geteuid, mkdir, mkfifoat, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, mkdir, mkdtemp, mkfifoat, symlinkat, unlinkat};
 
 use super::layout::VERSION;
 
@@ -24,43 +29,37 @@ const PRIVATE_FILE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Flags of every open.
 const CAREFUL: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
-/// The directory of this user in this network namespace.
+/// A directory of this user.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// Opens it below `root`, and creates it if it does not exist.
-    pub(super) fn open(root: &Path) -> io::Result<Self> {
-        // The namespace of this thread: its process may be in another one.
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net")
-            .map_err(|e| io::Error::other(format!("the network namespace is not known: {e}")))?
-            .ino();
-        let path = root.join(format!("feroce-{}-{namespace}-v{VERSION}", geteuid()));
-        match mkdir(&path, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(e) => return Err(at(&path, e.into())),
-        }
-        let directory = Self { path };
-        directory.fd()?;
-        Ok(directory)
+    /// Those of this user below `root` for this network namespace, in the order of their names.
+    /// There is one, unless strangers take names and remove them while processes join.
+    pub(super) fn ours(root: &Path) -> io::Result<Vec<Self>> {
+        let namespace = network_namespace()?;
+        Ok(own_directories(root, |name| parse(name) == Some((namespace, VERSION))))
+    }
+
+    /// Creates one for this network namespace.
+    pub(super) fn create(root: &Path) -> io::Result<Self> {
+        let name = format!("feroce-{}-{}-v{VERSION}", user(), network_namespace()?);
+        create(root, &name).map(|path| Self { path })
+    }
+
+    /// Whether it is another directory than `other`.
+    pub(super) fn differs(&self, other: &Self) -> bool {
+        self.path != other.path
     }
 
     /// The directories of this user in other namespaces, and those of other versions.
     pub(super) fn others(&self) -> Vec<Self> {
-        let is_meant = |name: &str| {
-            let rest = name.strip_prefix(&format!("feroce-{}-", geteuid()))?;
-            let (namespace, version) = rest.split_once("-v")?;
-            Some(namespace.parse::<u64>().is_ok() && version.parse::<u32>().is_ok())
-        };
-        let beside = self.path.parent().map(std::fs::read_dir);
-        let entries = beside.into_iter().flatten().flatten().flatten();
-        let paths = entries.map(|entry| entry.path()).filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            *path != self.path && name.and_then(is_meant) == Some(true)
-        });
-        paths.map(|path| Self { path }).filter(|directory| directory.fd().is_ok()).collect()
+        let Some(root) = self.path.parent() else { return Vec::new() };
+        let mut others = own_directories(root, |name| parse(name).is_some());
+        others.retain(|directory| directory.differs(self));
+        others
     }
 
     /// A descriptor of the directory, which is this user's alone.
@@ -104,6 +103,16 @@ impl Directory {
         Ok(openat(self.fd()?, name, ends | OFlag::O_NONBLOCK | CAREFUL, Mode::empty())?)
     }
 
+    /// Creates a symbolic link that is read, and never followed.
+    pub(super) fn link(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(symlinkat(to, self.fd()?, name)?)
+    }
+
+    /// What a symbolic link says; `None` if the file is none.
+    pub(super) fn linked(&self, name: &str) -> Option<String> {
+        readlinkat(self.fd().ok()?, name).ok()?.into_string().ok()
+    }
+
     /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
@@ -128,6 +137,73 @@ impl Directory {
     pub(super) fn remove_self(&self) {
         let _ = std::fs::remove_dir(&self.path);
     }
+}
+
+/// Finds a directory below `root` that only this user can access, or creates it. Its name is
+/// `prefix` and the number of the user, and something else behind that if another user has taken
+/// that name.
+pub fn own_directory(root: &Path, prefix: &str) -> io::Result<PathBuf> {
+    let name = format!("{prefix}-{}", user());
+    let is_meant = |found: &str| {
+        found.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut found = own_directories(root, is_meant).into_iter();
+    found.next().map_or_else(|| create(root, &name), |directory| Ok(directory.path))
+}
+
+/// Creates a directory with this name, or with a random suffix if the name is taken.
+fn create(root: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = root.join(name);
+    match mkdir(&path, Mode::S_IRWXU) {
+        Ok(()) => Ok(path),
+        Err(Errno::EEXIST) => {
+            let template = root.join(format!("{name}.XXXXXX"));
+            mkdtemp(&template).map_err(|e| at(&template, e.into()))
+        }
+        Err(e) => Err(at(&path, e.into())),
+    }
+}
+
+/// The directories below `root` that this user alone can access and whose names are meant, in the
+/// order of their names.
+fn own_directories(root: &Path, is_meant: impl Fn(&str) -> bool) -> Vec<Directory> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let meant = entries.filter(|entry| entry.file_name().to_str().is_some_and(&is_meant));
+    let all = meant.map(|entry| Directory { path: entry.path() });
+    let mut own: Vec<_> = all.filter(|directory| directory.fd().is_ok()).collect();
+    own.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    own
+}
+
+/// The network namespace and the version in the name of a directory. The user in the name is for
+/// people: the owner is known by the kernel.
+fn parse(name: &str) -> Option<(u64, u32)> {
+    let (user, rest) = name.strip_prefix("feroce-")?.split_once('-')?;
+    user.parse::<u32>().ok()?;
+    let (namespace, rest) = rest.split_once("-v")?;
+    let version = rest.split_once('.').map_or(rest, |(version, _)| version);
+    Some((namespace.parse().ok()?, version.parse().ok()?))
+}
+
+/// The network namespace of this thread: its process may be in another one.
+fn network_namespace() -> io::Result<u64> {
+    std::fs::metadata("/proc/thread-self/ns/net")
+        .map(|found| found.ino())
+        .map_err(|e| io::Error::other(format!("the network namespace is not known: {e}")))
+}
+
+/// The user as the namespace around ours knows it. In a user namespace (`unshare -r`) every user
+/// can be number 0; under that name it would be in the way of root.
+fn user() -> u32 {
+    let inside = geteuid().as_raw();
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let outside = map.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u32>().ok());
+        let (from, to, count) = (fields.next()??, fields.next()??, fields.next()??);
+        let offset = inside.checked_sub(from).filter(|&offset| offset < count)?;
+        to.checked_add(offset)
+    });
+    outside.unwrap_or(inside)
 }
 
 fn at(path: &Path, e: io::Error) -> io::Error {

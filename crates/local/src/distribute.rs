@@ -1,4 +1,4 @@
-//! Packets that arrived from the wire, divided among the members of the host.
+//! Packets that arrived from the wire, divided among the processes of the host.
 
 use feroce_link::part;
 use feroce_train::{Instant, RxTrain};
@@ -6,8 +6,8 @@ use feroce_train::{Instant, RxTrain};
 use crate::peers::{Named, Peers, Pushed};
 use crate::{Counters, record};
 
-/// Delivers packets from the wire: those of other members to these, the rest to `sink`. Packets
-/// that arrived together may belong to several members, and a packet to all of them.
+/// Delivers packets from the wire: those of other processes to these, the rest to `sink`. Packets
+/// that arrived together may belong to several processes, and a packet to all of them.
 pub(crate) fn distribute(
     now: Instant,
     train: &RxTrain<'_>,
@@ -31,7 +31,7 @@ pub(crate) fn distribute(
                 let write = |out: &mut [u8]| record::write_received(&part, out);
                 match peers.push(now, slot, len, write) {
                     Pushed::Done => counters.forwarded += 1,
-                    Pushed::Full | Pushed::Lost => counters.forward_lost += 1,
+                    Pushed::Full | Pushed::Lost | Pushed::NoRing => counters.forward_lost += 1,
                 }
             }
         }
@@ -40,7 +40,7 @@ pub(crate) fn distribute(
     for packet in train.bytes.chunks(train.stride.max(1)) {
         let slot = match peers.named_by(dst, packet) {
             Named::Slot(slot) => Some(slot).filter(|slot| *slot != me),
-            Named::Nobody => None,
+            Named::Unnamed => None,
             Named::All => {
                 for slot in peers.others_at(dst) {
                     pass(run.end..run.end + packet.len(), Some(slot), peers);

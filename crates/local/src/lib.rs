@@ -2,7 +2,7 @@
 //!
 //! The processes of one host share its addresses; the upper eight bits of a queue pair number name
 //! the process that owns it. Each process has its own engine. The processes of one user find each
-//! other in a registry (`member`) and pass trains to each other through rings in shared memory
+//! other in a registry (`registry`) and pass trains to each other through rings in shared memory
 //! (`peers`), two for each pair that communicates, made at the first contact. There is no daemon.
 //!
 //! Packets from other hosts arrive at one UDP port, which only one process can own. The port owner
@@ -21,16 +21,17 @@ mod directory;
 mod distribute;
 mod guard;
 mod layout;
-mod loan;
 mod lock;
 mod map;
 mod map_shared;
-mod member;
+mod peer_process;
 mod peers;
 mod port_owner;
 mod proc_mem;
 mod record;
+mod registry;
 mod remap_shared;
+mod remote_payload;
 mod room;
 mod run;
 mod shared;
@@ -49,14 +50,16 @@ use feroce_mem::HostMemory as _;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Qpn;
 
-pub use carrier::HostCarrier;
+pub use carrier::{HostCarrier, RemoteCarrier};
+pub use demux::{Target, of_packet as target_of};
+pub use directory::own_directory;
 use distribute::distribute;
 pub use guard::{Guard, Watch};
-use loan::Loan;
-pub use member::{Departure, Member};
 use peers::{Named, Peers, Pushed, Route};
 use port_owner::PortOwner;
 use record::Content;
+pub use registry::{Departure, Registry};
+use remote_payload::PayloadRecord;
 pub use run::PacketRun;
 
 /// While packets arrive through the rings, the link polls the wire at most once per interval:
@@ -72,15 +75,15 @@ const LOOKS: u32 = 12;
 
 /// How often to check for changes without notification, while a thread calls the link anyway.
 const LOOK_NS: u64 = 10_000_000;
-/// The same, while a change is expected: a dead member to reap, a port to take over.
+/// The same, while a change is expected: a dead process to reap, a port to take over.
 const HURRY_NS: u64 = 1_000_000;
-/// How often to check all members for dead ones, also those that this process does not watch.
-const BURY_NS: u64 = 500_000_000;
+/// How often to check all processes for dead ones, also those that this process does not watch.
+const REAP_NS: u64 = 500_000_000;
 
 /// Most trains that the link collects into one remote payload.
 const GATHERED: usize = 8;
 
-/// Most records from this member to itself that wait to be received.
+/// Most records from this process to itself that wait to be received.
 const MAX_LOCAL: usize = 1024;
 
 /// The result of sending a train.
@@ -95,10 +98,10 @@ enum Sent {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     tx_trains: u64,
-    /// Trains to queue pairs that no member owns.
+    /// Trains to queue pairs that no process owns.
     tx_nobody: u64,
     /// Trains that were sent as remote payload.
-    lent: u64,
+    remote: u64,
     rx_trains: u64,
     forwarded: u64,
     forward_lost: u64,
@@ -111,13 +114,13 @@ pub struct HostLink<C: SharedPort> {
     wire: C,
     peers: Peers,
     port_owner: PortOwner,
-    member: Arc<Member>,
+    registry: Arc<Registry>,
     sealer: Sealer,
     /// Checks the ICRC of packets that carry one, if no layer above does.
     checker: Option<Checker>,
     /// The path inside this host that was used last, and the receive metadata of its packets.
     near: Option<(Path, RxMeta)>,
-    /// Records from this member to itself.
+    /// Records from this process to itself.
     local: VecDeque<Vec<u8>>,
     /// How many consecutive calls found nothing in the rings.
     quiet: u32,
@@ -128,7 +131,7 @@ pub struct HostLink<C: SharedPort> {
     /// The interval from that poll to the following one.
     wire_pause: u64,
     next_look: Instant,
-    next_burial: Instant,
+    next_reap: Instant,
     in_hurry: bool,
     /// The thread that sleeps next checks its memory when it wakes: see [`HostCarrier::set_looks`].
     looks: bool,
@@ -136,21 +139,21 @@ pub struct HostLink<C: SharedPort> {
 }
 
 impl<C: SharedPort> HostLink<C> {
-    /// Creates a link without addresses for a member of the registry. `wire` has none either, leads
-    /// to other hosts, and receives only where it is told to (a
+    /// Creates a link without addresses for the owner of a slot in a registry. `wire` has none
+    /// either, leads to other hosts, and receives only where it is told to (a
     /// [`UdpLink`](feroce_link::UdpLink) without `listen`).
     ///
     /// With `icrc`, the link itself checks the ICRC of packets from the wire, packets inside the
     /// host carry no ICRC, and no [`Verified`](feroce_link::Verified) belongs above it. Without,
     /// every packet carries an ICRC, because layers that inspect or damage packets need one.
-    pub fn new(wire: C, member: Arc<Member>, icrc: Option<IcrcPolicy>) -> io::Result<Self> {
-        member.set_wants_icrc(icrc.is_none());
-        let peers = Peers::new(Arc::clone(&member), wire.wait_fd())?;
+    pub fn new(wire: C, registry: Arc<Registry>, icrc: Option<IcrcPolicy>) -> io::Result<Self> {
+        registry.set_wants_icrc(icrc.is_none());
+        let peers = Peers::new(Arc::clone(&registry), wire.wait_fd())?;
         Ok(Self {
             wire,
             peers,
             port_owner: PortOwner::default(),
-            member,
+            registry,
             sealer: Sealer::default(),
             checker: icrc.map(Checker::new),
             near: None,
@@ -160,7 +163,7 @@ impl<C: SharedPort> HostLink<C> {
             next_wire: Instant::ZERO,
             wire_pause: WIRE_NS,
             next_look: Instant::ZERO,
-            next_burial: Instant::ZERO,
+            next_reap: Instant::ZERO,
             in_hurry: false,
             looks: false,
             counters: Counters::default(),
@@ -209,36 +212,46 @@ impl<C: SharedPort> HostLink<C> {
             Pushed::Full => return Sent::Full,
             Pushed::Done => self.counters.tx_trains += 1,
             Pushed::Lost => {}
+            // The port owner of its address receives it, and forwards it if that is another one.
+            Pushed::NoRing => match self.wire.send(now, std::slice::from_ref(train)) {
+                Ok(0) => return Sent::Full,
+                Ok(_) => {}
+                Err(_) => self.peers.count_lost(),
+            },
         }
         Sent::Done
     }
 
-    /// Sends the first of several trains to a member as one remote payload, if that is possible and
-    /// worth it. Returns how many trains the link took; `None`: they go through the ring.
-    fn lend_to_slot(&mut self, now: Instant, slot: u8, trains: &[Train]) -> Option<usize> {
+    /// Sends the first of several trains to a process as one remote payload, if that is possible
+    /// and worth it. Returns how many trains the link took; `None`: they go through the ring.
+    fn send_remote_to_slot(&mut self, now: Instant, slot: u8, trains: &[Train]) -> Option<usize> {
         let first = trains.first()?;
-        if first.revocation_epoch != Some(self.member.revocation_epoch())
-            || !self.peers.may_lend(slot)
-        {
+        if first.revocation_epoch.is_none() || !self.peers.may_send_remote(slot) {
             return None;
         }
-        let (loan, taken) = Loan::new(trains, self.member.files())?;
+        let (record, taken) = PayloadRecord::new(trains, self.registry.files())?;
         let meta = self.meta_of(&first.path);
-        let (leases, answers) = self.member.words_of(self.member.slot());
-        let terms = [&leases[loan.word()], answers].map(|word| word.load(Ordering::Relaxed));
-        let write = |out: &mut [u8]| loan.write(meta, terms.into(), out);
-        match self.peers.push(now, slot, loan.record_len(), write) {
+        let (epochs, answers) = self.registry.words_of(self.registry.slot());
+        let terms = [&epochs[record.word()], answers].map(|word| word.load(Ordering::Acquire));
+        // The words come first. A revocation begins an epoch before it changes a word, so a thread
+        // that sees the changed word sees the epoch as well, and does not offer the payload.
+        if first.revocation_epoch != Some(self.registry.revocation_epoch()) {
+            return None;
+        }
+        let write = |out: &mut [u8]| record.write(meta, terms.into(), out);
+        match self.peers.push(now, slot, record.record_len(), write) {
             Pushed::Full => return Some(0),
             Pushed::Done => {
                 self.counters.tx_trains += taken as u64;
-                self.counters.lent += taken as u64;
+                self.counters.remote += taken as u64;
             }
             Pushed::Lost => {}
+            Pushed::NoRing => return None,
         }
         Some(taken)
     }
 
-    /// Sends the record of a train from this member to itself.
+    /// Sends the record of a train from this process to itself.
     fn send_to_self(&mut self, record: Vec<u8>) {
         if self.local.len() < MAX_LOCAL {
             self.local.push_back(record);
@@ -254,23 +267,23 @@ impl<C: SharedPort> HostLink<C> {
         record
     }
 
-    /// Sends a management datagram to the member that it is addressed to.
+    /// Sends a management datagram to the process that it is addressed to.
     fn send_management(&mut self, now: Instant, train: &Train) -> Sent {
         let record = self.record_of(train);
         let (dst, packet) = (train.path.dst.gid, &record[record::META..]);
         let to = match self.peers.named_by(dst, packet) {
             Named::Slot(slot) => Some(slot),
-            Named::Nobody => self.peers.anybody_at(dst),
+            Named::Unnamed => self.peers.handler_at(dst),
             Named::All => {
-                // A member whose ring is full loses it, so that the others do not wait.
+                // A process whose ring is full loses it, so that the others do not wait.
                 for slot in self.peers.others_at(dst) {
                     self.send_to_slot(now, slot, train);
                 }
-                self.peers.has(dst).then(|| self.member.slot())
+                self.peers.has(dst).then(|| self.registry.slot())
             }
         };
         match to {
-            Some(slot) if slot == self.member.slot() => self.send_to_self(record),
+            Some(slot) if slot == self.registry.slot() => self.send_to_self(record),
             Some(slot) => return self.send_to_slot(now, slot, train),
             None => self.counters.tx_nobody += 1,
         }
@@ -279,15 +292,15 @@ impl<C: SharedPort> HostLink<C> {
 
     /// Sends the first of several trains: as many as take the same route.
     fn send_some(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        let way = |train: &Train| self.peers.route(train.path.dst.gid, train.bth.dest_qp);
+        let route_of = |train: &Train| self.peers.route(train.path.dst.gid, train.bth.dest_qp);
         let Some(first) = trains.first() else { return Ok(0) };
-        let sent = match way(first) {
+        let sent = match route_of(first) {
             Route::Wire => {
-                let others = trains[1..].iter().take_while(|train| way(train) == Route::Wire);
+                let others = trains[1..].iter().take_while(|train| route_of(train) == Route::Wire);
                 let together = 1 + others.count();
                 return self.wire.send(now, &trains[..together]);
             }
-            Route::Slot(slot) => match self.lend_to_slot(now, slot, trains) {
+            Route::Slot(slot) => match self.send_remote_to_slot(now, slot, trains) {
                 Some(taken) => return Ok(taken),
                 None => self.send_to_slot(now, slot, first),
             },
@@ -297,7 +310,7 @@ impl<C: SharedPort> HostLink<C> {
                 self.send_to_self(record);
                 Sent::Done
             }
-            Route::Nobody => {
+            Route::Unowned => {
                 self.counters.tx_nobody += 1;
                 Sent::Done
             }
@@ -305,7 +318,7 @@ impl<C: SharedPort> HostLink<C> {
         Ok(usize::from(sent == Sent::Done))
     }
 
-    /// Follows the registry. A member that has left may have been a port owner, so `look` is due.
+    /// Follows the registry. A process that has left may have been a port owner, so `look` is due.
     #[inline]
     fn sync(&mut self) {
         if self.peers.sync() {
@@ -313,18 +326,18 @@ impl<C: SharedPort> HostLink<C> {
         }
     }
 
-    /// Checks for changes without notification: dead members, and addresses without a port owner.
+    /// Checks for changes without notification: dead processes, and addresses without a port owner.
     #[cold]
     fn look(&mut self, now: Instant) {
         self.peers.hear();
-        self.peers.bury_suspects();
-        if now >= self.next_burial {
-            self.next_burial = now.plus_nanos(BURY_NS);
-            self.peers.bury_all_dead();
+        self.peers.reap_suspects();
+        if now >= self.next_reap {
+            self.next_reap = now.plus_nanos(REAP_NS);
+            self.peers.reap_all_dead();
             self.port_owner.stand_in(&mut self.wire, &self.peers);
         }
-        let all_taken = self.port_owner.take(&mut self.wire, &self.member, &mut self.peers);
-        self.in_hurry = self.peers.bury_suspects() || !all_taken;
+        let all_taken = self.port_owner.take(&mut self.wire, &self.registry, &mut self.peers);
+        self.in_hurry = self.peers.reap_suspects() || !all_taken;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
@@ -373,7 +386,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             _ => return false,
         };
         // `send` announces granted direct access first.
-        if self.peers.wants_icrc(slot) || self.member.has_offers() {
+        if self.peers.wants_icrc(slot) || self.registry.has_offers() {
             return false;
         }
         let meta = self.meta_of(packet.path);
@@ -460,7 +473,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
         if self.in_hurry {
             return Some(self.next_look);
         }
-        (!self.peers.is_empty()).then_some(self.next_burial)
+        (!self.peers.is_empty()).then_some(self.next_reap)
     }
 
     fn headers(&self, path: &Path) -> RxMeta {
@@ -472,10 +485,10 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             Control::Addresses(addresses) => {
                 self.sync();
                 self.near = None;
-                self.port_owner.set(addresses, &mut self.wire, &self.member, &mut self.peers)
+                self.port_owner.set(addresses, &mut self.wire, &self.registry, &mut self.peers)
             }
             Control::Fork => {
-                self.member.abandon();
+                self.registry.abandon();
                 self.wire.control(control)
             }
             Control::Join(_) | Control::Leave(_) | Control::Exit => self.wire.control(control),
@@ -488,7 +501,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
         counters.extend(self.checker.iter().flat_map(Checker::counters));
         counters.extend([
             ("shm_tx_trains", c.tx_trains),
-            ("shm_tx_lent", c.lent),
+            ("shm_tx_remote_payload", c.remote),
             ("shm_tx_full", p.full),
             ("shm_tx_lost", p.lost),
             ("shm_tx_nobody", c.tx_nobody),
@@ -499,9 +512,9 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             ("shm_forwarded", c.forwarded),
             ("shm_forward_lost", c.forward_lost),
             ("shm_taken_over", self.port_owner.taken_over()),
-            ("shm_buried", p.buried),
+            ("shm_reaped", p.reaped),
             ("shm_kicked", p.kicked),
-            ("shm_direct", self.member.passed()),
+            ("shm_direct", self.registry.passed()),
         ]);
         counters
     }
@@ -519,7 +532,7 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
         match self.peers.route(last.path.dst.gid, last.bth.dest_qp) {
             // The receiver fetches a remote payload with one system call, so the link collects
             // trains of a message into one. A train that requests an ACK should not wait.
-            Route::Slot(slot) if !is_short && self.peers.may_lend(slot) => {
+            Route::Slot(slot) if !is_short && self.peers.may_send_remote(slot) => {
                 let is_over = last.bth.ack_req || ends_message(last);
                 last.revocation_epoch.is_some() && !is_over && trains.len() < GATHERED
             }
@@ -538,7 +551,7 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
             && self.local.is_empty()
             && (0..looks).all(|_| self.peers.is_quiet());
         if is_quiet {
-            self.member.show_polling();
+            self.registry.show_polling();
         }
         is_quiet
     }
@@ -556,17 +569,17 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.member.kick_fd())
+        Some(self.registry.kick_fd())
     }
 }
 
 impl<C: SharedPort> Drop for HostLink<C> {
     fn drop(&mut self) {
-        if self.member.has_left() {
+        if self.registry.has_left() {
             return;
         }
         // The port is free before the peer processes learn that they may take it over.
         let _ = self.wire.control(Control::Addresses(&[]));
-        self.member.leave();
+        self.registry.leave();
     }
 }

@@ -221,7 +221,7 @@ struct Control {
     _apart: [AtomicU32; 31],
     tail: AtomicU32,
     /// The consumer can read the memory of the producer.
-    may_lend: AtomicU32,
+    may_send_remote: AtomicU32,
 }
 
 // SAFETY: atomic words, in `repr(C)`.
@@ -235,6 +235,8 @@ const RING_START: usize = 4096;
 pub(super) struct RingMap {
     mapping: Mapping,
     capacity: usize,
+    /// Open as long as the ring, if its receiver opens it through this descriptor.
+    _file: Option<File>,
 }
 
 impl RingMap {
@@ -249,17 +251,23 @@ impl RingMap {
             capacity.is_power_of_two() && (16..=feroce_ring::MAX_BYTES).contains(&capacity);
         let len = NonZeroUsize::new(Self::file_len(capacity)).filter(|_| is_good);
         let mapping = Mapping::new(file, len.ok_or(io::ErrorKind::InvalidInput)?)?;
-        Ok(Self { mapping, capacity })
+        Ok(Self { mapping, capacity, _file: None })
+    }
+
+    /// Keeps the file open as long as the ring.
+    pub(super) fn keeping(mut self, file: File) -> Self {
+        self._file = Some(file);
+        self
     }
 
     /// Whether the consumer can read the memory of the producer, as the consumer has published.
-    pub(super) fn may_lend(&self) -> bool {
-        self.control().may_lend.load(Ordering::Relaxed) != 0
+    pub(super) fn may_send_remote(&self) -> bool {
+        self.control().may_send_remote.load(Ordering::Relaxed) != 0
     }
 
     /// Publishes whether the consumer can read the memory of the producer.
-    pub(super) fn set_may_lend(&self, may: bool) {
-        self.control().may_lend.store(may.into(), Ordering::Relaxed);
+    pub(super) fn set_may_send_remote(&self, may: bool) {
+        self.control().may_send_remote.store(may.into(), Ordering::Relaxed);
     }
 
     fn control(&self) -> &Control {

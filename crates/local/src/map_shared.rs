@@ -72,7 +72,7 @@ mod tests {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
     use super::super::guard::{Guard, Watch};
-    use super::super::loan::LenderProcess;
+    use super::super::peer_process::PeerProcess;
     use super::super::shared::Mapped;
     use super::*;
     use crate::sys::FileId;
@@ -156,7 +156,7 @@ mod tests {
         let place = files.place(pages.at(0), 8).unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let process = |guard| LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
+        let process = |guard| PeerProcess { pid: std::process::id(), witness: (at, 77), guard };
         assert!(Mapped::new(&process(None), place).is_none(), "without a guard");
         assert!(Mapped::new(&process(Some(&Blind)), place).is_none(), "the guard refuses");
         let region = Mapped::new(&process(Some(&Trusting)), place).expect("mapped").region;

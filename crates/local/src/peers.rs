@@ -1,4 +1,4 @@
-//! The other members as one of them sees them: their addresses, and the rings to and from them.
+//! The other processes as one of them sees them: their addresses, and the rings to and from them.
 
 mod direct_access;
 mod fast_path;
@@ -19,21 +19,22 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::direct_access::Offer;
 use super::layout::SLOTS;
-use super::loan::{LenderProcess, Received};
 use super::map::RingMap;
-use super::member::{Contact, Departure, Member};
+use super::peer_process::PeerProcess;
 use super::record::{self, Content, MAX_RECORD};
+use super::registry::{Contact, Departure, Registry};
+use super::remote_payload::Received;
 use super::shared::Maps;
 pub(super) use whereabouts::{Named, Route};
 
-/// How long a member that takes nothing from its full ring delays the sender. After that, packets
+/// How long a process that takes nothing from its full ring delays the sender. After that, packets
 /// to it are lost, as those to a full receive buffer are, until it takes something.
 const STUCK_NS: u64 = 10_000_000;
 
 /// Records taken from one ring in a turn, unless an equal share of the budget is more.
 const TURN: usize = 4;
 
-/// The epoll data of the pipe that this member sleeps on.
+/// The epoll data of the pipe that this process sleeps on.
 const WAKE: u64 = SLOTS as u64;
 /// The epoll data of the wire.
 const WIRE: u64 = WAKE + 1;
@@ -47,9 +48,11 @@ pub(super) enum Pushed {
     Full,
     /// It is lost.
     Lost,
+    /// There is no ring: the wire may lead to the process.
+    NoRing,
 }
 
-/// Another member.
+/// Another process.
 #[derive(Debug)]
 struct Peer {
     generation: u32,
@@ -89,7 +92,7 @@ impl Peer {
     }
 }
 
-/// A ring to this member.
+/// A ring to this process.
 #[derive(Debug)]
 struct Incoming {
     from: u8,
@@ -98,7 +101,7 @@ struct Incoming {
     /// Its producer has gone: no record will follow.
     is_last: bool,
     /// The process that its remote payload is in, and the mapped files of that process.
-    host_memory: LenderProcess,
+    host_memory: PeerProcess,
     maps: RefCell<Maps>,
     /// The metadata of the last packets without ICRC.
     last: Option<RxMeta>,
@@ -111,53 +114,53 @@ pub(super) struct PeerCounters {
     pub(super) malformed: u64,
     pub(super) fetched: u64,
     pub(super) mapped: u64,
-    pub(super) buried: u64,
+    pub(super) reaped: u64,
     pub(super) kicked: u64,
 }
 
-/// The other members.
+/// The other processes.
 #[derive(Debug)]
 pub(super) struct Peers {
-    member: Arc<Member>,
+    registry: Arc<Registry>,
     pub(super) log: Logger,
-    /// The epoch of the registry when this member last read it.
+    /// The epoch of the registry when this process last read it.
     epoch: u32,
     slots: Vec<Option<Box<Peer>>>,
     /// Slots that are in use.
     used: Vec<u8>,
-    /// Every address of another member, sorted.
+    /// Every address of another process, sorted.
     known: Vec<Gid>,
-    /// The addresses of this member.
+    /// The addresses of this process.
     own: Vec<Gid>,
     /// The route that was looked up last.
     route: Cell<Option<(Gid, Qpn, Route)>>,
     incoming: Vec<Incoming>,
     /// The index of the ring that is served first.
     turn: usize,
-    /// Members whose ring has records that are not published yet.
+    /// Processes whose ring has records that are not published yet.
     touched: Vec<u8>,
-    /// Members that seem to have gone, and are not reaped yet.
+    /// Processes that seem to have gone, and are not reaped yet.
     suspects: Vec<u8>,
-    /// Members that have gone, with their generations, and are not reported yet.
+    /// Processes that have gone, with their generations, and are not reported yet.
     gone: Vec<(u32, Departure)>,
     epoll: Epoll,
     record: Vec<u8>,
     /// How many messages had arrived by direct access at the last check.
     passed: u64,
-    /// Peers may send remote payload to this member.
+    /// Peers may send remote payload to this process.
     fetches: bool,
     pub(super) counters: PeerCounters,
 }
 
 impl Peers {
     /// `wire` is readable when something has arrived from other hosts.
-    pub(super) fn new(member: Arc<Member>, wire: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(super) fn new(registry: Arc<Registry>, wire: BorrowedFd<'_>) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(member.wake_fd(), EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        epoll.add(registry.wake_fd(), EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         epoll.add(wire, EpollEvent::new(EpollFlags::EPOLLIN, WIRE))?;
         let mut peers = Self {
-            epoch: member.epoch(),
-            member,
+            epoch: registry.epoch(),
+            registry,
             log: Logger::default(),
             slots: (0..SLOTS).map(|_| None).collect(),
             used: Vec::new(),
@@ -179,13 +182,13 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Peers may send remote payload to this member.
+    /// Peers may send remote payload to this process.
     pub(super) fn fetch(&mut self) {
         self.fetches = true;
     }
 
     pub(super) fn own_slot(&self) -> u8 {
-        self.member.slot()
+        self.registry.slot()
     }
 
     pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
@@ -195,7 +198,7 @@ impl Peers {
     /// Follows the registry, and returns whether it has changed.
     #[inline]
     pub(super) fn sync(&mut self) -> bool {
-        let has_changed = self.member.epoch() != self.epoch;
+        let has_changed = self.registry.epoch() != self.epoch;
         if has_changed {
             self.look();
         }
@@ -207,8 +210,8 @@ impl Peers {
     fn look(&mut self) {
         self.route.set(None);
         // Read the epoch before anything else: a change during the reading changes the epoch again.
-        self.epoch = self.member.epoch();
-        let others: Vec<(u8, u32)> = self.member.others().collect();
+        self.epoch = self.registry.epoch();
+        let others: Vec<(u8, u32)> = self.registry.others().collect();
         self.used.clear();
         self.known.clear();
         for (slot, place) in (0..SLOTS as u8).zip(&mut self.slots) {
@@ -222,8 +225,8 @@ impl Peers {
                 *place = Some(Box::new(Peer::new(generation)));
             }
             let Some(peer) = place else { continue };
-            peer.addresses = self.member.addresses_of(slot);
-            peer.wants_icrc = self.member.area(slot).wants_icrc.load(Ordering::Acquire) != 0;
+            peer.addresses = self.registry.addresses_of(slot);
+            peer.wants_icrc = self.registry.area(slot).wants_icrc.load(Ordering::Acquire) != 0;
             peer.refused = false;
             self.used.push(slot);
             self.known.extend(peer.addresses.iter().map(|(gid, _)| *gid));
@@ -234,7 +237,7 @@ impl Peers {
         let is_there = |slot: u8, generation| {
             slots[usize::from(slot)].as_ref().is_some_and(|peer| peer.generation == generation)
         };
-        self.member.forget_revoked();
+        self.registry.forget_revoked();
         self.touched.retain(|slot| slots[usize::from(*slot)].is_some());
         self.suspects.retain(|slot| slots[usize::from(*slot)].is_some());
         for ring in &mut self.incoming {
@@ -247,12 +250,12 @@ impl Peers {
         self.route.set(None);
     }
 
-    /// Whether there is neither another member nor a ring to this one.
+    /// Whether there is neither another process nor a ring to this one.
     pub(super) fn is_empty(&self) -> bool {
         self.used.is_empty() && self.incoming.is_empty()
     }
 
-    /// Whether another member has an address.
+    /// Whether another process has an address.
     #[inline]
     pub(super) fn shares(&self, address: Gid) -> bool {
         self.known.binary_search(&address).is_ok()
@@ -268,26 +271,26 @@ impl Peers {
         self.receiver_at(address).is_some_and(|slot| self.contact(slot))
     }
 
-    /// Whether packets to a member must carry their ICRC.
+    /// Whether packets to a process must carry their ICRC.
     #[inline]
     pub(super) fn wants_icrc(&self, slot: u8) -> bool {
         self.peer(slot).is_none_or(|peer| peer.wants_icrc)
     }
 
-    /// Whether this member may send remote payload to another one.
+    /// Whether this process may send remote payload to another one.
     #[inline]
-    pub(super) fn may_lend(&self, slot: u8) -> bool {
+    pub(super) fn may_send_remote(&self, slot: u8) -> bool {
         let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
-        ring.is_some_and(|ring| ring.memory().may_lend())
+        ring.is_some_and(|ring| ring.memory().may_send_remote())
     }
 
-    /// Opens the pipes of a member, unless they are open. False: that failed.
+    /// Opens the pipes of a process, unless they are open. False: that failed.
     fn contact(&mut self, slot: u8) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
         if peer.contact.is_some() {
             return true;
         }
-        let watched = self.member.contact(slot).and_then(|contact| {
+        let watched = self.registry.contact(slot).and_then(|contact| {
             // No event is requested: epoll always reports a hang-up.
             let event = EpollEvent::new(EpollFlags::empty(), slot.into());
             self.epoll.add(contact.life(), event)?;
@@ -296,7 +299,7 @@ impl Peers {
         match watched {
             Ok(contact) => peer.contact = Some(contact),
             Err(e) => {
-                self.log.debug(format_args!("no contact with member {slot}: {e}"));
+                self.log.debug(format_args!("no contact with registry {slot}: {e}"));
                 self.suspect(slot);
                 return false;
             }
@@ -304,7 +307,7 @@ impl Peers {
         true
     }
 
-    /// Creates a ring to a member, unless there is one. False: that failed.
+    /// Creates a ring to a process, unless there is one. False: that failed.
     fn reach(&mut self, slot: u8) -> bool {
         let Some(peer) = self.peer(slot) else { return false };
         if peer.out.is_some() {
@@ -313,11 +316,12 @@ impl Peers {
         if peer.refused {
             return false;
         }
-        let made = if self.contact(slot) { self.member.new_ring(slot).ok() } else { None };
+        let made = if self.contact(slot) { self.registry.new_ring(slot).ok() } else { None };
         let is_made = made.is_some();
         if !is_made {
             self.log.warn(format_args!(
-                "no ring to member {slot}: packets to it are lost (is /dev/shm full?)"
+                "no ring to the process in slot {slot}: packets to it take the wire (/dev/shm is \
+                 full, or the process has no free descriptors)"
             ));
         }
         if let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() {
@@ -326,7 +330,7 @@ impl Peers {
         is_made
     }
 
-    /// Puts the record of a train without ICRC into the ring to a member.
+    /// Puts the record of a train without ICRC into the ring to a process.
     #[inline]
     pub(super) fn push_bare(
         &mut self,
@@ -349,7 +353,7 @@ impl Peers {
         pushed
     }
 
-    /// Puts a record of `len` bytes into the ring to a member.
+    /// Puts a record of `len` bytes into the ring to a process.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -359,8 +363,7 @@ impl Peers {
         write: impl FnOnce(&mut [u8]),
     ) -> Pushed {
         if !self.reach(slot) {
-            self.counters.lost += 1;
-            return Pushed::Lost;
+            return Pushed::NoRing;
         }
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return Pushed::Lost };
         let Some(ring) = &mut peer.out else { return Pushed::Lost };
@@ -385,24 +388,29 @@ impl Peers {
                 self.counters.full += 1;
                 return Pushed::Full;
             }
-            Err(e) => self.log.warn(format_args!("member {slot}: {e}")),
+            Err(e) => self.log.warn(format_args!("registry {slot}: {e}")),
         }
         (peer.out, peer.refused) = (None, true);
         self.counters.lost += 1;
         Pushed::Lost
     }
 
-    /// Publishes the records in the rings of other members, and wakes the members that sleep.
+    /// Counts a train that is lost.
+    pub(super) fn count_lost(&mut self) {
+        self.counters.lost += 1;
+    }
+
+    /// Publishes the records in the rings of other processes, and wakes the processes that sleep.
     #[inline]
     pub(super) fn flush(&mut self) {
         while let Some(slot) = self.touched.pop() {
             let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { continue };
             peer.touched = false;
-            show(&self.member, slot, peer);
+            show(&self.registry, slot, peer);
         }
     }
 
-    /// Kicks the members that are awake but have not taken what was put into their rings.
+    /// Kicks the processes that are awake but have not taken what was put into their rings.
     #[cold]
     pub(super) fn kick(&mut self) {
         for &slot in &self.used {
@@ -416,15 +424,15 @@ impl Peers {
         }
     }
 
-    /// Whether the member that owns a queue pair lives, is not stopped, and has not taken what was
+    /// Whether the process that owns a queue pair lives, is not stopped, and has not taken what was
     /// put into its ring.
     #[cold]
     pub(super) fn peer_has_unread(&self, address: Gid, qpn: Qpn) -> bool {
         let Route::Slot(slot) = self.route(address, qpn) else { return false };
         let ring = self.peer(slot).and_then(|peer| peer.out.as_ref());
         ring.is_some_and(|ring| !ring.is_empty())
-            && self.member.lives(slot)
-            && !self.member.host_memory(slot).is_stopped()
+            && self.registry.lives(slot)
+            && !self.registry.host_memory(slot).is_stopped()
     }
 
     /// Passes packets from the rings to `sink`, and whether they carry an ICRC to check.
@@ -434,7 +442,7 @@ impl Peers {
         budget: usize,
         mut sink: impl FnMut(&RxTrain<'_>, bool),
     ) -> usize {
-        if self.member.has_new_senders() {
+        if self.registry.has_new_senders() {
             self.take_rings();
         }
         let (mut taken, rings) = (0, self.incoming.len());
@@ -454,16 +462,16 @@ impl Peers {
                     Ok(Some(len)) => match record::read(&self.record[..len], &mut incoming.last) {
                         Some(Content::Packets(train, has_icrc)) => sink(&train, has_icrc),
                         Some(Content::RemotePayload(meta, bytes)) => {
-                            let words = self.member.words_of(incoming.from);
-                            let fetching = self.member.fetching_from(incoming.from);
+                            let words = self.registry.words_of(incoming.from);
+                            let fetching = self.registry.fetching_from(incoming.from);
                             let (host_memory, maps) = (incoming.host_memory, &incoming.maps);
                             match Received::read(host_memory, maps, words, fetching, bytes) {
-                                Some(loan) => {
-                                    sink(&loan.train(meta), false);
+                                Some(payload) => {
+                                    sink(&payload.train(meta), false);
                                     self.counters.fetched += 1;
-                                    self.counters.mapped += u64::from(loan.is_mapped());
-                                    if !loan.is_good() {
-                                        incoming.ring.memory().set_may_lend(false);
+                                    self.counters.mapped += u64::from(payload.is_mapped());
+                                    if !payload.is_good() {
+                                        incoming.ring.memory().set_may_send_remote(false);
                                     }
                                 }
                                 None => self.counters.malformed += 1,
@@ -481,7 +489,7 @@ impl Peers {
                         break;
                     }
                     Err(e) => {
-                        self.log.warn(format_args!("member {}: {e}", incoming.from));
+                        self.log.warn(format_args!("registry {}: {e}", incoming.from));
                         self.counters.malformed += 1;
                         (incoming.is_last, is_over) = (true, true);
                         break;
@@ -505,18 +513,18 @@ impl Peers {
 
     #[cold]
     fn take_rings(&mut self) {
-        for from in self.member.new_senders() {
-            for (generation, ring) in self.member.rings_from(from, &self.log) {
-                let is_last = self.member.generation_of(from) != Some(generation);
-                let host_memory = self.member.host_memory(from);
-                let may_lend = self.fetches && !is_last && host_memory.is_readable();
-                if self.fetches && !is_last && !may_lend {
+        for from in self.registry.new_senders() {
+            for (generation, ring) in self.registry.rings_from(from, &self.log) {
+                let is_last = self.registry.generation_of(from) != Some(generation);
+                let host_memory = self.registry.host_memory(from);
+                let may_send_remote = self.fetches && !is_last && host_memory.is_readable();
+                if self.fetches && !is_last && !may_send_remote {
                     let why = "its memory may not be read (FEROCE_READABLE=1 there may help)";
                     self.log.info(format_args!(
-                        "member {from} sends everything through its ring: {why}"
+                        "registry {from} sends everything through its ring: {why}"
                     ));
                 }
-                ring.memory().set_may_lend(may_lend);
+                ring.memory().set_may_send_remote(may_send_remote);
                 let (maps, last) = (RefCell::default(), None);
                 self.incoming.push(Incoming {
                     from,
@@ -531,11 +539,11 @@ impl Peers {
         }
     }
 
-    /// Prepares this member to sleep. False: something has arrived.
+    /// Prepares this process to sleep. False: something has arrived.
     pub(super) fn arm(&mut self, looks: bool) -> bool {
         let mut ignored = [0; 64];
-        while nix::unistd::read(self.member.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
-        let area = self.member.area(self.member.slot());
+        while nix::unistd::read(self.registry.wake_fd(), &mut ignored) == Ok(ignored.len()) {}
+        let area = self.registry.area(self.registry.slot());
         area.napping.store(looks.into(), Ordering::Relaxed);
         if !looks {
             area.polling.store(0, Ordering::Relaxed);
@@ -543,19 +551,19 @@ impl Peers {
         fall_asleep(&area.sleeping);
         let is_quiet = self.incoming.iter().all(|incoming| incoming.ring.is_empty())
             && !(looks && self.has_let_pass());
-        let is_current = self.member.epoch() == self.epoch && self.gone.is_empty();
-        is_quiet && !self.member.has_new_senders() && is_current
+        let is_current = self.registry.epoch() == self.epoch && self.gone.is_empty();
+        is_quiet && !self.registry.has_new_senders() && is_current
     }
 }
 
-/// Publishes the records in the ring to a member, and wakes the member if it sleeps.
+/// Publishes the records in the ring to a process, and wakes the process if it sleeps.
 #[inline]
-fn show(member: &Member, slot: u8, peer: &mut Peer) {
+fn show(registry: &Registry, slot: u8, peer: &mut Peer) {
     if let Some(ring) = &mut peer.out {
         ring.publish();
     }
     if let Some(contact) = &peer.contact
-        && must_wake(&member.area(slot).sleeping)
+        && must_wake(&registry.area(slot).sleeping)
     {
         contact.wake().ring();
     }

@@ -1,5 +1,5 @@
-//! The port owner: for each address one member receives what other hosts send, and the other
-//! members wait to take over.
+//! The port owner: for each address one process receives what other hosts send, and the other
+//! processes wait to take over.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,10 +7,10 @@ use std::os::fd::AsRawFd;
 use feroce_link::{Control, Logger, SharedPort};
 use feroce_wire::Gid;
 
-use super::member::Member;
 use super::peers::Peers;
+use super::registry::Registry;
 
-/// The addresses of a member, and which of them it is the port owner of.
+/// The addresses of a process, and which of them it is the port owner of.
 #[derive(Debug, Default)]
 pub(super) struct PortOwner {
     all: Vec<Place>,
@@ -22,13 +22,13 @@ pub(super) struct PortOwner {
 #[derive(Debug)]
 struct Place {
     address: Gid,
-    /// This member is the port owner: no other member may receive here.
+    /// This process is the port owner: no other process may receive here.
     is_ours: bool,
-    /// This member receives here: it has bound the port.
+    /// This process receives here: it has bound the port.
     receives: bool,
-    /// The warning that this member cannot bind the port was logged.
+    /// The warning that this process cannot bind the port was logged.
     complained: bool,
-    /// The port owner is stopped, and this member receives in its place, with its socket.
+    /// The port owner is stopped, and this process receives in its place, with its socket.
     stands_in: bool,
 }
 
@@ -37,12 +37,12 @@ impl PortOwner {
         self.log = log;
     }
 
-    /// How often this member took over a port.
+    /// How often this process took over a port.
     pub(super) fn taken_over(&self) -> u64 {
         self.taken_over
     }
 
-    /// Follows a change of the addresses. An address where neither this member nor another one
+    /// Follows a change of the addresses. An address where neither this process nor another one
     /// receives is an error, and is not added. A process that has just ended may still occupy the
     /// port for a moment: then the error is [`io::ErrorKind::AddrInUse`], and the caller may try
     /// again.
@@ -50,21 +50,21 @@ impl PortOwner {
         &mut self,
         addresses: &[Gid],
         wire: &mut impl SharedPort,
-        member: &Member,
+        registry: &Registry,
         peers: &mut Peers,
     ) -> io::Result<()> {
         let outcome = wire.control(Control::Addresses(addresses));
         for place in self.all.extract_if(.., |place| !addresses.contains(&place.address)) {
             if place.is_ours {
-                member.stop_receiving_at(place.address);
+                registry.stop_receiving_at(place.address);
             }
         }
-        let outcome = outcome.and_then(|()| self.add_missing(addresses, wire, member));
+        let outcome = outcome.and_then(|()| self.add_missing(addresses, wire, registry));
         if outcome.is_err() {
             let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
             wire.control(Control::Addresses(&taken))?;
         }
-        self.show(wire, member, peers)?;
+        self.show(wire, registry, peers)?;
         outcome
     }
 
@@ -72,15 +72,15 @@ impl PortOwner {
         &mut self,
         addresses: &[Gid],
         wire: &mut impl SharedPort,
-        member: &Member,
+        registry: &Registry,
     ) -> io::Result<()> {
         for &address in addresses.iter().filter(|address| !address.is_zero()) {
             if self.all.iter().any(|place| place.address == address) {
                 continue;
             }
-            let is_ours = member.try_receive_at(address)?;
+            let is_ours = registry.try_receive_at(address)?;
             if is_ours && let Err(e) = wire.listen(address) {
-                member.stop_receiving_at(address);
+                registry.stop_receiving_at(address);
                 return Err(e);
             }
             self.all.push(Place {
@@ -99,17 +99,18 @@ impl PortOwner {
     pub(super) fn take(
         &mut self,
         wire: &mut impl SharedPort,
-        member: &Member,
+        registry: &Registry,
         peers: &mut Peers,
     ) -> bool {
         let (mut changed, mut all_taken) = (false, true);
         for place in self.all.iter_mut().filter(|place| !place.receives) {
-            place.is_ours = place.is_ours || member.try_receive_at(place.address).unwrap_or(false);
+            place.is_ours =
+                place.is_ours || registry.try_receive_at(place.address).unwrap_or(false);
             if !place.is_ours {
                 all_taken &= peers.watch_receiver(place.address);
                 continue;
             }
-            // The stopped process has ended, or this member would not be the port owner.
+            // The stopped process has ended, or this process would not be the port owner.
             place.stands_in = false;
             match wire.listen(place.address) {
                 Ok(()) => {
@@ -131,7 +132,7 @@ impl PortOwner {
                 }
             }
         }
-        if changed && let Err(e) = self.show(wire, member, peers) {
+        if changed && let Err(e) = self.show(wire, registry, peers) {
             self.log.warn(format_args!("{e}"));
         }
         all_taken
@@ -158,13 +159,18 @@ impl PortOwner {
         }
     }
 
-    fn show(&self, wire: &impl SharedPort, member: &Member, peers: &mut Peers) -> io::Result<()> {
+    fn show(
+        &self,
+        wire: &impl SharedPort,
+        registry: &Registry,
+        peers: &mut Peers,
+    ) -> io::Result<()> {
         let socket = |place: &Place| {
             let socket = wire.receiver(place.address).filter(|_| place.receives)?;
             u32::try_from(socket.as_raw_fd()).ok()
         };
         let shown: Vec<_> = self.all.iter().map(|place| (place.address, socket(place))).collect();
         peers.set_own(shown.iter().map(|(address, _)| *address));
-        member.show_addresses(&shown)
+        registry.show_addresses(&shown)
     }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use feroce_mem::{Landing, Region, Source};
 
-use super::loan::LenderProcess;
+use super::peer_process::PeerProcess;
 use crate::sys;
 
 /// Bytes that the kernel stores after all others, with one store if they are one word.
@@ -66,7 +66,7 @@ impl ProcMem {
 
     /// Opens the memory of a process. `None`: this process may not access it, or it is not the
     /// process that is meant.
-    pub(super) fn open(process: &LenderProcess) -> Option<Self> {
+    pub(super) fn open(process: &PeerProcess) -> Option<Self> {
         let path = format!("/proc/{}/mem", process.pid);
         let file = File::options().read(true).write(true).open(path).ok()?;
         let (at, says) = process.witness;
@@ -119,8 +119,8 @@ mod tests {
         Aim(std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))))
     }
 
-    fn process(pid: u32, at: u64, says: u64) -> LenderProcess {
-        LenderProcess { pid, witness: (at, says), guard: None }
+    fn process(pid: u32, at: u64, says: u64) -> PeerProcess {
+        PeerProcess { pid, witness: (at, says), guard: None }
     }
 
     #[test]

@@ -135,13 +135,13 @@ pub(super) fn write_brief(train: &Train, out: &mut [u8]) {
     emit_all(train, packets);
 }
 
-/// Writes the record of one packet, as [`write_brief`] does that of a train. `write` writes the
-/// packet; `out` is [`BRIEF`] bytes longer than the packet.
+/// Writes the record of one packet, as [`write_brief`] does that of a train; `out` is [`BRIEF`]
+/// bytes longer than the packet.
 #[inline]
-pub(super) fn write_single(write: &mut dyn FnMut(&mut [u8]), out: &mut [u8]) {
-    let Some((head, packet)) = out.split_first_chunk_mut() else { return };
+pub(super) fn write_single(packet: &[u8], out: &mut [u8]) {
+    let Some((head, place)) = out.split_first_chunk_mut() else { return };
     write_brief_meta(packet.len(), head);
-    write(packet);
+    place.copy_from_slice(packet);
 }
 
 /// Writes the beginning of the record of packets that have the metadata of an earlier record.
@@ -171,7 +171,7 @@ pub(super) fn write_received(train: &RxTrain<'_>, out: &mut [u8]) {
 }
 
 /// Writes the beginning of the record of a remote payload.
-pub(super) fn write_lent_meta(meta: RxMeta, header_len: usize, out: &mut [u8; META]) {
+pub(super) fn write_remote_meta(meta: RxMeta, header_len: usize, out: &mut [u8; META]) {
     RecordMeta { meta, stride: header_len as u32, kind: Kind::RemotePayload }.write(out);
 }
 
@@ -212,7 +212,7 @@ pub(super) fn read<'a>(record: &'a [u8], last: &mut Option<RxMeta>) -> Option<Co
     }
     let stride = usize::try_from(stride).ok().filter(|&stride| stride > ICRC_LEN)?;
     let trailer = if kind == Kind::Checked { ICRC_LEN } else { 0 };
-    let train = RxTrain { meta, bytes, stride, trailer, lent: None };
+    let train = RxTrain { meta, bytes, stride, trailer, remote: None };
     (!bytes.is_empty()).then_some(Content::Packets(train, kind == Kind::Sealed))
 }
 
@@ -232,7 +232,7 @@ mod tests {
             framing: Framing::RoceV2,
             sl: 5,
         };
-        let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0, lent: None };
+        let train = RxTrain { meta, bytes: &[7; 100], stride: 40, trailer: 0, remote: None };
         let mut record = [0; META + 100];
         write_received(&train, &mut record);
         let Some(Content::Packets(got, true)) = read(&record, &mut None) else {

@@ -47,7 +47,7 @@ impl Files {
         let smaps = std::fs::read_to_string("/proc/self/smaps")?;
         let pages = whole_pages(&smaps, base.addr(), len)
             .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
-        let file = new_file(pages.len())?;
+        let file = new_file("feroce", pages.len())?;
         let start = base.wrapping_add(pages.start - base.addr());
         for done in (0..pages.len()).step_by(CHUNK) {
             let chunk = CHUNK.min(pages.len() - done);

@@ -1,7 +1,7 @@
 //! Memory that other processes of the host can map.
 //!
 //! Reading the memory of another process through the kernel costs more than copying it. Memory that
-//! a member allocates is a file without a name, so its peers can map the file and copy from there.
+//! a process allocates is a file without a name, so its peers can map the file and copy from there.
 //! They open it through the descriptors of the owning process (`/proc/<pid>/fd`), which the kernel
 //! allows to the same processes that may read its memory. The file is sealed against truncation, so
 //! mapped memory never disappears. Memory that a program shares by itself (see `map_shared`) may be
@@ -20,8 +20,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use super::guard::{Guard, Watched};
-use super::loan::LenderProcess;
 use super::map::{Mapping, ReadMap};
+use super::peer_process::PeerProcess;
 use crate::room;
 use crate::sys::{Extent, FileId, FilePlace};
 
@@ -37,7 +37,7 @@ const MAX_SHORT: usize = 64;
 /// The seals that fix the length of a file; no process can remove them.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
-/// The files that a member has allocated memory in.
+/// The files that a process has allocated memory in.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Files(Arc<Shelf>);
 
@@ -68,7 +68,7 @@ impl Files {
         if !self.has_room(len.get()) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let file = new_file(len.get())?;
+        let file = new_file("feroce", len.get())?;
         let mapping = Mapping::new(&file, len)?;
         let entry = self.list(file, 0, mapping.address(), len.get())?;
         Ok(mapping.into_region(Allocated(entry)))
@@ -124,11 +124,12 @@ impl Files {
     }
 }
 
-/// A file of `len` zeros without a name, whose length no process can change.
-pub(super) fn new_file(len: usize) -> io::Result<File> {
+/// A file of `len` zeros that is in no directory, whose length no process can change. `/proc` shows
+/// its name.
+pub(super) fn new_file(name: &str, len: usize) -> io::Result<File> {
     room::may_have(len)?;
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let file = File::from(memfd_create(c"feroce", flags)?);
+    let file = File::from(memfd_create(name, flags)?);
     file.set_len(len as u64)?;
     fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
     Ok(file)
@@ -177,7 +178,7 @@ struct Allocated(Entry);
 impl Drop for Allocated {
     fn drop(&mut self) {
         // A peer process that has the file mapped keeps the file. The hole gives the memory back;
-        // no member sends remote payload from it any more.
+        // no process sends remote payload from it any more.
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let _ = fallocate(&self.0.file, flags, 0, self.0.listed.len as libc::off_t);
     }
@@ -195,7 +196,7 @@ impl Maps {
     /// way.
     pub(super) fn fetch(
         &mut self,
-        process: &LenderProcess,
+        process: &PeerProcess,
         parts: &[Extent],
         landing: &mut Landing<'_>,
     ) -> bool {
@@ -223,7 +224,7 @@ impl Maps {
     }
 
     /// Maps the file that some memory is in, unless it is mapped. False: that is impossible.
-    fn open(&mut self, process: &LenderProcess, part: &Extent) -> bool {
+    fn open(&mut self, process: &PeerProcess, part: &Extent) -> bool {
         let Some(place) = part.file else { return false };
         if !self.all.iter().any(|(file, _)| *file == place.file) {
             if self.all.len() == MAX_MAPS {
@@ -242,7 +243,7 @@ impl Maps {
 }
 
 /// Maps a file of a process for reading.
-fn map(process: &LenderProcess, place: FilePlace) -> Option<ReadMap> {
+fn map(process: &PeerProcess, place: FilePlace) -> Option<ReadMap> {
     let (file, len, guard) = open(process, place, false)?;
     ReadMap::new(file, len, guard).ok()
 }
@@ -257,7 +258,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Maps a file, if that is possible.
-    pub(super) fn new(process: &LenderProcess, place: FilePlace) -> Option<Self> {
+    pub(super) fn new(process: &PeerProcess, place: FilePlace) -> Option<Self> {
         let (file, len, guard) = open(process, place, true)?;
         let mapping = Mapping::new(&file, len).ok()?;
         let watched = Watched::new(guard, file, mapping.address(), len).ok()?;
@@ -279,7 +280,7 @@ impl Mapped {
 /// Opens a file of a process: with no guard if no process can truncate it, otherwise with the guard
 /// that it needs.
 fn open(
-    process: &LenderProcess,
+    process: &PeerProcess,
     place: FilePlace,
     writes: bool,
 ) -> Option<(File, NonZeroUsize, Option<&'static dyn Guard>)> {
@@ -338,10 +339,10 @@ mod tests {
         region.write_at(5000, b"here").unwrap();
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
-        let process = LenderProcess { pid: std::process::id(), witness: (at, 77), guard: None };
+        let process = PeerProcess { pid: std::process::id(), witness: (at, 77), guard: None };
         let place = files.place(region.addr() + 5000, 4).unwrap();
         let extent = Extent { at: 0, len: 4, file: Some(place) };
-        let fetch = |process: LenderProcess, extent| {
+        let fetch = |process: PeerProcess, extent| {
             let (target, parts) = (Region::alloc(4).unwrap(), [extent]);
             let source = Once(process, parts);
             let mut bytes = [0; 4];
@@ -358,7 +359,7 @@ mod tests {
         }
         let beyond = FilePlace { offset: 9999, ..place };
         assert_eq!(fetch(process, Extent { file: Some(beyond), ..extent }), None);
-        let stranger = LenderProcess { witness: (at, 78), ..process };
+        let stranger = PeerProcess { witness: (at, 78), ..process };
         assert_eq!(fetch(stranger, extent), None);
     }
 
@@ -385,7 +386,7 @@ mod tests {
         let witness = Box::new(77_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
         let guard: Option<&'static dyn Guard> = Some(&Torn);
-        let process = LenderProcess { pid: std::process::id(), witness: (at, 77), guard };
+        let process = PeerProcess { pid: std::process::id(), witness: (at, 77), guard };
         let (fd, id) = (file.as_raw_fd().cast_unsigned(), FileId::of(&file).unwrap());
         let part = |offset| {
             let file = Some(FilePlace { fd, file: id, offset });
@@ -414,7 +415,7 @@ mod tests {
 
     /// A source of two parts, whose files stay mapped.
     #[derive(Debug)]
-    struct Parts<'a>(LenderProcess, [Extent; 2], &'a RefCell<Maps>);
+    struct Parts<'a>(PeerProcess, [Extent; 2], &'a RefCell<Maps>);
 
     impl feroce_mem::Source for Parts<'_> {
         fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {
@@ -424,7 +425,7 @@ mod tests {
 
     /// A source that maps what it needs each time.
     #[derive(Debug)]
-    struct Once(LenderProcess, [Extent; 1]);
+    struct Once(PeerProcess, [Extent; 1]);
 
     impl feroce_mem::Source for Once {
         fn fetch(&self, _: usize, landing: &mut Landing<'_>) -> bool {

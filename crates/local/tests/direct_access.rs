@@ -1,4 +1,4 @@
-//! Direct access that members of one host grant each other.
+//! Direct access that processes of one host grant each other.
 
 mod common;
 
@@ -10,10 +10,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{counter, loopback, member};
+use common::{counter, loopback, registry};
 use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
-use feroce_local::{Guard, HostLink, Member, Watch};
+use feroce_local::{Guard, HostLink, Registry, Watch};
 use feroce_mem::{Access, DirectPath, HostMemory, Landing, Reach, Region, Revocation, Source};
 use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn, Rkey};
@@ -23,22 +23,22 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const LEN: usize = 10_000;
 
-/// A member with its link, and memory that peers can map.
+/// A process with its link, and memory that peers can map.
 struct Host {
     link: HostLink<UdpLink>,
-    member: Arc<Member>,
+    registry: Arc<Registry>,
     region: Arc<Region>,
 }
 
 impl Host {
     fn new(root: &Path, address: Gid, fetches: bool) -> Self {
-        let (member, link) = member(root, address, fetches);
-        let region = member.alloc(LEN).expect("memory");
-        Self { link, member, region }
+        let (registry, link) = registry(root, address, fetches);
+        let region = registry.alloc(LEN).expect("memory");
+        Self { link, registry, region }
     }
 
     fn qpn(&self) -> Qpn {
-        Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
+        Qpn::new(u32::from(self.registry.prefix()) << 16 | 0x1234)
     }
 
     /// The reach of a key for all its memory, from address 1000 on.
@@ -63,25 +63,25 @@ impl Source for Bytes<'_> {
     }
 }
 
-fn way(from: &Host, to: &Host, address: Gid) -> DirectPath {
+fn path(from: &Host, to: &Host, address: Gid) -> DirectPath {
     DirectPath { from: (address, from.qpn()), to: (address, to.qpn()), rkey: Rkey(0x4711) }
 }
 
 /// The second host grants direct access to the first, which receives the announcement.
-fn open(a: &mut Host, b: &mut Host, way: &DirectPath, reach: &Reach) {
-    b.member.open(way, reach);
+fn open(a: &mut Host, b: &mut Host, path: &DirectPath, reach: &Reach) {
+    b.registry.open(path, reach);
     b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| panic!("no packet")).expect("received") > 0 {}
 }
 
-/// Two members, a path from the first to the second, and the directory of their registry.
+/// Two processes, a path from the first to the second, and the directory of their registry.
 fn neighbours(name: &str, net: u8, fetches: bool) -> (Host, Host, DirectPath, PathBuf) {
     let root =
         std::env::temp_dir().join(format!("feroce-direct_table-{name}-{}", std::process::id()));
     let address = loopback(net);
     let (a, b) = (Host::new(&root, address, fetches), Host::new(&root, address, true));
-    let way = way(&a, &b, address);
-    (a, b, way, root)
+    let path = path(&a, &b, address);
+    (a, b, path, root)
 }
 
 fn remove(a: Host, b: Host, root: &Path) {
@@ -91,24 +91,24 @@ fn remove(a: Host, b: Host, root: &Path) {
 
 #[test]
 fn a_direct_access_leads_to_what_it_was_opened_for() {
-    let (mut a, mut b, way, root) = neighbours("leads", 41, true);
-    let write = |a: &Host, way: &DirectPath, va: u64, bytes: &[u8]| {
-        a.member.write(way, va, bytes.len(), &Bytes(bytes), true)
+    let (mut a, mut b, path, root) = neighbours("leads", 41, true);
+    let write = |a: &Host, path: &DirectPath, va: u64, bytes: &[u8]| {
+        a.registry.write(path, va, bytes.len(), &Bytes(bytes), true)
     };
-    assert!(!write(&a, &way, 1000, b"early"), "no access was granted");
+    assert!(!write(&a, &path, 1000, b"early"), "no access was granted");
     let reach = b.reach();
-    open(&mut a, &mut b, &way, &reach);
-    assert!(write(&a, &way, 1100, b"hello"));
+    open(&mut a, &mut b, &path, &reach);
+    assert!(write(&a, &path, 1100, b"hello"));
     assert_eq!(b.read(99, 7), b"\0hello\0");
-    assert!(write(&a, &way, 1000 + LEN as u64 - 1, b"x"), "the last byte");
-    assert!(!write(&a, &way, 1000 + LEN as u64 - 1, b"xy"), "beyond the end");
-    assert!(!write(&a, &way, 999, b"x"), "before the start");
-    assert!(!write(&a, &DirectPath { rkey: Rkey(0x4712), ..way }, 1000, b"x"), "another key");
-    assert!(!write(&a, &DirectPath { to: way.from, ..way }, 1000, b"x"), "another queue pair");
+    assert!(write(&a, &path, 1000 + LEN as u64 - 1, b"x"), "the last byte");
+    assert!(!write(&a, &path, 1000 + LEN as u64 - 1, b"xy"), "beyond the end");
+    assert!(!write(&a, &path, 999, b"x"), "before the start");
+    assert!(!write(&a, &DirectPath { rkey: Rkey(0x4712), ..path }, 1000, b"x"), "another key");
+    assert!(!write(&a, &DirectPath { to: path.from, ..path }, 1000, b"x"), "another queue pair");
     let elsewhere = Gid::from_ipv4([192, 0, 2, 1]);
-    let far = DirectPath { to: (elsewhere, way.to.1), ..way };
+    let far = DirectPath { to: (elsewhere, path.to.1), ..path };
     assert!(!write(&a, &far, 1000, b"x"), "the same number on another host");
-    assert_eq!((b.member.passed(), a.member.passed()), (2, 0));
+    assert_eq!((b.registry.passed(), a.registry.passed()), (2, 0));
     assert_eq!(counter(&b.link, "shm_direct"), 2);
     let seen = b.link.receive(NOW, 16, &mut |_| panic!("no packet"));
     assert_eq!(seen.expect("received"), 1, "the receiver hears that a message arrived");
@@ -116,62 +116,65 @@ fn a_direct_access_leads_to_what_it_was_opened_for() {
 
     // There is no direct access to the part that cannot be mapped.
     let (outside, wider) = (Rkey(1), Reach { at: reach.at - 4096, len: LEN + 4096, ..reach });
-    let way = DirectPath { rkey: outside, ..way };
-    open(&mut a, &mut b, &way, &wider);
-    assert!(!write(&a, &way, 1000 + 4095, b"x"), "in front of the file");
-    assert!(write(&a, &way, 1000 + 4096, b"first"));
+    let path = DirectPath { rkey: outside, ..path };
+    open(&mut a, &mut b, &path, &wider);
+    assert!(!write(&a, &path, 1000 + 4095, b"x"), "in front of the file");
+    assert!(write(&a, &path, 1000 + 4096, b"first"));
     assert_eq!(b.read(0, 5), b"first");
 
-    let foreign = DirectPath { to: (way.to.0, a.qpn()), ..way };
+    let foreign = DirectPath { to: (path.to.0, a.qpn()), ..path };
     open(&mut a, &mut b, &foreign, &reach);
-    assert!(!write(&a, &foreign, 1000, b"x"), "a member grants access to its own queue pairs only");
+    assert!(
+        !write(&a, &foreign, 1000, b"x"),
+        "a process grants access to its own queue pairs only"
+    );
 
-    let read = |a: &Host, way: &DirectPath| {
+    let read = |a: &Host, path: &DirectPath| {
         let target = Region::alloc(5).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, 5, source, 0).is_ok();
         let mut bytes = [0; 5];
-        let is_read = a.member.read(way, 1000, 5, &mut take);
+        let is_read = a.registry.read(path, 1000, 5, &mut take);
         target.read_at(0, &mut bytes).expect("in bounds");
         is_read.then_some(bytes)
     };
     b.region.write_at(0, b"first").expect("in bounds");
-    let way = DirectPath { rkey: Rkey(2), ..way };
-    open(&mut a, &mut b, &way, &Reach { access: Access::REMOTE_READ, ..reach });
-    assert!(!write(&a, &way, 1000, b"x"), "no right to write");
-    assert_eq!(read(&a, &way), Some(*b"first"));
-    let way = DirectPath { rkey: Rkey(3), ..way };
-    open(&mut a, &mut b, &way, &reach);
-    assert_eq!(read(&a, &way), None, "no right to read");
+    let path = DirectPath { rkey: Rkey(2), ..path };
+    open(&mut a, &mut b, &path, &Reach { access: Access::REMOTE_READ, ..reach });
+    assert!(!write(&a, &path, 1000, b"x"), "no right to write");
+    assert_eq!(read(&a, &path), Some(*b"first"));
+    let path = DirectPath { rkey: Rkey(3), ..path };
+    open(&mut a, &mut b, &path, &reach);
+    assert_eq!(read(&a, &path), None, "no right to read");
     remove(a, b, &root);
 }
 
 #[test]
 fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
-    let (mut a, mut b, way, root) = neighbours("shut", 42, true);
-    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
+    let (mut a, mut b, path, root) = neighbours("shut", 42, true);
+    let write = |a: &Host| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
     let reach = b.reach();
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     assert!(write(&a));
-    b.member.revoke_answers();
+    b.registry.revoke_answers();
     assert!(!write(&a), "shut");
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     assert!(write(&a), "opened again");
-    a.member.revoke_from(Qpn::new(way.to.1.get() + 1));
+    a.registry.revoke_from(Qpn::new(path.to.1.get() + 1));
     assert!(write(&a), "another queue pair");
-    a.member.revoke_from(way.to.1);
+    a.registry.revoke_from(path.to.1);
     assert!(!write(&a), "forgotten");
 
     // Direct access that was revoked before its peer heard of it cannot be used.
-    b.member.open(&way, &reach);
-    b.member.revoke_answers();
+    b.registry.open(&path, &reach);
+    b.registry.revoke_answers();
     b.link.send(NOW, &[]).expect("sent");
     while a.link.receive(NOW, 16, &mut |_| {}).expect("received") > 0 {}
     assert!(!write(&a));
 
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     assert!(write(&a));
-    let Host { link, member, region } = b;
-    drop((link, member));
+    let Host { link, registry, region } = b;
+    drop((link, registry));
     assert!(!write(&a), "it has left");
     drop((a, region));
     std::fs::remove_dir_all(&root).expect("removed");
@@ -187,12 +190,12 @@ fn ordinary() -> (Arc<Region>, Reach) {
 
 #[test]
 fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
-    let (mut a, mut b, way, root) = neighbours("ordinary", 46, true);
+    let (mut a, mut b, path, root) = neighbours("ordinary", 46, true);
     let (region, reach) = ordinary();
     let write = |a: &Host, va: u64, bytes: &[u8]| {
-        a.member.write(&way, va, bytes.len(), &Bytes(bytes), true)
+        a.registry.write(&path, va, bytes.len(), &Bytes(bytes), true)
     };
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(LEN).collect();
     for (i, len) in [1, 5, 8, 9, 17, 4096].into_iter().enumerate() {
         region.write_at(0, &[0xee; LEN]).expect("in bounds");
@@ -201,25 +204,25 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
         region.read_at(0, &mut there).expect("in bounds");
         assert_eq!(there[100..100 + len], bytes[..len]);
         assert!(there[..100].iter().chain(&there[100 + len..]).all(|byte| *byte == 0xee));
-        assert_eq!(b.member.passed(), 2 * i as u64 + 1);
+        assert_eq!(b.registry.passed(), 2 * i as u64 + 1);
         let target = Region::alloc(len).expect("memory");
         let mut take = |source: &dyn Source| target.write_from(0, len, source, 0).is_ok();
-        // A member that gets responses may continue to write through the kernel.
-        let back = DirectPath { from: way.to, to: way.from, rkey: Rkey(9) };
+        // A process that gets responses may continue to write through the kernel.
+        let back = DirectPath { from: path.to, to: path.from, rkey: Rkey(9) };
         let own = a.reach();
         open(&mut b, &mut a, &back, &own);
-        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
-        assert!(a.member.read(&way, 1000 + 100, len, &mut take));
+        assert!(b.registry.write(&back, 1000, 1, &Bytes(b"x"), true));
+        assert!(a.registry.read(&path, 1000 + 100, len, &mut take));
         let mut read = vec![0; len];
         target.read_at(0, &mut read).expect("in bounds");
         assert_eq!(read, bytes[..len]);
-        b.member.revoke_answers();
+        b.registry.revoke_answers();
         assert!(!write(&a, 1000, b"x"), "shut");
-        open(&mut a, &mut b, &way, &reach);
-        let passed = b.member.passed();
+        open(&mut a, &mut b, &path, &reach);
+        let passed = b.registry.passed();
         assert!(!write(&a, 1000, &bytes[..4097]), "that is copied once, by who is written to");
         assert!(!write(&a, 1000 + LEN as u64 - 7, &bytes[..8]), "beyond the end");
-        assert_eq!(b.member.passed(), passed);
+        assert_eq!(b.registry.passed(), passed);
     }
     remove(a, b, &root);
 }
@@ -227,21 +230,21 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
 /// For consecutive messages without a response, putting them into the ring takes less time.
 #[test]
 fn only_some_messages_in_a_row_go_through_the_kernel() {
-    let (mut a, mut b, way, root) = neighbours("row", 47, true);
+    let (mut a, mut b, path, root) = neighbours("row", 47, true);
     let (_region, reach) = ordinary();
-    open(&mut a, &mut b, &way, &reach);
-    let write = |a: &Host| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
+    open(&mut a, &mut b, &path, &reach);
+    let write = |a: &Host| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
     let in_a_row = |a: &Host| (0..100).take_while(|_| write(a)).count();
     let some = in_a_row(&a);
     assert!((1..100).contains(&some), "{some}");
     assert_eq!(in_a_row(&a), 0, "there will be more");
     assert!((0..1000).any(|_| write(&a)), "it is tried again");
     assert_eq!(in_a_row(&a), some - 1);
-    let back = DirectPath { from: way.to, to: way.from, ..way };
+    let back = DirectPath { from: path.to, to: path.from, ..path };
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     for _ in 0..10 * some {
-        assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true));
+        assert!(b.registry.write(&back, 1000, 1, &Bytes(b"x"), true));
         assert!(write(&a), "there was an answer");
     }
     remove(a, b, &root);
@@ -260,24 +263,24 @@ fn shared() -> (File, NonNull<c_void>) {
 
 #[test]
 fn whoever_has_a_guard_maps_what_others_share() {
-    let (mut a, mut b, way, root) = neighbours("shared", 50, true);
+    let (mut a, mut b, path, root) = neighbours("shared", 50, true);
     let (_file, base) = shared();
     // SAFETY: it stays mapped until the process ends.
-    let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let region = unsafe { b.registry.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     let in_a_row = |a: &Host| {
-        let write = |_: &usize| a.member.write(&way, 1000, 1, &Bytes(b"x"), true);
+        let write = |_: &usize| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
         (0..100).take_while(write).count()
     };
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     assert!((1..100).contains(&in_a_row(&a)), "through the kernel");
-    let is_wide = |a: &Host, len| a.member.is_wide(&way, 1000, len, Access::REMOTE_WRITE);
+    let is_wide = |a: &Host, len| a.registry.is_wide(&path, 1000, len, Access::REMOTE_WRITE);
     assert!(!is_wide(&a, 1));
-    a.member.guard_with(&Trusting);
-    open(&mut a, &mut b, &way, &reach);
+    a.registry.guard_with(&Trusting);
+    open(&mut a, &mut b, &path, &reach);
     assert_eq!(in_a_row(&a), 100);
     assert!(is_wide(&a, LEN) && !is_wide(&a, LEN + 1));
-    b.member.revoke_answers();
+    b.registry.revoke_answers();
     assert!(!is_wide(&a, 1), "it is shut");
     assert_eq!(region.load_u64(0).expect("in bounds").to_ne_bytes()[0], b'x');
     remove(a, b, &root);
@@ -323,36 +326,36 @@ impl Watch for Said {
 /// A page may be missing although the file is as long as before, because there is no memory left.
 #[test]
 fn what_was_missing_although_it_should_be_there_is_not_used() {
-    let (mut a, mut b, way, root) = neighbours("torn", 51, true);
+    let (mut a, mut b, path, root) = neighbours("torn", 51, true);
     let (_file, base) = shared();
     // SAFETY: it stays mapped until the process ends.
-    let region = unsafe { b.member.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
+    let region = unsafe { b.registry.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
-    a.member.guard_with(&SAYING);
-    open(&mut a, &mut b, &way, &reach);
+    a.registry.guard_with(&SAYING);
+    open(&mut a, &mut b, &path, &reach);
     let long = vec![7; LEN];
-    let write = |a: &Host| a.member.write(&way, 1000, LEN, &Bytes(&long), true);
+    let write = |a: &Host| a.registry.write(&path, 1000, LEN, &Bytes(&long), true);
     assert!(write(&a));
     SAYING.0.store(true, Ordering::Relaxed);
     assert!(!write(&a), "it should be there");
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     assert!(!write(&a), "nor is it mapped again");
     remove(a, b, &root);
 }
 
-/// A member that polls takes a message from its ring sooner than the kernel would copy it, unless
+/// A process that polls takes a message from its ring sooner than the kernel would copy it, unless
 /// the requester awaits the response.
 #[test]
 fn whoever_polls_is_sent_what_nobody_waits_for() {
-    let (mut a, mut b, way, root) = neighbours("polls", 48, true);
+    let (mut a, mut b, path, root) = neighbours("polls", 48, true);
     let (_region, reach) = ordinary();
-    open(&mut a, &mut b, &way, &reach);
-    let back = DirectPath { from: way.to, to: way.from, ..way };
+    open(&mut a, &mut b, &path, &reach);
+    let back = DirectPath { from: path.to, to: path.from, ..path };
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     let write = |a: &Host, is_awaited| {
-        let answer = b.member.write(&back, 1000, 1, &Bytes(b"x"), true);
-        answer && a.member.write(&way, 1000, 1, &Bytes(b"x"), is_awaited)
+        let answer = b.registry.write(&back, 1000, 1, &Bytes(b"x"), true);
+        answer && a.registry.write(&path, 1000, 1, &Bytes(b"x"), is_awaited)
     };
     assert!(write(&a, false), "it does not poll");
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 1);
@@ -364,31 +367,35 @@ fn whoever_polls_is_sent_what_nobody_waits_for() {
     remove(a, b, &root);
 }
 
-/// A member to which peers write all the time still receives packets from the rings, one at a time.
+/// A process to which peers write all the time still receives packets from the rings, one at a
+/// time.
 #[test]
 fn what_passes_does_not_hold_up_what_is_received() {
-    let (mut a, mut b, way, root) = neighbours("both", 45, true);
+    let (mut a, mut b, path, root) = neighbours("both", 45, true);
     let reach = b.reach();
-    open(&mut a, &mut b, &way, &reach);
-    let back = DirectPath { from: way.to, to: way.from, ..way };
-    a.member.open(&back, &a.reach());
+    open(&mut a, &mut b, &path, &reach);
+    let back = DirectPath { from: path.to, to: path.from, ..path };
+    a.registry.open(&back, &a.reach());
     a.link.send(NOW, &[]).expect("sent");
-    assert!(a.member.write(&way, 1000, 1, &Bytes(b"x"), true));
+    assert!(a.registry.write(&path, 1000, 1, &Bytes(b"x"), true));
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
-    assert!(b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it has heard of the other direct");
+    assert!(
+        b.registry.write(&back, 1000, 1, &Bytes(b"x"), true),
+        "it has heard of the other direct"
+    );
     remove(a, b, &root);
 }
 
 #[test]
 fn who_wants_packets_has_no_direct_accesses() {
-    let (mut a, mut b, way, root) = neighbours("packets", 43, false);
+    let (mut a, mut b, path, root) = neighbours("packets", 43, false);
     let reach = b.reach();
-    open(&mut a, &mut b, &way, &reach);
-    assert!(!a.member.write(&way, 1000, 1, &Bytes(b"x"), true), "it wants to see what it sends");
-    let back = DirectPath { from: way.to, to: way.from, ..way };
+    open(&mut a, &mut b, &path, &reach);
+    assert!(!a.registry.write(&path, 1000, 1, &Bytes(b"x"), true), "it wants to see what it sends");
+    let back = DirectPath { from: path.to, to: path.from, ..path };
     let reach = a.reach();
     open(&mut b, &mut a, &back, &reach);
-    assert!(!b.member.write(&back, 1000, 1, &Bytes(b"x"), true), "it wants to see what it gets");
+    assert!(!b.registry.write(&back, 1000, 1, &Bytes(b"x"), true), "it wants to see what it gets");
     remove(a, b, &root);
 }
 
@@ -418,31 +425,31 @@ impl Source for &Slow {
     }
 }
 
-/// All revocations of a member so far, from one queue pair or from all.
-fn all_revoked(member: &Member, peer: Option<Qpn>) -> Revocation {
-    Revocation { since: member.revocation_epoch(), peer }
+/// All revocations of a process so far, from one queue pair or from all.
+fn all_revoked(registry: &Registry, peer: Option<Qpn>) -> Revocation {
+    Revocation { since: registry.revocation_epoch(), peer }
 }
 
 /// Once a revocation has ended, no peer writes there any more, whatever was under way.
 #[test]
 fn a_revocation_is_over_when_the_copies_are() {
-    let (mut a, mut b, way, root) = neighbours("inside", 44, true);
+    let (mut a, mut b, path, root) = neighbours("inside", 44, true);
     let (slow, reach) = (Slow::default(), b.reach());
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     std::thread::scope(|scope| {
-        let before = all_revoked(&b.member, None);
-        let writer = scope.spawn(|| a.member.write(&way, 1000, LEN, &&slow, true));
+        let before = all_revoked(&b.registry, None);
+        let writer = scope.spawn(|| a.registry.write(&path, 1000, LEN, &&slow, true));
         slow.await_inside();
-        b.member.revoke_answers();
-        let revoked = all_revoked(&b.member, None);
+        b.registry.revoke_answers();
+        let revoked = all_revoked(&b.registry, None);
         // It is asked often enough to query the state of the process as well.
-        assert!((0..100).all(|_| !b.member.is_quiet(revoked)), "it is inside");
-        assert!(b.member.is_quiet(before), "what was revoked before it came is over");
-        let [of_peer, of_other] = [way.from.1, Qpn::new(0x12_3456)].map(Some);
-        assert!(!b.member.is_quiet(all_revoked(&b.member, of_peer)));
-        assert!(b.member.is_quiet(all_revoked(&b.member, of_other)), "another process");
+        assert!((0..100).all(|_| !b.registry.is_quiet(revoked)), "it is inside");
+        assert!(b.registry.is_quiet(before), "what was revoked before it came is over");
+        let [of_peer, of_other] = [path.from.1, Qpn::new(0x12_3456)].map(Some);
+        assert!(!b.registry.is_quiet(all_revoked(&b.registry, of_peer)));
+        assert!(b.registry.is_quiet(all_revoked(&b.registry, of_other)), "another process");
         slow.may_go_on.store(true, Ordering::Release);
-        while !b.member.is_quiet(revoked) {
+        while !b.registry.is_quiet(revoked) {
             std::thread::yield_now();
         }
         // No peer may access the memory any more.
@@ -452,12 +459,12 @@ fn a_revocation_is_over_when_the_copies_are() {
     assert!(b.read(0, LEN) == [0xee; LEN], "something came after the direct was shut");
 
     let (region, reach) = ordinary();
-    open(&mut a, &mut b, &way, &reach);
+    open(&mut a, &mut b, &path, &reach);
     let slow = Slow::default();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.member.write(&way, 1000, 4096, &&slow, true));
+        let writer = scope.spawn(|| a.registry.write(&path, 1000, 4096, &&slow, true));
         slow.await_inside();
-        b.member.revoke_answers();
+        b.registry.revoke_answers();
         slow.may_go_on.store(true, Ordering::Release);
         assert!(!writer.join().expect("no panic"), "it has looked once more");
     });

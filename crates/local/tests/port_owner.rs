@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{counter, flat, loopback, member, packets_of, path, receive, send_alone, send_of};
+use common::{counter, flat, loopback, packets_of, path, receive, registry, send_alone, send_of};
 use feroce_link::{Carrier as _, UdpConfig, UdpLink};
 use feroce_local::HostLink;
 use feroce_train::{Instant, Path, Train};
@@ -30,7 +30,7 @@ fn one_process_receives_and_another_takes_over() {
     let root = std::env::temp_dir().join(format!("feroce-connected-{}", std::process::id()));
     let (a, b) = (loopback(37), loopback(38));
     let mut tx = udp(a);
-    let (_first, mut rx) = member(&root, b, true);
+    let (_first, mut rx) = registry(&root, b, true);
     let mut arrive = |rx: &mut HostLink<UdpLink>, n: u32| {
         let train = packet(path(a, b), n);
         assert!(send_alone(&mut tx, &train));
@@ -40,7 +40,7 @@ fn one_process_receives_and_another_takes_over() {
     };
     let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
     assert_eq!(came, MANY);
-    let (_second, mut neighbour) = member(&root, b, true);
+    let (_second, mut neighbour) = registry(&root, b, true);
     let came: u32 = (0..MANY).map(|n| arrive(&mut rx, n)).sum();
     assert_eq!(came, MANY);
     assert_eq!(counter(&neighbour, "udp_rx_trains"), 0);
@@ -59,8 +59,8 @@ fn packets_pass_by_the_owner_of_the_socket() {
     let root = std::env::temp_dir().join(format!("feroce-announced-{}", std::process::id()));
     let (a, b) = (loopback(44), loopback(45));
     let mut tx = udp(a);
-    let (_first, mut owner) = member(&root, b, true);
-    let (second, mut rx) = member(&root, b, true);
+    let (_first, mut owner) = registry(&root, b, true);
+    let (second, mut rx) = registry(&root, b, true);
     let mut came = Vec::new();
     for n in 0..MANY {
         let mut train = packet(path(a, b), n);

@@ -1,4 +1,4 @@
-//! Several members of a registry on one address, in one process.
+//! Several processes of a registry on one address, in one process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{
 };
 use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_local::HostCarrier as _;
-use feroce_local::{HostLink, Member};
+use feroce_local::{HostLink, Registry};
 use feroce_train::{Ext, InlineBytes, Instant, Path, Payload, RxTrain, Single, Train, TrainOps};
 use feroce_wire::cm::{CmMessage, CommId, Rej, RejReason, Rtu, ServiceId, SidrReq, Stage};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
@@ -19,9 +19,9 @@ use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Psn, Qkey, Qpn, Service};
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
 /// A registry that is removed with the test.
-struct Registry(PathBuf);
+struct RegistryDir(PathBuf);
 
-impl Registry {
+impl RegistryDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("feroce-shm-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory");
@@ -29,23 +29,23 @@ impl Registry {
     }
 
     fn link(&self, address: Gid) -> Host {
-        let member = Arc::new(Member::join(&self.0, 3).expect("a member"));
-        let mut link = HostLink::new(common::wire(), Arc::clone(&member), None).expect("a link");
+        let registry = Arc::new(Registry::join(&self.0, 3).expect("a registry"));
+        let mut link = HostLink::new(common::wire(), Arc::clone(&registry), None).expect("a link");
         link.control(Control::Addresses(&[address])).expect("an address");
-        Host { link: Verified::new(link, IcrcPolicy::Strict), member }
+        Host { link: Verified::new(link, IcrcPolicy::Strict), registry }
     }
 
-    /// A link without layers, and the number of a queue pair of its member.
+    /// A link without layers, and the number of a queue pair of its process.
     fn plain(&self, address: Gid, policy: Option<IcrcPolicy>) -> (HostLink<UdpLink>, Qpn) {
-        let member = Arc::new(Member::join(&self.0, 4).expect("a member"));
-        let prefix = u32::from(member.prefix());
-        let mut link = HostLink::new(common::wire(), member, policy).expect("a link");
+        let registry = Arc::new(Registry::join(&self.0, 4).expect("a registry"));
+        let prefix = u32::from(registry.prefix());
+        let mut link = HostLink::new(common::wire(), registry, policy).expect("a link");
         link.control(Control::Addresses(&[address])).expect("an address");
         (link, Qpn::new(prefix << 16))
     }
 }
 
-impl Drop for Registry {
+impl Drop for RegistryDir {
     fn drop(&mut self) {
         let left = std::fs::read_dir(&self.0).map(Iterator::count).unwrap_or(0);
         let _ = std::fs::remove_dir_all(&self.0);
@@ -55,16 +55,16 @@ impl Drop for Registry {
     }
 }
 
-/// A member, with its link.
+/// A process, with its link.
 struct Host {
     link: Verified<HostLink<UdpLink>>,
-    member: Arc<Member>,
+    registry: Arc<Registry>,
 }
 
 impl Host {
     /// The number of one of its queue pairs.
     fn qpn(&self) -> Qpn {
-        Qpn::new(u32::from(self.member.prefix()) << 16 | 0x1234)
+        Qpn::new(u32::from(self.registry.prefix()) << 16 | 0x1234)
     }
 }
 
@@ -80,10 +80,10 @@ fn sleep(host: &mut Host) -> bool {
 }
 
 #[test]
-fn members_reach_each_other_at_one_address() {
-    let registry = Registry::new("reach");
+fn processes_reach_each_other_at_one_address() {
+    let directory = RegistryDir::new("reach");
     let address = loopback(1);
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     for count in [1, 2, 60] {
         let (there, back) = (b.qpn(), a.qpn());
         let train = train_to(address, address, there, count);
@@ -99,25 +99,25 @@ fn members_reach_each_other_at_one_address() {
     assert_eq!(counter(&a.link, "udp_tx_trains") + counter(&b.link, "udp_tx_trains"), 0);
 }
 
-/// A sender kicks only the members that have not taken what it sent.
+/// A sender kicks only the processes that have not taken what it sent.
 #[test]
-fn who_takes_nothing_is_nudged() {
-    let registry = Registry::new("kick");
+fn a_peer_that_takes_nothing_is_kicked() {
+    let directory = RegistryDir::new("kick");
     let address = loopback(23);
-    let [mut a, mut b, c] = [0; 3].map(|_| registry.link(address));
-    let is_nudged = |host: &Host| {
-        let kicks = host.link.kick_fd().expect("members are kicked");
+    let [mut a, mut b, c] = [0; 3].map(|_| directory.link(address));
+    let is_kicked = |host: &Host| {
+        let kicks = host.link.kick_fd().expect("processes are kicked");
         nix::unistd::read(kicks, &mut [0; 64]).is_ok_and(|len| len > 0)
     };
     a.link.kick();
-    assert!(!is_nudged(&b), "nothing was sent");
+    assert!(!is_kicked(&b), "nothing was sent");
     a.link.send_one(NOW, &train_to(address, address, b.qpn(), 1)).expect("sent");
-    assert!(!is_nudged(&b));
+    assert!(!is_kicked(&b));
     a.link.kick();
-    assert_eq!([&a, &b, &c].map(is_nudged), [false, true, false]);
+    assert_eq!([&a, &b, &c].map(is_kicked), [false, true, false]);
     assert_eq!(receive(&mut b.link, NOW).len(), 1);
     a.link.kick();
-    assert!(!is_nudged(&b), "it has taken everything");
+    assert!(!is_kicked(&b), "it has taken everything");
     assert_eq!(counter(&a.link, "shm_kicked"), 1);
 }
 
@@ -125,10 +125,10 @@ fn who_takes_nothing_is_nudged() {
 /// hosts checked.
 #[test]
 fn only_who_wants_the_icrc_gets_it() {
-    let registry = Registry::new("icrc");
+    let directory = RegistryDir::new("icrc");
     let (address, elsewhere) = (loopback(17), loopback(18));
-    let (mut with, to_with) = registry.plain(address, None);
-    let (mut without, to_without) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let (mut with, to_with) = directory.plain(address, None);
+    let (mut without, to_without) = directory.plain(address, Some(IcrcPolicy::Strict));
     let lengths = |link: &mut HostLink<UdpLink>, from: &mut dyn Carrier, train: &Train| {
         from.send_one(NOW, train).expect("sent");
         let mut seen = Vec::new();
@@ -159,16 +159,15 @@ fn only_who_wants_the_icrc_gets_it() {
 /// A single packet goes where a train went before, and to other hosts.
 #[test]
 fn a_packet_needs_no_train() {
-    let registry = Registry::new("single");
+    let directory = RegistryDir::new("single");
     let (address, elsewhere) = (loopback(21), loopback(22));
-    let (mut a, _) = registry.plain(address, Some(IcrcPolicy::Strict));
-    let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
-    let (mut layered, to_layered) = registry.plain(address, None);
+    let (mut a, _) = directory.plain(address, Some(IcrcPolicy::Strict));
+    let (mut b, to_b) = directory.plain(address, Some(IcrcPolicy::Strict));
+    let (mut layered, to_layered) = directory.plain(address, None);
     let train = train_to(address, address, to_b, 1);
     let bytes = packets_of(&train).remove(0);
     let send = |link: &mut HostLink<UdpLink>, path: &Path, dest| {
-        let mut write = |out: &mut [u8]| out.copy_from_slice(&bytes);
-        link.send_single(Single { path, dest, len: bytes.len(), write: &mut write })
+        link.send_single(Single { path, dest, bytes: &bytes })
     };
     let receive = |link: &mut HostLink<UdpLink>| {
         let mut seen = Vec::new();
@@ -207,13 +206,13 @@ fn a_packet_needs_no_train() {
     assert_eq!(sent, taken);
 }
 
-/// A member that has not taken what was sent to it is slow, unless it has gone.
+/// A process that has not taken what was sent to it is slow, unless it has gone.
 #[test]
 fn what_nobody_has_taken_is_not_lost() {
-    let registry = Registry::new("untaken");
+    let directory = RegistryDir::new("untaken");
     let (address, elsewhere) = (loopback(24), loopback(25));
-    let (mut a, _) = registry.plain(address, Some(IcrcPolicy::Strict));
-    let (mut b, to_b) = registry.plain(address, Some(IcrcPolicy::Strict));
+    let (mut a, _) = directory.plain(address, Some(IcrcPolicy::Strict));
+    let (mut b, to_b) = directory.plain(address, Some(IcrcPolicy::Strict));
     let train = train_to(address, address, to_b, 1);
     assert!(!a.peer_has_unread(&train.path, to_b));
     a.send_one(NOW, &train).expect("sent");
@@ -230,9 +229,9 @@ fn what_nobody_has_taken_is_not_lost() {
 }
 
 #[test]
-fn members_at_two_addresses_do_not_need_the_wire_either() {
-    let registry = Registry::new("two");
-    let (mut a, mut b) = (registry.link(loopback(2)), registry.link(loopback(3)));
+fn processes_at_two_addresses_do_not_need_the_wire_either() {
+    let directory = RegistryDir::new("two");
+    let (mut a, mut b) = (directory.link(loopback(2)), directory.link(loopback(3)));
     let train = train_to(loopback(2), loopback(3), b.qpn(), 5);
     a.link.send_one(NOW, &train).expect("sent");
     assert_eq!(flat(&receive(&mut b.link, NOW)), packets_of(&train));
@@ -241,9 +240,9 @@ fn members_at_two_addresses_do_not_need_the_wire_either() {
 
 #[test]
 fn who_sleeps_is_woken_and_who_is_awake_is_left_alone() {
-    let registry = Registry::new("wake");
+    let directory = RegistryDir::new("wake");
     let address = loopback(4);
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     let train = train_to(address, address, b.qpn(), 1);
     a.link.send_one(NOW, &train).expect("sent");
     assert!(!is_readable(&b.link, 0), "it did not say that it sleeps");
@@ -261,9 +260,9 @@ fn who_sleeps_is_woken_and_who_is_awake_is_left_alone() {
 
 #[test]
 fn packets_to_queue_pairs_that_nobody_has_are_counted() {
-    let registry = Registry::new("nobody");
+    let directory = RegistryDir::new("nobody");
     let address = loopback(5);
-    let (mut a, b) = (registry.link(address), registry.link(address));
+    let (mut a, b) = (directory.link(address), directory.link(address));
     let gone = b.qpn();
     drop(b);
     for qpn in [gone, Qpn::new(0x1234)] {
@@ -277,9 +276,9 @@ fn packets_to_queue_pairs_that_nobody_has_are_counted() {
 
 #[test]
 fn packets_from_other_hosts_are_handed_on() {
-    let registry = Registry::new("forward");
+    let directory = RegistryDir::new("forward");
     let (address, elsewhere) = (loopback(6), loopback(7));
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     let to_b = train_to(elsewhere, address, b.qpn(), 7);
     let to_a = train_to(elsewhere, address, a.qpn(), 3);
@@ -291,7 +290,7 @@ fn packets_from_other_hosts_are_handed_on() {
     assert!(counter(&a.link, "shm_forwarded") > 0);
     assert_eq!(counter(&b.link, "rx_icrc_encapsulated"), 0);
 
-    // Packets to other hosts do not pass through another member.
+    // Packets to other hosts do not pass through another process.
     let back = train_to(address, elsewhere, Qpn::new(9), 2);
     b.link.send_one(NOW, &back).expect("sent");
     assert_eq!(receive_packets(&mut other, 2).len(), 1);
@@ -300,9 +299,9 @@ fn packets_from_other_hosts_are_handed_on() {
 /// Packets of one length from one sender may arrive in one train.
 #[test]
 fn a_train_for_several_is_divided() {
-    let registry = Registry::new("divide");
+    let directory = RegistryDir::new("divide");
     let (address, elsewhere) = (loopback(8), loopback(9));
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     let owners = [a.qpn(), b.qpn(), b.qpn(), a.qpn(), b.qpn()];
     let trains: Vec<Train> =
@@ -317,11 +316,11 @@ fn a_train_for_several_is_divided() {
 
 #[test]
 fn when_the_receiver_goes_another_takes_its_place() {
-    let registry = Registry::new("place");
+    let directory = RegistryDir::new("place");
     let (address, elsewhere) = (loopback(10), loopback(11));
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
-    // Idle members sleep, and have looked for the port owner before.
+    // Idle processes sleep, and have looked for the port owner before.
     assert!(a.link.arm(NOW) && b.link.arm(NOW));
     drop(a);
     assert!(is_readable(&b.link, 10_000), "the kernel did not tell");
@@ -334,10 +333,10 @@ fn when_the_receiver_goes_another_takes_its_place() {
 
 #[test]
 fn an_address_that_somebody_has_who_does_not_share_is_an_error() {
-    let registry = Registry::new("taken");
+    let directory = RegistryDir::new("taken");
     let _other = UdpLink::new(UdpConfig::default(), &[loopback(12)]).expect("a link");
-    let member = Arc::new(Member::join(&registry.0, 3).expect("a member"));
-    let mut link = HostLink::new(common::wire(), member, None).expect("a link");
+    let registry = Arc::new(Registry::join(&directory.0, 3).expect("a registry"));
+    let mut link = HostLink::new(common::wire(), registry, None).expect("a link");
     let error = link.control(Control::Addresses(&[loopback(12)])).expect_err("taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("does not share it"), "{error}");
@@ -345,11 +344,11 @@ fn an_address_that_somebody_has_who_does_not_share_is_an_error() {
 }
 
 #[test]
-fn a_member_that_takes_nothing_loses_its_own_packets_only() {
-    let registry = Registry::new("stuck");
+fn a_process_that_takes_nothing_loses_its_own_packets_only() {
+    let directory = RegistryDir::new("stuck");
     let address = loopback(14);
-    let (mut a, b) = (registry.link(address), registry.link(address));
-    let mut c = registry.link(address);
+    let (mut a, b) = (directory.link(address), directory.link(address));
+    let mut c = directory.link(address);
     let to_b = train_to(address, address, b.qpn(), 60);
     let mut sent = 0;
     while a.link.send_one(NOW, &to_b).expect("sent") == Sent::Done {
@@ -408,22 +407,22 @@ fn request(id: u64) -> CmMessage {
 
 #[test]
 fn requests_reach_who_listens_and_answers_who_asked() {
-    let registry = Registry::new("cm");
+    let directory = RegistryDir::new("cm");
     let (address, elsewhere) = (loopback(15), loopback(16));
-    let (mut a, mut b) = (registry.link(address), registry.link(address));
+    let (mut a, mut b) = (directory.link(address), directory.link(address));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
-    b.member.claim_service(address, 0x0106_1234).expect("free");
+    b.registry.claim_service(address, 0x0106_1234).expect("free");
     let came = |host: &mut Host| receive(&mut host.link, NOW).len();
 
-    // From this host to the member that listens; to the sender itself if none does, so that a
-    // member rejects the request.
+    // From this host to the process that listens; to the sender itself if none does, so that a
+    // process rejects the request.
     a.link.send_one(NOW, &datagram(address, address, &request(0x0106_1234))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (0, 1));
     a.link.send_one(NOW, &datagram(address, address, &request(0x0106_9999))).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0));
 
     // By the communication id.
-    let id = CommId(u32::from(a.member.prefix()) << 24 | 7);
+    let id = CommId(u32::from(a.registry.prefix()) << 24 | 7);
     let rtu = CmMessage::Rtu(Rtu { local_id: id, remote_id: id, private_data: [0; 224] });
     b.link.send_one(NOW, &datagram(address, address, &rtu)).expect("sent");
     assert_eq!((came(&mut a), came(&mut b)), (1, 0));
@@ -441,11 +440,11 @@ fn requests_reach_who_listens_and_answers_who_asked() {
 /// A requester that gives up before it was answered does not know which of our connections it
 /// means, so its REJ names none.
 #[test]
-fn a_withdrawn_request_reaches_every_member() {
-    let registry = Registry::new("withdrawn");
+fn a_withdrawn_request_reaches_every_process() {
+    let directory = RegistryDir::new("withdrawn");
     let (address, elsewhere) = (loopback(25), loopback(26));
-    let mut members = [0; 3].map(|_| registry.link(address));
-    let mut apart = registry.link(loopback(27));
+    let mut processes = [0; 3].map(|_| directory.link(address));
+    let mut apart = directory.link(loopback(27));
     let mut other = UdpLink::new(UdpConfig::default(), &[elsewhere]).expect("a link");
     let rej = CmMessage::Rej(Rej {
         local_id: CommId(0x0700_0001),
@@ -459,16 +458,16 @@ fn a_withdrawn_request_reaches_every_member() {
 
     // From another host, through the port owner.
     other.send_one(NOW, &datagram(elsewhere, address, &rej)).expect("sent");
-    for host in &mut members {
+    for host in &mut processes {
         assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
     }
-    // From this host: a member may have requested from itself.
-    members[1].link.send_one(NOW, &datagram(address, address, &rej)).expect("sent");
-    for host in &mut members {
+    // From this host: a process may have requested from itself.
+    processes[1].link.send_one(NOW, &datagram(address, address, &rej)).expect("sent");
+    for host in &mut processes {
         assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
     }
     apart.link.send_one(NOW, &datagram(loopback(27), address, &rej)).expect("sent");
-    for host in &mut members {
+    for host in &mut processes {
         assert_eq!(receive_packets(&mut host.link, 1).len(), 1);
         assert_eq!(receive(&mut host.link, NOW).len(), 0);
     }

@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{loopback, member};
+use common::{loopback, registry};
 use feroce_link::Carrier as _;
-use feroce_local::Member;
+use feroce_local::Registry;
 use feroce_mem::{Access, DirectPath, HostMemory as _, Landing, Reach, Region, Revocation, Source};
 use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn, Rkey};
@@ -39,7 +39,7 @@ fn qpn(prefix: u8) -> Qpn {
     Qpn::new(u32::from(prefix) << 16 | 0x1234)
 }
 
-fn way(address: Gid, from: u8, to: u8) -> DirectPath {
+fn path(address: Gid, from: u8, to: u8) -> DirectPath {
     DirectPath { from: (address, qpn(from)), to: (address, qpn(to)), rkey: Rkey(0x4711) }
 }
 
@@ -55,19 +55,19 @@ fn line(input: &mut impl std::io::BufRead) -> String {
 fn child_process() {
     let (Ok(address), Ok(root)) = (std::env::var(ADDRESS), std::env::var(ROOT)) else { return };
     let address = Gid::from_ipv4(address.parse::<Ipv4Addr>().expect("an address").octets());
-    let (member, mut link) = member(Path::new(&root), address, true);
-    println!("@{}", member.prefix());
+    let (registry, mut link) = registry(Path::new(&root), address, true);
+    println!("@{}", registry.prefix());
     let mut input = std::io::stdin().lock();
     let peer = line(&mut input).parse().expect("a prefix");
-    let write = |member: &Member, value: u8| {
-        member.write(&way(address, member.prefix(), peer), 0, 8, &Eight(value), true)
+    let write = |registry: &Registry, value: u8| {
+        registry.write(&path(address, registry.prefix(), peer), 0, 8, &Eight(value), true)
     };
-    while !write(&member, 0x11) {
+    while !write(&registry, 0x11) {
         link.receive(NOW, 16, &mut |_| {}).expect("received");
     }
     println!("@written");
     assert_eq!(line(&mut input), "again");
-    println!("@{}", write(&member, 0x22));
+    println!("@{}", write(&registry, 0x22));
 }
 
 /// The next output of the child.
@@ -117,7 +117,7 @@ fn run_until_it_writes(thread: Pid) {
 fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     let address = loopback(49);
     let root: PathBuf = std::env::temp_dir().join(format!("feroce-stopped-{}", std::process::id()));
-    let (member, mut link) = member(&root, address, true);
+    let (registry, mut link) = registry(&root, address, true);
     let region = Region::alloc(8).expect("memory");
     let ip = Ipv4Addr::from(address.as_ipv4().expect("an IPv4 address"));
     let mut child = Command::new(std::env::current_exe().expect("we run"))
@@ -131,11 +131,11 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     let mut input = child.stdin.take().expect("piped");
     let mut output = BufReader::new(child.stdout.take().expect("piped"));
     let prefix = hear(&mut output).parse().expect("a prefix");
-    writeln!(input, "{}", member.prefix()).expect("it listens");
+    writeln!(input, "{}", registry.prefix()).expect("it listens");
     let access = Access::REMOTE_WRITE;
     let reach = Reach { iova: 0, at: region.addr(), len: 8, access };
     link.receive(NOW, 16, &mut |_| {}).expect("received");
-    member.open(&way(address, prefix, member.prefix()), &reach);
+    registry.open(&path(address, prefix, registry.prefix()), &reach);
     link.send(NOW, &[]).expect("sent");
     assert_eq!(hear(&mut output), "written");
     let value = || region.load_u64(0).expect("in bounds").to_ne_bytes();
@@ -145,15 +145,15 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     writeln!(input, "again").expect("it will listen");
     // The test harness runs the test in the last thread.
     run_until_it_writes(*threads.last().expect("there is one"));
-    member.revoke_answers();
-    let revocation = Revocation { since: member.revocation_epoch(), peer: None };
-    while !member.is_quiet(revocation) {
+    registry.revoke_answers();
+    let revocation = Revocation { since: registry.revocation_epoch(), peer: None };
+    while !registry.is_quiet(revocation) {
         std::thread::yield_now();
     }
     threads.iter().for_each(|thread| ptrace::detach(*thread, None).expect("it goes on"));
     assert_eq!(hear(&mut output), "false");
     assert_eq!(value(), [0x11; 8], "it has written to what is not open any more");
     assert!(child.wait().expect("it ends").success());
-    drop((link, member));
+    drop((link, registry));
     std::fs::remove_dir_all(&root).expect("removed");
 }

@@ -46,11 +46,11 @@ pub trait HostMemory: core::fmt::Debug + Send + Sync {
     /// The newest epoch: every revocation begins another.
     fn revocation_epoch(&self) -> RevocationEpoch;
 
-    /// What was lent to the queue pair `peer` must not be fetched any more: requests are given up.
-    /// Direct access that it granted is forgotten.
+    /// Payload offered to the queue pair `peer` must not be fetched any more: requests are given
+    /// up. Direct access that it granted is forgotten.
     fn revoke_from(&self, peer: Qpn);
 
-    /// What was lent in answers must not be fetched any more, and all direct access ends: a right
+    /// Payload offered in answers must not be fetched any more, and all direct access ends: a right
     /// to memory has ended.
     fn revoke_answers(&self);
 
@@ -61,7 +61,7 @@ pub trait HostMemory: core::fmt::Debug + Send + Sync {
 
     /// Grants the requester of a path direct access to what its key reaches, and tells it so if it
     /// is on this host.
-    fn open(&self, _path: &DirectPath, _reach: &Reach) {}
+    fn open(&self, path: &DirectPath, reach: &Reach);
 
     /// Writes the first `len` bytes of a source to address `va` at the responder of a path, if
     /// there is direct access. False: there is none, it does not lead there, the source had
@@ -69,35 +69,27 @@ pub trait HostMemory: core::fmt::Debug + Send + Sync {
     /// waits until it is complete.
     fn write(
         &self,
-        _path: &DirectPath,
-        _va: u64,
-        _len: usize,
-        _source: &dyn Source,
-        _is_awaited: bool,
-    ) -> bool {
-        false
-    }
+        path: &DirectPath,
+        va: u64,
+        len: usize,
+        source: &dyn Source,
+        is_awaited: bool,
+    ) -> bool;
 
     /// Gives `take` the `len` bytes at address `va` of the responder of a path as a source, if
     /// there is direct access. False: there is none, it does not lead there, or `take` said so.
     fn read(
         &self,
-        _path: &DirectPath,
-        _va: u64,
-        _len: usize,
-        _take: &mut dyn FnMut(&dyn Source) -> bool,
-    ) -> bool {
-        false
-    }
+        path: &DirectPath,
+        va: u64,
+        len: usize,
+        take: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool;
 
     /// Whether there is direct access for a path through which `len` bytes at `va` are moved as
     /// fast as memory allows.
-    fn is_wide(&self, _path: &DirectPath, _va: u64, _len: usize, _what: Access) -> bool {
-        false
-    }
+    fn is_wide(&self, path: &DirectPath, va: u64, len: usize, what: Access) -> bool;
 
     /// How many messages peers have read or written by direct access.
-    fn passed(&self) -> u64 {
-        0
-    }
+    fn passed(&self) -> u64;
 }

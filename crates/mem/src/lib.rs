@@ -58,7 +58,6 @@ mod numbers;
 mod region;
 mod slots;
 mod table;
-mod window;
 
 pub use access::{Access, Atomic, Bytewise, PdId, Read, Right, Write};
 pub use check::Reach;
@@ -71,5 +70,4 @@ pub use host_memory::{DirectPath, HostMemory, Revocation, RevocationEpoch};
 pub use numbers::Numbers;
 pub use region::{CrcPrefix, Landing, Region, Source};
 pub use slots::Key;
-pub use table::{Iova, MrInfo, MrKind, MrLimits, MrTable, Rereg};
-pub use window::{Bind, MwType};
+pub use table::{Bind, Iova, MrInfo, MrKind, MrLimits, MrTable, MwType, Rereg};

@@ -8,8 +8,12 @@ use feroce_wire::{Lkey, Qpn};
 
 use crate::grant::Registration;
 use crate::slots::Slots;
-use crate::window::Window;
-use crate::{Access, Dereg, DeregError, Key, MwType, PdId, RegError, Region};
+use crate::{Access, Dereg, DeregError, Key, PdId, RegError, Region};
+
+mod window;
+
+use window::Mw;
+pub use window::{Bind, MwType};
 
 /// How large a table may become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,7 +147,7 @@ pub(crate) struct Mr {
 #[derive(Debug)]
 pub(crate) enum Entry {
     Mr(Mr),
-    Window(Window),
+    Window(Mw),
 }
 
 /// All memory regions and windows of an adapter, by key.

@@ -145,9 +145,19 @@ impl DoorbellOwner {
     ///
     /// # Panics
     ///
-    /// If `id` is `u32::MAX`.
+    /// If `id` is `u32::MAX`, or there is no memory for the bell.
     pub fn bell(&mut self, id: u32) -> Arc<Doorbell> {
+        self.try_bell(id).expect("memory for a doorbell")
+    }
+
+    /// As [`DoorbellOwner::bell`], and `None` if there is no memory for the list of bells.
+    ///
+    /// # Panics
+    ///
+    /// If `id` is `u32::MAX`.
+    pub fn try_bell(&mut self, id: u32) -> Option<Arc<Doorbell>> {
         assert_ne!(id, NONE, "no slot has this id");
+        self.bells.try_reserve((id as usize + 1).saturating_sub(self.bells.len())).ok()?;
         for id in self.bells.len() as u32..=id {
             self.bells.push(Arc::new(Doorbell {
                 id,
@@ -156,7 +166,7 @@ impl DoorbellOwner {
                 set: self.set.clone(),
             }));
         }
-        self.bells[id as usize].clone()
+        self.bells.get(id as usize).cloned()
     }
 
     /// The list of rung bells, for looking at it from other threads.

@@ -43,4 +43,4 @@ pub use bytes::{
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
 pub use life::{Claim, Life, Unclaimed};
 pub use sleep::Sleeper;
-pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc};
+pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc, try_spsc};

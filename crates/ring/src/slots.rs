@@ -1,10 +1,11 @@
-//! The storage of a ring: numbered slots in segments that are allocated when first written.
+//! The storage of a ring: numbered slots in segments that are allocated when first needed.
 //!
 //! This module owns the memory and every access to it, and knows nothing of who may touch which
 //! slot when; that is the business of [`spsc`](crate::spsc). All its operations are therefore
 //! `unsafe`, with one rule stated on [`Slots`].
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
+use core::hint::black_box;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
 
@@ -23,9 +24,9 @@ type Segment<T> = Option<Box<[Slot<T>]>>;
 ///
 /// At any moment each slot has at most one *holder*, a thread that alone may touch it, and two
 /// holders of a slot follow each other with a happens-before edge between them. Only one thread,
-/// the *writer*, ever calls [`Slots::write`]. A slot is *full* from a `write` to the `take` or
-/// `discard` that follows. Callers promise to be the holder, and for all but `write` that the slot
-/// is full.
+/// the *writer*, ever calls [`Slots::prepare`] and [`Slots::write`]. A slot is *full* from a
+/// `write` to the `take` or `discard` that follows. Callers promise to be the holder, and for all
+/// but `prepare` and `write` that the slot is full.
 ///
 /// From this follows the rule for the segment cells: a segment is installed by the writer before
 /// it first writes a slot in it, and never changes again. Every other thread that reads the cell
@@ -42,30 +43,41 @@ pub(crate) struct Slots<T> {
 unsafe impl<T: Send> Sync for Slots<T> {}
 
 impl<T> Slots<T> {
-    /// Makes `count` empty slots.
-    pub(crate) fn new(count: usize) -> Self {
-        let segments = count.div_ceil(SEGMENT_SLOTS);
-        Self { segments: (0..segments).map(|_| UnsafeCell::new(None)).collect(), count }
+    /// Makes `count` empty slots; `None` without memory for them.
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        let segments = boxed(count.div_ceil(SEGMENT_SLOTS), || UnsafeCell::new(None))?;
+        Some(Self { segments, count })
+    }
+
+    /// Makes sure that slot `index` has memory. False: there is none, or too little to leave
+    /// `spare` bytes to others.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the writer, and the holder of slot `index`.
+    #[inline]
+    pub(crate) unsafe fn prepare(&self, index: usize, spare: usize) -> bool {
+        let cell = &self.segments[index / SEGMENT_SLOTS];
+        // SAFETY: the cell is only ever written by the writer, which is the caller.
+        if cell.with(|segment| unsafe { (*segment).is_some() }) {
+            return true;
+        }
+        let Some(fresh) = self.new_segment(index / SEGMENT_SLOTS, spare) else { return false };
+        // SAFETY: no other thread looks at the cell before a slot in it was full, and none was.
+        cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
+        true
     }
 
     /// Fills slot `index`, which must be empty (an item in it would be leaked).
     ///
     /// # Safety
     ///
-    /// The caller is the writer, and the holder of slot `index`.
+    /// The caller is the writer, and the holder of slot `index`, which it has prepared.
     #[inline]
     pub(crate) unsafe fn write(&self, index: usize, item: T) {
-        let cell = &self.segments[index / SEGMENT_SLOTS];
-        // SAFETY: the cell is only ever written by the writer, which is the caller.
-        let installed = cell.with(|segment| unsafe { (*segment).as_deref() });
-        let slots = installed.unwrap_or_else(|| {
-            let fresh = self.new_segment(index / SEGMENT_SLOTS);
-            // SAFETY: no other thread looks at the cell before a slot in it was full, and none was.
-            cell.with_mut(|segment| unsafe { &**(*segment).insert(fresh) })
-        });
         // Copied once: a closure that owned the item would copy it twice.
         let item = ManuallyDrop::new(item);
-        slots[index % SEGMENT_SLOTS].with_mut(|slot| {
+        self.slot(index).with_mut(|slot| {
             // SAFETY: the caller holds the slot, which has the size and alignment of an item; the
             // item is not dropped here and so moves.
             unsafe { ptr::copy_nonoverlapping(&raw const *item, slot.cast(), 1) };
@@ -139,14 +151,26 @@ impl<T> Slots<T> {
         let segment = self.segments[index / SEGMENT_SLOTS].with(|segment| unsafe { &*segment });
         match segment {
             Some(slots) => &slots[index % SEGMENT_SLOTS],
-            None => unreachable!("slot {index} was never written"),
+            None => unreachable!("slot {index} was never prepared"),
         }
     }
 
     /// Allocates segment `number`; the last one is only as long as the slots that remain.
     #[cold]
-    fn new_segment(&self, number: usize) -> Box<[Slot<T>]> {
+    fn new_segment(&self, number: usize, spare: usize) -> Option<Box<[Slot<T>]>> {
+        // Kept until the segment is there.
+        let mut spared = Vec::<u8>::new();
+        spared.try_reserve_exact(spare).ok()?;
+        black_box(spared.as_ptr());
         let len = SEGMENT_SLOTS.min(self.count - number * SEGMENT_SLOTS);
-        (0..len).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect()
+        boxed(len, || UnsafeCell::new(MaybeUninit::uninit()))
     }
+}
+
+/// `len` values in memory of their own; `None` if there is none.
+fn boxed<T>(len: usize, value: impl FnMut() -> T) -> Option<Box<[T]>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).ok()?;
+    values.resize_with(len, value);
+    Some(values.into_boxed_slice())
 }

@@ -63,11 +63,20 @@ pub const MAX_CAPACITY: usize = 1 << 24;
 ///
 /// # Panics
 ///
-/// If `capacity` exceeds [`MAX_CAPACITY`].
+/// If `capacity` exceeds [`MAX_CAPACITY`], or there is no memory for the ring.
 pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    try_spsc(capacity).expect("memory for a ring")
+}
+
+/// As [`spsc()`], and `None` if there is no memory for the ring.
+///
+/// # Panics
+///
+/// If `capacity` exceeds [`MAX_CAPACITY`].
+pub fn try_spsc<T: Send>(capacity: usize) -> Option<(Producer<T>, Consumer<T>)> {
     assert!(capacity <= MAX_CAPACITY, "a ring of {capacity} slots is too large");
     let shared = Arc::new(Shared {
-        slots: Slots::new(capacity),
+        slots: Slots::new(capacity)?,
         capacity: capacity as u32,
         oldest: AtomicU32::new(0),
         closed: AtomicBool::new(false),
@@ -78,7 +87,7 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     });
     let producer = Producer { shared: shared.clone(), tail: 0, slot: 0, published: 0, head: 0 };
     let consumer = Consumer { shared, head: 0, slot: 0, tail: Cell::new(0) };
-    (producer, consumer)
+    Some((producer, consumer))
 }
 
 /// What both halves share. What is written while running is kept a cache line away from what is
@@ -163,7 +172,7 @@ impl<T> Producer<T> {
     ///
     /// # Errors
     ///
-    /// Gives the item back if the ring is full; staged items then stay staged.
+    /// Gives the item back if the ring is full or memory is short; staged items then stay staged.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         self.stage(item)?;
@@ -175,7 +184,7 @@ impl<T> Producer<T> {
     ///
     /// # Errors
     ///
-    /// Gives the item back if the ring is full.
+    /// Gives the item back if the ring is full or memory is short.
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
         match self.vacant() {
@@ -187,12 +196,35 @@ impl<T> Producer<T> {
         }
     }
 
-    /// The slot for the next item, if the ring is not full. A caller that needs nothing back if it
-    /// is full stages large items this way, which copies them once.
+    /// The slot for the next item, if the ring is not full and there is memory for the slot. A
+    /// caller that needs nothing back otherwise stages large items this way, which copies them
+    /// once.
     #[inline]
     pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+        self.vacant_sparing(0)
+    }
+
+    /// As [`Producer::vacant`], but memory for the slot is allocated only if there are `spare`
+    /// bytes more. A producer that can wait leaves these to those that cannot.
+    #[inline]
+    pub fn vacant_sparing(&mut self, spare: usize) -> Option<Vacant<'_, T>> {
         let is_full = self.tail.wrapping_sub(self.head) == self.shared.capacity && self.free() == 0;
-        (!is_full).then_some(Vacant { producer: self })
+        // SAFETY: `tail` is within `capacity` of `head`, so this half holds the slot; there is one
+        // producer, so it is the one writer.
+        let has_slot = !is_full && unsafe { self.shared.slots.prepare(self.slot as usize, spare) };
+        has_slot.then_some(Vacant { producer: self })
+    }
+
+    /// Allocates memory for the next `count` items, so that staging them does not fail. False if
+    /// there is too little memory, or the ring has not as many free slots.
+    pub fn reserve(&mut self, count: usize) -> bool {
+        if count > self.free() {
+            return false;
+        }
+        let mut slots = (0..count as u32).map(|i| self.shared.forward(self.slot, i) as usize);
+        // SAFETY: the slots are free, so this half holds them; there is one producer, so it is the
+        // one writer.
+        slots.all(|slot| unsafe { self.shared.slots.prepare(slot, 0) })
     }
 
     /// Shows everything staged to the consumer, with one store.
@@ -257,7 +289,7 @@ impl<T> Producer<T> {
 ///
 /// # Invariant
 ///
-/// `tail` of the producer is within the capacity of `head`.
+/// `tail` of the producer is within the capacity of `head`, and its slot has memory.
 #[derive(Debug)]
 pub struct Vacant<'a, T> {
     producer: &'a mut Producer<T>,
@@ -269,7 +301,7 @@ impl<T> Vacant<'_, T> {
     pub fn stage(self, item: T) {
         let Producer { shared, tail, slot, .. } = self.producer;
         // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
-        // half; there is one producer, so it is the one writer.
+        // half; there is one producer, so it is the one writer. `vacant` has prepared the slot.
         unsafe { shared.slots.write(*slot as usize, item) };
         (*tail, *slot) = shared.after(*tail, *slot);
     }

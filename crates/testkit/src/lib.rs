@@ -5,6 +5,8 @@
 //! * [`Pair`] is two hosts, the time, and a wire that loses nothing; [`Wire`] is that wire alone.
 //! * [`Scripted`] is a host whose only peer is the test: [`script`] has the words for packets made
 //!   by hand, and [`golden`] plays captures of Linux Soft-RoCE.
+//! * [`Streams`] is two hosts of iWARP and a byte stream that is cut as the test says;
+//!   [`stream_peer`] is one host of iWARP whose peer is the test.
 //! * [`Connection`] says what a queue pair is connected to, and takes it from RESET to RTS.
 //! * [`packets`] and [`as_trains`] turn trains into packets and packets into trains.
 //!
@@ -13,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod bring_up;
 pub mod golden;
 mod host;
 mod memory;
@@ -21,14 +24,18 @@ mod pair;
 mod qp;
 pub mod script;
 mod scripted;
+pub mod stream_peer;
+mod streams;
 mod wire;
 
+pub use bring_up::{bring_up, datagram_qp, datagram_qp_with};
 pub use host::{Host, HostConfig, MEMORY, address};
 pub use memory::Mr;
 pub use packet::{Packet, as_trains, header, packets};
 pub use pair::{Pair, START};
-pub use qp::{Connection, QKEY, TestQp, bring_up, datagram_qp, datagram_qp_with, init_attr};
+pub use qp::{Connection, QKEY, TestQp, init_attr};
 pub use scripted::{OUR_PSN, PEER_PSN, PEER_QPN, Scripted};
+pub use streams::{Streams, attached};
 pub use wire::Wire;
 
 use feroce_engine::{Data, SendOp, SendWr};

@@ -87,7 +87,7 @@ pub fn as_trains(meta: RxMeta, packets: &[Vec<u8>], mut receive: impl FnMut(&RxT
                 break;
             }
         }
-        receive(&RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None });
+        receive(&RxTrain { meta, bytes: &bytes, stride, trailer: 0, remote: None });
     }
 }
 

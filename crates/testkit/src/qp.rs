@@ -8,7 +8,7 @@ use feroce_mem::PdId;
 use feroce_train::Instant;
 use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
 
-use crate::{ALL, Host};
+use crate::ALL;
 
 /// The Q_Key of datagram queue pairs.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
@@ -134,34 +134,4 @@ impl Connection {
             self.step(engine, now, qpn, to).expect("a legal transition");
         }
     }
-}
-
-/// Takes a connected queue pair from RESET to RTS; `peer` is its address, number and first PSN.
-pub fn bring_up(
-    host: &mut Host,
-    now: Instant,
-    qp: &TestQp,
-    peer: (Gid, Qpn, Psn),
-    mtu: Pmtu,
-    with: &QpAttr,
-) {
-    let (dgid, dest, rq_psn) = peer;
-    let (sq_psn, with) = (qp.first_psn, *with);
-    let connection = Connection { rq_psn, sq_psn, with, ..Connection::new(dgid, dest, mtu) };
-    host.connect(now, qp.qpn, &connection);
-}
-
-/// A datagram queue pair in RTS.
-pub fn datagram_qp(host: &mut Host, now: Instant) -> TestQp {
-    let init = host.init_attr(QpType::Ud);
-    datagram_qp_with(host, now, init)
-}
-
-/// A datagram queue pair in RTS, created with `init`.
-pub fn datagram_qp_with(host: &mut Host, now: Instant, init: QpInitAttr) -> TestQp {
-    let qp = host.create_qp(init);
-    // A datagram queue pair has no peer: only the Q_Key and the PSN are used.
-    let connection = Connection::new(host.gid, qp.qpn, Pmtu::B1024);
-    host.connect(now, qp.qpn, &connection);
-    qp
 }

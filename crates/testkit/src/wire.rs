@@ -60,6 +60,6 @@ impl Wire {
         }
         let meta = RxMeta { ecn: Ecn::Capable, ..RxMeta::from(&train.path) };
         let (bytes, stride) = (&self.bytes[..len], train.packet_len(0));
-        to.handle_rx(self.now, &RxTrain { meta, bytes, stride, trailer: 0, lent: None });
+        to.handle_rx(self.now, &RxTrain { meta, bytes, stride, trailer: 0, remote: None });
     }
 }

@@ -17,11 +17,13 @@ extern crate alloc;
 mod path;
 mod payload;
 mod rx;
+mod telemetry;
 mod time;
 mod tx;
 
 pub use path::{Ecn, Framing, GidEntry, LinkCaps, LinkLayer, Path, PortAddr};
 pub use payload::{InlineBytes, Payload, RemotePayload};
 pub use rx::{Packets, RxMeta, RxTrain};
+pub use telemetry::{Hop, Hops};
 pub use time::Instant;
-pub use tx::{Ext, Single, Train, TrainOps};
+pub use tx::{Ext, Single, SingleBuf, Train, TrainOps};

@@ -68,14 +68,14 @@ pub struct RxTrain<'a> {
     pub trailer: usize,
     /// The payload, if it is not in `bytes`: those are the headers of one packet then, which stands
     /// for a run of them.
-    pub lent: Option<RemotePayload<'a>>,
+    pub remote: Option<RemotePayload<'a>>,
 }
 
 impl<'a> RxTrain<'a> {
     /// One packet, from the BTH to the end of the padding.
     #[inline]
     pub fn single(meta: RxMeta, bytes: &'a [u8]) -> Self {
-        Self { meta, bytes, stride: bytes.len(), trailer: 0, lent: None }
+        Self { meta, bytes, stride: bytes.len(), trailer: 0, remote: None }
     }
 
     /// The packets, each from the BTH to the end of the padding.

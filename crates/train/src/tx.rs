@@ -1,10 +1,8 @@
 //! Trains that an engine wants sent.
 
-use core::fmt;
-
 use feroce_mem::{CrcPrefix, RevocationEpoch};
 use feroce_wire::icrc::IcrcPrefix;
-use feroce_wire::{Bth, BthView, Opcode, Qpn};
+use feroce_wire::{Bth, BthView, Opcode, Psn, Qpn};
 
 use crate::{Path, Payload};
 
@@ -247,23 +245,78 @@ impl Train {
     }
 }
 
-/// A packet that is the whole of a message, and is made where the link wants it.
+/// A packet that is the whole of a message and is sent without a train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Single<'a> {
     /// Where it goes.
     pub path: &'a Path,
     /// Whom it is for there.
     pub dest: Qpn,
-    /// Its length from the BTH to the end of the padding.
-    pub len: usize,
-    /// Writes it to as many bytes.
-    pub write: &'a mut dyn FnMut(&mut [u8]),
+    /// The packet from its BTH to its padding.
+    pub bytes: &'a [u8],
 }
 
-impl fmt::Debug for Single<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, dest, len, .. } = self;
-        let mut shown = f.debug_struct("Single");
-        shown.field("path", path).field("dest", dest).field("len", len).finish_non_exhaustive()
+impl Single<'_> {
+    /// The same packet as a train, for a carrier that does not send it by itself. It allocates.
+    pub fn to_train(&self) -> Train {
+        let bth = BthView::new_checked(self.bytes).map(BthView::to_repr);
+        let bth = bth.unwrap_or_else(|_| Bth::new(Opcode(0), self.dest, Psn::new(0)));
+        Train {
+            path: *self.path,
+            bth,
+            ops: TrainOps::all(bth.opcode),
+            count: 1,
+            stride: 0,
+            payload_len: 0,
+            head: Ext::NONE,
+            body: Ext::NONE,
+            tail: Ext::NONE,
+            payload: Payload::Packets { bytes: self.bytes.to_vec(), len: self.bytes.len() },
+            revocation_epoch: None,
+        }
+    }
+}
+
+/// Holds a [`Single`] between engine and carrier. The engine overwrites it with the next one.
+#[derive(Clone, Debug)]
+pub struct SingleBuf {
+    path: Path,
+    dest: Qpn,
+    len: usize,
+    bytes: [u8; Self::MAX],
+}
+
+impl Default for SingleBuf {
+    fn default() -> Self {
+        Self { path: Path::default(), dest: Qpn::new(0), len: 0, bytes: [0; Self::MAX] }
+    }
+}
+
+impl SingleBuf {
+    /// Bytes of the longest packet: what the fast path of an engine sends is shorter.
+    pub const MAX: usize = 320;
+
+    /// Replaces the packet by one of `len` bytes, which `write` fills in. False, and nothing has
+    /// changed: it is too long.
+    #[inline]
+    pub fn put(
+        &mut self,
+        path: &Path,
+        dest: Qpn,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Some(bytes) = self.bytes.get_mut(..len) else { return false };
+        write(bytes);
+        (self.path, self.dest, self.len) = (*path, dest, len);
+        true
+    }
+
+    /// The packet.
+    #[inline]
+    pub fn get(&self) -> Single<'_> {
+        let bytes = self.bytes.get(..self.len).unwrap_or(&self.bytes);
+        Single { path: &self.path, dest: self.dest, bytes }
     }
 }
 

@@ -32,6 +32,7 @@
 mod active;
 mod open;
 mod passive;
+mod sidr;
 mod teardown;
 
 use alloc::boxed::Box;
@@ -43,6 +44,7 @@ use feroce_wire::{Gid, Qpn};
 pub(crate) use active::{RepRcvd, ReqSent};
 pub(crate) use open::Established;
 pub(crate) use passive::{RepSent, ReqRcvd};
+pub(crate) use sidr::{SidrRcvd, SidrSent, empty_sidr_rep};
 pub(crate) use teardown::{Answered, DreqSent, TimeWait, answer_dreq};
 
 use crate::event::Event;
@@ -50,7 +52,6 @@ use crate::half_open::{Entry, Opened};
 use crate::out::Out;
 use crate::params::{ConnId, Peer, QpPlan};
 use crate::retry::Retry;
-use crate::sidr::{SidrRcvd, SidrSent};
 
 /// State that is common to all states of a connection.
 #[derive(Debug)]

@@ -9,12 +9,11 @@ use feroce_wire::cm::{
 use feroce_wire::{Lid, Pkey, Psn, Qkey};
 
 use super::{CallError, Manager};
-use crate::conn::{Conn, Ends, ReqSent, Times};
+use crate::conn::{Conn, Ends, ReqSent, SidrSent, Times};
 use crate::listen::{Accepts, ListenError, ListenId};
 use crate::out::Out;
 use crate::params::{Accept, Ask, ConnId, Connect, QpPlan, Reply};
 use crate::retry::{Retry, ack_timeout, code_ns};
-use crate::sidr::SidrSent;
 
 impl Manager {
     /// Listens for requests; at most `backlog` of them wait until the consumer takes them. Requests

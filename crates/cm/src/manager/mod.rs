@@ -144,6 +144,12 @@ impl Manager {
         self.table.get(conn.0)?.ends().map(|ends| &ends.plan)
     }
 
+    /// Whether the manager has told a peer that a connection ends, and the peer has not confirmed
+    /// it yet.
+    pub fn awaits_confirmation(&self) -> bool {
+        self.table.any(|conn| matches!(conn, Conn::DreqSent(_)))
+    }
+
     /// The next datagram to send.
     pub fn poll_mad(&mut self) -> Option<Transmit> {
         self.out.mads.pop_front()
@@ -163,9 +169,27 @@ impl Manager {
 
     /// Handles all deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timeout_asking(now, |_, _| false);
+    }
+
+    /// Handles all deadlines up to `now`. Before the manager repeats the reply of a connection
+    /// whose RTU has not come, it asks `has_data` whether data has arrived on its queue pair: then
+    /// the peer is ready, and its RTU was lost.
+    pub fn handle_timeout_asking(
+        &mut self,
+        now: Instant,
+        mut has_data: impl FnMut(ConnId, &QpPlan) -> bool,
+    ) {
         while let Some((at, id)) = self.table.first_deadline()
             && at <= now
         {
+            let waits_for_rtu = |conn: &&Conn| matches!(conn, Conn::RepSent(_));
+            let ends = self.table.get(id).filter(waits_for_rtu).and_then(Conn::ends);
+            if ends.is_some_and(|ends| has_data(ConnId(id), &ends.plan)) {
+                // The connection waits for the RTU, so this succeeds.
+                let _ = self.establish(ConnId(id));
+                continue;
+            }
             self.change(id, |conn, _, out| conn.on_timeout(now, out));
         }
         while let Some(early) = self.early.pop_due(now) {

@@ -13,12 +13,12 @@ use crate::conn::{
     self, Conn, DreqSent, Ends, Established, Kind, RepRcvd, RepSent, ReqRcvd, ReqSent, TimeWait,
     answer_dreq,
 };
+use crate::conn::{SidrRcvd, empty_sidr_rep};
 use crate::early::Early;
 use crate::event::{Cause, Event, Incoming, IncomingSidr};
 use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
 use crate::question::Held;
 use crate::retry::{ack_timeout, code_ns};
-use crate::sidr::{self, SidrRcvd};
 
 impl Manager {
     /// Handles a datagram that queue pair 1 received, without the GRH in front of it.
@@ -435,7 +435,7 @@ impl Manager {
         status: SidrStatus,
     ) {
         if self.may_answer(now) {
-            let rep = sidr::empty(req.request_id, req.service_id, status);
+            let rep = empty_sidr_rep(req.request_id, req.service_id, status);
             self.out.send(from, transaction, &CmMessage::SidrRep(rep));
         }
     }

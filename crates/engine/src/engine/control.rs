@@ -3,14 +3,18 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
+use feroce_ring::{Consumer, Doorbell, Producer, try_spsc};
 use feroce_train::{Instant, LinkLayer};
 use feroce_wire::{Gid, Lkey, Qpn, Rkey};
+use slab::Slab;
 
 use super::Engine;
 use super::transport::Transport;
 use crate::hca::attr::{AddrVec, QpAttr, QpInitAttr};
+use crate::hca::config::TransportKind;
 use crate::hca::cq::{Cq, CqPoller};
 use crate::hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};
 use crate::hca::event::AsyncEvent;
@@ -20,8 +24,7 @@ use crate::hca::queue::{QpShared, RecvQueue, SendQueue, SrqQueue};
 use crate::hca::shared::Ah;
 use crate::hca::srq::{Srq, SrqAttr, SrqInitAttr};
 use crate::hca::state::QpType;
-use crate::hca::wr::MAX_SGE;
-use crate::ib::qp::Qp;
+use crate::hca::wr::{MAX_SGE, RecvWr, SendWr};
 
 /// A queue pair that was just created, with the consumer's ends of its queues.
 #[derive(Debug)]
@@ -34,6 +37,40 @@ pub struct CreatedQp {
     pub rq: Option<RecvQueue>,
 }
 
+/// The rings of a queue pair, which are as large as the consumer wants them.
+struct Queues {
+    send: (Producer<SendWr>, Consumer<SendWr>),
+    /// Missing if receives come from a shared queue or not at all.
+    receive: Option<(Producer<RecvWr>, Consumer<RecvWr>)>,
+}
+
+impl Queues {
+    fn new(init: &QpInitAttr) -> Result<Self, CreateError> {
+        let (cap, has_sq) = (init.cap, init.qp_type.has_sq());
+        let has_rq = init.qp_type.has_rq() && init.srq.is_none() && init.xrcd.is_none();
+        let send = if has_sq { cap.max_send_wr as usize } else { 0 };
+        let receive = has_rq.then_some(cap.max_recv_wr as usize);
+        let receive = receive.map(|depth| try_spsc(depth).ok_or(CreateError::OutOfMemory));
+        let send = try_spsc(send).ok_or(CreateError::OutOfMemory)?;
+        Ok(Self { send, receive: receive.transpose()? })
+    }
+}
+
+/// Fails if a table has to grow and there is no memory for that. A table cannot be asked to grow
+/// if there is; so the memory is allocated here, freed, and then there for the table.
+fn make_room<T>(table: &Slab<T>) -> Result<(), CreateError> {
+    if table.len() < table.capacity() {
+        return Ok(());
+    }
+    // A table doubles. An entry that is free holds the number of the next.
+    let mut larger = Vec::<Result<T, usize>>::new();
+    let len = (table.capacity() * 2).max(4);
+    let has_room = larger.try_reserve_exact(len).is_ok();
+    // Otherwise the compiler may leave out an allocation that is not used.
+    black_box(larger.as_ptr());
+    if has_room { Ok(()) } else { Err(CreateError::OutOfMemory) }
+}
+
 /// Protection domains and memory.
 impl Engine {
     /// Makes a protection domain.
@@ -42,6 +79,7 @@ impl Engine {
         if self.port.hca.pds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
+        make_room(&self.port.hca.pds)?;
         Ok(PdId(self.port.hca.pds.insert(0) as u32))
     }
 
@@ -96,21 +134,24 @@ impl Engine {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&mut self, key: Lkey, change: Rereg) -> Result<Dereg, RegError> {
         change.pd.map_or(Ok(()), |pd| self.check_owner(pd))?;
-        self.revoke_loans_of(key);
+        self.revoke_remote_payload_of(key);
         self.port.hca.mrs.rereg(key, change)
     }
 
     /// Ends a registration. The memory may be freed when the result is quiet.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg_mr(&mut self, key: Lkey) -> Result<Dereg, DeregError> {
-        self.revoke_loans_of(key);
+        self.revoke_remote_payload_of(key);
         self.port.hca.mrs.dereg(key)
     }
 
     /// Peer processes may no longer fetch from memory under a key.
-    fn revoke_loans_of(&mut self, key: Lkey) {
+    fn revoke_remote_payload_of(&mut self, key: Lkey) {
         self.port.hca.revoke_answers();
-        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.revoke_loans_of(&self.port, key));
+        self.qps
+            .iter_mut()
+            .filter_map(Transport::ib)
+            .for_each(|qp| qp.revoke_remote_payload_of(&self.port, key));
     }
 
     /// Makes a key for fast registration of parts of a region.
@@ -157,7 +198,8 @@ impl Engine {
         if self.port.hca.cqs.len() >= limits.max_cq as usize {
             return Err(CreateError::TooMany);
         }
-        let (cq, poller) = Cq::new(depth as usize);
+        make_room(&self.port.hca.cqs)?;
+        let (cq, poller) = Cq::new(depth as usize).ok_or(CreateError::OutOfMemory)?;
         Ok((CqId(self.port.hca.cqs.insert(cq) as u32), poller))
     }
 
@@ -173,7 +215,7 @@ impl Engine {
             return Err(ResizeError::BeyondLimits);
         }
         let cq = self.port.hca.cqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
-        cq.resize(poller, depth as usize).map_err(|waiting| ResizeError::TooSmall { waiting })
+        cq.resize(poller, depth as usize)
     }
 
     /// Forgets the completions of a queue pair that wait. `poller` is the consumer's end of the
@@ -211,9 +253,10 @@ impl Engine {
     /// A completion queue overran: its queue pairs cannot report any more.
     pub(super) fn stop_users_of(&mut self, cq: CqId) {
         let now = self.now;
-        for Transport::Ib(qp) in self.qps.iter_mut() {
-            if qp.common.init.send_cq == cq || qp.common.init.recv_cq == cq {
-                self.port.hca.event(AsyncEvent::QpFatal(qp.common.qpn));
+        for qp in self.qps.iter_mut() {
+            let common = qp.common();
+            if common.init.send_cq == cq || common.init.recv_cq == cq {
+                self.port.hca.event(AsyncEvent::QpFatal(common.qpn));
                 qp.enter_error(&mut self.port, now);
             }
         }
@@ -245,11 +288,14 @@ impl Engine {
         if let Some((xrcd, cq)) = attr.xrc {
             self.check_xrcd(xrcd)?;
             self.check_cq(cq)?;
+        }
+        make_room(&self.port.hca.srqs)?;
+        let (srq, queue) = Srq::new(attr).ok_or(CreateError::OutOfMemory)?;
+        if let Some((xrcd, cq)) = attr.xrc {
             self.count_xrcd(xrcd, true);
             self.count_cq(cq, true);
         }
         self.use_pd(attr.pd);
-        let (srq, queue) = Srq::new(attr);
         Ok((SrqId(self.port.hca.srqs.insert(srq) as u32), queue))
     }
 
@@ -283,7 +329,7 @@ impl Engine {
         if max_wr < srq.attr.limit {
             return Err(ResizeError::BeyondLimits);
         }
-        srq.resize(queue, max_wr).map_err(|waiting| ResizeError::TooSmall { waiting })
+        srq.resize(queue, max_wr)
     }
 
     /// Shows a shared receive queue.
@@ -302,7 +348,7 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         // XRC targets find it by number and are not counted as users.
-        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.forget_receive_of(id));
+        self.qps.iter_mut().for_each(|qp| qp.forget_receive_of(id));
         let srq = self.port.hca.srqs.remove(id.0 as usize);
         self.unuse_pd(srq.attr.pd);
         if let Some((xrcd, cq)) = srq.attr.xrc {
@@ -318,6 +364,7 @@ impl Engine {
         if self.port.hca.xrcds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
+        make_room(&self.port.hca.xrcds)?;
         Ok(XrcdId(self.port.hca.xrcds.insert(0) as u32))
     }
 
@@ -361,6 +408,7 @@ impl Engine {
         if self.port.hca.ahs.len() >= self.port.hca.config.limits.max_ah as usize {
             return Err(CreateError::TooMany);
         }
+        make_room(&self.port.hca.ahs)?;
         self.use_pd(pd);
         Ok(AhId(self.port.hca.ahs.insert(Ah { pd, av }) as u32))
     }
@@ -381,8 +429,8 @@ impl Engine {
     /// Attaches a datagram queue pair to a multicast group. True: the port must join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<bool, CreateError> {
-        let Transport::Ib(qp) = self.qps.peek(qpn).ok_or(CreateError::Unknown("queue pair"))?;
-        if qp.common.init.qp_type != QpType::Ud {
+        let qp = self.qps.peek(qpn).ok_or(CreateError::Unknown("queue pair"))?;
+        if qp.common().init.qp_type != QpType::Ud {
             return Err(CreateError::Invalid("only datagram queue pairs take multicast"));
         }
         if !group.is_multicast() {
@@ -409,8 +457,11 @@ impl Engine {
         if self.qps.len() >= self.port.hca.config.limits.max_qp {
             return Err(CreateError::TooMany);
         }
-        let (slot, qpn) = self.qps.reserve().ok_or(CreateError::TooMany)?;
-        Ok(self.install_qp(slot, qpn, init))
+        let queues = Queues::new(&init)?;
+        let slot = self.qps.next_slot().ok_or(CreateError::TooMany)?;
+        let bell = self.bells.try_bell(slot).ok_or(CreateError::OutOfMemory)?;
+        let qpn = self.qps.reserve(slot)?;
+        Ok(self.install_qp((slot, qpn), init, queues, bell))
     }
 
     /// Makes the general services queue pair, QP1, which connection management uses.
@@ -422,28 +473,32 @@ impl Engine {
         if self.qps.peek(Qpn::QP1).is_some() {
             return Err(CreateError::TooMany);
         }
-        Ok(self.install_qp(0, Qpn::QP1, init))
+        let queues = Queues::new(&init)?;
+        let bell = self.bells.try_bell(0).ok_or(CreateError::OutOfMemory)?;
+        Ok(self.install_qp((0, Qpn::QP1), init, queues, bell))
     }
 
-    fn install_qp(&mut self, slot: u32, qpn: Qpn, init: QpInitAttr) -> CreatedQp {
-        let shared = Arc::new(QpShared::new(self.bells.bell(slot)));
-        let depth = |wanted: u32, has: bool| if has { wanted as usize } else { 0 };
-        let (cap, qp_type) = (init.cap, init.qp_type);
-        let (sq, sq_ring) = feroce_ring::spsc(depth(cap.max_send_wr, qp_type.has_sq()));
-        let sq = SendQueue::new(sq, Arc::clone(&shared), qp_type, &cap);
-        let (source, rq) = match (init.srq, init.xrcd) {
-            (Some(srq), _) => (RecvSource::Srq(srq), None),
-            (None, Some(xrcd)) => (RecvSource::Xrc(xrcd), None),
-            (None, None) if qp_type.has_rq() => {
-                let (rq, ring) = feroce_ring::spsc(cap.max_recv_wr as usize);
-                let rq = RecvQueue::new(rq, Arc::clone(&shared), cap.max_recv_sge);
-                (RecvSource::Own(ring), Some(rq))
-            }
-            (None, None) => (RecvSource::None, None),
+    fn install_qp(
+        &mut self,
+        (slot, qpn): (u32, Qpn),
+        init: QpInitAttr,
+        queues: Queues,
+        bell: Arc<Doorbell>,
+    ) -> CreatedQp {
+        let shared = Arc::new(QpShared::new(bell));
+        let transport = self.port.hca.config.transport;
+        let (sq, sq_ring) = queues.send;
+        let sq = SendQueue::new(sq, Arc::clone(&shared), transport, init.qp_type, &init.cap);
+        let (rq, source) = match (queues.receive, init.srq, init.xrcd) {
+            (Some((rq, ring)), ..) => (Some(rq), RecvSource::Own(ring)),
+            (None, Some(srq), _) => (None, RecvSource::Srq(srq)),
+            (None, None, Some(xrcd)) => (None, RecvSource::Xrc(xrcd)),
+            (None, None, None) => (None, RecvSource::None),
         };
+        let rq = rq.map(|rq| RecvQueue::new(rq, Arc::clone(&shared), init.cap.max_recv_sge));
         self.count_users(&init, true);
         let common = QpCommon::new((slot, qpn), init, shared, sq_ring, source);
-        self.qps.put(slot, Box::new(Transport::Ib(Qp::new(common))));
+        self.qps.put(slot, Box::new(Transport::new(transport, common)));
         CreatedQp { qpn, sq, rq }
     }
 
@@ -468,6 +523,9 @@ impl Engine {
             if !init.qp_type.has_rq() || srq.attr.xrc.is_some() {
                 return Err(CreateError::Invalid("this QP type cannot use this SRQ"));
             }
+        }
+        if self.port.hca.config.transport == TransportKind::Iwarp && init.qp_type != QpType::Rc {
+            return Err(CreateError::Invalid("iWARP has reliable connections only"));
         }
         match (init.qp_type, init.xrcd) {
             (QpType::XrcTgt, None) => Err(CreateError::Invalid("an XRC target needs a domain")),
@@ -503,7 +561,7 @@ impl Engine {
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
         self.now = now;
-        let Transport::Ib(qp) = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
+        let qp = self.qps.get(qpn).ok_or(ModifyQpError::Unknown)?;
         let result = qp.modify(&mut self.port, now, attr);
         self.finish();
         result
@@ -512,7 +570,7 @@ impl Engine {
     /// Shows the attributes of a queue pair and how it was made.
     #[doc(alias = "ibv_query_qp")]
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInitAttr)> {
-        self.qps.peek(qpn).map(|Transport::Ib(qp)| (qp.query(), qp.common.init))
+        self.qps.peek(qpn).map(|qp| (qp.query(), qp.common().init))
     }
 
     /// Destroys a queue pair. What was posted is forgotten without completions.
@@ -521,9 +579,9 @@ impl Engine {
         if self.port.groups.has(qpn) {
             return Err(DestroyError::Busy);
         }
-        let Transport::Ib(mut qp) = *self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
+        let mut qp = self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
         qp.reset(&mut self.port);
-        self.count_users(&qp.common.init, false);
+        self.count_users(&qp.common().init, false);
         Ok(())
     }
 }

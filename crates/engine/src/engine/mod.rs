@@ -4,18 +4,22 @@ pub(crate) mod control;
 mod held;
 mod port;
 mod rx;
+mod stream;
 mod table;
 mod transport;
 mod tx;
 
+use alloc::vec::Vec;
+
 use feroce_mem::{HostMemory, Revocation};
 use feroce_ring::{DoorbellOwner, DoorbellSet};
-use feroce_train::{GidEntry, Instant, Path};
+use feroce_train::{GidEntry, Hop, Instant};
 use feroce_wire::{Lid, Qpn};
 
 use crate::hca::config::Config;
 use crate::hca::counters::{Counters, DropCounters};
 use crate::hca::event::Event;
+use crate::ib::completer::SilentPeer;
 use crate::ib::port::Port;
 
 use held::{HeldAcks, Loopback};
@@ -67,7 +71,7 @@ impl Engine {
 
     /// Sets the object that lets peer processes fetch payload. The engine tells it when they must
     /// no longer access memory.
-    pub fn set_lender(&mut self, host_memory: alloc::sync::Arc<dyn HostMemory>) {
+    pub fn set_host_memory(&mut self, host_memory: alloc::sync::Arc<dyn HostMemory>) {
         self.port.hca.host_memory = Some(host_memory);
     }
 
@@ -158,8 +162,7 @@ impl Engine {
 
     /// The queue pair that a connected one is connected to.
     pub fn peer_of(&self, qpn: Qpn) -> Option<Qpn> {
-        let Transport::Ib(qp) = self.qps.peek(qpn)?;
-        qp.common.attr.dest_qpn
+        self.qps.peek(qpn)?.common().attr.dest_qpn
     }
 
     /// The object that lets processes of the host reach memory.
@@ -167,20 +170,44 @@ impl Engine {
         self.port.hca.host_memory.as_ref()
     }
 
-    /// Does what is due at `now`.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.handle_timeout_unless(now, &mut |_, _| false);
+    /// Tells the congestion control of a queue pair what switches wrote into a packet that its peer
+    /// received. The caller hands over the acknowledgement of that packet next.
+    pub fn handle_telemetry(&mut self, now: Instant, qpn: Qpn, hops: &[Hop]) {
+        if let Some(Transport::Ib(qp)) = self.qps.get(qpn) {
+            qp.on_telemetry(now, hops);
+        }
     }
 
-    /// As [`Engine::handle_timeout`], over a link that may know that the peer process has not yet
-    /// read the packets sent to it. The engine calls `peer_has_unread` for a queue pair whose peer
-    /// did not answer in time. If it returns true, the timeout does not count as a retry for a
-    /// while: a hardware adapter would answer however busy its host is.
-    pub fn handle_timeout_unless(
-        &mut self,
-        now: Instant,
-        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
-    ) {
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timers(now, &mut None);
+    }
+
+    /// As [`Engine::handle_timeout`], over a link that may know that a peer process has not yet
+    /// read the packets sent to it. Queue pairs whose peer did not answer in time are appended to
+    /// `silent`; each of them waits for [`Engine::handle_silence`].
+    pub fn handle_timeout_asking(&mut self, now: Instant, silent: &mut Vec<SilentPeer>) {
+        self.handle_timers(now, &mut Some(silent));
+    }
+
+    /// Continues the timeout of a queue pair that [`Engine::handle_timeout_asking`] has reported.
+    /// If the peer has unread packets, the timeout does not count as a retry for a while: a
+    /// hardware adapter would answer however busy its host is.
+    pub fn handle_silence(&mut self, now: Instant, peer: &SilentPeer, has_unread: bool) {
+        self.now = now;
+        let Some(slot) = self.qps.slot_of(peer.qpn) else { return };
+        let Some(Transport::Ib(qp)) = self.qps.at(slot) else { return };
+        if qp.is_silent(now) {
+            qp.handle_silence(&mut self.port, now, has_unread);
+            self.port.hca.kicked.push(slot);
+        }
+        if let Some(deadline) = qp.deadline(now) {
+            self.port.hca.timers.arm(slot, &mut qp.common.armed, deadline);
+        }
+        self.finish();
+    }
+
+    fn handle_timers(&mut self, now: Instant, silent: &mut Option<&mut Vec<SilentPeer>>) {
         self.now = now;
         while let Some((at, slot)) = self.port.hca.timers.pop_due(now) {
             let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
@@ -190,7 +217,14 @@ impl Engine {
                 continue;
             }
             if qp.is_due(at, now) {
-                qp.handle_timeout(&mut self.port, now, peer_has_unread);
+                match silent {
+                    // `handle_silence` continues here, and sets the timer again.
+                    Some(silent) if qp.is_silent(now) => {
+                        silent.push(qp.silent_peer());
+                        continue;
+                    }
+                    _ => qp.handle_timeout(&mut self.port, now),
+                }
                 self.port.hca.kicked.push(slot);
             }
             if let Some(deadline) = qp.deadline(now) {

@@ -39,7 +39,8 @@ impl Engine {
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {
         self.port.hca.config.pkeys = pkeys.to_vec();
         self.port.hca.revoke_answers();
-        self.qps.iter_mut().for_each(|Transport::Ib(qp)| qp.follow_pkey(&self.port));
+        let qps = self.qps.iter_mut().filter_map(Transport::ib);
+        qps.for_each(|qp| qp.follow_pkey(&self.port));
         self.port.hca.event(AsyncEvent::PkeyChange);
     }
 

@@ -26,8 +26,8 @@ impl Engine {
 
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, train: &RxTrain<'_>) {
-        if let Some(lent) = &train.lent {
-            return self.receive_lent(now, train, lent);
+        if let Some(remote) = &train.remote {
+            return self.receive_remote(now, train, remote);
         }
         let mut packets = train.packets();
         while let Some(packet) = packets.next() {
@@ -38,12 +38,12 @@ impl Engine {
 
     /// Takes in a run of packets whose payload is elsewhere.
     #[inline(never)]
-    fn receive_lent(&mut self, now: Instant, train: &RxTrain<'_>, lent: &RemotePayload<'_>) {
+    fn receive_remote(&mut self, now: Instant, train: &RxTrain<'_>, remote: &RemotePayload<'_>) {
         // Every packet of the run has a BTH; the first may have more.
-        let headers = train.bytes.len() + lent.packets.saturating_sub(1) as usize * Bth::LEN;
-        self.port.hca.count_received(lent.packets, headers + lent.len);
+        let headers = train.bytes.len() + remote.packets.saturating_sub(1) as usize * Bth::LEN;
+        self.port.hca.count_received(remote.packets, headers + remote.len);
         let none = &mut Packets::default();
-        self.handle_packet(now, &train.meta, train.bytes, none, Some(lent));
+        self.handle_packet(now, &train.meta, train.bytes, none, Some(remote));
     }
 
     /// Checks that come before any queue pair is asked (IBTA vol1 9.6.1), then the queue pair.
@@ -55,7 +55,7 @@ impl Engine {
         meta: &RxMeta,
         packet: &[u8],
         behind: &mut Packets<'_>,
-        lent: Option<&RemotePayload<'_>>,
+        remote: Option<&RemotePayload<'_>>,
     ) {
         let port = &mut self.port;
         let Ok((bth, bytes)) = Bth::parse(packet) else { return port.hca.drop(Drop::Truncated) };
@@ -69,7 +69,7 @@ impl Engine {
             return port.hca.drop(Drop::BadPadding);
         }
         let bytes = &bytes[..bytes.len() - usize::from(bth.pad)];
-        if lent.is_some() && (service != Service::Rc || bth.pad != 0) {
+        if remote.is_some() && (service != Service::Rc || bth.pad != 0) {
             return port.hca.drop(Drop::BadOpcode);
         }
         if bth.dest_qp == Qpn::MULTICAST {
@@ -100,7 +100,7 @@ impl Engine {
                 return port.hca.drop(reason);
             }
             let (psn, ack_req, solicited) = (bth.psn, bth.ack_req, bth.solicited);
-            let mut rest = RxPacket { op, psn, ack_req, solicited, bytes, lent };
+            let mut rest = RxPacket { op, psn, ack_req, solicited, bytes, remote };
             loop {
                 qp.accept(port, now, meta, &rest);
                 let Some(next) = behind.next_like(packet, ALIKE) else { break };

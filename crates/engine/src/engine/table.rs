@@ -9,6 +9,7 @@ use feroce_wire::Qpn;
 
 use super::transport::Transport;
 use crate::hca::config::Config;
+use crate::hca::error::CreateError;
 
 /// The table does not reuse a freed slot before this many others were freed, so that what still
 /// names the slot does not reach a new queue pair.
@@ -43,18 +44,30 @@ impl QpTable {
         self.live
     }
 
-    /// A free slot and its number.
-    pub(super) fn reserve(&mut self) -> Option<(u32, Qpn)> {
+    /// The slot that the next queue pair gets; `None` if all numbers are taken.
+    pub(super) fn next_slot(&self) -> Option<u32> {
         let fresh = self.slots.len() as u32;
         let is_fresh = fresh <= self.count && self.free.len() < QUARANTINE;
-        let slot = if is_fresh { fresh } else { *self.free.front()? };
-        let number = self.numbers.draw(slot)?;
+        if is_fresh { Some(fresh) } else { self.free.front().copied() }
+    }
+
+    /// Gives the slot that [`QpTable::next_slot`] returned a number.
+    pub(super) fn reserve(&mut self, slot: u32) -> Result<Qpn, CreateError> {
+        let is_fresh = slot as usize == self.slots.len();
+        if is_fresh {
+            self.slots.try_reserve(1).map_err(|_| CreateError::OutOfMemory)?;
+            // Room for every slot to be free, so that `remove` never allocates.
+            let missing = self.slots.len() + 1 - self.free.len();
+            self.free.try_reserve(missing).map_err(|_| CreateError::OutOfMemory)?;
+        }
+        // There are as many numbers as slots, so that only memory can be missing.
+        let number = self.numbers.draw(slot).ok_or(CreateError::OutOfMemory)?;
         if is_fresh {
             self.slots.push(None);
         } else {
             self.free.pop_front();
         }
-        Some((slot, Qpn::new(number)))
+        Ok(Qpn::new(number))
     }
 
     /// Puts a queue pair into the slot that was reserved for it.

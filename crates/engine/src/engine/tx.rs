@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 use core::hint::cold_path;
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, SingleBuf, Train};
 use feroce_wire::Qpn;
 
 use super::Engine;
 use super::transport::Transport;
+use crate::hca::config::TransportKind;
 use crate::hca::wr::SendWr;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it returns.
@@ -24,9 +25,8 @@ impl Engine {
             return;
         }
         for slot in self.acks.slots.drain(..) {
-            if let Some(Transport::Ib(qp)) =
-                self.qps.at(slot).filter(|Transport::Ib(qp)| !qp.common.queued)
-            {
+            let qp = self.qps.at(slot).and_then(Transport::ib);
+            if let Some(qp) = qp.filter(|qp| !qp.common.queued) {
                 qp.common.queued = true;
                 self.port.hca.ready.push_back(slot);
             }
@@ -47,9 +47,9 @@ impl Engine {
 
     /// Acknowledges everything that was executed, requested or not: the engine is about to end, and
     /// cannot answer a retransmission afterwards.
-    pub fn take_leave(&mut self) {
-        for Transport::Ib(qp) in self.qps.iter_mut() {
-            qp.take_leave(&mut self.port);
+    pub fn acknowledge_all(&mut self) {
+        for qp in self.qps.iter_mut().filter_map(Transport::ib) {
+            qp.acknowledge_all(&mut self.port);
         }
     }
 
@@ -58,25 +58,24 @@ impl Engine {
     /// pair. False: it must be posted. Calls `now` only if a completion needs the time.
     #[inline]
     pub fn try_direct(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn, wr: &SendWr) -> bool {
-        let is_done = self
-            .qps
-            .get(qpn)
-            .is_some_and(|Transport::Ib(qp)| qp.try_direct(&mut self.port, now, wr));
+        let qp = self.qps.get(qpn).and_then(Transport::ib);
+        let is_done = qp.is_some_and(|qp| qp.try_direct(&mut self.port, now, wr));
         if is_done {
             self.finish();
         }
         is_done
     }
 
-    /// Sends the one request of a queue pair that waits, if it is a short message, no other queue
-    /// pair has anything to send, and `send` takes it. False: the doorbell must be rung. Calls
-    /// `now` only if a timer has to be set.
+    /// Puts the packet of the one request of a queue pair that waits into `out`, if it is a short
+    /// message and no other queue pair has anything to send. The caller sends it before any train
+    /// that it takes later. False: the doorbell must be rung. Calls `now` only if a timer has to be
+    /// set.
     #[inline]
     pub fn try_fast_path(
         &mut self,
         now: impl FnOnce() -> Instant,
         qpn: Qpn,
-        send: &mut dyn FnMut(Single<'_>) -> bool,
+        out: &mut SingleBuf,
     ) -> bool {
         if self.port.may_have_work() || self.has_held_acks() || !self.loopback.is_empty() {
             cold_path();
@@ -86,14 +85,13 @@ impl Engine {
             cold_path();
             return false;
         };
-        let peer = self.qps.at(slot).map(|Transport::Ib(qp)| qp.peer_end());
+        let peer = self.qps.at(slot).and_then(Transport::ib).map(|qp| qp.peer_end());
         if peer.is_none_or(|(path, qpn)| self.is_for_us(&path, qpn)) {
             cold_path();
             return false;
         }
-        self.qps
-            .at(slot)
-            .is_some_and(|Transport::Ib(qp)| qp.try_fast_path(&mut self.port, now, send))
+        let qp = self.qps.at(slot).and_then(Transport::ib);
+        qp.is_some_and(|qp| qp.try_fast_path(&mut self.port, now, out))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
@@ -122,6 +120,10 @@ impl Engine {
     #[inline]
     fn poll_next(&mut self, now: Instant, caps: &LinkCaps, next: &mut Option<Train>) {
         self.now = now;
+        if self.port.hca.config.transport == TransportKind::Iwarp {
+            // What there is goes into streams.
+            return;
+        }
         // The common case: there is nothing to send.
         if !self.port.may_have_work() && !self.bells.is_rung() && self.loopback.is_empty() {
             self.finish();
@@ -153,6 +155,15 @@ impl Engine {
                 break;
             }
         }
+    }
+
+    /// Whether there may be more to transmit, or [`Engine::trains_read`] would complete something.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.port.may_have_work()
+            || self.bells.is_rung()
+            || !self.loopback.is_empty()
+            || self.port.awaits_reading()
     }
 
     /// Says that the bytes of every train given out so far have been read. Only then do sends of
@@ -233,12 +244,19 @@ impl Engine {
     /// Gives a queue pair its turn to send.
     #[inline]
     fn make_ready(&mut self, now: Instant, slot: u32) {
-        let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
-            return;
+        let common = match self.qps.at(slot) {
+            Some(Transport::Ib(qp)) => {
+                qp.on_kick(&mut self.port, now);
+                &mut qp.common
+            }
+            Some(Transport::Iwarp(qp)) => {
+                qp.flush(&mut self.port.hca, now);
+                &mut qp.common
+            }
+            None => return,
         };
-        qp.on_kick(&mut self.port, now);
-        if !qp.common.queued {
-            qp.common.queued = true;
+        if !common.queued {
+            common.queued = true;
             self.port.hca.ready.push_back(slot);
         }
     }
@@ -276,7 +294,7 @@ impl Engine {
             let Some((meta, stride, bytes)) = self.loopback.queue.pop_front() else {
                 break;
             };
-            let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0, lent: None };
+            let train = RxTrain { meta, bytes: &bytes, stride, trailer: 0, remote: None };
             self.port.hca.counters.loopback_pkts += train.packets().count() as u64;
             self.receive(now, &train);
             self.loopback.spare.push(bytes);

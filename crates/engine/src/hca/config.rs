@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use feroce_train::LinkLayer;
 use feroce_wire::{Pkey, Pmtu};
 
-use crate::hca::wr::MAX_SGE;
+use crate::hca::congestion::CongestionConfig;
+use crate::hca::wr::{MAX_SGE, SendOp};
 
 /// Most of everything that an adapter holds.
 ///
@@ -92,6 +93,36 @@ impl Default for WindowConfig {
     }
 }
 
+/// The transport of the queue pairs of an adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum TransportKind {
+    /// InfiniBand, also over Ethernet: RoCE.
+    #[default]
+    InfiniBand,
+    /// iWARP, over TCP.
+    Iwarp,
+}
+
+impl TransportKind {
+    /// Whether it has the operation.
+    #[inline]
+    pub const fn supports(self, op: &SendOp) -> bool {
+        match self {
+            Self::InfiniBand => true,
+            Self::Iwarp => matches!(
+                op,
+                SendOp::Send
+                    | SendOp::SendInv(_)
+                    | SendOp::Write(_)
+                    | SendOp::Read(_)
+                    | SendOp::BindMw { .. }
+                    | SendOp::LocalInv(_)
+                    | SendOp::Reg { .. }
+            ),
+        }
+    }
+}
+
 /// What an engine is made with.
 ///
 /// ```
@@ -104,6 +135,8 @@ pub struct Config {
     /// Everything that is random in the engine follows from it: the owner draws it from the
     /// operating system, tests fix it.
     pub seed: u64,
+    /// Transport of the queue pairs.
+    pub transport: TransportKind,
     /// Limits.
     pub limits: Limits,
     /// What the port is attached to. Entries of its GID table have framings of this link layer.
@@ -128,8 +161,14 @@ pub struct Config {
     pub tail_probe: bool,
     /// Least time before a tail probe.
     pub min_probe_ns: u64,
-    /// Congestion control at the sender; none if absent.
-    pub dcqcn: Option<DcqcnConfig>,
+    /// Every packet of a reliable connection requests an acknowledgement. Adapters do not do that;
+    /// models of them do, and can be compared with this.
+    pub ack_every_packet: bool,
+    /// Congestion control at the sender.
+    pub congestion: CongestionConfig,
+    /// Bytes that a packet takes on the link beside those from the BTH to the padding. Congestion
+    /// control counts them, because rates are those of the link.
+    pub packet_overhead: u32,
     /// Least time between two congestion notifications from one queue pair.
     pub cnp_interval_ns: u64,
 }
@@ -138,6 +177,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             seed: 0,
+            transport: TransportKind::InfiniBand,
             limits: Limits::default(),
             link_layer: LinkLayer::Ethernet,
             port_mtu: Pmtu::B4096,
@@ -149,53 +189,10 @@ impl Default for Config {
             read_chunk: 256 << 10,
             tail_probe: true,
             min_probe_ns: 2_000_000,
-            dcqcn: None,
+            ack_every_packet: false,
+            congestion: CongestionConfig::None,
+            packet_overhead: 0,
             cnp_interval_ns: 50_000,
-        }
-    }
-}
-
-/// Parameters of DCQCN.
-///
-/// ```
-/// # use feroce_engine::{Config, DcqcnConfig};
-/// let slow = DcqcnConfig { line_rate_bps: 10_000_000_000, ..DcqcnConfig::default() };
-/// let config = Config { dcqcn: Some(slow), ..Config::default() };
-/// ```
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct DcqcnConfig {
-    /// Rate at the start and at most, in bits per second.
-    pub line_rate_bps: u64,
-    /// Rate at least.
-    pub min_rate_bps: u64,
-    /// Additive increase step.
-    pub rate_ai_bps: u64,
-    /// Hyper increase step.
-    pub rate_hai_bps: u64,
-    /// Gain of the congestion estimate.
-    pub g: f64,
-    /// Without a notification for this long, the congestion estimate decays.
-    pub alpha_timer_ns: u64,
-    /// Rate increase by time.
-    pub increase_timer_ns: u64,
-    /// Rate increase by bytes.
-    pub increase_bytes: u64,
-    /// Rounds of fast recovery.
-    pub fast_recovery: u32,
-}
-
-impl Default for DcqcnConfig {
-    fn default() -> Self {
-        Self {
-            line_rate_bps: 100_000_000_000,
-            min_rate_bps: 10_000_000,
-            rate_ai_bps: 40_000_000,
-            rate_hai_bps: 400_000_000,
-            g: 1.0 / 256.0,
-            alpha_timer_ns: 55_000,
-            increase_timer_ns: 300_000,
-            increase_bytes: 10 << 20,
-            fast_recovery: 5,
         }
     }
 }

@@ -169,7 +169,7 @@ drops! {
     /// A multicast group without members here.
     NoMember => drop_no_member,
     /// Its payload was with its sender, and could not be fetched.
-    LenderGone => drop_lender_gone,
+    PayloadGone => drop_payload_gone,
     /// Answers held back by the rate limit.
     RateLimited => drop_rate_limited,
 }

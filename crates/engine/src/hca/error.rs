@@ -5,6 +5,9 @@ use core::fmt;
 use crate::hca::attr::AttrMask;
 use crate::hca::state::QpState;
 
+const OUT_OF_MEMORY: &str =
+    "too little memory: ask for fewer entries, or raise the limit (`ulimit -v`, the cgroup)";
+
 /// Why an object could not be made.
 ///
 /// ```
@@ -25,6 +28,8 @@ pub enum CreateError {
     Unknown(&'static str),
     /// The combination makes no sense.
     Invalid(&'static str),
+    /// There is too little memory.
+    OutOfMemory,
 }
 
 impl fmt::Display for CreateError {
@@ -38,6 +43,7 @@ impl fmt::Display for CreateError {
             }
             Self::Unknown(what) => write!(f, "there is no such {what}"),
             Self::Invalid(why) => f.write_str(why),
+            Self::OutOfMemory => f.write_str(OUT_OF_MEMORY),
         }
     }
 }
@@ -107,11 +113,6 @@ pub enum ModifyQpError {
     },
     /// A value is out of range.
     BadValue(AttrMask, &'static str),
-    /// A device that is not this engine refused, and said only a number.
-    Refused {
-        /// The number of the error.
-        errno: i32,
-    },
 }
 
 impl fmt::Display for ModifyQpError {
@@ -150,7 +151,6 @@ impl fmt::Display for ModifyQpError {
                 bitflags::parser::to_writer(attr, &mut *f)?;
                 write!(f, ": {why}")
             }
-            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
         }
     }
 }
@@ -176,6 +176,8 @@ pub enum ResizeError {
         /// How many wait.
         waiting: usize,
     },
+    /// There is too little memory; the queue is as it was.
+    OutOfMemory,
 }
 
 impl fmt::Display for ResizeError {
@@ -186,6 +188,7 @@ impl fmt::Display for ResizeError {
             Self::TooSmall { waiting } => {
                 write!(f, "{waiting} entries wait and would not fit: take them out first")
             }
+            Self::OutOfMemory => f.write_str(OUT_OF_MEMORY),
         }
     }
 }

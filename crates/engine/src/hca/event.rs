@@ -1,5 +1,6 @@
 //! Events: asynchronous events and wake-ups that the engine reports to its owner.
 
+use feroce_wire::iwarp::terminate::Cause;
 use feroce_wire::{Gid, Lid, Qpn};
 
 use crate::hca::id::{CqId, SrqId};
@@ -80,4 +81,26 @@ pub enum Event {
     ///
     /// [`CqPoller::begin_nap`]: crate::CqPoller::begin_nap
     Poller(CqId),
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamEnd {
+    /// This end found an error and sent a TERMINATE.
+    Terminated(Cause),
+    /// The peer found an error.
+    PeerTerminated(Cause),
+    /// The peer closed the stream between two segments.
+    Closed,
+    /// The stream broke, or was closed inside a segment.
+    Cut,
+}
+
+/// The stream of a queue pair has ended; the queue pair is in error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamEvent {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// How it ended.
+    pub end: StreamEnd,
 }

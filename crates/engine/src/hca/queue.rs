@@ -10,8 +10,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 
 use feroce_ring::{Doorbell, Producer};
 
+use crate::hca::config::TransportKind;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, Dest, RecvWr, SendOp, SendWr};
+
+/// Posting leaves as many bytes of memory to completions and answers, which cannot be refused.
+const SPARE: usize = 16 * 1024;
 
 /// Why a work request was not accepted.
 ///
@@ -23,7 +27,7 @@ use crate::hca::wr::{Data, Dest, RecvWr, SendOp, SendWr};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PostError {
-    /// The queue holds as many requests as it was created for.
+    /// The queue holds as many requests as it was created for, or as there is memory for.
     QueueFull,
     /// More scatter/gather elements than the queue was created for.
     TooManySges,
@@ -157,6 +161,7 @@ impl QpShared {
 pub struct SendQueue {
     ring: Producer<SendWr>,
     shared: Arc<QpShared>,
+    transport: TransportKind,
     qp_type: QpType,
     max_sge: u32,
     max_inline: u32,
@@ -166,11 +171,12 @@ impl SendQueue {
     pub(crate) fn new(
         ring: Producer<SendWr>,
         shared: Arc<QpShared>,
+        transport: TransportKind,
         qp_type: QpType,
         cap: &QpCap,
     ) -> Self {
         let (max_sge, max_inline) = (cap.max_send_sge, cap.max_inline);
-        Self { ring, shared, qp_type, max_sge, max_inline }
+        Self { ring, shared, transport, qp_type, max_sge, max_inline }
     }
 
     /// Posts one request and rings the doorbell.
@@ -186,7 +192,7 @@ impl SendQueue {
     #[inline]
     pub fn stage(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.check(&wr)?;
-        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        self.ring.vacant_sparing(SPARE).ok_or(PostError::QueueFull)?.stage(wr);
         Ok(())
     }
 
@@ -262,7 +268,7 @@ impl SendQueue {
             cold_path();
             return Err(PostError::BadState(state));
         }
-        if !self.qp_type.supports(&wr.op) {
+        if !self.qp_type.supports(&wr.op) || !self.transport.supports(&wr.op) {
             cold_path();
             return Err(PostError::OpNotSupported);
         }
@@ -289,7 +295,12 @@ impl SendQueue {
                 }
             }
             Data::Sges(sges) => {
-                if sges.as_slice().len() > self.max_sge as usize {
+                let most = match self.transport {
+                    // The request of a READ names one key.
+                    TransportKind::Iwarp if wr.op.is_fetch() => 1,
+                    _ => self.max_sge as usize,
+                };
+                if sges.as_slice().len() > most {
                     cold_path();
                     return Err(PostError::TooManySges);
                 }
@@ -344,7 +355,7 @@ impl RecvQueue {
         if wr.sges.as_slice().len() > self.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        self.ring.vacant().ok_or(PostError::QueueFull)?.stage(wr);
+        self.ring.vacant_sparing(SPARE).ok_or(PostError::QueueFull)?.stage(wr);
         Ok(())
     }
 
@@ -381,7 +392,9 @@ impl SrqQueue {
         if wr.sges.as_slice().len() > self.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        self.ring.push(wr).map_err(|_| PostError::QueueFull)
+        self.ring.vacant_sparing(SPARE).ok_or(PostError::QueueFull)?.stage(wr);
+        self.ring.publish();
+        Ok(())
     }
 
     /// Requests that can still be posted.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use feroce_mem::Revocation;
 use feroce_wire::Qpn;
 
-use crate::hca::cq::Cqe;
+use crate::hca::cqe::Cqe;
 use crate::hca::id::CqId;
 
 /// Queue pairs that wait for a revocation to end.

@@ -17,8 +17,9 @@ use slab::Slab;
 use crate::hca::attr::AddrVec;
 use crate::hca::config::Config;
 use crate::hca::counters::{Counters, Drop, DropCounters};
-use crate::hca::cq::{Cq, CqPoller, Cqe, WcStatus};
-use crate::hca::event::{AsyncEvent, Event};
+use crate::hca::cq::{Cq, CqPoller};
+use crate::hca::cqe::{Cqe, WcStatus};
+use crate::hca::event::{AsyncEvent, Event, StreamEvent};
 use crate::hca::id::{AhId, CqId, SrqId};
 use crate::hca::revocation::Revocations;
 use crate::hca::srq::Srq;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     /// Slots to be made ready at the next opportunity.
     pub(crate) kicked: Vec<u32>,
     pub(crate) events: VecDeque<Event>,
+    /// Streams of iWARP that have ended.
+    pub(crate) stream_ends: VecDeque<StreamEvent>,
     /// Completion queues with fresh entries.
     fresh_cqs: Vec<CqId>,
     /// Completion queues that overran and whose queue pairs must be stopped.
@@ -83,6 +86,7 @@ impl Shared {
             ready: VecDeque::new(),
             kicked: Vec::new(),
             events: VecDeque::new(),
+            stream_ends: VecDeque::new(),
             fresh_cqs: Vec::new(),
             dead_cqs: Vec::new(),
             host_memory: None,
@@ -98,7 +102,7 @@ impl Shared {
     }
 
     /// A right to memory has ended: peer processes must no longer fetch payload of answers that was
-    /// lent under it.
+    /// offered under it.
     pub(crate) fn revoke_answers(&self) {
         if let Some(host_memory) = &self.host_memory {
             host_memory.revoke_answers();

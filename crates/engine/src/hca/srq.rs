@@ -3,6 +3,7 @@
 use feroce_mem::PdId;
 use feroce_ring::Consumer;
 
+use crate::hca::error::ResizeError;
 use crate::hca::id::{CqId, XrcdId};
 use crate::hca::queue::SrqQueue;
 use crate::hca::wr::RecvWr;
@@ -52,9 +53,10 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    pub(crate) fn new(attr: SrqInitAttr) -> (Self, SrqQueue) {
-        let (producer, consumer) = feroce_ring::spsc(attr.max_wr as usize);
-        (Self { ring: consumer, attr, users: 0 }, SrqQueue::new(producer, attr.max_sge))
+    /// Both sides of a queue; `None` without memory for it.
+    pub(crate) fn new(attr: SrqInitAttr) -> Option<(Self, SrqQueue)> {
+        let (producer, consumer) = feroce_ring::try_spsc(attr.max_wr as usize)?;
+        Some((Self { ring: consumer, attr, users: 0 }, SrqQueue::new(producer, attr.max_sge)))
     }
 
     /// Takes the oldest receive. The flag is true if the queue has just fallen below its limit.
@@ -68,13 +70,17 @@ impl Srq {
         Some((wr, hit))
     }
 
-    /// Replaces the ring, moving what waits. `Err` holds how many receives would not fit.
-    pub(crate) fn resize(&mut self, queue: &mut SrqQueue, max_wr: u32) -> Result<(), usize> {
+    /// Replaces the ring, moving what waits.
+    pub(crate) fn resize(&mut self, queue: &mut SrqQueue, max_wr: u32) -> Result<(), ResizeError> {
         let waiting = self.ring.len();
         if waiting > max_wr as usize {
-            return Err(waiting);
+            return Err(ResizeError::TooSmall { waiting });
         }
-        let (mut producer, consumer) = feroce_ring::spsc(max_wr as usize);
+        let made = feroce_ring::try_spsc(max_wr as usize);
+        let (mut producer, consumer) = made.ok_or(ResizeError::OutOfMemory)?;
+        if !producer.reserve(waiting) {
+            return Err(ResizeError::OutOfMemory);
+        }
         while let Some(wr) = self.ring.pop() {
             if producer.push(wr).is_err() {
                 break;

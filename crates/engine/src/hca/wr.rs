@@ -9,7 +9,7 @@ use feroce_mem::{Access, Bind};
 use feroce_train::InlineBytes;
 use feroce_wire::{Imm, Lkey, Qkey, Qpn, Rkey, Srqn};
 
-use crate::hca::cq::WcOpcode;
+use crate::hca::cqe::WcOpcode;
 use crate::hca::id::AhId;
 
 /// Most scatter/gather entries in one work request.

@@ -19,8 +19,8 @@ const MAX_UNREQUESTED: usize = 64;
 /// With so few credits left, every message requests an acknowledgement, which brings new credits.
 const FEW_CREDITS: i32 = 8;
 
-/// When an answer is overdue that neither a measured round trip nor a transport timer limits
-/// (RFC 6298, 2.1). The bytes of a request that is never answered would otherwise stay in the
+/// When an answer is overdue before a round trip was measured (RFC 6298, 2.1), if the transport
+/// timer is not shorter. The bytes of a request that is never answered would otherwise stay in the
 /// window of the destination, where the other queue pairs need the room.
 const INITIAL_OVERDUE_NS: u64 = 1_000_000_000;
 
@@ -113,8 +113,7 @@ impl Qp {
         let overdue = match peer.overdue_ns() {
             Some(ns) => ns,
             None if !awaits_ack => 0,
-            None if self.ack_timeout_ns().is_none() => INITIAL_OVERDUE_NS,
-            None => return,
+            None => INITIAL_OVERDUE_NS,
         };
         // A late answer usually means that the peer process sleeps; while packets are being lost,
         // it usually means that one was lost.
@@ -137,7 +136,11 @@ impl Qp {
         // answer the probe, and must not cost a retry each.
         self.req.probes += 1;
         self.req.unanswered = true;
+        let is_overdue = self.req.awaits_ack();
         self.go_back(port, self.req.outstanding.una);
+        if is_overdue {
+            self.control_lost(&port.hca.config, now);
+        }
         self.req.probe_deadline = None;
     }
 }

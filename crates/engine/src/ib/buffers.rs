@@ -6,7 +6,8 @@ use feroce_mem::{FetchError, Grant, Landing, Loan, MrTable, PdId, Read, Source, 
 use feroce_train::Payload;
 
 use super::rx_payload::RxPayload;
-use crate::hca::cq::WcStatus;
+use crate::hca::cqe::WcStatus;
+use crate::hca::pieces::{Piece, Pieces};
 use crate::hca::wr::{Data, Sge};
 
 /// The payload at `offset..offset + len` of the data of a work request.
@@ -197,48 +198,4 @@ fn scatter_pieces(
         done += piece.len as usize;
     }
     Ok(())
-}
-
-/// A part of one scatter/gather element.
-struct Piece<'a> {
-    sge: &'a Sge,
-    /// Where it starts; `None` if that is beyond the end of the address space.
-    addr: Option<u64>,
-    len: u32,
-}
-
-/// The parts of a list of elements that hold `len` bytes from `offset` on.
-struct Pieces<'a> {
-    sges: core::slice::Iter<'a, Sge>,
-    offset: u64,
-    left: usize,
-}
-
-impl<'a> Pieces<'a> {
-    #[inline]
-    fn new(sges: &'a [Sge], offset: u64, len: usize) -> Self {
-        Self { sges: sges.iter(), offset, left: len }
-    }
-}
-
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Piece<'a>> {
-        while self.left > 0 {
-            let sge = self.sges.next()?;
-            let available = u64::from(sge.len).saturating_sub(self.offset);
-            if available == 0 {
-                self.offset -= u64::from(sge.len);
-                continue;
-            }
-            let len = available.min(self.left as u64) as u32;
-            let addr = sge.addr.checked_add(self.offset);
-            self.offset = 0;
-            self.left -= len as usize;
-            return Some(Piece { sge, addr, len });
-        }
-        None
-    }
 }

@@ -9,7 +9,7 @@ use super::qp::Qp;
 use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
-use crate::hca::cq::{Cqe, WcStatus};
+use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::event::AsyncEvent;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, SendFlags, SendOp, SendWr};
@@ -19,6 +19,17 @@ use crate::ib::port::Port;
 /// that takes longer counts as lost.
 const EXCUSED_NS: u64 = 20_000_000_000;
 
+/// A queue pair whose peer did not answer in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SilentPeer {
+    /// The queue pair that waits.
+    pub qpn: Qpn,
+    /// How its packets reach the peer.
+    pub path: Path,
+    /// The queue pair of the peer.
+    pub dest: Qpn,
+}
+
 impl Qp {
     /// A response packet arrived.
     #[inline(never)]
@@ -26,7 +37,7 @@ impl Qp {
         if !matches!(self.common.state, QpState::Rts | QpState::Sqd) {
             return port.hca.drop(Drop::BadState);
         }
-        let (mut psn, mut op, mut lent) = (rest.psn, rest.op, rest.lent.copied());
+        let (mut psn, mut op, mut remote) = (rest.psn, rest.op, rest.remote.copied());
         let (aeth, rest) = if op.has_aeth() {
             match Aeth::parse(rest.bytes) {
                 Ok((aeth, rest)) => (Some(aeth), rest),
@@ -36,7 +47,7 @@ impl Qp {
             (None, rest.bytes)
         };
         let outstanding = &self.req.outstanding;
-        if let Some(run) = lent {
+        if let Some(run) = remote {
             // Packets of the run that arrived before are not fetched again.
             let known = outstanding.una.diff(psn).max(0).cast_unsigned();
             let unseen = run.without(known, self.pmtu).filter(|_| op.is_read_response());
@@ -44,7 +55,7 @@ impl Qp {
             let (Some(unseen), Some(continued)) = (unseen, continued) else {
                 return port.hca.drop(Drop::GhostResponse);
             };
-            (psn, op, lent) = (psn.wrapping_add(known), continued, Some(unseen));
+            (psn, op, remote) = (psn.wrapping_add(known), continued, Some(unseen));
             if !psn.wrapping_add(unseen.packets - 1).is_before(outstanding.high) {
                 return port.hca.drop(Drop::GhostResponse);
             }
@@ -67,7 +78,7 @@ impl Qp {
                 }
                 Err(_) => port.hca.drop(Drop::Truncated),
             },
-            _ => match RxPacket::payload(lent, rest) {
+            _ => match RxPacket::payload(remote, rest) {
                 Some(data) => self.handle_fetched(port, now, psn, op, data),
                 None => port.hca.drop(Drop::GhostResponse),
             },
@@ -234,7 +245,7 @@ impl Qp {
         };
         match scatter(&port.hca.mrs, self.common.init.pd, sges, offset, data) {
             Ok(()) => self.acknowledge(port, now, end),
-            Err(ScatterError::Gone) => port.hca.drop(Drop::LenderGone),
+            Err(ScatterError::Gone) => port.hca.drop(Drop::PayloadGone),
             Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
             Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
         }
@@ -254,11 +265,16 @@ impl Qp {
             let window = port.hca.config.window;
             let peer = port.destinations.get(id);
             peer.release(freed);
-            if let Some((_, sent)) = self.req.timed.take_if(|(end, _)| !end.is_after(psn)) {
-                peer.measured(now.nanos_since(sent));
+            let timed = self.req.timed.take_if(|(end, _)| !end.is_after(psn));
+            let rtt_ns = timed.map(|(_, sent)| now.nanos_since(sent));
+            if let Some(rtt_ns) = rtt_ns {
+                peer.measured(rtt_ns);
             }
             peer.acked(freed, &window);
             port.wake_next(id);
+            if self.cc.is_some() {
+                self.control_acked(&port.hca.config, now, rtt_ns);
+            }
         }
         self.req.retries_left = self.common.attr.retry_cnt.unwrap_or(0);
         self.req.silent_since = None;
@@ -283,6 +299,7 @@ impl Qp {
         self.req.retries_left -= 1;
         self.congested(port, now);
         self.go_back(port, psn);
+        self.control_lost(&port.hca.config, now);
         self.req.ack_deadline = None;
         self.req.probe_deadline = None;
     }
@@ -323,35 +340,51 @@ impl Qp {
         }
     }
 
-    /// Timers of the requester. `peer_has_unread` says whether the peer process has not read yet
-    /// what was sent to it.
-    pub(super) fn requester_timeout(
-        &mut self,
-        port: &mut Port,
-        now: Instant,
-        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
-    ) {
+    /// Whether the peer has not answered in time.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.req.ack_deadline.is_some_and(|at| at <= now)
+    }
+
+    /// The peer that [`Qp::is_silent`] is about.
+    pub(crate) fn silent_peer(&self) -> SilentPeer {
+        SilentPeer { qpn: self.common.qpn, path: self.path, dest: self.dest_qpn() }
+    }
+
+    /// Timers of the requester.
+    pub(crate) fn handle_timeout(&mut self, port: &mut Port, now: Instant) {
+        if self.is_silent(now) {
+            self.handle_silence(port, now, false);
+        } else {
+            self.end_rnr_wait(now);
+            if self.req.probe_deadline.is_some_and(|at| at <= now) {
+                self.probe(port, now);
+            }
+        }
+    }
+
+    fn end_rnr_wait(&mut self, now: Instant) {
         if self.req.rnr_until.is_some_and(|at| at <= now) {
             self.req.rnr_until = None;
         }
-        let una = self.req.outstanding.una;
-        if self.req.ack_deadline.is_some_and(|at| at <= now) {
-            let since = *self.req.silent_since.get_or_insert(now);
-            if now.nanos_since(since) < EXCUSED_NS && peer_has_unread(&self.path, self.dest_qpn()) {
-                // The peer process has the packets and has not read them: a retransmission would
-                // not help.
-                port.hca.counters.excused_timeouts += 1;
-                self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
-                return;
-            }
-            port.hca.counters.local_ack_timeout_err += 1;
-            self.req.response_gap = false;
-            self.req.unanswered = true;
-            self.retry(port, now, una);
-            self.retire(port, now);
-        } else if self.req.probe_deadline.is_some_and(|at| at <= now) {
-            self.probe(port, now);
+    }
+
+    /// The peer has not answered in time. `has_unread`: the peer process has not read yet what was
+    /// sent to it.
+    pub(crate) fn handle_silence(&mut self, port: &mut Port, now: Instant, has_unread: bool) {
+        self.end_rnr_wait(now);
+        let since = *self.req.silent_since.get_or_insert(now);
+        if has_unread && now.nanos_since(since) < EXCUSED_NS {
+            // The peer process has the packets and has not read them: a retransmission would not
+            // help.
+            port.hca.counters.excused_timeouts += 1;
+            self.req.ack_deadline = self.ack_timeout_ns().map(|ns| now.plus_nanos(ns));
+            return;
         }
+        port.hca.counters.local_ack_timeout_err += 1;
+        self.req.response_gap = false;
+        self.req.unanswered = true;
+        self.retry(port, now, self.req.outstanding.una);
+        self.retire(port, now);
     }
 
     /// Completes requests that are done, oldest first.

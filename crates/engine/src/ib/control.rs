@@ -1,7 +1,5 @@
 //! Modify and query, and the ways into error and back to RESET (IBTA vol1 10.3, 11.2.5).
 
-use alloc::boxed::Box;
-
 use feroce_mem::RevocationEpoch;
 use feroce_train::{Instant, Path};
 use feroce_wire::{Lkey, Pkey, Psn, RnrTimer, Service};
@@ -11,13 +9,13 @@ use super::requester_state::Requester;
 use super::responder_state::Responder;
 use super::transition::transition;
 use crate::hca::attr::{AttrMask, QpAttr};
-use crate::hca::cq::{Cqe, WcStatus};
+use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::error::ModifyQpError;
 use crate::hca::event::AsyncEvent;
 use crate::hca::qp::RecvSource;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::Data;
-use crate::ib::cc::dcqcn::Dcqcn;
+use crate::ib::cc::Controlled;
 use crate::ib::destination::DestinationId;
 use crate::ib::port::Port;
 
@@ -142,17 +140,15 @@ impl Qp {
             rnr_left: self.common.attr.rnr_retry.unwrap_or(0),
             ..Requester::new(psn)
         };
-        self.cc = match port.hca.config.dcqcn {
-            Some(config) if self.common.init.congestion_control => {
-                Some(Box::new(Dcqcn::new(config)))
-            }
-            _ => None,
+        self.cc = match self.common.init.congestion_control {
+            true => Controlled::new(&port.hca.config.congestion),
+            false => None,
         };
     }
 
     /// Back to RESET: everything posted is forgotten without completions.
     pub(crate) fn reset(&mut self, port: &mut Port) {
-        self.take_leave(port);
+        self.acknowledge_all(port);
         self.common.set_state(QpState::Reset);
         self.leave_destination(port);
         port.hca.mrs.unbind_qp(self.common.qpn);
@@ -172,7 +168,7 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, port: &mut Port, now: Instant) {
         let was = self.common.state;
         if was != QpState::Err {
-            self.take_leave(port);
+            self.acknowledge_all(port);
             self.common.set_state(QpState::Err);
             port.hca.revoke_answers();
             self.stop_requester(port);
@@ -247,7 +243,7 @@ impl Qp {
     /// The same, for payload in memory under `key`. A consumer should not invalidate a key that
     /// requests under way use; if it does, the peer must not read what the consumer later puts at
     /// these addresses.
-    pub(crate) fn revoke_loans_of(&mut self, port: &Port, key: Lkey) {
+    pub(crate) fn revoke_remote_payload_of(&mut self, port: &Port, key: Lkey) {
         let started =
             if port.hca.host_memory.is_some() { self.req.outstanding.flights.len() } else { 0 };
         let is_used = (0..started).any(|i| match self.common.sq.peek(i).map(|wr| &wr.data) {

@@ -15,7 +15,7 @@ use super::buffers::{Outgoing, scatter};
 use super::qp::Qp;
 use super::responder_state::Opened;
 use super::rx_payload::RxPayload;
-use crate::hca::cq::{Cqe, WcStatus};
+use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, Remote, SendFlags, SendOp, SendWr};
 use crate::ib::port::Port;

@@ -15,7 +15,7 @@ use super::reply_queue::{ReadReply, Reply};
 use super::responder::{Refusal, Request, Taken};
 use super::responder_state::Inbound;
 use super::rx_payload::{RxPacket, RxPayload};
-use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::hca::cqe::{Cqe, WcFlags, WcOpcode, WcStatus};
 use crate::hca::qp::RecvSource;
 use crate::hca::wr::{MAX_MESSAGE, RecvWr};
 use crate::ib::port::Port;
@@ -119,7 +119,7 @@ impl Qp {
         rest: &RxPacket<'_>,
     ) -> bool {
         let (RecvSource::Own(receives), None, None, None) =
-            (&mut self.common.rq, &self.rsp.inbound, &self.rsp.receive, &rest.lent)
+            (&mut self.common.rq, &self.rsp.inbound, &self.rsp.receive, &rest.remote)
         else {
             return false;
         };

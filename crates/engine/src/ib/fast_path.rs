@@ -2,13 +2,13 @@
 //!
 //! The general path handles other queue pairs that want a turn, messages of many packets, several
 //! messages at once, answers, pacing and retransmission. Where none of these apply, the message is
-//! one packet, and the requester writes it directly into the buffer of the link. All other
+//! one packet, and the requester writes it into a buffer of the caller, without a train. All other
 //! requests, and all that fail a check here, take the general path in `requester`.
 
 use core::hint::cold_path;
 
 use feroce_mem::{Loan, MrTable, PdId, Read};
-use feroce_train::{Instant, Single};
+use feroce_train::{Instant, SingleBuf};
 use feroce_wire::{Bth, Opcode, Service};
 
 use super::account::Sent;
@@ -85,14 +85,14 @@ impl Qp {
             && self.cc.is_none()
     }
 
-    /// Sends the one request in the queue that was not sent, if it is a short message, may go now,
-    /// and `send` takes it. The time is asked for only if a timer has to be set.
+    /// Puts the one request in the queue that was not sent into `out`, if it is a short message and
+    /// may go now. The time is asked for only if a timer has to be set.
     #[inline]
     pub(crate) fn try_fast_path(
         &mut self,
         port: &mut Port,
         now: impl FnOnce() -> Instant,
-        send: &mut dyn FnMut(Single<'_>) -> bool,
+        out: &mut SingleBuf,
     ) -> bool {
         if !self.is_free() || port.hca.revocations.concern(self.common.qpn) {
             cold_path();
@@ -135,7 +135,7 @@ impl Qp {
         let (solicited, pad) = (flags.contains(SendFlags::SOLICITED), only.pad());
         let mut head = [0; Bth::LEN];
         Bth { solicited, ack_req: requests_ack, pad, ..bth }.emit(&mut head);
-        let mut write = |out: &mut [u8]| {
+        let write = |out: &mut [u8]| {
             let Some((place, rest)) = out.split_first_chunk_mut() else { return };
             *place = head;
             let Some((data, padding)) = only.emit(rest) else { return };
@@ -145,8 +145,7 @@ impl Qp {
             }
         };
         let packet_len = only.packet_len();
-        let (path, dest) = (&self.path, bth.dest_qp);
-        if !send(Single { path, dest, len: packet_len, write: &mut write }) {
+        if !out.put(&self.path, bth.dest_qp, packet_len, write) {
             cold_path();
             return false;
         }

@@ -22,18 +22,23 @@ impl Groups {
         max_groups: u32,
         max_members: u32,
     ) -> Result<bool, CreateError> {
-        let is_new = !self.members.contains_key(&group);
-        if is_new && self.members.len() >= max_groups as usize {
+        let groups = self.members.len();
+        let mut found = self.members.get_mut(&group);
+        let others = found.as_deref().map_or(&[][..], Vec::as_slice);
+        if others.contains(&qpn) {
+            return Ok(false);
+        }
+        let is_full = found.is_none() && groups >= max_groups as usize;
+        if is_full || others.len() >= max_members as usize {
             return Err(CreateError::TooMany);
         }
-        let members = self.members.entry(group).or_default();
-        if !members.contains(&qpn) {
-            if members.len() >= max_members as usize {
-                return Err(CreateError::TooMany);
-            }
-            members.push(qpn);
-        }
-        Ok(is_new)
+        let Some(members) = &mut found else {
+            self.members.insert(group, alloc::vec![qpn]);
+            return Ok(true);
+        };
+        members.try_reserve(1).map_err(|_| CreateError::OutOfMemory)?;
+        members.push(qpn);
+        Ok(false)
     }
 
     /// Detaches. True: the group has no members left on this port.

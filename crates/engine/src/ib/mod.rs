@@ -12,7 +12,8 @@
 //! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding`
 //! (the requests in flight), `responder_state` with `reply_queue`, `receive` and `replay` (what
 //! answers duplicates), and `port` with `destination` (bytes in flight to each peer address) and
-//! `mcast`. No type imports a role. `cc` is congestion control.
+//! `mcast`. No type imports a role. `cc` has the algorithms of congestion control, `congestion` is
+//! what the requester does with them.
 
 pub(crate) mod cc;
 pub(crate) mod destination;
@@ -26,7 +27,8 @@ mod account;
 mod ack_policy;
 mod buffers;
 mod coalesce;
-mod completer;
+pub(crate) mod completer;
+mod congestion;
 mod control;
 mod direct_access;
 mod execute;

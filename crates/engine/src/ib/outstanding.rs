@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 
 use feroce_wire::Psn;
 
-use crate::hca::cq::WcStatus;
+use crate::hca::cqe::WcStatus;
 use crate::ib::destination::PACKET_COST;
 
 /// How a started request ends.
@@ -102,6 +102,14 @@ impl Outstanding {
     #[inline]
     pub(crate) fn has_psns(&self, packets: u32) -> bool {
         self.next == self.una || self.next.since(self.una) + packets < 1 << 23
+    }
+
+    /// Whether there is memory to remember one more request. The first always is remembered: the
+    /// answers to those in flight are what a requester can wait for.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        let (len, most) = (self.flights.len(), self.flights.capacity());
+        len < most || len == 0 || self.flights.try_reserve(1).is_ok()
     }
 
     /// Remembers a request that is being started and gives it its PSNs.

@@ -11,7 +11,7 @@ use super::destination::{DestinationId, Destinations};
 use super::mcast::Groups;
 use crate::hca::config::Config;
 use crate::hca::counters::Drop;
-use crate::hca::cq::Cqe;
+use crate::hca::cqe::Cqe;
 use crate::hca::id::CqId;
 use crate::hca::shared::Shared;
 
@@ -50,11 +50,17 @@ impl Port {
     /// Reports a completion of an unreliable send queue, but not before the bytes of the trains
     /// that were given out have been read: the consumer may reuse its buffer at once.
     pub(crate) fn complete_unreliable(&mut self, id: CqId, cqe: Cqe) {
-        if self.unread || !self.held_back.is_empty() {
+        if self.awaits_reading() {
             self.held_back.push_back((id, cqe));
         } else {
             self.hca.complete_send(id, cqe);
         }
+    }
+
+    /// Whether completions wait, or will wait, until the bytes of trains have been read.
+    #[inline]
+    pub(crate) fn awaits_reading(&self) -> bool {
+        self.unread || !self.held_back.is_empty()
     }
 
     /// The bytes of every train have been read.

@@ -2,11 +2,11 @@
 
 use alloc::boxed::Box;
 
-use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, Train};
+use feroce_train::{Ecn, Hop, Instant, LinkCaps, Path, RxMeta, Train};
 use feroce_wire::{Bth, Op, Opcode, Pkey, Pmtu, Psn, Qkey, Qpn, Service};
 
 use crate::hca::counters::Drop;
-use crate::ib::cc::CongestionControl;
+use crate::ib::cc::Controlled;
 use crate::ib::destination::DestinationId;
 use crate::ib::grh::GRH_LEN;
 use crate::ib::port::Port;
@@ -33,7 +33,7 @@ pub(crate) struct Qp {
     /// Most messages in a row that do not request an acknowledgement.
     pub(super) max_unrequested: usize,
     /// Congestion control, and when it lets the next train go.
-    pub(super) cc: Option<Box<dyn CongestionControl>>,
+    pub(super) cc: Option<Box<Controlled>>,
     pub(super) paced_until: Instant,
     /// No congestion notification before this time.
     pub(super) cnp_again_at: Instant,
@@ -131,7 +131,7 @@ impl Qp {
         if let Some(train) = out
             && is_read
         {
-            self.pace(now, train);
+            self.pace(port, now, train);
         }
     }
 
@@ -155,15 +155,21 @@ impl Qp {
             QpType::XrcTgt => {}
         }
         if let Some(train) = out {
-            self.pace(now, train);
+            self.pace(port, now, train);
         }
     }
 
     /// Counts a train for congestion control, which says when the next may go.
     #[inline]
-    fn pace(&mut self, now: Instant, train: &Train) {
+    fn pace(&mut self, port: &Port, now: Instant, train: &Train) {
+        let in_flight = match self.cc {
+            Some(_) => self.bytes_in_flight(&port.hca.config),
+            None => return,
+        };
         if let Some(cc) = self.cc.as_mut() {
-            self.paced_until = cc.on_sent(now, train.total_len() as u64);
+            let overhead = u64::from(port.hca.config.packet_overhead) * u64::from(train.count);
+            self.paced_until = cc.sent(now, train.total_len() as u64 + overhead);
+            cc.in_flight = in_flight;
         }
     }
 
@@ -203,16 +209,6 @@ impl Qp {
         let paced = (since..=now).contains(&self.paced_until);
         (paced && self.has_paced_work())
             || self.req.deadline().is_some_and(|deadline| deadline <= now)
-    }
-
-    /// Something that [`Qp::deadline`] announced is due.
-    pub(crate) fn handle_timeout(
-        &mut self,
-        port: &mut Port,
-        now: Instant,
-        peer_has_unread: &mut dyn FnMut(&Path, Qpn) -> bool,
-    ) {
-        self.requester_timeout(port, now, peer_has_unread);
     }
 
     /// A doorbell was rung, a timer ran out, or something else may have made work possible.
@@ -259,7 +255,7 @@ impl Qp {
                 self.note_established(port);
                 self.handle_request(port, now, rest);
             }
-            (QpType::Uc, true) if rest.lent.is_none() => {
+            (QpType::Uc, true) if rest.remote.is_none() => {
                 self.note_established(port);
                 self.handle_unreliable(port, now, rest);
             }
@@ -328,12 +324,19 @@ impl Qp {
         }
         match self.cc.as_mut() {
             Some(cc) => {
-                cc.on_cnp(now);
+                cc.control.on_cnp(now);
                 port.hca.counters.rp_cnp_handled += 1;
             }
             None => port.hca.counters.rp_cnp_ignored += 1,
         }
         Ok(())
+    }
+
+    /// Switches have written something into a packet of ours that the peer received.
+    pub(crate) fn on_telemetry(&mut self, now: Instant, hops: &[Hop]) {
+        if let Some(cc) = self.cc.as_mut() {
+            cc.control.on_telemetry(now, hops);
+        }
     }
 
     /// A packet arrived with congestion experienced: notifies the sender, but not more often than

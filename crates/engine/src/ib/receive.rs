@@ -6,7 +6,7 @@ use feroce_wire::Qpn;
 
 use super::buffers::{ScatterError, scatter};
 use super::rx_payload::RxPayload;
-use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::cqe::{Cqe, WcOpcode, WcStatus};
 use crate::hca::id::{CqId, SrqId};
 use crate::hca::wr::RecvWr;
 

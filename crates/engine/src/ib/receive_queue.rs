@@ -7,7 +7,7 @@ use feroce_wire::Srqn;
 use super::port::Port;
 use super::qp::Qp;
 use super::receive::Receive;
-use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::cqe::{Cqe, WcOpcode, WcStatus};
 use crate::hca::id::{CqId, SrqId};
 use crate::hca::qp::RecvSource;
 

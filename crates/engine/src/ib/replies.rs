@@ -58,7 +58,7 @@ impl Qp {
 
     /// Acknowledges what was executed before the queue pair ends: afterwards it cannot answer a
     /// retransmission.
-    pub(crate) fn take_leave(&mut self, port: &mut Port) {
+    pub(crate) fn acknowledge_all(&mut self, port: &mut Port) {
         let replies = &self.rsp.replies;
         if self.rsp.owes_ack && (replies.is_empty() || replies.is_bare_ack()) {
             let ack = Reply::Ack { psn: self.rsp.expected.prev(), msn: self.rsp.msn };

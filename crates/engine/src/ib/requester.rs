@@ -1,6 +1,5 @@
 //! The requester: from send work requests to trains (IBTA vol1 9.7.3).
 
-use feroce_mem::Iova;
 use feroce_train::{Instant, LinkCaps, Payload, Train, TrainOps};
 use feroce_wire::{Bth, Opcode};
 
@@ -10,7 +9,8 @@ use super::direct_access;
 use super::outstanding::{Flight, Kind};
 use super::qp::Qp;
 use super::train_layout::{Piece, TrainLayout};
-use crate::hca::cq::WcStatus;
+use crate::hca::cqe::WcStatus;
+use crate::hca::local::execute_local;
 use crate::hca::state::QpState;
 use crate::hca::wr::{MAX_MESSAGE, SendFlags, SendOp, SendWr};
 use crate::ib::destination::{Destination, PACKET_COST};
@@ -23,6 +23,8 @@ pub(super) enum Blocked {
     NoWork,
     /// The window of the destination is full.
     Window,
+    /// The window of congestion control is full: the next answer opens it.
+    Congestion,
 }
 
 /// A request that can be started.
@@ -79,6 +81,7 @@ impl Qp {
                         port.destinations.get(peer).wait(self.common.slot);
                     }
                 }
+                Err(Blocked::Congestion) => {}
                 Err(Blocked::NoWork) => self.retire(port, now),
             };
         }
@@ -104,7 +107,8 @@ impl Qp {
             SendOp::LocalInv(_) => index > 0,
             _ => flags.contains(SendFlags::FENCE) && !self.req.outstanding.resources.is_empty(),
         };
-        if is_fenced || self.waits_for_direct(port, index, len) {
+        let has_room = self.req.outstanding.has_room();
+        if is_fenced || !has_room || self.waits_for_direct(port, index, len) {
             return Err(Blocked::NoWork);
         }
         if index == 0 && self.try_direct_oldest(port) {
@@ -113,7 +117,7 @@ impl Qp {
             return Ok(());
         }
         if op.is_local() {
-            let kind = match self.execute_local(port, &op) {
+            let kind = match execute_local(&mut port.hca, &self.common, &op) {
                 Ok(()) => Kind::Local,
                 Err(status) => self.halt(status),
             };
@@ -159,29 +163,6 @@ impl Qp {
         port.hca.counters.rdma_sends += 1;
     }
 
-    /// Executes an operation that sends nothing. Every failure is an error of memory management
-    /// (IBTA vol1 11.6.2).
-    pub(super) fn execute_local(&self, port: &mut Port, op: &SendOp) -> Result<(), WcStatus> {
-        let (pd, mrs) = (self.common.init.pd, &mut port.hca.mrs);
-        let done = match *op {
-            SendOp::BindMw { mw, new_rkey, binding } => {
-                mrs.bind_mw(pd, self.common.qpn, mw, new_rkey, binding).is_ok()
-            }
-            SendOp::LocalInv(rkey) => mrs.invalidate_local(pd, rkey).is_ok(),
-            SendOp::Reg { key, offset, len, iova, access } => {
-                let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
-                range.is_some_and(|(offset, len)| {
-                    mrs.map(pd, key, offset, len, Iova::At(iova), access).is_ok()
-                })
-            }
-            _ => return Err(WcStatus::LocalQpOperation),
-        };
-        // A key may have changed its meaning, or have none any more.
-        port.hca.revoke_answers();
-        port.hca.hold_until_quiet(self.common.qpn, None);
-        if done { Ok(()) } else { Err(WcStatus::MwBind) }
-    }
-
     /// Stops sending: the request that is being started cannot be executed.
     pub(super) fn halt(&mut self, status: WcStatus) -> Kind {
         self.req.halted = true;
@@ -204,6 +185,12 @@ impl Qp {
             return Err(Blocked::NoWork);
         }
         let mut room = self.room(port, &flight, from, caps)?;
+        if self.cc.is_some() {
+            room = match self.packets_allowed(&port.hca.config) {
+                0 => return Err(Blocked::Congestion),
+                allowed => room.min(allowed),
+            };
+        }
         let op = self.common.sq.peek(index).ok_or(Blocked::NoWork)?.op;
         let takes_resource = op.needs_responder_resource();
         if takes_resource {
@@ -235,6 +222,10 @@ impl Qp {
         let ends = from + psns == flight.packets;
         let mut requests_ack =
             (ends && flight.requests_ack) || takes_resource || self.req.unanswered;
+        requests_ack |= port.hca.config.ack_every_packet;
+        if self.cc.is_some() {
+            requests_ack |= self.window_wants_ack(&port.hca.config, psns, cost);
+        }
         if let Some(id) = self.destination {
             let peer = port.destinations.get(id);
             // A train that fills the window requests an acknowledgement as well: other queue pairs

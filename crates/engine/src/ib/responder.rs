@@ -12,7 +12,7 @@ use super::reply_queue::Reply;
 use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
-use crate::hca::cq::{Cqe, WcOpcode, WcStatus};
+use crate::hca::cqe::{Cqe, WcOpcode, WcStatus};
 use crate::hca::event::AsyncEvent;
 use crate::hca::qp::RecvSource;
 use crate::hca::state::QpState;
@@ -75,22 +75,22 @@ pub(super) struct Request<'a> {
     /// What follows the headers that every packet of the service has.
     pub(super) body: &'a [u8],
     /// The payload, if it is not in `body`.
-    pub(super) lent: Option<RemotePayload<'a>>,
+    pub(super) remote: Option<RemotePayload<'a>>,
 }
 
 impl<'a> Request<'a> {
     /// The payload, where `bytes` is what follows all headers.
     #[inline]
     pub(super) fn payload(&self, bytes: &'a [u8]) -> Result<RxPayload<'a>, Refusal> {
-        RxPacket::payload(self.lent, bytes).ok_or(Refusal::Invalid)
+        RxPacket::payload(self.remote, bytes).ok_or(Refusal::Invalid)
     }
 
     /// What is left of a run without its first `packets`, which were executed before.
     fn without(&self, packets: u32, pmtu: usize) -> Option<Self> {
-        let lent = self.lent?.without(packets, pmtu)?;
+        let remote = self.remote?.without(packets, pmtu)?;
         let body = if self.op.has_reth() { self.body.get(Reth::LEN..)? } else { self.body };
         let (op, psn) = (self.op.continued()?, self.psn.wrapping_add(packets));
-        Some(Self { op, psn, body, lent: Some(lent), ..*self })
+        Some(Self { op, psn, body, remote: Some(remote), ..*self })
     }
 }
 
@@ -149,8 +149,8 @@ impl Qp {
         port: &Port,
         rest: &RxPacket<'a>,
     ) -> Result<Request<'a>, Refusal> {
-        let RxPacket { op, psn, solicited, bytes, lent, .. } = *rest;
-        if lent.is_some_and(|lent| !may_be_lent(op, lent)) {
+        let RxPacket { op, psn, solicited, bytes, remote, .. } = *rest;
+        if remote.is_some_and(|remote| !may_be_remote(op, remote)) {
             return Err(Refusal::Invalid);
         }
         let (srqn, pd, body) = match self.common.rq {
@@ -162,7 +162,7 @@ impl Qp {
             }
             _ => (None, self.common.init.pd, bytes),
         };
-        Ok(Request { op, psn, solicited, srqn, pd, body, lent: lent.copied() })
+        Ok(Request { op, psn, solicited, srqn, pd, body, remote: remote.copied() })
     }
 
     /// A packet arrived before the expected one: sends a NAK, once per gap.
@@ -259,7 +259,7 @@ impl Qp {
     fn refuse(&mut self, port: &mut Port, now: Instant, refusal: Refusal) {
         let (code, status) = match refusal {
             Refusal::Truncated => return port.hca.drop(Drop::Truncated),
-            Refusal::Gone => return port.hca.drop(Drop::LenderGone),
+            Refusal::Gone => return port.hca.drop(Drop::PayloadGone),
             Refusal::NotReady => {
                 port.hca.counters.out_of_buffer += 1;
                 port.hca.counters.send_rnr_err += 1;
@@ -314,8 +314,8 @@ impl Qp {
 }
 
 /// Whether payload of this kind and length may be fetched.
-fn may_be_lent(op: Op, lent: &RemotePayload<'_>) -> bool {
-    (op.is_send() || op.is_write()) && lent.packets > 0 && lent.len as u64 <= MAX_MESSAGE
+fn may_be_remote(op: Op, remote: &RemotePayload<'_>) -> bool {
+    (op.is_send() || op.is_write()) && remote.packets > 0 && remote.len as u64 <= MAX_MESSAGE
 }
 
 /// Whether the answer to a request is more than an acknowledgement.

@@ -11,22 +11,22 @@ pub(crate) struct RxPacket<'a> {
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
-    /// The bytes after the BTH, without padding: headers, and the payload unless it is `lent`.
+    /// The bytes after the BTH, without padding: headers, and the payload unless it is `remote`.
     pub(crate) bytes: &'a [u8],
     /// Payload in the memory of the sender. The packet then stands for a run of packets.
-    pub(crate) lent: Option<&'a RemotePayload<'a>>,
+    pub(crate) remote: Option<&'a RemotePayload<'a>>,
 }
 
 impl<'a> RxPacket<'a> {
     /// The payload, where `bytes` is what follows all headers; `None` if it is in both places.
     #[inline]
     pub(super) fn payload(
-        lent: Option<RemotePayload<'a>>,
+        remote: Option<RemotePayload<'a>>,
         bytes: &'a [u8],
     ) -> Option<RxPayload<'a>> {
-        match lent {
+        match remote {
             None => Some(RxPayload::Here(bytes)),
-            Some(lent) => bytes.is_empty().then_some(RxPayload::RemotePayload(lent)),
+            Some(remote) => bytes.is_empty().then_some(RxPayload::RemotePayload(remote)),
         }
     }
 }
@@ -43,7 +43,7 @@ impl RxPayload<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),
-            Self::RemotePayload(lent) => lent.len,
+            Self::RemotePayload(remote) => remote.len,
         }
     }
 
@@ -52,7 +52,7 @@ impl RxPayload<'_> {
     pub(super) fn packets(&self) -> u32 {
         match self {
             Self::Here(_) => 1,
-            Self::RemotePayload(lent) => lent.packets,
+            Self::RemotePayload(remote) => remote.packets,
         }
     }
 
@@ -61,7 +61,7 @@ impl RxPayload<'_> {
     pub(super) fn place(&self, to: &Loan<'_, Write>) -> Result<(), FetchError> {
         match self {
             Self::Here(bytes) => Ok(to.copy_in(bytes)?),
-            Self::RemotePayload(lent) => to.fetch(lent.source, lent.offset, lent.len),
+            Self::RemotePayload(remote) => to.fetch(remote.source, remote.offset, remote.len),
         }
     }
 
@@ -78,7 +78,7 @@ impl RxPayload<'_> {
                 let bytes = from.checked_add(len).and_then(|end| bytes.get(from..end));
                 Ok(to.copy_in(bytes.ok_or(FetchError::OutOfBounds)?)?)
             }
-            Self::RemotePayload(lent) => to.fetch(lent.source, lent.offset + from, len),
+            Self::RemotePayload(remote) => to.fetch(remote.source, remote.offset + from, len),
         }
     }
 }

@@ -13,7 +13,8 @@ use super::qp::Qp;
 use super::responder::Refusal;
 use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::counters::Drop;
-use crate::hca::cq::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::hca::cqe::{Cqe, WcFlags, WcOpcode, WcStatus};
+use crate::hca::local::execute_local;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Dest, SendFlags, SendOp};
 use crate::ib::grh::GRH_LEN;
@@ -69,7 +70,8 @@ impl Qp {
         };
         let (op, len) = (wr.op, wr.data.len());
         if op.is_local() {
-            let kind = self.execute_local(port, &op).map_or_else(Kind::Failed, |()| Kind::Local);
+            let kind = execute_local(&mut port.hca, &self.common, &op)
+                .map_or_else(Kind::Failed, |()| Kind::Local);
             self.req.outstanding.start_local(kind);
             return Ok(());
         }
@@ -188,7 +190,7 @@ impl Qp {
                 Refusal::Access | Refusal::Protection => Drop::AccessDenied,
                 Refusal::TooLong => Drop::TooLong,
                 Refusal::NotReady => Drop::NoReceive,
-                Refusal::Gone => Drop::LenderGone,
+                Refusal::Gone => Drop::PayloadGone,
             });
         }
     }

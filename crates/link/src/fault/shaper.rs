@@ -9,9 +9,10 @@ use super::FaultConfig;
 use crate::LinkCounters;
 use crate::icrc::part;
 
-/// How long a packet waits to be overtaken when nothing follows it.
+/// How long a packet waits to be overtaken when nothing follows it: shorter than the 2 ms after
+/// which its sender would probe for it, so that it is late and not lost.
 const PATIENCE_NS: u64 = 1_000_000;
-/// Most bytes that wait; what comes on top is lost.
+/// Most bytes that wait; what comes on top is lost. 5 ms of a link of 100 Gb/s.
 const MAX_HELD: usize = 64 << 20;
 /// Bytes of IP and UDP headers, which the rate counts.
 const V4_HEADERS: usize = 28;
@@ -32,13 +33,13 @@ struct Kept {
 
 impl Kept {
     fn new(train: &RxTrain<'_>, is_late: bool, due: Instant) -> Self {
-        let RxTrain { meta, bytes, stride, trailer, lent: _ } = *train;
+        let RxTrain { meta, bytes, stride, trailer, remote: _ } = *train;
         Self { meta, stride, trailer, bytes: bytes.to_vec(), is_late, due }
     }
 
     fn as_train(&self) -> RxTrain<'_> {
         let Self { meta, stride, trailer, ref bytes, .. } = *self;
-        RxTrain { meta, bytes, stride, trailer, lent: None }
+        RxTrain { meta, bytes, stride, trailer, remote: None }
     }
 }
 

@@ -60,36 +60,53 @@ pub struct Pcap<C> {
     recorder: Recorder,
 }
 
+/// A capture of packets that the caller has from somewhere.
+pub struct PcapFile {
+    recorder: Recorder,
+}
+
+impl PcapFile {
+    /// Begins a file, as [`Pcap::create`] does.
+    pub fn create(file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
+        Ok(Self { recorder: Recorder::new(create(file.as_ref())?, config)? })
+    }
+
+    /// Records packets, which have their ICRCs.
+    pub fn record(&mut self, now: Instant, direction: crate::Direction, train: &RxTrain<'_>) {
+        let direction = match direction {
+            crate::Direction::Sent => Direction::Out,
+            crate::Direction::Received => Direction::In,
+        };
+        self.recorder.record(now, direction, train);
+    }
+
+    /// Writes what is still in the buffer.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.recorder.write_out()
+    }
+}
+
+impl fmt::Debug for PcapFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PcapFile").finish_non_exhaustive()
+    }
+}
+
+fn create(file: &FilePath) -> io::Result<OutputFile> {
+    OutputFile::create(file, Kind { name: "capture", is_ours: format::is_ours })
+}
+
 impl<C: Carrier> Pcap<C> {
     /// Records what passes through `inner` in a new file. A capture of an earlier run is
     /// overwritten, any other file is not. If another device writes to the file, this one takes a
     /// name with a number: `run-2.pcapng`.
     pub fn create(inner: C, file: impl AsRef<FilePath>, config: PcapConfig) -> io::Result<Self> {
-        let kind = Kind { name: "capture", is_ours: format::is_ours };
-        Self::new(inner, OutputFile::create(file.as_ref(), kind)?, config)
+        Self::new(inner, create(file.as_ref())?, config)
     }
 
     /// Records what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
-        let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
-        format::section_header(&mut pending, format::APPLICATION);
-        let link_type = match config.framing {
-            Framing::RoceV2 => LinkType::RawIp,
-            Framing::RoceV1 | Framing::InfiniBand => LinkType::Ethernet,
-        };
-        format::interface(&mut pending, link_type, &config.interface);
-        let mut recorder = Recorder {
-            config,
-            out: Some(Box::new(out)),
-            pending,
-            oldest: None,
-            transport: Vec::new(),
-            comment: String::new(),
-            packets: 0,
-            missed: 0,
-        };
-        recorder.write_out()?;
-        Ok(Self { inner, recorder })
+        Ok(Self { inner, recorder: Recorder::new(out, config)? })
     }
 
     /// Writes what is still in the buffer.
@@ -121,6 +138,28 @@ struct Recorder {
 }
 
 impl Recorder {
+    fn new(out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
+        let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
+        format::section_header(&mut pending, format::APPLICATION);
+        let link_type = match config.framing {
+            Framing::RoceV2 => LinkType::RawIp,
+            Framing::RoceV1 | Framing::InfiniBand => LinkType::Ethernet,
+        };
+        format::interface(&mut pending, link_type, &config.interface);
+        let mut recorder = Self {
+            config,
+            out: Some(Box::new(out)),
+            pending,
+            oldest: None,
+            transport: Vec::new(),
+            comment: String::new(),
+            packets: 0,
+            missed: 0,
+        };
+        recorder.write_out()?;
+        Ok(recorder)
+    }
+
     /// `meta` is what the headers of its packets say.
     fn sent(&mut self, now: Instant, meta: RxMeta, train: &Train) {
         let meta = RxMeta { framing: self.config.framing, ..meta };
@@ -140,7 +179,8 @@ impl Recorder {
         self.transport = transport;
     }
 
-    fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
+    /// Records packets that have their ICRCs.
+    fn record(&mut self, now: Instant, direction: Direction, train: &RxTrain<'_>) {
         let meta = &train.meta;
         if meta.framing != self.config.framing {
             self.missed += train.bytes.chunks(train.stride.max(1)).len() as u64;
@@ -156,7 +196,7 @@ impl Recorder {
                 id = ids.find(&prefix, transport, *icrc, i as u16).unwrap_or(i as u16);
             }
             let frame = Headers::of_meta(meta).frame(id, transport, u32::from_le_bytes(*icrc));
-            self.packet(now, Direction::In, frame);
+            self.packet(now, direction, frame);
         }
     }
 
@@ -318,7 +358,7 @@ impl<C: Carrier> Carrier for Pcap<C> {
     ) -> io::Result<usize> {
         let recorder = &mut self.recorder;
         let taken = self.inner.receive(now, budget, &mut |train| {
-            recorder.received(now, train);
+            recorder.record(now, Direction::In, train);
             sink(train);
         })?;
         self.recorder.handle_timeout(now);

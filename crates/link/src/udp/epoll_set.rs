@@ -12,13 +12,14 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
-use super::Flow;
+use super::TxSocket;
 
 /// Calls in a row that ask only the last socket. With four sockets, a packet to another one waits
 /// for at most 16 polls (about 5 us), and the cost of `epoll_wait` is spread over as many.
 const MAX_STREAK: u32 = 16;
 
-/// Sockets that one `epoll_wait` call reports. More wait for the next call.
+/// Sockets that one `epoll_wait` call reports. More wait for the next call. Most devices have one
+/// or two addresses and few groups.
 pub(super) const MAX_READY: usize = 8;
 
 /// A receiving socket and the address that it is bound to.
@@ -58,7 +59,7 @@ impl EpollSet {
     }
 
     /// Reports a sending socket once it has room.
-    pub(super) fn add_full(&self, flow: &mut Flow) -> nix::Result<()> {
+    pub(super) fn add_full(&self, flow: &mut TxSocket) -> nix::Result<()> {
         if flow.waits {
             return Ok(());
         }

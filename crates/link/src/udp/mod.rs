@@ -22,15 +22,13 @@ use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
 use socket2::Socket;
 
-use crate::icrc::{MAX_TRAIN_PACKETS, Sealer};
+use crate::icrc::{MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Carrier, Control, LinkCounters, Logger, SharedPort};
 use epoll_set::EpollSet;
 use tx::hop_limit;
 
-/// Most bytes of packets in one train: what one UDP datagram may hold, less the ICRCs.
-const MAX_TRAIN_BYTES: u32 = 65_000;
-/// Hop limit of the sockets, and of paths that have none.
+/// Hop limit of the sockets, and of paths that have none: what Linux gives its own packets.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// How a [`UdpLink`] is made.
@@ -100,14 +98,14 @@ struct Port {
     rx: Option<Socket>,
     /// Sending sockets. The first is opened with the address, so that a lack of descriptors shows
     /// then, and the others when a path first needs them.
-    tx: Vec<Flow>,
+    tx: Vec<TxSocket>,
     /// The socket of each flow in `tx`, once a packet of the flow was sent.
     flows: Vec<Option<usize>>,
 }
 
 /// A socket that sends.
 #[derive(Debug)]
-struct Flow {
+struct TxSocket {
     socket: Socket,
     port: u16,
     /// Known to the epoll instance.

@@ -112,7 +112,7 @@ impl UdpLink {
                 framing: Framing::RoceV2,
                 sl: 0,
             };
-            sink(&RxTrain { meta, bytes, stride, trailer: 0, lent: None });
+            sink(&RxTrain { meta, bytes, stride, trailer: 0, remote: None });
         }
         budget
     }

@@ -5,9 +5,10 @@ use std::io;
 use feroce_wire::{Gid, ROCE_UDP_PORT};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{IpRecvTos, Ipv6RecvHopLimit, Ipv6RecvTClass, UdpGroSegment};
+use nix::unistd::geteuid;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
-use super::{DEFAULT_HOP_LIMIT, Flow, UdpConfig, socket_addr};
+use super::{DEFAULT_HOP_LIMIT, TxSocket, UdpConfig, socket_addr};
 use crate::annotate;
 use crate::sys::set_int;
 
@@ -32,19 +33,19 @@ pub(super) fn open_flow(
     addr: Gid,
     scope: u32,
     flow: usize,
-) -> io::Result<Flow> {
+) -> io::Result<TxSocket> {
     open_tx(config, addr, scope, flow).map_err(|e| describe(e, "send from", addr))
 }
 
 /// A sending socket on a free port; `flow` says where the search begins.
-fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<Flow> {
+fn open_tx(config: &UdpConfig, addr: Gid, scope: u32, flow: usize) -> io::Result<TxSocket> {
     let socket = open(config, addr)?;
     set_sender(&socket, addr, scope)?;
     let start = u16::try_from(flow * 97 % 0x4000).unwrap_or(0);
     for step in 0..0x4000_u16 {
         let port = FIRST_SOURCE_PORT | (start.wrapping_add(step) & 0x3fff);
         match socket.bind(&socket_addr(addr, port, scope).into()) {
-            Ok(()) => return Ok(Flow { socket, port, watched: false, waits: false }),
+            Ok(()) => return Ok(TxSocket { socket, port, watched: false, waits: false }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e),
         }
@@ -159,15 +160,62 @@ const BIND: &str = "bind UDP port 4791 of";
 /// Says what to do about an address that cannot be used.
 fn describe(e: io::Error, what: &str, addr: Gid) -> io::Error {
     let hint = match e.kind() {
-        io::ErrorKind::AddrInUse if what == BIND => {
-            ": another process has it that does not share it with this one"
+        io::ErrorKind::AddrInUse if what == BIND => match holder(addr) {
+            Some(user) if user != geteuid().as_raw() => &format!(
+                ": user {user} has it, and a user does not share it with others: use another \
+                 address of this machine, or add one (`ip address add`)"
+            ),
+            _ => {
+                ": another process has it and does not share it with this one; \
+                 `ss -ulpn sport = 4791` names the process"
+            }
+        },
+        io::ErrorKind::AddrNotAvailable => {
+            ": the address is not one of this machine: `feroce devices` lists those there are"
         }
-        io::ErrorKind::AddrNotAvailable => ": the address is not one of this machine",
         io::ErrorKind::InvalidInput if addr.as_ipv4().is_none() => {
             ": a link-local address needs an interface"
         }
         _ => "",
     };
-    let text = format!("cannot {what} {addr}: {e}{hint}");
+    let text = format!("cannot {what} {}: {e}{hint}", addr.to_ip());
     annotate(e, text)
+}
+
+/// The user who has bound port 4791 of an address, or of all addresses. The kernel's Soft-RoCE
+/// counts as root.
+fn holder(addr: Gid) -> Option<u32> {
+    // Words of an address are printed as this processor reads them from memory.
+    let word = |bytes: &[u8]| {
+        let bytes: [u8; 4] = bytes.try_into().unwrap_or_default();
+        format!("{:08X}", u32::from_ne_bytes(bytes))
+    };
+    let words = |bytes: &[u8]| bytes.chunks(4).map(word).collect::<String>();
+    let v4 = addr.as_ipv4().map(|octets| words(&octets));
+    let v6 = words(&addr.0);
+    // Sockets of the network namespace of this thread.
+    let tables = ["udp", "udp6"].map(|name| format!("/proc/thread-self/net/{name}"));
+    let tables = tables.map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines()).find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (at, port) = fields.get(1)?.split_once(':')?;
+        let is_meant = v4.as_deref() == Some(at) || v6 == at || at.bytes().all(|b| b == b'0');
+        let is_port = u16::from_str_radix(port, 16) == Ok(ROCE_UDP_PORT);
+        (is_meant && is_port).then(|| fields.get(7)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_port_is_found() {
+        let v4 = Ipv4Addr::new(127, 98, 7, 6);
+        assert_eq!(holder(Gid::from_ipv4(v4.octets())), None);
+        let _socket = UdpSocket::bind((v4, ROCE_UDP_PORT)).expect("a free address");
+        assert_eq!(holder(Gid::from_ipv4(v4.octets())), Some(geteuid().as_raw()));
+    }
 }

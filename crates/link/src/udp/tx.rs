@@ -95,15 +95,16 @@ impl UdpLink {
     /// Sends a packet by itself. False: it was not sent, and the caller sends it as a train, which
     /// deals with errors and full sockets.
     #[inline]
-    pub(super) fn send_packet(&mut self, mut packet: Single<'_>) -> bool {
+    pub(super) fn send_packet(&mut self, packet: Single<'_>) -> bool {
         let Some((dest, port, flow)) = self.destination(packet.path) else { return false };
         let sport = self.ports[port].tx[flow].port;
         let Outbox { sealer, bytes, .. } = &mut self.outbox;
-        if packet.len + ICRC_LEN > bytes.len() {
+        let packet_len = packet.bytes.len();
+        if packet_len + ICRC_LEN > bytes.len() {
             return false;
         }
-        let prefix = sealer.prefix(packet.path, sport, packet.len);
-        let len = emit_single(&mut packet, prefix, bytes);
+        let prefix = sealer.prefix(packet.path, sport, packet_len);
+        let len = emit_single(packet.bytes, prefix, bytes);
         let is_sent = matches!(dest.send(&bytes[..len], None), Outcome::Done);
         self.counters.tx_trains += u64::from(is_sent);
         self.counters.tx_packets += u64::from(is_sent);

@@ -53,9 +53,7 @@ pub(crate) fn packets_of(train: &Train) -> Vec<Vec<u8>> {
 /// Sends the one packet of a train without the train.
 pub(crate) fn send_alone(link: &mut impl Carrier, train: &Train) -> bool {
     let packet = packets_of(train).remove(0);
-    let mut write = |out: &mut [u8]| out.copy_from_slice(&packet);
-    let (path, dest, len) = (&train.path, train.bth.dest_qp, packet.len());
-    link.send_single(Single { path, dest, len, write: &mut write })
+    link.send_single(Single { path: &train.path, dest: train.bth.dest_qp, bytes: &packet })
 }
 
 /// What became of one train.

@@ -1,4 +1,4 @@
-//! The announcements of direct access between a member and its peers.
+//! The announcements of direct access between a process and its peers.
 
 use feroce_mem::HostMemory as _;
 use feroce_train::Instant;
@@ -11,8 +11,8 @@ impl Peers {
     /// Announces newly granted direct access to the requesters on this host.
     #[inline]
     pub(crate) fn announce_direct(&mut self, now: Instant) {
-        for offer in self.member.take_offers() {
-            let (address, qpn) = offer.way.from;
+        for offer in self.registry.take_offers() {
+            let (address, qpn) = offer.path.from;
             if let Route::Slot(slot) = self.route(address, qpn)
                 && self.fetches
             {
@@ -22,10 +22,10 @@ impl Peers {
         }
     }
 
-    /// Handles the announcement of a member that has granted direct access to this one.
+    /// Handles the announcement of a process that has granted direct access to this one.
     #[cold]
     pub(super) fn add_direct(&mut self, from: u8, generation: u32, offer: &Offer) {
-        let is_theirs = demux::of_qpn(offer.way.to.1) == Target::Slot(from);
+        let is_theirs = demux::of_qpn(offer.path.to.1) == Target::Slot(from);
         if !self.fetches || !is_theirs || !self.contact(from) {
             return;
         }
@@ -33,14 +33,14 @@ impl Peers {
             return;
         };
         if let Some(contact) = &peer.contact {
-            self.member.add_direct((from, generation), contact.wake(), offer);
+            self.registry.add_direct((from, generation), contact.wake(), offer);
         }
     }
 
-    /// Whether peers have read or written by direct access to this member since the last call.
+    /// Whether peers have read or written by direct access to this process since the last call.
     #[inline]
     pub(crate) fn has_let_pass(&mut self) -> bool {
-        let passed = self.member.passed();
+        let passed = self.registry.passed();
         passed != std::mem::replace(&mut self.passed, passed)
     }
 }

@@ -7,7 +7,7 @@ use super::{Peers, show};
 use crate::record;
 
 impl Peers {
-    /// Puts the record of one packet without ICRC into the ring to a member and publishes it, if
+    /// Puts the record of one packet without ICRC into the ring to a process and publishes it, if
     /// there is room and its metadata is that of the last packets.
     #[inline]
     pub(crate) fn push_single(&mut self, slot: u8, packet: Single<'_>, meta: RxMeta) -> bool {
@@ -15,13 +15,13 @@ impl Peers {
         let Some(ring) = peer.out.as_mut().filter(|_| peer.last == Some(meta)) else {
             return false;
         };
-        let write = |out: &mut [u8]| record::write_single(packet.write, out);
-        if ring.stage(record::BRIEF + packet.len, write) != Ok(true) {
+        let write = |out: &mut [u8]| record::write_single(packet.bytes, out);
+        if ring.stage(record::BRIEF + packet.bytes.len(), write) != Ok(true) {
             // The caller sends the packet in a train instead, which handles a full or broken ring.
             return false;
         }
         peer.stuck = None;
-        show(&self.member, slot, peer);
+        show(&self.registry, slot, peer);
         true
     }
 
@@ -30,8 +30,8 @@ impl Peers {
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.incoming.iter().all(|incoming| incoming.ring.is_still_empty())
-            && self.member.passed() == self.passed
-            && !self.member.has_new_senders()
-            && self.member.epoch() == self.epoch
+            && self.registry.passed() == self.passed
+            && !self.registry.has_new_senders()
+            && self.registry.epoch() == self.epoch
     }
 }

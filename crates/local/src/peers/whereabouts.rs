@@ -1,4 +1,4 @@
-//! Which member a packet goes to, by its destination queue pair and address.
+//! Which process a packet goes to, by its destination queue pair and address.
 
 use std::os::fd::OwnedFd;
 
@@ -13,25 +13,25 @@ use crate::sys;
 pub(crate) enum Route {
     /// To another host, or to all members of a multicast group.
     Wire,
-    /// To another member.
+    /// To another process.
     Slot(u8),
-    /// Back to this member.
+    /// Back to this process.
     Own,
-    /// To queue pair 1 of a member on this host: the content of the packet decides which one.
+    /// To queue pair 1 of a process on this host: the content of the packet decides which one.
     Management,
-    /// To an address of this host, where no member owns that queue pair.
-    Nobody,
+    /// To an address of this host, where no process owns that queue pair.
+    Unowned,
 }
 
-/// The members that a packet to an address of this host names.
+/// The processes that a packet to an address of this host names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
-    /// The member in this slot.
+    /// The process in this slot.
     Slot(u8),
-    /// Every member at the address.
+    /// Every process at the address.
     All,
     /// None of them.
-    Nobody,
+    Unnamed,
 }
 
 impl Peers {
@@ -57,15 +57,15 @@ impl Peers {
             return Route::Management;
         }
         match demux::of_qpn(qpn) {
-            Target::Slot(slot) if slot == self.member.slot() && is_own => Route::Own,
+            Target::Slot(slot) if slot == self.registry.slot() && is_own => Route::Own,
             Target::Slot(slot) if self.peer(slot).is_some_and(|p| p.has(dst)) => Route::Slot(slot),
-            _ => Route::Nobody,
+            _ => Route::Unowned,
         }
     }
 
-    /// The members that a packet to an address of this host names.
+    /// The processes that a packet to an address of this host names.
     pub(crate) fn named_by(&self, dst: Gid, packet: &[u8]) -> Named {
-        let me = self.member.slot();
+        let me = self.registry.slot();
         let is_at = |slot: u8| match slot == me {
             true => self.own.contains(&dst),
             false => self.peer(slot).is_some_and(|p| p.has(dst)),
@@ -74,30 +74,30 @@ impl Peers {
             Target::Slot(slot) => Some(slot).filter(|slot| is_at(*slot)),
             Target::Service(id) => {
                 let mut all = self.used.iter().copied().chain([me]);
-                all.find(|slot| is_at(*slot) && self.member.serves(*slot, dst, id))
+                all.find(|slot| is_at(*slot) && self.registry.serves(*slot, dst, id))
             }
             Target::All => return Named::All,
             Target::Any => None,
         };
-        named.map_or(Named::Nobody, Named::Slot)
+        named.map_or(Named::Unnamed, Named::Slot)
     }
 
-    /// The other members with an address.
+    /// The other processes with an address.
     pub(crate) fn others_at(&self, dst: Gid) -> Vec<u8> {
         let used = self.used.iter().copied();
         used.filter(|slot| self.peer(*slot).is_some_and(|p| p.has(dst))).collect()
     }
 
-    /// Whether this member has an address.
+    /// Whether this process has an address.
     pub(crate) fn has(&self, dst: Gid) -> bool {
         self.own.contains(&dst)
     }
 
-    /// The member that handles packets to an address of this host that name no member: this one if
-    /// it has the address, otherwise the port owner, otherwise any member with that address.
-    pub(crate) fn anybody_at(&self, dst: Gid) -> Option<u8> {
+    /// The process that handles packets to an address of this host that name no process: this one
+    /// if it has the address, otherwise the port owner, otherwise any process with that address.
+    pub(crate) fn handler_at(&self, dst: Gid) -> Option<u8> {
         if self.own.contains(&dst) {
-            return Some(self.member.slot());
+            return Some(self.registry.slot());
         }
         self.receiver_at(dst).or_else(|| {
             let mut used = self.used.iter().copied();
@@ -105,12 +105,12 @@ impl Peers {
         })
     }
 
-    /// The port owner of an address, if that is another member.
+    /// The port owner of an address, if that is another process.
     pub(super) fn receiver_at(&self, address: Gid) -> Option<u8> {
         self.socket_at(address).map(|(slot, _)| slot)
     }
 
-    /// The port owner of an address, if that is another member, and its socket.
+    /// The port owner of an address, if that is another process, and its socket.
     fn socket_at(&self, address: Gid) -> Option<(u8, u32)> {
         self.used.iter().find_map(|&slot| {
             let mut addresses = self.peer(slot)?.addresses.iter();
@@ -120,10 +120,10 @@ impl Peers {
         })
     }
 
-    /// The socket of the port owner of an address, if that is another member and is stopped.
+    /// The socket of the port owner of an address, if that is another process and is stopped.
     pub(crate) fn stopped_receiver_at(&self, address: Gid) -> Option<OwnedFd> {
         let (slot, socket) = self.socket_at(address)?;
-        let process = self.member.host_memory(slot);
+        let process = self.registry.host_memory(slot);
         if !process.is_stopped() || !process.is_readable() {
             return None;
         }

@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink};
-use feroce_local::{HostLink, Member};
+use feroce_local::{HostLink, Registry};
 use feroce_wire::Gid;
 
 pub(crate) use trains::*;
@@ -18,18 +18,18 @@ pub(crate) fn wire() -> UdpLink {
     UdpLink::new(UdpConfig { listen: false, ..UdpConfig::default() }, &[]).expect("a link")
 }
 
-/// A member of the registry at `root`, and its link with one address. `fetches`: no layer above the
-/// link needs to see packets.
-pub(crate) fn member(
+/// A process of the registry at `root`, and its link with one address. `fetches`: no layer above
+/// the link needs to see packets.
+pub(crate) fn registry(
     root: &FilePath,
     address: Gid,
     fetches: bool,
-) -> (Arc<Member>, HostLink<UdpLink>) {
+) -> (Arc<Registry>, HostLink<UdpLink>) {
     std::fs::create_dir_all(root).expect("a directory");
-    let member = Arc::new(Member::join(root, 3).expect("a member"));
+    let registry = Arc::new(Registry::join(root, 3).expect("a registry"));
     let icrc = Some(IcrcPolicy::Strict);
-    let link = HostLink::new(wire(), Arc::clone(&member), icrc).expect("a link");
+    let link = HostLink::new(wire(), Arc::clone(&registry), icrc).expect("a link");
     let mut link = if fetches { link.fetching() } else { link };
     link.control(Control::Addresses(&[address])).expect("an address");
-    (member, link)
+    (registry, link)
 }

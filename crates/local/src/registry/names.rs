@@ -1,10 +1,10 @@
-//! The bytes of the registry that members lock, and the names of their files.
+//! The bytes of the registry that processes lock, and the names of their files.
 
 use feroce_wire::Gid;
 
 /// The byte that a process locks while it sets up or removes a registry. This byte and the bytes of
 /// the slots are the same in every version, so that a process of any version can tell whether a
-/// registry has living members.
+/// registry has living processes.
 pub(super) const SETUP: i64 = 0;
 /// The byte of the first slot.
 pub(super) const FIRST_SLOT: i64 = 1;
@@ -42,7 +42,7 @@ pub(super) fn wake_name(slot: u8) -> String {
     format!("wake-{slot}")
 }
 
-pub(super) fn nudge_name(slot: u8) -> String {
+pub(super) fn kick_name(slot: u8) -> String {
     format!("kick-{slot}")
 }
 

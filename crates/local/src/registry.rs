@@ -1,23 +1,26 @@
-//! The registry, and its members.
+//! The registry of the processes of a host.
 //!
-//! Every open device is a *member*: it owns a slot in a file that all members of one user and one
-//! network namespace map. The queue pair numbers of the member follow from its slot. A slot is in
-//! use exactly while its member holds the lock on the slot's byte of the file (see `lock`). The
-//! kernel releases the lock however a process ends, so every member can tell at once that another
-//! one is dead. The first member that finds a dead one reaps it (the code says bury): it empties
-//! the slot and removes the files of the dead member. There is no coordinator and no daemon, and
-//! nothing is left when the last member has gone.
+//! Every open device owns a *slot* in a file that all processes of one user and one network
+//! namespace map. A process with several open devices has a slot for each and counts as several
+//! processes. The queue pair numbers of the process follow from its slot. A slot is in use exactly
+//! while its process holds the lock on the slot's byte of the file (see `lock`). The kernel
+//! releases the lock however a process ends, so every process can tell at once that another one is
+//! dead. The first process that finds a dead one reaps it: it empties the slot and removes the
+//! files of the dead process. There is no coordinator and no daemon, and nothing is left when the
+//! last process has gone.
 //!
-//! Each member has three pipes. It sleeps on the first: peers write a byte into it, but only if the
-//! member says that it sleeps. Peers kick the member through the second, when it is awake and does
-//! not take what they sent. The third is never written to: members that watch this one open its
-//! reading end, and the kernel reports a hang-up when this member has gone.
+//! Each process has three pipes. It sleeps on the first: peers write a byte into it, but only if
+//! the process says that it sleeps. Peers kick the process through the second, when it is awake and
+//! does not take what they sent. The third is never written to: processes that watch this one open
+//! its reading end, and the kernel reports a hang-up when this process has gone.
 
 mod contact;
 mod departures;
-mod lending;
+mod host_memory;
 mod names;
+mod places;
 mod revocation;
+mod rings;
 
 use std::fs::File;
 use std::io;
@@ -27,8 +30,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use feroce_link::Logger;
-use feroce_ring::{ByteConsumer, ByteProducer};
 use feroce_wire::Gid;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::stat::fstat;
@@ -48,28 +49,26 @@ pub(super) use contact::{Contact, Wake};
 pub use departures::Departure;
 use departures::Departures;
 use names::{
-    FIRST_SLOT, SETUP, byte_of_address, byte_of_service, byte_of_slot, life_name, nudge_name,
-    parse_ring_name, ring_name, wake_name,
+    FIRST_SLOT, SETUP, byte_of_address, byte_of_service, byte_of_slot, kick_name, life_name,
+    parse_ring_name, wake_name,
 };
+use places::{find_or_create, is_beside_others, remove_if_dead};
 use revocation::Copies;
 
-/// The file that all members map.
+/// The file that all processes map.
 const REGISTRY: &str = "registry";
 
 /// How often other processes may remove the registry while this one joins it.
 const JOIN_TRIES: u32 = 1000;
 
-/// Capacities of rings, the preferred one first. A ring must hold the longest record twice.
-const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
-
-/// A member of the registry: the owner of one slot.
+/// The registry as one process sees it, which owns a slot in it.
 ///
 /// ```
-/// use feroce_local::Member;
+/// use feroce_local::Registry;
 /// use feroce_wire::Gid;
 ///
 /// let root = std::env::temp_dir();
-/// let (a, b) = (Member::join(&root, 7)?, Member::join(&root, 7)?);
+/// let (a, b) = (Registry::join(&root, 7)?, Registry::join(&root, 7)?);
 /// assert_ne!(a.prefix(), b.prefix());
 ///
 /// let here = Gid::from_ipv4([192, 0, 2, 1]);
@@ -80,20 +79,20 @@ const RING_CAPACITIES: [usize; 2] = [1 << 20, 1 << 18];
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Member {
+pub struct Registry {
     directory: Directory,
     file: File,
     map: Mapping,
     slot: u8,
     generation: u32,
-    /// Both ends of the pipe through which peers wake this member.
+    /// Both ends of the pipe through which peers wake this process.
     wake: OwnedFd,
-    /// Both ends of the pipe through which peers kick this member.
+    /// Both ends of the pipe through which peers kick this process.
     kick: OwnedFd,
-    /// Both ends of the pipe whose hang-up tells peers that this member has gone.
+    /// Both ends of the pipe whose hang-up tells peers that this process has gone.
     _life: OwnedFd,
     services: Mutex<Vec<(Gid, u64)>>,
-    /// This member has given up its slot, which may belong to another one now. `leave` sets it
+    /// This process has given up its slot, which may belong to another one now. `leave` sets it
     /// while it holds the lock of `services`.
     left: AtomicBool,
     /// A word by which peers verify that the memory they read belongs to this process.
@@ -109,23 +108,28 @@ pub struct Member {
     /// Granted direct access that was not announced to its peer yet, and whether there is any.
     offers: Mutex<Offers>,
     has_offers: AtomicBool,
-    /// Direct access that peers have granted to this member.
+    /// Direct access that peers have granted to this process.
     direct_table: Mutex<DirectAccessTable>,
     departures: Departures,
 }
 
-impl Member {
+impl Registry {
     /// Joins the registry below `root` (`/dev/shm`, except in tests). The slot depends on `seed`
     /// and on which slots are taken. An error of kind [`io::ErrorKind::WouldBlock`] says that
     /// another process is joining or leaving at this moment: the caller tries again a little later.
     pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
         for _ in 0..JOIN_TRIES {
             match Self::try_join(root, seed) {
-                // The last member has removed the registry in the meantime; this process creates it
-                // again.
+                // The last process has removed the registry in the meantime, or a stranger has
+                // taken its name; this process creates it again.
                 Ok(None) => {}
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) && root.is_dir() => {}
-                Ok(Some(member)) => return Ok(member),
+                // By kind: an error that names its path has no number of its own.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) && root.is_dir() => {}
+                Ok(Some(registry)) => return Ok(registry),
                 Err(e) => return Err(e),
             }
         }
@@ -133,36 +137,36 @@ impl Member {
     }
 
     fn try_join(root: &Path, seed: u64) -> io::Result<Option<Self>> {
-        let directory = Directory::open(root)?;
+        let directory = find_or_create(root)?;
         let file = directory.file(REGISTRY, true)?;
         if !lock::try_hold(&file, SETUP)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if fstat(&file)?.st_nlink == 0 {
+        if fstat(&file)?.st_nlink == 0 || is_beside_others(root, &directory, &file)? {
             return Ok(None);
         }
-        // Without room for a ring in each direction, the member would lose everything that is sent
+        // Without room for a ring in each direction, the process would lose everything that is sent
         // to it or by it. Such a process does without the others, and uses the wire.
-        room::may_have(FILE_LEN.max(RingMap::file_len(RING_CAPACITIES[1])))?;
-        room::has_room(root, HEADER_LEN + SLOT_LEN + 2 * RingMap::file_len(RING_CAPACITIES[1]))?;
+        room::may_have(FILE_LEN.max(RingMap::file_len(rings::CAPACITIES[1])))?;
+        room::has_room(root, HEADER_LEN + SLOT_LEN + 2 * RingMap::file_len(rings::CAPACITIES[1]))?;
         file.set_len(FILE_LEN as u64)?;
         reserve(&file, 0, HEADER_LEN)?;
         let len = NonZeroUsize::new(FILE_LEN).ok_or(io::ErrorKind::InvalidInput)?;
         let map = Mapping::new(&file, len)?;
         map.view::<Header>(0).magic.store(MAGIC, Ordering::Release);
         let slot = free_slot(&file, seed)?;
-        bury(&directory, &map, slot);
+        reap(&directory, &map, slot);
         reserve(&file, slot_start(slot), SLOT_LEN)?;
         empty(map.view(slot_start(slot)));
         let wake = directory.new_pipe(&wake_name(slot))?;
-        let kick = directory.new_pipe(&nudge_name(slot))?;
+        let kick = directory.new_pipe(&kick_name(slot))?;
         let life = directory.new_pipe(&life_name(slot))?;
         let header = map.view::<Header>(0);
         let generation = (header.states[usize::from(slot)].load(Ordering::Acquire) >> 1) + 1;
         // No other process had this combination of process id, slot and generation.
         let known_by = u64::from(std::process::id()) << 32 | u64::from(generation);
         let witness = Box::new(fastrand::Rng::with_seed(seed ^ known_by).u64(..));
-        lending::show_witness(map.view(slot_start(slot)), &witness);
+        host_memory::show_witness(map.view(slot_start(slot)), &witness);
         header.states[usize::from(slot)].store(generation << 1 | 1, Ordering::Release);
         header.epoch.fetch_add(1, Ordering::AcqRel);
         lock::release(&file, SETUP);
@@ -190,14 +194,14 @@ impl Member {
         }))
     }
 
-    /// The number that distinguishes this member from all others: the upper eight bits of its queue
-    /// pair numbers and of its communication ids. It is not zero.
+    /// The number that distinguishes this process from all others: the upper eight bits of its
+    /// queue pair numbers and of its communication ids. It is not zero.
     pub fn prefix(&self) -> u8 {
         self.slot + 1
     }
 
     /// Claims the requests for a service at an address. It is an error of kind
-    /// [`io::ErrorKind::AddrInUse`] if a member has claimed them already.
+    /// [`io::ErrorKind::AddrInUse`] if a process has claimed them already.
     pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         if self.left.load(Ordering::Relaxed) {
@@ -235,7 +239,7 @@ impl Member {
         area.service_count.store(services.len() as u32, Ordering::Release);
     }
 
-    /// Whether a member has claimed the requests for a service at an address.
+    /// Whether a process has claimed the requests for a service at an address.
     pub(super) fn serves(&self, slot: u8, address: Gid, id: u64) -> bool {
         let area = self.area(slot);
         let count = area.service_count.load(Ordering::Acquire) as usize;
@@ -246,7 +250,7 @@ impl Member {
         self.slot
     }
 
-    /// A count that changes with every change of the registry that other members keep a copy of.
+    /// A count that changes with every change of the registry that other processes keep a copy of.
     #[inline]
     pub(super) fn epoch(&self) -> u32 {
         self.map.view::<Header>(0).epoch.load(Ordering::Acquire)
@@ -258,7 +262,7 @@ impl Member {
         (state & 1 == 1).then_some(state >> 1)
     }
 
-    /// The slots of all other members, and their generations.
+    /// The slots of all other processes, and their generations.
     pub(super) fn others(&self) -> impl Iterator<Item = (u8, u32)> {
         let slots = (0..SLOTS as u8).filter(|slot| *slot != self.slot);
         slots.filter_map(|slot| Some((slot, self.generation_of(slot)?)))
@@ -269,14 +273,14 @@ impl Member {
         self.map.view(slot_start(slot))
     }
 
-    /// The addresses of a member and, where it is the port owner, the socket it receives with.
+    /// The addresses of a process and, where it is the port owner, the socket it receives with.
     pub(super) fn addresses_of(&self, slot: u8) -> Vec<(Gid, Option<u32>)> {
         let area = self.area(slot);
         let count = area.address_count.load(Ordering::Acquire) as usize;
         area.addresses.iter().take(count).map(|place| place.load()).collect()
     }
 
-    /// Publishes the addresses of this member in the registry.
+    /// Publishes the addresses of this process in the registry.
     pub(super) fn show_addresses(&self, addresses: &[(Gid, Option<u32>)]) -> io::Result<()> {
         if addresses.len() > MAX_ADDRESSES {
             let why = format!("more than {MAX_ADDRESSES} addresses of one device");
@@ -291,7 +295,7 @@ impl Member {
         Ok(())
     }
 
-    /// Publishes whether packets to this member must carry their ICRC; to be called before the
+    /// Publishes whether packets to this process must carry their ICRC; to be called before the
     /// addresses are published.
     pub(super) fn set_wants_icrc(&self, wants: bool) {
         self.area(self.slot).wants_icrc.store(wants.into(), Ordering::Release);
@@ -301,7 +305,7 @@ impl Member {
         self.map.view::<Header>(0).epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Becomes the port owner of an address, if no member is. False: another member is.
+    /// Becomes the port owner of an address, if no process is. False: another process is.
     pub(super) fn try_receive_at(&self, address: Gid) -> io::Result<bool> {
         lock::try_hold(&self.file, byte_of_address(address))
     }
@@ -311,35 +315,35 @@ impl Member {
         lock::release(&self.file, byte_of_address(address));
     }
 
-    /// Whether the member in a slot lives; true if the lock cannot be queried.
+    /// Whether the process in a slot lives; true if the lock cannot be queried.
     pub(super) fn lives(&self, slot: u8) -> bool {
         lock::is_held(&self.file, byte_of_slot(slot), 1).unwrap_or(true)
     }
 
-    /// Reaps the member in a slot if it is dead, and returns whether it did.
-    pub(super) fn bury_if_dead(&self, slot: u8) -> bool {
+    /// Reaps the process in a slot if it is dead, and returns whether it did.
+    pub(super) fn reap_if_dead(&self, slot: u8) -> bool {
         if self.lives(slot) || !lock::try_hold(&self.file, byte_of_slot(slot)).unwrap_or(false) {
             return false;
         }
-        bury(&self.directory, &self.map, slot);
+        reap(&self.directory, &self.map, slot);
         lock::release(&self.file, byte_of_slot(slot));
         true
     }
 
-    /// The pipe that this member sleeps on.
+    /// The pipe that this process sleeps on.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// The pipe through which peers kick this member.
+    /// The pipe through which peers kick this process.
     pub(super) fn kick_fd(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 
-    /// Opens the pipes of another member, if it lives.
+    /// Opens the pipes of another process, if it lives.
     pub(super) fn contact(&self, slot: u8) -> io::Result<Contact> {
         let wake = self.directory.pipe(&wake_name(slot), OFlag::O_RDWR)?;
-        let kick = self.directory.pipe(&nudge_name(slot), OFlag::O_RDWR)?;
+        let kick = self.directory.pipe(&kick_name(slot), OFlag::O_RDWR)?;
         let life = self.directory.pipe(&life_name(slot), OFlag::O_RDONLY)?;
         // The kernel does not report a death that happened before the pipe was opened.
         if !self.lives(slot) {
@@ -348,31 +352,7 @@ impl Member {
         Ok(Contact::new(wake, kick, life))
     }
 
-    /// Creates a ring to another member and announces it. The other member opens the ring when it
-    /// next looks.
-    pub(super) fn new_ring(&self, to: u8) -> io::Result<ByteProducer<RingMap>> {
-        let name = ring_name(self.slot, self.generation, to);
-        self.directory.remove(&name);
-        let file = self.directory.new_file(&name)?;
-        let made = RING_CAPACITIES.iter().find_map(|&capacity| {
-            let len = RingMap::file_len(capacity);
-            room::may_have(len).ok()?;
-            reserve(&file, 0, len).ok().map(|()| capacity)
-        });
-        let Some(capacity) = made else {
-            self.directory.remove(&name);
-            return Err(io::ErrorKind::StorageFull.into());
-        };
-        file.set_len(RingMap::file_len(capacity) as u64)?;
-        // SAFETY: the file is new and its name has our slot and generation, so this is the only
-        // producer of the ring.
-        let ring = unsafe { ByteProducer::new(RingMap::new(&file, capacity)?) };
-        let inbox = &self.area(to).inbox[usize::from(self.slot) / 64];
-        inbox.fetch_or(1 << (self.slot % 64), Ordering::AcqRel);
-        Ok(ring)
-    }
-
-    /// The slots of members that have created a ring to this one since the last call.
+    /// The slots of processes that have created a ring to this one since the last call.
     pub(super) fn new_senders(&self) -> Vec<u8> {
         let mut slots = Vec::new();
         for (i, word) in self.area(self.slot).inbox.iter().enumerate() {
@@ -386,38 +366,10 @@ impl Member {
         slots
     }
 
-    /// Whether [`Member::new_senders`] would return a slot.
+    /// Whether [`Registry::new_senders`] would return a slot.
     #[inline]
     pub(super) fn has_new_senders(&self) -> bool {
         self.area(self.slot).inbox.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
-    /// Opens the rings from the member in a slot and from earlier members of that slot, with their
-    /// generations, oldest first. Once a ring is mapped here, its file needs no name and is
-    /// unlinked.
-    pub(super) fn rings_from(&self, from: u8, log: &Logger) -> Vec<(u32, ByteConsumer<RingMap>)> {
-        let mut rings = Vec::new();
-        for (name, generation) in self.directory.names().iter().filter_map(|name| {
-            let (sender, generation, receiver) = parse_ring_name(name)?;
-            ((sender, receiver) == (from, self.slot)).then_some((name, generation))
-        }) {
-            match self.open_ring(name) {
-                Ok(ring) => rings.push((generation, ring)),
-                Err(e) => log.debug(format_args!("{name}: {e}")),
-            }
-        }
-        rings.sort_by_key(|(generation, _)| *generation);
-        rings
-    }
-
-    fn open_ring(&self, name: &str) -> io::Result<ByteConsumer<RingMap>> {
-        let file = self.directory.file(name, false)?;
-        self.directory.remove(name);
-        let len = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
-        let capacity = RING_CAPACITIES.into_iter().find(|&c| RingMap::file_len(c) == len);
-        let memory = RingMap::new(&file, capacity.ok_or(io::ErrorKind::InvalidData)?)?;
-        // SAFETY: the name had our slot, and is removed, so this is the only consumer of the ring.
-        Ok(unsafe { ByteConsumer::new(memory) })
     }
 
     /// Gives up the slot; the kernel tells the peers at once. Later calls do nothing.
@@ -426,11 +378,11 @@ impl Member {
         if self.left.swap(true, Ordering::Relaxed) {
             return;
         }
-        // A later `release_service` would otherwise change the area of the next member in this
+        // A later `release_service` would otherwise change the area of the next process in this
         // slot.
         services.clear();
         drop(services);
-        bury(&self.directory, &self.map, self.slot);
+        reap(&self.directory, &self.map, self.slot);
         lock::release(&self.file, byte_of_slot(self.slot));
         let departures = &self.map.view::<Header>(0).departures;
         departures.fetch_add(1, Ordering::SeqCst);
@@ -453,8 +405,8 @@ impl Member {
     }
 }
 
-/// For the copy of a member that a child process has after a fork.
-impl Member {
+/// For the copy of a registry that a child process has after a fork.
+impl Registry {
     /// Releases everything without giving up the slot, which belongs to the parent. The kernel
     /// keeps the locks of the parent as long as any process has the file open, so the child closes
     /// its copy.
@@ -481,25 +433,13 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for Registry {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-/// Removes a registry without living members. If it belongs to another network namespace, possibly
-/// no process enters that namespace again that would remove it.
-fn remove_if_dead(directory: &Directory) {
-    let Ok(file) = directory.file(REGISTRY, false) else { return };
-    if lock::try_hold(&file, SETUP).unwrap_or(false)
-        && !lock::is_held(&file, FIRST_SLOT, SLOTS as i64).unwrap_or(true)
-    {
-        directory.remove_all(|_| true);
-        directory.remove_self();
-    }
-}
-
-/// Locks the byte of a slot that has no living member.
+/// Locks the byte of a slot that has no living process.
 fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
     let start = fastrand::Rng::with_seed(seed).usize(..SLOTS);
     for i in 0..SLOTS {
@@ -512,9 +452,9 @@ fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
     Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
 }
 
-/// Reaps a member: empties the slot, whose byte the caller has locked, and removes the files of the
-/// member.
-fn bury(directory: &Directory, map: &Mapping, slot: u8) {
+/// Reaps a process: empties the slot, whose byte the caller has locked, and removes the files of
+/// the process.
+fn reap(directory: &Directory, map: &Mapping, slot: u8) {
     let header = map.view::<Header>(0);
     let state = &header.states[usize::from(slot)];
     if state.load(Ordering::Acquire) & 1 == 0 {
@@ -523,9 +463,9 @@ fn bury(directory: &Directory, map: &Mapping, slot: u8) {
     state.fetch_and(!1, Ordering::AcqRel);
     header.epoch.fetch_add(1, Ordering::AcqRel);
     directory.remove(&wake_name(slot));
-    directory.remove(&nudge_name(slot));
+    directory.remove(&kick_name(slot));
     directory.remove(&life_name(slot));
-    // Peers may still read the rings from the member; no process reads the rings to it any more.
+    // Peers may still read the rings from the process; no process reads the rings to it any more.
     directory.remove_all(|name| parse_ring_name(name).is_some_and(|(_, _, to)| to == slot));
 }
 

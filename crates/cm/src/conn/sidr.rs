@@ -74,7 +74,7 @@ impl SidrRcvd {
             qpn: reply.qpn,
             qkey: reply.qkey,
             private_data: reply.private_data,
-            ..empty(self.request_id, self.service, SidrStatus::SUCCESS)
+            ..empty_sidr_rep(self.request_id, self.service, SidrStatus::SUCCESS)
         };
         self.answer(now, rep, times, out)
     }
@@ -87,7 +87,7 @@ impl SidrRcvd {
         times: &Times,
         out: &mut Out,
     ) -> Answered {
-        let rep = empty(self.request_id, self.service, SidrStatus::REJECTED);
+        let rep = empty_sidr_rep(self.request_id, self.service, SidrStatus::REJECTED);
         self.answer(now, SidrRep { private_data, ..rep }, times, out)
     }
 
@@ -109,7 +109,11 @@ impl SidrRcvd {
 }
 
 /// A SIDR_REP without a queue pair.
-pub(crate) fn empty(request_id: CommId, service_id: ServiceId, status: SidrStatus) -> SidrRep {
+pub(crate) fn empty_sidr_rep(
+    request_id: CommId,
+    service_id: ServiceId,
+    status: SidrStatus,
+) -> SidrRep {
     SidrRep {
         request_id,
         status,

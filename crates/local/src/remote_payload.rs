@@ -1,5 +1,5 @@
 //! Remote payload: the record has only headers, and the receiver copies the payload from the memory
-//! of the sender, in one copy. The code calls it a loan.
+//! of the sender, in one copy.
 //!
 //! The record has the headers of one packet, which stands for a run of packets, and says where in
 //! the memory of the sender the payload is. The sender leaves the payload unchanged until the peer
@@ -20,24 +20,24 @@ use feroce_mem::{Landing, Source};
 use feroce_train::{Payload, RemotePayload, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Qpn};
 
-use super::guard::Guard;
+use super::peer_process::PeerProcess;
 use super::record::{self, META};
 use super::run::PacketRun;
 use super::shared::{Files, Maps};
 use crate::sys::{self, Extent, FileId, FilePlace};
 
 /// Shorter payload is copied into the ring, because fetching it would take longer.
-pub(super) const LEND_FROM: usize = 8 << 10;
+pub(super) const REMOTE_FROM: usize = 8 << 10;
 
 /// Most bytes of several trains in one remote payload.
-const LEND_MOST: usize = 1 << 20;
+const REMOTE_MOST: usize = 1 << 20;
 
 /// Most pieces of memory that one record describes.
 const MAX_EXTENTS: usize = 8;
 
 /// Words in an area of the registry that revoke remote payload. The destination queue pair selects
 /// the word.
-pub(super) const LEASES: usize = 64;
+pub(super) const EPOCHS: usize = 64;
 
 /// Bytes between the metadata that every record has and the extents.
 const TERMS: usize = 24;
@@ -45,7 +45,7 @@ const EXTENT: usize = 48;
 
 /// A run of packets, and the memory that its payload is in.
 #[derive(Debug)]
-pub(super) struct Loan<'a> {
+pub(super) struct PayloadRecord<'a> {
     run: PacketRun<'a>,
     peer: Qpn,
     extents: Extents,
@@ -91,12 +91,12 @@ impl Extents {
     }
 }
 
-impl<'a> Loan<'a> {
+impl<'a> PayloadRecord<'a> {
     /// The run that `trains` begin with, and how many trains it has; `None` if the payload is not
     /// worth sending as remote payload, or cannot be.
     pub(super) fn new(trains: &'a [Train], files: &Files) -> Option<(Self, usize)> {
         let (first, others) = trains.split_first()?;
-        if first.payload_len < first.stride.min(LEND_FROM) {
+        if first.payload_len < first.stride.min(REMOTE_FROM) {
             // A single short packet.
             return None;
         }
@@ -108,7 +108,7 @@ impl<'a> Loan<'a> {
         let mut taken = 1;
         for next in others {
             let (longer, mut more) = (run.and(next), extents);
-            match longer.filter(|run| run.payload_len() <= LEND_MOST) {
+            match longer.filter(|run| run.payload_len() <= REMOTE_MOST) {
                 Some(longer) if more.push_payload(&next.payload, files) => {
                     (run, extents) = (longer, more);
                 }
@@ -117,7 +117,7 @@ impl<'a> Loan<'a> {
             taken += 1;
         }
         let peer = first.bth.dest_qp;
-        (run.payload_len() >= LEND_FROM).then_some((Self { run, peer, extents }, taken))
+        (run.payload_len() >= REMOTE_FROM).then_some((Self { run, peer, extents }, taken))
     }
 
     /// The index of the word in an area that revokes it.
@@ -130,8 +130,8 @@ impl<'a> Loan<'a> {
         META + TERMS + self.extents.count * EXTENT + self.run.header_len()
     }
 
-    /// Writes its record; `out` has the length that [`Loan::record_len`] says. `revocation_epoch`
-    /// and `answers` are the present values of the words that revoke it.
+    /// Writes its record; `out` has the length that [`PayloadRecord::record_len`] says.
+    /// `revocation_epoch` and `answers` are the present values of the words that revoke it.
     pub(super) fn write(
         &self,
         meta: RxMeta,
@@ -139,7 +139,7 @@ impl<'a> Loan<'a> {
         out: &mut [u8],
     ) {
         let Some((start, rest)) = out.split_first_chunk_mut() else { return };
-        record::write_lent_meta(meta, self.run.header_len(), start);
+        record::write_remote_meta(meta, self.run.header_len(), start);
         let (terms, rest) = rest.split_at_mut(TERMS);
         terms[..4].copy_from_slice(&self.run.packets().to_ne_bytes());
         terms[4..8].copy_from_slice(&(self.run.payload_len() as u32).to_ne_bytes());
@@ -162,48 +162,13 @@ impl<'a> Loan<'a> {
 
 /// The index of the word in an area that revokes remote payload to a queue pair.
 pub(super) fn word_of(peer: Qpn) -> usize {
-    peer.get() as usize % LEASES
-}
-
-/// A process that sends remote payload, as its peer knows it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LenderProcess {
-    pub(super) pid: u32,
-    /// The address of its witness, and the value.
-    pub(super) witness: (u64, u64),
-    /// Keeps this process alive if the other one truncates a file that is mapped here.
-    pub(super) guard: Option<&'static dyn Guard>,
-}
-
-impl LenderProcess {
-    /// Whether a debugger or a signal has stopped the process, which is each of its threads.
-    pub(super) fn is_stopped(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid));
-        let mut threads = threads.into_iter().flatten().flatten().peekable();
-        threads.peek().is_some() && threads.all(|thread| is_stopped(&thread.path()))
-    }
-
-    /// Whether this process may read its memory, and it is the process that is meant.
-    pub(super) fn is_readable(&self) -> bool {
-        let witness = Extent { at: self.witness.0, len: 8, file: None };
-        let mut word = [0; 8];
-        let read = sys::read_process(self.pid, &[witness], None, &mut word);
-        read && u64::from_ne_bytes(word) == self.witness.1
-    }
-}
-
-/// Whether a thread is stopped; `thread` is its directory in `/proc`.
-fn is_stopped(thread: &std::path::Path) -> bool {
-    let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
-    // The state follows the name in parentheses, which may contain any character.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('T' | 't'))
+    peer.get() as usize % EPOCHS
 }
 
 /// A remote payload that was received.
 #[derive(Debug)]
 pub(super) struct Received<'a> {
-    host_memory: LenderProcess,
+    host_memory: PeerProcess,
     extents: Extents,
     packets: u32,
     len: usize,
@@ -222,10 +187,10 @@ pub(super) struct Received<'a> {
 }
 
 /// The words of an area that revoke remote payload: by queue pair, and that of all responses.
-pub(super) type Words<'a> = (&'a [AtomicU32; LEASES], &'a AtomicU32);
+pub(super) type Words<'a> = (&'a [AtomicU32; EPOCHS], &'a AtomicU32);
 
-/// The word with which a member announces from whose memory, or with direct access to whose memory,
-/// it is copying.
+/// The word with which a process announces from whose memory, or with direct access to whose
+/// memory, it is copying.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching<'a> {
     pub(super) word: &'a AtomicU32,
@@ -234,7 +199,7 @@ pub(super) struct Fetching<'a> {
 }
 
 /// The bits of the word that name the owner of the memory.
-const LENDER_BITS: u32 = 0xff;
+const OWNER_BITS: u32 = 0xff;
 /// The bit that says that the announcing process writes with its own instructions, and not through
 /// the kernel.
 const STORES: u32 = 0x100;
@@ -243,14 +208,14 @@ const STORES: u32 = 0x100;
 const ONE_COPY: u32 = 0x200;
 
 impl<'a> Fetching<'a> {
-    /// The bits that name the member in a slot.
+    /// The bits that name the process in a slot.
     pub(super) fn of(slot: u8) -> u32 {
         u32::from(slot) + 1
     }
 
-    /// Whether a word says that memory of the member in a slot is being copied.
+    /// Whether a word says that memory of the process in a slot is being copied.
     pub(super) fn is_from(word: u32, slot: u8) -> bool {
-        word & LENDER_BITS == Self::of(slot)
+        word & OWNER_BITS == Self::of(slot)
     }
 
     /// Whether a word says that the process writes with its own instructions.
@@ -260,10 +225,10 @@ impl<'a> Fetching<'a> {
 
     /// Announces a copy; `stores`: this process writes with its own instructions.
     pub(super) fn announce(self, stores: bool) -> Announced<'a> {
-        let last = self.word.load(Ordering::Relaxed) & !(LENDER_BITS | STORES);
+        let last = self.word.load(Ordering::Relaxed) & !(OWNER_BITS | STORES);
         let count = last.wrapping_add(ONE_COPY);
         let how = if stores { STORES } else { 0 };
-        // Pairs with the fence in `Member::revoke`: either that call sees this announcement, or
+        // Pairs with the fence in `Registry::revoke`: either that call sees this announcement, or
         // this process sees the revocation. An exchange takes less time than a store and a fence.
         self.word.swap(count | how | self.from, Ordering::SeqCst);
         Announced(self.word, count)
@@ -283,7 +248,7 @@ impl<'a> Received<'a> {
     /// Parses what follows the metadata in the record of a remote payload; `None` if it is
     /// malformed.
     pub(super) fn read(
-        host_memory: LenderProcess,
+        host_memory: PeerProcess,
         maps: &'a RefCell<Maps>,
         words: Words<'a>,
         fetching: Fetching<'a>,
@@ -327,9 +292,10 @@ impl<'a> Received<'a> {
 
     /// The received train that it stands for.
     pub(super) fn train(&self, meta: RxMeta) -> RxTrain<'_> {
-        let lent = RemotePayload { source: self, offset: 0, len: self.len, packets: self.packets };
+        let remote =
+            RemotePayload { source: self, offset: 0, len: self.len, packets: self.packets };
         let (bytes, stride) = (self.headers, self.headers.len());
-        RxTrain { meta, bytes, stride, trailer: 0, lent: Some(lent) }
+        RxTrain { meta, bytes, stride, trailer: 0, remote: Some(remote) }
     }
 
     /// Whether every attempt to fetch it through the kernel has succeeded.
@@ -402,13 +368,13 @@ mod tests {
 
     use super::*;
 
-    fn words() -> ([AtomicU32; LEASES], AtomicU32) {
+    fn words() -> ([AtomicU32; EPOCHS], AtomicU32) {
         (std::array::from_fn(|_| AtomicU32::new(0)), AtomicU32::new(0))
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_loan_or_none(
+        fn any_bytes_are_a_remote_payload_or_none(
             counts in any::<[u32; 2]>(),
             extents in proptest::collection::vec((any::<u64>(), 0_u64..5000, 0_u64..3), 0..12),
             tail in proptest::collection::vec(any::<u8>(), 0..80),
@@ -425,14 +391,14 @@ mod tests {
                 bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
             }
             bytes.extend(&tail);
-            let (words, host_memory) = (words(), LenderProcess::default());
+            let (words, host_memory) = (words(), PeerProcess::default());
             let (maps, words) = (RefCell::default(), (&words.0, &words.1));
             let word = AtomicU32::new(0);
             let fetching = Fetching { word: &word, from: 1 };
-            if let Some(loan) = Received::read(host_memory, &maps, words, fetching, &bytes) {
-                let part = loan.part(from, 3000);
+            if let Some(record) = Received::read(host_memory, &maps, words, fetching, &bytes) {
+                let part = record.part(from, 3000);
                 let len: usize = part.as_slice().iter().map(|extent| extent.len).sum();
-                prop_assert_eq!(len, loan.len.saturating_sub(from).min(3000));
+                prop_assert_eq!(len, record.len.saturating_sub(from).min(3000));
             }
         }
     }
@@ -460,7 +426,7 @@ mod tests {
         let witness = Box::new(0x1234_5678_u64);
         let at = std::ptr::from_ref(&*witness).addr() as u64;
         let host_memory =
-            |at, says| LenderProcess { pid: std::process::id(), witness: (at, says), guard: None };
+            |at, says| PeerProcess { pid: std::process::id(), witness: (at, says), guard: None };
         assert!(host_memory(at, *witness).is_readable());
         assert!(!host_memory(at, 1).is_readable(), "another process");
         assert!(!host_memory(8, *witness).is_readable(), "nothing is there");

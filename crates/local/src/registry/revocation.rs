@@ -1,8 +1,8 @@
-//! Revocation: peer processes begin no copy under a right that has ended, and the member watches
+//! Revocation: peer processes begin no copy under a right that has ended, and the process watches
 //! copies that they have begun until these end.
 //!
-//! Each revocation changes a word in this member's area of the registry. A peer announces a copy in
-//! its own area before it reads the word. So of a revocation and a copy, the later one sees the
+//! Each revocation changes a word in this process's area of the registry. A peer announces a copy
+//! in its own area before it reads the word. So of a revocation and a copy, the later one sees the
 //! earlier. A revocation records the announcements that it finds; it is complete when each of them
 //! has changed. No function here waits: the caller asks again.
 
@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use feroce_mem::{Revocation, RevocationEpoch};
 use feroce_wire::Qpn;
 
-use super::Member;
-use crate::loan::Fetching;
+use super::Registry;
+use crate::remote_payload::Fetching;
 
-/// How often the member checks the announcement of a peer before it asks the kernel for the state
+/// How often the process checks the announcement of a peer before it asks the kernel for the state
 /// of the process. Most copies end much sooner.
 const LOOKS: u32 = 16;
 
@@ -43,16 +43,16 @@ impl Copies {
     }
 }
 
-/// The slot of the member that has a queue pair, if it is on this host.
+/// The slot of the process that has a queue pair, if it is on this host.
 fn slot_of(qpn: Qpn) -> Option<u8> {
     u8::try_from(qpn.get() >> 16).ok()?.checked_sub(1)
 }
 
-impl Member {
+impl Registry {
     /// Changes a word that rights depend on, and records which peers may be copying.
     pub(super) fn revoke(&self, word: &AtomicU32) {
         if self.has_left() {
-            // The area belongs to the next member in this slot.
+            // The area belongs to the next process in this slot.
             return;
         }
         let since = RevocationEpoch(self.revoked.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
@@ -86,7 +86,7 @@ impl Member {
         }
         let mut all = self.copies.lock();
         if self.has_left() && !all.is_empty() {
-            // Once this member has left its slot, announcements may refer to the next member in
+            // Once this process has left its slot, announcements may refer to the next process in
             // that slot.
             self.files.expect_late_writer();
             all.clear();

@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use feroce_link::Logger;
 use nix::poll::{PollTimeout, poll};
 
 use super::*;
@@ -14,8 +15,8 @@ impl Root {
         Self(path)
     }
 
-    fn join(&self) -> Member {
-        Member::join(&self.0, 1).unwrap()
+    fn join(&self) -> Registry {
+        Registry::join(&self.0, 1).unwrap()
     }
 
     fn is_empty(&self) -> bool {
@@ -30,9 +31,9 @@ impl Drop for Root {
 }
 
 /// Ends like a killed process: the kernel closes its files, and nothing else happens.
-fn kill(member: Member) {
-    member.left.store(true, Ordering::Relaxed);
-    drop(member);
+fn kill(registry: Registry) {
+    registry.left.store(true, Ordering::Relaxed);
+    drop(registry);
 }
 
 fn gid(last: u8) -> Gid {
@@ -40,15 +41,15 @@ fn gid(last: u8) -> Gid {
 }
 
 #[test]
-fn members_have_prefixes_of_their_own_and_leave_nothing() {
+fn slots_have_prefixes_of_their_own_and_leave_nothing() {
     let root = Root::new("leave");
-    let members: Vec<Member> = (0..8).map(|_| root.join()).collect();
-    let mut prefixes: Vec<u8> = members.iter().map(Member::prefix).collect();
+    let processes: Vec<Registry> = (0..8).map(|_| root.join()).collect();
+    let mut prefixes: Vec<u8> = processes.iter().map(Registry::prefix).collect();
     prefixes.sort_unstable();
     prefixes.dedup();
     assert_eq!(prefixes.len(), 8);
-    assert_eq!(members[0].others().count(), 7);
-    drop(members);
+    assert_eq!(processes[0].others().count(), 7);
+    drop(processes);
     assert!(root.is_empty());
 }
 
@@ -62,10 +63,10 @@ fn the_same_seed_gives_the_same_prefix() {
 #[test]
 fn a_full_registry_says_so() {
     let root = Root::new("full");
-    let members: Vec<Member> = (0..SLOTS).map(|_| root.join()).collect();
-    let error = Member::join(&root.0, 1).unwrap_err();
+    let processes: Vec<Registry> = (0..SLOTS).map(|_| root.join()).collect();
+    let error = Registry::join(&root.0, 1).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
-    drop(members);
+    drop(processes);
     assert!(root.join().prefix() > 0);
 }
 
@@ -78,20 +79,20 @@ fn the_dead_are_noticed_and_their_place_can_be_had() {
     assert!(b.try_receive_at(gid(1)).unwrap());
     assert!(!a.try_receive_at(gid(1)).unwrap());
     let watched = a.contact(slot).unwrap();
-    assert!(a.lives(slot) && !a.bury_if_dead(slot));
+    assert!(a.lives(slot) && !a.reap_if_dead(slot));
     kill(b);
     assert!(!a.lives(slot));
     assert!(a.contact(slot).is_err());
     let mut fds = [nix::poll::PollFd::new(watched.life(), nix::poll::PollFlags::empty())];
     assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(1), "the kernel tells who watches");
     let epoch = a.epoch();
-    assert!(a.bury_if_dead(slot));
+    assert!(a.reap_if_dead(slot));
     assert_ne!(a.epoch(), epoch);
     assert_eq!(a.generation_of(slot), None);
     assert!(a.try_receive_at(gid(1)).unwrap());
 
-    // The next member is another one, without addresses, in the same slot.
-    let next = Member::join(&root.0, 1).unwrap();
+    // The next process is another one, without addresses, in the same slot.
+    let next = Registry::join(&root.0, 1).unwrap();
     assert_eq!((next.slot() == slot, a.addresses_of(next.slot()).len()), (true, 0));
     assert!(next.generation > generation);
     drop((a, next));
@@ -113,7 +114,7 @@ fn who_joins_finds_what_the_dead_left_behind() {
 #[test]
 fn what_is_left_of_other_namespaces_is_removed_if_nobody_lives_there() {
     let root = Root::new("namespaces");
-    let member = root.join();
+    let registry = root.join();
     let ours = std::fs::read_dir(&root.0).unwrap().next().unwrap().unwrap().path();
     let beside = |name: &str| {
         use std::os::unix::fs::DirBuilderExt;
@@ -129,7 +130,7 @@ fn what_is_left_of_other_namespaces_is_removed_if_nobody_lives_there() {
     drop(root.join());
     assert!(ours.exists() && root.0.join(&living).exists() && !root.0.join(&dead).exists());
     assert!(root.0.join("feroce-else").exists());
-    drop(member);
+    drop(registry);
 }
 
 #[test]
@@ -157,8 +158,8 @@ fn a_service_is_taken_by_one() {
     let root = Root::new("service");
     let (a, b) = (root.join(), root.join());
     a.claim_service(gid(1), 7).unwrap();
-    for member in [&a, &b] {
-        let refused = member.claim_service(gid(1), 7).unwrap_err();
+    for registry in [&a, &b] {
+        let refused = registry.claim_service(gid(1), 7).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     }
     b.claim_service(gid(2), 7).unwrap();
@@ -172,18 +173,74 @@ fn a_service_is_taken_by_one() {
 }
 
 #[test]
-fn a_directory_of_others_is_refused() {
+fn a_directory_of_others_is_left_alone() {
     use std::os::unix::fs::PermissionsExt;
     let root = Root::new("others");
-    let member = root.join();
-    let directory = std::fs::read_dir(&root.0).unwrap().next().unwrap().unwrap().path();
-    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let refused = Member::join(&root.0, 1).unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-    drop(member);
-    assert!(root.is_empty());
-    // A symbolic link to a valid directory is refused.
+    let path = {
+        let _registry = root.join();
+        std::fs::read_dir(&root.0).unwrap().next().unwrap().unwrap().path()
+    };
+    // Others may write to it.
+    std::fs::create_dir(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (a, b) = (root.join(), root.join());
+    assert_eq!((a.others().count(), b.others().count()), (1, 1));
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+    drop((a, b));
+    // It leads elsewhere.
+    std::fs::remove_dir(&path).unwrap();
     let elsewhere = Root::new("elsewhere");
-    std::os::unix::fs::symlink(&elsewhere.0, &directory).unwrap();
-    assert!(Member::join(&root.0, 1).is_err());
+    std::os::unix::fs::symlink(&elsewhere.0, &path).unwrap();
+    let (a, b) = (root.join(), root.join());
+    assert_eq!((a.others().count(), b.others().count()), (1, 1));
+    assert!(elsewhere.is_empty());
+    drop((a, b));
+    std::fs::remove_file(&path).unwrap();
+    assert!(root.is_empty());
+}
+
+/// Tells a thread to end.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Names come and go while processes join: at the end all have found the same registry.
+#[test]
+fn processes_agree_while_a_stranger_takes_names_and_gives_them_back() {
+    let root = Root::new("agree");
+    let usual = {
+        let _registry = root.join();
+        std::fs::read_dir(&root.0).unwrap().next().unwrap().unwrap().path()
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // A link is not a directory of this user, even if this user made it.
+                if std::os::unix::fs::symlink("/", &usual).is_ok() {
+                    std::thread::yield_now();
+                    std::fs::remove_file(&usual).unwrap();
+                }
+                std::thread::yield_now();
+            }
+        });
+        // Also if the test fails: otherwise it would never end.
+        let _end = EndOnDrop(&is_over);
+        for _ in 0..100 {
+            let join = || loop {
+                match Registry::join(&root.0, 1) {
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                    joined => return joined.unwrap(),
+                }
+            };
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(join)).collect();
+            let joined: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+            let seen: Vec<_> = joined.iter().map(|registry| registry.others().count()).collect();
+            assert_eq!(seen, [2, 2, 2]);
+        }
+    });
 }

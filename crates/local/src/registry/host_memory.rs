@@ -1,4 +1,4 @@
-//! Remote payload and direct access: what a member offers to its peers, and how it uses what they
+//! Remote payload and direct access: what a process offers to its peers, and how it uses what they
 //! offer.
 
 use std::io;
@@ -10,36 +10,37 @@ use feroce_mem::{
 };
 use feroce_wire::Qpn;
 
-use super::{Member, Wake};
+use super::{Registry, Wake};
 use crate::direct_access::{DirectAccess, DirectAccessTable, Inside, Offer};
 use crate::guard::Guard;
 use crate::layout::Slot;
-use crate::loan::{Fetching, LenderProcess, Words, word_of};
+use crate::peer_process::PeerProcess;
+use crate::remote_payload::{Fetching, Words, word_of};
 use crate::shared::Files;
 use crate::sys;
 
-/// What peers need to fetch from the memory of a member.
-impl Member {
-    /// The process of the member in a slot, as far as peers need to know it.
-    pub(crate) fn host_memory(&self, slot: u8) -> LenderProcess {
+/// What peers need to fetch from the memory of a process.
+impl Registry {
+    /// The process in a slot, as far as peers need to know it.
+    pub(crate) fn host_memory(&self, slot: u8) -> PeerProcess {
         let area = self.area(slot);
         let [at, says] = [0, 1].map(|i: usize| area.witness[i].load(Ordering::Relaxed));
         let pid = area.pid.load(Ordering::Relaxed);
-        LenderProcess { pid, witness: (at, says), guard: self.guard.get().copied() }
+        PeerProcess { pid, witness: (at, says), guard: self.guard.get().copied() }
     }
 
-    /// The words with which the member in a slot revokes remote payload.
+    /// The words with which the process in a slot revokes remote payload.
     pub(crate) fn words_of(&self, slot: u8) -> Words<'_> {
         let area = self.area(slot);
-        (&area.leases, &area.answers)
+        (&area.epochs, &area.answers)
     }
 
-    /// The word in which this member announces that it fetches from the member in a slot.
+    /// The word in which this process announces that it fetches from the process in a slot.
     pub(crate) fn fetching_from(&self, slot: u8) -> Fetching<'_> {
         Fetching { word: &self.area(self.slot).fetching, from: Fetching::of(slot) }
     }
 
-    /// Publishes that this member polls its rings and finds nothing.
+    /// Publishes that this process polls its rings and finds nothing.
     #[inline]
     pub(crate) fn show_polling(&self) {
         let polling = &self.area(self.slot).polling;
@@ -53,27 +54,27 @@ impl Member {
         &self.files
     }
 
-    /// Allocates `len` bytes of zeros that other members can map, so that they copy remote payload
-    /// from there without the kernel.
+    /// Allocates `len` bytes of zeros that other processes can map, so that they copy remote
+    /// payload from there without the kernel.
     pub fn alloc(&self, len: usize) -> io::Result<Arc<Region>> {
         self.files.alloc(len)
     }
 
     /// Lets every process of this user read the memory of this one, where the kernel would only let
-    /// its ancestors do so (Yama). Members need it to fetch remote payload from this one.
+    /// its ancestors do so (Yama). Processes need it to fetch remote payload from this one.
     pub fn let_all_read(&self) {
         sys::let_all_read();
     }
 
-    /// From now on, this member also maps files of peers that may be truncated, and `guard` keeps
+    /// From now on, this process also maps files of peers that may be truncated, and `guard` keeps
     /// this process alive if that happens.
     pub fn guard_with(&self, guard: &'static dyn Guard) {
         // If a guard is set already, that one serves as well.
         let _ = self.guard.set(guard);
     }
 
-    /// Makes `len` bytes of the program a region that other members can map, if the program shares
-    /// that memory already; otherwise the error is the reason.
+    /// Makes `len` bytes of the program a region that other processes can map, if the program
+    /// shares that memory already; otherwise the error is the reason.
     ///
     /// # Safety
     /// As for [`Region::from_raw`].
@@ -97,14 +98,14 @@ impl Member {
     }
 }
 
-impl HostMemory for Member {
+impl HostMemory for Registry {
     fn revocation_epoch(&self) -> RevocationEpoch {
         RevocationEpoch(self.revoked.load(Ordering::Relaxed))
     }
 
     fn revoke_from(&self, peer: Qpn) {
         self.direct_table().forget(peer);
-        self.revoke(&self.area(self.slot).leases[word_of(peer)]);
+        self.revoke(&self.area(self.slot).epochs[word_of(peer)]);
     }
 
     fn revoke_answers(&self) {
@@ -115,9 +116,9 @@ impl HostMemory for Member {
         self.has_finished(revocation)
     }
 
-    fn open(&self, way: &DirectPath, reach: &Reach) {
+    fn open(&self, path: &DirectPath, reach: &Reach) {
         let answers = self.area(self.slot).answers.load(Ordering::Relaxed);
-        let offer = Offer::new(*way, *reach, &self.files, answers);
+        let offer = Offer::new(*path, *reach, &self.files, answers);
         self.offers.lock().unwrap_or_else(PoisonError::into_inner).push(offer);
         self.has_offers.store(true, Ordering::Relaxed);
     }
@@ -125,14 +126,14 @@ impl HostMemory for Member {
     #[inline]
     fn write(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         source: &dyn Source,
         is_awaited: bool,
     ) -> bool {
         let what = (Access::REMOTE_WRITE, is_awaited);
-        self.go_through(way, va, len, what, |inside, is_open| match inside {
+        self.go_through(path, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => part.write(source),
             Inside::Process(process, at) => {
                 process.write(at, (len, source), &self.area(self.slot).aim, is_open)
@@ -143,13 +144,13 @@ impl HostMemory for Member {
     #[inline]
     fn read(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         take: &mut dyn FnMut(&dyn Source) -> bool,
     ) -> bool {
         let what = (Access::REMOTE_READ, true);
-        self.go_through(way, va, len, what, |inside, is_open| match inside {
+        self.go_through(path, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => take(&inside) && part.is_true(),
             // This process may have been stopped between the check and the read, and access revoked
             // meanwhile. Then it has read what the peer stored there later.
@@ -157,9 +158,9 @@ impl HostMemory for Member {
         })
     }
 
-    fn is_wide(&self, way: &DirectPath, va: u64, len: usize, what: Access) -> bool {
+    fn is_wide(&self, path: &DirectPath, va: u64, len: usize, what: Access) -> bool {
         let direct_table = self.direct_table();
-        direct_table.find(way).is_some_and(|direct| {
+        direct_table.find(path).is_some_and(|direct| {
             matches!(direct.place(va, len, what), Some(Inside::File(_))) && self.is_open(direct)
         })
     }
@@ -170,7 +171,7 @@ impl HostMemory for Member {
 }
 
 /// Direct access.
-impl Member {
+impl Registry {
     fn direct_table(&self) -> MutexGuard<'_, DirectAccessTable> {
         self.direct_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,14 +182,14 @@ impl Member {
     #[inline]
     fn go_through(
         &self,
-        way: &DirectPath,
+        path: &DirectPath,
         va: u64,
         len: usize,
         (what, is_awaited): (Access, bool),
         work: impl FnOnce(Inside<'_>, &dyn Fn() -> bool) -> bool,
     ) -> bool {
         let mut direct_table = self.direct_table();
-        let Some(direct) = direct_table.find(way) else { return false };
+        let Some(direct) = direct_table.find(path) else { return false };
         let Some(inside) = direct.place(va, len, what) else { return false };
         let area = self.area(direct.slot);
         if let Inside::Process(..) = inside {
@@ -222,7 +223,7 @@ impl Member {
         true
     }
 
-    /// Whether direct access was granted since the last call of [`Member::take_offers`].
+    /// Whether direct access was granted since the last call of [`Registry::take_offers`].
     #[inline]
     pub(crate) fn has_offers(&self) -> bool {
         // The thread that grants direct access and the one that calls this are the same, or one
@@ -240,7 +241,7 @@ impl Member {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Records direct access that the member in a slot has granted to this one.
+    /// Records direct access that the process in a slot has granted to this one.
     pub(crate) fn add_direct(
         &self,
         (slot, generation): (u8, u32),

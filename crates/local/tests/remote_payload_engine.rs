@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_local::PacketRun;
-use feroce_mem::{HostMemory, Landing, Revocation, RevocationEpoch, Source};
+use feroce_mem::{
+    Access, DirectPath, HostMemory, Landing, Reach, Revocation, RevocationEpoch, Source,
+};
 use feroce_testkit::{CAPS, Host, Pair, wr};
 use feroce_train::{RemotePayload, RxMeta, RxTrain, Train};
 use feroce_wire::{Pmtu, Qpn};
@@ -37,6 +39,30 @@ impl HostMemory for Book {
     fn revoke_answers(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn open(&self, _: &DirectPath, _: &Reach) {}
+
+    fn write(&self, _: &DirectPath, _: u64, _: usize, _: &dyn Source, _: bool) -> bool {
+        false
+    }
+
+    fn read(
+        &self,
+        _: &DirectPath,
+        _: u64,
+        _: usize,
+        _: &mut dyn FnMut(&dyn Source) -> bool,
+    ) -> bool {
+        false
+    }
+
+    fn is_wide(&self, _: &DirectPath, _: u64, _: usize, _: Access) -> bool {
+        false
+    }
+
+    fn passed(&self) -> u64 {
+        0
+    }
 }
 
 /// The payload of trains; `is_gone`: it was revoked.
@@ -63,7 +89,7 @@ impl Source for Kept<'_> {
 }
 
 /// A carrier between two engines, which may lose, repeat and revoke trains.
-struct DirectPath {
+struct Channel {
     rng: fastrand::Rng,
     /// One train in so many is lost, repeated, or cannot be fetched; 0: none.
     trouble: u32,
@@ -71,7 +97,7 @@ struct DirectPath {
     fetched: usize,
 }
 
-impl DirectPath {
+impl Channel {
     fn new(seed: u64, trouble: u32) -> Self {
         Self { rng: fastrand::Rng::with_seed(seed), trouble, fetched: 0 }
     }
@@ -95,9 +121,9 @@ impl DirectPath {
                 let source =
                     Kept { trains: &rest[..taken], is_gone: self.trouble(), fetched: Cell::new(0) };
                 let (len, packets) = (run.payload_len(), run.packets());
-                let lent = Some(RemotePayload { source: &source, offset: 0, len, packets });
+                let remote = Some(RemotePayload { source: &source, offset: 0, len, packets });
                 let (bytes, stride) = (&headers[..], headers.len());
-                let train = RxTrain { meta, bytes, stride, trailer: 0, lent };
+                let train = RxTrain { meta, bytes, stride, trailer: 0, remote };
                 let times = if self.trouble() { self.rng.u32(0..3) } else { 1 };
                 for _ in 0..times {
                     to.engine.handle_rx(pair_now, &train);
@@ -110,7 +136,7 @@ impl DirectPath {
                     at += first.emit(i, &mut bytes[at..]);
                 }
                 let (bytes, stride) = (&bytes[..], first.packet_len(0));
-                let train = RxTrain { meta, bytes, stride, trailer: 0, lent: None };
+                let train = RxTrain { meta, bytes, stride, trailer: 0, remote: None };
                 to.engine.handle_rx(pair_now, &train);
             }
             rest = &rest[taken..];
@@ -149,21 +175,21 @@ impl DirectPath {
     }
 }
 
-fn lending_pair() -> (Pair, Arc<Book>, Arc<Book>) {
+fn pair_of_processes() -> (Pair, Arc<Book>, Arc<Book>) {
     let mut pair = Pair { mtu: Pmtu::B1024, ..Pair::default() };
     let books = (Arc::new(Book::default()), Arc::new(Book::default()));
-    pair.a.engine.set_lender(Arc::<Book>::clone(&books.0));
-    pair.b.engine.set_lender(Arc::<Book>::clone(&books.1));
+    pair.a.engine.set_host_memory(Arc::<Book>::clone(&books.0));
+    pair.b.engine.set_host_memory(Arc::<Book>::clone(&books.1));
     (pair, books.0, books.1)
 }
 
-/// WRITE, SEND and READ of any length arrive whole, whatever happens to runs on their way.
+/// WRITE, SEND and READ of any length arrive whole, whatever happens to runs on their channel.
 #[test]
 fn messages_arrive_whole_through_any_trouble() {
     for seed in 0..60 {
-        let (mut pair, _, _) = lending_pair();
+        let (mut pair, _, _) = pair_of_processes();
         let (mut qa, mut qb) = pair.connect(QpType::Rc);
-        let mut way = DirectPath::new(seed, if seed % 3 == 0 { 0 } else { 5 });
+        let mut channel = Channel::new(seed, if seed % 3 == 0 { 0 } else { 5 });
         let mut rng = fastrand::Rng::with_seed(seed);
         let half = pair.a.region.len() / 2;
         for round in 0..12_u8 {
@@ -183,7 +209,7 @@ fn messages_arrive_whole_through_any_trouble() {
             }
             let data = pair.a.data(from, len as u32);
             qa.sq.post(wr(u64::from(round), op, data)).expect("posted");
-            let done = way.run(&mut pair);
+            let done = channel.run(&mut pair);
             assert_eq!((done.wr_id, done.status), (round.into(), WcStatus::Success), "seed {seed}");
             let host = if what == 1 { &pair.a } else { &pair.b };
             assert_eq!(host.read(to as usize, len), expected, "seed {seed}, round {round}");
@@ -192,7 +218,7 @@ fn messages_arrive_whole_through_any_trouble() {
                 assert_eq!((received.wr_id, received.byte_len), (9, len as u32));
             }
         }
-        assert!(way.fetched > 0, "seed {seed}: nothing was fetched");
+        assert!(channel.fetched > 0, "seed {seed}: nothing was fetched");
     }
 }
 
@@ -200,10 +226,10 @@ fn messages_arrive_whole_through_any_trouble() {
 #[test]
 fn long_reads_come_in_runs_that_end_where_they_were_asked_to() {
     for (seed, mtu) in [(1, Pmtu::B1024), (2, Pmtu::B4096), (3, Pmtu::B4096)] {
-        let (mut pair, _, _) = lending_pair();
+        let (mut pair, _, _) = pair_of_processes();
         pair.mtu = mtu;
         let (mut qa, _qb) = pair.connect(QpType::Rc);
-        let mut way = DirectPath::new(seed, if seed == 3 { 9 } else { 0 });
+        let mut channel = Channel::new(seed, if seed == 3 { 9 } else { 0 });
         let len = 450_000;
         let expected = pair.b.fill(0, len, 77);
         for wr_id in 0..20 {
@@ -211,7 +237,7 @@ fn long_reads_come_in_runs_that_end_where_they_were_asked_to() {
             qa.sq.post(wr(wr_id, op, data)).expect("posted");
         }
         for wr_id in 0..20 {
-            let done = way.run(&mut pair);
+            let done = channel.run(&mut pair);
             assert_eq!((done.wr_id, done.status), (wr_id, WcStatus::Success), "seed {seed}");
         }
         assert_eq!(pair.a.read(500_000, len), expected, "seed {seed}");
@@ -220,7 +246,7 @@ fn long_reads_come_in_runs_that_end_where_they_were_asked_to() {
 
 #[test]
 fn what_cannot_be_fetched_is_lost() {
-    let (mut pair, _, _) = lending_pair();
+    let (mut pair, _, _) = pair_of_processes();
     let (mut qa, _qb) = pair.connect(QpType::Rc);
     pair.a.fill(0, 4000, 5);
     let op = SendOp::Write(pair.b.remote(8000));
@@ -229,22 +255,22 @@ fn what_cannot_be_fetched_is_lost() {
     while let Some(train) = pair.a.engine.poll_transmit(pair.now, &CAPS) {
         trains.push(train);
     }
-    let mut way = DirectPath { trouble: 1, ..DirectPath::new(1, 1) };
+    let mut channel = Channel { trouble: 1, ..Channel::new(1, 1) };
     // The carrier may also lose the run, which is not tested here.
-    while way.fetched == 0 {
-        way.carry(&trains, &mut pair.b, pair.now);
+    while channel.fetched == 0 {
+        channel.carry(&trains, &mut pair.b, pair.now);
     }
-    assert!(pair.b.engine.drops().drop_lender_gone > 0);
+    assert!(pair.b.engine.drops().drop_payload_gone > 0);
     assert!(pair.b.engine.poll_transmit(pair.now, &CAPS).is_none(), "nothing is acknowledged");
     assert_eq!(pair.b.read(11_992, 8), [0; 8], "the last bytes are not written");
-    assert_eq!(DirectPath::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
+    assert_eq!(Channel::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
     assert_eq!(pair.b.read(8000, 4000), pair.a.read(0, 4000));
 }
 
 /// The engine revokes memory before it tells the consumer that the memory may be reused.
 #[test]
 fn whoever_gives_up_memory_revokes_it() {
-    let (mut pair, book_a, book_b) = lending_pair();
+    let (mut pair, book_a, book_b) = pair_of_processes();
     let (mut qa, qb) = pair.connect(QpType::Rc);
     let before = book_a.revocation_epoch();
     qa.sq.post(wr(1, SendOp::Send, pair.a.data(0, 4000))).expect("posted");

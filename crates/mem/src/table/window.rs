@@ -26,8 +26,8 @@ use core::mem;
 
 use feroce_wire::{Lkey, Qpn, Rkey};
 
+use super::{Entry, Extent, Mr};
 use crate::grant::Registration;
-use crate::table::{Entry, Extent, Mr};
 use crate::{
     Access, AccessError, BindError, DeregError, Iova, Key, MrTable, PdId, RegError, Region,
 };
@@ -79,7 +79,7 @@ pub struct Bind {
 
 /// A memory window.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct Mw {
     pub(crate) pd: PdId,
     pub(crate) kind: MwType,
     pub(crate) bound: Option<Bound>,
@@ -99,7 +99,7 @@ pub(crate) struct Bound {
     pub(crate) qpn: Option<Qpn>,
 }
 
-impl Window {
+impl Mw {
     pub(crate) fn extent(&self) -> Option<Extent> {
         self.bound.as_ref().map(|bound| bound.extent)
     }
@@ -110,7 +110,7 @@ impl MrTable {
     /// Creates a window that is bound to nothing.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<Rkey, RegError> {
-        let window = Window { pd, kind, bound: None };
+        let window = Mw { pd, kind, bound: None };
         Ok(self.insert(pd, Entry::Window(window))?.into())
     }
 
@@ -214,7 +214,7 @@ impl MrTable {
         }
     }
 
-    fn check_window(&self, pd: PdId, key: Key, kind: MwType) -> Result<&Window, BindError> {
+    fn check_window(&self, pd: PdId, key: Key, kind: MwType) -> Result<&Mw, BindError> {
         match self.slots.get(key) {
             Some(Entry::Window(window)) if window.kind != kind => Err(BindError::WrongType),
             Some(Entry::Window(window)) if window.pd != pd => Err(BindError::WrongPd), // C10-72

@@ -1,16 +1,16 @@
-//! Members that have gone, for a consumer that ends their connections.
+//! Processes that have gone, for a consumer that ends their connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use feroce_wire::Gid;
 
-use super::Member;
+use super::Registry;
 
-/// A member that has gone: it has left, or its process has died.
+/// A process that has gone: it has closed its device, or has died.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Departure {
-    /// What [`Member::prefix`] was there.
+    /// What [`Registry::prefix`] was there.
     pub prefix: u8,
     /// The addresses that it had.
     pub addresses: Vec<Gid>,
@@ -25,19 +25,19 @@ pub(super) struct Departures {
     list: Mutex<Vec<Departure>>,
 }
 
-impl Member {
-    /// From now on, [`Member::take_departures`] returns other members that have gone.
+impl Registry {
+    /// From now on, [`Registry::take_departures`] returns other processes that have gone.
     pub fn want_departures(&self) {
         self.departures.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Member::take_departures`] would return one.
+    /// Whether [`Registry::take_departures`] would return one.
     #[inline]
     pub fn has_departures(&self) -> bool {
         self.departures.is_any.load(Ordering::Acquire)
     }
 
-    /// The members that have gone since the last call. Everything that they sent was received
+    /// The processes that have gone since the last call. Everything that they sent was received
     /// before.
     pub fn take_departures(&self) -> Vec<Departure> {
         let mut list = self.departures.list.lock().unwrap_or_else(PoisonError::into_inner);

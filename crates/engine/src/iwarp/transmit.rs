@@ -1,0 +1,207 @@
+//! What is said next: a TERMINATE, responses and requests in turn, message by message.
+
+use alloc::vec::Vec;
+
+use feroce_mem::Read;
+use feroce_train::Instant;
+use feroce_wire::Rkey;
+use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Tagged};
+use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
+use feroce_wire::iwarp::terminate::Terminate;
+
+use super::buffers::gather;
+use super::qp::{Phase, Qp, Stream};
+use super::requester::Next;
+use super::requester_state::{Flight, Sink, untagged};
+use super::responder_state::Reply;
+use super::setup::{Begin, ReadyToReceive};
+use crate::hca::shared::Shared;
+
+impl Qp {
+    /// Appends segments to `out` until it has `room` bytes or more, or there are none. True: the
+    /// stream ends behind them.
+    pub(crate) fn poll_stream(
+        &mut self,
+        hca: &mut Shared,
+        now: Instant,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let before = out.len();
+        self.announce(out);
+        while out.len() < room && self.is_open() && self.transmit(hca, now, out) {}
+        if let Some(stream) = &mut self.stream
+            && let Phase::Terminating(message) = stream.phase
+        {
+            emit_terminate(stream, &message, out);
+            stream.phase = Phase::Over;
+        }
+        hca.counters.sent_bytes += (out.len() - before) as u64;
+        self.stream.as_ref().is_none_or(|stream| stream.phase == Phase::Over)
+    }
+
+    /// Whether there may be more to say.
+    pub(crate) fn may_have_more(&self) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        match stream.phase {
+            Phase::Open => {
+                stream.req.sending().is_some()
+                    || !stream.rsp.replies.is_empty()
+                    || self.common.sq.peek(stream.req.flights.len()).is_some()
+            }
+            Phase::Terminating(_) => true,
+            Phase::Over => false,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.phase == Phase::Open)
+    }
+
+    /// Sends one segment, or does something else; false: there is nothing to do.
+    fn transmit(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        let has_reply = !stream.rsp.replies.is_empty();
+        let in_reply = stream.rsp.replies.front().is_some_and(|reply| reply.done > 0);
+        let in_request = stream.req.sending().is_some();
+        if has_reply && !in_request && (in_reply || !stream.replied) {
+            return self.send_reply(hca, now, out);
+        }
+        let progressed = self.send_request(hca, now, out);
+        if !progressed && has_reply && self.is_open() {
+            return self.send_reply(hca, now, out);
+        }
+        progressed
+    }
+
+    /// Sends a segment of a request.
+    fn send_request(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+        let next = self.next_request(hca, now);
+        let (pd, Some(stream)) = (self.common.init.pd, &mut self.stream) else { return false };
+        stream.replied = false;
+        match next {
+            Next::Nothing => return false,
+            Next::Again => {}
+            Next::Failed => return true,
+            Next::Read(header, request) => {
+                let mut bytes = [0; ReadRequest::LEN];
+                request.emit(&mut bytes);
+                emit_bytes(stream, &header, &bytes, out);
+                hca.counters.sent_pkts += 1;
+            }
+            Next::Segment { index, header, offset, len } => {
+                let Some(wr) = self.common.sq.peek(index) else { return false };
+                emit(stream, &header, len, out, |at, out| {
+                    gather(&hca.mrs, pd, &wr.data, offset + at as u64, out);
+                });
+                hca.counters.sent_pkts += 1;
+                let offset = offset + len as u64;
+                if let Some(flight) = stream.req.flights.back_mut() {
+                    *flight = match header.control().last {
+                        true => Flight::Sent { end: stream.given },
+                        false => Flight::Sending { offset },
+                    };
+                }
+            }
+        }
+        self.retire(hca, now);
+        true
+    }
+
+    /// Sends a segment of a response.
+    fn send_reply(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+        let (pd, qpn) = (self.common.init.pd, self.common.qpn);
+        let front = self.stream.as_ref().and_then(|stream| stream.rsp.replies.front().copied());
+        let Some(Reply { request, done }) = front else { return false };
+        // The key may have ended since the request arrived.
+        if let Err(failure) = self.check_read(hca, &request) {
+            let message = Terminate { request: failure.request, ..Terminate::new(failure.cause) };
+            self.terminate_with(hca, now, message);
+            return true;
+        }
+        let Some(stream) = &mut self.stream else { return false };
+        let most = stream.setup.max_ulpdu.saturating_sub(Tagged::LEN).max(1);
+        let len = (request.len - done).min(u32::try_from(most).unwrap_or(u32::MAX));
+        let is_last = done + len == request.len;
+        let header = Header::Tagged(Tagged {
+            control: Control::new(RdmaOp::READ_RESPONSE, is_last),
+            stag: request.sink_stag,
+            offset: request.sink_offset.wrapping_add(done.into()),
+        });
+        let from = request.source_offset.wrapping_add(done.into());
+        emit(stream, &header, len as usize, out, |at, out| {
+            let (from, len) = (from.wrapping_add(at as u64), out.len() as u64);
+            let loan = hca.mrs.lend_remote::<Read>(pd, qpn, request.source_stag, from, len);
+            let copied = loan.is_ok_and(|loan| loan.copy_out(out).is_ok());
+            debug_assert!(copied, "the range was checked");
+        });
+        hca.counters.sent_pkts += 1;
+        if is_last {
+            stream.rsp.replies.pop_front();
+            stream.replied = true;
+        } else if let Some(reply) = stream.rsp.replies.front_mut() {
+            reply.done += len;
+        }
+        true
+    }
+
+    /// Sends the message that lets the peer send, once.
+    fn announce(&mut self, out: &mut Vec<u8>) {
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
+            return;
+        };
+        let Begin::Announce(kind) = stream.setup.begin else { return };
+        if core::mem::replace(&mut stream.req.has_announced, true) {
+            return;
+        }
+        match kind {
+            ReadyToReceive::Send => {
+                let header = untagged(RdmaOp::SEND, QueueNumber::SEND, stream.req.send_msn);
+                stream.req.send_msn = stream.req.send_msn.wrapping_add(1);
+                emit_bytes(stream, &Header::Untagged(header), &[], out);
+            }
+            ReadyToReceive::Write => {
+                let control = Control::new(RdmaOp::WRITE, true);
+                let header = Tagged { control, stag: Rkey(0), offset: 0 };
+                emit_bytes(stream, &Header::Tagged(header), &[], out);
+            }
+            ReadyToReceive::Read => {
+                let (stag, is_announcement) = (Rkey(0), true);
+                stream.req.sinks.push_back(Sink { stag, offset: 0, left: 0, is_announcement });
+                let header = stream.req.read_request();
+                emit_bytes(stream, &header, &[0; ReadRequest::LEN], out);
+            }
+        }
+    }
+}
+
+fn emit_terminate(stream: &mut Stream, message: &Terminate, out: &mut Vec<u8>) {
+    let mut bytes = [0; Terminate::MAX_LEN];
+    let len = message.emit(&mut bytes).unwrap_or(0);
+    let header = untagged(RdmaOp::TERMINATE, QueueNumber::TERMINATE, 1);
+    emit_bytes(stream, &Header::Untagged(header), bytes.get(..len).unwrap_or_default(), out);
+}
+
+fn emit_bytes(stream: &mut Stream, header: &Header, payload: &[u8], out: &mut Vec<u8>) {
+    emit(stream, header, payload.len(), out, |at, out| {
+        let payload = payload.get(at..).unwrap_or_default();
+        out.iter_mut().zip(payload).for_each(|(out, byte)| *out = *byte);
+    });
+}
+
+/// Appends an FPDU. Its ULPDU is not longer than the setup allows, so that it fits.
+fn emit(
+    stream: &mut Stream,
+    header: &Header,
+    payload: usize,
+    out: &mut Vec<u8>,
+    fill: impl FnMut(usize, &mut [u8]),
+) {
+    let start = out.len();
+    let len = stream.framer.wire_len(header.len() + payload);
+    out.resize(start + len, 0);
+    let room = out.get_mut(start..).unwrap_or_default();
+    let written = stream.framer.emit(header, payload, room, fill);
+    debug_assert_eq!(written, Ok(len));
+    stream.given += len as u64;
+}

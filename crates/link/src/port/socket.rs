@@ -1,0 +1,120 @@
+//! Sockets between programs and the process of a fabric: they keep messages apart, and the kernel
+//! tells each end of the end of the other.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::sys;
+
+/// How long a program waits for the answer to its request: a fabric that is behind its time by as
+/// much is of no use.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Connections that may wait to be accepted: more than the ranks of a job that start at once.
+const BACKLOG: i32 = 1024;
+
+/// A connection that never blocks.
+#[derive(Debug)]
+pub struct PortSocket(Socket);
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// The other end will get it.
+    Done,
+    /// There is no room for it.
+    Full,
+    /// The other end is gone.
+    Gone,
+}
+
+/// What there is to receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// A message of so many bytes.
+    Message(usize),
+    /// Nothing yet.
+    Nothing,
+    /// The other end is gone.
+    Gone,
+}
+
+impl PortSocket {
+    /// Sends a request to the process that listens at `path`, and returns its answer.
+    pub(super) fn ask(path: &Path, request: &[u8]) -> io::Result<(Self, Vec<u8>)> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        socket.set_read_timeout(Some(ANSWER))?;
+        socket.send(request)?;
+        let mut answer = vec![0; 512];
+        let len = io::Read::read(&mut &socket, &mut answer)?;
+        answer.truncate(len);
+        socket.set_read_timeout(None)?;
+        socket.set_nonblocking(true)?;
+        Ok((Self(socket), answer))
+    }
+
+    /// Sends a message.
+    pub fn send(&self, message: &[u8]) -> Sent {
+        match sys::send(self.0.as_raw_fd(), message) {
+            Ok(()) => Sent::Done,
+            // The kernel may lack memory for a moment.
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => Sent::Full,
+            Err(_) => Sent::Gone,
+        }
+    }
+
+    /// Receives a message into `buffer`, which should have [`MAX_MESSAGE`](super::MAX_MESSAGE)
+    /// bytes.
+    pub fn receive(&self, buffer: &mut [u8]) -> Received {
+        match sys::receive(self.0.as_raw_fd(), buffer) {
+            Ok(0) => Received::Gone,
+            Ok(len) => Received::Message(len),
+            Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
+            Err(_) => Received::Gone,
+        }
+    }
+}
+
+impl AsFd for PortSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Where programs connect.
+#[derive(Debug)]
+pub struct PortListener(Socket);
+
+impl PortListener {
+    /// Listens at a path at which there is no file yet.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        socket.listen(BACKLOG)?;
+        Ok(Self(socket))
+    }
+
+    /// The next connection, if there is one.
+    pub fn accept(&self) -> io::Result<Option<PortSocket>> {
+        match self.0.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(true)?;
+                Ok(Some(PortSocket(socket)))
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl AsFd for PortListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

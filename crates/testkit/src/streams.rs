@@ -1,0 +1,119 @@
+//! Two hosts whose queue pairs are joined by a byte stream, which is cut as the test says.
+
+use std::collections::VecDeque;
+
+use feroce_engine::iwarp::{StreamEvent, StreamSetup};
+use feroce_engine::{Config, QpAttr, QpType, TransportKind};
+use feroce_mem::Access;
+use feroce_train::Instant;
+use feroce_wire::Qpn;
+
+use crate::{Host, START, TestQp};
+
+/// Bytes that one poll of a stream asks for.
+const ROOM: usize = 4000;
+
+/// One direction of a stream.
+#[derive(Debug, Default)]
+struct Direction {
+    bytes: VecDeque<u8>,
+    /// The sender has closed it behind these bytes.
+    is_closed: bool,
+    /// The receiver knows that.
+    is_over: bool,
+}
+
+/// Two hosts and a stream between them.
+#[derive(Debug)]
+pub struct Streams {
+    /// The time.
+    pub now: Instant,
+    /// The initiator.
+    pub a: Host,
+    /// The responder.
+    pub b: Host,
+    /// How streams have ended, of the initiator and of the responder.
+    pub ends: [Vec<StreamEvent>; 2],
+    qpns: Option<[Qpn; 2]>,
+    directions: [Direction; 2],
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        let config = || Config { transport: TransportKind::Iwarp, ..Config::default() };
+        Self {
+            now: START,
+            a: Host::with_config(1, config()),
+            b: Host::with_config(2, config()),
+            ends: Default::default(),
+            qpns: None,
+            directions: Default::default(),
+        }
+    }
+}
+
+impl Streams {
+    /// A queue pair on each host, joined by a stream.
+    pub fn connect(&mut self, a: &StreamSetup, b: &StreamSetup) -> (TestQp, TestQp) {
+        let qa = attached(&mut self.a, self.now, a);
+        let qb = attached(&mut self.b, self.now, b);
+        self.qpns = Some([qa.qpn, qb.qpn]);
+        (qa, qb)
+    }
+
+    /// Carries bytes both ways until neither host has any to say. `cut` says how many of the bytes
+    /// that wait TCP takes and delivers next; there is at least one.
+    pub fn run(&mut self, mut cut: impl FnMut(usize) -> usize) {
+        for _ in 0..1_000_000 {
+            if !self.step(&mut cut) {
+                return;
+            }
+        }
+        panic!("the two hosts never stop sending");
+    }
+
+    /// One delivery in each direction; false: nothing moved.
+    pub fn step(&mut self, cut: &mut dyn FnMut(usize) -> usize) -> bool {
+        let qpns = self.qpns.expect("connected");
+        let mut moved = false;
+        self.now = self.now.plus_nanos(1000);
+        for side in [0, 1] {
+            let (sender, receiver) = match side {
+                0 => (&mut self.a, &mut self.b),
+                _ => (&mut self.b, &mut self.a),
+            };
+            let direction = &mut self.directions[side];
+            while let Some(qpn) = sender.engine.poll_stream_ready(self.now) {
+                let mut out = Vec::new();
+                let is_over = sender.engine.poll_stream(self.now, qpn, ROOM, &mut out);
+                moved |= !out.is_empty();
+                direction.bytes.extend(out);
+                direction.is_closed |= is_over;
+            }
+            if !direction.bytes.is_empty() {
+                moved = true;
+                let waiting = direction.bytes.len();
+                let some = cut(waiting).clamp(1, waiting);
+                let arrived: Vec<u8> = direction.bytes.drain(..some).collect();
+                sender.engine.handle_stream_sent(self.now, qpns[side], some);
+                receiver.engine.handle_stream(self.now, qpns[1 - side], &arrived);
+            } else if direction.is_closed && !direction.is_over {
+                moved = true;
+                direction.is_over = true;
+                receiver.engine.handle_stream_end(self.now, qpns[1 - side], false);
+            }
+        }
+        self.ends[0].extend(std::iter::from_fn(|| self.a.engine.poll_stream_event()));
+        self.ends[1].extend(std::iter::from_fn(|| self.b.engine.poll_stream_event()));
+        moved
+    }
+}
+
+/// A queue pair of iWARP whose stream is set up so; the test is its peer.
+pub fn attached(host: &mut Host, now: Instant, setup: &StreamSetup) -> TestQp {
+    let qp = host.create_qp(host.init_attr(QpType::Rc));
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    host.modify(now, qp.qpn, &QpAttr::init(access));
+    host.engine.attach_stream(now, qp.qpn, setup).expect("a queue pair in INIT");
+    qp
+}
