@@ -55,8 +55,8 @@ impl Dice {
     /// # Panics
     /// If there are none.
     #[inline]
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.0.usize(..choices.len())]
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.0.usize(..choices.len())].clone()
     }
 
     /// Random bytes.

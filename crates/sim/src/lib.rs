@@ -9,15 +9,19 @@
 //! * [`oracle`] holds the models that real memory and real completions are compared with.
 //! * The swarm runs one seed: its planner draws random programs of verbs, its applications post
 //!   them and compare every completion with the oracles.
+//! * [`scenario`] runs flows over a network of switches, [`check_fabric`] random ones.
 #![forbid(unsafe_code)]
 
 pub mod dice;
 mod fabric;
+mod fabric_swarm;
 pub mod kernel;
 pub mod mesh;
 pub mod oracle;
+pub mod scenario;
 mod swarm;
 
 pub use fabric::{Batch, Delivery, Fabric};
+pub use fabric_swarm::check_fabric;
 pub use mesh::Mesh;
 pub use swarm::{Failure, Options, Sabotage, Summary, check, compare_trains, program, run};

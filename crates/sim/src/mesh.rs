@@ -8,12 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use feroce_fabric::Agenda;
 use feroce_train::{Ecn, Instant, RxMeta};
 use feroce_wire::{Bth, Gid, Op, Opcode, Psn, Qpn, Service};
 
 use crate::dice::Dice;
 use crate::fabric::{Batch, Delivery, Fabric};
-use crate::kernel::{Agenda, Fate, Happening, Head, Trace};
+use crate::kernel::{Fate, Happening, Head, Trace};
 
 /// How often the same request packet may be lost.
 pub const LOST_REQUEST: u8 = 2;
@@ -90,7 +91,7 @@ pub struct Mesh {
     /// Ports that neither send nor receive any more.
     gone: Vec<bool>,
     /// What is on its way.
-    in_flight: Agenda<Delivery>,
+    in_flight: Agenda<Instant, Delivery>,
     /// Flip a payload byte of the first packet that has one. No checksum detects it.
     pub(crate) sabotage: bool,
     /// What it carried.

@@ -4,15 +4,14 @@
 //! What runs on the hosts enters events of its own type into the agenda ([`Kernel::schedule`]) and
 //! gets them back from [`Kernel::advance`].
 
-mod agenda;
 mod host;
 mod trace;
 
+use feroce_fabric::Agenda;
 use feroce_testkit::packets;
-use feroce_train::{Instant, RxMeta, Single};
+use feroce_train::{Instant, RxMeta, Single, SingleBuf};
 use feroce_wire::Qpn;
 
-pub use agenda::Agenda;
 pub use host::{Host, RxStyle, Style};
 pub use trace::{Fate, Happening, Head, Trace};
 
@@ -44,7 +43,7 @@ pub enum Advanced<E> {
 #[derive(Debug)]
 pub struct Kernel<F, E> {
     now: Instant,
-    agenda: Agenda<Entry<E>>,
+    agenda: Agenda<Instant, Entry<E>>,
     /// When the fabric wants to be polled.
     fabric_due: Option<Instant>,
     events: u64,
@@ -200,14 +199,14 @@ impl<F: Fabric, E> Kernel<F, E> {
         if !style.fast_path || link_free_at.is_some() {
             return false;
         }
-        let mut send = |packet: Single<'_>| {
-            let mut bytes = vec![0; packet.len];
-            (packet.write)(&mut bytes);
-            let batch = Batch { meta: RxMeta::from(packet.path), packets: vec![bytes] };
-            fabric.inject(now, host, batch, trace);
-            *fabric_due = Some(now);
-            true
-        };
-        engine.try_fast_path(|| now, qpn, &mut send)
+        let mut packet = SingleBuf::default();
+        if !engine.try_fast_path(|| now, qpn, &mut packet) {
+            return false;
+        }
+        let Single { path, bytes, .. } = packet.get();
+        let batch = Batch { meta: RxMeta::from(path), packets: vec![bytes.to_vec()] };
+        fabric.inject(now, host, batch, trace);
+        *fabric_due = Some(now);
+        true
     }
 }

@@ -6,7 +6,7 @@ use crate::kernel::Happening;
 use crate::oracle::Violation;
 use crate::swarm::Sabotage;
 use crate::swarm::flow::{End, Life};
-use crate::swarm::plan::Step;
+use crate::swarm::step::Step;
 use crate::swarm::world::World;
 
 /// Marks the work request id of a receive, and of a receive from a shared queue.

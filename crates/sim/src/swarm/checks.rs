@@ -6,7 +6,7 @@ use feroce_wire::Gid;
 use crate::oracle::Violation;
 use crate::swarm::app::{RECV, SHARED};
 use crate::swarm::flow::{Kind, Life, Mishap};
-use crate::swarm::plan::{Expected, Step};
+use crate::swarm::step::{Expected, Step};
 use crate::swarm::world::{Doing, World};
 
 fn bad(what: String) -> Result<(), Violation> {

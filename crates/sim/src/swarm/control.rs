@@ -7,7 +7,7 @@ use crate::kernel::Happening;
 use crate::oracle::Violation;
 use crate::swarm::flow::{End, Life, Mishap, bring_up};
 use crate::swarm::node::Node;
-use crate::swarm::plan::Reach;
+use crate::swarm::reach::Reach;
 use crate::swarm::world::{Doing, World};
 
 impl World {

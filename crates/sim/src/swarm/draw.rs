@@ -11,7 +11,8 @@ use crate::swarm::Options;
 use crate::swarm::flow::{End, FlowSpec, Kind, Mishap, connect};
 use crate::swarm::knobs::Knobs;
 use crate::swarm::node::Node;
-use crate::swarm::plan::{Planner, Reach};
+use crate::swarm::plan::Planner;
+use crate::swarm::reach::Reach;
 
 /// Everything that is drawn before the run starts.
 pub(crate) struct Drawn {

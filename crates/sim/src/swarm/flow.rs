@@ -12,7 +12,7 @@ use crate::dice::Dice;
 use crate::kernel::Host;
 use crate::oracle::{RecvLedger, SendLedger};
 use crate::swarm::node::{Node, SRQ_DOMAIN};
-use crate::swarm::plan::{Recv, Step};
+use crate::swarm::step::{Recv, Step};
 
 pub(crate) const QKEY: Qkey = Qkey(0x1234_5678);
 

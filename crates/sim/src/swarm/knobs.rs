@@ -1,6 +1,8 @@
 //! The parameters of a run that a seed decides.
 
-use feroce_engine::{Config, DcqcnConfig, WindowConfig};
+use feroce_engine::{
+    Config, CongestionConfig, ConnectXConfig, DcqcnConfig, SwiftConfig, TimelyConfig, WindowConfig,
+};
 use feroce_train::{Instant, LinkCaps};
 use feroce_wire::Pmtu;
 
@@ -89,15 +91,26 @@ impl Knobs {
         let initial = dice.pick(&[1 << 10, 8 << 10, 64 << 10, 256 << 10]);
         let min = dice.pick(&[1 << 10, 4 << 10, 16 << 10]);
         let window = WindowConfig { initial, min, max: dice.pick(&[64 << 10, 8 << 20]) };
-        let dcqcn = (self.faults.ecn > 0.0 && dice.chance(0.8)).then(|| DcqcnConfig {
-            line_rate_bps: 10_000_000_000,
-            min_rate_bps: 500_000_000,
-            ..DcqcnConfig::default()
-        });
+        let (line_rate_bps, min_rate_bps) = (10_000_000_000, 500_000_000);
+        let paper = DcqcnConfig { line_rate_bps, min_rate_bps, ..DcqcnConfig::default() };
+        let connectx = ConnectXConfig { line_rate_bps, min_rate_bps, ..ConnectXConfig::default() };
+        let timely = TimelyConfig { line_rate_bps, min_rate_bps, ..TimelyConfig::default() };
+        // A round trip over a hostile wire takes long: half a packet in it is slow enough.
+        let swift = SwiftConfig { line_rate_bps, min_cwnd: 0.5, ..SwiftConfig::default() };
+        let congestion = match self.faults.ecn > 0.0 {
+            true => dice.pick(&[
+                CongestionConfig::None,
+                CongestionConfig::Dcqcn(paper),
+                CongestionConfig::ConnectX(connectx),
+                CongestionConfig::Timely(timely),
+                CongestionConfig::Swift(swift),
+            ]),
+            false => CongestionConfig::None,
+        };
         Config {
             seed: dice.any(),
             window,
-            dcqcn,
+            congestion,
             advertise_credits: dice.chance(0.6),
             read_chunk: dice.pick(&[256, 4 << 10, 256 << 10]),
             tail_probe: dice.chance(0.6),

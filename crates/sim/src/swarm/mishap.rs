@@ -3,7 +3,8 @@
 use feroce_engine::{Data, SendOp, SgeList};
 
 use crate::swarm::flow::Mishap;
-use crate::swarm::plan::{Planner, Step};
+use crate::swarm::plan::Planner;
+use crate::swarm::step::Step;
 
 impl Planner<'_> {
     /// Changes the program of the flow for its mishap, if the mishap is one of what is posted.

@@ -11,6 +11,8 @@ mod mishap;
 mod node;
 mod plan;
 mod program;
+mod reach;
+mod step;
 mod windows;
 mod world;
 

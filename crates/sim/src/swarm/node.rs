@@ -7,7 +7,7 @@ use feroce_train::Instant;
 
 use crate::dice::Dice;
 use crate::oracle::{Memory, RecvLedger};
-use crate::swarm::plan::Recv;
+use crate::swarm::step::Recv;
 
 /// Words that the flows of all nodes count up.
 pub(crate) const COUNTERS: usize = 2;

@@ -14,7 +14,7 @@ use feroce_engine::{
     Data, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
 };
 use feroce_mem::Access;
-use feroce_testkit::{ALL, Mr};
+use feroce_testkit::ALL;
 use feroce_train::InlineBytes;
 use feroce_wire::Imm;
 
@@ -22,75 +22,8 @@ use crate::dice::Dice;
 use crate::kernel::Host;
 use crate::swarm::flow::{End, Kind, Mishap};
 use crate::swarm::node::{COUNTERS, Node, SRQ_DOMAIN};
-use crate::swarm::windows::Windows;
-
-/// A send to be posted, and what it must lead to.
-#[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) wr: SendWr,
-    pub(crate) opcode: WcOpcode,
-    /// What a receive of the peer gets, or a write leaves behind.
-    pub(crate) payload: Vec<u8>,
-    /// Where an unreliable write leaves it.
-    pub(crate) target: Option<usize>,
-    pub(crate) fetched: Option<Fetched>,
-    /// Posted only when that step of that end has completed.
-    pub(crate) after: Option<(usize, usize)>,
-    /// Arrived, on an unreliable flow.
-    pub(crate) seen: bool,
-}
-
-impl Step {
-    pub(crate) fn is_signaled(&self) -> bool {
-        self.wr.flags.contains(SendFlags::SIGNALED)
-    }
-}
-
-/// What a read or atomic brings back.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub(crate) pieces: Vec<(usize, usize)>,
-    pub(crate) len: usize,
-    pub(crate) what: Expected,
-}
-
-/// What is fetched.
-#[derive(Debug)]
-pub(crate) enum Expected {
-    /// Exactly these bytes.
-    Bytes(Vec<u8>),
-    /// Any bytes: steps before may have been executed or not.
-    Anything,
-    /// What a counter of a node showed.
-    Count { node: usize, counter: usize },
-}
-
-/// A receive to be posted.
-#[derive(Debug)]
-pub(crate) struct Recv {
-    pub(crate) wr: RecvWr,
-    pub(crate) pieces: Vec<(usize, usize)>,
-}
-
-/// Bytes of a peer that one end may change.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Area {
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-    pub(crate) mr: Mr,
-}
-
-/// What one end may touch at the other.
-#[derive(Debug)]
-pub(crate) struct Reach {
-    /// For writes.
-    pub(crate) bytes: Area,
-    /// For atomics.
-    pub(crate) words: Area,
-    /// Was read since it was last written, so the next change must be fenced.
-    pub(crate) read: bool,
-    pub(crate) windows: Windows,
-}
+use crate::swarm::reach::{Area, Reach, Windows};
+use crate::swarm::step::{Expected, Fetched, Recv, Step};
 
 /// Draws the program of the flow whose ends are `first` and `first + 1`.
 pub(crate) struct Planner<'a> {

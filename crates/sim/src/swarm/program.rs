@@ -27,7 +27,7 @@ use feroce_testkit::Mr;
 
 use crate::swarm::flow::End;
 use crate::swarm::node::Node;
-use crate::swarm::plan::Step;
+use crate::swarm::step::Step;
 use crate::swarm::world::World;
 use crate::swarm::{Failure, Options, run};
 

@@ -8,26 +8,8 @@ use feroce_mem::{Bind, MwType};
 use feroce_testkit::ALL;
 use feroce_wire::{Lkey, Rkey};
 
-use crate::swarm::plan::{Area, Planner, Reach};
-
-/// A key that is bound and invalidated as the flow goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Token {
-    /// A window of type 1.
-    One,
-    /// A window of type 2.
-    Two,
-    /// A key for fast registration.
-    Fast,
-}
-
-/// The key of one end that the other uses.
-#[derive(Debug, Default)]
-pub(crate) struct Windows {
-    token: Option<(Token, u32)>,
-    /// The step of either end that must be done before the key may be bound again.
-    free_after: Option<(usize, usize)>,
-}
+use crate::swarm::plan::Planner;
+use crate::swarm::reach::{Area, Reach, Token};
 
 impl Planner<'_> {
     /// The peer of `side` binds a key to part of what `side` may write, `side` uses it, and it is

@@ -14,7 +14,7 @@ use crate::swarm::draw::{Drawn, draw, draw_knobs};
 use crate::swarm::flow::{End, FlowSpec, Kind, Mishap};
 use crate::swarm::knobs::Knobs;
 use crate::swarm::node::Node;
-use crate::swarm::plan::Reach;
+use crate::swarm::reach::Reach;
 use crate::swarm::{Options, Sabotage};
 
 /// What applications schedule.

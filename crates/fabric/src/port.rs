@@ -1,0 +1,211 @@
+//! A port: its queues, what is on the link behind it, and what its peer has told it.
+
+use alloc::collections::VecDeque;
+
+use slab::Slab;
+
+use crate::buffer::PRIORITIES;
+use crate::credits::FlowControl;
+use crate::ecn::EcnConfig;
+use crate::packet::Stored;
+use crate::stats::PortStats;
+use crate::topology::NodeId;
+use crate::{Rate, Time};
+
+/// Index of a port among all ports of the fabric.
+pub(crate) type PortId = u32;
+
+/// No packet.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A queue of packets, linked through the packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    head: u32,
+    tail: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE, bytes: 0 }
+    }
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    pub(crate) fn push<B>(&mut self, packets: &mut Slab<Stored<B>>, id: u32) {
+        packets[id as usize].next = NONE;
+        self.bytes += u64::from(packets[id as usize].packet.len);
+        match self.tail {
+            NONE => self.head = id,
+            tail => packets[tail as usize].next = id,
+        }
+        self.tail = id;
+    }
+
+    pub(crate) fn pop<B>(&mut self, packets: &Slab<Stored<B>>) -> Option<u32> {
+        let id = self.head;
+        if id == NONE {
+            return None;
+        }
+        let stored = &packets[id as usize];
+        self.bytes -= u64::from(stored.packet.len);
+        self.head = stored.next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        Some(id)
+    }
+
+    /// The packets, first to last.
+    pub(crate) fn iter<'a, B>(
+        &self,
+        packets: &'a Slab<Stored<B>>,
+    ) -> impl Iterator<Item = &'a Stored<B>> {
+        let mut next = self.head;
+        core::iter::from_fn(move || {
+            let stored = packets.get(next as usize)?;
+            next = stored.next;
+            Some(stored)
+        })
+    }
+}
+
+/// What travels on a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frame {
+    /// A packet.
+    Packet(u32),
+    /// A pause frame for one priority; zero time lets the sender go on.
+    Pause { priority: u8, is_on: bool },
+    /// A flow control packet of InfiniBand for one lane.
+    FlowControl { vl: u8, flow_control: FlowControl },
+}
+
+/// What the peer has said about one priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Paused {
+    /// The priority must not send before this time.
+    pub(crate) until: Option<Time>,
+    /// Since when it has been paused without a break.
+    pub(crate) since: Time,
+    /// The watchdog discards packets.
+    pub(crate) is_discarding: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) node: NodeId,
+    /// The index of this port at its node.
+    pub(crate) local: usize,
+    /// The port at the other end of the link.
+    pub(crate) peer: PortId,
+    pub(crate) rate: Rate,
+    pub(crate) delay_ps: u64,
+    pub(crate) loss: f64,
+    pub(crate) is_up: bool,
+    pub(crate) ecn: Option<EcnConfig>,
+    pub(crate) queues: [Queue; PRIORITIES],
+    /// Priorities with packets, a bit each.
+    pub(crate) waiting: u8,
+    /// Bytes of all queues.
+    pub(crate) queued: u64,
+    /// Priorities that must not send, a bit each.
+    pub(crate) stopped: u8,
+    pub(crate) paused: [Paused; PRIORITIES],
+    /// Priorities of the peer that this port has stopped, a bit each.
+    pub(crate) pausing: u8,
+    /// Pause frames to send: the priorities, and which of them are to stop.
+    pub(crate) notices: u8,
+    pub(crate) notices_on: u8,
+    /// The port sends until this time.
+    pub(crate) busy_until: Time,
+    /// An event is due when the port is free.
+    pub(crate) is_free_due: bool,
+    /// The priority that was served last.
+    pub(crate) last: u8,
+    /// What is on the link, with the times of arrival.
+    pub(crate) in_flight: VecDeque<(Time, Frame)>,
+    pub(crate) stats: PortStats,
+}
+
+impl Port {
+    pub(crate) fn new(node: NodeId, local: usize, peer: PortId, rate: Rate) -> Self {
+        Self {
+            node,
+            local,
+            peer,
+            rate,
+            delay_ps: 0,
+            loss: 0.0,
+            is_up: true,
+            ecn: None,
+            queues: [Queue::default(); PRIORITIES],
+            waiting: 0,
+            queued: 0,
+            stopped: 0,
+            paused: [Paused::default(); PRIORITIES],
+            pausing: 0,
+            notices: 0,
+            notices_on: 0,
+            busy_until: Time::ZERO,
+            is_free_due: false,
+            last: 0,
+            in_flight: VecDeque::new(),
+            stats: PortStats::default(),
+        }
+    }
+
+    /// Whether a frame could leave now if the port were free.
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_up && (self.notices != 0 || self.waiting & !self.stopped != 0)
+    }
+
+    pub(crate) fn enqueue<B>(&mut self, now: Time, packets: &mut Slab<Stored<B>>, id: u32) {
+        let packet = &packets[id as usize].packet;
+        let (priority, len) = (usize::from(packet.priority), u64::from(packet.len));
+        self.queues[priority].push(packets, id);
+        self.waiting |= 1 << priority;
+        self.stats.queue_changes(now, self.queued, self.queued + len);
+        self.queued += len;
+    }
+
+    /// Takes the first packet of a priority.
+    pub(crate) fn dequeue<B>(
+        &mut self,
+        now: Time,
+        packets: &Slab<Stored<B>>,
+        priority: u8,
+    ) -> Option<u32> {
+        let queue = &mut self.queues[usize::from(priority)];
+        let id = queue.pop(packets)?;
+        if queue.is_empty() {
+            self.waiting &= !(1 << priority);
+        }
+        let len = u64::from(packets[id as usize].packet.len);
+        self.stats.queue_changes(now, self.queued, self.queued - len);
+        self.queued -= len;
+        Some(id)
+    }
+
+    /// The priority whose turn it is: the highest of those in `strict`, else the others in turn.
+    pub(crate) fn next_priority(&mut self, strict: u8) -> Option<u8> {
+        let ready = self.waiting & !self.stopped;
+        let first = ready & strict;
+        if first != 0 {
+            return Some(7 - first.leading_zeros() as u8);
+        }
+        if ready == 0 {
+            return None;
+        }
+        // The next one above the last, cyclically.
+        let turned = ready.rotate_right(u32::from(self.last) + 1);
+        self.last = (self.last + 1 + turned.trailing_zeros() as u8) % PRIORITIES as u8;
+        Some(self.last)
+    }
+}

@@ -1,0 +1,116 @@
+//! What happened at a port, and to the packets.
+
+use crate::Time;
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// The buffer of the switch has no room.
+    Buffer,
+    /// The link lost it.
+    Loss,
+    /// The link is down.
+    LinkDown,
+    /// No path leads to its host.
+    NoRoute,
+    /// The watchdog discards what a pause has held for too long.
+    Watchdog,
+    /// It was the first of its lane for too long (InfiniBand).
+    Lifetime,
+}
+
+impl DropReason {
+    /// Every reason.
+    pub const ALL: [Self; 6] =
+        [Self::Buffer, Self::Loss, Self::LinkDown, Self::NoRoute, Self::Watchdog, Self::Lifetime];
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Count {
+    pub(crate) fn add(&mut self, len: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(len);
+    }
+}
+
+/// What happened at a port.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortStats {
+    /// Packets that left.
+    pub sent: Count,
+    /// Packets that were marked as they left.
+    pub marked: u64,
+    /// Pause frames that arrived and stopped a priority that was not stopped.
+    pub pauses: u64,
+    /// Picoseconds during which a priority was stopped, all priorities together.
+    pub paused_ps: u64,
+    /// The most bytes that waited.
+    pub queue_max: u64,
+    /// Bytes times picoseconds that they waited, up to `queue_at`.
+    queue_area: u128,
+    queue_at: Time,
+    queue_bytes: u64,
+}
+
+impl PortStats {
+    pub(crate) fn queue_changes(&mut self, now: Time, from: u64, to: u64) {
+        self.queue_area += u128::from(from) * u128::from(now.ps_since(self.queue_at));
+        (self.queue_at, self.queue_bytes) = (now, to);
+        self.queue_max = self.queue_max.max(to);
+    }
+
+    /// Bytes that wait now.
+    pub fn queued(&self) -> u64 {
+        self.queue_bytes
+    }
+
+    /// Bytes that waited on average from `from`, before which none did, to `now`.
+    pub fn queue_mean(&self, from: Time, now: Time) -> f64 {
+        let rest = u128::from(self.queue_bytes) * u128::from(now.ps_since(self.queue_at));
+        (self.queue_area + rest) as f64 / now.ps_since(from).max(1) as f64
+    }
+}
+
+/// What happened to all packets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Packets that hosts sent.
+    pub injected: Count,
+    /// Copies that switches made of multicasts.
+    pub copied: Count,
+    /// Packets that reached their hosts.
+    pub delivered: Count,
+    dropped: [Count; DropReason::ALL.len()],
+    /// Packets that passed a link.
+    pub hops: u64,
+    /// Events that the fabric handled.
+    pub events: u64,
+}
+
+impl Totals {
+    /// Packets that were dropped for a reason.
+    pub fn dropped(&self, reason: DropReason) -> Count {
+        self.dropped[reason as usize]
+    }
+
+    /// Packets that were dropped.
+    pub fn dropped_all(&self) -> Count {
+        self.dropped.iter().fold(Count::default(), |sum, count| Count {
+            packets: sum.packets + count.packets,
+            bytes: sum.bytes + count.bytes,
+        })
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason, len: u32) {
+        self.dropped[reason as usize].add(len);
+    }
+}
