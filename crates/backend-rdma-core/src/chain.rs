@@ -1,4 +1,4 @@
-//! Requests as C takes them: lists that are linked by pointers.
+//! Sends as C takes them: lists that are linked by pointers.
 //!
 //! The memory of a list is used again for the next one. Its pointers lead only into the list
 //! itself, and only until the call that takes it returns.
@@ -8,13 +8,13 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use feroce_abi::*;
-use feroce_engine::{self as engine, Data, Dest, QpCap, QpType, RecvWr, SendOp, SendWr};
+use feroce_engine::{self as engine, Data, Dest, QpCap, QpType, SendOp, SendWr};
 use feroce_mem::MwType;
 
+use crate::PostError;
 use crate::describe::Plain;
 use crate::memory::window_index;
 use crate::queues::Qp;
-use crate::{PostError, work};
 
 /// Send requests that are about to be posted to a queue pair.
 pub(crate) struct SendChain {
@@ -106,7 +106,7 @@ impl SendChain {
         };
         self.sges.reserve(group.iter().map(pieces).sum());
         for wr in group {
-            let mut out = work::send_wr(wr).ok_or(engine::PostError::OpNotSupported)?;
+            let mut out = convert::send_wr(wr).ok_or(engine::PostError::OpNotSupported)?;
             if let (Dest::Ud { ah, .. }, Some(ahs)) = (wr.dest, &ahs) {
                 let known = ahs.get(&ah).ok_or(engine::PostError::BadDestination)?;
                 out.wr.ud.ah = known.0.as_ptr();
@@ -114,7 +114,7 @@ impl SendChain {
             out.num_sge = pieces(wr) as i32;
             out.sg_list = self.sges.as_mut_ptr().wrapping_add(self.sges.len());
             match &wr.data {
-                Data::Sges(sges) => self.sges.extend(sges.as_slice().iter().map(work::sge)),
+                Data::Sges(sges) => self.sges.extend(sges.as_slice().iter().map(convert::sge)),
                 Data::Inline(bytes) => {
                     let bytes = Some(bytes.as_slice()).filter(|bytes| !bytes.is_empty());
                     self.sges.extend(bytes.map(|bytes| ibv_sge {
@@ -154,12 +154,12 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
     };
     let region = adapter.regions().get(&binding.mr.0).and_then(std::sync::Weak::upgrade);
     let post = |mw: *mut ibv_mw, mr: *mut ibv_mr| {
-        let info = work::bind_info(&binding, mr);
+        let info = convert::bind_info(&binding, mr);
         if kind == MwType::One {
             let Some(bind) = adapter.open.ops().bind_mw else {
                 return Err(engine::PostError::OpNotSupported.into());
             };
-            let send_flags = work::send_flags(wr);
+            let send_flags = convert::send_flags(wr);
             let mut request = ibv_mw_bind { wr_id: wr.wr_id, send_flags, bind_info: info };
             // SAFETY: a queue pair, a window and a region that live, and a request of ours.
             return qp.post(|qp| unsafe { bind(qp, mw, &raw mut request) });
@@ -170,7 +170,7 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
         let mut request = ibv_send_wr {
             wr_id: wr.wr_id,
             opcode: IBV_WR_BIND_MW,
-            send_flags: work::send_flags(wr),
+            send_flags: convert::send_flags(wr),
             ..ibv_send_wr::zeroed()
         };
         let rkey = new_rkey.0;
@@ -187,72 +187,4 @@ fn bind(wr: &SendWr, qp: &Qp) -> Result<(), PostError> {
         None => Some(post(mw, ptr::null_mut())),
     });
     bound.flatten().unwrap_or(Err(PostError::Refused { errno: libc::EINVAL }))
-}
-
-/// Receive requests that are about to be posted to a queue.
-pub(crate) struct RecvChain {
-    max_sge: u32,
-    requests: Vec<RecvWr>,
-    sges: Vec<ibv_sge>,
-    wrs: Vec<ibv_recv_wr>,
-}
-
-// SAFETY: only the call that the list is built for dereferences the pointers in it.
-unsafe impl Send for RecvChain {}
-
-// SAFETY: as above.
-unsafe impl Sync for RecvChain {}
-
-impl fmt::Debug for RecvChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvChain").field("requests", &self.requests).finish_non_exhaustive()
-    }
-}
-
-impl RecvChain {
-    pub(crate) fn new(max_sge: u32) -> Self {
-        Self { max_sge, requests: Vec::new(), sges: Vec::new(), wrs: Vec::new() }
-    }
-
-    /// Passes requests to `post`, in order, up to the first that has too many scatter elements.
-    /// The driver in turn stops at the first request that it refuses.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        wrs: impl IntoIterator<Item = RecvWr>,
-        post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> Result<(), PostError>,
-    ) -> Result<(), PostError> {
-        let mut fits = Ok(());
-        self.requests.clear();
-        for wr in wrs {
-            if wr.sges.as_slice().len() > self.max_sge as usize {
-                fits = Err(engine::PostError::TooManySges.into());
-                break;
-            }
-            self.requests.push(wr);
-        }
-        self.sges.clear();
-        self.wrs.clear();
-        // The capacity is reserved in full, so the elements do not move from here on.
-        self.sges.reserve(self.requests.iter().map(|wr| wr.sges.as_slice().len()).sum());
-        for wr in &self.requests {
-            let mut out = ibv_recv_wr::zeroed();
-            out.wr_id = wr.wr_id;
-            out.num_sge = wr.sges.as_slice().len() as i32;
-            out.sg_list = self.sges.as_mut_ptr().wrapping_add(self.sges.len());
-            self.sges.extend(wr.sges.as_slice().iter().map(work::sge));
-            self.wrs.push(out);
-        }
-        let first: *mut ibv_recv_wr = self.wrs.as_mut_ptr();
-        for i in 1..self.wrs.len() {
-            let (one, next) = (first.wrapping_add(i - 1), first.wrapping_add(i));
-            // SAFETY: both are requests of the list.
-            unsafe { (*one).next = next };
-        }
-        if !self.wrs.is_empty() {
-            let mut bad = ptr::null_mut();
-            post(first, &raw mut bad)?;
-        }
-        fits
-    }
 }

@@ -4,11 +4,11 @@ use std::ffi::CStr;
 use std::fmt;
 
 use feroce_abi::*;
-use feroce_train::{Framing, GidEntry};
+use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pkey};
 
-use crate::adapter::Open;
-use crate::{Error, Listed, checked, failed};
+use crate::open::Open;
+use crate::{Error, checked, failed};
 
 /// The one port that is used.
 pub(crate) const PORT: u8 = 1;
@@ -17,27 +17,30 @@ pub(crate) const PORT: u8 = 1;
 const MAX_GIDS: usize = 1024;
 
 /// A C structure that the library fills in.
-pub(crate) trait Plain: Sized {
+///
+/// # Safety
+/// The structure consists of numbers, of pointers that may be NULL, and of unions of these, so that
+/// zero bytes are a value of it.
+pub(crate) unsafe trait Plain: Sized {
     /// All zeros.
     fn zeroed() -> Self {
-        // SAFETY: those that implement this consist of numbers and of pointers that may be NULL.
+        // SAFETY: the implementation promises that zero bytes are a value of the type.
         unsafe { std::mem::zeroed() }
     }
 }
 
-impl Plain for ibv_device_attr {}
-impl Plain for _compat_ibv_port_attr {}
-impl Plain for ibv_gid_entry {}
-impl Plain for ibv_ah_attr {}
-impl Plain for ibv_qp_attr {}
-impl Plain for ibv_qp_init_attr {}
-impl Plain for ibv_srq_attr {}
-impl Plain for ibv_srq_init_attr {}
-impl Plain for ibv_async_event {}
-impl Plain for ibv_wc {}
-impl Plain for ibv_send_wr {}
-impl Plain for ibv_recv_wr {}
-impl Plain for ibv_mw_bind {}
+macro_rules! plain {
+    ($($name:ty),* $(,)?) => {
+        // SAFETY: a structure of a C header, which has numbers, pointers and unions of them only.
+        $(unsafe impl Plain for $name {})*
+    };
+}
+
+plain! {
+    ibv_device_attr, _compat_ibv_port_attr, ibv_gid_entry, ibv_ah_attr, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_srq_attr, ibv_srq_init_attr, ibv_async_event, ibv_wc, ibv_send_wr,
+    ibv_recv_wr, ibv_mw_bind,
+}
 
 /// What the library says of a device.
 #[derive(Clone)]
@@ -74,6 +77,19 @@ impl fmt::Debug for PortInfo {
         let mut all = f.debug_struct("PortInfo");
         all.field("gids", &self.gids).field("pkeys", &self.pkeys).finish_non_exhaustive()
     }
+}
+
+/// A device that the library lists.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Name.
+    pub name: String,
+    /// Node GUID.
+    pub guid: u64,
+    /// Indices of the network interfaces of its GIDs, in the order of the GIDs.
+    pub interfaces: Vec<u32>,
+    /// Its port.
+    pub port: PortInfo,
 }
 
 /// A device in a list.
@@ -155,8 +171,7 @@ fn gids(entries: &[ibv_gid_entry]) -> Vec<GidEntry> {
         }
         // SAFETY: every bit pattern is an address.
         let gid = Gid(unsafe { entry.gid.raw });
-        let is_infiniband = entry.gid_type == IBV_GID_TYPE_IB;
-        let framing = if is_infiniband { Framing::InfiniBand } else { Framing::RoceV2 };
+        let framing = convert::gid_type_of(entry.gid_type).unwrap_or_default();
         gids[index] = GidEntry { gid, framing };
     }
     gids

@@ -2,7 +2,7 @@
 
 use std::{error, fmt, io};
 
-use feroce_engine::{self as engine, ModifyQpError};
+use feroce_engine as engine;
 
 /// Why a call of the backend failed.
 #[derive(Debug)]
@@ -22,16 +22,67 @@ pub enum Error {
     Busy,
     /// Memory windows are bound to the region that the call would deregister.
     WindowsBound,
-    /// The driver refused the attributes of a queue pair.
+    /// A queue pair could not be modified.
     ModifyQp(ModifyQpError),
     /// The queue pair does not fit the port space of the id.
     WrongQp,
     /// The range passes the end of the memory region.
     OutOfBounds,
-    /// The backend has no such operation.
-    Unsupported(&'static str),
+    /// The objects are of different devices.
+    OtherDevice,
+    /// Drivers of the kernel do not have this.
+    Unsupported(Feature),
     /// A system call failed.
     Io(io::Error),
+}
+
+/// What the software adapter has and drivers of the kernel do not have.
+///
+/// Packets of their devices do not pass through this process, so no layer captures, traces or
+/// disturbs them.
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Feature {
+    /// Capturing packets.
+    Capture,
+    /// Tracing packets.
+    Trace,
+    /// Injecting faults into received packets.
+    Faults,
+    /// Observing packets.
+    Tap,
+    /// Extended reliable connections.
+    Xrc,
+    /// Memory windows, which not every driver has.
+    MemoryWindows,
+    /// Changing a registration to memory with another virtual address.
+    ReregOtherAddress,
+    /// Registering a region that has no memory of its own, or the whole address space.
+    NotMemory,
+    /// Keeping multicasts of a queue pair from the queue pair itself.
+    OwnMulticasts,
+    /// Connecting queue pairs of which only the number is known.
+    QpByNumber,
+    /// Putting an event of the consumer into the event channel.
+    OwnEvents,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Capture => "capturing packets (`pcap`)",
+            Self::Trace => "tracing packets (`trace`)",
+            Self::Faults => "injecting faults (`fault`)",
+            Self::Tap => "a tap on packets",
+            Self::Xrc => "extended reliable connections",
+            Self::MemoryWindows => "memory windows",
+            Self::ReregOtherAddress => "changing a registration to another address",
+            Self::NotMemory => "registering what is not a piece of memory",
+            Self::OwnMulticasts => "keeping own multicasts from a queue pair",
+            Self::QpByNumber => "queue pairs known by number",
+            Self::OwnEvents => "events of the consumer in an event channel",
+        })
+    }
 }
 
 /// Why a library of rdma-core cannot be used.
@@ -80,6 +131,7 @@ impl fmt::Display for Error {
             Self::ModifyQp(e) => e.fmt(f),
             Self::WrongQp => f.write_str("the queue pair does not fit the port space of the id"),
             Self::OutOfBounds => f.write_str("the range passes the end of the memory region"),
+            Self::OtherDevice => f.write_str("the objects are of different devices"),
             Self::Unsupported(what) => write!(f, "the backend `rdma-core` does not have {what}"),
             Self::Io(e) => e.fmt(f),
         }
@@ -97,6 +149,7 @@ impl error::Error for Error {
             | Self::WindowsBound
             | Self::WrongQp
             | Self::OutOfBounds
+            | Self::OtherDevice
             | Self::Unsupported(_) => None,
         }
     }
@@ -136,6 +189,29 @@ impl From<ModifyQpError> for Error {
     }
 }
 
+/// Why a queue pair was not modified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ModifyQpError {
+    /// It is destroyed.
+    Destroyed,
+    /// The driver refused the attributes.
+    Refused {
+        /// Its error number.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for ModifyQpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Destroyed => f.write_str("the queue pair is destroyed"),
+            Self::Refused { errno } => refused(*errno, f),
+        }
+    }
+}
+
+impl error::Error for ModifyQpError {}
+
 /// Why a work request was not posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PostError {
@@ -152,12 +228,24 @@ impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Request(e) => e.fmt(f),
-            Self::Refused { errno } => write!(f, "the driver refused with error {errno}"),
+            Self::Refused { errno } => refused(*errno, f),
         }
     }
 }
 
-impl error::Error for PostError {}
+/// Writes that the driver refused, and the words of the system for its error number.
+fn refused(errno: i32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "the driver refused: {}", io::Error::from_raw_os_error(errno))
+}
+
+impl error::Error for PostError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Request(e) => Some(e),
+            Self::Refused { .. } => None,
+        }
+    }
+}
 
 impl From<engine::PostError> for PostError {
     fn from(e: engine::PostError) -> Self {

@@ -1,4 +1,4 @@
-//! Completion channels and asynchronous events.
+//! Asynchronous events.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Waker;
 use std::thread::JoinHandle;
 
 use feroce_abi::*;
@@ -17,10 +16,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::Error;
-use crate::adapter::{Adapter, Open};
 use crate::describe::{self, Plain};
-use crate::handle::Handle;
-use crate::reactor::{readable, wake_when_readable};
+use crate::open::Open;
+use crate::reactor::readable;
 
 /// Makes a descriptor of the library non-blocking, so that the calls that read from it return at
 /// once.
@@ -30,89 +28,12 @@ pub(crate) fn do_not_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A completion channel.
-#[derive(Debug)]
-pub struct Channel {
-    handle: Handle<ibv_comp_channel>,
-    fd: RawFd,
-    adapter: Arc<Adapter>,
-}
-
-impl Channel {
-    /// Creates a channel.
-    pub fn create(adapter: &Arc<Adapter>) -> Result<Self, Error> {
-        let verbs = adapter.open.verbs;
-        // SAFETY: an open context.
-        let channel = unsafe { (verbs.ibv_create_comp_channel)(adapter.open.as_ptr()) };
-        // SAFETY: the library just created it, and only this handle destroys it.
-        let handle = unsafe { Handle::new("ibv_create_comp_channel", channel) }?;
-        // SAFETY: it is not NULL, or there would be no handle.
-        let fd = unsafe { (*channel).fd };
-        let channel = Self { handle, fd, adapter: Arc::clone(adapter) };
-        do_not_block(channel.fd())?;
-        Ok(channel)
-    }
-
-    /// The next completion event, if there is one.
-    pub fn try_pop(&self) -> Option<CqId> {
-        let verbs = self.adapter.open.verbs;
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
-        let taken = self.handle.with(|channel| {
-            // SAFETY: a channel that lives, and places for the answers.
-            unsafe { (verbs.ibv_get_cq_event)(channel, &raw mut cq, &raw mut context) }
-        });
-        if taken != Some(0) {
-            return None;
-        }
-        // SAFETY: the queue lives: `ibv_destroy_cq` waits until each of its events is acknowledged.
-        unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
-        Some(CqId(number_in(context)))
-    }
-
-    /// The next completion event; if there is none, the waker is called when there is one.
-    pub fn pop_or_register(&self, waker: &Waker) -> Option<CqId> {
-        let found = self.try_pop();
-        if found.is_none() {
-            wake_when_readable(self.fd, waker);
-        }
-        found
-    }
-
-    /// Readable while a completion event waits.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the library keeps it open as long as the channel, which ends with this.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
-    }
-
-    /// Runs a call that needs the channel of C.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(*mut ibv_comp_channel) -> R) -> Option<R> {
-        self.handle.with(f)
-    }
-
-    /// Whether it is a channel of this device.
-    pub(crate) fn is_of(&self, adapter: &Arc<Adapter>) -> bool {
-        Arc::ptr_eq(&self.adapter, adapter)
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        let verbs = self.adapter.open.verbs;
-        // A completion queue that reports to this channel holds a reference to it, so no queue
-        // uses it any more.
-        let _ = self.handle.end("ibv_destroy_comp_channel", |channel| {
-            // SAFETY: a channel that lives, and that no thread is in a call on.
-            unsafe { (verbs.ibv_destroy_comp_channel)(channel) }
-        });
-    }
-}
-
 /// The number of an object of this crate, as the `context` pointer that the C object stores.
 pub(crate) fn context_of(number: u32) -> *mut c_void {
     ptr::without_provenance_mut(number as usize)
 }
 
-fn number_in(context: *mut c_void) -> u32 {
+pub(crate) fn number_in(context: *mut c_void) -> u32 {
     context.addr() as u32
 }
 
@@ -218,29 +139,20 @@ impl Listener {
         let qp = || Qpn::new(unsafe { (*object.cast::<ibv_qp>()).qp_num });
         // SAFETY: as above.
         let srq = || SrqId(number_in(unsafe { (*object.cast::<ibv_srq>()).srq_context }));
-        vec![match event.event_type {
-            IBV_EVENT_CQ_ERR => AsyncEvent::CqError(cq()),
-            IBV_EVENT_QP_FATAL => AsyncEvent::QpFatal(qp()),
-            IBV_EVENT_QP_REQ_ERR => AsyncEvent::QpRequestError(qp()),
-            IBV_EVENT_QP_ACCESS_ERR => AsyncEvent::QpAccessError(qp()),
-            IBV_EVENT_COMM_EST => AsyncEvent::CommEstablished(qp()),
-            IBV_EVENT_SQ_DRAINED => AsyncEvent::SqDrained(qp()),
-            IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached(qp()),
-            IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(srq()),
-            IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError(srq()),
-            IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive,
-            IBV_EVENT_PORT_ERR => AsyncEvent::PortError,
-            IBV_EVENT_PKEY_CHANGE => AsyncEvent::PkeyChange,
+        if let Some(event) = convert::async_event_of(event.event_type, cq, qp, srq) {
+            return vec![event];
+        }
+        match event.event_type {
             IBV_EVENT_LID_CHANGE => match describe::port_info(&self.open) {
-                Ok(port) => AsyncEvent::LidChange { lid: Lid(port.attr.lid) },
-                Err(_) => return Vec::new(),
+                Ok(port) => vec![AsyncEvent::LidChange { lid: Lid(port.attr.lid) }],
+                Err(_) => Vec::new(),
             },
-            IBV_EVENT_GID_CHANGE => return self.changed_gids(),
+            IBV_EVENT_GID_CHANGE => self.changed_gids(),
             other => {
                 tracing::warn!("asynchronous event {other}, which verbs of ours do not have");
-                return Vec::new();
+                Vec::new()
             }
-        }]
+        }
     }
 
     /// Compares the GID table with the last one: the library reports a change, but not which

@@ -7,9 +7,11 @@
 //!
 //! - [`mod@library`] loads the libraries and declares their functions.
 //! - [`handle`] holds a C object that many threads use and one destroys.
-//! - [`adapter`] is an open device, [`describe`] queries it.
-//! - [`memory`], [`queues`], [`chain`] and [`events`] are the objects made from it, [`work`]
-//!   converts requests and completions.
+//! - [`mod@open`] lists and opens devices, [`describe`] queries one, [`events`] takes its
+//!   asynchronous events; [`adapter`] is an open device with all of that.
+//! - [`memory`], [`channel`], [`queues`] and [`ends`] are the objects made from it. [`chain`] and
+//!   [`recv_chain`] link requests as C takes them, [`work`] converts what only unsafe code can
+//!   read.
 //! - [`cm`] is the connection manager of librdmacm.
 //!
 //! The unsafe code relies on three promises. The functions have the signatures of their manual
@@ -21,29 +23,32 @@
 
 mod adapter;
 mod chain;
+mod channel;
 pub mod cm;
 mod describe;
+mod ends;
 mod error;
 mod events;
 mod handle;
 mod library;
 mod memory;
+mod open;
 mod queues;
 mod reactor;
+mod recv_chain;
 mod work;
 
-pub use adapter::{Adapter, Listed, list};
-pub use describe::{DeviceInfo, PortInfo};
-pub use error::{Error, LibraryError, PostError};
-pub use events::{Channel, Sink};
+pub use adapter::{Adapter, list};
+pub use channel::Channel;
+pub use describe::{DeviceInfo, Listed, PortInfo};
+pub use ends::{RecvEnd, SendEnd};
+pub use error::{Error, Feature, LibraryError, ModifyQpError, PostError};
+pub use events::Sink;
 pub use memory::{Ah, Keys, Mr, Mw, Pd};
-pub use queues::{Cq, Qp, RecvEnd, SendEnd, Srq};
+pub use queues::{Cq, Qp, Srq};
 
 use std::ffi::c_int;
 use std::io;
-
-/// What the backend does not have.
-pub const XRC: &str = "extended reliable connections";
 
 /// A call of the library failed and set `errno`.
 fn failed(call: &'static str) -> Error {

@@ -2,16 +2,16 @@
 //! and address handles.
 
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
 use feroce_abi::*;
 use feroce_engine::{AddrVec, AhId};
 use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
-use crate::adapter::{Adapter, AhPtr};
+use crate::adapter::{Adapter, AhPtr, AllocatedMw};
 use crate::handle::Handle;
-use crate::{Error, failed, work};
+use crate::{Error, Feature, failed, work};
 
 /// A protection domain.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Mr {
         let (mut first, mut len) = (ptr::null_mut(), 0);
         if let Some((region, iova)) = memory {
             if *iova != Iova::Natural {
-                return Err(Error::Unsupported("changing a registration to another address"));
+                return Err(Error::Unsupported(Feature::ReregOtherAddress));
             }
             flags |= IBV_REREG_MR_CHANGE_TRANSLATION;
             (first, len) = (first_byte(region, 0, region.len())?, region.len());
@@ -201,7 +201,7 @@ impl Drop for Mr {
 fn first_byte(region: &Region, start: usize, len: usize) -> Result<*mut u8, Error> {
     // A region without memory, or one that is the whole address space.
     if region.addr() == 0 {
-        return Err(Error::Unsupported("registering what is not a piece of memory"));
+        return Err(Error::Unsupported(Feature::NotMemory));
     }
     if start.checked_add(len).is_none_or(|end| end > region.len()) {
         return Err(Error::OutOfBounds);
@@ -257,13 +257,6 @@ pub struct Mw {
     adapter: Arc<Adapter>,
 }
 
-/// A window as work requests find it.
-#[derive(Clone, Debug)]
-pub(crate) struct Window {
-    pub(crate) handle: Weak<Handle<ibv_mw>>,
-    pub(crate) kind: MwType,
-}
-
 /// The part of the key of a window that stays the same.
 pub(crate) fn window_index(rkey: Rkey) -> u32 {
     rkey.0 >> 8
@@ -273,11 +266,9 @@ impl Mw {
     /// Allocates a window.
     pub fn alloc(pd: &Pd, kind: MwType) -> Result<(Self, Rkey), Error> {
         let adapter = Arc::clone(&pd.adapter);
-        let alloc = adapter.open.ops().alloc_mw.ok_or(Error::Unsupported("memory windows"))?;
-        let number = match kind {
-            MwType::One => IBV_MW_TYPE_1,
-            MwType::Two => IBV_MW_TYPE_2,
-        };
+        let alloc =
+            adapter.open.ops().alloc_mw.ok_or(Error::Unsupported(Feature::MemoryWindows))?;
+        let number = convert::mw_type(kind);
         let mut rkey = Rkey(0);
         let handle = pd.make("ibv_alloc_mw", |pd| {
             // SAFETY: a domain that lives.
@@ -290,7 +281,7 @@ impl Mw {
             mw
         })?;
         let (handle, index) = (Arc::new(handle), window_index(rkey));
-        adapter.windows().insert(index, Window { handle: Arc::downgrade(&handle), kind });
+        adapter.windows().insert(index, AllocatedMw { handle: Arc::downgrade(&handle), kind });
         Ok((Self { handle, index, adapter }, rkey))
     }
 }

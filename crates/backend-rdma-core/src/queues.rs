@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce_abi::*;
 use feroce_engine::{
-    self as engine, CqId, Cqe, ModifyQpError, Notify, QpAttr, QpInitAttr, QpState, QpType, RecvWr,
-    SendWr, SrqAttr, SrqId,
+    self as engine, CqId, Cqe, Notify, QpAttr, QpInitAttr, QpState, QpType, RecvWr, SrqAttr, SrqId,
 };
 use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn};
 
 use crate::adapter::Adapter;
-use crate::chain::{RecvChain, SendChain};
+use crate::channel::Channel;
 use crate::describe::Plain;
-use crate::events::{Channel, context_of};
+use crate::events::context_of;
 use crate::handle::Handle;
 use crate::memory::Pd;
-use crate::{Error, PostError, XRC, errno, work};
+use crate::recv_chain::RecvChain;
+use crate::{Error, Feature, ModifyQpError, PostError, errno, work};
 
 /// Most completions that one call of `ibv_poll_cq` takes.
 const BATCH: usize = 16;
@@ -40,7 +40,7 @@ impl Cq {
         channel: &Arc<Channel>,
     ) -> Result<(Self, CqId), Error> {
         if !channel.is_of(adapter) {
-            return Err(Error::Unsupported("a completion channel of another device"));
+            return Err(Error::OtherDevice);
         }
         let id = CqId(adapter.number());
         let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
@@ -217,7 +217,7 @@ impl Srq {
 pub struct Qp {
     handle: Handle<ibv_qp>,
     /// How it was made, with the sizes that the driver gave it.
-    made: QpInitAttr,
+    pub(crate) made: QpInitAttr,
     pub(crate) adapter: Arc<Adapter>,
 }
 
@@ -229,21 +229,17 @@ impl Qp {
         srq: Option<&Srq>,
         mut made: QpInitAttr,
     ) -> Result<(Self, Qpn), Error> {
+        if matches!(made.qp_type, QpType::XrcIni | QpType::XrcTgt) {
+            return Err(Error::Unsupported(Feature::Xrc));
+        }
         let mut init = ibv_qp_init_attr {
-            cap: work::cap(&made.cap),
-            qp_type: match made.qp_type {
-                QpType::Rc => IBV_QPT_RC,
-                QpType::Uc => IBV_QPT_UC,
-                QpType::Ud => IBV_QPT_UD,
-                QpType::XrcIni | QpType::XrcTgt => {
-                    return Err(Error::Unsupported(XRC));
-                }
-            },
+            cap: convert::qp_cap(&made.cap),
+            qp_type: convert::qp_type(made.qp_type),
             sq_sig_all: made.sq_sig_all.into(),
             ..ibv_qp_init_attr::zeroed()
         };
         if !made.hears_itself {
-            return Err(Error::Unsupported("keeping own multicasts from a queue pair"));
+            return Err(Error::Unsupported(Feature::OwnMulticasts));
         }
         let verbs = pd.adapter.open.verbs;
         let mut qpn = 0;
@@ -272,7 +268,7 @@ impl Qp {
             });
             made.flatten().unwrap_or(ptr::null_mut())
         })?;
-        made.cap = work::granted(&init.cap);
+        made.cap = convert::qp_cap_of(&init.cap);
         Ok((Self { handle, made, adapter: Arc::clone(&pd.adapter) }, Qpn::new(qpn)))
     }
 
@@ -287,12 +283,12 @@ impl Qp {
         let verbs = self.adapter.open.verbs;
         let done = self.handle.with(|qp| {
             // SAFETY: a queue pair that lives, and attributes of ours.
-            unsafe { (verbs.ibv_modify_qp)(qp, &raw mut attr, mask) }
+            unsafe { (verbs.ibv_modify_qp)(qp, &raw mut attr, mask.cast_signed()) }
         });
         match done {
             Some(0) => Ok(()),
             Some(code) => Err(ModifyQpError::Refused { errno: errno(code) }),
-            None => Err(ModifyQpError::Unknown),
+            None => Err(ModifyQpError::Destroyed),
         }
     }
 
@@ -333,7 +329,7 @@ impl Qp {
             // SAFETY: a queue pair that lives, and places for the answers.
             unsafe { (verbs.ibv_query_qp)(qp, &raw mut attr, mask, &raw mut init) }
         });
-        (asked == Some(0)).then(|| (work::shown(&attr), self.made))
+        (asked == Some(0)).then(|| (work::queried(&attr), self.made))
     }
 
     /// Queries its state from the driver; a failed query reads as the error state.
@@ -376,7 +372,7 @@ impl Qp {
             state = Some(unsafe { (*qp).state });
             f(qp)
         });
-        let state = state.map(|code| QpState::from_u8(u8::try_from(code).unwrap_or(u8::MAX)));
+        let state = state.map(|code| convert::qp_state_of(code).unwrap_or(QpState::Err));
         refusal(posted, state)
     }
 }
@@ -393,86 +389,5 @@ fn refusal(posted: Option<c_int>, state: Option<QpState>) -> Result<(), PostErro
             }
             (errno, _) => Err(PostError::Refused { errno }),
         },
-    }
-}
-
-/// The end of a queue pair where sends are posted.
-#[derive(Debug)]
-pub struct SendEnd {
-    qp: Arc<Qp>,
-    chain: SendChain,
-}
-
-impl SendEnd {
-    /// The end of this queue pair where sends are posted.
-    pub fn new(qp: &Arc<Qp>) -> Self {
-        let chain = SendChain::new(qp.made.qp_type, qp.made.cap);
-        Self { qp: Arc::clone(qp), chain }
-    }
-
-    /// State of the queue pair.
-    pub fn state(&self) -> QpState {
-        self.qp.state()
-    }
-
-    /// Posts requests, in order, until one is refused; those before it are posted.
-    #[inline]
-    pub fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
-        let staged = wrs.into_iter().try_for_each(|wr| self.stage(wr));
-        self.chain.post(&self.qp)?;
-        Ok(staged?)
-    }
-
-    /// Posts one request.
-    #[inline]
-    pub fn post_one(&mut self, wr: SendWr) -> Result<(), PostError> {
-        self.stage(wr)?;
-        self.chain.post(&self.qp)
-    }
-
-    /// Puts one request behind those that wait for [`SendEnd::submit`].
-    #[inline]
-    pub fn stage(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
-        self.chain.push(wr)
-    }
-
-    /// Drivers execute no request before it is posted, so this is [`SendEnd::stage`].
-    #[inline]
-    pub fn begin(&mut self, wr: SendWr) -> Result<(), engine::PostError> {
-        self.stage(wr)
-    }
-
-    /// Posts every staged request, in order, until the driver refuses one, and logs the refusal.
-    pub fn submit(&mut self) {
-        if let Err(e) = self.chain.post(&self.qp) {
-            tracing::warn!("the driver refused a staged send, which is lost: {e}");
-        }
-    }
-
-    /// Discards every staged request.
-    pub fn abort(&mut self) {
-        self.chain.clear();
-    }
-}
-
-/// The end of a queue pair where receives are posted.
-#[derive(Debug)]
-pub struct RecvEnd {
-    qp: Arc<Qp>,
-    chain: RecvChain,
-}
-
-impl RecvEnd {
-    /// The end of this queue pair where receives are posted.
-    pub fn new(qp: &Arc<Qp>) -> Self {
-        Self { qp: Arc::clone(qp), chain: RecvChain::new(qp.made.cap.max_recv_sge) }
-    }
-
-    /// Posts receives, in order, until one is refused.
-    pub fn post(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
-        let post = self.qp.adapter.open.ops().post_recv.ok_or(engine::PostError::OpNotSupported)?;
-        let qp = &self.qp;
-        // SAFETY: a queue pair that lives, and a chain of requests.
-        self.chain.post(wrs, |first, bad| qp.post(|qp| unsafe { post(qp, first, bad) }))
     }
 }

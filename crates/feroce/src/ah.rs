@@ -1,12 +1,10 @@
 //! Address handles.
 
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{AddrVec, Dest};
 use feroce_wire::{Qkey, Qpn};
 
 use crate::Error;
-use crate::backend::soft::SoftAh;
-use crate::backend::{Either, either, map_either};
+use crate::backend::{AhSide, either, map_either};
 use crate::pd::Pd;
 
 /// An address handle: the path to a port, for datagrams.
@@ -21,9 +19,17 @@ use crate::pd::Pd;
 #[doc(alias = "ibv_destroy_ah")]
 #[derive(Debug)]
 pub struct Ah {
-    side: Either<SoftAh, rdma_core::Ah>,
+    side: AhSide,
     /// Keeps the domain.
     _pd: Pd,
+}
+
+impl Pd {
+    /// Makes an address handle.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, av: AddrVec) -> Result<Ah, Error> {
+        Ah::create(self, av)
+    }
 }
 
 impl Ah {

@@ -2,14 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
 
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::CqId;
 
-use crate::backend::{Either, either, map_either};
+use crate::backend::{ChannelSide, Either, either, map_either};
 use crate::context::Context;
-use crate::driver::ChannelQueue;
 use crate::{Error, sys};
 
 /// A completion channel: it delivers the completion events of completion queues. Its descriptor is
@@ -32,8 +29,13 @@ pub struct CompChannel {
     side: ChannelSide,
 }
 
-/// The channel of either backend.
-pub(crate) type ChannelSide = Either<Arc<ChannelQueue>, Arc<rdma_core::Channel>>;
+impl Context {
+    /// Makes a completion channel.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        CompChannel::new(self)
+    }
+}
 
 impl CompChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, Error> {

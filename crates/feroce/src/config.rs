@@ -3,17 +3,24 @@
 //! Every setting is one row of [`KEYS`], from which the names in the file, the variables of the
 //! environment and the documentation are derived.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
-use feroce_engine::{Config, DcqcnConfig};
+use feroce_engine::{Config, CongestionConfig, DcqcnConfig};
 use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
+
+pub(crate) mod congestion;
+mod error;
+mod similar;
+
+pub use error::{SettingError, SettingPlace};
 
 /// The backend: which devices are listed.
 ///
@@ -61,6 +68,27 @@ impl FromStr for Backend {
             _ => Err(format!("expected {}", Self::NAMES.join(" or "))),
         }
     }
+}
+
+/// What the drop-in library does about likely mistakes in the use of verbs.
+///
+/// ```
+/// use feroce::{Lint, Settings};
+///
+/// let mut settings = Settings::default();
+/// settings.set("lint", "error")?;
+/// assert_eq!(settings.lint, Lint::Error);
+/// # Ok::<(), feroce::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Lint {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Prints them on standard error.
+    Warn,
+    /// The same, and if there were any, the exit status is 1.
+    Error,
 }
 
 /// Settings of a device.
@@ -112,11 +140,13 @@ pub struct Settings {
     /// Where to write a line per packet; `-` is standard error.
     pub trace: Option<PathBuf>,
     /// Whether the drop-in library warns of the mistakes that programs make with verbs.
-    pub lint: bool,
+    pub lint: Lint,
     /// Name of the first device; the names of further devices count up from the number at its end.
     pub device_name: Option<String>,
     /// Devices to list instead of one for every interface: the addresses of each.
     pub addresses: Vec<Vec<IpAddr>>,
+    /// Socket of the fabric that packets pass, one of whose hosts has the address of the device.
+    pub fabric: Option<PathBuf>,
     /// Observer of every packet that the device sends and receives, if there is one.
     pub tap: Option<Arc<dyn Tap>>,
 }
@@ -138,9 +168,10 @@ impl Default for Settings {
             pcap: None,
             fault: None,
             trace: None,
-            lint: false,
+            lint: Lint::Off,
             device_name: None,
             addresses: Vec::new(),
+            fabric: None,
             tap: None,
         }
     }
@@ -207,9 +238,9 @@ const KEYS: &[Key] = &[
     Key {
         name: "lint",
         default: "0",
-        help: "warn of mistakes that programs make with verbs, on standard error (the drop-in \
-               library only)",
-        apply: |s, v| set(&mut s.lint, switch(v)),
+        help: "print likely mistakes of a program in its use of verbs, on standard error (the \
+               drop-in library only); with `error`, the exit status is then 1",
+        apply: |s, v| set(&mut s.lint, lint(v)),
     },
     Key {
         name: "device_name",
@@ -224,6 +255,13 @@ const KEYS: &[Key] = &[
         help: "devices to have instead of one for every interface, by address: \
                `10.0.0.1,fd00::1` is one device with two, `127.0.0.1;127.0.0.2` are two devices",
         apply: |s, v| set(&mut s.addresses, addresses(v)),
+    },
+    Key {
+        name: "fabric",
+        default: "none",
+        help: "socket of the fabric that packets pass instead of a network; `feroce fabric run` \
+               sets it, and the address of a host there",
+        apply: |s, v| set(&mut s.fabric, Ok(Some(v.into()))),
     },
     Key {
         name: "tail_probe",
@@ -250,12 +288,21 @@ const KEYS: &[Key] = &[
         apply: |s, v| set(&mut s.engine.advertise_credits, switch(v)),
     },
     Key {
+        name: "congestion",
+        default: "none",
+        help: "how senders avoid congestion: `none`, `dcqcn` as published in 2015, `connectx` \
+               (DCQCN as ConnectX adapters run it), `timely` or `swift`",
+        apply: |s, v| set(&mut s.engine.congestion, congestion::algorithm(v)),
+    },
+    Key {
         name: "dcqcn",
         default: "0",
-        help: "slow down when congestion is reported (DCQCN)",
+        help: "the same as `congestion = \"dcqcn\"`",
         apply: |s, v| {
-            let on = switch(v)?;
-            s.engine.dcqcn = on.then(DcqcnConfig::default);
+            s.engine.congestion = match switch(v)? {
+                true => CongestionConfig::Dcqcn(DcqcnConfig::default()),
+                false => CongestionConfig::None,
+            };
             Ok(())
         },
     },
@@ -330,18 +377,20 @@ impl Settings {
     pub fn load() -> Result<Self, Error> {
         let mut settings = Self::default();
         if let Some(path) = config_file() {
-            let text = fs::read_to_string(&path).map_err(|e| {
-                Error::Setting(format!("cannot read the settings in {}: {e}", path.display()))
-            })?;
-            settings
-                .apply_file(&text)
-                .map_err(|why| Error::Setting(format!("{}: {why}", path.display())))?;
+            let unreadable = |error| SettingError::Unreadable { path: path.clone(), error };
+            let text = fs::read_to_string(&path).map_err(unreadable)?;
+            settings.apply_file(&path, &text)?;
         }
+        check_variables(env::vars_os().map(|(name, _)| name))?;
         for key in KEYS {
             let variable = variable_name(key.name);
             if let Some(value) = env::var(&variable).ok().filter(|v| !v.is_empty()) {
-                (key.apply)(&mut settings, &value)
-                    .map_err(|why| Error::Setting(format!("{variable}={value:?}: {why}")))?;
+                (key.apply)(&mut settings, &value).map_err(|why| SettingError::Value {
+                    name: variable,
+                    value,
+                    why,
+                    place: SettingPlace::Environment,
+                })?;
             }
         }
         match CHOSEN.load(Ordering::Relaxed) {
@@ -355,9 +404,7 @@ impl Settings {
     /// Changes the setting that has this name in the file; an error says what is wrong with the
     /// value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        let key = KEYS.iter().find(|key| key.name == name);
-        let key = key.ok_or_else(|| Error::Setting(format!("there is no setting {name:?}")))?;
-        (key.apply)(self, value).map_err(|why| Error::Setting(format!("{name} = {value:?}: {why}")))
+        Ok(self.apply(name, value, SettingPlace::Call)?)
     }
 
     /// The variable of the environment for a name in the file.
@@ -365,22 +412,37 @@ impl Settings {
         variable_name(name)
     }
 
-    /// Applies the settings of a TOML file.
-    fn apply_file(&mut self, text: &str) -> Result<(), String> {
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
+    /// Applies the text of a TOML file.
+    fn apply_file(&mut self, path: &Path, text: &str) -> Result<(), SettingError> {
+        let syntax = |error: toml::de::Error| SettingError::Syntax {
+            path: path.to_owned(),
+            error: error.into(),
+        };
+        let table: toml::Table = text.parse().map_err(syntax)?;
         for (name, value) in &table {
-            let key = KEYS
-                .iter()
-                .find(|k| k.name == name)
-                .ok_or_else(|| format!("there is no setting {name:?}"))?;
             let value = match value {
                 toml::Value::String(s) => s.clone(),
                 toml::Value::Boolean(b) => u8::from(*b).to_string(),
                 other => other.to_string(),
             };
-            (key.apply)(self, &value).map_err(|why| format!("{name} = {value:?}: {why}"))?;
+            self.apply(name, &value, SettingPlace::File(path.to_owned()))?;
         }
         Ok(())
+    }
+
+    /// Applies one setting.
+    fn apply(&mut self, name: &str, value: &str, place: SettingPlace) -> Result<(), SettingError> {
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            let similar = similar::similar(name, KEYS.iter().map(|key| key.name));
+            let (name, similar) = (name.to_owned(), similar.map(str::to_owned));
+            return Err(SettingError::Unknown { name, similar, place });
+        };
+        (key.apply)(self, value).map_err(|why| SettingError::Value {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            why,
+            place,
+        })
     }
 
     /// The table of settings, as Markdown.
@@ -407,8 +469,36 @@ fn config_file() -> Option<PathBuf> {
     user.map(|dir| dir.join("feroce/feroce.toml")).filter(|path| path.is_file())
 }
 
+/// What the names of our variables begin with.
+const PREFIX: &str = "FEROCE_";
+
+/// Variables that are not settings: the file of the settings, the level of messages, the library of
+/// `feroce run`. Names that begin with `FEROCE_TEST_` are those of our tests.
+const OTHER_VARIABLES: [&str; 3] = ["FEROCE_CONFIG", "FEROCE_LOG", "FEROCE_LIB"];
+
 fn variable_name(key: &str) -> String {
-    format!("FEROCE_{}", key.to_uppercase())
+    format!("{PREFIX}{}", key.to_uppercase())
+}
+
+/// Refuses a variable that looks like a setting and is none, so that a mistyped setting is not
+/// taken for one that has no effect.
+fn check_variables(names: impl Iterator<Item = OsString>) -> Result<(), SettingError> {
+    for name in names {
+        let name = name.to_string_lossy();
+        if !name.starts_with(PREFIX) || name.starts_with("FEROCE_TEST_") {
+            continue;
+        }
+        let known: Vec<String> = KEYS.iter().map(|key| variable_name(key.name)).collect();
+        let known = || known.iter().map(String::as_str).chain(OTHER_VARIABLES);
+        if !known().any(|known| known == name) {
+            return Err(SettingError::Unknown {
+                similar: similar::similar(&name, known()).map(str::to_owned),
+                name: name.into_owned(),
+                place: SettingPlace::Environment,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
@@ -436,6 +526,15 @@ fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
     value.split(';').map(|device| device.split(',').map(address).collect()).collect()
 }
 
+fn lint(value: &str) -> Result<Lint, Wrong> {
+    match (value, switch(value)) {
+        ("error", _) => Ok(Lint::Error),
+        (_, Ok(true)) => Ok(Lint::Warn),
+        (_, Ok(false)) => Ok(Lint::Off),
+        _ => Err("expected 1, 0 or error".into()),
+    }
+}
+
 fn switch(value: &str) -> Result<bool, Wrong> {
     match value {
         "1" | "on" | "yes" | "true" => Ok(true),
@@ -452,7 +551,10 @@ mod tests {
     fn the_file_sets_what_it_names_and_nothing_else() {
         let mut settings = Settings::default();
         settings
-            .apply_file("seed = 42\ngso = false\nicrc = \"strict\"\nfault = \"loss=1%\"")
+            .apply_file(
+                Path::new("f.toml"),
+                "seed = 42\ngso = false\nicrc = \"strict\"\nfault = \"loss=1%\"",
+            )
             .unwrap();
         assert_eq!((settings.engine.seed, settings.gso, settings.gro), (42, false, true));
         assert!(settings.strict_icrc);
@@ -475,11 +577,32 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let mut settings = Settings::default();
-        let wrong = |s: &mut Settings, text: &str| s.apply_file(text).unwrap_err();
-        assert!(wrong(&mut settings, "gzo = 1").contains("no setting \"gzo\""));
-        assert!(wrong(&mut settings, "gso = 2").contains("1 or 0"));
-        assert!(wrong(&mut settings, "seed = \"x\"").contains("seed"));
-        assert!(wrong(&mut settings, "seed =").contains("TOML"));
+        let mut wrong = |text: &str| {
+            let error = settings.apply_file(Path::new("f.toml"), text).unwrap_err();
+            assert!(error.to_string().starts_with("f.toml: "), "{error}");
+            error
+        };
+        let unknown = wrong("gzo = 1");
+        assert!(matches!(&unknown, SettingError::Unknown { name, .. } if name == "gzo"));
+        assert!(unknown.to_string().contains("no setting \"gzo\": did you mean \"gso\"?"));
+        assert!(wrong("gso = 2").to_string().ends_with("gso = \"2\": expected 1 or 0"));
+        assert!(wrong("seed = \"x\"").to_string().contains("seed = \"x\""));
+        let syntax = wrong("seed =");
+        assert!(matches!(syntax, SettingError::Syntax { .. }), "{syntax:?}");
+        assert!(syntax.to_string().contains("TOML"));
+    }
+
+    #[test]
+    fn a_variable_that_is_no_setting_is_refused() {
+        let check = |name: &str| check_variables([OsString::from(name)].into_iter());
+        for known in ["FEROCE_GSO", "FEROCE_LOG", "FEROCE_LIB", "FEROCE_TEST_X", "PATH", "FERO"] {
+            check(known).unwrap();
+        }
+        let refused = |name: &str| check(name).unwrap_err().to_string();
+        let wrong = refused("FEROCE_FALT");
+        assert!(wrong.starts_with("there is no setting FEROCE_FALT: did you mean FEROCE_FAULT?"));
+        let wrong = refused("FEROCE_VERBOSITY");
+        assert_eq!(wrong, "there is no setting FEROCE_VERBOSITY: docs/CONFIGURATION.md lists all");
     }
 
     #[test]

@@ -8,23 +8,21 @@ use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
 use feroce_link::{Carrier, Control, Logger, UdpConfig};
-use feroce_local::Member;
+use feroce_local::{HostCarrier, Registry};
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
 
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::backend::kernel::KernelAdapter;
-use crate::backend::soft::SoftAdapter;
-use crate::backend::{Either, either};
-use crate::channel::CompChannel;
-use crate::cq::Cq;
-use crate::device::watch::Watch;
+use crate::backend::soft::{SoftAdapter, device_attr, port_attr};
+use crate::backend::{Adapter, Either, either};
+use crate::config::congestion;
+use crate::device::interface_monitor::InterfaceMonitor;
 use crate::device::{Device, DeviceKind};
 use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
-use crate::pd::Pd;
+use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
-use crate::xrc::Xrcd;
-use crate::{Error, Settings, stack, sys};
+use crate::{Backend, Error, Settings, stack, sys};
 
 /// Directory of the registry through which processes of the host find each other.
 const SHARED_ROOT: &str = "/dev/shm";
@@ -79,9 +77,9 @@ impl WeakContext {
 
     /// Transmits what still waits, ends connections and completes captures: for a process that is
     /// about to exit without closing its devices.
-    pub fn take_leave(&self) {
+    pub fn prepare_exit(&self) {
         if let Some(inner) = self.inner.upgrade() {
-            either!(&inner.adapter, adapter => adapter.take_leave());
+            either!(&inner.adapter, adapter => adapter.prepare_exit());
         }
     }
 }
@@ -92,12 +90,31 @@ pub(crate) struct ContextInner {
     device: Device,
 }
 
-/// The adapter of either backend.
-pub(crate) type Adapter = Either<Arc<SoftAdapter>, Arc<KernelAdapter>>;
-
 impl ContextInner {
     fn is_cut_off(&self) -> bool {
         either!(&self.adapter, adapter => adapter.is_cut_off())
+    }
+}
+
+impl Device {
+    /// Opens it with the settings of the user.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context, Error> {
+        self.open_with(Settings::load()?)
+    }
+
+    /// Opens it. If the settings ask for another backend than that of the device, the device of
+    /// that backend which has its addresses is opened.
+    pub fn open_with(&self, settings: Settings) -> Result<Context, Error> {
+        let device = match (self.kind(), settings.backend) {
+            (DeviceKind::Kernel, _) | (_, Backend::Feroce) => self.clone(),
+            (_, Backend::RdmaCore) => {
+                let has_all = |device: &Self| self.gids().iter().all(|g| device.gids().contains(g));
+                let found = Self::of_kernel(&settings)?.into_iter().find(has_all);
+                found.ok_or_else(|| Error::NoDevice(self.name().to_owned()))?
+            }
+        };
+        Context::open(device, settings)
     }
 }
 
@@ -108,7 +125,7 @@ impl Device {
         if self.kind() == DeviceKind::Kernel {
             return Ok(self.open()?.attr());
         }
-        Ok(DeviceAttr::of(self, &engine_config(&Settings::load()?)))
+        Ok(device_attr(self, &engine_config(&Settings::load()?)))
     }
 
     /// Its port as it was when the device was listed.
@@ -119,7 +136,7 @@ impl Device {
         let config = Config { port_mtu: self.path_mtu(), ..Settings::load()?.engine };
         let gids: Vec<GidEntry> = self.gids().iter().copied().map(GidEntry::roce_v2).collect();
         let addresses = (&*gids, Lid::default());
-        Ok(PortAttr::of(self, &config, self.is_up(), addresses, &DropCounters::default()))
+        Ok(port_attr(self, &config, self.is_up(), addresses, &DropCounters::default()))
     }
 }
 
@@ -130,26 +147,33 @@ impl Context {
             return Self::listening(Arc::new(ContextInner { adapter, device }));
         }
         let mut config = engine_config(&settings);
+        congestion::check(&config)?;
         if config.seed == 0 {
             config.seed = sys::random_u64()?;
         }
         config.port_mtu = device.path_mtu();
-        let member = join(&settings, config.seed);
-        if let Some(member) = &member {
-            restrict_qpns(&mut config, member);
+        let wakes = Arc::<Wakes>::default();
+        let log = Logger::new(Arc::<Wakes>::clone(&wakes));
+        let clock = Clock::start();
+        let (fabric, port) = FabricPort::join(&device, &settings, &clock, &log)?.unzip();
+        if let (Some(fabric), Some(port)) = (&fabric, &port) {
+            restrict_qpns(&mut config, fabric.prefix());
+            fabric_port::fit(&mut config, &port.welcome());
+        }
+        let registry = join(&settings, config.seed);
+        if let Some(registry) = &registry {
+            restrict_qpns(&mut config, registry.prefix());
             if !sigbus::is_blocked() {
-                member.guard_with(&Sigbus);
+                registry.guard_with(&Sigbus);
             }
             if settings.readable {
-                member.let_all_read();
+                registry.let_all_read();
             }
         }
         let mut engine = Engine::new(config);
-        if let Some(member) = &member {
-            engine.set_lender(Arc::<Member>::clone(member));
+        if let Some(registry) = &registry {
+            engine.set_host_memory(Arc::<Registry>::clone(registry));
         }
-        let wakes = Arc::<Wakes>::default();
-        let log = Logger::new(Arc::<Wakes>::clone(&wakes));
         let udp = UdpConfig {
             interface: device.interface().cloned(),
             gso: settings.gso,
@@ -159,22 +183,44 @@ impl Context {
             log: log.clone(),
             ..UdpConfig::default()
         };
-        let mut link = stack::carrier(udp, member.as_ref(), &settings)?;
-        for (i, gid) in (0..).zip(bind(&device, &mut *link, member.is_some())?) {
+        let mut link: Box<dyn HostCarrier> = match port {
+            Some(port) => Box::new(port),
+            None => stack::carrier(udp, registry.as_ref(), &settings)?,
+        };
+        for (i, gid) in (0..).zip(bind(&device, &mut *link, registry.is_some())?) {
             engine.set_gid(i, GidEntry::roce_v2(gid));
         }
         // Setting the initial GIDs raises events. No consumer listens yet, and they are not
         // changes, so they are discarded.
         while engine.poll_event().is_some() {}
-        let watch = device.interface().and_then(|(name, _)| {
-            Watch::new(name)
+        let monitor = device.interface().and_then(|(name, _)| {
+            InterfaceMonitor::new(name)
                 .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
                 .ok()
         });
-        let clock = Clock::start();
-        let link = stack::build(link, member.is_some(), &settings, &clock, device.name(), &log)?;
-        let driver = Driver::start(engine, link, clock, &device, watch, wakes)?;
-        let soft = SoftAdapter { driver, member, converts: settings.convert };
+        let link = stack::build(link, registry.is_some(), &settings, &clock, device.name(), &log)?;
+        let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        has_spare_descriptors()?;
+        let soft = SoftAdapter { driver, registry, fabric, converts: settings.convert };
+        let adapter = Either::Soft(Arc::new(soft));
+        Self::listening(Arc::new(ContextInner { adapter, device }))
+    }
+
+    /// Opens a device of a simulated world, on a carrier of that world.
+    #[cfg(feature = "sim")]
+    pub(crate) fn in_world(
+        device: Device,
+        config: Config,
+        link: Box<dyn HostCarrier>,
+    ) -> Result<Self, Error> {
+        let mut engine = Engine::new(Config { port_mtu: device.path_mtu(), ..config });
+        for (i, gid) in (0..).zip(device.gids()) {
+            engine.set_gid(i, GidEntry::roce_v2(*gid));
+        }
+        while engine.poll_event().is_some() {}
+        let wakes = Arc::<Wakes>::default();
+        let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes)?;
+        let soft = SoftAdapter { driver, registry: None, fabric: None, converts: false };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -208,6 +254,11 @@ impl Context {
         &self.events
     }
 
+    /// Whether both are of one running adapter.
+    pub(crate) fn is_same_device(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// The adapter of the backend.
     pub(crate) fn adapter(&self) -> &Adapter {
         &self.inner.adapter
@@ -215,7 +266,7 @@ impl Context {
 
     /// The software adapter, if the device is one.
     pub(crate) fn soft(&self) -> Result<&Arc<SoftAdapter>, Error> {
-        self.inner.adapter.soft().ok_or(Error::Unsupported("objects of the other backend"))
+        self.inner.adapter.soft().ok_or(Error::OtherDevice)
     }
 
     /// The driver of the software adapter, if the device is one.
@@ -239,35 +290,6 @@ impl Context {
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> PortAttr {
         either!(self.adapter(), adapter => adapter.port(&self.inner.device))
-    }
-
-    /// Makes a protection domain.
-    #[doc(alias = "ibv_alloc_pd")]
-    pub fn alloc_pd(&self) -> Result<Pd, Error> {
-        Pd::alloc(self)
-    }
-
-    /// Makes an XRC domain.
-    #[doc(alias = "ibv_open_xrcd")]
-    pub fn open_xrcd(&self) -> Result<Xrcd, Error> {
-        Xrcd::open(self)
-    }
-
-    /// Makes a completion queue of `depth` entries.
-    #[doc(alias = "ibv_create_cq")]
-    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
-        Cq::create(self, depth, None)
-    }
-
-    /// Makes a completion queue whose events go to `channel`.
-    pub fn create_cq_with(&self, depth: u32, channel: &CompChannel) -> Result<Cq, Error> {
-        Cq::create(self, depth, Some(channel))
-    }
-
-    /// Makes a completion channel.
-    #[doc(alias = "ibv_create_comp_channel")]
-    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
-        CompChannel::new(self)
     }
 
     /// The next asynchronous event, if there is one.
@@ -318,15 +340,39 @@ impl Context {
 }
 
 /// Joins the registry of the processes of the host, if the settings ask for it and it is possible.
-fn join(settings: &Settings, seed: u64) -> Option<Arc<Member>> {
-    if !settings.shared {
+/// Packets of a fabric's hosts pass its switches, so they have no use for it.
+fn join(settings: &Settings, seed: u64) -> Option<Arc<Registry>> {
+    if !settings.shared || settings.fabric.is_some() {
         return None;
     }
-    let join = || Member::join(Path::new(SHARED_ROOT), seed);
+    let join = || Registry::join(Path::new(SHARED_ROOT), seed);
     try_again(SETUP_LOOKS, io::ErrorKind::WouldBlock, join)
-        .inspect_err(|e| tracing::warn!("addresses are not shared with other processes: {e}"))
+        .inspect_err(|e| {
+            tracing::warn!(
+                "cannot share addresses with other processes through {SHARED_ROOT}, so no second \
+                 process can use them: {e}"
+            );
+        })
         .ok()
         .map(Arc::new)
+}
+
+/// Descriptors that a device needs beside its own as soon as it is used: for a peer process (3), a
+/// completion channel (2), a polling thread that sleeps, another sending socket, shared memory, and
+/// files and directories that are open for a moment.
+const SPARE_DESCRIPTORS: usize = 12;
+
+/// Fails unless the process may have some more descriptors. Without them the device could be opened
+/// but not used, and its peers would learn of that by timeouts.
+fn has_spare_descriptors() -> io::Result<()> {
+    let pipes: io::Result<Vec<_>> = (0..SPARE_DESCRIPTORS / 2).map(|_| io::pipe()).collect();
+    pipes.map(drop).map_err(|e| {
+        let text = format!(
+            "{e}: a device needs {SPARE_DESCRIPTORS} free descriptors when it is used; raise the \
+             limit (`ulimit -n`)"
+        );
+        feroce_link::annotate(e, text)
+    })
 }
 
 /// Calls `attempt` until it returns anything but an error of the transient kind `passing`, at most
@@ -349,15 +395,15 @@ fn try_again<T>(
 /// Configuration of the engine: a device that shares its addresses has fewer queue pair numbers.
 fn engine_config(settings: &Settings) -> Config {
     let mut config = settings.engine.clone();
-    if settings.shared {
+    if settings.shared || settings.fabric.is_some() {
         config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
     }
     config
 }
 
-/// Restricts queue pair numbers to those of a member.
-fn restrict_qpns(config: &mut Config, member: &Member) {
-    config.qpn_first = u32::from(member.prefix()) << 16;
+/// Restricts queue pair numbers to those of this process's slot.
+fn restrict_qpns(config: &mut Config, prefix: u8) {
+    config.qpn_first = u32::from(prefix) << 16;
     config.qpn_count = SHARED_QPNS;
 }
 

@@ -1,16 +1,16 @@
 //! Completion queues.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::task::{self, Poll};
 
-use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+use feroce_engine::{CqId, Cqe, Notify};
 use feroce_wire::Qpn;
 
 use crate::Error;
-use crate::backend::kernel::KernelCq;
-use crate::backend::{Either, either, map_either};
+use crate::backend::{CqSide, either, map_either};
+use crate::busy_poll::{BusyPoll, LOOK_NS, Step};
 use crate::channel::CompChannel;
 use crate::context::Context;
-use crate::driver::{Driver, Object, State};
 use crate::life::Life;
 
 /// How often an empty queue is polled before a waiting thread goes to sleep.
@@ -35,103 +35,10 @@ struct CqInner {
     id: CqId,
     side: CqSide,
     channel: CompChannel,
+    busy_poll: BusyPoll,
     /// Keeps the device open.
     _context: Context,
     life: Life,
-}
-
-/// The queue of either backend.
-pub(crate) type CqSide = Either<SoftCq, KernelCq>;
-
-/// A completion queue of the engine.
-#[derive(Debug)]
-pub(crate) struct SoftCq {
-    pub(crate) id: CqId,
-    pub(crate) poller: Mutex<CqPoller>,
-    pub(crate) driver: Arc<Driver>,
-}
-
-impl SoftCq {
-    fn poller(&self) -> MutexGuard<'_, CqPoller> {
-        self.poller.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[inline]
-    fn poll_one(&self) -> Option<Cqe> {
-        if let Some(cqe) = self.poller().poll() {
-            return Some(cqe);
-        }
-        // This thread does not hold the queue's lock here, because `progress` may sleep, or run
-        // wakers that poll the queue themselves.
-        self.driver.progress(self.id, || self.poller().begin_nap());
-        self.poller().poll()
-    }
-
-    #[inline]
-    fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
-        let mut poller = self.poller();
-        let mut taken = 0;
-        let mut driven = false;
-        while taken < most {
-            match poller.poll() {
-                Some(cqe) => take(cqe),
-                None if !driven && taken == 0 => {
-                    driven = true;
-                    // As in `poll_one`.
-                    drop(poller);
-                    self.driver.progress(self.id, || self.poller().begin_nap());
-                    poller = self.poller();
-                    continue;
-                }
-                None => break,
-            }
-            taken += 1;
-        }
-        taken
-    }
-}
-
-impl SoftCq {
-    #[inline]
-    fn take_one(&self) -> Option<Cqe> {
-        self.poller().poll()
-    }
-
-    fn notify(&self, notify: Notify) {
-        self.poller().arm(notify);
-        self.driver.expect_event();
-    }
-
-    fn resize(&self, depth: u32) -> Result<(), Error> {
-        let mut poller = self.poller();
-        let resize = |s: &mut State, _| s.engine.resize_cq(self.id, &mut poller, depth);
-        let (resized, wakes) = self.driver.control_then(resize);
-        drop(poller);
-        drop(wakes);
-        Ok(resized?)
-    }
-
-    /// Removes the completions of a queue pair that is reset.
-    fn forget(&self, qpn: Qpn) {
-        let mut poller = self.poller();
-        let forget = |s: &mut State, _| s.engine.forget_completions(self.id, &mut poller, qpn);
-        let ((), wakes) = self.driver.control_then(forget);
-        drop(poller);
-        drop(wakes);
-    }
-
-    fn depth(&self) -> usize {
-        self.poller().capacity()
-    }
-
-    fn destroy(&self) -> Result<(), Error> {
-        self.driver.control(|s, _| {
-            s.engine.destroy_cq(self.id)?;
-            s.dispatch.detach(self.id);
-            s.dispatch.disown(Object::Cq(self.id));
-            Ok(())
-        })
-    }
 }
 
 impl CqInner {
@@ -144,6 +51,19 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // Queue pairs hold references to their queues, so none uses this one any more.
         let _ = self.destroy();
+    }
+}
+
+impl Context {
+    /// Makes a completion queue of `depth` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
+        Cq::create(self, depth, None)
+    }
+
+    /// Makes a completion queue whose events go to `channel`.
+    pub fn create_cq_with(&self, depth: u32, channel: &CompChannel) -> Result<Cq, Error> {
+        Cq::create(self, depth, Some(channel))
     }
 }
 
@@ -163,8 +83,9 @@ impl Cq {
             id = name;
             cq
         });
-        let (context, life) = (context.clone(), Life::new());
-        Ok(Self { inner: Arc::new(CqInner { id, side, channel, _context: context, life }) })
+        let (_context, life) = (context.clone(), Life::new());
+        let busy_poll = BusyPoll::default();
+        Ok(Self { inner: Arc::new(CqInner { id, side, channel, busy_poll, _context, life }) })
     }
 
     pub(crate) fn side(&self) -> &CqSide {
@@ -227,17 +148,51 @@ impl Cq {
     }
 
     /// Resolves with the next completion. Runtime-agnostic.
+    ///
+    /// If there is none, the task may look for up to 50 us before it lets its thread go, because
+    /// being woken takes several times as long as an answer. It does so while that mostly succeeds,
+    /// and regularly lets the other tasks of its thread run in between.
     pub async fn next(&self) -> Cqe {
         loop {
-            if let Some(cqe) = self.poll_one() {
+            if let Some(cqe) = std::future::poll_fn(|cx| self.poll_briefly(cx)).await {
                 return cqe;
             }
             self.notify(Notify::Next);
-            if let Some(cqe) = self.poll_one() {
+            if let Some(cqe) = self.look_one() {
                 return cqe;
             }
             self.inner.channel.event().await;
         }
+    }
+
+    /// Takes a completion, driving the adapter if there is none; the thread does not sleep.
+    pub(crate) fn look_one(&self) -> Option<Cqe> {
+        either!(self.side(), cq => cq.look_one())
+    }
+
+    /// Takes a completion, after looking for one for a while if that is worth it. `None`: the task
+    /// should ask for an event and wait for it. Pending: other tasks run first, and this one is
+    /// woken.
+    pub(crate) fn poll_briefly(&self, cx: &task::Context<'_>) -> Poll<Option<Cqe>> {
+        if let Some(cqe) = self.look_one() {
+            return Poll::Ready(Some(cqe));
+        }
+        let busy_poll = &self.inner.busy_poll;
+        match busy_poll.next_step(either!(self.side(), cq => cq.now())) {
+            Step::Wait => return Poll::Ready(None),
+            Step::GiveWay => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Step::Look => {}
+        }
+        let cqe = either!(self.side(), cq => cq.linger(LOOK_NS));
+        if cqe.is_some() {
+            busy_poll.found();
+        } else {
+            busy_poll.missed();
+        }
+        Poll::Ready(cqe)
     }
 
     /// Asks for an event on the channel at the next completion. Poll once more afterwards:

@@ -38,6 +38,7 @@
 mod ah;
 mod attr;
 mod backend;
+mod busy_poll;
 mod channel;
 pub mod cm;
 mod config;
@@ -45,20 +46,25 @@ mod context;
 mod cq;
 mod device;
 mod driver;
-mod errno;
 mod error;
+mod fabric_port;
 mod life;
 mod mr;
 mod pd;
+mod pool;
 mod qp;
+mod router;
 mod runtime;
 pub mod safety;
 mod sigbus;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod srq;
 mod stack;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod virtual_time;
 mod xrc;
 
 pub use ah::Ah;
@@ -67,34 +73,39 @@ pub use attr::{
     PortState,
 };
 pub use channel::CompChannel;
-pub use config::{Backend, Settings};
+pub use config::{Backend, Lint, SettingError, SettingPlace, Settings};
 pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};
-pub use errno::Errno;
-pub use error::{Error, PostError};
+pub use error::{Errno, Error, ModifyQpError, PostError};
 #[doc(inline)]
-pub use feroce_backend_rdma_core::LibraryError;
+pub use feroce_backend_rdma_core::{Feature, LibraryError};
 #[doc(inline)]
 pub use feroce_engine::{
-    AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, Counters, CqId, Cqe, CreateError, Data,
-    DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, Limits, LossPolicy, ModifyQpError,
+    Ack, AddrVec, AsyncEvent, AttrMask, Config as EngineConfig, CongestionConfig,
+    CongestionControl, ConnectXConfig, Counters, CqId, Cqe, CreateError, CustomCongestion, Data,
+    DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, HpccConfig, Limits, Loss, LossPolicy,
     Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError, SendFlags,
-    SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, WcFlags, WcOpcode, WcStatus, WindowConfig,
+    SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, SwiftConfig, TimelyConfig, WcFlags, WcOpcode,
+    WcStatus, WindowConfig,
 };
+#[doc(inline)]
+pub use feroce_engine::{ModifyQpError as TransitionError, PostError as RequestError};
 #[doc(inline)]
 pub use feroce_link::{Direction, FaultConfig, Seen, Tap};
 #[doc(inline)]
 pub use feroce_mem::{Access, Bind, DeregError, Iova, MwType, RegError, Region};
 #[doc(inline)]
-pub use feroce_train::{Framing, GidEntry, InlineBytes, Instant, LinkLayer};
+pub use feroce_train::{Framing, GidEntry, Hop, InlineBytes, Instant, LinkLayer};
 /// Packets to bytes and back, for programs that look at packets.
 pub use feroce_wire as wire;
 #[doc(inline)]
 pub use feroce_wire::{Gid, Imm, Lid, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use mr::{Mr, Mw, Rereg};
 pub use pd::Pd;
+pub use pool::{Buf, Exposed, Pool};
 pub use qp::{Endpoint, Qp, QpBuilder, QpHandle, Receiver, Sender};
+pub use router::{Refused, Routed, RoutedBuf, Router};
 pub use runtime::runtime_dir;
 pub use srq::Srq;
 pub use xrc::Xrcd;

@@ -3,15 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use feroce_backend_rdma_core as rdma_core;
 use feroce_engine::{Data, RecvWr, Remote, Sge, SgeList};
 use feroce_mem::{Access, Iova, MwType, Region};
 use feroce_wire::{Lkey, Rkey};
 
 use crate::Error;
-use crate::backend::kernel::KernelMr;
-use crate::backend::soft::{SoftMr, SoftMw};
-use crate::backend::{Either, either, map_either};
+use crate::backend::{Keys, MrSide, MwSide, either, map_either};
 use crate::life::Life;
 use crate::pd::Pd;
 
@@ -35,7 +32,7 @@ use crate::pd::Pd;
 #[derive(Debug)]
 pub struct Mr {
     // Declared before the region, so that the memory outlives its registration.
-    side: Either<SoftMr, KernelMr>,
+    side: MrSide,
     region: Arc<Region>,
     lkey: Lkey,
     rkey: Rkey,
@@ -44,15 +41,6 @@ pub struct Mr {
     part: Range<usize>,
     pd: Pd,
     life: Life,
-}
-
-/// Keys of a registration, and where it begins.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) lkey: Lkey,
-    pub(crate) rkey: Rkey,
-    /// Address of the first byte, as work requests count.
-    pub(crate) addr: u64,
 }
 
 /// What [`Mr::rereg`] changes; `None` leaves an attribute as it is.
@@ -76,6 +64,74 @@ pub struct Rereg {
     pub memory: Option<(Arc<Region>, Iova)>,
     /// What is permitted.
     pub access: Option<Access>,
+}
+
+impl Pd {
+    /// Allocates and registers `len` bytes of zeros. Where that is of use and can be done, the
+    /// bytes are shared memory: other processes of the host read them, and write to them as far as
+    /// their access rights permit, without the kernel, and a forked child shares them with its
+    /// parent.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, Error> {
+        let shareable = either!(self.context().adapter(), adapter => adapter.alloc_region(len));
+        let region = shareable.map_or_else(|| Region::alloc(len), Ok)?;
+        Mr::register(self, region, 0..len, Iova::Natural, access)
+    }
+
+    /// Registers a region, which other registrations may share.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_mr_iova")]
+    pub fn register(&self, region: Arc<Region>, iova: Iova, access: Access) -> Result<Mr, Error> {
+        let all = 0..region.len();
+        Mr::register(self, region, all, iova, access)
+    }
+
+    /// Registers a part of a region.
+    pub fn register_part(
+        &self,
+        region: Arc<Region>,
+        part: Range<usize>,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        Mr::register(self, region, part, iova, access)
+    }
+
+    /// Registers memory that this crate does not own.
+    ///
+    /// # Safety
+    /// `ptr` must lead to `len` bytes that stay allocated, readable and writable until the returned
+    /// region is dropped, and no Rust reference to them may be used meanwhile.
+    pub unsafe fn register_raw(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        // SAFETY: as the caller says.
+        let region = unsafe { self.raw_region(ptr, len) };
+        Mr::register(self, region, 0..len, iova, access)
+    }
+
+    /// Memory that this crate does not own, as a region to register. If it is shared memory, other
+    /// processes of this host may map it. With the setting `convert`, the device makes the whole
+    /// pages of other memory shareable, where that is of use and can be done.
+    ///
+    /// # Safety
+    /// As for [`Pd::register_raw`]; with `convert`, no thread writes to the bytes until this
+    /// returns.
+    pub unsafe fn raw_region(&self, ptr: *mut u8, len: usize) -> Arc<Region> {
+        let shareable = either!(self.context().adapter(), adapter => {
+            // SAFETY: the caller makes the same promise.
+            unsafe { adapter.share_region(ptr, len) }
+        });
+        if let Some(region) = shareable {
+            return region;
+        }
+        // SAFETY: the caller promises what `Region::from_raw` demands.
+        unsafe { Region::from_raw(ptr, len, None) }
+    }
 }
 
 impl Mr {
@@ -187,6 +243,10 @@ impl Mr {
         if inside { Ok(self.part.start + offset) } else { Err(Error::OutOfBounds) }
     }
 
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
     /// The memory itself, with its atomic accessors.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
@@ -215,8 +275,16 @@ pub struct Mw {
     rkey: Rkey,
     kind: MwType,
     /// Held so that they end in this order.
-    _side: Either<SoftMw, rdma_core::Mw>,
+    _side: MwSide,
     _pd: Pd,
+}
+
+impl Pd {
+    /// Makes a memory window.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&self, kind: MwType) -> Result<Mw, Error> {
+        Mw::alloc(self, kind)
+    }
 }
 
 impl Mw {

@@ -97,6 +97,19 @@
 //! # }
 //! ```
 //!
+//! The bytes of a [`Buf`](crate::Buf) are a slice, because peers cannot reach them: its
+//! [`Pool`](crate::Pool) says why. A request takes the buffer away from the program until it is
+//! complete:
+//!
+//! ```compile_fail,E0382
+//! # use feroce::{Buf, Qp, Refused, Router, SendOp};
+//! # fn f(router: &Router, qp: &mut Qp, mut buf: Buf) -> Result<(), Refused> {
+//! let sent = router.send_buf(qp, SendOp::Send, buf, 0..5)?;
+//! buf[0] = 1; // moved
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A queue has one writer
 //!
 //! Posting needs no lock, because the compiler admits only one posting thread at a time:

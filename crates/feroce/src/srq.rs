@@ -1,14 +1,13 @@
 //! Shared receive queues.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use feroce_engine::{RecvWr, SrqAttr, SrqId, SrqInitAttr, SrqQueue};
+use feroce_engine::{RecvWr, SrqAttr, SrqId, SrqInitAttr};
+use feroce_mem::PdId;
 use feroce_wire::Srqn;
 
-use crate::backend::kernel::KernelSrq;
-use crate::backend::{Either, either, map_either};
+use crate::backend::{SrqSide, either, map_either};
 use crate::cq::Cq;
-use crate::driver::{Driver, Object, State};
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::xrc::Xrcd;
@@ -40,53 +39,6 @@ struct SrqInner {
     life: Life,
 }
 
-/// The queue of either backend.
-pub(crate) type SrqSide = Either<SoftSrq, KernelSrq>;
-
-/// A shared receive queue of the engine.
-#[derive(Debug)]
-pub(crate) struct SoftSrq {
-    pub(crate) id: SrqId,
-    pub(crate) queue: Mutex<SrqQueue>,
-    pub(crate) driver: Arc<Driver>,
-}
-
-impl SoftSrq {
-    fn queue(&self) -> MutexGuard<'_, SrqQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn post(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), feroce_engine::PostError> {
-        let mut queue = self.queue();
-        wrs.into_iter().try_for_each(|wr| queue.post(wr))
-    }
-
-    fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        Ok(self.driver.control(|s, _| s.engine.set_srq_limit(self.id, limit))?)
-    }
-
-    fn resize(&self, max_wr: u32) -> Result<(), Error> {
-        let mut queue = self.queue();
-        let resize = |s: &mut State, _| s.engine.resize_srq(self.id, &mut queue, max_wr);
-        let (resized, wakes) = self.driver.control_then(resize);
-        drop(queue);
-        drop(wakes);
-        Ok(resized?)
-    }
-
-    fn query(&self) -> Option<SrqAttr> {
-        self.driver.read(|s| s.engine.query_srq(self.id))
-    }
-
-    fn destroy(&self) -> Result<(), Error> {
-        self.driver.control(|s, _| {
-            s.engine.destroy_srq(self.id)?;
-            s.dispatch.disown(Object::Srq(self.id));
-            Ok(())
-        })
-    }
-}
-
 impl SrqInner {
     fn destroy(&self) -> Result<(), Error> {
         self.life.end(|| either!(&self.side, srq => srq.destroy()))
@@ -97,6 +49,30 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         // Queue pairs hold references to their queues, so none uses this one any more.
         let _ = self.destroy();
+    }
+}
+
+impl Pd {
+    /// Makes a shared receive queue.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
+        let attr = SrqInitAttr { pd: PdId::default(), max_wr, max_sge, limit: 0, xrc: None };
+        Srq::create(self, attr, None)
+    }
+
+    /// Makes a shared receive queue that XRC targets of the domain deliver to; its receives
+    /// complete in `cq`.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn create_xrc_srq(
+        &self,
+        xrcd: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Srq, Error> {
+        let xrc = Some((xrcd.id(), cq.id()));
+        let attr = SrqInitAttr { pd: PdId::default(), max_wr, max_sge, limit: 0, xrc };
+        Srq::create(self, attr, Some((xrcd.clone(), cq.clone())))
     }
 }
 

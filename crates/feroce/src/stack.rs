@@ -11,7 +11,7 @@ use std::sync::Arc;
 use feroce_link::{
     Fault, IcrcPolicy, Logger, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
-use feroce_local::{HostCarrier, HostLink, Member};
+use feroce_local::{HostCarrier, HostLink, Registry};
 
 use crate::driver::Clock;
 use crate::{Error, Settings};
@@ -19,15 +19,15 @@ use crate::{Error, Settings};
 /// The carrier: the wire, and the other processes of the host if addresses are shared.
 pub(crate) fn carrier(
     config: UdpConfig,
-    member: Option<&Arc<Member>>,
+    registry: Option<&Arc<Registry>>,
     settings: &Settings,
 ) -> io::Result<Box<dyn HostCarrier>> {
-    let Some(member) = member else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
+    let Some(registry) = registry else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
     let log = config.log.clone();
     // One of the processes that share an address receives there; they agree on which.
     let wire = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
-    let link = HostLink::new(wire, Arc::clone(member), icrc)?.with_log(&log);
+    let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_log(&log);
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }

@@ -7,6 +7,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use crate::virtual_time;
+
 mod ioctl {
     nix::ioctl_read_bad!(get_if_mtu, libc::SIOCGIFMTU, libc::ifreq);
 }
@@ -22,6 +24,7 @@ pub(crate) fn wait_for<T>(
         if let Some(taken) = take() {
             return Ok(Some(taken));
         }
+        virtual_time::refuse_to_wait();
         let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
         match poll(&mut fds, timeout_ms.map_or(PollTimeout::NONE, PollTimeout::from)) {
             Ok(0) => return Ok(None),
@@ -63,8 +66,11 @@ pub(crate) fn interface_speed_mbit(name: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
 }
 
-/// Random bits from the operating system.
+/// Random bits from the operating system, or from the seed of a simulated world.
 pub(crate) fn random_u64() -> io::Result<u64> {
+    if let Some(random) = virtual_time::random_u64() {
+        return Ok(random);
+    }
     let mut bytes = [0; 8];
     // SAFETY: the pointer leads to `bytes.len()` writable bytes.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

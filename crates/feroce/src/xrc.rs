@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use feroce_backend_rdma_core as rdma_core;
-use feroce_engine::{QpCap, QpType, XrcdId};
+use feroce_backend_rdma_core::Feature;
+use feroce_engine::XrcdId;
 
 use crate::Error;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::pd::Pd;
-use crate::qp::QpBuilder;
 
 /// An XRC domain: targets in it deliver to the shared receive queues in it.
 ///
@@ -53,24 +52,29 @@ impl Drop for XrcdInner {
     }
 }
 
+impl Context {
+    /// Makes an XRC domain.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(&self) -> Result<Xrcd, Error> {
+        Xrcd::open(self)
+    }
+}
+
 impl Xrcd {
     pub(crate) fn open(context: &Context) -> Result<Self, Error> {
-        let soft = context.adapter().soft().ok_or(Error::Unsupported(rdma_core::XRC))?;
+        let soft = context.adapter().soft().ok_or(Error::Unsupported(Feature::Xrc))?;
         let stand_in = (context.alloc_pd()?, context.create_cq(1)?);
-        let id = soft.driver.control(|s, _| s.engine.alloc_xrcd())?;
+        let id = soft.driver.create(|s| s.engine.alloc_xrcd())?;
         Ok(Self { inner: Arc::new(XrcdInner { id, stand_in, life: Life::new() }) })
+    }
+
+    /// The domain and the queue of XRC targets.
+    pub(crate) fn stand_in(&self) -> &(Pd, Cq) {
+        &self.inner.stand_in
     }
 
     pub(crate) fn id(&self) -> XrcdId {
         self.inner.id
-    }
-
-    /// Describes the receiving end of an extended reliable connection. Nothing can be posted to
-    /// it; what arrives goes to the shared receive queue that the sender names.
-    #[doc(alias = "IBV_QPT_XRC_RECV")]
-    pub fn target_qp(&self) -> QpBuilder {
-        let (pd, cq) = &self.inner.stand_in;
-        QpBuilder::new(pd, QpType::XrcTgt, cq, cq, QpCap::default()).xrcd(self)
     }
 
     /// Closes it now, or fails if an object is still in it. Dropping the last handle closes it as

@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::disallowed_methods, reason = "two ends that block need two threads")]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use feroce::cm::{
     CmError, CmId, ConnParam, Connection, Connector, Event, EventChannel, EventKind, IdOption,
     Listener, Manager, PortSpace, RejReason, UDP_QKEY,
 };
-use feroce::{Access, Device, Error, Qp, QpCap, QpState, SendOp, SendWr, WcStatus};
+use feroce::{
+    Access, Device, Error, FaultConfig, Qp, QpCap, QpState, SendOp, SendWr, Settings, WcStatus,
+};
 
 /// A manager with one device at `127.net.0.number`; or with the one that `FEROCE_TEST_DEVICE`
 /// names, for another backend.
@@ -158,8 +160,30 @@ fn a_process_that_ends_takes_leave_of_its_peers() {
     let asking = std::thread::spawn(move || Connector::new(&client).connect(to));
     let there = listener.accept().unwrap().accept().unwrap();
     let here = asking.join().unwrap().unwrap();
-    leaving.take_leave();
+    leaving.prepare_exit();
     there.wait_disconnected().unwrap();
+    drop(here);
+}
+
+#[test]
+fn a_process_that_ends_waits_until_its_peer_has_confirmed() {
+    // The server sees every packet a tenth of a second late.
+    let fault = FaultConfig { delay_ns: 100_000_000, ..FaultConfig::default() };
+    let settings = Settings { fault: Some(fault), ..Settings::default() };
+    let ip: IpAddr = Ipv4Addr::new(127, 128, 1, 1).into();
+    let server = Manager::with([Device::at([ip]).open_with(settings).unwrap()]).unwrap();
+    let own: IpAddr = Ipv4Addr::new(127, 128, 1, 2).into();
+    let client = Manager::with([Device::at([own]).open().unwrap()]).unwrap();
+    let leaving = client.context_for(own).unwrap().downgrade();
+    let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
+    let to = listener.local_addr();
+    let asking = std::thread::spawn(move || Connector::new(&client).connect(to));
+    let there = listener.accept().unwrap().accept().unwrap();
+    let here = asking.join().unwrap().unwrap();
+    leaving.prepare_exit();
+    // It did not only send the message: the message has arrived.
+    let event = there.id().channel().try_event().expect("the end of the connection");
+    assert_eq!(event.kind, EventKind::Disconnected);
     drop(here);
 }
 
@@ -279,7 +303,7 @@ fn ports_are_held_by_one_at_a_time() {
     assert_eq!(one.listen(1).is_err(), is_foreign());
     assert!(matches!(two.listen(1), Err(Error::Cm(CmError::Port(_)))));
     let elsewhere = id().bind((Ipv4Addr::new(127, 135, 0, 99), 0).into());
-    assert!(matches!(elsewhere, Err(Error::Cm(CmError::Address(_)))), "{elsewhere:?}");
+    assert!(matches!(elsewhere, Err(Error::Cm(CmError::NoDevice(_)))), "{elsewhere:?}");
 }
 
 #[test]

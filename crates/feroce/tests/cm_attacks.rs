@@ -80,8 +80,7 @@ impl Script {
             let len = Packet::new(bth, exts, &mad.bytes).emit(&mut bytes).unwrap();
             let (src, dst) = (mad.peer.local.into(), mad.peer.remote.into());
             let path = Path { src, dst, hop_limit: 64, ..Path::default() };
-            let mut write = |out: &mut [u8]| out.copy_from_slice(&bytes[..len]);
-            let packet = Single { path: &path, dest: Qpn::QP1, len, write: &mut write };
+            let packet = Single { path: &path, dest: Qpn::QP1, bytes: &bytes[..len] };
             assert!(self.link.send_single(packet));
         }
     }

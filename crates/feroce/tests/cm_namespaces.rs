@@ -8,7 +8,7 @@ mod netns;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use feroce::cm::{
-    CmError, ConnParam, Connection, Connector, EventKind, Listener, Manager, PortSpace,
+    CmError, ConnParam, Connection, Connector, EventKind, IdState, Listener, Manager, PortSpace,
 };
 use feroce::{Access, Error, Qp, QpCap, QpState, SendOp, SendWr, WcStatus};
 use netns::{Cable, ip, with_cable};
@@ -154,6 +154,73 @@ fn a_device_that_loses_its_addresses_is_told_of() {
             let event = channel.wait_event(Some(20_000)).unwrap().expect("an event in time");
             assert_eq!((event.kind, event.id), (EventKind::DeviceRemoval, id));
             assert!(channel.try_event().is_none());
+        });
+    });
+}
+
+/// Addresses on the cable that no host has, of each family; and one behind such a router.
+fn unknown(cable: &Cable) -> [SocketAddr; 4] {
+    cable.in_a(|| ip("route add 10.10.0.0/24 via 10.9.0.77"));
+    let link_local = SocketAddrV6::new("fe80::77".parse().unwrap(), 7471, 0, cable.in_a(scope));
+    [
+        "10.9.0.77:7471".parse().unwrap(),
+        "10.10.0.5:7471".parse().unwrap(),
+        "[fd09::77]:7471".parse().unwrap(),
+        link_local.into(),
+    ]
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_an_address_error() {
+    with_cable(1500, |cable| {
+        let targets = unknown(cable);
+        cable.in_a(|| {
+            let channel = Manager::new().event_channel().unwrap();
+            // All at once: none waits for another.
+            let ids = targets.map(|to| {
+                let id = channel.create_id(PortSpace::Tcp).unwrap();
+                id.resolve_addr(None, to, 2000).unwrap();
+                assert_eq!(id.state(), Some(IdState::AddrQuery), "{to}");
+                assert!(matches!(id.resolve_route(0), Err(Error::Cm(CmError::WrongState))));
+                id
+            });
+            let mut failed: Vec<_> =
+                ids.iter().map(|_| channel.wait_event(None).unwrap()).collect();
+            failed.sort_by_key(|event| event.as_ref().map(|event| event.id.number()));
+            for (event, id) in failed.into_iter().flatten().zip(&ids) {
+                let expected = (EventKind::AddrError, -libc::ETIMEDOUT, id);
+                assert_eq!((event.kind, event.status, &event.id), expected);
+                assert_eq!(id.state(), Some(IdState::AddrBound));
+            }
+            // The id may try another address.
+            ids[0].resolve_addr(None, (Ipv4Addr::from(Cable::B4), 7471).into(), 1000).unwrap();
+            let event = channel.wait_event(None).unwrap().unwrap();
+            assert_eq!((event.kind, event.id), (EventKind::AddrResolved, ids[0].clone()));
+            // One that is destroyed meanwhile has no event.
+            let id = channel.create_id(PortSpace::Tcp).unwrap();
+            id.resolve_addr(None, targets[0], 100).unwrap();
+            drop(id);
+            assert!(channel.wait_event(Some(300)).unwrap().is_none());
+        });
+    });
+}
+
+#[test]
+fn a_neighbour_is_asked_for_its_address() {
+    with_cable(1500, |cable| {
+        cable.in_a(|| {
+            let channel = Manager::new().event_channel().unwrap();
+            for to in ["10.9.0.2", "fd09::2"] {
+                ip(&format!("neigh del {to} dev wire"));
+                let id = channel.create_id(PortSpace::Tcp).unwrap();
+                let to = SocketAddr::new(to.parse().unwrap(), 7471);
+                id.resolve_addr(None, to, 60_000).unwrap();
+                let event = channel.wait_event(None).unwrap().unwrap();
+                assert_eq!((event.kind, event.status), (EventKind::AddrResolved, 0), "{to}");
+                assert_eq!(event.id.state(), Some(IdState::AddrResolved));
+                // The kernel has asked, and knows it now.
+                assert!(ip(&format!("neigh show {}", to.ip())).contains("02:00:00:00:00:02"));
+            }
         });
     });
 }

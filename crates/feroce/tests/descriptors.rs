@@ -55,3 +55,16 @@ fn an_idle_device_costs_few_descriptors_and_a_queue_without_channel_none() {
     a.post_send([SendWr::new(2, SendOp::Send, mr.data(8..16))]).unwrap();
     assert_eq!(poll(&mut fds, PollTimeout::from(20_000_u16)), Ok(1));
 }
+
+/// A device has a sending and a receiving socket at each of its addresses: a socket at all
+/// addresses of the host would take them from other users.
+#[test]
+fn each_further_address_costs_two_descriptors() {
+    let before = descriptors();
+    let addresses = (1..=4).map(|last| std::net::IpAddr::from([127, 185, 1, last]));
+    let context = Device::at(addresses).open().unwrap();
+    let mut device = descriptors();
+    device.retain(|one| !before.contains(one));
+    assert!(device.len() <= 12 + 3 * 2, "{device:#?}");
+    drop(context);
+}

@@ -142,9 +142,9 @@ fn a_peer_that_mapped_the_file_survives() {
     // of the file. It fetches each time: the owner does not have to copy what it does not have,
     // except for the last packet.
     for left in [4096, 8192, 4096] {
-        let lent = counter(&b, "shm_tx_lent");
+        let lent = counter(&b, "shm_tx_remote_payload");
         send(&b, &mut to, &a, &mut from, [LEN - MESSAGE + left..LEN, 4096..4096 + left]);
-        assert!(counter(&b, "shm_tx_lent") > lent, "{left}");
+        assert!(counter(&b, "shm_tx_remote_payload") > lent, "{left}");
         assert!(a.read(0, MESSAGE - left) == vec![0; MESSAGE - left]);
         assert!(a.read(MESSAGE - left, left) == bytes[..left]);
     }

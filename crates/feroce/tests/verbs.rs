@@ -157,6 +157,10 @@ fn a_peer_that_is_gone_gives_retry_exceeded() {
     let drained = AsyncEvent::SqDrained(qa.qpn());
     while a.context.wait_async_event(Some(20_000)).unwrap().expect("it drains") != drained {}
     qa.modify(&QpAttr { state: Some(QpState::Sqd), ..quick }).unwrap();
+    // It drains the queue once more after the change.
+    while qa.query().unwrap().sqd_notify == Some(true) {
+        std::thread::yield_now();
+    }
     qa.modify(&QpAttr::to(QpState::Rts)).unwrap();
     drop((qb, b));
     qa.post_send([

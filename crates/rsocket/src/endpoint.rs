@@ -32,7 +32,7 @@ pub(crate) enum End {
 
 /// The peer, as its hello describes it.
 #[derive(Debug)]
-struct Peer {
+struct PeerHello {
     hello: Hello,
     /// The slot in which the next free buffer is announced to it.
     place: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Endpoint {
     inline: u32,
     pub(crate) sending: Sending,
     pub(crate) receiving: Receiving,
-    peer: Option<Peer>,
+    peer: Option<PeerHello>,
     /// The slot in which the peer announces its next buffer.
     place: u32,
     /// Mappings that the peer has announced.
@@ -140,7 +140,7 @@ impl Endpoint {
     /// Handles the hello of the peer.
     pub(crate) fn on_hello(&mut self, hello: Hello) {
         self.sending.start(hello.credits, hello.first);
-        self.peer = Some(Peer { hello, place: 1 });
+        self.peer = Some(PeerHello { hello, place: 1 });
     }
 
     /// Whether the hello of the peer has arrived.

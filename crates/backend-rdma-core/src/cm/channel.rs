@@ -3,14 +3,11 @@
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 use std::task::Waker;
 
 use feroce_abi::*;
-use feroce_cm::rdma::PortSpace;
 
 use super::event::{self, Event};
-use super::id::Id;
 use crate::events::do_not_block;
 use crate::library::{Rdmacm, rdmacm};
 use crate::reactor::wake_when_readable;
@@ -59,11 +56,6 @@ impl Channel {
 
     pub(super) fn as_ptr(&self) -> *mut rdma_event_channel {
         self.channel.0.as_ptr()
-    }
-
-    /// Creates an id whose events come out here and name it by `number`.
-    pub fn create_id(self: &Arc<Self>, space: PortSpace, number: u64) -> Result<Id, Error> {
-        Id::create(self, space, number)
     }
 
     /// Readable while an event waits.

@@ -8,8 +8,8 @@ use feroce_cm::rdma::{ConnParam, EventKind};
 use feroce_engine::AddrVec;
 use feroce_wire::{Qkey, Qpn};
 
-use super::param;
 use crate::library::Rdmacm;
+use crate::work;
 
 /// An event of an id.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Drop for Arrived {
 pub(super) unsafe fn copy(cm: &'static Rdmacm, event: *const rdma_cm_event) -> Option<Event> {
     // SAFETY: the caller passes an event that is not acknowledged, so it is there.
     let event = unsafe { event.read() };
-    let kind = kind(event.event)?;
+    let kind = convert::cm_event_of(event.event)?;
     let is_request = kind == EventKind::ConnectRequest;
     let about = if is_request { event.listen_id } else { event.id };
     // SAFETY: the library does not free an id before its events are acknowledged.
@@ -98,7 +98,7 @@ pub(super) unsafe fn copy(cm: &'static Rdmacm, event: *const rdma_cm_event) -> O
             // group, which `join_multicast` gave as context.
             let ud = unsafe { event.param.ud };
             copied.group = ud.private_data.addr();
-            copied.ud = (kind == EventKind::MulticastJoin).then(|| param::datagrams(&ud));
+            copied.ud = (kind == EventKind::MulticastJoin).then(|| datagrams(&ud));
         }
         EventKind::ConnectRequest
         | EventKind::ConnectResponse
@@ -109,13 +109,13 @@ pub(super) unsafe fn copy(cm: &'static Rdmacm, event: *const rdma_cm_event) -> O
             if ps == RDMA_PS_UDP {
                 // SAFETY: events of datagram services fill in this member.
                 let ud = unsafe { event.param.ud };
-                copied.ud = (kind == EventKind::Established).then(|| param::datagrams(&ud));
+                copied.ud = (kind == EventKind::Established).then(|| datagrams(&ud));
                 // SAFETY: the event owns so many bytes, and is not acknowledged.
                 copied.private_data = unsafe { bytes(ud.private_data, ud.private_data_len) };
             } else {
                 // SAFETY: events of connections fill in this member.
                 let conn = unsafe { event.param.conn };
-                copied.conn = Some(param::offer(&conn));
+                copied.conn = Some(convert::conn_param_of(&conn));
                 // SAFETY: the event owns so many bytes, and is not acknowledged.
                 copied.private_data = unsafe { bytes(conn.private_data, conn.private_data_len) };
             }
@@ -123,6 +123,12 @@ pub(super) unsafe fn copy(cm: &'static Rdmacm, event: *const rdma_cm_event) -> O
         _ => {}
     }
     Some(copied)
+}
+
+/// How to reach the peer with datagrams.
+fn datagrams(param: &rdma_ud_param) -> UdPath {
+    let (qpn, qkey) = (Qpn::new(param.qp_num), Qkey(param.qkey));
+    UdPath { av: work::addr_vec(&param.ah_attr), qpn, qkey }
 }
 
 /// The name of a device.
@@ -151,26 +157,4 @@ unsafe fn bytes(start: *const c_void, len: u8) -> Vec<u8> {
     }
     // SAFETY: the caller passes so many bytes.
     unsafe { slice::from_raw_parts(start.cast::<u8>(), len.into()) }.to_vec()
-}
-
-fn kind(number: rdma_cm_event_type) -> Option<EventKind> {
-    Some(match number {
-        RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddrResolved,
-        RDMA_CM_EVENT_ADDR_ERROR => EventKind::AddrError,
-        RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
-        RDMA_CM_EVENT_ROUTE_ERROR => EventKind::RouteError,
-        RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest,
-        RDMA_CM_EVENT_CONNECT_RESPONSE => EventKind::ConnectResponse,
-        RDMA_CM_EVENT_CONNECT_ERROR => EventKind::ConnectError,
-        RDMA_CM_EVENT_UNREACHABLE => EventKind::Unreachable,
-        RDMA_CM_EVENT_REJECTED => EventKind::Rejected,
-        RDMA_CM_EVENT_ESTABLISHED => EventKind::Established,
-        RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
-        RDMA_CM_EVENT_DEVICE_REMOVAL => EventKind::DeviceRemoval,
-        RDMA_CM_EVENT_MULTICAST_JOIN => EventKind::MulticastJoin,
-        RDMA_CM_EVENT_MULTICAST_ERROR => EventKind::MulticastError,
-        RDMA_CM_EVENT_ADDR_CHANGE => EventKind::AddrChange,
-        RDMA_CM_EVENT_TIMEWAIT_EXIT => EventKind::TimewaitExit,
-        _ => return None,
-    })
 }

@@ -76,11 +76,8 @@ impl Drop for Id {
 
 /// Creation.
 impl Id {
-    pub(super) fn create(
-        channel: &Arc<Channel>,
-        space: PortSpace,
-        number: u64,
-    ) -> Result<Self, Error> {
+    /// Creates an id whose events come out of `channel` and name it by `number`.
+    pub fn create(channel: &Arc<Channel>, space: PortSpace, number: u64) -> Result<Self, Error> {
         let mut id = ptr::null_mut();
         let (context, ps) = (context_of(number), space as rdma_port_space);
         // SAFETY: a channel that lives, and a valid place for the id.
@@ -176,11 +173,11 @@ impl Id {
 
     /// The attributes that a queue pair of this connection needs to get into a state.
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
-        self.attributes(state).map(|(attr, mask)| work::masked(&attr, mask))
+        self.attributes(state).map(|(attr, mask)| work::qp_attr_of(&attr, mask.cast_unsigned()))
     }
 
     fn attributes(&self, state: QpState) -> Result<(ibv_qp_attr, c_int), Error> {
-        let mut attr = ibv_qp_attr { qp_state: state as u32, ..ibv_qp_attr::zeroed() };
+        let mut attr = ibv_qp_attr { qp_state: convert::qp_state(state), ..ibv_qp_attr::zeroed() };
         let mut mask = 0;
         self.handle.call("rdma_init_qp_attr", |id| {
             // SAFETY: an id that lives, and places for the answers.
@@ -375,11 +372,11 @@ impl Id {
             // It may be in error already.
             let _ = used.qp.modify(&QpAttr::to(QpState::Err));
         }
-        self.take_leave()
+        self.send_disconnect()
     }
 
     /// Sends a disconnect request to the peer, or the reply to one that the peer sent.
-    fn take_leave(&self) -> Result<(), Error> {
+    fn send_disconnect(&self) -> Result<(), Error> {
         self.handle.call("rdma_disconnect", |id| {
             // SAFETY: an id that lives.
             unsafe { (self.cm.rdma_disconnect)(id) }
@@ -456,7 +453,7 @@ impl Id {
             EventKind::Disconnected => {
                 // The kernel keeps the peer waiting until the consumer disconnects, too. If this
                 // side disconnected first, the call fails, and there is nothing to answer.
-                let _ = self.take_leave();
+                let _ = self.send_disconnect();
                 return;
             }
             _ => return,

@@ -5,11 +5,7 @@ use std::ptr;
 
 use feroce_abi::*;
 use feroce_cm::rdma::ConnParam;
-use feroce_wire::{Qkey, Qpn};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
-
-use super::event::UdPath;
-use crate::work;
 
 /// An address as C takes it.
 pub(super) struct Address(SockaddrStorage);
@@ -34,37 +30,16 @@ pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     v4.or_else(|| found.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into()))
 }
 
-/// Connection parameters to pass to the library. The private data must outlive them.
+/// Connection parameters to pass to the library, within what the device and the protocol have room
+/// for. The private data must outlive them.
 pub(super) fn conn_param(param: &ConnParam, most: u8) -> rdma_conn_param {
     rdma_conn_param {
         private_data: param.private_data.as_ptr().cast(),
         private_data_len: u8::try_from(param.private_data.len()).unwrap_or(u8::MAX),
         responder_resources: param.responder_resources.min(most),
         initiator_depth: param.initiator_depth.min(most),
-        flow_control: param.flow_control.into(),
         retry_count: param.retry_count.min(7),
         rnr_retry_count: param.rnr_retry_count.min(7),
-        srq: param.srq.into(),
-        qp_num: param.qpn.get(),
+        ..convert::conn_param(param)
     }
-}
-
-/// Connection parameters that the peer sent.
-pub(super) fn offer(param: &rdma_conn_param) -> ConnParam {
-    ConnParam {
-        private_data: Vec::new(),
-        responder_resources: param.responder_resources,
-        initiator_depth: param.initiator_depth,
-        flow_control: param.flow_control != 0,
-        retry_count: param.retry_count,
-        rnr_retry_count: param.rnr_retry_count,
-        srq: param.srq != 0,
-        qpn: Qpn::new(param.qp_num),
-    }
-}
-
-/// How to reach the peer with datagrams.
-pub(super) fn datagrams(param: &rdma_ud_param) -> UdPath {
-    let (qpn, qkey) = (Qpn::new(param.qp_num), Qkey(param.qkey));
-    UdPath { av: work::addr_vec(&param.ah_attr), qpn, qkey }
 }

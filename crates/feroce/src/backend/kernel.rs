@@ -3,23 +3,20 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_backend_rdma_core as rdma_core;
+use feroce_backend_rdma_core::{self as rdma_core, Feature};
 use feroce_engine::{
-    AddrVec, Counters, CqId, Cqe, DropCounters, Event, ModifyQpError, Notify, QpAttr, QpInitAttr,
-    SrqAttr, SrqId, SrqInitAttr,
+    AddrVec, Counters, CqId, Cqe, DropCounters, Event, Notify, QpAttr, QpInitAttr, SrqAttr, SrqId,
+    SrqInitAttr,
 };
 use feroce_mem::{Access, Iova, MwType, Region};
+use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn, Rkey};
 
-use super::{Either, mixed};
+use super::{ChannelSide, CreatedSides, Either, Keys, PdSide, QueueSides};
 use crate::attr::{DeviceAttr, PortAttr};
-use crate::channel::ChannelSide;
 use crate::device::Device;
 use crate::driver::{AsyncQueue, Clock, Dispatch, Object};
-use crate::mr::Keys;
-use crate::pd::PdSide;
-use crate::qp::{CreatedSides, Uses};
-use crate::{Error, Settings};
+use crate::{Error, ModifyQpError, Settings};
 
 /// An open device.
 #[derive(Debug)]
@@ -66,7 +63,7 @@ impl KernelAdapter {
     }
 
     /// The kernel ends the connections of a process that exits.
-    pub(crate) fn take_leave(&self) {}
+    pub(crate) fn prepare_exit(&self) {}
 
     pub(crate) fn listen(&self, events: &Arc<AsyncQueue>) {
         self.dispatch().listen(events);
@@ -116,7 +113,7 @@ impl KernelAdapter {
         channel: &ChannelSide,
         events: &Arc<AsyncQueue>,
     ) -> Result<(CqId, KernelCq), Error> {
-        let channel = channel.kernel().ok_or_else(mixed)?;
+        let channel = channel.kernel().ok_or(Error::OtherDevice)?;
         let (cq, id) = rdma_core::Cq::create(&self.adapter, depth, channel)?;
         self.dispatch().own(Object::Cq(id), events);
         Ok((id, KernelCq { id, cq, adapter: Arc::clone(self) }))
@@ -137,13 +134,13 @@ impl KernelAdapter {
 /// Packets of a hardware device do not pass through `feroce`, so no layer can see them.
 fn refuse_layers(settings: &Settings) -> Result<(), Error> {
     let asked = [
-        (settings.pcap.is_some(), "capturing packets (`pcap`)"),
-        (settings.trace.is_some(), "tracing packets (`trace`)"),
-        (settings.fault.is_some(), "injecting faults (`fault`)"),
-        (settings.tap.is_some(), "a tap on packets"),
+        (settings.pcap.is_some(), Feature::Capture),
+        (settings.trace.is_some(), Feature::Trace),
+        (settings.fault.is_some(), Feature::Faults),
+        (settings.tap.is_some(), Feature::Tap),
     ];
-    match asked.iter().find(|(is_asked, _)| *is_asked) {
-        Some((_, what)) => Err(Error::Unsupported(what)),
+    match asked.into_iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, feature)) => Err(Error::Unsupported(feature)),
         None => Ok(()),
     }
 }
@@ -186,7 +183,7 @@ impl KernelPd {
         events: &Arc<AsyncQueue>,
     ) -> Result<(SrqId, KernelSrq), Error> {
         if attr.xrc.is_some() {
-            return Err(Error::Unsupported(rdma_core::XRC));
+            return Err(Error::Unsupported(Feature::Xrc));
         }
         let (srq, id) = rdma_core::Srq::create(&self.pd, attr.max_wr, attr.max_sge)?;
         self.adapter.dispatch().own(Object::Srq(id), events);
@@ -196,12 +193,12 @@ impl KernelPd {
     pub(crate) fn create_qp(
         &self,
         init: QpInitAttr,
-        uses: &Uses,
+        queues: &QueueSides<'_>,
         events: &Arc<AsyncQueue>,
     ) -> Result<CreatedSides, Error> {
-        let (send, recv) = (uses.send_cq.side().kernel(), uses.recv_cq.side().kernel());
-        let (send, recv) = send.zip(recv).ok_or_else(mixed)?;
-        let srq = uses.srq.as_ref().map(|srq| srq.side().kernel().ok_or_else(mixed)).transpose()?;
+        let (send, recv) = (queues.send_cq.kernel(), queues.recv_cq.kernel());
+        let (send, recv) = send.zip(recv).ok_or(Error::OtherDevice)?;
+        let srq = queues.srq.map(|srq| srq.kernel().ok_or(Error::OtherDevice)).transpose()?;
         let cqs = (&send.cq, &recv.cq);
         let (qp, qpn) = rdma_core::Qp::create(&self.pd, cqs, srq.map(|srq| &srq.srq), init)?;
         let qp = Arc::new(qp);
@@ -231,7 +228,7 @@ impl KernelMr {
         memory: Option<&(Arc<Region>, Iova)>,
         access: Option<Access>,
     ) -> Result<Keys, Error> {
-        let pd = pd.map(|pd| pd.kernel().map(|pd| &pd.pd).ok_or_else(mixed)).transpose()?;
+        let pd = pd.map(|pd| pd.kernel().map(|pd| &pd.pd).ok_or(Error::OtherDevice)).transpose()?;
         let rdma_core::Keys { lkey, rkey, addr } = self.mr.rereg(pd, memory, access)?;
         if memory.is_some() {
             self.addr = addr;
@@ -256,6 +253,30 @@ impl KernelCq {
     #[inline]
     pub(crate) fn poll_one(&self) -> Option<Cqe> {
         self.cq.poll_one(|| self.adapter.clock.now())
+    }
+
+    /// There is nothing to drive.
+    pub(crate) fn look_one(&self) -> Option<Cqe> {
+        self.poll_one()
+    }
+
+    /// The time of the device.
+    pub(crate) fn now(&self) -> Instant {
+        self.adapter.clock.now()
+    }
+
+    /// Polls for `longest_ns`.
+    pub(crate) fn linger(&self, longest_ns: u64) -> Option<Cqe> {
+        let until = self.adapter.clock.now().plus_nanos(longest_ns);
+        loop {
+            if let Some(cqe) = self.poll_one() {
+                return Some(cqe);
+            }
+            if self.adapter.clock.now() >= until {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// The driver of the kernel makes progress by itself.
@@ -341,7 +362,7 @@ impl KernelQp {
     }
 
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        self.qp.modify(attr)
+        Ok(self.qp.modify(attr)?)
     }
 
     pub(crate) fn query(&self) -> Option<(QpAttr, QpInitAttr)> {

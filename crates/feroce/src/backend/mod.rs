@@ -12,9 +12,55 @@
 pub(crate) mod kernel;
 pub(crate) mod soft;
 
-use feroce_engine::CreateError;
+use std::sync::Arc;
+
+use feroce_backend_rdma_core as rdma_core;
+use feroce_wire::{Lkey, Qpn, Rkey};
 
 use crate::Error;
+use crate::driver::ChannelQueue;
+use kernel::{KernelAdapter, KernelCq, KernelMr, KernelPd, KernelQp, KernelSrq};
+use soft::{
+    SoftAdapter, SoftAh, SoftCq, SoftMr, SoftMw, SoftPd, SoftQp, SoftReceiver, SoftSender, SoftSrq,
+};
+
+/// What the public objects hold.
+pub(crate) type Adapter = Either<Arc<SoftAdapter>, Arc<KernelAdapter>>;
+pub(crate) type AhSide = Either<SoftAh, rdma_core::Ah>;
+pub(crate) type ChannelSide = Either<Arc<ChannelQueue>, Arc<rdma_core::Channel>>;
+pub(crate) type CqSide = Either<SoftCq, KernelCq>;
+pub(crate) type MrSide = Either<SoftMr, KernelMr>;
+pub(crate) type MwSide = Either<SoftMw, rdma_core::Mw>;
+pub(crate) type PdSide = Either<SoftPd, KernelPd>;
+pub(crate) type QpSide = Either<SoftQp, KernelQp>;
+pub(crate) type RecvSide = Either<SoftReceiver, rdma_core::RecvEnd>;
+pub(crate) type SendSide = Either<SoftSender, rdma_core::SendEnd>;
+pub(crate) type SrqSide = Either<SoftSrq, KernelSrq>;
+
+/// Keys of a registration, and where it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
+    /// Address of the first byte, as work requests count.
+    pub(crate) addr: u64,
+}
+
+/// The queues that a queue pair is created with.
+pub(crate) struct QueueSides<'a> {
+    pub(crate) send_cq: &'a CqSide,
+    pub(crate) recv_cq: &'a CqSide,
+    pub(crate) srq: Option<&'a SrqSide>,
+}
+
+/// A queue pair that a backend has just created.
+pub(crate) struct CreatedSides {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp: QpSide,
+    pub(crate) sender: SendSide,
+    /// None if it takes receives from a shared queue.
+    pub(crate) receiver: Option<RecvSide>,
+}
 
 /// An object of the software adapter, or of a driver of the kernel.
 #[derive(Clone, Debug)]
@@ -48,18 +94,13 @@ impl<S, K> Either<S, K> {
         match (self, other) {
             (Self::Soft(one), Either::Soft(other)) => Ok(Either::Soft((one, other))),
             (Self::Kernel(one), Either::Kernel(other)) => Ok(Either::Kernel((one, other))),
-            _ => Err(mixed()),
+            _ => Err(Error::OtherDevice),
         }
     }
 }
 
 /// Two objects of the same backend.
 pub(crate) type Zipped<'a, S, K, T, L> = Either<(&'a S, &'a T), (&'a K, &'a L)>;
-
-/// The caller combines objects of different backends.
-pub(crate) fn mixed() -> Error {
-    CreateError::Invalid("the objects are of different backends").into()
-}
 
 /// Evaluates an expression with the object of either backend.
 macro_rules! either {

@@ -1,5 +1,6 @@
 //! Errors of the connection manager.
 
+use std::net::IpAddr;
 use std::{error, fmt, io};
 
 use feroce_cm::rdma::{BindError, TooLong};
@@ -30,8 +31,10 @@ pub enum CmError {
     PrivateData(TooLong),
     /// There is no route to the address, or none through a device that may be used.
     Route(io::Error),
-    /// The address is not one that this call can use.
-    Address(&'static str),
+    /// No device of the manager has the address.
+    NoDevice(IpAddr),
+    /// The address is not a multicast address.
+    NotMulticast(IpAddr),
     /// The id has no queue pair, or not one of the service that the call needs.
     NoQp,
     /// The peer rejected the request.
@@ -54,8 +57,18 @@ impl fmt::Display for CmError {
             Self::Connected => f.write_str("the connection is established already"),
             Self::Port(e) => e.fmt(f),
             Self::PrivateData(e) => e.fmt(f),
-            Self::Route(e) => write!(f, "no way leads there: {e}"),
-            Self::Address(why) => f.write_str(why),
+            Self::Route(e) => {
+                write!(f, "no route to the address: {e}: `ip route get` shows what the kernel says")
+            }
+            Self::NoDevice(ip) => {
+                write!(f, "no device has the address {ip}: `feroce devices` lists their addresses")
+            }
+            Self::NotMulticast(ip) => {
+                write!(
+                    f,
+                    "{ip} is not a multicast address, as those in 224.0.0.0/4 and ff00::/8 are"
+                )
+            }
             Self::NoQp => f.write_str("the id has no queue pair that can do this"),
             Self::Rejected { reason, .. } => {
                 write!(f, "the peer refused: {} ({})", reason.name(), reason.0)
@@ -75,7 +88,8 @@ impl error::Error for CmError {
             Self::Route(e) => Some(e),
             Self::WrongState
             | Self::Connected
-            | Self::Address(_)
+            | Self::NoDevice(_)
+            | Self::NotMulticast(_)
             | Self::NoQp
             | Self::Rejected { .. }
             | Self::Unreachable

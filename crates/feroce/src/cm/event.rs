@@ -1,22 +1,13 @@
 //! Events of ids.
 
+use std::io;
+
 use feroce_cm::rdma::{ConnParam, EventKind};
-use feroce_engine::AddrVec;
-use feroce_wire::{Qkey, Qpn};
 
+use super::backend_event::{BackendEvent, UdParam};
+use super::channel::EventChannel;
 use super::id::CmId;
-
-/// How to reach a datagram service or a multicast group.
-#[doc(alias = "rdma_ud_param")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UdParam {
-    /// The path, for an address handle.
-    pub av: AddrVec,
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// Its queue key.
-    pub qkey: Qkey,
-}
+use crate::backend::either;
 
 /// An event of an id.
 #[doc(alias = "rdma_cm_event")]
@@ -36,4 +27,30 @@ pub struct Event {
     pub ud: Option<UdParam>,
     /// Private data of the peer, padded with zeros to the size of the field.
     pub private_data: Vec<u8>,
+}
+
+impl<I: Into<CmId>> From<BackendEvent<I>> for Event {
+    fn from(event: BackendEvent<I>) -> Self {
+        let BackendEvent { kind, id, listener, status, conn, ud, private_data } = event;
+        let (id, listener) = (id.into(), listener.map(Into::into));
+        Self { kind, id, listener, status, conn, ud, private_data }
+    }
+}
+
+impl EventChannel {
+    /// The next event, if there is one.
+    pub fn try_event(&self) -> Option<Event> {
+        either!(&self.side, channel => channel.try_event().map(Event::from))
+    }
+
+    /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
+    #[doc(alias = "rdma_get_cm_event")]
+    pub fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
+        either!(&self.side, channel => Ok(channel.wait_event(timeout_ms)?.map(Event::from)))
+    }
+
+    /// Resolves with the next event. Runtime-agnostic: a thread of this crate wakes the task.
+    pub async fn event(&self) -> Event {
+        either!(&self.side, channel => channel.event().await.into())
+    }
 }

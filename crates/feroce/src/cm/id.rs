@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
+use feroce_backend_rdma_core::Feature;
 use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_wire::Qpn;
@@ -10,6 +11,7 @@ use feroce_wire::Qpn;
 use super::channel::EventChannel;
 use super::kernel::KernelId;
 use super::soft::SoftId;
+use super::state::IdState;
 use crate::backend::{Either, either};
 use crate::context::Context;
 use crate::{Error, Qp};
@@ -59,6 +61,14 @@ impl Hash for CmId {
     }
 }
 
+impl EventChannel {
+    /// Creates an id whose events go to this channel.
+    #[doc(alias = "rdma_create_id")]
+    pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
+        either!(&self.side, channel => Ok(channel.create_id(space)?.into()))
+    }
+}
+
 /// Queries.
 impl CmId {
     /// A number that no other id of the process has.
@@ -99,6 +109,17 @@ impl CmId {
         either!(&self.side, id => Ok(id.qp_attr(state)?))
     }
 
+    /// How far it is; none with the kernel's drivers, which do not tell.
+    #[doc(alias = "rdma_cm_state")]
+    pub fn state(&self) -> Option<IdState> {
+        Some(self.side.soft()?.state())
+    }
+
+    /// Its queue pair, if it has one; none with the kernel's drivers.
+    pub fn qpn(&self) -> Option<Qpn> {
+        self.side.soft()?.qpn()
+    }
+
     /// The parameters that accept a request exactly as the peer asks.
     pub fn offered(&self) -> Option<ConnParam> {
         either!(&self.side, id => id.offered())
@@ -122,8 +143,11 @@ impl CmId {
         either!(&self.side, id => id.bind(addr))
     }
 
-    /// Finds the device with a route to a peer. Event: address resolved, or address error. The
-    /// software adapter resolves the address at once, so it never reaches the time limit.
+    /// Finds the device with a route to a peer. Event: address resolved, or address error.
+    ///
+    /// If the next host on the route, the peer itself or a router, does not answer within the time
+    /// limit, the error is `-ETIMEDOUT`. With a time limit of zero the software adapter does not
+    /// ask that host; the request that follows finds out.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &self,
@@ -169,14 +193,14 @@ impl CmId {
     /// The same for a queue pair of which the caller has only the number; only the software adapter
     /// supports that.
     pub fn use_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
-        let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
+        let id = self.side.soft().ok_or(Error::Unsupported(Feature::QpByNumber))?;
         id.use_qpn(qpn, qp_type, srq)
     }
 
     /// Gives the id a queue pair whose state the caller has seen to so far. Accepting or connecting
     /// brings it up, from RESET or INIT.
     pub fn adopt_qpn(&self, qpn: Qpn, qp_type: QpType, srq: bool) -> Result<(), Error> {
-        let id = self.side.soft().ok_or(Error::Unsupported("queue pairs known by number"))?;
+        let id = self.side.soft().ok_or(Error::Unsupported(Feature::QpByNumber))?;
         id.adopt_qpn(qpn, qp_type, srq)
     }
 
@@ -225,7 +249,7 @@ impl CmId {
     /// Appends an event of the caller to the channel, behind those that wait.
     #[doc(alias = "rdma_write_cm_event")]
     pub fn write_event(&self, kind: EventKind, status: i32, data: &[u8]) -> Result<(), Error> {
-        let id = self.side.soft().ok_or(Error::Unsupported("events of one's own"))?;
+        let id = self.side.soft().ok_or(Error::Unsupported(Feature::OwnEvents))?;
         id.write_event(kind, status, data);
         Ok(())
     }

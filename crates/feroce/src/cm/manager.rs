@@ -3,36 +3,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use feroce_cm::Config;
 use feroce_cm::rdma::PortSpace;
 
 use super::channel::EventChannel;
 use super::id::CmId;
 use super::kernel::KernelManager;
 use super::soft::SoftManager;
+use super::timing::Timing;
 use crate::backend::{Either, either};
 use crate::context::Context;
 use crate::device::Device;
 use crate::{Backend, Error, Settings};
-
-/// How long the manager waits for a peer that does not answer. The defaults are those of Linux,
-/// which add up to more than 90 seconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timing {
-    /// How long either side may take to answer, as a code: 4.096 us * 2^code.
-    pub response_timeout: u8,
-    /// How long a packet may be in the network, as a code.
-    pub packet_life_time: u8,
-    /// How often a message is repeated.
-    pub max_retries: u8,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        let Config { response_timeout, packet_life_time, max_retries, .. } = Config::default();
-        Self { response_timeout, packet_life_time, max_retries }
-    }
-}
 
 /// Finds devices for addresses, and keeps them open. Cheap to clone.
 ///
@@ -46,9 +27,6 @@ impl Default for Timing {
 pub struct Manager {
     side: Either<SoftManager, Arc<KernelManager>>,
 }
-
-/// Opens a device.
-pub(crate) type Opener = fn(&Device) -> Result<Context, Error>;
 
 impl Manager {
     /// Opens devices as addresses need them.

@@ -22,19 +22,30 @@
 //! They are built on an interface that corresponds to `librdmacm` call by call: an [`EventChannel`]
 //! of a [`Manager`] creates [`CmId`]s and delivers their [`Event`]s.
 
+mod backend_event;
 mod channel;
 mod connection;
+mod connector;
 mod error;
 mod event;
 mod id;
 mod kernel;
+mod listener;
 mod manager;
+mod number;
+mod plan;
 mod soft;
+mod state;
+mod timing;
+mod wait;
 
+pub(crate) use backend_event::BackendEvent;
+pub use backend_event::UdParam;
 pub use channel::EventChannel;
-pub use connection::{Connection, Connector, Listener, Request};
+pub use connection::{Activity, Connection};
+pub use connector::{Connecting, Connector};
 pub use error::CmError;
-pub use event::{Event, UdParam};
+pub use event::Event;
 #[doc(inline)]
 pub use feroce_cm::rdma::{
     BindError, ConnParam, EventKind, IdOption, PortSpace, UDP_QKEY, port_space,
@@ -42,6 +53,9 @@ pub use feroce_cm::rdma::{
 #[doc(inline)]
 pub use feroce_wire::cm::RejReason;
 pub use id::CmId;
-pub(crate) use manager::Opener;
-pub use manager::{Manager, Timing};
-pub(crate) use soft::{Service, next_number};
+pub use listener::{Accepting, Listener, Request};
+pub use manager::Manager;
+pub(crate) use number::next_number;
+pub use state::IdState;
+pub(crate) use timing::Opener;
+pub use timing::Timing;

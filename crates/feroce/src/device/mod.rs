@@ -1,6 +1,6 @@
 //! Devices: one per network interface with an address.
 
-pub(crate) mod watch;
+pub(crate) mod interface_monitor;
 
 use std::net::IpAddr;
 
@@ -10,7 +10,6 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use crate::attr::{PortAttr, PortState};
-use crate::context::Context;
 use crate::{Backend, Error, Settings, sys};
 
 /// What a device stands on.
@@ -123,7 +122,7 @@ impl Device {
     }
 
     /// The devices of the kernel's drivers.
-    fn of_kernel(settings: &Settings) -> Result<Vec<Self>, Error> {
+    pub(crate) fn of_kernel(settings: &Settings) -> Result<Vec<Self>, Error> {
         let listed = rdma_core::list(settings.rdma_core.as_deref())?;
         Ok(listed.iter().map(Self::of_listed).collect())
     }
@@ -148,11 +147,26 @@ impl Device {
         }
     }
 
+    /// The device of a host in a simulated world.
+    #[cfg(feature = "sim")]
+    pub(crate) fn in_world(name: &str, gid: Gid) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind: DeviceKind::Addresses,
+            interface: None,
+            gids: vec![gid],
+            mtu: 9000,
+            speed_mbit: None,
+            is_up: true,
+            guid: None,
+        }
+    }
+
     /// A device on addresses of this machine, whatever interface they are on: two of them on
     /// `127.0.0.1` and `127.0.0.2` make a network of two hosts on any machine.
     pub fn at(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let gids: Vec<Gid> = addresses.into_iter().map(gid_of_ip).collect();
-        let name = gids.first().map_or_else(String::new, |gid| format!("feroce@{gid}"));
+        let name = gids.first().map_or_else(String::new, |gid| format!("feroce@{}", gid.to_ip()));
         // Loopback carries the largest packets there are; others are bounded by path discovery.
         let mtu = if gids.iter().all(|g| is_loopback(*g)) { 65536 } else { 1500 };
         let kind = DeviceKind::Addresses;
@@ -234,26 +248,6 @@ impl Device {
         });
         // Locally administered.
         fold | 0x0200_0000_0000_0000
-    }
-
-    /// Opens it with the settings of the user.
-    #[doc(alias = "ibv_open_device")]
-    pub fn open(&self) -> Result<Context, Error> {
-        self.open_with(Settings::load()?)
-    }
-
-    /// Opens it. If the settings ask for another backend than that of the device, the device of
-    /// that backend which has its addresses is opened.
-    pub fn open_with(&self, settings: Settings) -> Result<Context, Error> {
-        let device = match (self.kind, settings.backend) {
-            (DeviceKind::Kernel, _) | (_, Backend::Feroce) => self.clone(),
-            (_, Backend::RdmaCore) => {
-                let has_all = |device: &Self| self.gids.iter().all(|g| device.gids.contains(g));
-                let found = Self::of_kernel(&settings)?.into_iter().find(has_all);
-                found.ok_or_else(|| Error::NoDevice(self.name.clone()))?
-            }
-        };
-        Context::open(device, settings)
     }
 }
 

@@ -27,8 +27,11 @@ const SPINS: u32 = 32;
 /// than the yields within which a peer that polls has read it.
 const KICK_AT: u32 = SPINS + 16;
 
-/// A thread that yields and runs again later than this has competition for its processor.
-const CROWDED_NS: u64 = 30_000;
+/// A thread that yields and runs again later than this has competition for its processor. Another
+/// thread that computes keeps it for a time slice, which is 0.7 ms or more. Interrupts and
+/// hypervisors take it for tens of microseconds, and so does a peer that polls and yields in turn:
+/// naps would only make that exchange slower.
+const CROWDED_NS: u64 = 500_000;
 
 /// How long the thread naps instead of yielding, after it has first seen competition. A yield costs
 /// the competitor's time slice, so where competition stays, the time doubles each time.
@@ -36,7 +39,8 @@ const REMEMBER_NS: u64 = 20_000_000;
 /// The most that [`REMEMBER_NS`] grows to: a competitor that has gone costs at most this long.
 const REMEMBER_MOST_NS: u64 = 640_000_000;
 
-/// The longest nap: the driver thread leaves the timers to a thread that polls.
+/// The longest nap: the driver thread leaves the timers to a thread that polls, and the shortest
+/// timer, a probe after a NAK, is 250 us.
 const NAP_NS: u64 = 100_000;
 
 /// How many polls found nothing, and whether other threads compete for the processor.
@@ -123,6 +127,28 @@ impl Backoff {
         kick: impl FnOnce(),
         arm: impl FnOnce() -> bool,
     ) {
+        if !self.yield_or_kick(empty_polls, clock, kick) {
+            let longest = Duration::from_nanos(self.nap_ns.load(Ordering::Relaxed));
+            self.naps.sleep(cq, self.link.as_fd(), longest, arm);
+        }
+    }
+
+    /// Counts a poll that found nothing, and spins or yields, for a thread that must not nap. It
+    /// calls `kick` as [`Backoff::back_off`] does. Returns false if other threads want the
+    /// processor, so that the thread should rather wait for an event.
+    #[inline]
+    pub(super) fn stay_awake(&self, clock: &Clock, kick: impl FnOnce()) -> bool {
+        let empty_polls = self.empty_polls.load(Ordering::Relaxed);
+        if empty_polls < SPINS {
+            self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
+            return true;
+        }
+        self.yield_or_kick(empty_polls, clock, kick)
+    }
+
+    /// Yields, and kicks the peer when it is time to. Returns false, without having yielded, if
+    /// other threads want the processor.
+    fn yield_or_kick(&self, empty_polls: u32, clock: &Clock, kick: impl FnOnce()) -> bool {
         let has_yielded = self.yield_processor(clock);
         // Under competition for processors, a peer that was woken may take as long as a nap, so the
         // thread kicks it before the first nap.
@@ -133,10 +159,7 @@ impl Backoff {
         } else if empty_polls < KICK_AT {
             self.empty_polls.store(empty_polls + 1, Ordering::Relaxed);
         }
-        if !has_yielded {
-            let longest = Duration::from_nanos(self.nap_ns.load(Ordering::Relaxed));
-            self.naps.sleep(cq, self.link.as_fd(), longest, arm);
-        }
+        has_yielded
     }
 
     /// Threads that poll in vain nap as soon as they have spun, for a day if nothing wakes them.

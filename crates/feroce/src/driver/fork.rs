@@ -16,11 +16,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use feroce_link::{Carrier, Control, LinkCounters};
-use feroce_local::HostCarrier;
+use feroce_local::RemoteCarrier;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
-use feroce_wire::Qpn;
 use nix::sys::eventfd::EventFd;
 
+use super::link_side::LinkSide;
 use super::wakes::HeldWakes;
 use super::{Dispatch, Driver, State};
 
@@ -30,6 +30,7 @@ static DRIVERS: Mutex<Vec<Weak<Driver>>> = Mutex::new(Vec::new());
 /// A driver whose locks the forking thread holds. The guards are dropped before the driver.
 struct Held {
     state: MutexGuard<'static, State>,
+    link: MutexGuard<'static, LinkSide>,
     wakes: HeldWakes<'static>,
     driver: Arc<Driver>,
 }
@@ -62,14 +63,19 @@ pub(super) fn watch(driver: &Arc<Driver>) {
 }
 
 fn hold(driver: Arc<Driver>) -> Held {
-    let state = driver.state.lock().unwrap_or_else(PoisonError::into_inner);
+    let link = driver.link.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
+    let link = unsafe {
+        std::mem::transmute::<MutexGuard<'_, LinkSide>, MutexGuard<'static, LinkSide>>(link)
+    };
+    let state = driver.state();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
     let state =
         unsafe { std::mem::transmute::<MutexGuard<'_, State>, MutexGuard<'static, State>>(state) };
     let wakes = driver.wakes.hold();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
     let wakes = unsafe { std::mem::transmute::<HeldWakes<'_>, HeldWakes<'static>>(wakes) };
-    Held { state, wakes, driver }
+    Held { state, link, wakes, driver }
 }
 
 extern "C" fn before() {
@@ -82,8 +88,8 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     let held = HELD.try_with(|place| place.replace(None)).ok().flatten();
-    for Held { state, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
-        drop((wakes, state));
+    for Held { state, link, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
+        drop((wakes, state, link));
         // Forking takes long, and a thread that rang a doorbell meanwhile may sleep now. A fork
         // handler must not transmit, so the driver thread answers the doorbell.
         if driver.doorbells.is_rung_meanwhile() {
@@ -102,8 +108,8 @@ extern "C" fn in_child() {
 impl Held {
     fn cut_off(mut self) {
         self.driver.cut_off.store(true, Ordering::Release);
-        if let Ok(severed) = Severed::new(self.state.link.caps()) {
-            let mut link = self.state.link.replace(Box::new(severed));
+        if let Ok(severed) = Severed::new(self.link.caps()) {
+            let mut link = self.link.replace(Box::new(severed));
             // Otherwise dropping the link would undo what the parent still needs.
             let _ = link.control(Control::Fork);
         }
@@ -179,24 +185,8 @@ impl Carrier for Severed {
     }
 }
 
-impl HostCarrier for Severed {
-    fn is_quiet(&self) -> bool {
-        false
-    }
-
+impl RemoteCarrier for Severed {
     fn wants_more(&self, _: &[Train]) -> bool {
-        false
-    }
-
-    fn set_looks(&mut self, _: bool) {}
-
-    fn kick(&mut self) {}
-
-    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn peer_has_unread(&self, _: &Path, _: Qpn) -> bool {
         false
     }
 }

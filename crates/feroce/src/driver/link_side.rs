@@ -1,10 +1,19 @@
-//! The link of a device and the trains that wait for it. The engine knows neither.
+//! The link of a device and the trains that wait for it, with a lock of their own. The engine knows
+//! neither.
+//!
+//! A thread that owns the link may take the engine's lock; a thread that has the engine's lock
+//! never waits for the link. So system calls run while other threads use the engine.
 
+use std::fmt;
+use std::hint::cold_path;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
 
 use feroce_local::HostCarrier;
-use feroce_train::{Instant, LinkCaps, Train};
+use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
+
+use super::{WakeOnDrop, Wakes};
 
 /// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
 /// queue.
@@ -19,11 +28,23 @@ pub(crate) struct LinkSide {
     link: Box<dyn HostCarrier>,
     /// Trains of the next batch, or trains that the link had no room for.
     waiting: Vec<Train>,
+    /// The packet that the engine gave out last on its fast path.
+    single: SingleBuf,
+    /// Trains that no longer wait: they were sent or discarded.
+    gone: u64,
+    /// Acknowledgements or completions wait in the engine for the next turn.
+    pub(super) engine_waits: bool,
 }
 
 impl LinkSide {
     pub(super) fn new(link: Box<dyn HostCarrier>) -> Self {
-        Self { link, waiting: Vec::new() }
+        Self {
+            link,
+            waiting: Vec::new(),
+            single: SingleBuf::default(),
+            gone: 0,
+            engine_waits: false,
+        }
     }
 
     /// Replaces the link and returns the old one. Waiting trains stay.
@@ -35,6 +56,28 @@ impl LinkSide {
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Whether there is no immediate work, as far as that is known without reading the clock.
+    #[inline]
+    pub(super) fn has_no_work(&self) -> bool {
+        self.is_clear() && !self.engine_waits && self.link.is_quiet()
+    }
+
+    /// Where the engine puts a packet of its fast path.
+    #[inline]
+    pub(super) fn single(&mut self) -> &mut SingleBuf {
+        &mut self.single
+    }
+
+    /// Sends the packet of the fast path. If the link does not take it by itself, it waits as a
+    /// train, in front of all that follow.
+    #[inline]
+    pub(super) fn send_waiting_single(&mut self) {
+        if !self.link.send_single(self.single.get()) {
+            cold_path();
+            self.waiting.push(self.single.get().to_train());
+        }
     }
 
     /// Lets `next` append trains, as long as it has some and the link wants them together.
@@ -53,7 +96,29 @@ impl LinkSide {
         let sent = self.link.send(now, &self.waiting);
         let gone = *sent.as_ref().unwrap_or(&all);
         self.waiting.drain(..gone);
+        self.gone += gone as u64;
         sent.map(|sent| sent > 0)
+    }
+
+    /// How many trains the engine has given out so far.
+    pub(super) fn given(&self) -> u64 {
+        self.gone + self.waiting.len() as u64
+    }
+
+    /// How many of the first `given` trains still wait.
+    pub(super) fn waiting_of(&self, given: u64) -> usize {
+        given.saturating_sub(self.gone).min(self.waiting.len() as u64) as usize
+    }
+
+    /// Discards those of the first `given` trains that still wait and would read memory.
+    pub(super) fn discard_reads(&mut self, given: u64) {
+        let (mut left, before) = (self.waiting_of(given), self.waiting.len());
+        self.waiting.retain(|train| {
+            let is_old = left > 0;
+            left = left.saturating_sub(1);
+            !is_old || !train.payload.is_memory()
+        });
+        self.gone += (before - self.waiting.len()) as u64;
     }
 
     /// When a thread must drive the link again, if nothing else happens.
@@ -75,5 +140,45 @@ impl Deref for LinkSide {
 impl DerefMut for LinkSide {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.link
+    }
+}
+
+impl fmt::Debug for LinkSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkSide").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// The lock of a link. Dropping it releases the lock, and then wakes consumers.
+#[derive(Debug)]
+pub(super) struct OwnedLink<'a> {
+    // The order matters: fields are dropped from the first to the last.
+    link: MutexGuard<'a, LinkSide>,
+    wakes: WakeOnDrop<'a>,
+}
+
+impl<'a> OwnedLink<'a> {
+    pub(super) fn new(link: MutexGuard<'a, LinkSide>, wakes: &'a Wakes) -> Self {
+        Self { link, wakes: WakeOnDrop::new(wakes) }
+    }
+
+    /// Releases the lock. Consumers are woken when the result is dropped.
+    pub(super) fn unlock(self) -> WakeOnDrop<'a> {
+        drop(self.link);
+        self.wakes
+    }
+}
+
+impl Deref for OwnedLink<'_> {
+    type Target = LinkSide;
+
+    fn deref(&self) -> &LinkSide {
+        &self.link
+    }
+}
+
+impl DerefMut for OwnedLink<'_> {
+    fn deref_mut(&mut self) -> &mut LinkSide {
+        &mut self.link
     }
 }

@@ -60,9 +60,9 @@ impl Naps {
             // A signal only makes the nap shorter.
             let _ = ppoll(&mut fds, Some(TimeSpec::from(longest)), None);
         }
-        let mut inner = self.inner();
-        inner.slots[slot].sleeper = None;
+        // A wake-up that comes after this only makes the next nap shorter.
         let _ = fd.read();
+        self.inner().slots[slot].sleeper = None;
     }
 
     fn claim(&self, cq: CqId) -> io::Result<(usize, Arc<EventFd>)> {
@@ -92,12 +92,14 @@ impl Signal for Naps {
     fn signal(&self) {
         let mut inner = self.inner();
         let due = std::mem::take(&mut inner.due);
-        for slot in &inner.slots {
-            if slot.sleeper.is_some_and(|cq| due.contains(&cq)) {
-                // The write fails only if the counter is at its maximum, and then the descriptor is
-                // readable, too.
-                let _ = slot.fd.write(1);
-            }
+        let naps = |slot: &&Slot| slot.sleeper.is_some_and(|cq| due.contains(&cq));
+        let fds: Vec<_> = inner.slots.iter().filter(naps).map(|slot| slot.fd.clone()).collect();
+        // The threads that wake up need the lock.
+        drop(inner);
+        for fd in fds {
+            // The write fails only if the counter is at its maximum, and then the descriptor is
+            // readable, too.
+            let _ = fd.write(1);
         }
     }
 }

@@ -8,14 +8,20 @@ use feroce_engine::Engine;
 use feroce_mem::Revocation;
 use feroce_train::Instant;
 
-use super::{Driver, State};
+use super::{Driver, State, Turn};
+
+/// How long an operation that ends rights to memory waits for a link that is full: a network drains
+/// within microseconds, a slow fabric within milliseconds.
+const READS_NS: u64 = 20_000_000;
 
 /// Shortest and longest pause between two checks whether a copy has ended; the pause doubles while
-/// the copy lasts.
+/// the copy lasts. A copy of 100 KB takes about the shortest; a check every millisecond costs next
+/// to nothing where a process is stopped in the middle of a copy.
 const SOON_NS: u64 = 10_000;
 const SELDOM_NS: u64 = 1_000_000;
 
-/// How often a waiting caller yields its processor to the peer process before it sleeps.
+/// How often a waiting caller yields its processor to the peer process before it sleeps: some tens
+/// of microseconds, within which most copies end and which a sleep would take at least.
 const YIELDS: u32 = 100;
 
 /// When the driver checks the revocations that the engine waits for.
@@ -67,7 +73,34 @@ impl Driver {
         if let Some(revocation) = revocation {
             self.wait_until_quiet(revocation);
         }
+        self.end_reads();
         result
+    }
+
+    /// Waits until the link has sent the trains that the engine has given out so far, which read
+    /// memory: the program may unmap the memory of a queue pair that has ended. If the link stays
+    /// full, those trains are discarded, and the transport repeats what still matters.
+    fn end_reads(&self) {
+        let (since, given) = (self.now(), self.link().given());
+        loop {
+            let mut link = self.link();
+            let now = self.now();
+            if link.waiting_of(given) == 0 {
+                drop(link);
+                self.answer_bell();
+                return;
+            }
+            // In a simulated world time stands still meanwhile.
+            let is_over = self.clock.is_virtual() || now.nanos_since(since) >= READS_NS;
+            if is_over {
+                link.discard_reads(given);
+            }
+            self.finish(link, now, Turn::Send);
+            if is_over {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     #[expect(clippy::disallowed_methods, reason = "the caller asked for something that takes time")]

@@ -9,7 +9,10 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::{Signal, Wakes};
-use crate::{Access, Device, Qp, QpCap, SendOp, SendWr, WcOpcode};
+use crate::{Access, Device, Notify, Qp, QpCap, SendOp, SendWr, WcOpcode, WcStatus};
+
+mod gate;
+mod stub;
 
 /// Long enough for a loaded machine, and short enough to see that a test hangs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -157,4 +160,24 @@ fn messages_of_the_link_are_emitted_when_the_lock_is_released() {
         });
     });
     assert!(is_seen.recv_timeout(LIMIT).unwrap() > 0);
+}
+
+/// A send of an unreliable service completes when the link has read it, and also when the link has
+/// failed to send it: then it is lost, as on any network.
+#[test]
+fn what_the_link_fails_to_send_completes() {
+    let [context, other] =
+        ["127.184.0.8", "127.184.0.9"].map(|at| Device::at([at.parse().unwrap()]).open().unwrap());
+    let [(mut qp, cq, pd), (peer, ..)] = [&context, &other].map(|context| {
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
+        (pd.uc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap(), cq, pd)
+    });
+    qp.connect(&peer.endpoint().unwrap()).unwrap();
+    stub::replace_link(&context, |_| Err(std::io::ErrorKind::StorageFull.into()));
+    let mr = pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    cq.notify(Notify::Next);
+    qp.post_send([SendWr::new(1, SendOp::Send, mr.data(0..64))]).unwrap();
+    let event = cq.channel().wait(Some(LIMIT.as_millis() as u16)).unwrap();
+    assert_eq!(event, Some(cq.id()), "the consumer is woken");
+    assert_eq!(cq.take_one().unwrap().status, WcStatus::Success);
 }

@@ -11,16 +11,17 @@ use feroce_train::Instant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::{Driver, NEVER, Turn, Wakes};
-use crate::device::watch::Watch;
+use crate::device::interface_monitor::InterfaceMonitor;
 
-/// How long the thread stays awake after it had something to do.
+/// How long the thread stays awake after it had something to do: a few times what it costs the
+/// sender of the next packet to wake it.
 const LINGER_NS: u64 = 20_000;
 
 /// Starts the thread.
 pub(super) fn spawn(
     driver: Arc<Driver>,
     name: &str,
-    watch: Option<Watch>,
+    monitor: Option<InterfaceMonitor>,
 ) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     // Signals are for the program: if it waits for them, or blocks them in its own threads, the
@@ -30,18 +31,18 @@ pub(super) fn spawn(
     let mut others = SigSet::all();
     others.remove(Signal::SIGBUS);
     let before = others.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let spawned = builder.spawn(move || run(&driver, watch.as_ref()));
+    let spawned = builder.spawn(move || run(&driver, monitor.as_ref()));
     before.thread_set_mask()?;
     spawned
 }
 
-fn run(driver: &Driver, watch: Option<&Watch>) {
-    let watch_fd = watch.map(Watch::fd);
+fn run(driver: &Driver, monitor: Option<&InterfaceMonitor>) {
+    let monitor_fd = monitor.map(InterfaceMonitor::fd);
     // Made when a consumer polls for the first time: a device that is not used costs less.
     let mut kick = None;
     // The kernel did not announce changes between the listing of the device and the start of this
-    // thread's watch, so the thread looks at the interface once.
-    let mut follow = Follow { watch, looks_left: 0 };
+    // thread's monitor, so the thread looks at the interface once.
+    let mut follow = Follow { monitor, looks_left: 0 };
     follow.look(driver);
     while !driver.stop.load(Ordering::Relaxed) {
         let now = driver.now();
@@ -50,13 +51,13 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
             // event just now and gone to sleep, so the loop checks again after `begin_idle`.
             driver.sleeper.begin_idle();
             if kick.is_none() {
-                let fd = driver.lock().link.kick_fd().map(|fd| fd.try_clone_to_owned());
+                let fd = driver.link().kick_fd().map(|fd| fd.try_clone_to_owned());
                 kick = fd.and_then(Result::ok);
             }
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())
             {
-                if driver.sleep(watch_fd, kick.as_ref(), wait_ns) {
+                if driver.sleep(monitor_fd, kick.as_ref(), wait_ns) {
                     follow.look(driver);
                 }
                 if kick.as_ref().is_some_and(is_kicked) {
@@ -65,28 +66,29 @@ fn run(driver: &Driver, watch: Option<&Watch>) {
                     driver.kicked_at.store(driver.now().as_nanos(), Ordering::Relaxed);
                 }
             }
-            let state = driver.lock();
+            let link = driver.link();
             driver.sleeper.end_idle();
-            drop(state);
+            drop(link);
             driver.answer_bell();
             continue;
         }
-        let mut state = driver.lock();
-        let deadline = state.deadline(now);
-        state.link.set_looks(false);
-        let may_sleep = state.link.arm(now);
+        let mut link = driver.link();
+        let (of_engine, acks_wait) =
+            driver.read(|state| (state.deadline(), state.engine.has_held_acks()));
+        let deadline = of_engine.into_iter().chain(link.deadline(now)).min();
+        link.set_looks(false);
+        let may_sleep = link.arm(now);
         driver.sleeper.plan(deadline.map(Instant::as_nanos));
-        let acks_wait = state.engine.has_held_acks();
-        drop(state);
+        drop(link);
         let wait_ns = deadline.map_or(NEVER, |at| at.nanos_since(now)).min(follow.wait_ns());
-        // Another thread may have rung a doorbell while this one held the lock, and left the work
+        // Another thread may have rung a doorbell while this one owned the link, and left the work
         // to it.
         let is_rung = driver.doorbells.is_rung_meanwhile();
         if wait_ns > 0
             && !acks_wait
             && may_sleep
             && !is_rung
-            && (driver.sleep(watch_fd, Some(driver.backoff.link()), wait_ns)
+            && (driver.sleep(monitor_fd, Some(driver.backoff.link()), wait_ns)
                 || follow.looks_left > 0)
         {
             follow.look(driver);
@@ -107,12 +109,12 @@ fn linger(driver: &Driver) {
     let mut now = driver.now();
     let mut last = now;
     driver.sleeper.begin_idle();
-    // This thread waits for the lock, because its current owner may not see the event that woke
+    // This thread waits for the link, because its current owner may not see the event that woke
     // this thread.
-    let mut state = Some(driver.lock());
+    let mut link = Some(driver.link());
     loop {
         let turn = if driver.is_consumer_about(now) { Turn::Serve } else { Turn::Receive };
-        if state.is_some_and(|state| driver.finish(state, now, turn)) {
+        if link.is_some_and(|link| driver.finish(link, now, turn)) {
             last = now;
         }
         now = driver.now();
@@ -123,14 +125,14 @@ fn linger(driver: &Driver) {
         {
             break;
         }
-        state = driver.try_lock();
+        link = driver.try_link();
     }
-    let state = driver.lock();
+    let link = driver.link();
     driver.sleeper.end_idle();
-    if state.engine.has_held_acks() {
-        driver.finish(state, now, Turn::Receive);
+    if driver.read(|state| state.engine.has_held_acks()) {
+        driver.finish(link, now, Turn::Receive);
     } else {
-        drop(state);
+        drop(link);
         driver.answer_bell();
     }
 }
@@ -143,12 +145,13 @@ fn is_kicked(kick: &OwnedFd) -> bool {
 
 /// How often the driver thread tries again to bind a port that is in use, and how long it waits in
 /// between: a process that shares the address and has just ended may hold the port for a moment.
+/// The kernel closes its descriptors within milliseconds; after 200 ms the port has another owner.
 const BIND_LOOKS: u32 = 40;
 const BIND_PAUSE_NS: u64 = 5_000_000;
 
 /// Follows the interface of the device.
 struct Follow<'a> {
-    watch: Option<&'a Watch>,
+    monitor: Option<&'a InterfaceMonitor>,
     /// How often to look again although the kernel announces no change.
     looks_left: u32,
 }
@@ -163,11 +166,11 @@ impl Follow<'_> {
     fn look(&mut self, driver: &Driver) {
         let left = self.looks_left.checked_sub(1).unwrap_or(BIND_LOOKS);
         self.looks_left = 0;
-        match self.watch.map(Watch::look).transpose() {
+        match self.monitor.map(InterfaceMonitor::look).transpose() {
             Ok(Some(interface)) => {
-                let is_complete = driver.control(|state, _| {
+                let is_complete = driver.control_link(|state, link, _| {
                     let log = Logger::new(Arc::<Wakes>::clone(state.dispatch.wakes()));
-                    interface.apply(&mut state.engine, &mut *state.link, &mut state.is_up, &log)
+                    interface.apply(&mut state.engine, &mut **link, &mut state.is_up, &log)
                 });
                 self.looks_left = if is_complete { 0 } else { left };
             }

@@ -1,9 +1,9 @@
-//! Consumers to wake, and messages to emit, after the device's lock is released.
+//! Consumers to wake, and messages to emit, after the device's locks are released.
 //!
 //! A waker is foreign code: it may run a task or drop one, and with it the last queue pair or
-//! context of the device, whose destruction takes the lock. The engine's events therefore only
-//! enter their queues under the lock, and the queues are noted here. The thread that releases the
-//! lock then signals them: it writes to their descriptors and calls their wakers.
+//! context of the device, whose destruction takes the locks. The engine's events therefore
+//! only enter their queues under a lock, and the queues are noted here. The thread that releases
+//! the lock then signals them: it writes to their descriptors and calls their wakers.
 
 use std::collections::VecDeque;
 use std::fmt;

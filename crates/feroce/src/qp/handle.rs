@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use feroce_engine::{AddrVec, ModifyQpError, QpAttr, QpInitAttr, QpState, QpType};
+use feroce_engine::{AddrVec, QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
 
 use super::Endpoint;
-use crate::Error;
-use crate::backend::kernel::KernelQp;
-use crate::backend::soft::SoftQp;
-use crate::backend::{Either, either};
+use crate::backend::{QpSide, QueueSides, either};
 use crate::cq::Cq;
 use crate::life::Life;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
+use crate::{Error, ModifyQpError};
 
 /// The control side of a queue pair. Cheap to clone; the queue pair is destroyed when the last
 /// handle and both ends of its queues are gone.
@@ -49,9 +47,6 @@ struct QpInner {
     life: Life,
 }
 
-/// The control side of either backend.
-pub(crate) type QpSide = Either<SoftQp, KernelQp>;
-
 /// The objects that a queue pair uses, held so that they outlive it.
 #[derive(Debug)]
 pub(crate) struct Uses {
@@ -59,6 +54,17 @@ pub(crate) struct Uses {
     pub(crate) recv_cq: Cq,
     pub(crate) srq: Option<Srq>,
     pub(crate) xrcd: Option<Xrcd>,
+}
+
+impl Uses {
+    /// The queues, for the backend.
+    pub(super) fn queues(&self) -> QueueSides<'_> {
+        QueueSides {
+            send_cq: self.send_cq.side(),
+            recv_cq: self.recv_cq.side(),
+            srq: self.srq.as_ref().map(Srq::side),
+        }
+    }
 }
 
 impl QpInner {

@@ -3,23 +3,20 @@
 mod ends;
 mod handle;
 
-use feroce_engine::{
-    LossPolicy, ModifyQpError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendWr,
-};
+use feroce_engine::{LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendWr};
 use feroce_mem::PdId;
 use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
 
-use crate::backend::either;
+use crate::backend::{CreatedSides, either};
 use crate::cq::Cq;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{Error, PostError, sys};
+use crate::{Error, ModifyQpError, PostError, RequestError, sys};
 
 pub use ends::{Receiver, Sender};
-pub(crate) use ends::{RecvSide, SendSide, SoftReceiver, SoftSender};
 pub use handle::QpHandle;
-pub(crate) use handle::{QpSide, Uses};
+use handle::Uses;
 
 /// What a peer must know to connect to a queue pair. Exchange it by any means.
 ///
@@ -126,7 +123,10 @@ impl QpBuilder {
     pub fn create(self) -> Result<Qp, Error> {
         let (psn, qp_type) = (Psn::new(sys::random_u64()? as u32), self.init.qp_type);
         let events = self.pd.context().events();
-        let created = either!(self.pd.side(), pd => pd.create_qp(self.init, &self.uses, events)?);
+        let created = {
+            let queues = self.uses.queues();
+            either!(self.pd.side(), pd => pd.create_qp(self.init, &queues, events)?)
+        };
         let CreatedSides { qpn, qp, sender, receiver } = created;
         let handle = QpHandle::new(qpn, psn, qp_type, (qp, self.pd), self.uses);
         let sender = Sender::new(sender, handle.clone());
@@ -135,13 +135,39 @@ impl QpBuilder {
     }
 }
 
-/// A queue pair that a backend has just created.
-pub(crate) struct CreatedSides {
-    pub(crate) qpn: Qpn,
-    pub(crate) qp: QpSide,
-    pub(crate) sender: SendSide,
-    /// `None` if receives come from a shared queue.
-    pub(crate) receiver: Option<RecvSide>,
+impl Pd {
+    /// Describes a reliable connection.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn rc_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Rc, send_cq, recv_cq, cap)
+    }
+
+    /// Describes an unreliable connection.
+    pub fn uc_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Uc, send_cq, recv_cq, cap)
+    }
+
+    /// Describes a datagram queue pair.
+    pub fn ud_qp(&self, send_cq: &Cq, recv_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::Ud, send_cq, recv_cq, cap)
+    }
+
+    /// Describes the sending end of an extended reliable connection. Its peer is made by
+    /// [`Xrcd::target_qp`].
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub fn xrc_qp(&self, send_cq: &Cq, cap: QpCap) -> QpBuilder {
+        QpBuilder::new(self, QpType::XrcIni, send_cq, send_cq, cap)
+    }
+}
+
+impl Xrcd {
+    /// Describes the receiving end of an extended reliable connection. Nothing can be posted to
+    /// it; what arrives goes to the shared receive queue that the sender names.
+    #[doc(alias = "IBV_QPT_XRC_RECV")]
+    pub fn target_qp(&self) -> QpBuilder {
+        let (pd, cq) = self.stand_in();
+        QpBuilder::new(pd, QpType::XrcTgt, cq, cq, QpCap::default()).xrcd(self)
+    }
 }
 
 /// A queue pair. [`Qp::split`] takes it apart for threads that send, receive and control it.
@@ -238,13 +264,18 @@ impl Qp {
         self.sender.post_one(wr)
     }
 
+    /// How many more sends the queue takes now; see [`Sender::free`].
+    pub fn free_sends(&mut self) -> Option<usize> {
+        self.sender.free()
+    }
+
     /// Posts receives, in order, until one is refused.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), PostError> {
         match &mut self.receiver {
             Some(receiver) => receiver.post(wrs),
-            None => Err(PostError::OpNotSupported),
+            None => Err(RequestError::OpNotSupported.into()),
         }
     }
 

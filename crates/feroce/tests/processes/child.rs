@@ -28,6 +28,28 @@ const SENDS: u64 = 1 << 32;
 /// Environment variable: set if no other process may read the memory of this one.
 pub(crate) const UNREADABLE: &str = "FEROCE_TEST_UNREADABLE";
 
+/// Environment variable: set if this process may not call `memfd_create`, as in some sandboxes.
+pub(crate) const NO_MEMFD: &str = "FEROCE_TEST_NO_MEMFD";
+
+/// Makes the kernel refuse `memfd_create` from now on, with `EPERM`.
+fn forbid_memfd() {
+    let step = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let (ok, not_ok) = (libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    // The number of the system call is the first word of what the filter sees.
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_memfd_create as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, ok),
+        step(libc::BPF_RET | libc::BPF_K, 0, not_ok),
+    ];
+    let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    nix::sys::prctl::set_no_new_privs().expect("that is always possible");
+    // SAFETY: the filter and its steps live until the call returns, which copies them.
+    let done =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Prints a line for the test. The `@` marks it, because the test harness prints lines, too.
 fn say(text: &str) {
     println!("@{text}");
@@ -37,6 +59,9 @@ fn say(text: &str) {
 pub(crate) fn run(address: &str) {
     if std::env::var_os(UNREADABLE).is_some() {
         nix::sys::prctl::set_dumpable(false).expect("that is always possible");
+    }
+    if std::env::var_os(NO_MEMFD).is_some() {
+        forbid_memfd();
     }
     let ip = address.parse().expect("an address");
     let device = Device::at([ip]);

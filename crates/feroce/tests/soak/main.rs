@@ -1,6 +1,6 @@
 //! Random operations over real sockets, every byte checked against a model.
 //!
-//! `FEROCE_SOAK_SECONDS` sets the duration (3 by default), `FEROCE_SEED` the sequence.
+//! `FEROCE_TEST_SOAK_SECONDS` sets the duration (3 by default), `FEROCE_SEED` the sequence.
 //! `FEROCE_FAULT` and the other settings apply.
 //!
 //! Two hosts, `a` and `b`. Each reliable queue pair has a share of the memory of both hosts, and
@@ -105,9 +105,9 @@ fn success(host: &Host, wr_id: u64) -> Cqe {
 #[expect(clippy::disallowed_methods, reason = "a soak runs for a time")]
 fn random_operations_leave_every_byte_where_the_model_says() {
     let variable = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    let seconds = variable("FEROCE_SOAK_SECONDS").unwrap_or(3);
+    let seconds = variable("FEROCE_TEST_SOAK_SECONDS").unwrap_or(3);
     let seed = variable("FEROCE_SEED").unwrap_or(0x5eed);
-    println!("FEROCE_SEED={seed} FEROCE_SOAK_SECONDS={seconds}");
+    println!("FEROCE_SEED={seed} FEROCE_TEST_SOAK_SECONDS={seconds}");
     let mut soak = Soak::new(seed);
     let end = std::time::Instant::now() + Duration::from_secs(seconds);
     while std::time::Instant::now() < end {

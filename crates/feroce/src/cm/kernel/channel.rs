@@ -10,7 +10,7 @@ use feroce_cm::rdma::PortSpace;
 
 use super::id::KernelId;
 use super::manager::KernelManager;
-use crate::cm::{Event, UdParam};
+use crate::cm::{BackendEvent, UdParam, next_number};
 use crate::{Error, Settings, sys};
 
 /// An event channel of librdmacm, and the devices that its ids may use.
@@ -27,7 +27,8 @@ impl KernelChannel {
     }
 
     pub(crate) fn create_id(&self, space: PortSpace) -> Result<KernelId, Error> {
-        KernelId::create(self, space)
+        let id = hard::Id::create(&self.channel, space, next_number())?;
+        Ok(KernelId::new(id, &self.manager))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -35,7 +36,7 @@ impl KernelChannel {
     }
 
     /// The next event, if there is one.
-    pub(crate) fn try_event(&self) -> Option<Event> {
+    pub(crate) fn try_event(&self) -> Option<BackendEvent<KernelId>> {
         loop {
             let event = self.complete(self.channel.try_event()?);
             if event.is_some() {
@@ -45,12 +46,15 @@ impl KernelChannel {
     }
 
     /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
-    pub(crate) fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
+    pub(crate) fn wait_event(
+        &self,
+        timeout_ms: Option<u16>,
+    ) -> io::Result<Option<BackendEvent<KernelId>>> {
         sys::wait_for(self.fd(), timeout_ms, || self.try_event())
     }
 
     /// Resolves with the next event.
-    pub(crate) async fn event(&self) -> Event {
+    pub(crate) async fn event(&self) -> BackendEvent<KernelId> {
         std::future::poll_fn(|cx| {
             loop {
                 let Some(event) = self.channel.event_or_register(cx.waker()) else {
@@ -65,26 +69,50 @@ impl KernelChannel {
     }
 
     /// Gives an event its ids; `None` if they are dropped already.
-    fn complete(&self, mut event: hard::Event) -> Option<Event> {
+    fn complete(&self, mut event: hard::Event) -> Option<BackendEvent<KernelId>> {
         let known = KernelId::numbered(event.number);
         let (id, listener) = match event.new.take() {
             None => (known?, None),
             // If the listener is dropped, so is the new id, which rejects the request.
             Some(new) => {
                 let listener = known?;
-                (KernelId::adopt(self, listener.port_space(), new).ok()?, Some(listener))
+                let space = listener.port_space();
+                let id = hard::Id::adopt(&self.channel, space, next_number(), new).ok()?;
+                (KernelId::new(id, &self.manager), Some(listener))
             }
         };
         id.on_event(&mut event);
         let ud = event.ud.map(|hard::UdPath { av, qpn, qkey }| UdParam { av, qpn, qkey });
-        Some(Event {
+        Some(BackendEvent {
             kind: event.kind,
-            id: id.into(),
-            listener: listener.map(Into::into),
+            id,
+            listener,
             status: event.status,
             conn: event.conn,
             ud,
             private_data: event.private_data,
         })
+    }
+}
+
+impl KernelManager {
+    pub(crate) fn event_channel(self: &Arc<Self>) -> Result<KernelChannel, Error> {
+        KernelChannel::create(self, &Settings::load()?)
+    }
+}
+
+impl KernelId {
+    pub(crate) fn channel(&self) -> KernelChannel {
+        KernelChannel { channel: (**self).channel(), manager: self.manager() }
+    }
+
+    pub(crate) fn another_channel(&self) -> Result<KernelChannel, Error> {
+        self.manager().event_channel()
+    }
+
+    pub(crate) fn migrate(&self, channel: &KernelChannel) -> Result<(), Error> {
+        (**self).migrate(&channel.channel)?;
+        self.set_manager(&channel.manager);
+        Ok(())
     }
 }

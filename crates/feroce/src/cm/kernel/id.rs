@@ -6,12 +6,11 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use feroce_backend_rdma_core as rdma_core;
-use feroce_cm::rdma::{BindError, EventKind, PortSpace};
+use feroce_cm::rdma::{BindError, EventKind};
 use rdma_core::cm as hard;
 
-use super::channel::KernelChannel;
 use super::manager::KernelManager;
-use crate::cm::{CmError, next_number};
+use crate::cm::CmError;
 use crate::context::Context;
 use crate::{Error, Qp};
 
@@ -51,23 +50,10 @@ impl Deref for KernelId {
 }
 
 impl KernelId {
-    pub(super) fn create(channel: &KernelChannel, space: PortSpace) -> Result<Self, Error> {
-        Ok(Self::register(channel, channel.channel.create_id(space, next_number())?))
-    }
-
-    /// Takes the id of a connect request.
-    pub(super) fn adopt(
-        channel: &KernelChannel,
-        space: PortSpace,
-        new: hard::Arrived,
-    ) -> Result<Self, Error> {
-        let id = hard::Id::adopt(&channel.channel, space, next_number(), new)?;
-        Ok(Self::register(channel, id))
-    }
-
-    fn register(channel: &KernelChannel, id: hard::Id) -> Self {
+    /// Registers an id, whose device is one of the manager's.
+    pub(super) fn new(id: hard::Id, manager: &Arc<KernelManager>) -> Self {
         let number = id.number();
-        let manager = Mutex::new(Arc::clone(&channel.manager));
+        let manager = Mutex::new(Arc::clone(manager));
         let inner = Arc::new(Inner { id, context: OnceLock::new(), manager });
         ids().insert(number, Arc::downgrade(&inner));
         Self { inner }
@@ -79,16 +65,13 @@ impl KernelId {
         Some(Self { inner })
     }
 
-    fn manager(&self) -> Arc<KernelManager> {
+    pub(super) fn manager(&self) -> Arc<KernelManager> {
         Arc::clone(&self.inner.manager.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn channel(&self) -> KernelChannel {
-        KernelChannel { channel: self.inner.id.channel(), manager: self.manager() }
-    }
-
-    pub(crate) fn another_channel(&self) -> Result<KernelChannel, Error> {
-        self.manager().event_channel()
+    pub(super) fn set_manager(&self, manager: &Arc<KernelManager>) {
+        let mut held = self.inner.manager.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = Arc::clone(manager);
     }
 
     pub(crate) fn context(&self) -> Option<&Context> {
@@ -126,19 +109,10 @@ impl KernelId {
         match e.errno() {
             Some(libc::EADDRINUSE) => CmError::Port(BindError::InUse).into(),
             Some(libc::EADDRNOTAVAIL) if is_ours() => CmError::Port(BindError::Overlaps).into(),
-            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => {
-                CmError::Address("no device has the address").into()
-            }
+            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => CmError::NoDevice(ip).into(),
             Some(libc::EINVAL) => CmError::WrongState.into(),
             _ => e.into(),
         }
-    }
-
-    pub(crate) fn migrate(&self, channel: &KernelChannel) -> Result<(), Error> {
-        self.inner.id.migrate(&channel.channel)?;
-        let mut manager = self.inner.manager.lock().unwrap_or_else(PoisonError::into_inner);
-        *manager = Arc::clone(&channel.manager);
-        Ok(())
     }
 
     pub(crate) fn use_qp(&self, qp: &Qp) -> Result<(), Error> {
@@ -148,7 +122,7 @@ impl KernelId {
 
     pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         if !group.is_multicast() {
-            return Err(CmError::Address("not a multicast address").into());
+            return Err(CmError::NotMulticast(group).into());
         }
         Ok(self.inner.id.join_multicast(group, send_only)?)
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 
 use feroce_cm::rdma::{EventKind, PortSpace};
@@ -12,7 +12,7 @@ use super::manager::{ManagerInner, SoftManager};
 use super::queued::Queued;
 use super::shared::{Owner, Shared, Stage};
 use crate::Error;
-use crate::cm::Event;
+use crate::cm::{BackendEvent, next_number};
 use crate::driver::{EventQueue, Signal};
 
 /// Events that no consumer has taken yet.
@@ -90,6 +90,13 @@ pub(crate) struct SoftChannel {
     pub(super) owner: Arc<ChannelOwner>,
 }
 
+impl SoftManager {
+    /// Makes an event channel.
+    pub(crate) fn event_channel(&self) -> Result<SoftChannel, Error> {
+        SoftChannel::new(self)
+    }
+}
+
 impl SoftChannel {
     pub(crate) fn new(manager: &SoftManager) -> Result<Self, Error> {
         let queue = Arc::new(Queue::new()?);
@@ -100,13 +107,13 @@ impl SoftChannel {
     /// Creates an id whose events go to this channel.
     pub(crate) fn create_id(&self, space: PortSpace) -> Result<SoftId, Error> {
         let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
-        let shared = Shared::new(super::manager::next_number(), space, queue, Default::default());
+        let shared = Shared::new(next_number(), space, queue, Default::default());
         let channel = Arc::clone(&self.owner);
         Ok(SoftId { owner: Owner::new(shared, Arc::clone(manager), channel) })
     }
 
     /// The next event, if there is one.
-    pub(crate) fn try_event(&self) -> Option<Event> {
+    pub(crate) fn try_event(&self) -> Option<BackendEvent<SoftId>> {
         loop {
             let event = self.complete(self.owner.queue.0.try_pop()?);
             if event.is_some() {
@@ -116,7 +123,10 @@ impl SoftChannel {
     }
 
     /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
-    pub(crate) fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
+    pub(crate) fn wait_event(
+        &self,
+        timeout_ms: Option<u16>,
+    ) -> io::Result<Option<BackendEvent<SoftId>>> {
         loop {
             let Some(queued) = self.owner.queue.0.pop_wait(timeout_ms)? else { return Ok(None) };
             let event = self.complete(queued);
@@ -127,7 +137,7 @@ impl SoftChannel {
     }
 
     /// Resolves with the next event. Runtime-agnostic: the driver thread wakes the task.
-    pub(crate) async fn event(&self) -> Event {
+    pub(crate) async fn event(&self) -> BackendEvent<SoftId> {
         std::future::poll_fn(|cx| {
             loop {
                 let Some(queued) = self.owner.queue.0.pop_or_register(cx.waker()) else {
@@ -142,7 +152,7 @@ impl SoftChannel {
     }
 
     /// Adds the ids that an event concerns; `None` if they are dropped already.
-    fn complete(&self, queued: Queued) -> Option<Event> {
+    fn complete(&self, queued: Queued) -> Option<BackendEvent<SoftId>> {
         let manager = &self.owner.manager;
         let mut listener = None;
         let owner = match &queued.listener {
@@ -160,10 +170,10 @@ impl SoftChannel {
         if queued.kind == EventKind::DeviceRemoval {
             owner.shared.lock().stage = Stage::Over;
         }
-        Some(Event {
+        Some(BackendEvent {
             kind: queued.kind,
-            id: SoftId { owner }.into(),
-            listener: listener.map(Into::into),
+            id: SoftId { owner },
+            listener,
             status: queued.status,
             conn: queued.conn,
             ud: queued.ud,
@@ -173,5 +183,32 @@ impl SoftChannel {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.owner.queue.0.fd()
+    }
+}
+
+impl SoftId {
+    /// The channel that its events go to.
+    pub(crate) fn channel(&self) -> SoftChannel {
+        let channel = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        SoftChannel { owner: Arc::clone(&channel) }
+    }
+
+    /// A new channel.
+    pub(crate) fn another_channel(&self) -> Result<SoftChannel, Error> {
+        SoftChannel::new(&SoftManager { inner: Arc::clone(&self.owner.manager) })
+    }
+
+    /// Moves the id to another channel: events that wait, and all later ones, go there.
+    pub(crate) fn migrate(&self, channel: &SoftChannel) -> Result<(), Error> {
+        let to = Arc::clone(&channel.owner.queue);
+        let from = std::mem::replace(&mut self.shared().lock().queue, Arc::clone(&to));
+        if !Arc::ptr_eq(&from, &to) {
+            from.migrate(self.shared(), &to);
+        }
+        let mut owner = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *owner, Arc::clone(&channel.owner));
+        drop(owner);
+        drop(old);
+        Ok(())
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use feroce_cm::Accepts;
 use feroce_cm::rdma::BindError;
-use feroce_local::Member;
+use feroce_link::PortClaim;
+use feroce_local::Registry;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
 
@@ -16,8 +17,18 @@ use crate::context::Context;
 
 /// While it lives, requests for a service at an address go to this process and to no other.
 #[derive(Debug)]
-pub(super) struct Claim {
-    member: Arc<Member>,
+#[expect(dead_code, reason = "claims are held until they are dropped, and not read")]
+pub(super) enum Claim {
+    /// Among the processes of the host.
+    Host(HostClaim),
+    /// Among those of a host of a fabric.
+    Fabric(PortClaim),
+}
+
+/// A claim in the registry of the host.
+#[derive(Debug)]
+pub(super) struct HostClaim {
+    registry: Arc<Registry>,
     address: Gid,
     service: ServiceId,
 }
@@ -30,25 +41,29 @@ impl Claim {
         service: ServiceId,
         accepts: Accepts,
     ) -> Result<Vec<Self>, Error> {
-        // A device that does not share its addresses needs no claim.
-        let Some(member) = context.soft().ok().and_then(|soft| soft.member.as_ref()) else {
-            return Ok(Vec::new());
-        };
+        let Ok(soft) = context.soft() else { return Ok(Vec::new()) };
         let own = context.port().gids.into_iter().map(|entry| entry.gid);
         let addresses = own.filter(|gid| !gid.is_zero() && accepts.takes(*gid));
-        let claim = |address| match member.claim_service(address, service.0) {
-            Ok(()) => Ok(Self { member: Arc::clone(member), address, service }),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                Err(CmError::Port(BindError::InUse).into())
+        let claim = |address| match (&soft.registry, &soft.fabric) {
+            (Some(registry), _) => {
+                registry.claim_service(address, service.0)?;
+                let registry = Arc::clone(registry);
+                Ok(Some(Self::Host(HostClaim { registry, address, service })))
             }
-            Err(e) => Err(e.into()),
+            (None, Some(fabric)) => fabric.claim(address, service).map(Self::Fabric).map(Some),
+            // A device that does not share its addresses needs no claim.
+            (None, None) => Ok(None),
         };
-        addresses.map(claim).collect()
+        let explained = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse => CmError::Port(BindError::InUse).into(),
+            _ => Error::from(e),
+        };
+        addresses.filter_map(|address| claim(address).map_err(explained).transpose()).collect()
     }
 }
 
-impl Drop for Claim {
+impl Drop for HostClaim {
     fn drop(&mut self) {
-        self.member.release_service(self.address, self.service.0);
+        self.registry.release_service(self.address, self.service.0);
     }
 }

@@ -11,6 +11,7 @@ use feroce_wire::{Psn, Qpn};
 
 use super::attr;
 use super::id::SoftId;
+use super::service::Service;
 use super::shared::{IdQp, Inner, Stage};
 use crate::cm::CmError;
 use crate::driver::State;
@@ -47,7 +48,7 @@ impl SoftId {
         self.with_service(|s, _, id| {
             let qp = Some(IdQp { qpn, qp_type, srq });
             let old = std::mem::replace(&mut id.lock().qp, qp);
-            if let Some(cm) = s.cm.as_mut().filter(|_| old != qp) {
+            if let Some(cm) = Service::of(s).filter(|_| old != qp) {
                 old.into_iter().for_each(|old| cm.forget_qp(old.qpn, id));
                 cm.use_qp(qpn, id);
             }
@@ -60,7 +61,7 @@ impl SoftId {
         let Some(qp) = self.shared().lock().qp.take() else { return };
         if let Some(Ok(driver)) = self.context().map(Context::driver) {
             driver.control(|s, _| {
-                if let Some(cm) = &mut s.cm {
+                if let Some(cm) = Service::of(s) {
                     cm.forget_qp(qp.qpn, self.shared());
                 }
             });
@@ -83,7 +84,7 @@ impl SoftId {
             let private_data = sidr_data(src, dst, &param.private_data).map_err(CmError::from)?;
             let ask = Ask { peer, service, private_data };
             return self.start(|s, now, _| {
-                let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+                let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
                 Ok(cm.manager.ask(now, &ask))
             });
         }
@@ -116,7 +117,7 @@ impl SoftId {
                 rnr_retry: param.rnr_retry_count.min(7),
                 private_data,
             };
-            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             Ok(cm.manager.connect(now, &connect))
         })
     }
@@ -132,7 +133,7 @@ impl SoftId {
             inner.conn = Some(conn);
             inner.stage = Stage::Connecting;
             drop(inner);
-            if let Some(cm) = &mut s.cm {
+            if let Some(cm) = Service::of(s) {
                 cm.attach(conn, id);
             }
             Ok(())
@@ -150,7 +151,7 @@ impl SoftId {
                 }
             };
             let most = s.engine.config().limits.max_rd_atomic;
-            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             let qpn = qp.map_or(param.qpn, |qp| qp.qpn);
             let is_too_long = match id.space {
                 PortSpace::Udp => fill::<136>(&param.private_data).err(),
@@ -182,6 +183,7 @@ impl SoftId {
                 plan.max_rd_atomic = accept.initiator_depth;
                 attr::bring_up(&mut s.engine, now, qp.qpn, &plan)?;
             }
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             cm.manager.accept(now, conn, &accept).map_err(CmError::from)?;
             id.lock().stage = Stage::Accepted;
             Ok(())
@@ -237,7 +239,7 @@ impl SoftId {
                 let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
             }
             let Some(conn) = conn.filter(|_| !is_datagrams) else { return Ok(()) };
-            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             match cm.manager.disconnect(now, conn) {
                 // The connection has ended, and the manager has removed it already.
                 Err(CallError::Unknown) => Ok(()),

@@ -2,27 +2,26 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use feroce_cm::rdma::{self, EventKind, PortSpace, UDP_QKEY, gid_of};
 use feroce_cm::{Accepts, ConnId};
 use feroce_engine::{QpAttr, QpState};
 use feroce_train::Instant;
-use feroce_wire::Psn;
 use feroce_wire::cm::ServiceId;
+use feroce_wire::{Psn, Qpn};
 
-use super::channel::SoftChannel;
 use super::claim::Claim;
-use super::manager::SoftManager;
+use super::neighbour::Neighbour;
 use super::queued::Queued;
 use super::service::{Service, tell};
 use super::shared::{Owner, Shared, Stage};
-use super::{attr, mcast};
+use super::{attr, mcast, resolver};
 use crate::cm::UdParam;
-use crate::cm::{CmError, IdOption};
+use crate::cm::{CmError, IdOption, IdState};
 use crate::context::Context;
-use crate::driver::State;
-use crate::{Error, sys};
+use crate::driver::{LinkSide, State};
+use crate::{Error, sys, virtual_time};
 
 /// Backlog of a listener, if the caller gives none.
 const DEFAULT_BACKLOG: u32 = 1024;
@@ -46,17 +45,6 @@ impl SoftId {
         self.owner.shared.space
     }
 
-    /// The channel that its events go to.
-    pub(crate) fn channel(&self) -> SoftChannel {
-        let channel = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        SoftChannel { owner: Arc::clone(&channel) }
-    }
-
-    /// A new channel.
-    pub(crate) fn another_channel(&self) -> Result<SoftChannel, Error> {
-        SoftChannel::new(&SoftManager { inner: Arc::clone(&self.owner.manager) })
-    }
-
     /// The local address, once it is bound.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.shared().lock().local
@@ -72,6 +60,29 @@ impl SoftId {
         self.owner.context.get()
     }
 
+    /// How far it is.
+    pub(crate) fn state(&self) -> IdState {
+        match self.shared().lock().stage {
+            Stage::Idle => IdState::Idle,
+            Stage::Bound => IdState::AddrBound,
+            Stage::AddrQuery => IdState::AddrQuery,
+            Stage::AddrResolved => IdState::AddrResolved,
+            Stage::RouteResolved => IdState::RouteResolved,
+            Stage::Listening => IdState::Listen,
+            Stage::Connecting
+            | Stage::Responded
+            | Stage::Requested
+            | Stage::Accepted
+            | Stage::Connected => IdState::Connect,
+            Stage::Over => IdState::Disconnect,
+        }
+    }
+
+    /// Its queue pair.
+    pub(crate) fn qpn(&self) -> Option<Qpn> {
+        self.shared().lock().qp.map(|qp| qp.qpn)
+    }
+
     /// The attributes that a queue pair of this connection needs to get into a state.
     pub(crate) fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
         let (conn, is_datagrams) = {
@@ -80,7 +91,7 @@ impl SoftId {
         };
         let known = self.with_service(|s, _, _| {
             let most = s.engine.config().limits.max_rd_atomic;
-            let plan = conn.and_then(|conn| s.cm.as_ref()?.manager.plan(conn).copied());
+            let plan = conn.and_then(|conn| s.agent::<Service>()?.manager.plan(conn).copied());
             Ok(match (is_datagrams, state, plan) {
                 (true, QpState::Init, _) => Some(QpAttr::init_ud(UDP_QKEY)),
                 (true, QpState::Rtr, _) => Some(QpAttr::to(QpState::Rtr)),
@@ -160,13 +171,13 @@ impl SoftId {
         let _ = self.owner.context.set(context);
     }
 
-    /// Finds the device with a route to a peer. Event: address resolved, or address error. The
-    /// kernel answers a route lookup at once, so the call never reaches the time limit.
+    /// Finds the device with a route to a peer, and whether the next host on the route answers
+    /// within the time limit, unless that is zero. Event: address resolved, or address error.
     pub(crate) fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
         dst: SocketAddr,
-        _timeout_ms: u32,
+        timeout_ms: u32,
     ) -> Result<(), Error> {
         let (stage, local) = {
             let inner = self.shared().lock();
@@ -178,8 +189,14 @@ impl SoftId {
         let src = local.or(src).filter(|src| !src.ip().is_unspecified() || src.port() != 0);
         let fixed = src.filter(|src| !src.ip().is_unspecified());
         match self.find_path(stage, src, fixed, dst) {
-            Ok(()) => {
-                tell(Queued::new(EventKind::AddrResolved, self.shared(), 0));
+            Ok(ip) => {
+                // The neighbours of a simulated world are all there.
+                let asks = timeout_ms != 0 && !virtual_time::is_inside();
+                let neighbour = if asks { Neighbour::ask(ip, dst) } else { None };
+                match neighbour {
+                    Some(neighbour) => resolver::wait(&self.owner, neighbour, timeout_ms)?,
+                    None => resolver::resolved(self.shared()),
+                }
                 Ok(())
             }
             // The source is not an address of this machine, which Linux finds before it starts.
@@ -195,13 +212,14 @@ impl SoftId {
         }
     }
 
+    /// Chooses the device with a route to a peer; gives its address on that route.
     fn find_path(
         &self,
         stage: Stage,
         src: Option<SocketAddr>,
         fixed: Option<SocketAddr>,
         dst: SocketAddr,
-    ) -> Result<(), Error> {
+    ) -> Result<IpAddr, Error> {
         // For a multicast group there is no port to ask the kernel about; the bound address is
         // used.
         let ip = match fixed {
@@ -224,8 +242,8 @@ impl SoftId {
         local.set_port(port);
         inner.local = Some(local);
         inner.peer = Some(dst);
-        inner.stage = Stage::AddrResolved;
-        Ok(())
+        inner.stage = Stage::AddrQuery;
+        Ok(ip)
     }
 
     /// Resolves the route; on Ethernet this needs no query. Event: route resolved.
@@ -294,7 +312,7 @@ impl SoftId {
             inner.claims.extend(claims.into_iter().flatten());
         }
         for context in contexts {
-            let listener = context.driver()?.control(|s, now| match &mut s.cm {
+            let listener = context.driver()?.control(|s, now| match Service::of(s) {
                 Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
                 None => Err(CmError::DeviceGone),
             })?;
@@ -309,32 +327,17 @@ impl SoftId {
         tell(Queued { private_data, ..Queued::new(kind, self.shared(), status) });
     }
 
-    /// Moves the id to another channel: events that wait, and all later ones, go there.
-    pub(crate) fn migrate(&self, channel: &SoftChannel) -> Result<(), Error> {
-        let to = Arc::clone(&channel.owner.queue);
-        let from = std::mem::replace(&mut self.shared().lock().queue, Arc::clone(&to));
-        if !Arc::ptr_eq(&from, &to) {
-            from.migrate(self.shared(), &to);
-        }
-        let mut owner = self.owner.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *owner, Arc::clone(&channel.owner));
-        drop(owner);
-        drop(old);
-        Ok(())
-    }
-
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.
     pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
-        let not_a_group = CmError::Address("not a multicast address");
-        let mgid = rdma::mgid(group).ok_or(not_a_group)?;
-        let ud = self.with_service(|s, _, id| {
+        let mgid = rdma::mgid(group).ok_or(CmError::NotMulticast(group))?;
+        let ud = self.with_port(|s, link, id| {
             let (qp, local, tos) = {
                 let inner = id.lock();
-                (inner.qp, inner.local, inner.options.tos)
+                (inner.qp.map(|qp| qp.qpn), inner.local, inner.options.tos)
             };
             let local = local.ok_or(CmError::WrongState)?;
             if !send_only {
-                mcast::join(s, qp, mgid)?;
+                mcast::join(s, link, qp, mgid)?;
             }
             id.lock().groups.push((mgid, !send_only));
             let av = attr::datagram_path(s.engine.gids(), gid_of(local.ip()), mgid, tos);
@@ -347,22 +350,21 @@ impl SoftId {
 
     /// Leaves a multicast group.
     pub(crate) fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
-        let not_a_group = CmError::Address("not a multicast address");
-        let mgid = rdma::mgid(group).ok_or(not_a_group)?;
-        self.with_service(|s, _, id| {
+        let mgid = rdma::mgid(group).ok_or(CmError::NotMulticast(group))?;
+        self.with_port(|s, link, id| {
             let mut inner = id.lock();
             let at = inner.groups.iter().position(|(gid, _)| *gid == mgid);
             let (_, receives) = inner.groups.remove(at.ok_or(CmError::WrongState)?);
-            let qp = inner.qp;
+            let qp = inner.qp.map(|qp| qp.qpn);
             drop(inner);
             if receives {
-                mcast::leave(s, qp, mgid);
+                mcast::leave(s, link, qp, mgid);
             }
             Ok(())
         })
     }
 
-    /// Runs `f` under the lock of the device.
+    /// Runs `f` under the locks of the device.
     pub(super) fn with_service<R>(
         &self,
         f: impl FnOnce(&mut State, Instant, &Arc<Shared>) -> Result<R, Error>,
@@ -371,14 +373,23 @@ impl SoftId {
         context.driver()?.control(|s, now| f(s, now, self.shared()))
     }
 
-    /// Runs `f` under the lock of the device, on the connection of the id.
+    /// Runs `f` under the locks of the device, with its link.
+    fn with_port<R>(
+        &self,
+        f: impl FnOnce(&mut State, &mut LinkSide, &Arc<Shared>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let context = self.context().ok_or(CmError::WrongState)?;
+        context.driver()?.control_link(|s, link, _| f(s, link, self.shared()))
+    }
+
+    /// Runs `f` under the locks of the device, on the connection of the id.
     pub(super) fn with_conn<R>(
         &self,
         f: impl FnOnce(&mut Service, Instant, ConnId, &Arc<Shared>) -> Result<R, CmError>,
     ) -> Result<R, Error> {
         self.with_service(|s, now, id| {
             let conn = id.lock().conn.ok_or(CmError::WrongState)?;
-            let cm = s.cm.as_mut().ok_or(CmError::DeviceGone)?;
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             Ok(f(cm, now, conn, id)?)
         })
     }

@@ -1,28 +1,20 @@
 //! The devices that connections may use, and the ports that ids are bound to.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_cm::rdma::{PortTable, gid_of, ip_of};
 use feroce_cm::{Config, ListenId};
 use feroce_wire::Psn;
 
-use super::channel::{ChannelOwner, SoftChannel};
+use super::channel::ChannelOwner;
 use super::queued::Queued;
 use super::service::Service;
 use super::shared::{Owner, Shared};
 use crate::cm::{CmError, Opener, Timing};
 use crate::context::Context;
 use crate::device::Device;
-use crate::{Error, sys};
-
-/// The next id number; each id of the process has its own.
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
-
-pub(crate) fn next_number() -> u64 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed)
-}
+use crate::{Error, fabric_port, sys, virtual_time};
 
 /// How long a request may arrive before its listener listens: long enough for a process that waits
 /// for a core of a busy machine, too short to matter to a peer that is rejected.
@@ -70,11 +62,6 @@ impl SoftManager {
         Self { inner: Arc::new(ManagerInner { contexts, ports, opener, timing }) }
     }
 
-    /// Makes an event channel.
-    pub(crate) fn event_channel(&self) -> Result<SoftChannel, Error> {
-        SoftChannel::new(self)
-    }
-
     /// The device with this address, opened if need be.
     pub(crate) fn context_for(&self, ip: IpAddr) -> Result<Context, Error> {
         self.inner.context_for(ip)
@@ -104,7 +91,7 @@ impl ManagerInner {
             return Ok(context.clone());
         }
         let Some(open) = self.opener else {
-            return Err(CmError::Address("no device of this manager has the address").into());
+            return Err(CmError::NoDevice(ip).into());
         };
         let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
         let device = match listed {
@@ -146,12 +133,22 @@ impl ManagerInner {
     }
 
     /// The local address on the route to a peer. If the address that the kernel selects is not on a
-    /// device that may be used, this tries the addresses of those devices.
+    /// device that may be used, this tries the addresses of those devices. A host of a fabric has
+    /// one address, of which the kernel knows nothing.
     pub(super) fn source_for(
         &self,
         src: Option<SocketAddr>,
         dst: SocketAddr,
     ) -> Result<IpAddr, Error> {
+        if virtual_time::is_inside() {
+            return self.source_in_world(src, dst);
+        }
+        if src.is_none()
+            && self.opener.is_some()
+            && let Some(ip) = fabric_port::own_address(dst.is_ipv4())?
+        {
+            return Ok(ip);
+        }
         let ip = Self::route(src, dst)?;
         if self.opener.is_some() || src.is_some() || self.context_for(ip).is_ok() {
             return Ok(ip);
@@ -162,6 +159,13 @@ impl ManagerInner {
         let leads_there = |ip: &IpAddr| Self::route(Some((*ip, 0).into()), dst).is_ok();
         let none = || CmError::Route(std::io::ErrorKind::NetworkUnreachable.into()).into();
         same_family.find(leads_there).ok_or_else(none)
+    }
+
+    /// In a simulated world every host is reached from the first address of its device.
+    fn source_in_world(&self, src: Option<SocketAddr>, dst: SocketAddr) -> Result<IpAddr, Error> {
+        let own = self.contexts().iter().flat_map(|context| context.port().gids).next();
+        let own = src.map(|src| src.ip()).or_else(|| own.map(|entry| ip_of(entry.gid)));
+        own.ok_or_else(|| CmError::NoDevice(dst.ip()).into())
     }
 
     /// The local address that the kernel selects on the route to a peer.
@@ -193,7 +197,7 @@ impl ManagerInner {
     pub(super) fn taken(&self, id: &Shared, listener: ListenId) {
         if let Some(device) = id.device.upgrade() {
             device.driver.control(|s, _| {
-                if let Some(cm) = &mut s.cm {
+                if let Some(cm) = Service::of(s) {
                     cm.taken(listener);
                 }
             });
@@ -224,7 +228,7 @@ impl ManagerInner {
         let conn = event.id.lock().conn.take();
         if let (Some(device), Some(conn)) = (event.id.device.upgrade(), conn) {
             device.driver.control(|s, now| {
-                if let Some(cm) = &mut s.cm {
+                if let Some(cm) = Service::of(s) {
                     cm.destroy(now, conn);
                 }
             });
@@ -240,7 +244,7 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         seed,
         ca_guid: context.device().guid(),
         // Other processes at these addresses have other prefixes.
-        id_prefix: soft.member.as_ref().map(|member| member.prefix()),
+        id_prefix: soft.prefix(),
         response_timeout: timing.response_timeout,
         packet_life_time: timing.packet_life_time,
         max_retries: timing.max_retries,
@@ -248,14 +252,15 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         patience_ns: PATIENCE_NS,
         ..Config::default()
     };
-    let (scope, member) = (context.device().interface_index().unwrap_or(0), soft.member.clone());
+    let (scope, registry) =
+        (context.device().interface_index().unwrap_or(0), soft.registry.clone());
     let device = Arc::downgrade(soft);
     context.driver()?.control(|s, now| {
-        if s.cm.is_none() {
+        if s.agent::<Service>().is_none() {
             let psn = Psn::new(psn as u32);
             let wakes = Arc::clone(s.dispatch.wakes());
             let service = Service::new(&mut s.engine, now, psn, config, (device, scope), wakes)?;
-            s.cm = Some(Box::new(service.among(member)));
+            s.set_agent(service.among(registry));
         }
         Ok(())
     })

@@ -8,12 +8,12 @@ mod gsi;
 mod id;
 mod manager;
 mod mcast;
+mod neighbour;
 mod queued;
+mod resolver;
 mod service;
 mod shared;
 
 pub(super) use channel::SoftChannel;
 pub(super) use id::SoftId;
 pub(super) use manager::SoftManager;
-pub(crate) use manager::next_number;
-pub(crate) use service::Service;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, ip_of};
 use feroce_cm::{
     Accepts, Cause, Config, ConnId, Event, Incoming, IncomingSidr, ListenError, ListenId, Manager,
-    Peer,
+    Peer, QpPlan,
 };
 use feroce_engine::{Engine, QpAttr, QpState};
-use feroce_local::Member;
+use feroce_local::Registry;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
 use feroce_wire::{Psn, Qpn};
@@ -19,17 +19,16 @@ use feroce_wire::{Psn, Qpn};
 use super::attr;
 use super::channel::Queue;
 use super::gsi::Gsi;
-use super::manager::next_number;
 use super::queued::Queued;
 use super::shared::{Shared, Stage};
 use crate::Error;
 use crate::backend::soft::SoftAdapter;
-use crate::cm::UdParam;
-use crate::driver::Wakes;
+use crate::cm::{UdParam, next_number};
+use crate::driver::{Agent, State, Wakes};
 
 /// The connection manager of a device, and the ids that its events concern.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(super) struct Service {
     pub(super) manager: Manager,
     gsi: Gsi,
     device: Weak<SoftAdapter>,
@@ -44,10 +43,89 @@ pub(crate) struct Service {
     qps: BTreeMap<u32, Arc<Shared>>,
     wakes: Arc<Wakes>,
     /// Knows which processes of the host have ended.
-    member: Option<Arc<Member>>,
+    registry: Option<Arc<Registry>>,
+}
+
+impl Agent for Service {
+    /// Handles received datagrams and expired timers, and posts datagrams to send. Returns whether
+    /// more datagrams wait than queue pair 1 has room for.
+    fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
+        let manager = &mut self.manager;
+        // Before messages are handled: another process may have the place of a dead one already.
+        if let Some(registry) = self.registry.as_ref().filter(|registry| registry.has_departures())
+        {
+            for gone in registry.take_departures() {
+                manager.handle_departure(now, |gid, id| {
+                    id.0 >> 24 == u32::from(gone.prefix) && gone.addresses.contains(&gid)
+                });
+            }
+        }
+        self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
+        if self.manager.poll_timeout().is_some_and(|at| at <= now) {
+            let Self { manager, ids, .. } = self;
+            manager.handle_timeout_asking(now, |conn, plan| {
+                ids.get(&conn).is_some_and(|id| has_data(engine, id, plan))
+            });
+        }
+        self.report_flood();
+        while let Some(event) = self.manager.poll_event() {
+            self.on_event(engine, now, event);
+        }
+        while self.gsi.has_room() {
+            let Some(mad) = self.manager.poll_mad() else { return false };
+            self.gsi.send(engine, &mad);
+        }
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match &self.registry {
+            Some(registry) if registry.has_departures() => Some(Instant::ZERO),
+            _ => self.manager.poll_timeout(),
+        }
+    }
+
+    /// Data has arrived on a queue pair before the peer's message that it is ready to use (RTU).
+    fn on_established(&mut self, qpn: Qpn) {
+        let conn = self.qps.get(&qpn.get()).and_then(|id| id.lock().conn);
+        // The call fails if the connection does not wait for that message; then there is nothing to
+        // do.
+        let _ = conn.map(|conn| self.manager.establish(conn));
+    }
+
+    /// The addresses of the device have changed. If none is left, its ids get a device removal
+    /// event.
+    fn on_addresses(&mut self, gids: &[GidEntry]) {
+        let is_gone = gids.iter().all(GidEntry::is_empty);
+        if is_gone && !self.is_gone {
+            let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
+            // An id may be in several of these tables.
+            let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
+            for id in once.into_values() {
+                self.tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+            }
+        }
+        self.is_gone = is_gone;
+    }
+
+    /// This process is about to exit and will not answer any more: notifies every peer.
+    fn leave(&mut self, now: Instant) {
+        for conn in std::mem::take(&mut self.ids).into_keys() {
+            self.manager.destroy(now, conn);
+        }
+    }
+
+    fn awaits_confirmation(&self) -> bool {
+        self.manager.awaits_confirmation()
+    }
 }
 
 impl Service {
+    /// The connection manager of a device, if it has one.
+    pub(super) fn of(state: &mut State) -> Option<&mut Self> {
+        state.agent_mut()
+    }
+
     pub(super) fn new(
         engine: &mut Engine,
         now: Instant,
@@ -70,43 +148,16 @@ impl Service {
             listeners,
             qps,
             wakes,
-            member: None,
+            registry: None,
         })
     }
 
-    /// Ends connections with processes of the host that have ended, as `member` reports them.
-    pub(super) fn among(self, member: Option<Arc<Member>>) -> Self {
-        if let Some(member) = &member {
-            member.want_departures();
+    /// Ends connections with processes of the host that have ended, as `registry` reports them.
+    pub(super) fn among(self, registry: Option<Arc<Registry>>) -> Self {
+        if let Some(registry) = &registry {
+            registry.want_departures();
         }
-        Self { member, ..self }
-    }
-
-    /// Handles received datagrams and expired timers, and posts datagrams to send. Returns whether
-    /// more datagrams wait than queue pair 1 has room for.
-    pub(crate) fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
-        let manager = &mut self.manager;
-        // Before messages are handled: another process may have the place of a dead one already.
-        if let Some(member) = self.member.as_ref().filter(|member| member.has_departures()) {
-            for gone in member.take_departures() {
-                manager.handle_departure(now, |gid, id| {
-                    id.0 >> 24 == u32::from(gone.prefix) && gone.addresses.contains(&gid)
-                });
-            }
-        }
-        self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
-        if self.manager.poll_timeout().is_some_and(|at| at <= now) {
-            self.manager.handle_timeout(now);
-        }
-        self.report_flood();
-        while let Some(event) = self.manager.poll_event() {
-            self.on_event(engine, now, event);
-        }
-        while self.gsi.has_room() {
-            let Some(mad) = self.manager.poll_mad() else { return false };
-            self.gsi.send(engine, &mad);
-        }
-        true
+        Self { registry, ..self }
     }
 
     /// Warns of requests that were given up for others, once and whenever their number has doubled.
@@ -122,36 +173,6 @@ impl Service {
                 counters.drop_half_open_full
             );
         }
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match &self.member {
-            Some(member) if member.has_departures() => Some(Instant::ZERO),
-            _ => self.manager.poll_timeout(),
-        }
-    }
-
-    /// Data has arrived on a queue pair before the peer's message that it is ready to use (RTU).
-    pub(crate) fn on_established(&mut self, qpn: Qpn) {
-        let conn = self.qps.get(&qpn.get()).and_then(|id| id.lock().conn);
-        // The call fails if the connection does not wait for that message; then there is nothing to
-        // do.
-        let _ = conn.map(|conn| self.manager.establish(conn));
-    }
-
-    /// The addresses of the device have changed. If none is left, its ids get a device removal
-    /// event.
-    pub(crate) fn on_addresses(&mut self, gids: &[GidEntry]) {
-        let is_gone = gids.iter().all(GidEntry::is_empty);
-        if is_gone && !self.is_gone {
-            let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
-            // An id may be in several of these tables.
-            let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
-            for id in once.into_values() {
-                self.tell(Queued::new(EventKind::DeviceRemoval, id, 0));
-            }
-        }
-        self.is_gone = is_gone;
     }
 
     pub(super) fn listen(
@@ -184,13 +205,6 @@ impl Service {
     pub(super) fn destroy(&mut self, now: Instant, conn: ConnId) {
         self.manager.destroy(now, conn);
         self.ids.remove(&conn);
-    }
-
-    /// This process is about to exit and will not answer any more: notifies every peer.
-    pub(crate) fn leave(&mut self, now: Instant) {
-        for conn in std::mem::take(&mut self.ids).into_keys() {
-            self.manager.destroy(now, conn);
-        }
     }
 
     /// A queue pair belongs to an id.
@@ -406,6 +420,12 @@ fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
         addr.set_scope_id(scope);
     }
     addr
+}
+
+/// Whether the queue pair of an id has received anything since it was brought up.
+fn has_data(engine: &Engine, id: &Shared, plan: &QpPlan) -> bool {
+    let qp = id.lock().qp.and_then(|qp| engine.query_qp(qp.qpn));
+    qp.is_some_and(|(attr, _)| attr.rq_psn.is_some_and(|expected| expected != plan.rq_psn))
 }
 
 /// Appends an event to the queue of its id; a request, to that of the listener. The caller holds no

@@ -15,6 +15,7 @@ use feroce_wire::{Gid, Qpn};
 use super::channel::{ChannelOwner, Queue};
 use super::claim::Claim;
 use super::manager::ManagerInner;
+use super::service::Service;
 use crate::backend::soft::SoftAdapter;
 use crate::context::Context;
 
@@ -23,6 +24,8 @@ use crate::context::Context;
 pub(super) enum Stage {
     Idle,
     Bound,
+    /// The device is chosen, and the neighbour on the route to the peer is asked.
+    AddrQuery,
     AddrResolved,
     RouteResolved,
     Listening,
@@ -155,23 +158,23 @@ impl Drop for Owner {
         for (device, listener) in listens {
             if let Some(device) = device.upgrade() {
                 device.driver.control(|s, _| {
-                    if let Some(cm) = &mut s.cm {
+                    if let Some(cm) = Service::of(s) {
                         cm.unlisten(listener);
                     }
                 });
             }
         }
         if let Some(Ok(driver)) = self.context.get().map(Context::driver) {
-            driver.control(|s, now| {
-                if let (Some(cm), Some(conn)) = (&mut s.cm, conn) {
+            driver.control_link(|s, link, now| {
+                if let (Some(cm), Some(conn)) = (Service::of(s), conn) {
                     cm.destroy(now, conn);
                 }
                 for (group, receives) in groups {
                     if receives {
-                        super::mcast::leave(s, qp, group);
+                        super::mcast::leave(s, link, qp.map(|qp| qp.qpn), group);
                     }
                 }
-                if let (Some(cm), Some(qp)) = (&mut s.cm, qp) {
+                if let (Some(cm), Some(qp)) = (Service::of(s), qp) {
                     cm.forget_qp(qp.qpn, &self.shared);
                 }
             });

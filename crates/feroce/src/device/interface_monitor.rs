@@ -28,12 +28,12 @@ const GROUPS: u32 =
 
 /// Receives announcements that an interface may have changed.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct InterfaceMonitor {
     socket: OwnedFd,
     interface: String,
 }
 
-impl Watch {
+impl InterfaceMonitor {
     /// Listens for changes of an interface.
     pub(crate) fn new(interface: &str) -> io::Result<Self> {
         let socket = socket(

@@ -4,25 +4,22 @@
 //! The children are this program again (see `child`). Each test has network namespaces of its own,
 //! and with them a registry of its own.
 
-#[path = "processes/child.rs"]
 mod child;
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "../../link/tests/common/netns.rs"]
+#[path = "../../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+mod process;
+mod scarce;
+mod users;
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use netns::{Cable, with_cable};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-/// Set in children: the address they use.
-const ADDRESS: &str = "FEROCE_TEST_ADDRESS";
+use nix::sys::signal::Signal;
+use process::{ADDRESS, Process, done, pair, registry, talk};
 
 /// Not a test by itself: the code that child processes run.
 #[test]
@@ -32,127 +29,8 @@ fn child_process() {
     }
 }
 
-/// A child process. It is killed when this is dropped.
-struct Process {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Process {
-    /// Starts one at the address of a namespace, in the namespace of this thread.
-    fn start(address: [u8; 4]) -> Self {
-        let mut process = Self::start_with(address, |_| {});
-        assert_eq!(process.hear(), "open");
-        process
-    }
-
-    fn start_with(address: [u8; 4], change: impl FnOnce(&mut Command)) -> Self {
-        let exe = std::env::current_exe().expect("we run");
-        let mut command = Command::new(exe);
-        command
-            .args(["--exact", "child_process", "--nocapture"])
-            .env(ADDRESS, std::net::Ipv4Addr::from(address).to_string())
-            .env_remove("FEROCE_FAULT")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        change(&mut command);
-        let mut child = command.spawn().expect("it starts");
-        let stdin = child.stdin.take();
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, stdin, stdout }
-    }
-
-    fn tell(&mut self, text: &str) {
-        let stdin = self.stdin.as_mut().expect("not closed");
-        writeln!(stdin, "{text}").expect("it listens");
-    }
-
-    /// The next line that it prints; `None` if it has died.
-    fn hear_any(&mut self) -> Option<String> {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if self.stdout.read_line(&mut line).expect("readable") == 0 {
-                return None;
-            }
-            // The harness prints the name of the test in front of the first line.
-            if let Some((_, said)) = line.trim_end().split_once('@') {
-                return Some(said.to_owned());
-            }
-        }
-    }
-
-    fn hear(&mut self) -> String {
-        self.hear_any().expect("it lives")
-    }
-
-    /// The next line that it prints, except progress reports.
-    fn result(&mut self) -> String {
-        loop {
-            let said = self.hear();
-            if !said.starts_with("progress") {
-                return said;
-            }
-        }
-    }
-
-    /// How many descriptors it has open, and how many deleted files it has mapped.
-    fn holds(&self) -> [usize; 2] {
-        let of = |what| format!("/proc/{}/{what}", self.child.id());
-        let descriptors = std::fs::read_dir(of("fd")).expect("our child").count();
-        let maps = std::fs::read_to_string(of("maps")).expect("our child");
-        [descriptors, maps.lines().filter(|line| line.ends_with("(deleted)")).count()]
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
-    }
-
-    /// Lets it exit by itself, and checks that it succeeded.
-    fn finish(mut self) {
-        drop(self.stdin.take());
-        while self.hear_any().is_some() {}
-        let status = self.child.wait().expect("our child");
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Connects two processes and lets them exchange `rounds` messages each.
-fn pair(a: &mut Process, b: &mut Process, rounds: u64) {
-    let [of_a, of_b] = [&mut *a, &mut *b].map(|process| {
-        process.tell("pair");
-        let said = process.hear();
-        said.strip_prefix("endpoint ").unwrap_or_else(|| panic!("{said}")).to_owned()
-    });
-    a.tell(&format!("connect {of_b} {rounds}"));
-    b.tell(&format!("connect {of_a} {rounds}"));
-}
-
 /// Longer than any test.
 const FOR_EVER: u64 = 1 << 40;
-
-/// The line that a process prints after it has exchanged `rounds` messages.
-fn done(rounds: u64) -> String {
-    format!("done {}", child::messages(rounds))
-}
-
-/// The registry directory of the processes in the namespace of this thread.
-fn registry() -> PathBuf {
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net").expect("/proc is there").ino();
-    let user = nix::unistd::geteuid();
-    let prefix = format!("feroce-{user}-{namespace}-");
-    let all = std::fs::read_dir("/dev/shm").expect("/dev/shm is there").flatten();
-    let mut names = all.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix));
-    names.next().map_or_else(PathBuf::new, |entry| entry.path())
-}
 
 fn nothing_is_left(cable: &Cable) {
     assert_eq!(cable.in_a(registry), PathBuf::new());
@@ -165,15 +43,12 @@ fn two_processes_on_one_address() {
         for address in [Cable::A4, [127, 0, 0, 1]] {
             let start = || cable.in_a(|| Process::start(address));
             let (mut a, mut b) = (start(), start());
-            pair(&mut a, &mut b, 1000);
-            assert_eq!((a.result(), b.result()), (done(1000), done(1000)));
-            a.tell("counter udp_tx_trains");
-            assert_eq!(a.result(), "counter 0", "all of it inside the host");
+            talk(&mut a, &mut b, 1000);
+            assert_eq!(a.counter("udp_tx_trains"), 0, "all of it inside the host");
             a.finish();
             // A process whose peer has ended can connect to another process.
             let mut c = start();
-            pair(&mut b, &mut c, 300);
-            assert_eq!((b.result(), c.result()), (done(300), done(300)));
+            talk(&mut b, &mut c, 300);
             b.finish();
             c.finish();
         }
@@ -283,17 +158,14 @@ fn connections_to_other_hosts_survive_a_stopped_receiver() {
         receiver.signal(Signal::SIGSTOP);
         assert_eq!((a.result(), b.result()), (done(3000), done(3000)));
         receiver.signal(Signal::SIGCONT);
-        pair(&mut receiver, &mut b, 300);
-        assert_eq!((receiver.result(), b.result()), (done(300), done(300)));
+        talk(&mut receiver, &mut b, 300);
         // The process is stopped once more, and killed: then one of the other processes owns the
         // port, but not the socket of the killed process.
         receiver.signal(Signal::SIGSTOP);
-        pair(&mut a, &mut b, 3000);
-        assert_eq!((a.result(), b.result()), (done(3000), done(3000)));
+        talk(&mut a, &mut b, 3000);
         receiver.signal(Signal::SIGKILL);
         drop(receiver);
-        pair(&mut a, &mut b, 500);
-        assert_eq!((a.result(), b.result()), (done(500), done(500)));
+        talk(&mut a, &mut b, 500);
         [a, b].into_iter().for_each(Process::finish);
         nothing_is_left(cable);
     });
@@ -369,12 +241,10 @@ fn a_stopped_process_stops_no_other() {
         pair(&mut a, &mut stopped, FOR_EVER);
         assert_eq!(a.hear(), "progress 499");
         stopped.signal(Signal::SIGSTOP);
-        pair(&mut receiver, &mut b, 500);
-        assert_eq!((receiver.result(), b.result()), (done(500), done(500)));
+        talk(&mut receiver, &mut b, 500);
         // Its peer loses the connection, but only because the peer waits for an answer.
         assert!(a.result().starts_with("lost "));
-        pair(&mut a, &mut b, 500);
-        assert_eq!((a.result(), b.result()), (done(500), done(500)));
+        talk(&mut a, &mut b, 500);
         stopped.signal(Signal::SIGCONT);
         assert!(stopped.result().starts_with("lost "), "its peer does not answer any more");
         [receiver, a, stopped, b].into_iter().for_each(Process::finish);
@@ -384,10 +254,7 @@ fn a_stopped_process_stops_no_other() {
 
 /// How many messages peers have written or read by direct access to the memory of a process.
 fn passed(process: &mut Process) -> u64 {
-    process.tell("counter shm_direct");
-    let heard = process.hear();
-    let count = heard.strip_prefix("counter ").and_then(|count| count.parse().ok());
-    count.unwrap_or_else(|| panic!("it said {heard:?}"))
+    process.counter("shm_direct")
 }
 
 /// A process writes directly to the memory that a peer has registered for it, without the peer's
@@ -397,8 +264,7 @@ fn memory_is_written_without_its_owner() {
     with_cable(1500, |cable| {
         let start = || cable.in_a(|| Process::start(Cable::A4));
         let (mut a, mut b) = (start(), start());
-        pair(&mut a, &mut b, 16);
-        assert_eq!((a.result(), b.result()), (done(16), done(16)));
+        talk(&mut a, &mut b, 16);
         // The last read of the pair may have used direct access as well.
         let before = passed(&mut b);
         b.signal(Signal::SIGSTOP);
@@ -417,11 +283,11 @@ fn memory_is_written_without_its_owner() {
 }
 
 /// Processes die at any time; their peers notice, and no other process does. For a longer run, set
-/// `FEROCE_KILL_SECONDS`.
+/// `FEROCE_TEST_KILL_SECONDS`.
 #[test]
 fn processes_may_die_at_any_time() {
     with_cable(1500, |cable| {
-        let seconds = std::env::var("FEROCE_KILL_SECONDS").ok().and_then(|s| s.parse().ok());
+        let seconds = std::env::var("FEROCE_TEST_KILL_SECONDS").ok().and_then(|s| s.parse().ok());
         let seconds = std::time::Duration::from_secs(seconds.unwrap_or(4));
         #[expect(clippy::disallowed_methods, reason = "how long it runs is up to the clock")]
         let end = std::time::Instant::now() + seconds;
@@ -497,36 +363,8 @@ fn lent(cable: &Cable, may_be_read: bool) -> u64 {
     };
     let [mut a, mut b] = [0; 2].map(|_| cable.in_a(start));
     assert_eq!([&mut a, &mut b].map(Process::hear), ["open", "open"]);
-    pair(&mut a, &mut b, 2000);
-    assert_eq!([&mut a, &mut b].map(Process::result), [done(2000), done(2000)]);
-    a.tell("counter shm_tx_lent");
-    let said = a.hear();
+    talk(&mut a, &mut b, 2000);
+    let lent = a.counter("shm_tx_remote_payload");
     [a, b].into_iter().for_each(Process::finish);
-    said.strip_prefix("counter ").and_then(|n| n.parse().ok()).expect("a counter")
-}
-
-/// A process that opens a device at an address of another user gets an error that says so, and
-/// cannot list the files of that user. Only root can start processes of two users.
-#[test]
-fn users_do_not_share() {
-    if !nix::unistd::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root can be two users");
-    }
-    with_cable(1500, |cable| {
-        let ours = cable.in_a(|| Process::start(Cable::A4));
-        let directory = cable.in_a(registry);
-        let as_other = |command: &mut Command| {
-            command.uid(65534).gid(65534);
-        };
-        let mut other = cable.in_a(|| Process::start_with(Cable::A4, as_other));
-        let said = other.hear();
-        assert!(said.starts_with("error ") && said.contains("does not share"), "{said}");
-        let mut other = cable.in_a(|| Process::start_with([127, 0, 0, 9], as_other));
-        assert_eq!(other.hear(), "open", "another address");
-        other.tell(&format!("list {}", directory.display()));
-        assert_eq!(other.hear(), "list denied");
-        other.finish();
-        ours.finish();
-        nothing_is_left(cable);
-    });
+    lent
 }

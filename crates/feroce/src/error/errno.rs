@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 
-use feroce_engine::{CreateError, DestroyError, ModifyQpError};
+use feroce_engine::{CreateError, DestroyError, ResizeError};
 use feroce_mem::{DeregError, RegError};
 
+use super::{Error, ModifyQpError, PostError, RequestError};
 use crate::cm::{BindError, CmError};
-use crate::{Error, PostError};
 
 /// A number of `errno.h`.
 ///
@@ -68,7 +68,7 @@ impl From<Error> for Errno {
             Error::ModifyQp(e) => e.into(),
             Error::Register(e) => e.into(),
             Error::Deregister(e) => e.into(),
-            Error::OutOfMemory => Self::NO_MEMORY,
+            Error::OutOfMemory | Error::Resize(ResizeError::OutOfMemory) => Self::NO_MEMORY,
             Error::Cm(e) => e.into(),
             _ => Self::INVALID,
         }
@@ -79,9 +79,9 @@ impl From<CmError> for Errno {
     fn from(error: CmError) -> Self {
         match error {
             CmError::Port(BindError::InUse) => Self(libc::EADDRINUSE),
-            CmError::Port(BindError::Exhausted | BindError::Overlaps) | CmError::Address(_) => {
-                Self(libc::EADDRNOTAVAIL)
-            }
+            CmError::Port(BindError::Exhausted | BindError::Overlaps)
+            | CmError::NoDevice(_)
+            | CmError::NotMulticast(_) => Self(libc::EADDRNOTAVAIL),
             CmError::Route(e) => Self(e.raw_os_error().unwrap_or(libc::ENETUNREACH)),
             CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
             CmError::Unreachable => Self(libc::ETIMEDOUT),
@@ -95,7 +95,7 @@ impl From<CmError> for Errno {
 impl From<CreateError> for Errno {
     fn from(error: CreateError) -> Self {
         match error {
-            CreateError::TooMany => Self::NO_MEMORY,
+            CreateError::TooMany | CreateError::OutOfMemory => Self::NO_MEMORY,
             _ => Self::INVALID,
         }
     }
@@ -111,8 +111,11 @@ impl From<DestroyError> for Errno {
 }
 
 impl From<ModifyQpError> for Errno {
-    fn from(_: ModifyQpError) -> Self {
-        Self::INVALID
+    fn from(error: ModifyQpError) -> Self {
+        match error {
+            ModifyQpError::Refused { errno } => errno,
+            _ => Self::INVALID,
+        }
     }
 }
 
@@ -138,8 +141,8 @@ impl From<DeregError> for Errno {
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {
-            PostError::QueueFull => Self::NO_MEMORY,
-            PostError::Refused { errno } => Self(errno),
+            PostError::Request(RequestError::QueueFull) => Self::NO_MEMORY,
+            PostError::Refused { errno } => errno,
             _ => Self::INVALID,
         }
     }

@@ -1,0 +1,136 @@
+//! Completion queues of the engine.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+use feroce_train::Instant;
+use feroce_wire::Qpn;
+
+use crate::Error;
+use crate::driver::{Driver, Object, State};
+
+/// Polls between two looks at the clock.
+const LOOKS: u32 = 8;
+
+/// A completion queue of the engine.
+#[derive(Debug)]
+pub(crate) struct SoftCq {
+    pub(super) id: CqId,
+    pub(super) poller: Mutex<CqPoller>,
+    pub(super) driver: Arc<Driver>,
+}
+
+impl SoftCq {
+    fn poller(&self) -> MutexGuard<'_, CqPoller> {
+        self.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(crate) fn poll_one(&self) -> Option<Cqe> {
+        if let Some(cqe) = self.poller().poll() {
+            return Some(cqe);
+        }
+        // This thread does not hold the queue's lock here, because `progress` may sleep, or run
+        // wakers that poll the queue themselves.
+        self.driver.progress(self.id, || self.poller().begin_nap());
+        self.poller().poll()
+    }
+
+    /// Takes a completion, driving the engine if there is none; does not back off.
+    pub(crate) fn look_one(&self) -> Option<Cqe> {
+        if let Some(cqe) = self.poller().poll() {
+            return Some(cqe);
+        }
+        self.driver.look();
+        self.poller().poll()
+    }
+
+    /// The time of the device.
+    pub(crate) fn now(&self) -> Instant {
+        self.driver.now()
+    }
+
+    /// Polls for about `longest_ns` and never sleeps, for a thread that has other tasks. Ends early
+    /// if other threads want the processor.
+    pub(crate) fn linger(&self, longest_ns: u64) -> Option<Cqe> {
+        let until = self.driver.now().plus_nanos(longest_ns);
+        loop {
+            // Reading the clock takes as long as a poll.
+            for _ in 0..LOOKS {
+                if let Some(cqe) = self.poller().poll() {
+                    return Some(cqe);
+                }
+                if !self.driver.progress_awake() {
+                    return self.poller().poll();
+                }
+            }
+            if self.driver.now() >= until {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
+        let mut poller = self.poller();
+        let mut taken = 0;
+        let mut driven = false;
+        while taken < most {
+            match poller.poll() {
+                Some(cqe) => take(cqe),
+                None if !driven && taken == 0 => {
+                    driven = true;
+                    // As in `poll_one`.
+                    drop(poller);
+                    self.driver.progress(self.id, || self.poller().begin_nap());
+                    poller = self.poller();
+                    continue;
+                }
+                None => break,
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    #[inline]
+    pub(crate) fn take_one(&self) -> Option<Cqe> {
+        self.poller().poll()
+    }
+
+    pub(crate) fn notify(&self, notify: Notify) {
+        self.poller().arm(notify);
+        self.driver.expect_event();
+    }
+
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
+        let mut poller = self.poller();
+        let resize = |s: &mut State, _| s.engine.resize_cq(self.id, &mut poller, depth);
+        let (resized, wakes) = self.driver.control_then(resize);
+        drop(poller);
+        drop(wakes);
+        Ok(resized?)
+    }
+
+    /// Removes the completions of a queue pair that is reset.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut poller = self.poller();
+        let forget = |s: &mut State, _| s.engine.forget_completions(self.id, &mut poller, qpn);
+        let ((), wakes) = self.driver.control_then(forget);
+        drop(poller);
+        drop(wakes);
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.poller().capacity()
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), Error> {
+        self.driver.control(|s, _| {
+            s.engine.destroy_cq(self.id)?;
+            s.dispatch.detach(self.id);
+            s.dispatch.disown(Object::Cq(self.id));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! The thread that waits for neighbours, so that no caller does.
+//!
+//! There is one in a process, while addresses are being resolved whose neighbours have not answered
+//! yet; it ends with the last of them. A forked child has no such thread and starts its own.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use feroce_cm::rdma::EventKind;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+use super::neighbour::{Answer, Neighbour};
+use super::queued::Queued;
+use super::service::tell;
+use super::shared::{Owner, Shared, Stage};
+use crate::driver::clock::monotonic_ns;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// An id that waits for a neighbour.
+struct Pending {
+    id: Weak<Owner>,
+    neighbour: Neighbour,
+    deadline_ns: u64,
+}
+
+/// What the thread is to do, and how to tell it that there is more.
+struct Work {
+    process: u32,
+    new: Vec<Pending>,
+    wake: Arc<EventFd>,
+}
+
+/// The work of the thread, while it runs.
+static WORK: Mutex<Option<Work>> = Mutex::new(None);
+
+fn work() -> MutexGuard<'static, Option<Work>> {
+    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reports to an id whether a neighbour answers within the time limit.
+pub(super) fn wait(id: &Arc<Owner>, neighbour: Neighbour, timeout_ms: u32) -> io::Result<()> {
+    let deadline_ns = monotonic_ns() + u64::from(timeout_ms) * NS_PER_MS;
+    let pending = Pending { id: Arc::downgrade(id), neighbour, deadline_ns };
+    let mut slot = work();
+    if let Some(work) = slot.as_mut()
+        && work.process == process::id()
+    {
+        work.new.push(pending);
+        work.wake.write(1)?;
+        return Ok(());
+    }
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let wake = Arc::new(EventFd::from_flags(flags)?);
+    start(Arc::clone(&wake))?;
+    // What a parent process waited for is the parent's.
+    let inherited = slot.replace(Work { process: process::id(), new: vec![pending], wake });
+    std::mem::forget(inherited);
+    Ok(())
+}
+
+/// Starts the thread, which waits for the lock that the caller holds.
+fn start(wake: Arc<EventFd>) -> io::Result<()> {
+    // Signals are for the program.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let name = "feroce-resolver".to_owned();
+    let spawned = std::thread::Builder::new().name(name).spawn(move || run(&wake));
+    before.thread_set_mask()?;
+    spawned.map(drop)
+}
+
+fn run(wake: &EventFd) {
+    let mut pending = Vec::new();
+    loop {
+        {
+            let mut slot = work();
+            if let Some(work) = slot.as_mut() {
+                pending.append(&mut work.new);
+            }
+            if pending.is_empty() {
+                *slot = None;
+                return;
+            }
+        }
+        // Without the lock: this drops ids, and locks others.
+        pending.retain(|pending: &Pending| !pending.is_over());
+        if !pending.is_empty() {
+            sleep(&pending, wake);
+        }
+    }
+}
+
+/// Sleeps until there may be something to do.
+fn sleep(pending: &[Pending], wake: &EventFd) {
+    let now = monotonic_ns();
+    let first = pending.iter().map(|pending| pending.deadline_ns).min().unwrap_or(now);
+    // Rounded up, so that the deadline has passed afterwards.
+    let wait_ms = first.saturating_sub(now).div_ceil(NS_PER_MS);
+    let wait = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
+    let sockets = pending.iter().map(|pending| pending.neighbour.fd());
+    let mut fds: Vec<PollFd<'_>> =
+        sockets.chain([wake.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // After an interruption or an error everything is looked at again.
+    let _ = poll(&mut fds, wait);
+    let _ = wake.read();
+}
+
+impl Pending {
+    /// Whether nothing is left to wait for; the id has its event then.
+    fn is_over(&self) -> bool {
+        // Held until the event is in its queue: if it is destroyed meanwhile, this thread does that
+        // when it lets go, and takes the event out again.
+        let Some(owner) = self.id.upgrade() else { return true };
+        let id = &owner.shared;
+        match self.neighbour.look() {
+            Answer::Reachable => resolved(id),
+            Answer::Open if monotonic_ns() < self.deadline_ns => return false,
+            // The id may try again.
+            Answer::Open => settle(id, Stage::Bound, EventKind::AddrError, -libc::ETIMEDOUT),
+        }
+        true
+    }
+}
+
+/// The address of an id's peer is resolved.
+pub(super) fn resolved(id: &Arc<Shared>) {
+    settle(id, Stage::AddrResolved, EventKind::AddrResolved, 0);
+}
+
+/// Ends the query of an id, unless its device has gone meanwhile.
+fn settle(id: &Arc<Shared>, stage: Stage, event: EventKind, status: i32) {
+    let mut inner = id.lock();
+    if inner.stage == Stage::AddrQuery {
+        inner.stage = stage;
+        drop(inner);
+        tell(Queued::new(event, id, status));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a consumer that polls does for the device.
+
+use std::sync::atomic::Ordering;
+
+use feroce_engine::CqId;
+use feroce_train::Instant;
+
+use super::Driver;
+use super::turn::Turn;
+
+impl Driver {
+    /// Receives what has arrived, unless another thread owns the link and does so. The thread,
+    /// which polls `cq`, backs off if it has received nothing for a while. Before it naps it calls
+    /// `begin_nap`: true if the queue is empty, and a completion there will be an event.
+    #[inline]
+    pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) {
+        let Some(now) = self.look() else { return };
+        let arm = || {
+            if !begin_nap() {
+                return false;
+            }
+            let may_sleep = self.try_link().is_none_or(|mut link| {
+                link.set_looks(true);
+                link.arm(now)
+            });
+            !self.answer_bell() && may_sleep
+        };
+        self.backoff.back_off(&self.clock, cq, || self.kick_peer(), arm);
+    }
+
+    /// Does the same for a thread that must not nap, because it has other tasks. Returns false if
+    /// it should rather wait for an event, because other threads want the processor.
+    #[inline]
+    pub(crate) fn progress_awake(&self) -> bool {
+        match self.look() {
+            Some(_) => self.backoff.stay_awake(&self.clock, || self.kick_peer()),
+            None => !self.clock.is_virtual(),
+        }
+    }
+
+    /// Receives what has arrived, unless another thread owns the link and does so. Returns the time
+    /// if nothing has, and the thread should back off.
+    #[inline]
+    pub(crate) fn look(&self) -> Option<Instant> {
+        let link = self.try_link();
+        if self.backoff.is_fresh() && link.as_ref().is_some_and(|link| link.has_no_work()) {
+            drop(link);
+            self.answer_bell();
+            self.backoff.spin();
+            return None;
+        }
+        let now = self.now();
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        // `Turn::Poll` may hold acknowledgements back until the consumer answers or polls again. If
+        // the consumer does neither, the idle driver thread sends them. The driver thread owns the
+        // link when it ends its idle state.
+        let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
+        if link.is_some_and(|link| self.finish(link, now, turn)) {
+            self.backoff.reset();
+            return None;
+        }
+        (!self.clock.is_virtual()).then_some(now)
+    }
+
+    /// If another thread owns the link, it looks at it. A thread that backs off answers the
+    /// doorbells before, because backing off may take long.
+    fn kick_peer(&self) {
+        if let Some(mut link) = self.try_link() {
+            link.kick();
+        }
+        self.answer_bell();
+    }
+}

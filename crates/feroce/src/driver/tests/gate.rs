@@ -1,0 +1,130 @@
+//! A link that stops in `send`, as a system call may, and what other threads do meanwhile.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+
+use super::LIMIT;
+use super::stub::replace_link;
+use crate::{Access, Context, Device, Mr, Qp, QpCap, SendOp, SendWr};
+
+/// A device whose link has stopped in `send`, with a train that reads `mr`.
+struct Stopped {
+    context: Context,
+    mr: Arc<Mr>,
+    open: Sender<()>,
+    read: Receiver<Vec<u8>>,
+    sending: thread::JoinHandle<Qp>,
+}
+
+fn stopped(addresses: [&str; 2], len: usize) -> Stopped {
+    let [context, other] =
+        addresses.map(|address| Device::at([address.parse().unwrap()]).open().unwrap());
+    let ends = [&context, &other].map(|context| {
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(8).unwrap();
+        (pd.rc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap(), pd)
+    });
+    let [(mut qp, pd), (peer, _)] = ends;
+    qp.connect(&peer.endpoint().unwrap()).unwrap();
+    let mr = Arc::new(pd.alloc_mr(len, Access::LOCAL_WRITE).unwrap());
+    mr.write_at(0, &vec![7; len]).unwrap();
+    let ((arrived, is_there), (open, opens), (reads, read)) = (channel(), channel(), channel());
+    let mut is_open = false;
+    // The link discards what is sent. The first train waits until the gate opens; its packets are
+    // read only then.
+    replace_link(&context, move |trains| {
+        if !is_open {
+            is_open = true;
+            arrived.send(()).unwrap();
+            opens.recv_timeout(LIMIT).expect("the gate opens");
+            let mut bytes = vec![0; trains[0].payload_len];
+            assert!(trains[0].payload.copy_out(0, &mut bytes));
+            reads.send(bytes).unwrap();
+        }
+        Ok(trains.len())
+    });
+    let sending = thread::spawn({
+        let mr = Arc::clone(&mr);
+        move || {
+            qp.post_send([SendWr::new(1, SendOp::Send, mr.data(0..len))]).unwrap();
+            qp
+        }
+    });
+    is_there.recv_timeout(LIMIT).expect("the train is sent");
+    Stopped { context, mr, open, read, sending }
+}
+
+/// Runs `f` in another thread, and fails if that does not end.
+fn soon<R: Send + 'static>(what: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, is_done) = channel();
+    thread::spawn(move || done.send(f()));
+    is_done.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{what} waits for the link"))
+}
+
+#[test]
+fn the_engine_is_free_while_the_link_sends() {
+    let Stopped { context, open, sending, read, .. } =
+        stopped(["127.184.0.4", "127.184.0.5"], 4096);
+    let created = soon("creating objects", {
+        let context = context.clone();
+        move || {
+            let pd = context.alloc_pd().unwrap();
+            let cq = context.create_cq(8).unwrap();
+            let mr = pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+            let qp = pd.rc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap();
+            assert!(cq.poll_one().is_none(), "polling does not wait, either");
+            (mr, qp)
+        }
+    });
+    soon("reading counters", move || context.counters());
+    open.send(()).unwrap();
+    read.recv_timeout(LIMIT).unwrap();
+    sending.join().unwrap();
+    drop(created);
+}
+
+#[test]
+fn memory_is_deregistered_when_the_link_has_read_its_trains() {
+    let len = 40_000;
+    let Stopped { mr, open, read, sending, .. } = stopped(["127.184.0.6", "127.184.0.7"], len);
+    let (done, is_done) = channel();
+    thread::spawn({
+        let mr = Arc::clone(&mr);
+        move || {
+            mr.dereg().unwrap();
+            // From now on the memory is the program's.
+            mr.write_at(0, &vec![9; len]).unwrap();
+            done.send(()).unwrap();
+        }
+    });
+    for _ in 0..1000 {
+        assert_eq!(is_done.try_recv(), Err(TryRecvError::Empty), "a train waits for its bytes");
+        thread::yield_now();
+    }
+    open.send(()).unwrap();
+    let bytes = read.recv_timeout(LIMIT).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "the bytes that were posted");
+    is_done.recv_timeout(LIMIT).expect("the memory is deregistered");
+    sending.join().unwrap();
+}
+
+#[test]
+fn a_queue_pair_that_is_destroyed_leaves_no_train_that_reads_its_memory() {
+    let contexts = ["127.184.0.14", "127.184.0.15"]
+        .map(|address| Device::at([address.parse().unwrap()]).open().unwrap());
+    let [(mut qp, pd), (peer, _)] = contexts.each_ref().map(|context| {
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
+        (pd.rc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap(), pd)
+    });
+    qp.connect(&peer.endpoint().unwrap()).unwrap();
+    let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    // The link is full, and stays so.
+    replace_link(&contexts[0], |_| Ok(0));
+    qp.post_send([SendWr::new(1, SendOp::Send, mr.data(0..4096))]).unwrap();
+    let driver = Arc::clone(contexts[0].driver().unwrap());
+    assert_eq!(driver.link().given(), 1, "the train waits");
+    soon("destroying the queue pair", move || drop(qp));
+    assert_eq!(driver.link().waiting_of(1), 0);
+    soon("deregistering", move || mr.dereg().unwrap());
+}

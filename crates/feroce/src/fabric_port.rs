@@ -1,0 +1,86 @@
+//! Devices whose packets pass a fabric of switches instead of a network.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use feroce_engine::{Config, CongestionConfig};
+use feroce_link::port::Welcome;
+use feroce_link::{Logger, PortClaim, PortConfig, PortLink};
+use feroce_wire::Gid;
+use feroce_wire::cm::ServiceId;
+
+use crate::device::Device;
+use crate::driver::Clock;
+use crate::{Error, Settings};
+
+/// Bytes that a packet over IPv4 takes on an Ethernet link beside those from the BTH to the
+/// padding: preamble 8, Ethernet 14, IPv4 20, UDP 8, ICRC 4, frame check sequence 4, gap 12.
+const PACKET_OVERHEAD: u32 = 70;
+
+/// The place of this process in a fabric.
+#[derive(Debug)]
+pub(crate) struct FabricPort {
+    socket: PathBuf,
+    /// The number of this process at its address.
+    slot: u8,
+}
+
+impl FabricPort {
+    /// Joins the fabric that the settings name, if they do.
+    pub(crate) fn join(
+        device: &Device,
+        settings: &Settings,
+        clock: &Clock,
+        log: &Logger,
+    ) -> io::Result<Option<(Self, PortLink)>> {
+        let Some(socket) = settings.fabric.clone() else { return Ok(None) };
+        let &[address] = device.gids() else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a host of a fabric has one address: set `address` to it, or use `feroce fabric \
+                 run`",
+            ));
+        };
+        let (ecn, origin_ns, log) = (settings.ecn, clock.origin_ns(), log.clone());
+        let config = PortConfig { socket: socket.clone(), address, ecn, origin_ns, log };
+        let link = PortLink::connect(config)?;
+        Ok(Some((Self { socket, slot: link.welcome().slot }, link)))
+    }
+
+    /// The number of this process at its address: its queue pair numbers and communication ids
+    /// begin with it.
+    pub(crate) fn prefix(&self) -> u8 {
+        self.slot
+    }
+
+    /// Has the fabric send the requests for a service at an address to this process.
+    pub(crate) fn claim(&self, address: Gid, service: ServiceId) -> io::Result<PortClaim> {
+        PortClaim::new(&self.socket, address, self.slot, service.0)
+    }
+}
+
+/// The address of the host of a fabric that this process runs on, if the user's settings say so.
+pub(crate) fn own_address(is_ipv4: bool) -> Result<Option<IpAddr>, Error> {
+    let settings = Settings::load()?;
+    let mut addresses = settings.addresses.iter().flatten().copied();
+    let own = addresses.find(|address| address.is_ipv4() == is_ipv4);
+    Ok(own.filter(|_| settings.fabric.is_some()))
+}
+
+/// Fits the engine to the link of the host: congestion control starts at its rate, and its steps
+/// have the proportions to it that those of the DCQCN paper have to 40 Gb/s.
+pub(crate) fn fit(config: &mut Config, welcome: &Welcome) {
+    config.packet_overhead = PACKET_OVERHEAD;
+    let rate = welcome.rate_bps;
+    match &mut config.congestion {
+        CongestionConfig::Dcqcn(dcqcn) => {
+            dcqcn.line_rate_bps = rate;
+            dcqcn.min_rate_bps = rate / 1000;
+            dcqcn.rate_ai_bps = rate / 1000;
+            dcqcn.rate_hai_bps = rate / 100;
+        }
+        CongestionConfig::ConnectX(connectx) => connectx.line_rate_bps = rate,
+        _ => {}
+    }
+}
