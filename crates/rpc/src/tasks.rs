@@ -1,0 +1,136 @@
+//! A set of futures that run inside another one, so that an end of a connection is one future for
+//! any runtime. Each has a waker of its own, so that waking one costs the same however many there
+//! are.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Default)]
+struct Inner {
+    /// Tasks that can go on.
+    ready: VecDeque<usize>,
+    /// Tasks that were added meanwhile.
+    added: Vec<Task>,
+    /// The task that runs all of them.
+    outer: Option<Waker>,
+}
+
+/// What the set and its wakers share.
+#[derive(Default)]
+struct Shared(Mutex<Inner>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inner)) {
+        let mut inner = self.lock();
+        change(&mut inner);
+        let outer = inner.outer.take();
+        drop(inner);
+        outer.into_iter().for_each(Waker::wake);
+    }
+}
+
+struct TaskWaker {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.shared.change(|inner| inner.ready.push_back(self.number));
+    }
+}
+
+/// Adds tasks to a set.
+#[derive(Clone)]
+pub(crate) struct Spawner(Arc<Shared>);
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spawner")
+    }
+}
+
+impl Spawner {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.change(|inner| inner.added.push(Box::pin(task)));
+    }
+}
+
+/// Runs its tasks for ever.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    shared: Arc<Shared>,
+    all: Vec<Option<(Task, Waker)>>,
+    free: Vec<usize>,
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tasks").field("count", &(self.all.len() - self.free.len())).finish()
+    }
+}
+
+impl Tasks {
+    pub(crate) fn spawner(&self) -> Spawner {
+        Spawner(Arc::clone(&self.shared))
+    }
+
+    /// Lets every task that can go on do so, and waits for more. Ready when there is no task.
+    pub(crate) fn poll_all(&mut self, cx: &Context<'_>) -> Poll<()> {
+        loop {
+            let mut inner = self.shared.lock();
+            let added = std::mem::take(&mut inner.added);
+            let ready = if added.is_empty() { inner.ready.pop_front() } else { None };
+            if added.is_empty() && ready.is_none() {
+                inner.outer = Some(cx.waker().clone());
+                let is_empty = self.all.len() == self.free.len();
+                return if is_empty { Poll::Ready(()) } else { Poll::Pending };
+            }
+            drop(inner);
+            added.into_iter().for_each(|task| self.add(task));
+            if let Some(number) = ready {
+                self.run(number);
+            }
+        }
+    }
+
+    fn add(&mut self, task: Task) {
+        let number = self.free.pop().unwrap_or(self.all.len());
+        let waker = Waker::from(Arc::new(TaskWaker { shared: Arc::clone(&self.shared), number }));
+        if number == self.all.len() {
+            self.all.push(None);
+        }
+        self.all[number] = Some((task, waker));
+        self.run(number);
+    }
+
+    fn run(&mut self, number: usize) {
+        // A waker may be called after its task has ended, or another has its place.
+        let Some(Some((task, waker))) = self.all.get_mut(number) else { return };
+        if task.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+            self.all[number] = None;
+            self.free.push(number);
+        }
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Tasks may hold spawners of this set.
+        let added = std::mem::take(&mut self.shared.lock().added);
+        drop(added);
+    }
+}
