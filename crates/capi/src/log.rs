@@ -18,9 +18,15 @@ use tracing::{Event, Metadata, Subscriber};
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let level = std::env::var("FEROCE_LOG").ok().and_then(|level| level.parse().ok());
-        let level = level.unwrap_or(LevelFilter::WARN);
-        let _ = tracing::subscriber::set_global_default(Stderr { level });
+        let named = std::env::var("FEROCE_LOG").ok().filter(|level| !level.is_empty());
+        let level = named.as_deref().map_or(Ok(LevelFilter::WARN), str::parse);
+        let shown = level.as_ref().copied().unwrap_or(LevelFilter::WARN);
+        let _ = tracing::subscriber::set_global_default(Stderr { level: shown });
+        if let (Err(_), Some(named)) = (level, named) {
+            tracing::error!(
+                "FEROCE_LOG={named:?}: expected error, warn, info, debug or trace; showing warnings"
+            );
+        }
     });
 }
 

@@ -40,13 +40,15 @@ const PRIVATE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Calls of the C library that the preloaded library answers for paths of RDMA devices.
+/// Calls of the C library that the preloaded library answers: for paths of RDMA devices, and for
+/// netlink sockets of the RDMA subsystem.
 const INTERPOSED: &str = "\
     __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 __openat_2 \
-    __readlink_chk __realpath_chk __xstat __xstat64 access canonicalize_file_name eaccess \
-    euidaccess faccessat fopen fopen64 fstatat fstatat64 getxattr ioctl lgetxattr listxattr \
-    llistxattr lstat lstat64 open open64 openat openat64 opendir readlink readlinkat realpath \
-    scandir scandir64 stat stat64 statx";
+    __readlink_chk __realpath_chk __recv_chk __recvfrom_chk __xstat __xstat64 access \
+    canonicalize_file_name eaccess euidaccess faccessat fopen fopen64 fstatat fstatat64 getxattr \
+    ioctl lgetxattr listxattr llistxattr lstat lstat64 open open64 openat openat64 opendir \
+    readlink readlinkat realpath recv recvfrom recvmsg scandir scandir64 send sendmsg sendto \
+    socket stat stat64 statx";
 
 /// Exported symbols, as (name, node), the default version of each apart from the others. Symbols
 /// without a version have an empty node.

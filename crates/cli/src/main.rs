@@ -6,12 +6,17 @@ mod cm;
 mod decode;
 mod demo;
 mod devices;
+mod doctor;
 mod dropin;
+mod explain;
+mod fabric;
 mod generate;
 mod ladder;
 mod perf;
 mod pingpong;
 mod portd;
+mod sim;
+mod size;
 mod stop;
 mod style;
 mod words;
@@ -20,8 +25,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::anyhow;
 use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGPIPE;
+use tracing_subscriber::filter::LevelFilter;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +36,7 @@ Examples:
   feroce run -- ib_write_bw ...  run an RDMA program as it is, without RDMA hardware
   feroce rc-pingpong --both      bounce messages between two adapters on this machine
   feroce devinfo -v              what the adapters of this machine can do
+  feroce doctor                  what is missing on this machine, if something is
   feroce --backend rdma-core devices  the adapters that the kernel has drivers for
 
 FEROCE_LOG=debug tells what happens inside.";
@@ -45,15 +53,27 @@ Examples:
   feroce decode --ladder --qp 0x11 demo.pcap  who sent what to whom on one queue pair
   feroce decode --op NAK demo.pcap            only what went wrong";
 
+const SIM_EXAMPLES: &str = "\
+Examples:
+  feroce sim run incast.toml       flows over a fabric, and how long they took
+  feroce sim run -o a incast.toml  the same, and keep the times of all flows
+  feroce sim run --plot a.svg incast.toml  the same as a picture
+  feroce sim compare a b           two runs side by side
+  feroce sim new leaf-spine        a scenario to begin with
+  feroce sim sweep incast.toml     many seeds, and how far the figures can be trusted
+
+`feroce sim run --help` shows a scenario.";
+
 /// RDMA without RDMA hardware: a software adapter in user space.
 #[derive(Debug, Parser)]
 #[command(name = "feroce", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     /// Print JSON instead of text.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
-    /// Whose devices to use: our own, or those of the kernel's drivers [default: feroce]
+    /// Devices to use: the software adapter, or those of the kernel's drivers [default: feroce]
     #[arg(long, global = true, value_name = "BACKEND", value_parser = backend::NAMES)]
+    #[arg(help_heading = "Global options")]
     backend: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -96,10 +116,17 @@ enum Command {
     Cmtime(cm::CmtimeArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
+    /// Check what the adapter needs on this machine, and the way to another one.
+    Doctor(doctor::Args),
     /// Hold the UDP port of this host for all programs of the user.
     Portd(portd::Args),
     /// Measure bandwidth and latency.
     Perf(perf::Args),
+    /// Simulate flows over a network of switches.
+    #[command(subcommand, after_help = SIM_EXAMPLES)]
+    Sim(sim::Command),
+    /// Run programs over a network of switches, in real time.
+    Fabric(fabric::Args),
     /// Show what a packet capture holds.
     #[command(after_help = DECODE_EXAMPLES)]
     Decode(decode::Args),
@@ -110,19 +137,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FEROCE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .without_time()
-        .with_writer(std::io::stderr)
-        .init();
     end_with_the_reader();
+    end_with_the_output();
     let cli = Cli::parse();
+    if let Err(e) = show_messages() {
+        eprintln!("feroce: {}", explain::explain(&e));
+        return ExitCode::from(1);
+    }
     let json = cli.json;
     if let Some(name) = &cli.backend {
         backend::choose(name);
+    }
+    if let Command::Run(_) | Command::Env(_) | Command::Completions(_) | Command::Man(_) =
+        cli.command
+        && json
+    {
+        eprintln!("feroce: --json: this command has no results to print");
+        return ExitCode::from(2);
     }
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args, json),
@@ -142,8 +173,11 @@ fn main() -> ExitCode {
         Command::Mckey(args) => cm::mckey(&args, json),
         Command::Cmtime(args) => cm::cmtime(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
+        Command::Doctor(args) => doctor::run(&args, json),
         Command::Portd(args) => portd::run(&args, json),
         Command::Perf(args) => perf::run(&args, json),
+        Command::Sim(command) => sim::run(&command, json),
+        Command::Fabric(args) => fabric::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),
         Command::Completions(args) => Ok(generate::completions(&args, Cli::command())),
         Command::Man(args) => generate::man(&args, Cli::command()),
@@ -151,10 +185,43 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("feroce: {e:#}");
+            eprintln!("feroce: {}", explain::explain(&e));
             ExitCode::from(1)
         }
     }
+}
+
+/// Shows messages of the adapter on standard error, from the level of `FEROCE_LOG` upwards.
+fn show_messages() -> anyhow::Result<()> {
+    let named = std::env::var("FEROCE_LOG").ok().filter(|level| !level.is_empty());
+    let level = named.as_deref().unwrap_or("warn").parse::<LevelFilter>();
+    let level = level.map_err(|_| {
+        let named = named.unwrap_or_default();
+        anyhow!("FEROCE_LOG={named:?}: expected error, warn, info, debug or trace")
+    })?;
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .without_time()
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}
+
+/// Ends the process with an error when standard output cannot be written, on a full disk for
+/// example, where `println!` would panic.
+fn end_with_the_output() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        match text.strip_prefix("failed printing to stdout: ") {
+            Some(why) => {
+                eprintln!("feroce: cannot write the output: {why}");
+                std::process::exit(1);
+            }
+            None => usual(panic),
+        }
+    }));
 }
 
 /// Restores the default action of SIGPIPE: the process ends, as is usual for commands, when the

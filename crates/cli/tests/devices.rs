@@ -26,14 +26,35 @@ fn json(args: &str) -> Value {
 fn devices_are_listed_as_ibv_devices_does() {
     let text = stdout("devices");
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "    device          \t   node GUID");
-    assert_eq!(lines[1], "    ------          \t----------------");
+    assert!(lines[0].starts_with("    device          \t   node GUID"), "{text}");
+    assert!(lines[1].starts_with("    ------          \t----------------"), "{text}");
     assert!(lines[2].starts_with("    feroce0         \t"), "{text}");
     let listed = json("devices");
     assert_eq!(listed.as_array().expect("a list").len(), lines.len() - 2);
     let guid = listed[0]["node_guid"].as_str().expect("text");
-    assert!(lines[2].ends_with(guid), "{text}");
+    let columns: Vec<&str> = lines[2].split_whitespace().collect();
+    assert_eq!(columns[1], guid, "{text}");
+    assert_eq!(columns[2], listed[0]["interface"], "{text}");
+    assert_eq!(columns[3], "active", "{text}");
+    assert!(columns[5..].concat().ends_with("b/s") || columns[5] == "Gb/s", "{text}");
+    let gid = listed[0]["gids"][0].as_str().expect("text").trim_start_matches("::ffff:");
+    assert!(lines[2].contains(gid), "{text}");
     assert_eq!(guid.len(), 16);
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    for command in ["devices", "demo --fast"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let mut feroce = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        let out = feroce.args(command.split(' ')).stdout(full).output().expect("feroce starts");
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{command}: {text}");
+        assert_eq!(
+            text.trim_end(),
+            "feroce: cannot write the output: No space left on device (os error 28)"
+        );
+    }
 }
 
 #[test]

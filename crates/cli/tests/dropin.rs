@@ -19,12 +19,16 @@ impl Place {
     }
 
     fn feroce(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("it starts")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
         command.args(args).env("FEROCE_LIB", &self.0);
         command.env("XDG_RUNTIME_DIR", self.0.join("runtime"));
         command.env_remove("NCCL_GIN_TYPE").env_remove("ASAN_OPTIONS");
         command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", "/some/where");
-        command.output().expect("it starts")
+        command
     }
 }
 
@@ -64,6 +68,31 @@ fn the_program_finds_the_library_first_and_its_settings() {
     }
 }
 
+/// A stranger has the names of the directories that a user would create. Only root can start
+/// programs of another user.
+#[test]
+fn names_that_a_stranger_took_are_avoided() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can start programs of another user");
+    }
+    let place = Place::new("run-taken");
+    let script = "for at in /dev/shm /tmp; do
+            mount -t tmpfs -o mode=1777 tmpfs $at
+            mkdir $at/feroce-1234 && chown 65534 $at/feroce-1234
+        done
+        unset XDG_RUNTIME_DIR
+        for i in 1 2; do setpriv --reuid 1234 --regid 1234 --clear-groups \"$@\" || exit; done
+        ls /dev/shm";
+    let feroce = env!("CARGO_BIN_EXE_feroce");
+    let args = ["-m", "sh", "-c", script, "sh", feroce, "run", "--", "true"];
+    let output = Command::new("unshare").args(args).env("FEROCE_LIB", &place.0).output();
+    let output = output.expect("unshare is installed");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let made = text(&output.stdout);
+    let ours: Vec<_> = made.lines().filter(|name| name.starts_with("feroce-1234.")).collect();
+    assert_eq!(ours.len(), 1, "one directory for both runs: {made}");
+}
+
 #[test]
 fn a_shell_understands_the_environment() {
     let place = Place::new("env");
@@ -87,6 +116,17 @@ fn mistakes_are_explained_before_the_program_starts() {
     };
     assert!(explain(&["--loss", "often"]).contains("loss=often"));
     assert!(explain(&["--address", "nowhere"]).contains("nowhere"));
+    assert!(explain(&["--backend", "rdma-core"]).contains("without `feroce run`"));
+    let with = |name: &str, value: &str| {
+        let mut command = place.command(&["run", "--", "echo", "started"]);
+        let output = command.env(name, value).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()));
+        text(&output.stderr)
+    };
+    assert!(with("FEROCE_FAULT", "bogus=1").contains("FEROCE_FAULT=\"bogus=1\""));
+    assert!(with("FEROCE_FALT", "loss=1%").contains("did you mean FEROCE_FAULT?"));
+    assert!(with("FEROCE_CONFIG", "/nowhere").contains("/nowhere: No such file"));
+    assert!(with("FEROCE_LOG", "loud").contains("FEROCE_LOG=\"loud\": expected"));
     fs::remove_file(place.0.join("libferoce.so")).unwrap();
     assert!(explain(&[]).contains("FEROCE_LIB"));
 }

@@ -46,3 +46,14 @@ fn a_limit_on_the_size_of_files_does_not_end_the_program() {
         assert!(out.status.success(), "{limit}: {}", text(&out));
     }
 }
+
+#[test]
+fn with_few_descriptors_messages_arrive_or_the_reason_is_said() {
+    for (net, limit) in (8..).zip((10..31).chain([32, 48])) {
+        let out = run(net, &format!("ulimit -n {limit}\n{BOTH}"));
+        let is_said = text(&out).contains("Too many open files");
+        let is_enough = limit >= 30;
+        assert!(out.status.success() || is_said && !is_enough, "{limit}: {}", text(&out));
+        assert!(!text(&out).contains("retry counter exceeded"), "{limit}: {}", text(&out));
+    }
+}

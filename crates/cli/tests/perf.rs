@@ -120,6 +120,45 @@ fn a_sweep_is_drawn() {
 }
 
 #[test]
+fn options_of_perftest_are_taken() {
+    let row = row(&[
+        "write",
+        "bw",
+        "-F",
+        "-x",
+        "0",
+        "--report_gbits",
+        "-u",
+        "12",
+        "--iters",
+        "100",
+        "-s",
+        "4k",
+    ]);
+    assert_eq!((row["size"].as_u64(), row["iterations"].as_u64()), (Some(4096), Some(100)));
+    let refused = output(&["write", "bw", "--both", "-n", "10", "--plot", "/tmp/drawing.png"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("--plot draws SVG"), "{why}");
+}
+
+#[test]
+fn the_way_of_the_messages_is_said() {
+    let way = |shared: &str| {
+        let (a, b) = addresses();
+        let mut command = feroce();
+        command.args(["perf", "write", "bw", "-n", "100", "--both", "--json", "--address"]);
+        let out = command.arg(format!("{a},{b}")).env("FEROCE_SHARED", shared).output();
+        let out = out.expect("feroce starts");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        rows(&String::from_utf8(out.stdout).expect("text"))[0]["path"].clone()
+    };
+    assert_eq!(way("off"), "UDP packets");
+    let way = way("on");
+    assert!(way.as_str().is_some_and(|way| way.starts_with("shared memory")), "{way}");
+}
+
+#[test]
 fn datagrams_end_at_the_mtu() {
     let rows = both(&["send", "bw", "-c", "ud", "-a", "-n", "20"]);
     assert_eq!(rows.last().map(|r| r["size"].clone()), Some(4096.into()));

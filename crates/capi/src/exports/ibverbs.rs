@@ -18,7 +18,7 @@ exports! {
     }
     "IBVERBS_1.1" {
         ibv_ack_async_event => verbs::event::ibv_ack_async_event,
-        ibv_ack_cq_events => verbs::channel::ibv_ack_cq_events,
+        ibv_ack_cq_events => verbs::cq_event::ibv_ack_cq_events,
         ibv_alloc_pd => verbs::pd::ibv_alloc_pd,
         ibv_attach_mcast => verbs::mcast::ibv_attach_mcast,
         ibv_close_device => verbs::context::ibv_close_device,
@@ -40,7 +40,7 @@ exports! {
         ibv_fork_init => verbs::fork::ibv_fork_init,
         ibv_free_device_list => verbs::device::ibv_free_device_list,
         ibv_get_async_event => verbs::event::ibv_get_async_event,
-        ibv_get_cq_event => verbs::channel::ibv_get_cq_event,
+        ibv_get_cq_event => verbs::cq_event::ibv_get_cq_event,
         ibv_get_device_guid => verbs::device::ibv_get_device_guid,
         ibv_get_device_list => verbs::device::ibv_get_device_list,
         ibv_get_device_name => verbs::device::ibv_get_device_name,
@@ -48,7 +48,7 @@ exports! {
         ibv_modify_qp => verbs::qp_attr::ibv_modify_qp,
         ibv_modify_srq => verbs::srq::ibv_modify_srq,
         ibv_node_type_str => verbs::strings::ibv_node_type_str,
-        ibv_open_device => verbs::context::ibv_open_device,
+        ibv_open_device => verbs::table::ibv_open_device,
         ibv_port_state_str => verbs::strings::ibv_port_state_str,
         ibv_query_device => verbs::query::ibv_query_device,
         ibv_query_gid => verbs::query::ibv_query_gid,
@@ -116,7 +116,7 @@ exports! {
     "IBVERBS_1.17" {
         ibv_alloc_buf => verbs::buf::ibv_alloc_buf,
         ibv_free_buf => verbs::buf::ibv_free_buf,
-        ibv_reg_buf_mr => verbs::buf::ibv_reg_buf_mr,
+        ibv_reg_buf_mr => verbs::mr::ibv_reg_buf_mr,
     }
     "IBVERBS_1.18" {
         _ibv_query_comp_cntr_caps => stub::code,

@@ -137,7 +137,11 @@ impl Tree {
                 empty.extend(["types", "ndevs"].map(attributes));
             } else {
                 file(&attributes("types"), gid_type(entry.framing));
-                file(&attributes("ndevs"), device.interface_name().unwrap_or_default());
+                match device.interface_name() {
+                    Some(interface) => file(&attributes("ndevs"), interface),
+                    // UCX takes an empty line for the name of an interface.
+                    None => empty.push(attributes("ndevs")),
+                }
             }
         }
         for (index, pkey) in port.pkeys.iter().enumerate() {

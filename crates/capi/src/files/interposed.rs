@@ -10,10 +10,10 @@ use core::mem::transmute;
 
 use libc::mode_t;
 
-use super::next::{Failed, Next};
 use super::path::{is_ours, with_real};
 use super::{ioctl, raw};
 use crate::errno;
+use crate::next::{Failed, Next};
 
 /// Defines the calls. Each line is a call with its arguments before and behind the path, and what
 /// to call while the next function is not known. Calls without that look for it.

@@ -7,9 +7,9 @@
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::{MaybeUninit, transmute};
 
-use super::next::Next;
 use super::raw;
 use crate::errno;
+use crate::next::Next;
 
 /// `RDMA_VERBS_IOCTL` of `rdma/rdma_user_ioctl.h`.
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;

@@ -13,7 +13,6 @@ mod contents;
 mod directory;
 mod interposed;
 mod ioctl;
-mod next;
 mod path;
 mod raw;
 

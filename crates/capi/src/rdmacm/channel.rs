@@ -1,19 +1,17 @@
 //! Event channels.
 
 use core::cell::UnsafeCell;
-use core::ffi::c_int;
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::cm::EventChannel;
 
-use super::{devices, event, table};
+use super::devices;
 use crate::abi::*;
-use crate::errno::{Errno, pointer, status};
-use crate::leave;
+use crate::errno::{Errno, pointer};
+use crate::memory;
 use crate::verbs::object::Object;
-use crate::verbs::wait;
 
 /// An event channel.
 #[repr(C)]
@@ -38,8 +36,14 @@ fn channels() -> MutexGuard<'static, BTreeMap<usize, EventChannel>> {
 }
 
 impl Channel {
+    /// The events of a channel, if there is such a channel.
+    pub(crate) fn find(public: *mut rdma_event_channel) -> Option<EventChannel> {
+        channels().get(&public.addr()).cloned()
+    }
+
     /// Makes one.
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+        memory::admit()?;
         let channel = devices::manager().event_channel()?;
         let public = UnsafeCell::new(rdma_event_channel { fd: channel.as_raw_fd() });
         let made = Self { public, channel: channel.clone() }.give();
@@ -67,55 +71,4 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(public: *mut rdma_eve
     // SAFETY: rdma_destroy_event_channel(3): `public` is a live channel, which the program does not
     // use any more.
     unsafe { Channel::destroy(public) };
-}
-
-/// May be cancelled while it waits: see [`wait`].
-pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
-    public: *mut rdma_event_channel,
-    place: *mut *mut rdma_cm_event,
-) -> c_int {
-    if place.is_null() {
-        return status(Err(Errno::INVALID));
-    }
-    loop {
-        let fd = match next(public) {
-            Ok(Next::Event(event)) => {
-                // SAFETY: rdma_get_cm_event(3): `place` points to room for the event.
-                unsafe { *place = event };
-                return 0;
-            }
-            Ok(Next::Nothing { fd }) => fd,
-            // The process is exiting: the program would report the error, so the thread waits here.
-            Err(_) if leave::has_begun() => {
-                wait::until_signal();
-                continue;
-            }
-            Err(errno) => return status(Err(errno)),
-        };
-        if let Err(errno) = wait::until_readable(fd) {
-            return status(Err(errno));
-        }
-    }
-}
-
-/// What a channel has.
-enum Next {
-    Event(*mut rdma_cm_event),
-    /// Until this descriptor is readable.
-    Nothing {
-        fd: RawFd,
-    },
-}
-
-/// The next event whose id still exists. Fails if there is no such channel.
-fn next(public: *mut rdma_event_channel) -> Result<Next, Errno> {
-    let channel = channels().get(&public.addr()).cloned().ok_or(Errno(libc::EBADF))?;
-    // Locked first, so that no id is destroyed between taking its event and counting it.
-    let mut ids = table::lock();
-    while let Some(event) = channel.try_event() {
-        if let Some(event) = event::publish(&mut ids, event) {
-            return Ok(Next::Event(event));
-        }
-    }
-    Ok(Next::Nothing { fd: channel.as_raw_fd() })
 }

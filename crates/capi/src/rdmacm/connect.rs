@@ -2,7 +2,6 @@
 
 use core::ffi::{c_int, c_void};
 
-use feroce::Qpn;
 use feroce::cm::{ConnParam, PortSpace};
 
 use super::finish::finish;
@@ -10,6 +9,7 @@ use super::id::Id;
 use super::qp::{self, show_qp_state};
 use crate::abi::*;
 use crate::errno::{Errno, status};
+use crate::memory;
 use crate::verbs::object::Object;
 
 /// Retries without end, when a program does not say how many.
@@ -61,11 +61,7 @@ unsafe fn param(
         private_data,
         responder_resources: depth(given.responder_resources, usual.responder_resources)?,
         initiator_depth: depth(given.initiator_depth, usual.initiator_depth)?,
-        flow_control: given.flow_control != 0,
-        retry_count: given.retry_count,
-        rnr_retry_count: given.rnr_retry_count,
-        srq: given.srq != 0,
-        qpn: Qpn::new(given.qp_num),
+        ..convert::conn_param_of(&given)
     })
 }
 
@@ -85,6 +81,7 @@ unsafe fn connect(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resul
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
     // parameters.
     let id = unsafe { Id::of(public) };
+    memory::admit()?;
     let (responder_resources, initiator_depth) = (u8::MAX, u8::MAX);
     let usual = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
@@ -115,6 +112,7 @@ unsafe fn accept(public: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
     // parameters.
     let id = unsafe { Id::of(public) };
+    memory::admit()?;
     let usual = id.id.offered().unwrap_or_default();
     // SAFETY: by this function's contract, `public` is a live id, and `given` is NULL or points to
     // parameters.

@@ -14,10 +14,10 @@ use feroce_lint::{self as lint, Kind};
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
 use crate::verbs::adapter;
-use crate::verbs::context::ibv_open_device;
 use crate::verbs::device::Device;
 use crate::verbs::object::Object;
 use crate::verbs::pd::ibv_alloc_pd;
+use crate::verbs::table::ibv_open_device;
 
 /// A device as ids show it.
 #[derive(Clone, Copy)]

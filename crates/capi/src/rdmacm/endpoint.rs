@@ -3,12 +3,12 @@
 use core::ffi::c_int;
 use core::ptr;
 
-use super::channel::rdma_get_cm_event;
-use super::event;
+use super::event::rdma_get_cm_event;
 use super::id::{Id, Plan, rdma_destroy_id};
 use super::qp::{rdma_create_qp, rdma_destroy_qp};
 use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use super::srq::rdma_destroy_srq;
+use super::taken;
 use crate::abi::*;
 use crate::errno::{self, Errno, status};
 use crate::verbs::object::Object;
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
         return status(Err(Errno::INVALID));
     }
     // SAFETY: `listener` is still live: this call has not destroyed it.
-    unsafe { event::forget(listener) };
+    unsafe { taken::forget(listener) };
     // SAFETY: `listener` points to a live object; only the field `channel` is read, without a
     // reference.
     let channel = unsafe { (*listener).channel };

@@ -3,43 +3,80 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use feroce::cm::{self, ConnParam, EventKind, UdParam};
 
+use super::channel::Channel;
 use super::id::{Id, Plan};
 use super::qp::show_qp_state;
-use super::table::Ids;
+use super::table::{self, Ids};
+use super::taken::Event;
 use crate::abi::*;
 use crate::errno::{Errno, status};
-use crate::verbs::ack::Acks;
-use crate::verbs::ah::ah_attr;
+use crate::leave;
 use crate::verbs::object::Object;
+use crate::verbs::wait;
 use crate::zeroed::Zeroed;
 
-/// An event that the program has.
-#[repr(C)]
-struct Event {
-    public: UnsafeCell<rdma_cm_event>,
-    /// What the parameters lead to.
-    private_data: Vec<u8>,
-    /// The id that waits for the acknowledgement: of a request, the listener.
-    id: *mut rdma_cm_id,
-    /// The group that waits as well.
-    group: Option<Arc<Acks>>,
+/// May be cancelled while it waits: see [`wait`].
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
+    public: *mut rdma_event_channel,
+    place: *mut *mut rdma_cm_event,
+) -> c_int {
+    if place.is_null() {
+        return status(Err(Errno::INVALID));
+    }
+    loop {
+        let fd = match next(public) {
+            Ok(Next::Event(event)) => {
+                // SAFETY: rdma_get_cm_event(3): `place` points to room for the event.
+                unsafe { *place = event };
+                return 0;
+            }
+            Ok(Next::Nothing { fd }) => fd,
+            // The process is exiting: the program would report the error, so the thread waits here.
+            Err(_) if leave::has_begun() => {
+                wait::until_signal();
+                continue;
+            }
+            Err(errno) => return status(Err(errno)),
+        };
+        if let Err(errno) = wait::until_readable(fd) {
+            return status(Err(errno));
+        }
+    }
 }
 
-// SAFETY: the type is `repr(C)`, and its first field is the `UnsafeCell` of the public part.
-unsafe impl Object for Event {
-    type C = rdma_cm_event;
+/// What a channel has.
+enum Next {
+    Event(*mut rdma_cm_event),
+    /// Until this descriptor is readable.
+    Nothing {
+        fd: RawFd,
+    },
+}
+
+/// The next event whose id still exists. Fails if there is no such channel.
+fn next(public: *mut rdma_event_channel) -> Result<Next, Errno> {
+    let channel = Channel::find(public).ok_or(Errno(libc::EBADF))?;
+    // Locked first, so that no id is destroyed between taking its event and counting it.
+    let mut ids = table::lock();
+    while let Some(event) = channel.try_event() {
+        if let Some(event) = publish(&mut ids, event) {
+            return Ok(Next::Event(event));
+        }
+    }
+    Ok(Next::Nothing { fd: channel.as_raw_fd() })
 }
 
 /// Gives an event to the program; none if its id is gone.
-pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_event> {
+fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_event> {
     let asked = event.listener.as_ref().unwrap_or(&event.id);
     // SAFETY: the id is in the table, which this thread has locked; rdma_destroy_id(3) removes it
     // from there first.
-    let asked = unsafe { ids.get(&asked.number())?.get() };
+    let asked: &Id = unsafe { ids.get(&asked.number())?.get() };
     let (id, listen_id) = if event.listener.is_some() {
         (request(ids, asked, &event.id)?, asked.public())
     } else {
@@ -48,7 +85,7 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
     // SAFETY: the id is in the table, which this thread has locked; rdma_destroy_id(3) removes it
     // from there first.
     let (id, public_id) = (unsafe { Id::of(id) }, id);
-    let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
+    let (mut kind, mut status) = (convert::cm_event(event.kind), event.status);
     if let Err(Errno(errno)) = show(id, event.kind) {
         (kind, status) = (RDMA_CM_EVENT_ADDR_ERROR, -errno);
     }
@@ -67,7 +104,7 @@ pub(crate) fn publish(ids: &mut Ids, event: cm::Event) -> Option<*mut rdma_cm_ev
             param: rdma_cm_event__param::zeroed(),
         }),
         private_data: event.private_data,
-        id: asked.public(),
+        id: Arc::clone(&asked.acks),
         group: group.as_ref().map(|(_, acks)| Arc::clone(acks)),
     };
     let param = if event.kind == EventKind::User {
@@ -132,21 +169,8 @@ fn data(bytes: &[u8]) -> (*const c_void, u8) {
 
 fn conn_param(conn: Option<&ConnParam>, bytes: &[u8]) -> rdma_conn_param {
     let (private_data, private_data_len) = data(bytes);
-    let zeroed = rdma_conn_param::zeroed();
-    let Some(conn) = conn else {
-        return rdma_conn_param { private_data, private_data_len, ..zeroed };
-    };
-    rdma_conn_param {
-        private_data,
-        private_data_len,
-        responder_resources: conn.responder_resources,
-        initiator_depth: conn.initiator_depth,
-        flow_control: conn.flow_control.into(),
-        retry_count: conn.retry_count,
-        rnr_retry_count: conn.rnr_retry_count,
-        srq: conn.srq.into(),
-        qp_num: conn.qpn.get(),
-    }
+    let shown = conn.map_or_else(rdma_conn_param::zeroed, convert::conn_param);
+    rdma_conn_param { private_data, private_data_len, ..shown }
 }
 
 /// The parameters of datagrams; for a group, private data is what the program gave when it joined.
@@ -160,45 +184,10 @@ fn ud_param(ud: Option<UdParam>, bytes: &[u8], context: Option<*mut c_void>) -> 
     rdma_ud_param {
         private_data,
         private_data_len,
-        ah_attr: ah_attr(&ud.av),
+        ah_attr: convert::ah_attr(&ud.av),
         qp_num: ud.qpn.get(),
         qkey: ud.qkey.0,
     }
-}
-
-pub(crate) unsafe extern "C" fn rdma_ack_cm_event(public: *mut rdma_cm_event) -> c_int {
-    if public.is_null() {
-        return status(Err(Errno::INVALID));
-    }
-    // SAFETY: rdma_ack_cm_event(3): `public` is a live event, which the program does not use any
-    // more.
-    let event = unsafe { Event::take(public) };
-    if let Some(acks) = &event.group {
-        acks.ack(1);
-    }
-    // SAFETY: rdma_destroy_id(3) waits until the events of the id are acknowledged, so the id is
-    // live.
-    unsafe { Id::of(event.id) }.acks.ack(1);
-    0
-}
-
-/// Acknowledges the event that an id keeps for the program, if there is one.
-///
-/// # Safety
-/// `id` is a live id.
-pub(crate) unsafe fn forget(id: *mut rdma_cm_id) {
-    // SAFETY: by this function's contract `id` points to a live object; only the field `event` is
-    // read, without a reference.
-    let kept = unsafe { (*id).event };
-    if kept.is_null() {
-        return;
-    }
-    // SAFETY: by this function's contract `id` points to a live object. This library sets `event`
-    // through the raw pointer, without a reference to the public part.
-    unsafe { (*id).event = ptr::null_mut() };
-    // SAFETY: `kept` is an event that the id kept for the program, which may not use it after
-    // another call on the id.
-    unsafe { rdma_ack_cm_event(kept) };
 }
 
 pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {

@@ -2,9 +2,9 @@
 
 use core::ffi::c_int;
 
-use super::channel::rdma_get_cm_event;
-use super::event;
+use super::event::rdma_get_cm_event;
 use super::id::Id;
+use super::taken;
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
@@ -21,7 +21,7 @@ pub(crate) unsafe fn finish(public: *mut rdma_cm_id, started: Result<(), Errno>)
         return status(started);
     }
     // SAFETY: by this function's contract, `public` is a live id.
-    unsafe { event::forget(public) };
+    unsafe { taken::forget(public) };
     // SAFETY: by this function's contract `public` points to a live object; only the field
     // `channel` is read, without a reference.
     let channel = unsafe { (*public).channel };

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce::Gid;
 use feroce::cm::{CmId, PortSpace};
@@ -13,12 +13,12 @@ use super::addrinfo::Resolved;
 use super::channel::Channel;
 use super::group::Group;
 use super::table::Ids;
-use super::{address, devices, event, table};
+use super::{address, devices, table, taken};
 use crate::abi::*;
 use crate::errno::{Errno, status};
+use crate::memory;
 use crate::verbs::ack::Acks;
 use crate::verbs::object::Object;
-use crate::verbs::query::mtu;
 use crate::verbs::registry::Listed;
 use crate::zeroed::Zeroed;
 
@@ -42,7 +42,7 @@ pub(crate) struct Id {
     path: UnsafeCell<ibv_sa_path_rec>,
     pub(crate) id: CmId,
     /// Events that the program has and has not acknowledged.
-    pub(crate) acks: Acks,
+    pub(crate) acks: Arc<Acks>,
     private: Mutex<Private>,
 }
 
@@ -93,6 +93,7 @@ impl Id {
             RDMA_PS_IB | RDMA_PS_IPOIB => return Err(Errno(libc::EPROTONOSUPPORT)),
             _ => return Err(Errno::INVALID),
         };
+        memory::admit()?;
         let is_sync = plan.channel.is_null();
         let channel = if is_sync { Channel::create()? } else { plan.channel };
         // SAFETY: by this function's contract the channel of the plan is live, or this function has
@@ -123,7 +124,7 @@ impl Id {
             public: UnsafeCell::new(public),
             path: UnsafeCell::new(ibv_sa_path_rec::zeroed()),
             id,
-            acks: Acks::default(),
+            acks: Arc::default(),
             private: Mutex::new(Private { is_sync, ..Private::default() }),
         }
         .give();
@@ -198,7 +199,7 @@ impl Id {
             numb_path: 1,
             pkey: PKEY.to_be(),
             mtu_selector: EXACTLY,
-            mtu: mtu(adapter.port().active_mtu) as u8,
+            mtu: convert::mtu(adapter.port().active_mtu) as u8,
             rate_selector: EXACTLY,
             packet_life_time_selector: EXACTLY,
             packet_life_time: PACKET_LIFETIME,
@@ -245,9 +246,9 @@ impl Id {
         self.private().is_sync = is_sync;
         if was_sync {
             // SAFETY: `public` is a live id.
-            unsafe { event::forget(public) };
+            unsafe { taken::forget(public) };
         }
-        self.acks.settle();
+        self.acks.settle("rdma_migrate_id", "rdma_ack_cm_event");
         if was_sync {
             // SAFETY: the id made the channel for itself, and has just been moved to another one.
             unsafe { Channel::destroy(old.channel) };
@@ -288,8 +289,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(public: *mut rdma_cm_id) -> c_in
     // From now on no event finds it.
     table::lock().remove(&id.id.number());
     // SAFETY: `public` is still live: this call has not destroyed it.
-    unsafe { event::forget(public) };
-    id.acks.settle();
+    unsafe { taken::forget(public) };
+    id.acks.settle("rdma_destroy_id", "rdma_ack_cm_event");
     let channel = if id.private().is_sync { id.seen().channel } else { ptr::null_mut() };
     // SAFETY: all events of the id are acknowledged, it is not in the table any more, and the
     // program does not use it after this call.

@@ -29,3 +29,4 @@ pub(crate) mod resolve;
 pub(crate) mod resolved;
 pub(crate) mod srq;
 pub(crate) mod table;
+pub(crate) mod taken;

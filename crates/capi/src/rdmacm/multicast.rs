@@ -101,6 +101,6 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
         return status(Err(Errno(libc::EADDRNOTAVAIL)));
     };
     let left = id.id.leave_multicast(group);
-    joined.acks.settle();
+    joined.acks.settle("rdma_leave_multicast", "rdma_ack_cm_event");
     status(left.map_err(Errno::from))
 }

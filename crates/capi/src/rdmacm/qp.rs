@@ -1,6 +1,6 @@
 //! Queue pairs of ids, with the queues that an id makes for them.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::c_int;
 use core::ptr;
 
 use super::id::Id;
@@ -10,6 +10,7 @@ use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::verbs::object::Object;
 use crate::verbs::qp::{self, Qp};
+use crate::verbs::qp_ex;
 use crate::zeroed::Zeroed;
 
 /// Writes the current state of a queue pair to its public part.
@@ -22,7 +23,7 @@ pub(crate) unsafe fn show_state(qp: *mut ibv_qp) {
     let state = facts.and_then(|facts| facts.state).unwrap_or_default();
     // SAFETY: `qp` points to a live object. This library sets `state` through the raw pointer,
     // without a reference to the public part.
-    unsafe { (*qp).state = state as c_uint };
+    unsafe { (*qp).state = convert::qp_state(state) };
 }
 
 /// Makes a completion queue for an id, with a channel.
@@ -226,7 +227,7 @@ unsafe fn create_on(
     wanted.recv_cq = or(wanted.recv_cq, other);
     // SAFETY: the context of an id with a device stays open, and the attributes name live objects
     // by the contract of this function.
-    let qp = unsafe { qp::create_qp_ex(seen.verbs, wanted) };
+    let qp = unsafe { qp_ex::create_qp_ex(seen.verbs, wanted) };
     if qp.is_null() {
         return Err(Errno::last());
     }

@@ -7,6 +7,7 @@ use super::finish::finish;
 use super::id::Id;
 use crate::abi::*;
 use crate::errno::{Errno, status};
+use crate::memory;
 use crate::verbs::object::Object;
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(
@@ -17,7 +18,12 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     let id = unsafe { Id::of(public) };
     // SAFETY: rdma_bind_addr(3): `addr` points to a socket address.
     let addr = unsafe { read(addr) };
-    status(addr.and_then(|addr| Ok(id.id.bind(addr)?)).and_then(|()| id.show()))
+    let bind = |addr| {
+        memory::admit()?;
+        id.id.bind(addr)?;
+        id.show()
+    };
+    status(addr.and_then(bind))
 }
 
 pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
@@ -48,6 +54,7 @@ unsafe fn resolve_addr(
     // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
     // to addresses that are as long as their families say.
     let dst = unsafe { read(dst) }?;
+    memory::admit()?;
     // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
     // to addresses that are as long as their families say.
     let src = unsafe { read_optional(src) }?;
@@ -68,6 +75,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
 pub(crate) unsafe extern "C" fn rdma_listen(public: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: rdma_listen(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
-    let done = id.id.listen(u32::try_from(backlog).unwrap_or(0)).map_err(Errno::from);
-    status(done.and_then(|()| id.show()))
+    let listen = |()| {
+        id.id.listen(u32::try_from(backlog).unwrap_or(0))?;
+        id.show()
+    };
+    status(memory::admit().and_then(listen))
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::id::Id;
+use crate::abi::*;
 use crate::verbs::registry::Listed;
 
 /// Ids by their number. An id in the table lives at least as long as the lock is held.
-pub(crate) type Ids = BTreeMap<u64, Listed<Id>>;
+pub(crate) type Ids = BTreeMap<u64, Listed<rdma_cm_id>>;
 
 static IDS: Mutex<Ids> = Mutex::new(Ids::new());
 

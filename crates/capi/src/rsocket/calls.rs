@@ -7,10 +7,12 @@ use feroce_rsocket::{Socket, find};
 
 use super::program::{address, fill_address};
 use crate::errno::{Errno, number, status};
+use crate::memory;
 use crate::rdmacm::devices;
 
 pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    number(Socket::open(domain, kind, protocol, devices::manager))
+    let open = |()| Socket::open(domain, kind, protocol, devices::manager);
+    number(memory::admit().and_then(open))
 }
 
 pub(crate) unsafe extern "C" fn rbind(

@@ -49,7 +49,7 @@ pub(crate) fn counters() -> Vec<(String, Counters)> {
 pub(crate) fn shut_down() {
     // The exiting thread may hold the lock itself.
     let Ok(running) = RUNNING.try_lock() else { return };
-    running.iter().for_each(|(_, context)| context.take_leave());
+    running.iter().for_each(|(_, context)| context.prepare_exit());
 }
 
 /// Selects the software backend, whatever the settings say: the rdma-core backend would load

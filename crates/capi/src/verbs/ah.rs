@@ -3,7 +3,6 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-use feroce::wire::Lid;
 use feroce::{AddrVec, Gid};
 use feroce_lint::Kind;
 
@@ -12,6 +11,7 @@ use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno::{Errno, pointer, status};
+use crate::memory;
 use crate::zeroed::Zeroed;
 
 /// An address handle.
@@ -31,40 +31,13 @@ unsafe impl Object for Ah {
 /// The address vector that attributes describe. Without a global route it has no GID, which the
 /// adapter refuses on Ethernet. A device has one port.
 pub(crate) fn addr_vec(attr: &ibv_ah_attr) -> Result<AddrVec, Errno> {
-    if attr.port_num != 1 {
-        return Err(Errno::INVALID);
-    }
-    // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
-    let dgid = Gid(unsafe { attr.grh.dgid.raw });
-    let dgid = if attr.is_global == 0 { Gid::ZERO } else { dgid };
-    Ok(AddrVec {
-        dgid,
-        sgid_index: attr.grh.sgid_index.into(),
-        flow_label: attr.grh.flow_label,
-        hop_limit: attr.grh.hop_limit,
-        traffic_class: attr.grh.traffic_class,
-        sl: attr.sl,
-        dlid: Lid(attr.dlid),
-    })
+    if attr.port_num == 1 { Ok(path(attr)) } else { Err(Errno::INVALID) }
 }
 
-/// The attributes of a way.
-pub(crate) fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
-    ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: ibv_gid { raw: av.dgid.0 },
-            flow_label: av.flow_label,
-            sgid_index: u8::try_from(av.sgid_index).unwrap_or(u8::MAX),
-            hop_limit: av.hop_limit,
-            traffic_class: av.traffic_class,
-        },
-        dlid: av.dlid.0,
-        sl: av.sl,
-        src_path_bits: 0,
-        static_rate: 0,
-        is_global: u8::from(!av.dgid.is_zero()),
-        port_num: 1,
-    }
+/// The address vector, whatever the port.
+pub(crate) fn path(attr: &ibv_ah_attr) -> AddrVec {
+    // SAFETY: both members of the union are sixteen bytes, for which every bit pattern is valid.
+    convert::addr_vec(attr, unsafe { attr.grh.dgid.raw })
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(
@@ -77,9 +50,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     let behind = unsafe { Pd::of(pd) };
     // SAFETY: `pd` points to a live object, whose `context` does not change after it was made.
     let context = unsafe { (*pd).context };
-    let av = addr_vec(&attr)
-        .and_then(|av| if attr.port_num == 1 { Ok(av) } else { Err(Errno::INVALID) });
-    pointer(av.and_then(|av| {
+    pointer(addr_vec(&attr).and_then(|av| {
+        memory::admit()?;
         let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
         Ok(Ah { public, ah: behind.pd.create_ah(av)? }.give())
     }))
@@ -154,7 +126,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         ..AddrVec::default()
     };
     // SAFETY: ibv_init_ah_from_wc(3): `attr` points to room for the attributes.
-    unsafe { attr.write(ah_attr(&av)) };
+    unsafe { attr.write(convert::ah_attr(&av)) };
     0
 }
 

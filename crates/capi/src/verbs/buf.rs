@@ -6,12 +6,13 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::mem::zeroed;
 use core::ptr;
 
-use super::mr::ibv_reg_mr_ex;
 use super::object::Object;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 
 /// A buffer. The program has an opaque pointer to it, and sees none of its fields.
 pub(crate) struct Buf {
@@ -47,6 +48,9 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     if len == 0 {
         return pointer(Err(Errno::INVALID));
     }
+    if let Err(errno) = memory::admit() {
+        return pointer(Err(errno));
+    }
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: mmap(2) of new memory at an address that the kernel chooses has no preconditions.
@@ -66,21 +70,6 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(public: *mut ibv_buf) {
     let buf = unsafe { Box::from_raw(public.cast::<Buf>()) };
     // SAFETY: the memory was mapped with this length, and the program does not use it any more.
     unsafe { libc::munmap(buf.addr, buf.len) };
-}
-
-pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
-    pd: *mut ibv_pd,
-    buf: *mut ibv_buf,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    let comp_mask = u64::from(IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR);
-    let (iova, fd, fd_offset, dmah) = (0, -1, 0, ptr::null_mut());
-    let mut attr =
-        ibv_mr_init_attr { length, access, comp_mask, iova, addr, fd, fd_offset, dmah, buf };
-    // SAFETY: ibv_reg_buf_mr(3): `pd` is a live protection domain and `buf` a live buffer.
-    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
 /// A handle for hints.
@@ -104,11 +93,42 @@ pub(crate) unsafe extern "C" fn ibv_alloc_dmah(
     attr: *mut ibv_dmah_init_attr,
 ) -> *mut ibv_dmah {
     // SAFETY: ibv_alloc_dmah(3): `attr` points to attributes.
-    let mask = unsafe { (*attr).comp_mask };
-    if mask & !HINTS != 0 {
-        return pointer(Err(Errno::UNSUPPORTED));
+    let attr = unsafe { attr.read() };
+    let make = |()| Dmah { public: UnsafeCell::new(ibv_dmah { context }) }.give();
+    pointer(check_hints(&attr).and_then(|()| memory::admit()).map(make))
+}
+
+/// The two bits of a processing hint that PCI Express defines.
+const PROCESSING_HINTS: u8 = 0x3;
+
+/// Refuses hints that the kernel refuses; the adapter itself needs none.
+fn check_hints(attr: &ibv_dmah_init_attr) -> Result<(), Errno> {
+    let has = |hint| attr.comp_mask & hint != 0;
+    if attr.comp_mask & !HINTS != 0 {
+        return Err(Errno::UNSUPPORTED);
     }
-    Dmah { public: UnsafeCell::new(ibv_dmah { context }) }.give()
+    if has(IBV_DMAH_INIT_ATTR_MASK_CPU_ID) && !is_allowed(attr.cpu_id) {
+        return Err(Errno(libc::EPERM));
+    }
+    let bad_type = u32::from(attr.tph_mem_type) > IBV_TPH_MEM_TYPE_PM;
+    let bad_hint = attr.ph & !PROCESSING_HINTS != 0;
+    if has(IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE) && bad_type
+        || has(IBV_DMAH_INIT_ATTR_MASK_PH) && bad_hint
+    {
+        return Err(Errno::INVALID);
+    }
+    Ok(())
+}
+
+/// Whether this thread may run on a processor.
+fn is_allowed(cpu: u32) -> bool {
+    // SAFETY: the structure is an array of integers, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { zeroed() };
+    // SAFETY: sched_getaffinity(2) writes at most this many bytes to the set.
+    let status = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    let cpu = cpu as usize;
+    // SAFETY: the number is less than that of the bits in the set.
+    status == 0 && cpu < 8 * size_of_val(&set) && unsafe { libc::CPU_ISSET(cpu, &set) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_dmah(public: *mut ibv_dmah) -> c_int {

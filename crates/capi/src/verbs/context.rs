@@ -1,22 +1,22 @@
-//! Contexts: opening and closing devices, and the table of calls behind `ibv_context`.
+//! Contexts: devices that programs have opened.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce::QpState;
 use feroce_lint::{self as lint, Kind};
 
+use super::adapter;
 use super::device::Device;
-use super::import::{self, Exports};
 use super::object::Object;
-use super::registry::Registry;
-use super::{adapter, cq, cq_ex, dm, mr, mw, pd, post, qp, query, srq, xrc};
+use super::registry::{Listed, Registry};
+use super::shared::{self, Exports};
 use crate::abi::*;
-use crate::errno::{Errno, pointer};
-use crate::zeroed::Zeroed;
+use crate::errno::Errno;
+use crate::{leave, memory};
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]
@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) registry: Registry,
     /// What can be imported from it.
     pub(crate) exports: Arc<Exports>,
+    /// What `rdma resource` calls it.
+    pub(crate) number: u32,
     /// A program that duplicates this descriptor can import the context with it.
     _cmd_fd: OwnedFd,
 }
@@ -83,15 +85,10 @@ impl Context {
         adapter.clone()
     }
 
-    /// Whether a queue pair may still use what was posted to it.
-    pub(crate) fn is_at_work(&self, qpn: feroce::Qpn) -> bool {
-        let handle = self.registry.lock().qps.get(&qpn).map(|listed| {
-            // SAFETY: the object is in the tables, which this thread has locked; its destructor
-            // removes it from there before it frees it.
-            unsafe { listed.get() }.handle.clone()
-        });
-        let state = handle.and_then(|handle| handle.query_all()).map(|(attr, _)| attr.state);
-        !matches!(state, None | Some(Some(QpState::Reset | QpState::Err)))
+    /// The name of its device.
+    pub(crate) fn device_name(&self) -> String {
+        let adapter = self.adapter.lock().unwrap_or_else(PoisonError::into_inner);
+        adapter.device().name().to_owned()
     }
 
     /// What programs see of it.
@@ -101,90 +98,62 @@ impl Context {
         unsafe { &raw mut (*self.public()).context }
     }
 
-    /// Opens a device.
-    fn open(device: &Device) -> Result<*mut ibv_context, Errno> {
+    /// Opens a device. The new context has these calls.
+    pub(super) fn open(device: &Device, calls: verbs_context) -> Result<*mut ibv_context, Errno> {
+        memory::admit()?;
         let adapter = adapter::open(&device.facts())?;
         let exports = Arc::new(Exports::default());
-        let cmd_fd = import::offer(device.facts().name(), &exports)?;
-        Ok(Self::publish(device, adapter, cmd_fd, exports))
+        let cmd_fd = shared::offer(device.facts().name(), &exports)?;
+        Ok(Self::publish(device, adapter, (cmd_fd, exports), calls))
     }
 
     /// Opens a device once more, with what a context of it has.
-    pub(crate) fn import(
+    pub(super) fn import(
         device: &str,
         cmd_fd: OwnedFd,
         exports: Arc<Exports>,
+        calls: verbs_context,
     ) -> Result<*mut ibv_context, Errno> {
         let device = Device::named(device).ok_or(Errno(libc::ENODEV))?;
         let adapter = adapter::open(&device.facts())?;
-        Ok(Self::publish(device, adapter, cmd_fd, exports))
+        Ok(Self::publish(device, adapter, (cmd_fd, exports), calls))
     }
 
     /// Gives a context to the program.
     fn publish(
         device: &Device,
         adapter: feroce::Context,
-        cmd_fd: OwnedFd,
-        exports: Arc<Exports>,
+        (cmd_fd, exports): (OwnedFd, Arc<Exports>),
+        mut verbs: verbs_context,
     ) -> *mut ibv_context {
-        let mut verbs = verbs_context::zeroed();
         verbs.sz = size_of::<verbs_context>();
         verbs.context.device = device.public();
         verbs.context.cmd_fd = cmd_fd.as_raw_fd();
         verbs.context.async_fd = adapter.async_fd().as_raw_fd();
         verbs.context.num_comp_vectors = c_int::try_from(adapter.attr().comp_vectors).unwrap_or(1);
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-        fill_calls(&mut verbs);
+        static LAST: AtomicU32 = AtomicU32::new(0);
         let registry = Registry::default();
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
         let (public, adapter) = (UnsafeCell::new(verbs), Mutex::new(adapter));
-        let verbs = Self { public, adapter, registry, exports, _cmd_fd: cmd_fd }.give();
+        let verbs = Self { public, adapter, registry, exports, number, _cmd_fd: cmd_fd }.give();
         lint::start();
+        if lint::is_on() {
+            leave::watch_status();
+        }
         // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
         // destroy it.
         let context = unsafe { Self::of(verbs) };
+        open().push(Listed::new(context));
         context.as_ptr()
     }
 }
 
-/// Calls that inline functions of `verbs.h` make through the context.
-fn fill_calls(verbs: &mut verbs_context) {
-    let ops = &mut verbs.context.ops;
-    ops._compat_query_device = Some(query::ibv_query_device);
-    ops._compat_query_port = Some(query::ibv_query_port);
-    ops.alloc_mw = Some(mw::alloc_mw);
-    ops.dealloc_mw = Some(mw::dealloc_mw);
-    ops.bind_mw = Some(mw::bind_mw);
-    ops.poll_cq = Some(cq::poll_cq);
-    ops.req_notify_cq = Some(cq::req_notify_cq);
-    ops.post_srq_recv = Some(srq::post_srq_recv);
-    ops.post_send = Some(post::post_send);
-    ops.post_recv = Some(post::post_recv);
-    verbs.query_port = Some(query::query_port);
-    verbs.query_device_ex = Some(query::query_device_ex);
-    verbs.query_rt_values = Some(query::query_rt_values);
-    verbs.alloc_null_mr = Some(mr::alloc_null_mr);
-    verbs.advise_mr = Some(mr::advise_mr);
-    verbs.alloc_dm = Some(dm::alloc_dm);
-    verbs.free_dm = Some(dm::free_dm);
-    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
-    verbs.open_xrcd = Some(xrc::open_xrcd);
-    verbs.close_xrcd = Some(xrc::close_xrcd);
-    verbs.create_srq_ex = Some(xrc::create_srq_ex);
-    verbs.get_srq_num = Some(xrc::get_srq_num);
-    verbs.open_qp = Some(xrc::open_qp);
-    verbs.alloc_td = Some(pd::alloc_td);
-    verbs.dealloc_td = Some(pd::dealloc_td);
-    verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
-    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
-    verbs.modify_cq = Some(cq::modify_cq);
-    verbs.create_qp_ex = Some(qp::create_qp_ex);
-}
-
-pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: ibv_open_device(3): `device` is a device of a list that this library made; it never
-    // frees devices.
-    let device = unsafe { Device::of(device) };
-    pointer(Context::open(device))
+/// Every context that is open, in the order of opening. A context in the list lives at least as
+/// long as the lock is held.
+pub(crate) fn open() -> MutexGuard<'static, Vec<Listed<verbs_context>>> {
+    static OPEN: Mutex<Vec<Listed<verbs_context>>> = Mutex::new(Vec::new());
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
@@ -196,6 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     }
     // Objects that the program has not destroyed refer to it, and it may destroy them later.
     if context.registry.lock().is_empty() && context.exports.lock().is_empty() {
+        open().retain(|listed| !listed.is(context));
         // SAFETY: ibv_close_device(3): the context is live, and the program uses neither it nor an
         // object of it after this call.
         drop(unsafe { Context::take(context.public()) });

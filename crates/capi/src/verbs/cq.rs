@@ -3,19 +3,18 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 
-use feroce::Notify;
+use feroce::{Cqe, Notify};
 use feroce_lint::{self as lint, CqFacts, Kind};
 
 use super::ack::Acks;
 use super::channel::Channel;
 use super::context::Context;
-use super::cq_ex::Polling;
 use super::guarded::Guarded;
 use super::object::Object;
 use super::registry::Listed;
-use super::wc;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 use crate::zeroed::Zeroed;
 
 /// A completion queue, extended or not: the one begins like the other.
@@ -40,6 +39,15 @@ unsafe impl Object for Cq {
 
 // SAFETY: the program owns the public part, and all other fields are `Sync`.
 unsafe impl Sync for Cq {}
+
+/// Where a program is in polling an extended queue.
+#[derive(Debug, Default)]
+pub(crate) struct Polling {
+    /// The completion that it looks at.
+    pub(super) current: Option<Cqe>,
+    /// When timestamps began, in nanoseconds since 1970.
+    pub(super) epoch_ns: u64,
+}
 
 /// How a completion queue is made.
 pub(crate) struct Plan {
@@ -71,6 +79,7 @@ impl Cq {
         plan: &Plan,
         polling: Polling,
     ) -> Result<*mut ibv_cq_ex, Errno> {
+        memory::admit()?;
         let facts = context.adapter().attr();
         if plan.depth == 0 || plan.comp_vector >= facts.comp_vectors {
             return Err(Errno::INVALID);
@@ -141,8 +150,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(public: *mut ibv_cq) -> c_int {
         }
         return code(Err(e.into()));
     }
-    cq.comp_acks.settle();
-    cq.async_acks.settle();
+    cq.comp_acks.settle("ibv_destroy_cq", "ibv_ack_cq_events");
+    cq.async_acks.settle("ibv_destroy_cq", "ibv_ack_async_event");
     // SAFETY: `public` points to a live object; only the field `channel` is read, without a
     // reference.
     let channel = unsafe { (*public).channel };
@@ -161,7 +170,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(public: *mut ibv_cq, cqe: c_int) -
     // SAFETY: ibv_resize_cq(3): `public` is a live completion queue.
     let cq = unsafe { Cq::behind(public) };
     let depth = u32::try_from(cqe).map_err(|_| Errno::INVALID);
-    code(depth.and_then(|depth| Ok(cq.cq.resize(depth)?)).map(|()| {
+    let resize = |depth| memory::admit().and_then(|()| Ok(cq.cq.resize(depth)?));
+    code(depth.and_then(resize).map(|()| {
         // SAFETY: `public` points to a live object. This library sets `cqe` through the raw
         // pointer, without a reference to the public part.
         unsafe { (*public).cqe = cqe };
@@ -203,7 +213,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
         }
         // SAFETY: ibv_poll_cq(3): the array has room for `most` completions, and the loop takes no
         // more.
-        unsafe { place.write(wc::completion(&cqe)) };
+        unsafe { place.write(convert::wc(&cqe)) };
         place = place.wrapping_add(1);
     });
     taken as c_int

@@ -6,20 +6,10 @@ use feroce::{Cqe, WcFlags};
 use feroce_lint as lint;
 
 use super::context::Context;
-use super::cq::{Cq, Plan};
+use super::cq::{Cq, Plan, Polling};
 use super::object::Object;
-use super::wc;
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
-
-/// Where a program is in polling an extended queue.
-#[derive(Debug, Default)]
-pub(crate) struct Polling {
-    /// The completion that it looks at.
-    current: Option<Cqe>,
-    /// When timestamps began, in nanoseconds since 1970.
-    epoch_ns: u64,
-}
 
 /// What completions of an extended queue can carry.
 const WC_FLAGS: u64 = (IBV_WC_STANDARD_FLAGS
@@ -113,7 +103,7 @@ unsafe fn show(public: *mut ibv_cq_ex, cqe: Option<Cqe>) -> c_int {
     unsafe { (*public).wr_id = cqe.wr_id };
     // SAFETY: by this function's contract `public` points to a live object. This library sets
     // `status` through the raw pointer, without a reference to the public part.
-    unsafe { (*public).status = cqe.status as c_uint };
+    unsafe { (*public).status = convert::wc_status(cqe.status) };
     // SAFETY: this function has the contract of `polling`.
     let polling = unsafe { polling(public) };
     polling.current = Some(cqe);
@@ -175,8 +165,8 @@ macro_rules! readers {
 }
 
 readers! {
-    read_opcode: ibv_wc_opcode = |cqe| wc::opcode(cqe.opcode);
-    read_vendor_err: u32 = |cqe| wc::vendor_error(cqe);
+    read_opcode: ibv_wc_opcode = |cqe| convert::wc_opcode(cqe.opcode);
+    read_vendor_err: u32 = |cqe| convert::wc_status(cqe.status);
     read_byte_len: u32 = |cqe| cqe.byte_len;
     read_imm_data: be32 = |cqe| if cqe.flags.contains(WcFlags::WITH_INV) {
         // One of the two is in this place; the key is not in network order.

@@ -46,6 +46,11 @@ impl Device {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Its number, by which `ibv_get_device_index` and netlink call it.
+    pub(crate) fn index(&self) -> c_int {
+        self.index
+    }
+
     /// The device that was listed with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         let known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,48 +4,18 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::{ptr, slice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use feroce::{Access, Iova, Region};
+use feroce::{Access, Iova};
 use feroce_lint::Kind;
 
 use super::context::Context;
 use super::mr::{self, Mr};
 use super::object::Object;
 use super::pd::Pd;
-use super::query::MAX_DM_SIZE;
+use super::shared::Reserved;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-
-/// Bytes given out, in the whole process.
-static USED: AtomicU64 = AtomicU64::new(0);
-
-/// Memory taken out of what there is, until it is dropped.
-pub(crate) struct Reserved {
-    region: Arc<Region>,
-}
-
-impl Reserved {
-    fn new(len: usize) -> Result<Arc<Self>, Errno> {
-        let len64 = len as u64;
-        let fits = |used: u64| used.checked_add(len64).filter(|used| *used <= MAX_DM_SIZE);
-        let reserved = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        reserved.map_err(|_| Errno::NO_MEMORY)?;
-        match Region::alloc(len) {
-            Ok(region) => Ok(Arc::new(Self { region })),
-            Err(_) => {
-                USED.fetch_sub(len64, Ordering::Relaxed);
-                Err(Errno::NO_MEMORY)
-            }
-        }
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        USED.fetch_sub(self.region.len() as u64, Ordering::Relaxed);
-    }
-}
+use crate::memory;
 
 /// Device memory. Registrations of it hold the region, and keep it.
 #[repr(C)]
@@ -94,7 +64,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     if attr.length == 0 || attr.log_align_req > 12 {
         return pointer(Err(Errno::INVALID));
     }
-    pointer(Reserved::new(attr.length).map(|memory| {
+    pointer(memory::admit().and_then(|()| Reserved::new(attr.length)).map(|memory| {
         let handle = behind.exports.handle();
         behind.exports.lock().dms.insert(handle, Arc::clone(&memory));
         Dm::publish(memory, context, handle)
@@ -170,6 +140,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     // SAFETY: ibv_reg_dm_mr(3): `pd` is a live protection domain.
     let pd_behind = unsafe { Pd::of(pd) };
     pointer(mr::access(flags).and_then(|access| {
+        memory::admit()?;
         // There is no address that it could have.
         if !access.contains(Access::ZERO_BASED) {
             return Err(Errno::INVALID);

@@ -11,6 +11,7 @@ use super::object::Object;
 use super::pd::Pd;
 use crate::abi::*;
 use crate::errno::{Errno, pointer};
+use crate::memory;
 
 /// Memory that was mapped, until it is dropped.
 struct Mapping {
@@ -61,6 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     // SAFETY: ibv_reg_dmabuf_mr(3): `pd` is a live protection domain.
     let behind = unsafe { Pd::of(pd) };
     pointer(mr::access(access.cast_unsigned()).and_then(|access| {
+        memory::admit()?;
         let (region, start) = map(fd, offset, length)?;
         let part = start..start + length;
         let iova = Iova::At(iova);

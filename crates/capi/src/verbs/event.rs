@@ -57,30 +57,20 @@ fn translate(
     tables: &Tables,
     event: &AsyncEvent,
 ) -> Option<(ibv_async_event__element, ibv_event_type)> {
-    let port = Some(ibv_async_event__element { port_num: 1 });
-    let (element, kind) = match *event {
-        AsyncEvent::CqError(cq) => (of_cq(tables, cq), IBV_EVENT_CQ_ERR),
-        AsyncEvent::QpFatal(qp) => (of_qp(tables, qp), IBV_EVENT_QP_FATAL),
-        AsyncEvent::QpRequestError(qp) => (of_qp(tables, qp), IBV_EVENT_QP_REQ_ERR),
-        AsyncEvent::QpAccessError(qp) => (of_qp(tables, qp), IBV_EVENT_QP_ACCESS_ERR),
-        AsyncEvent::CommEstablished(qp) => (of_qp(tables, qp), IBV_EVENT_COMM_EST),
-        AsyncEvent::SqDrained(qp) => (of_qp(tables, qp), IBV_EVENT_SQ_DRAINED),
-        AsyncEvent::LastWqeReached(qp) => (of_qp(tables, qp), IBV_EVENT_QP_LAST_WQE_REACHED),
-        AsyncEvent::SrqLimitReached(srq) => (of_srq(tables, srq), IBV_EVENT_SRQ_LIMIT_REACHED),
-        AsyncEvent::SrqError(srq) => (of_srq(tables, srq), IBV_EVENT_SRQ_ERR),
-        AsyncEvent::PortActive => (port, IBV_EVENT_PORT_ACTIVE),
-        AsyncEvent::PortError => (port, IBV_EVENT_PORT_ERR),
-        AsyncEvent::GidChange { .. } => (port, IBV_EVENT_GID_CHANGE),
-        AsyncEvent::LidChange { .. } => (port, IBV_EVENT_LID_CHANGE),
-        AsyncEvent::PkeyChange => (port, IBV_EVENT_PKEY_CHANGE),
+    let (event_type, element) = convert::async_event(event);
+    let element = match element {
+        convert::Element::Cq(cq) => of_cq(tables, cq)?,
+        convert::Element::Qp(qp) => of_qp(tables, qp)?,
+        convert::Element::Srq(srq) => of_srq(tables, srq)?,
+        convert::Element::Port => ibv_async_event__element { port_num: 1 },
     };
-    element.map(|element| (element, kind))
+    Some((element, event_type))
 }
 
 fn of_cq(tables: &Tables, id: CqId) -> Option<ibv_async_event__element> {
     // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
     // from there before it frees it.
-    let cq = unsafe { tables.cqs.get(&id)?.get() };
+    let cq: &Cq = unsafe { tables.cqs.get(&id)?.get() };
     cq.async_acks.deliver();
     Some(ibv_async_event__element { cq: cq.as_ptr() })
 }
@@ -88,7 +78,7 @@ fn of_cq(tables: &Tables, id: CqId) -> Option<ibv_async_event__element> {
 fn of_qp(tables: &Tables, qpn: Qpn) -> Option<ibv_async_event__element> {
     // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
     // from there before it frees it.
-    let qp = unsafe { tables.qps.get(&qpn)?.get() };
+    let qp: &Qp = unsafe { tables.qps.get(&qpn)?.get() };
     qp.acks.deliver();
     Some(ibv_async_event__element { qp: qp.as_ptr() })
 }
@@ -96,7 +86,7 @@ fn of_qp(tables: &Tables, qpn: Qpn) -> Option<ibv_async_event__element> {
 fn of_srq(tables: &Tables, id: SrqId) -> Option<ibv_async_event__element> {
     // SAFETY: the object is in the tables, which this thread has locked; its destructor removes it
     // from there before it frees it.
-    let srq = unsafe { tables.srqs.get(&id)?.get() };
+    let srq: &Srq = unsafe { tables.srqs.get(&id)?.get() };
     srq.acks.deliver();
     Some(ibv_async_event__element { srq: srq.public() })
 }

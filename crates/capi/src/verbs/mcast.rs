@@ -7,6 +7,7 @@ use feroce::Gid;
 use super::qp::Qp;
 use crate::abi::*;
 use crate::errno::{Errno, code};
+use crate::memory;
 
 /// The group that a program names. A LID means nothing on Ethernet.
 ///
@@ -28,7 +29,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     let qp = unsafe { Qp::behind(qp) };
     // SAFETY: ibv_attach_mcast(3), ibv_detach_mcast(3): `gid` points to a GID.
     let group = unsafe { group(gid) };
-    code(qp.handle.attach_mcast(group).map_err(Errno::from))
+    code(memory::admit().and_then(|()| Ok(qp.handle.attach_mcast(group)?)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(

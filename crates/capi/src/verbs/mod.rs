@@ -8,8 +8,10 @@
 //! Control calls may allocate and wait. Posting and polling lock the one object they are about
 //! and copy each request and completion once, into or out of its ring.
 //!
-//! Calls through `ibv_context` are in the table that [`context`] fills; calls by name are in
-//! [`exports`](crate::exports).
+//! Calls through `ibv_context` are in [`table`], calls by name in [`exports`](crate::exports).
+//!
+//! No two files import each other. [`shared`] and [`registry`] stand below [`context`], which
+//! stands below all objects; [`post`], [`event`] and [`table`] stand above them.
 
 pub(crate) mod ack;
 pub(crate) mod adapter;
@@ -18,6 +20,7 @@ pub(crate) mod buf;
 pub(crate) mod channel;
 pub(crate) mod context;
 pub(crate) mod cq;
+pub(crate) mod cq_event;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
 pub(crate) mod dm;
@@ -40,9 +43,10 @@ pub(crate) mod qp_ex;
 pub(crate) mod query;
 pub(crate) mod rate;
 pub(crate) mod registry;
+pub(crate) mod shared;
 pub(crate) mod srq;
 pub(crate) mod strings;
 pub(crate) mod sysfs;
+pub(crate) mod table;
 pub(crate) mod wait;
-pub(crate) mod wc;
 pub(crate) mod xrc;

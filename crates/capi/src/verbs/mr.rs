@@ -16,8 +16,11 @@ use super::context::Context;
 use super::mapped;
 use super::object::Object;
 use super::pd::Pd;
+use super::qp;
+use super::shared::Registered;
 use crate::abi::*;
 use crate::errno::{self, Errno, code, pointer};
+use crate::memory;
 
 /// A memory region.
 #[repr(C)]
@@ -51,7 +54,9 @@ impl Mr {
         // SAFETY: `pd` is a live protection domain.
         let context = unsafe { Context::of_object(pd) };
         let (lkey, rkey, length) = (mr.lkey().0, mr.rkey().0, mr.len());
-        context.exports.lock().mrs.insert(lkey, length);
+        // SAFETY: `pd` points to a live object, whose `handle` does not change after it was made.
+        let registered = Registered { length, pd: unsafe { (*pd).handle } };
+        context.exports.lock().mrs.insert(lkey, registered);
         let context = context.as_ptr();
         if lint::is_on() {
             let (context, addr) = (context.addr(), addr.addr());
@@ -140,6 +145,7 @@ unsafe fn register(
     iova: Option<u64>,
     flags: c_uint,
 ) -> Result<*mut ibv_mr, Errno> {
+    memory::admit()?;
     let access = access(flags)?;
     // Zero and the greatest length mean the whole address space; no other mapping costs nothing.
     let whole = addr.is_null() && len == usize::MAX;
@@ -196,7 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(public: *mut ibv_mr) -> c_int {
     let context = unsafe { Context::of_object(public) };
     let watched = lint::is_on().then(|| context.as_ptr().addr());
     if let Some((addr, own)) = watched.zip(mr.own().ok()) {
-        lint::pulled(addr, own.mr.lkey().0, |qp| context.is_at_work(Qpn::new(qp.qpn)));
+        lint::pulled(addr, own.mr.lkey().0, |qp| qp::is_at_work(context, Qpn::new(qp.qpn)));
     }
     let ended = mr.own().and_then(|own| {
         own.mr.dereg()?;
@@ -280,6 +286,16 @@ unsafe fn rereg(
     };
     own.mr.rereg(Rereg { pd: new_pd, memory, access })?;
     own.access = rights;
+    // SAFETY: `public` is a live memory region, and its context stays open as long as it.
+    let context = unsafe { Context::of_object(public) };
+    if let Some(registered) = context.exports.lock().mrs.get_mut(&own.mr.lkey().0) {
+        registered.length = own.mr.len();
+        if has(IBV_REREG_MR_CHANGE_PD) {
+            // SAFETY: by this function's contract `pd` is live if the flags ask for a new one; its
+            // `handle` does not change after it was made.
+            registered.pd = unsafe { (*pd).handle };
+        }
+    }
     if lint::is_on() {
         // SAFETY: by this function's contract `public` points to a live object, whose `context`
         // does not change after it was made.
@@ -308,8 +324,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: ibv_alloc_null_mr(3): `pd` is a live protection domain.
     let pd_behind = unsafe { Pd::of(pd) };
     let access = Access::LOCAL_WRITE;
-    let made = pd_behind.pd.register(Region::null(), Iova::Natural, access);
-    pointer(made.map(|mr| Mr::publish(mr, pd, ptr::null_mut(), access)).map_err(Errno::from))
+    pointer(memory::admit().and_then(|()| {
+        let mr = pd_behind.pd.register(Region::null(), Iova::Natural, access)?;
+        Ok(Mr::publish(mr, pd, ptr::null_mut(), access))
+    }))
 }
 
 /// Handles advice about memory that will be used soon: prefetches it if the program requests that.
@@ -368,7 +386,26 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     if has(IBV_REG_MR_MASK_BUF) && (attr.buf.is_null() || !is_inside()) {
         return pointer(Err(Errno::INVALID));
     }
+    if has(IBV_REG_MR_MASK_DMAH) && attr.access.cast_unsigned() & IBV_ACCESS_ON_DEMAND != 0 {
+        // Hints are for memory that an adapter has pinned.
+        return pointer(Err(Errno::UNSUPPORTED));
+    }
     let iova = has(IBV_REG_MR_MASK_IOVA).then_some(attr.iova);
     // SAFETY: ibv_reg_mr_ex(3): `pd` is a live protection domain.
     pointer(unsafe { register(pd, attr.addr, attr.length, iova, attr.access.cast_unsigned()) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let comp_mask = u64::from(IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR);
+    let (iova, fd, fd_offset, dmah) = (0, -1, 0, ptr::null_mut());
+    let mut attr =
+        ibv_mr_init_attr { length, access, comp_mask, iova, addr, fd, fd_offset, dmah, buf };
+    // SAFETY: ibv_reg_buf_mr(3): `pd` is a live protection domain and `buf` a live buffer.
+    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-use feroce::{Data, Dest, MwType, SendWr};
+use feroce::{Data, Dest, SendWr};
 use feroce_lint::Kind;
 
 use super::object::Object;
@@ -12,6 +12,7 @@ use super::post;
 use super::qp::{Qp, SendSide};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 
 /// A memory window. The program keeps its key in the public part.
 #[repr(C)]
@@ -28,16 +29,13 @@ unsafe impl Object for Mw {
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
-    let kind = match type_ {
-        IBV_MW_TYPE_1 => MwType::One,
-        IBV_MW_TYPE_2 => MwType::Two,
-        _ => return pointer(Err(Errno::INVALID)),
-    };
+    let Some(kind) = convert::mw_type_of(type_) else { return pointer(Err(Errno::INVALID)) };
     // SAFETY: ibv_alloc_mw(3): `pd` is a live protection domain.
-    let made = unsafe { Pd::of(pd) }.pd.alloc_mw(kind);
+    let domain = unsafe { &Pd::of(pd).pd };
+    let made = memory::admit().and_then(|()| Ok(domain.alloc_mw(kind)?));
     // SAFETY: `pd` points to a live object, whose `context` does not change after it was made.
     let context = unsafe { (*pd).context };
-    pointer(made.map_err(Errno::from).map(|mw| {
+    pointer(made.map(|mw| {
         let public = ibv_mw { context, pd, rkey: mw.rkey().0, handle: mw.rkey().0, type_ };
         Mw { public: UnsafeCell::new(public), _mw: mw }.give()
     }))
@@ -66,7 +64,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     }
     let new = old & !0xff | (old.wrapping_add(1) & 0xff);
     let posted = post::bind_mw(old, new, &bind.bind_info).and_then(|op| {
-        let (wr_id, flags) = (bind.wr_id, post::flags(bind.send_flags));
+        let (wr_id, flags) = (bind.wr_id, convert::send_flags_of(bind.send_flags));
         let wr = SendWr { wr_id, op, data: Data::EMPTY, flags, dest: Dest::Connected };
         qp.send.with(|SendSide { sender, .. }| {
             let sender = sender.as_mut().ok_or(Errno::INVALID)?;

@@ -3,46 +3,15 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use feroce_lint::Kind;
 
 use super::context::Context;
 use super::object::Object;
+use super::shared::{SharedPd, Use, Users};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
-
-/// Counts the objects that refer to another one, apart from those that the adapter counts.
-#[derive(Clone, Default)]
-pub(crate) struct Users(Arc<AtomicUsize>);
-
-impl Users {
-    fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn enter(&self) -> Use {
-        self.0.fetch_add(1, Ordering::AcqRel);
-        Use(self.clone())
-    }
-}
-
-/// One reference.
-struct Use(Users);
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What a protection domain and all that import it have in common.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pd: feroce::Pd,
-    users: Users,
-}
+use crate::memory;
 
 /// A protection domain, or a parent domain or an import on top of one.
 #[repr(C)]
@@ -56,7 +25,7 @@ pub(crate) struct Pd {
 
 impl Pd {
     /// Gives another context a protection domain.
-    pub(crate) fn import(shared: &Shared, context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    pub(crate) fn import(shared: &SharedPd, context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
         let public = UnsafeCell::new(ibv_pd { context, handle });
         let on_top_of = Some((shared.users.enter(), None));
         Self { public, pd: shared.pd.clone(), users: Users::default(), on_top_of }.give()
@@ -73,14 +42,14 @@ unsafe impl Object for Pd {
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: ibv_alloc_pd(3): `context` is a live context.
     let behind = unsafe { Context::behind(context) };
-    let made = behind.adapter().alloc_pd().map(|pd| {
+    pointer(memory::admit().and_then(|()| {
+        let pd = behind.adapter().alloc_pd()?;
         let (handle, users) = (behind.exports.handle(), Users::default());
-        let shared = Shared { pd: pd.clone(), users: users.clone() };
+        let shared = SharedPd { pd: pd.clone(), users: users.clone() };
         behind.exports.lock().pds.insert(handle, shared);
-        Pd { public: UnsafeCell::new(ibv_pd { context, handle }), pd, users, on_top_of: None }
-            .give()
-    });
-    pointer(made.map_err(Errno::from))
+        let public = UnsafeCell::new(ibv_pd { context, handle });
+        Ok(Pd { public, pd, users, on_top_of: None }.give())
+    }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(public: *mut ibv_pd) -> c_int {
@@ -128,7 +97,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
     if attr.comp_mask != 0 {
         return pointer(Err(Errno::INVALID));
     }
-    Td { public: UnsafeCell::new(ibv_td { context }), users: Users::default() }.give()
+    pointer(memory::admit().map(|()| {
+        Td { public: UnsafeCell::new(ibv_td { context }), users: Users::default() }.give()
+    }))
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(public: *mut ibv_td) -> c_int {
@@ -158,6 +129,9 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     }
     if attr.comp_mask & !KNOWN != 0 {
         return pointer(Err(Errno::UNSUPPORTED));
+    }
+    if let Err(errno) = memory::admit() {
+        return pointer(Err(errno));
     }
     let td = (!attr.td.is_null()).then(|| {
         // SAFETY: ibv_alloc_parent_domain(3): `attr.td` is a live thread domain.

@@ -7,8 +7,8 @@ use core::ffi::c_int;
 use core::slice;
 
 use feroce::{
-    Access, Bind, Data, Dest, Imm, InlineBytes, Lkey, PostError, Qkey, Qpn, Receiver, RecvWr,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeList, Srqn,
+    Access, Bind, Data, Dest, InlineBytes, Lkey, PostError, Qkey, Qpn, Receiver, RecvWr,
+    RequestError, Rkey, SendOp, SendWr, SgeList, Srqn,
 };
 use feroce_lint::{self as lint, Name, Request};
 
@@ -16,6 +16,7 @@ use super::ah::Ah;
 use super::mr;
 use super::object::Object;
 use super::qp::{Qp, SendSide};
+use super::srq::Srq;
 use crate::abi::*;
 use crate::errno::{Errno, code};
 
@@ -33,7 +34,7 @@ pub(crate) unsafe fn sges(list: *const ibv_sge, count: usize) -> SgeList {
     }
     // SAFETY: by this function's contract, `list` points to `count` elements.
     let list = unsafe { slice::from_raw_parts(list, count.min(TOO_MANY_SGES)) };
-    list.iter().map(|s| Sge { addr: s.addr, len: s.length, lkey: Lkey(s.lkey) }).collect()
+    list.iter().map(convert::sge_of).collect()
 }
 
 /// Copies the bytes that elements of a request name, wherever they are.
@@ -127,7 +128,7 @@ unsafe fn request(wr: &ibv_send_wr, qp: &Qp) -> Result<SendWr, Errno> {
         }
         _ => Dest::Connected,
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags: flags(wr.send_flags), dest })
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags: convert::send_flags_of(wr.send_flags), dest })
 }
 
 /// The destination of a datagram.
@@ -144,51 +145,26 @@ pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<De
     Ok(ah.ah.dest(Qpn::new(qpn), Qkey(qkey)))
 }
 
-/// Modifiers of a send. Checksums of IP are none of our business.
-#[inline]
-pub(crate) fn flags(flags: u32) -> SendFlags {
-    let mut all = SendFlags::empty();
-    all.set(SendFlags::SIGNALED, flags & IBV_SEND_SIGNALED != 0);
-    all.set(SendFlags::SOLICITED, flags & IBV_SEND_SOLICITED != 0);
-    all.set(SendFlags::FENCE, flags & IBV_SEND_FENCE != 0);
-    all
-}
-
 /// The operation of a send.
 #[inline]
 fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
-    // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
-    let rdma = unsafe { wr.wr.rdma };
-    // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
-    let atomic = unsafe { wr.wr.atomic };
-    // SAFETY: both members of the union are numbers of the same size.
-    let key = Rkey(unsafe { wr.imm.invalidate_rkey });
-    let imm = Imm(u32::from_be(key.0));
-    let remote = Remote { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey) };
-    let word = Remote { addr: atomic.remote_addr, rkey: Rkey(atomic.rkey) };
-    Ok(match wr.opcode {
-        IBV_WR_SEND => SendOp::Send,
-        IBV_WR_SEND_WITH_IMM => SendOp::SendImm(imm),
-        IBV_WR_SEND_WITH_INV => SendOp::SendInv(key),
-        IBV_WR_RDMA_WRITE => SendOp::Write(remote),
-        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm(remote, imm),
-        IBV_WR_RDMA_READ => SendOp::Read(remote),
-        IBV_WR_ATOMIC_CMP_AND_SWP => {
-            SendOp::CmpSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap }
-        }
-        IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
-        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
-        IBV_WR_LOCAL_INV => SendOp::LocalInv(key),
-        IBV_WR_BIND_MW => {
-            // SAFETY: ibv_post_send(3): with IBV_WR_BIND_MW the program sets this member of the
-            // union.
-            let bind = unsafe { wr.op.bind_mw };
-            // SAFETY: ibv_post_send(3): `bind.mw` is a live memory window.
-            let mw = unsafe { (*bind.mw).rkey };
-            bind_mw(mw, bind.rkey, &bind.bind_info)?
-        }
-        _ => return Err(Errno::INVALID),
-    })
+    if wr.opcode == IBV_WR_BIND_MW {
+        // SAFETY: ibv_post_send(3): with IBV_WR_BIND_MW the program sets this member of the
+        // union.
+        let bind = unsafe { wr.op.bind_mw };
+        // SAFETY: ibv_post_send(3): `bind.mw` is a live memory window.
+        let mw = unsafe { (*bind.mw).rkey };
+        return bind_mw(mw, bind.rkey, &bind.bind_info);
+    }
+    let words = convert::Words {
+        // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
+        rdma: unsafe { wr.wr.rdma },
+        // SAFETY: every bit pattern is a number, whichever member of the union the program has set.
+        atomic: unsafe { wr.wr.atomic },
+        // SAFETY: both members of the union are numbers of the same size.
+        imm: unsafe { wr.imm.invalidate_rkey },
+    };
+    convert::send_op(wr.opcode, &words).ok_or(Errno::INVALID)
 }
 
 /// Binding of a window.
@@ -207,6 +183,10 @@ pub(crate) fn bind_mw(mw: u32, new: u32, info: &ibv_mw_bind_info) -> Result<Send
     Ok(SendOp::BindMw { mw: Rkey(mw), new_rkey: Rkey(new), binding })
 }
 
+/// What lint says about a request that cannot even be converted.
+const UNKNOWN_REQUEST: &str =
+    "opcode, send_flags, num_sge or wr.ud.ah of the request are not valid";
+
 pub(crate) unsafe extern "C" fn post_send(
     public: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -222,7 +202,11 @@ pub(crate) unsafe extern "C" fn post_send(
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: ibv_post_send(3): the lists and objects of a request are those that its
             // operation on this queue pair needs.
-            posted = unsafe { request(wr, qp) }.and_then(|wr| side.begin(wr));
+            let made = unsafe { request(wr, qp) };
+            if made.is_err() && lint::is_on() {
+                lint::call_refused(side.name, "ibv_post_send", UNKNOWN_REQUEST);
+            }
+            posted = made.and_then(|wr| side.begin(wr));
             if posted.is_err() {
                 break;
             }
@@ -241,7 +225,7 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// A chain of receives, converted one at a time.
-pub(crate) struct Receives {
+struct Receives {
     /// The request that was looked at last.
     at: *mut ibv_recv_wr,
     next: *mut ibv_recv_wr,
@@ -253,7 +237,7 @@ impl Receives {
     /// # Safety
     /// `first` is NULL or points to a chain of requests that ends with NULL and stays unchanged
     /// while this value is used.
-    pub(crate) unsafe fn new(first: *mut ibv_recv_wr) -> Self {
+    unsafe fn new(first: *mut ibv_recv_wr) -> Self {
         Self { at: first, next: first, errno: None }
     }
 
@@ -265,14 +249,17 @@ impl Receives {
         let name = Name { context, qpn: qp.handle.qpn().get() };
         lint::receives_posted(name, self.requests());
         let posted = receiver.post(&mut *self);
-        if posted.is_err() {
+        if let Err(e) = posted {
             lint::receives_taken_back(name, self.refused());
+            if e != PostError::Request(RequestError::QueueFull) {
+                lint::call_refused(name, "ibv_post_recv", &e.to_string());
+            }
         }
         posted
     }
 
     /// The same for a shared queue, which is at `addr`.
-    pub(crate) fn post_shared(&mut self, srq: &feroce::Srq, addr: usize) -> Result<(), PostError> {
+    fn post_shared(&mut self, srq: &feroce::Srq, addr: usize) -> Result<(), PostError> {
         lint::shared_posted(addr, self.requests());
         let posted = srq.post_recv(&mut *self);
         if posted.is_err() {
@@ -297,11 +284,7 @@ impl Receives {
     ///
     /// # Safety
     /// `bad_wr` points to room for a pointer to the refused request.
-    pub(crate) unsafe fn report(
-        self,
-        posted: Result<(), PostError>,
-        bad_wr: *mut *mut ibv_recv_wr,
-    ) -> c_int {
+    unsafe fn report(self, posted: Result<(), PostError>, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
         let posted = posted.map_err(Errno::from).and_then(|()| self.errno.map_or(Ok(()), Err));
         if posted.is_err() {
             // SAFETY: by this function's contract, `bad_wr` points to room for a pointer to the
@@ -342,8 +325,26 @@ pub(crate) unsafe extern "C" fn post_recv(
     let posted = match &qp.recv {
         Some(recv) if lint::is_on() => recv.with(|receiver| chain.post_noted(receiver, qp)),
         Some(recv) => recv.with(|receiver| receiver.post(&mut chain)),
-        None => Err(PostError::OpNotSupported),
+        None => Err(RequestError::OpNotSupported.into()),
     };
     // SAFETY: ibv_post_recv(3): `bad_wr` points to room for a pointer to the refused request.
+    unsafe { chain.report(posted, bad_wr) }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    public: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: ibv_post_srq_recv(3): `public` is a live shared receive queue.
+    let srq = unsafe { Srq::of(public) };
+    // SAFETY: ibv_post_srq_recv(3): `wr` points to a chain of requests that ends with NULL.
+    let mut chain = unsafe { Receives::new(wr) };
+    let posted = if lint::is_on() {
+        chain.post_shared(&srq.srq, public.addr())
+    } else {
+        srq.srq.post_recv(&mut chain)
+    };
+    // SAFETY: ibv_post_srq_recv(3): `bad_wr` points to room for a pointer to the refused request.
     unsafe { chain.report(posted, bad_wr) }
 }

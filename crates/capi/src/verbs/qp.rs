@@ -2,9 +2,9 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::ptr;
 
-use feroce::{QpBuilder, QpCap, QpHandle, Receiver, SendWr, Sender};
+use feroce::{PostError, QpBuilder, QpCap, QpHandle, QpState, Qpn, Receiver, RequestError};
+use feroce::{SendWr, Sender};
 use feroce_lint::{self as lint, CqFacts, Kind, Name, Queues};
 
 use super::ack::Acks;
@@ -15,9 +15,9 @@ use super::object::Object;
 use super::pd::Pd;
 use super::registry::Listed;
 use super::srq::Srq;
-use super::{qp_ex, xrc};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 use crate::zeroed::Zeroed;
 
 /// A queue pair, extended or not: the one begins like the other.
@@ -86,7 +86,12 @@ impl SendSide {
             lint::send_wanted(self.name);
             lint::Request::send(&wr)
         });
-        sender.stage(wr)?;
+        if let Err(e) = sender.stage(wr) {
+            if request.is_some() && e != PostError::Request(RequestError::QueueFull) {
+                lint::call_refused(self.name, "ibv_post_send", &e.to_string());
+            }
+            return Err(e.into());
+        }
         if let Some(request) = request {
             lint::send_posted(self.name, request);
         }
@@ -170,6 +175,7 @@ unsafe fn builder(plan: &Plan) -> Result<QpBuilder, Errno> {
 /// # Safety
 /// The objects that the plan names are live.
 pub(crate) unsafe fn create(context: &Context, plan: &Plan) -> Result<*mut ibv_qp_ex, Errno> {
+    memory::admit()?;
     // SAFETY: by this function's contract, the objects that the plan names are live.
     let builder = unsafe { builder(plan) }?;
     let builder = if plan.init.sq_sig_all == 0 { builder } else { builder.signal_all() };
@@ -187,13 +193,7 @@ pub(crate) fn publish(
     let (mut made, qpn) = (plan.init, handle.qpn());
     let name = Name { context: context.as_ptr().addr(), qpn: qpn.get() };
     let cap = handle.query_all().map(|(_, init)| init.cap).unwrap_or_default();
-    made.cap = ibv_qp_cap {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline_data: cap.max_inline,
-    };
+    made.cap = convert::qp_cap(&cap);
     // Targets have no queues of their own.
     if lint::is_on() && made.qp_type != IBV_QPT_XRC_RECV {
         // SAFETY: as in the plan.
@@ -229,6 +229,18 @@ pub(crate) fn publish(
     let listed = Listed::new(unsafe { Qp::of(public) });
     context.registry.lock().qps.entry(qpn).or_insert(listed);
     public
+}
+
+/// Whether a queue pair may still use what was posted to it.
+pub(super) fn is_at_work(context: &Context, qpn: Qpn) -> bool {
+    let handle = context.registry.lock().qps.get(&qpn).map(|listed| {
+        // SAFETY: the object is in the tables, which this thread has locked; its destructor
+        // removes it from there before it frees it.
+        let qp: &Qp = unsafe { listed.get() };
+        qp.handle.clone()
+    });
+    let state = handle.and_then(|handle| handle.query_all()).map(|(attr, _)| attr.state);
+    !matches!(state, None | Some(Some(QpState::Reset | QpState::Err)))
 }
 
 /// The record of a queue pair for lint.
@@ -273,74 +285,6 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     }))
 }
 
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    // SAFETY: ibv_create_qp_ex(3): `context` is a live context.
-    let context = unsafe { Context::behind(context) };
-    // SAFETY: ibv_create_qp_ex(3): `init` points to attributes.
-    let attr = unsafe { init.read() };
-    // SAFETY: the program names objects of its own.
-    let made = unsafe { create_extended(context, &attr) };
-    pointer(made.map(|public| {
-        // SAFETY: this function has made the object, and neither the program nor another thread can
-        // destroy it yet.
-        let cap = unsafe { Qp::of(public) }.made.cap;
-        // SAFETY: ibv_create_qp_ex(3): `init` points to attributes, in which the call updates the
-        // sizes.
-        unsafe { (*init).cap = cap };
-        public.cast()
-    }))
-}
-
-/// # Safety
-/// The objects that the attributes name are live.
-unsafe fn create_extended(
-    context: &Context,
-    attr: &ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp_ex, Errno> {
-    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
-        | IBV_QP_INIT_ATTR_XRCD
-        | IBV_QP_INIT_ATTR_CREATE_FLAGS
-        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    let has = |bit: u32| attr.comp_mask & bit != 0;
-    let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !KNOWN != 0 || create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-        return Err(Errno::UNSUPPORTED);
-    }
-    let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
-    if let Some(operations) = operations {
-        qp_ex::check(attr.qp_type, operations)?;
-    }
-    let plan = Plan {
-        init: ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        },
-        pd: if has(IBV_QP_INIT_ATTR_PD) { attr.pd } else { ptr::null_mut() },
-        create_flags,
-    };
-    if attr.qp_type == IBV_QPT_XRC_RECV {
-        let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { attr.xrcd } else { ptr::null_mut() };
-        // SAFETY: by this function's contract, the objects that the attributes name are live.
-        return unsafe { xrc::create_target(context, plan, xrcd) };
-    }
-    // SAFETY: by this function's contract, the objects that the attributes name are live.
-    let public = unsafe { create(context, &plan) }?;
-    if let Some(operations) = operations {
-        // SAFETY: this function has made the object, and neither the program nor another thread has
-        // it yet.
-        qp_ex::fill_calls(unsafe { &mut *public }, operations);
-    }
-    Ok(public)
-}
-
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
     // SAFETY: ibv_destroy_qp(3): `public` is a live queue pair.
     let qp = unsafe { Qp::behind(public) };
@@ -361,7 +305,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(public: *mut ibv_qp) -> c_int {
     if lint::is_on() {
         lint::qp_gone(Name { context: context.as_ptr().addr(), qpn: qpn.get() });
     }
-    qp.acks.settle();
+    qp.acks.settle("ibv_destroy_qp", "ibv_ack_async_event");
     // SAFETY: the call above has made sure that no other object and no event refers to it, and the
     // caller may not use it after this call.
     drop(unsafe { Qp::take(public.cast()) });

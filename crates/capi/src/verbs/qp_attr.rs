@@ -2,15 +2,13 @@
 
 use core::ffi::{c_int, c_uint};
 
-use feroce::{Access, Pmtu, Psn, Qkey, QpAttr, QpState, Qpn};
+use feroce::{Access, AttrMask, ModifyQpError, QpAttr, QpState};
 use feroce_lint::{self as lint, Name};
 
-use super::ah::{addr_vec, ah_attr};
+use super::ah::path;
 use super::qp::Qp;
-use super::query::mtu;
 use crate::abi::*;
 use crate::errno::{Errno, code};
-use crate::zeroed::Zeroed;
 
 /// Attributes that can be given.
 const KNOWN: c_uint = IBV_QP_STATE
@@ -47,12 +45,17 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     let done = translate(&attr, mask)
         .and_then(|wanted| check_migration(qp, &wanted, mask).map(|()| wanted))
         .and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
+    // SAFETY: `public` points to a live object, whose `context` does not change after it was made.
+    let context = unsafe { (*public).context }.addr();
+    let name = Name { context, qpn: qp.handle.qpn().get() };
+    let done = done.map_err(|refusal| {
+        if lint::is_on() {
+            lint::call_refused(name, "ibv_modify_qp", &refusal.words(&attr, mask));
+        }
+        refusal.errno
+    });
     code(done.map(|()| {
         if lint::is_on() {
-            // SAFETY: `public` points to a live object, whose `context` does not change after it
-            // was made.
-            let context = unsafe { (*public).context }.addr();
-            let name = Name { context, qpn: qp.handle.qpn().get() };
             note(name, &attr, mask);
         }
         if mask & IBV_QP_STATE != 0 {
@@ -61,6 +64,35 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             unsafe { (*public).state = attr.qp_state };
         }
     }))
+}
+
+/// Why attributes are refused.
+struct Refusal {
+    errno: Errno,
+    why: String,
+}
+
+impl Refusal {
+    fn invalid(why: impl Into<String>) -> Self {
+        Self { errno: Errno::INVALID, why: why.into() }
+    }
+
+    /// What lint says. A path without a GID is the mistake of nearly every beginner, so lint names
+    /// it before any other.
+    fn words(&self, attr: &ibv_qp_attr, mask: c_uint) -> String {
+        if mask & IBV_QP_AV != 0 && attr.ah_attr.is_global == 0 {
+            return "ah_attr.is_global is 0, and RoCE finds its peers by GID: set it, grh.dgid and \
+                    grh.sgid_index (option -g of the pingpongs, -x of perftest)"
+                .to_owned();
+        }
+        self.why.clone()
+    }
+}
+
+impl From<ModifyQpError> for Refusal {
+    fn from(error: ModifyQpError) -> Self {
+        Self { why: error.to_string(), errno: error.into() }
+    }
 }
 
 /// Records the change for lint.
@@ -85,70 +117,57 @@ fn meaningful(qp_type: ibv_qp_type, mask: c_uint) -> c_uint {
 
 /// Whether the transition may carry the state of path migration, which the adapter does not know,
 /// because there is one path.
-fn check_migration(qp: &Qp, wanted: &QpAttr, mask: c_uint) -> Result<(), Errno> {
+fn check_migration(qp: &Qp, wanted: &QpAttr, mask: c_uint) -> Result<(), Refusal> {
     if mask & IBV_QP_PATH_MIG_STATE == 0 {
         return Ok(());
     }
-    let from = qp.handle.query().and_then(|facts| facts.state).ok_or(Errno::INVALID)?;
+    let from = qp.handle.query().and_then(|facts| facts.state);
+    let from = from.ok_or_else(|| Refusal::invalid("there is no such queue pair"))?;
     let moves = (from, wanted.state.unwrap_or(from));
     let has_it = matches!(
         moves,
         (QpState::Rtr | QpState::Rts | QpState::Sqd, QpState::Rts) | (QpState::Sqd, QpState::Sqd)
     );
-    if has_it && qp.qp_type != IBV_QPT_UD { Ok(()) } else { Err(Errno::INVALID) }
+    match has_it && qp.qp_type != IBV_QPT_UD {
+        true => Ok(()),
+        false => Err(Refusal::invalid("leave out IBV_QP_PATH_MIG_STATE in this transition")),
+    }
 }
 
 /// The attributes that the mask picks, as the adapter takes them.
-fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Errno> {
+fn translate(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, Refusal> {
     let has = |bit: c_uint| mask & bit != 0;
     if has(IBV_QP_RATE_LIMIT) || has(IBV_QP_CAP) {
-        return Err(Errno::UNSUPPORTED);
+        let why = "the adapter has neither IBV_QP_RATE_LIMIT nor IBV_QP_CAP".to_owned();
+        return Err(Refusal { errno: Errno::UNSUPPORTED, why });
     }
     // There is one path, and it has always been migrated to.
     let migrates = has(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED;
-    if mask & !KNOWN != 0 || migrates {
-        return Err(Errno::INVALID);
+    if mask & !KNOWN != 0 {
+        return Err(Refusal::invalid(format!("no attribute has the bits {:#x}", mask & !KNOWN)));
     }
-    // For values that come as they are.
-    macro_rules! given {
-        ($bit:ident, $value:expr) => {
-            has($bit).then(|| $value)
-        };
+    if migrates {
+        return Err(Refusal::invalid(
+            "path_mig_state: there is one path, so IBV_MIG_MIGRATED only",
+        ));
     }
-    Ok(QpAttr {
-        state: given!(IBV_QP_STATE, state(attr.qp_state)).transpose()?,
-        cur_state: given!(IBV_QP_CUR_STATE, state(attr.cur_qp_state)).transpose()?,
-        sqd_notify: given!(IBV_QP_EN_SQD_ASYNC_NOTIFY, attr.en_sqd_async_notify != 0),
-        access: given!(IBV_QP_ACCESS_FLAGS, Access::from_bits_truncate(attr.qp_access_flags)),
-        pkey_index: given!(IBV_QP_PKEY_INDEX, attr.pkey_index),
-        port: given!(IBV_QP_PORT, attr.port_num),
-        qkey: given!(IBV_QP_QKEY, Qkey(attr.qkey)),
-        av: given!(IBV_QP_AV, addr_vec(&attr.ah_attr)).transpose()?,
-        path_mtu: given!(IBV_QP_PATH_MTU, path_mtu(attr.path_mtu)).transpose()?,
-        timeout: given!(IBV_QP_TIMEOUT, attr.timeout),
-        retry_cnt: given!(IBV_QP_RETRY_CNT, attr.retry_cnt),
-        rnr_retry: given!(IBV_QP_RNR_RETRY, attr.rnr_retry),
-        rq_psn: given!(IBV_QP_RQ_PSN, Psn::new(attr.rq_psn)),
-        max_rd_atomic: given!(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
-        max_dest_rd_atomic: given!(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
-        // Adapters take the five bits that there are, and programs give more.
-        min_rnr_timer: given!(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer & 31),
-        sq_psn: given!(IBV_QP_SQ_PSN, Psn::new(attr.sq_psn)),
-        dest_qpn: given!(IBV_QP_DEST_QPN, Qpn::new(attr.dest_qp_num)),
-        alt_path: given!(IBV_QP_ALT_PATH, addr_vec(&attr.alt_ah_attr)).transpose()?,
-    })
-}
-
-fn state(code: ibv_qp_state) -> Result<QpState, Errno> {
-    match code {
-        IBV_QPS_RESET..=IBV_QPS_ERR => Ok(QpState::from_u8(code as u8)),
-        _ => Err(Errno::INVALID),
+    // The adapter has no state of migration.
+    let mask = mask & !IBV_QP_PATH_MIG_STATE;
+    let on_other_port = |bit, attr: &ibv_ah_attr| has(bit) && attr.port_num != 1;
+    if on_other_port(IBV_QP_AV, &attr.ah_attr) || on_other_port(IBV_QP_ALT_PATH, &attr.alt_ah_attr)
+    {
+        return Err(Refusal::invalid("port_num of a path: the device has port 1 only"));
     }
-}
-
-fn path_mtu(code: ibv_mtu) -> Result<Pmtu, Errno> {
-    let all = [Pmtu::B256, Pmtu::B512, Pmtu::B1024, Pmtu::B2048, Pmtu::B4096];
-    all.into_iter().find(|m| mtu(*m) == code).ok_or(Errno::INVALID)
+    let wanted = convert::qp_attr_of(attr, mask, path);
+    // A value without a name is left out.
+    if wanted.mask().bits() != mask {
+        let refused = AttrMask::from_bits_truncate(mask & !wanted.mask().bits());
+        let names: Vec<&str> = refused.iter_names().map(|(name, _)| name).collect();
+        let why = format!("there is no such value of {}", names.join(" and "));
+        return Err(Refusal::invalid(why));
+    }
+    // Adapters take the five bits that there are, and programs give more.
+    Ok(QpAttr { min_rnr_timer: wanted.min_rnr_timer.map(|timer| timer & 31), ..wanted })
 }
 
 /// Returns all attributes, whatever the mask selects.
@@ -174,30 +193,16 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     }))
 }
 
+/// The attributes of a queue pair. Its state is the present one, its only path is the one that it
+/// has always been migrated to.
 fn show(facts: &QpAttr, cap: &ibv_qp_cap) -> ibv_qp_attr {
-    let state = facts.state.unwrap_or_default() as c_uint;
-    let attr = ibv_qp_attr::zeroed();
+    let (attr, _) = convert::qp_attr(facts);
     ibv_qp_attr {
-        qp_state: state,
-        cur_qp_state: state,
-        path_mtu: facts.path_mtu.map_or(0, mtu),
+        cur_qp_state: attr.qp_state,
         path_mig_state: IBV_MIG_MIGRATED,
-        qkey: facts.qkey.unwrap_or_default().0,
-        rq_psn: facts.rq_psn.unwrap_or_default().get(),
-        sq_psn: facts.sq_psn.unwrap_or_default().get(),
-        dest_qp_num: facts.dest_qpn.unwrap_or_default().get(),
-        qp_access_flags: facts.access.unwrap_or_default().bits(),
         cap: *cap,
-        ah_attr: facts.av.as_ref().map_or(attr.ah_attr, ah_attr),
-        pkey_index: facts.pkey_index.unwrap_or(0),
-        sq_draining: facts.sqd_notify.unwrap_or(false).into(),
-        max_rd_atomic: facts.max_rd_atomic.unwrap_or(0),
-        max_dest_rd_atomic: facts.max_dest_rd_atomic.unwrap_or(0),
-        min_rnr_timer: facts.min_rnr_timer.unwrap_or(0),
-        port_num: facts.port.unwrap_or(0),
-        timeout: facts.timeout.unwrap_or(0),
-        retry_cnt: facts.retry_cnt.unwrap_or(0),
-        rnr_retry: facts.rnr_retry.unwrap_or(0),
+        en_sqd_async_notify: 0,
+        sq_draining: attr.en_sqd_async_notify,
         ..attr
     }
 }

@@ -5,16 +5,17 @@
 //! end, and then none of the requests since the start is.
 
 use core::ffi::{c_int, c_uint, c_void};
-use core::slice;
+use core::{ptr, slice};
 
 use feroce::{Data, Dest, FlushKind, Imm, Lkey, Remote, Rkey, SendOp, SendWr, Sge, SgeList, Srqn};
 use feroce_lint as lint;
 
+use super::context::Context;
 use super::object::Object;
-use super::post;
-use super::qp::{Qp, SendSide};
+use super::qp::{self, Plan, Qp, SendSide};
+use super::{post, xrc};
 use crate::abi::*;
-use crate::errno::{Errno, code};
+use crate::errno::{Errno, code, pointer};
 
 const CONNECTED: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
@@ -33,8 +34,76 @@ const RELIABLE: u64 = CONNECTED
 
 const DATAGRAM: u64 = (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) as u64;
 
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: ibv_create_qp_ex(3): `context` is a live context.
+    let context = unsafe { Context::behind(context) };
+    // SAFETY: ibv_create_qp_ex(3): `init` points to attributes.
+    let attr = unsafe { init.read() };
+    // SAFETY: the program names objects of its own.
+    let made = unsafe { create_extended(context, &attr) };
+    pointer(made.map(|public| {
+        // SAFETY: this function has made the object, and neither the program nor another thread can
+        // destroy it yet.
+        let cap = unsafe { Qp::of(public) }.made.cap;
+        // SAFETY: ibv_create_qp_ex(3): `init` points to attributes, in which the call updates the
+        // sizes.
+        unsafe { (*init).cap = cap };
+        public.cast()
+    }))
+}
+
+/// # Safety
+/// The objects that the attributes name are live.
+unsafe fn create_extended(
+    context: &Context,
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp_ex, Errno> {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let has = |bit: u32| attr.comp_mask & bit != 0;
+    let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+    if attr.comp_mask & !KNOWN != 0 || create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
+    if let Some(operations) = operations {
+        check(attr.qp_type, operations)?;
+    }
+    let plan = Plan {
+        init: ibv_qp_init_attr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        },
+        pd: if has(IBV_QP_INIT_ATTR_PD) { attr.pd } else { ptr::null_mut() },
+        create_flags,
+    };
+    if attr.qp_type == IBV_QPT_XRC_RECV {
+        let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { attr.xrcd } else { ptr::null_mut() };
+        // SAFETY: by this function's contract, the objects that the attributes name are live.
+        return unsafe { xrc::create_target(context, plan, xrcd) };
+    }
+    // SAFETY: by this function's contract, the objects that the attributes name are live.
+    let public = unsafe { qp::create(context, &plan) }?;
+    if let Some(operations) = operations {
+        // SAFETY: this function has made the object, and neither the program nor another thread has
+        // it yet.
+        fill_calls(unsafe { &mut *public }, operations);
+    }
+    Ok(public)
+}
+
 /// Whether queue pairs of this type have these operations.
-pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> {
+fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> {
     let known = match qp_type {
         IBV_QPT_RC | IBV_QPT_XRC_SEND => RELIABLE,
         IBV_QPT_UC => CONNECTED,
@@ -46,7 +115,7 @@ pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> 
 
 /// Calls that inline functions of `verbs.h` make through the queue pair: those that were asked
 /// for, and those that go with them.
-pub(crate) fn fill_calls(qp: &mut ibv_qp_ex, operations: u64) {
+fn fill_calls(qp: &mut ibv_qp_ex, operations: u64) {
     let wanted = |flag: c_uint| operations & u64::from(flag) != 0;
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -140,7 +209,7 @@ unsafe fn begin(public: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
     let wr_id = unsafe { (*public).wr_id };
     // SAFETY: `public` points to a live object; only the field `wr_flags` is read, without a
     // reference.
-    let flags = post::flags(unsafe { (*public).wr_flags });
+    let flags = convert::send_flags_of(unsafe { (*public).wr_flags });
     match op {
         Ok(op) => {
             let dest = Dest::Connected;
@@ -362,5 +431,5 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(public: *mut ibv_qp) -> *mut ibv
     let extended: *mut ibv_qp_ex = public.cast();
     // SAFETY: every queue pair of ours is an extended one underneath.
     let start = unsafe { (*extended).wr_start };
-    if start.is_some() { extended } else { core::ptr::null_mut() }
+    if start.is_some() { extended } else { ptr::null_mut() }
 }

@@ -3,15 +3,13 @@
 use core::ffi::{c_char, c_int, c_uint};
 use core::ptr;
 
-use feroce::{Framing, GidEntry, LinkLayer, Pmtu, PortAttr};
+use feroce::{Framing, GidEntry, LinkLayer, PortAttr};
 
 use super::context::Context;
+use super::shared::MAX_DM_SIZE;
 use crate::abi::*;
 use crate::errno::{Errno, code, status};
 use crate::zeroed::Zeroed;
-
-/// Memory that `ibv_alloc_dm` gives out, at most.
-pub(crate) const MAX_DM_SIZE: u64 = 256 << 10;
 
 /// Longest period and greatest count that completions can be held back for.
 const MAX_MODERATION: u16 = u16::MAX;
@@ -181,15 +179,15 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 
 fn port_attr(facts: &PortAttr) -> ibv_port_attr {
     let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    let (link_layer, flags) = match facts.link_layer {
-        LinkLayer::Ethernet => (IBV_LINK_LAYER_ETHERNET as u8, IBV_QPF_GRH_REQUIRED),
-        LinkLayer::InfiniBand => (IBV_LINK_LAYER_INFINIBAND as u8, 0),
+    let flags = match facts.link_layer {
+        LinkLayer::Ethernet => IBV_QPF_GRH_REQUIRED,
+        LinkLayer::InfiniBand => 0,
     };
     let attr = ibv_port_attr::zeroed();
     ibv_port_attr {
         state: facts.state as c_uint,
-        max_mtu: mtu(facts.max_mtu),
-        active_mtu: mtu(facts.active_mtu),
+        max_mtu: convert::mtu(facts.max_mtu),
+        active_mtu: convert::mtu(facts.active_mtu),
         gid_tbl_len: c_int::try_from(facts.gid_table_len).unwrap_or(c_int::MAX),
         port_cap_flags: facts.caps.bits(),
         max_msg_sz: count(facts.max_msg_size),
@@ -201,21 +199,10 @@ fn port_attr(facts: &PortAttr) -> ibv_port_attr {
         active_speed: facts.active_speed as u8,
         phys_state: facts.phys_state as u8,
         lid: facts.lid.0,
-        link_layer,
+        link_layer: convert::link_layer(facts.link_layer) as u8,
         flags,
         active_speed_ex: facts.active_speed as u32,
         ..attr
-    }
-}
-
-/// A path MTU as verbs count it.
-pub(crate) fn mtu(mtu: Pmtu) -> ibv_mtu {
-    match mtu {
-        Pmtu::B256 => IBV_MTU_256,
-        Pmtu::B512 => IBV_MTU_512,
-        Pmtu::B1024 => IBV_MTU_1024,
-        Pmtu::B2048 => IBV_MTU_2048,
-        Pmtu::B4096 => IBV_MTU_4096,
     }
 }
 
@@ -268,11 +255,7 @@ fn gid_entry(context: &Context, index: usize, entry: GidEntry) -> ibv_gid_entry 
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: u32::try_from(index).unwrap_or(u32::MAX),
         port_num: 1,
-        gid_type: match entry.framing {
-            Framing::RoceV2 => IBV_GID_TYPE_ROCE_V2,
-            Framing::RoceV1 => IBV_GID_TYPE_ROCE_V1,
-            Framing::InfiniBand => IBV_GID_TYPE_IB,
-        },
+        gid_type: convert::gid_type(entry.framing),
         ndev_ifindex: context.adapter().device().interface_index().unwrap_or(0),
     }
 }

@@ -5,9 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::{CqId, Qpn, SrqId};
 
-use crate::verbs::cq::Cq;
-use crate::verbs::qp::Qp;
-use crate::verbs::srq::Srq;
+use super::object::Object;
+use crate::abi::*;
 
 /// The objects of a context, by the names that the adapter gives them.
 #[derive(Default)]
@@ -16,9 +15,9 @@ pub(crate) struct Registry(Mutex<Tables>);
 /// The tables, locked. An object in them lives at least as long as the lock is held.
 #[derive(Default)]
 pub(crate) struct Tables {
-    pub(crate) cqs: BTreeMap<CqId, Listed<Cq>>,
-    pub(crate) qps: BTreeMap<Qpn, Listed<Qp>>,
-    pub(crate) srqs: BTreeMap<SrqId, Listed<Srq>>,
+    pub(crate) cqs: BTreeMap<CqId, Listed<ibv_cq_ex>>,
+    pub(crate) qps: BTreeMap<Qpn, Listed<ibv_qp_ex>>,
+    pub(crate) srqs: BTreeMap<SrqId, Listed<ibv_srq>>,
 }
 
 impl Tables {
@@ -34,34 +33,40 @@ impl Registry {
     }
 }
 
-/// An object that the program owns.
+/// An object that the program owns, by the structure of the C header that it begins with. So the
+/// tables stand below the objects, which find their context and its tables.
 #[derive(Debug)]
-pub(crate) struct Listed<T>(*const T);
+pub(crate) struct Listed<C>(*mut C);
 
-impl<T> Clone for Listed<T> {
+impl<C> Clone for Listed<C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Listed<T> {}
+impl<C> Copy for Listed<C> {}
 
-// SAFETY: the value is a pointer to an object that threads may share, and a destructor removes it
-// from the tables before it frees the object.
-unsafe impl<T: Sync> Send for Listed<T> {}
+// SAFETY: the value is a pointer. `get` makes a reference from it only to a type that threads may
+// share, and a destructor removes the object from the tables before it frees it.
+unsafe impl<C> Send for Listed<C> {}
 
-impl<T> Listed<T> {
-    pub(crate) fn new(object: &T) -> Self {
-        Self(object)
+impl<C> Listed<C> {
+    pub(crate) fn new<T: Object<C = C> + Sync>(object: &T) -> Self {
+        Self(object.public())
+    }
+
+    /// Whether it is this object.
+    pub(crate) fn is<T: Object<C = C>>(self, object: &T) -> bool {
+        core::ptr::eq(self.0, object.public())
     }
 
     /// The object.
     ///
     /// # Safety
-    /// The object is in the tables, whose lock this thread holds for `'a`.
-    pub(crate) unsafe fn get<'a>(self) -> &'a T {
+    /// The object is a `T` in the tables, whose lock this thread holds for `'a`.
+    pub(crate) unsafe fn get<'a, T: Object<C = C> + Sync>(self) -> &'a T {
         // SAFETY: by this function's contract the object is in the tables and they stay locked for
         // `'a`; its destructor takes that lock before it frees the object.
-        unsafe { &*self.0 }
+        unsafe { T::of(self.0) }
     }
 }

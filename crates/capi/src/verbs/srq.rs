@@ -9,10 +9,10 @@ use super::ack::Acks;
 use super::context::Context;
 use super::object::Object;
 use super::pd::Pd;
-use super::post;
 use super::registry::Listed;
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 use crate::zeroed::Zeroed;
 
 /// A shared receive queue.
@@ -20,6 +20,7 @@ use crate::zeroed::Zeroed;
 pub(crate) struct Srq {
     public: UnsafeCell<ibv_srq>,
     pub(crate) srq: feroce::Srq,
+    pub(crate) srq_type: ibv_srq_type,
     pub(crate) acks: Acks,
 }
 
@@ -36,7 +37,7 @@ unsafe impl Sync for Srq {}
 impl Srq {
     /// Gives a queue to the program.
     pub(crate) fn publish(
-        srq: feroce::Srq,
+        (srq, srq_type): (feroce::Srq, ibv_srq_type),
         pd: *mut ibv_pd,
         srq_context: *mut c_void,
         context: &Context,
@@ -48,7 +49,8 @@ impl Srq {
         public.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         public.cond = libc::PTHREAD_COND_INITIALIZER;
         let id = srq.id();
-        let made = Self { public: UnsafeCell::new(public), srq, acks: Acks::default() }.give();
+        let (public, acks) = (UnsafeCell::new(public), Acks::default());
+        let made = Self { public, srq, srq_type, acks }.give();
         // SAFETY: `give` returned the pointer; the program does not have it yet, so it cannot
         // destroy it.
         let listed = Listed::new(unsafe { Self::of(made) });
@@ -75,13 +77,10 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     let context = unsafe { Context::of_object(pd) };
     // SAFETY: ibv_create_srq(3): `init` points to attributes.
     let ibv_srq_init_attr { srq_context, attr } = unsafe { init.read() };
-    pointer(
-        behind
-            .pd
-            .create_srq(attr.max_wr, attr.max_sge)
-            .map_err(Errno::from)
-            .map(|srq| noted(Srq::publish(srq, pd, srq_context, context))),
-    )
+    pointer(memory::admit().and_then(|()| {
+        let srq = behind.pd.create_srq(attr.max_wr, attr.max_sge)?;
+        Ok(noted(Srq::publish((srq, IBV_SRQT_BASIC), pd, srq_context, context)))
+    }))
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
@@ -99,7 +98,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     }
     let resize = || if mask & IBV_SRQ_MAX_WR != 0 { srq.resize(attr.max_wr) } else { Ok(()) };
     let limit = || if mask & IBV_SRQ_LIMIT != 0 { srq.set_limit(attr.srq_limit) } else { Ok(()) };
-    code(resize().and_then(|()| limit()).map_err(Errno::from))
+    let change = || resize().and_then(|()| limit()).map_err(Errno::from);
+    code(memory::admit().and_then(|()| change()))
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_srq(
@@ -133,27 +133,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(public: *mut ibv_srq) -> c_int {
     if lint::is_on() {
         lint::srq_gone(public.addr());
     }
-    srq.acks.settle();
+    srq.acks.settle("ibv_destroy_srq", "ibv_ack_async_event");
     // SAFETY: the call above has made sure that no other object and no event refers to it, and the
     // caller may not use it after this call.
     drop(unsafe { Srq::take(public) });
     0
-}
-
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    public: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: ibv_post_srq_recv(3): `public` is a live shared receive queue.
-    let srq = unsafe { Srq::of(public) };
-    // SAFETY: ibv_post_srq_recv(3): `wr` points to a chain of requests that ends with NULL.
-    let mut chain = unsafe { post::Receives::new(wr) };
-    let posted = if lint::is_on() {
-        chain.post_shared(&srq.srq, public.addr())
-    } else {
-        srq.srq.post_recv(&mut chain)
-    };
-    // SAFETY: ibv_post_srq_recv(3): `bad_wr` points to room for a pointer to the refused request.
-    unsafe { chain.report(posted, bad_wr) }
 }

@@ -15,6 +15,7 @@ use super::qp::{self, Plan, Qp};
 use super::srq::{self, Srq};
 use crate::abi::*;
 use crate::errno::{Errno, code, pointer};
+use crate::memory;
 
 /// A domain.
 #[repr(C)]
@@ -61,7 +62,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     let behind = unsafe { Context::behind(context) };
     // SAFETY: ibv_open_xrcd(3): `attr` points to attributes.
     let attr = unsafe { attr.read() };
-    pointer(open(behind, &attr).map(|(xrcd, file)| {
+    pointer(memory::admit().and_then(|()| open(behind, &attr)).map(|(xrcd, file)| {
         Xrcd { public: UnsafeCell::new(ibv_xrcd { context }), xrcd, file }.give()
     }))
 }
@@ -133,6 +134,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     if init.comp_mask >= IBV_SRQ_INIT_ATTR_TM || srq_type > IBV_SRQT_XRC {
         return pointer(Err(Errno::UNSUPPORTED));
     }
+    if let Err(errno) = memory::admit() {
+        return pointer(Err(errno));
+    }
     if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
         return pointer(Err(Errno::INVALID));
     }
@@ -152,7 +156,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         pd.create_xrc_srq(&xrcd.xrcd, &cq.cq, max_wr, max_sge)
     };
     let publish = |srq| {
-        let made = Srq::publish(srq, init.pd, init.srq_context, context);
+        let made = Srq::publish((srq, srq_type), init.pd, init.srq_context, context);
         if srq_type == IBV_SRQT_BASIC { srq::noted(made) } else { made }
     };
     pointer(made.map(publish).map_err(Errno::from))
@@ -180,6 +184,7 @@ pub(crate) unsafe fn create_target(
     }
     // SAFETY: by this function's contract, `xrcd` is a live XRC domain, or NULL.
     let xrcd = unsafe { Xrcd::of(xrcd) };
+    memory::admit()?;
     let (handle, _, _) = xrcd.xrcd.target_qp().create()?.split();
     Ok(qp::publish(context, &plan, handle, (None, None)))
 }
@@ -196,6 +201,9 @@ pub(crate) unsafe extern "C" fn open_qp(
     let attr = unsafe { attr.read() };
     if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
         return pointer(Err(Errno::INVALID));
+    }
+    if let Err(errno) = memory::admit() {
+        return pointer(Err(errno));
     }
     let tables = context.registry.lock();
     let found = tables.qps.get(&feroce::Qpn::new(attr.qp_num)).map(|listed| {

@@ -1,8 +1,12 @@
 /* Programs with one mistake each, chosen by name; without a name, one without a mistake. */
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common.h"
+
+/* A pipe in place of standard error, and standard error itself. */
+static int said[2], spoken;
 
 static int posted(struct end *end, enum ibv_wr_opcode opcode, struct ibv_mr *from, uint32_t rkey,
           int flags)
@@ -150,6 +154,94 @@ static void shared_depth(struct end *end)
     CHECK((end->qp = ibv_create_qp(end->pd, &init)));
 }
 
+/* A path without a GID, which is how programs for InfiniBand connect. */
+static void no_gid(struct end *end)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+    int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    CHECK(!ibv_modify_qp(end->qp, &attr, init));
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_1024;
+    attr.dest_qp_num = end->qp->qp_num;
+    attr.ah_attr.dlid = 1;
+    attr.ah_attr.port_num = 1;
+    CHECK(ibv_modify_qp(end->qp, &attr, rtr) == EINVAL);
+}
+
+static void skips(struct end *end)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+    CHECK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == EINVAL);
+}
+
+static void too_early(struct end *end)
+{
+    CHECK(posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, 0) == EINVAL);
+}
+
+static void too_small(struct end *end)
+{
+    struct end *peer = calloc(1, sizeof *peer);
+    make(peer, end->context);
+    connect_to(peer, end, 0, 7);
+    connect_to(end, peer, 0, 7);
+    struct ibv_sge sge = { (uintptr_t)peer->buffer, 4, peer->mr->lkey };
+    struct ibv_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+    CHECK(!ibv_post_recv(peer->qp, &wr, &bad));
+    CHECK(!post_text(end, 1, "longer than that"));
+    CHECK(complete(end).status == IBV_WC_REM_INV_REQ_ERR);
+    CHECK(complete(peer).status == IBV_WC_LOC_LEN_ERR);
+    destroy(peer);
+    free(peer);
+}
+
+/* There is no queue pair of this number. */
+static void nobody(struct end *end)
+{
+    struct ibv_qp other = *end->qp;
+    struct end peer = { .qp = &other };
+    other.qp_num ^= 0x5555;
+    connect_to(end, &peer, 0, 7);
+    CHECK(!post_text(end, 1, "is anybody there?"));
+    CHECK(complete(end).status == IBV_WC_RETRY_EXC_ERR);
+}
+
+/* Passes on what is said, and only then acknowledges. */
+static void *acknowledges(void *cq)
+{
+    if (strcmp(getenv("FEROCE_LINT"), "0")) {
+        char line[512];
+        ssize_t len = read(said[0], line, sizeof line);
+        CHECK(len > 0 && write(spoken, line, len) == len);
+    }
+    ibv_ack_cq_events(cq, 1);
+    return NULL;
+}
+
+static void unacknowledged(struct end *end)
+{
+    void *context;
+    struct ibv_cq *cq;
+    pthread_t thread;
+    connect_self(end);
+    CHECK(!ibv_req_notify_cq(end->cq, 0));
+    CHECK(!posted(end, IBV_WR_RDMA_WRITE, end->mr, end->mr->rkey, IBV_SEND_SIGNALED));
+    CHECK(!ibv_get_cq_event(end->channel, &cq, &context));
+    CHECK(complete(end).status == IBV_WC_SUCCESS);
+    CHECK(!pipe(said) && (spoken = dup(2)) >= 0 && dup2(said[1], 2) == 2);
+    CHECK(!ibv_destroy_qp(end->qp));
+    CHECK(!pthread_create(&thread, NULL, acknowledges, cq));
+    CHECK(!ibv_destroy_cq(end->cq));
+    CHECK(!pthread_join(thread, NULL) && dup2(spoken, 2) == 2);
+    /* As it was, for the end of the program. */
+    CHECK((end->cq = ibv_create_cq(end->context, 16, end, end->channel, 0)));
+    struct ibv_qp_init_attr init = { .send_cq = end->cq, .recv_cq = end->cq };
+    init.qp_type = IBV_QPT_RC;
+    CHECK((end->qp = ibv_create_qp(end->pd, &init)));
+}
+
 /* The same mistake on ten objects. */
 static void many(struct end *end)
 {
@@ -187,7 +279,9 @@ int main(int argc, char **argv)
         { "nothing", nothing }, { "depth", depth },     { "starved", starved },
         { "unknown_key", unknown_key }, { "read_only", read_only }, { "refused", refused },
         { "pulled", pulled },   { "many", many }, { "unsignalled", unsignalled }, { "leaks", leaks },
-        { "shared", shared },   { "shared_depth", shared_depth },
+        { "shared", shared },   { "shared_depth", shared_depth }, { "no_gid", no_gid },
+        { "skips", skips }, { "too_early", too_early }, { "too_small", too_small },
+        { "nobody", nobody }, { "unacknowledged", unacknowledged },
     };
     CHECK(argc == 2);
     struct ibv_context *context = open_nth(0);

@@ -1,4 +1,6 @@
 /* Calls of releases of rdma-core that are newer than the headers here. */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ struct mr_attr {
     struct ibv_dmah *dmah;
     struct ibv_buf *buf;
 };
+enum { DMAH_CPU = 1, DMAH_PH = 2, DMAH_MEM_TYPE = 4 };
 enum { MR_ADDR = 1 << 1, MR_DMAH = 1 << 4, MR_BUF = 1 << 5 };
 void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
 void ibv_free_buf(struct ibv_buf *buf);
@@ -53,12 +56,21 @@ int main(void)
     CHECK(!ibv_reg_buf_mr(pd, buf, bytes - 1, 2, 0) && errno == EINVAL);
     CHECK(!ibv_reg_buf_mr(other, buf, bytes, 1, 0) && errno == EINVAL);
 
-    struct dmah_attr hints = { .comp_mask = 1 };
+    /* A processor that this thread may not use, three bits of a hint, a kind of memory. */
+    struct dmah_attr hints = { .comp_mask = DMAH_CPU, .cpu_id = 0xffff };
+    CHECK(!ibv_alloc_dmah(context, &hints) && errno == EPERM);
+    hints = (struct dmah_attr){ .comp_mask = DMAH_PH, .ph = 4 };
+    CHECK(!ibv_alloc_dmah(context, &hints) && errno == EINVAL);
+    hints = (struct dmah_attr){ .comp_mask = DMAH_MEM_TYPE, .tph_mem_type = 2 };
+    CHECK(!ibv_alloc_dmah(context, &hints) && errno == EINVAL);
+    hints = (struct dmah_attr){ DMAH_CPU | DMAH_PH | DMAH_MEM_TYPE, sched_getcpu(), 3, 1 };
     struct ibv_dmah *dmah = ibv_alloc_dmah(context, &hints);
     CHECK(dmah);
     struct mr_attr attr = { .length = 10000, .addr = bytes, .dmah = dmah, .buf = buf };
     attr.comp_mask = MR_ADDR | MR_DMAH | MR_BUF;
     CHECK((mr = ibv_reg_mr_ex(pd, &attr)) && !ibv_dereg_mr(mr));
+    attr.access = IBV_ACCESS_ON_DEMAND;
+    CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EOPNOTSUPP);
     CHECK(!ibv_dealloc_dmah(dmah));
     hints.comp_mask = 1 << 7;
     CHECK(!ibv_alloc_dmah(context, &hints) && errno == EOPNOTSUPP);

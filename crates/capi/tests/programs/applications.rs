@@ -18,6 +18,9 @@ pub(crate) const QPERF: Package = Package {
     )))],
 };
 
+/// The taker has a receive for each of the 50 messages of `--verb=send`. fio requests no RNR
+/// retries, and its giver waits for ever after a completion with an error, so a taker with fewer
+/// receives stalls both where it gets no processor for a moment. Linux Soft-RoCE stalls them, too.
 pub(crate) const FIO: Package = Package {
     name: "fio",
     version: "3.33",
@@ -25,7 +28,7 @@ pub(crate) const FIO: Package = Package {
     programs: &[roles(
         "fio",
         [
-            "fio --name=taker --ioengine=rdma --port=5555 --rw=read --iodepth=16",
+            "fio --name=taker --ioengine=rdma --port=5555 --rw=read --iodepth=64",
             "fio --name=giver --ioengine=rdma --hostname=10.9.0.1 --port=5555 --rw=write \
              --iodepth_batch_complete=1",
         ],

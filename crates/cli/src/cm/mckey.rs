@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use feroce::cm::{EventKind, Manager, PortSpace};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use super::datagrams::Node;
 use super::end::expect;
 use super::place::{self, BothArgs};
 use super::{Report, Say, both_ends, conclude};
-use crate::stop;
+use crate::{size, stop};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u32,
     /// Bytes in a datagram, the same at both ends
-    #[arg(short = 'S', long, default_value_t = 100)]
+    #[arg(short = 'S', long, default_value_t = 100,
+          value_parser = |text: &str| size::parse(text, &(0..=u32::MAX)))]
     size: u32,
     /// Port space: 0x111 is UDP
     #[arg(short, long, default_value = "0x111", value_parser = ["0x111"])]
@@ -63,6 +64,12 @@ enum Role {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    let group = args.multicast;
+    ensure!(
+        group.is_multicast(),
+        "-m {group} is not a multicast address: those of IPv4 are 224.0.0.0 to 239.255.255.255, \
+         those of IPv6 begin with ff"
+    );
     stop::watch()?;
     let say = Say { on: !json };
     let (reports, record) = if args.both.both {

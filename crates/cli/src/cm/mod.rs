@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use feroce::cm::{CmId, Manager, PortSpace};
 use serde_json::{Value, json};
 
+use crate::explain::explain;
 use crate::stop;
 pub(crate) use cmtime::{Args as CmtimeArgs, run as cmtime};
 use end::Ended;
@@ -67,7 +68,7 @@ impl Report {
         let mut record = self.record.clone();
         record["interrupted"] = json!(self.is_interrupted());
         if let (Err(e), false) = (&self.result, self.is_interrupted()) {
-            record["error"] = json!(format!("{e:#}"));
+            record["error"] = json!(explain(e));
         }
         record
     }

@@ -41,6 +41,35 @@ impl BothArgs {
     }
 }
 
+/// Options of commands that are the server unless the address of one is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct EndArgs {
+    /// Address of the server; without it, be the server
+    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
+    server: Option<String>,
+    /// Our address
+    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
+    bind: Option<String>,
+    #[command(flatten)]
+    both: BothArgs,
+}
+
+impl EndArgs {
+    /// Where the ends run; a server is at this port.
+    pub(super) fn place(&self, port: u16) -> anyhow::Result<Place> {
+        match &self.server {
+            _ if self.is_both() => self.both.place(),
+            Some(to) => client(self.bind.as_deref(), to, port),
+            None => server(self.bind.as_deref(), port),
+        }
+    }
+
+    /// Whether both ends run in this process.
+    pub(super) fn is_both(&self) -> bool {
+        self.both.both
+    }
+}
+
 /// Which ends run in this process, and at which addresses.
 #[derive(Debug)]
 pub(super) enum Place {

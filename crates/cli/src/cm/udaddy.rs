@@ -7,8 +7,9 @@ use serde_json::json;
 
 use super::datagrams::Node;
 use super::end::{expect, resolve};
-use super::place::{self, BothArgs, Place, Target};
+use super::place::{EndArgs, Target};
 use super::{Program, Report, Say};
+use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,14 +22,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Args {
-    /// Address of the server; without it, be the server
-    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
-    server: Option<String>,
-    /// Our address
-    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
-    bind: Option<String>,
     #[command(flatten)]
-    both: BothArgs,
+    end: EndArgs,
     /// Form of addresses: name, ip or ipv6
     #[arg(short, long, default_value = "name", value_parser = ["name", "ip", "ipv6"])]
     format: String,
@@ -42,7 +37,8 @@ pub(crate) struct Args {
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u32,
     /// Bytes in a datagram, the same at both ends
-    #[arg(short = 'S', long, default_value_t = 100)]
+    #[arg(short = 'S', long, default_value_t = 100,
+          value_parser = |text: &str| size::parse(text, &(0..=u32::MAX)))]
     size: u32,
     /// Type of service: traffic class of every packet
     #[arg(short, long)]
@@ -53,12 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    let place: Place = match &args.server {
-        _ if args.both.both => args.both.place()?,
-        Some(server) => place::client(args.bind.as_deref(), server, args.port)?,
-        None => place::server(args.bind.as_deref(), args.port)?,
-    };
-    super::run(args, place, json)
+    super::run(args, args.end.place(args.port)?, json)
 }
 
 impl Program for Args {

@@ -194,11 +194,7 @@ fn grh(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     }
     let prefix = Net::Grh(header).icrc_prefix();
     let carried = sealed(&prefix, body, usize::from(header.payload_len))?;
-    let address = |gid: feroce::Gid| match gid.as_ipv4() {
-        Some(v4) => IpAddr::from(Ipv4Addr::from(v4)),
-        None => IpAddr::from(Ipv6Addr::from(gid.0)),
-    };
-    let (src, dst) = (address(header.sgid), address(header.dgid));
+    let (src, dst) = (header.sgid.to_ip(), header.dgid.to_ip());
     Ok(Carried { src, dst, framing: "RoCEv1", ..carried })
 }
 

@@ -31,7 +31,7 @@ impl Screen {
 
     fn line(&self, text: &str) {
         // An error means that the reader of standard output has closed it: not a failure.
-        let _ = writeln!(std::io::stdout(), "{}", self.style.finish(text.trim_end()));
+        println!("{}", self.style.finish(text.trim_end()));
     }
 
     /// A paragraph.

@@ -213,6 +213,16 @@ fn phys_state(state: PhysState) -> Coded {
     coded(name, state as u32)
 }
 
+impl Port {
+    /// The rate of the link: that of a lane times the number of lanes.
+    pub(super) fn rate(&self) -> String {
+        let lanes: f64 = self.active_width.name.parse().unwrap_or_default();
+        let lane = self.active_speed.name.split(' ').next().unwrap_or_default();
+        let lane: f64 = lane.parse().unwrap_or_default();
+        format!("{} Gb/s", lanes * lane)
+    }
+}
+
 fn width(width: LinkWidth) -> Coded {
     let name = match width {
         LinkWidth::X1 => "1",

@@ -35,9 +35,9 @@ pub(crate) struct ListArgs {}
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
     /// Device, or its interface [default: all]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEV")]
     device: Option<String>,
-    /// Port of the device; there is one
+    /// Port of the device; every device has one, number 1
     #[arg(short = 'i', long, value_name = "PORT",
           value_parser = clap::value_parser!(u8).range(1..=1))]
     ib_port: Option<u8>,
@@ -67,12 +67,41 @@ pub(crate) fn list(_args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string(&listed)?);
         return Ok(ExitCode::SUCCESS);
     }
-    println!("    {:<16}\t   node GUID", "device");
-    println!("    {:<16}\t----------------", "------");
-    for device in devices {
-        println!("    {:<16}\t{:016x}", device.name(), device.guid());
+    if devices.is_empty() {
+        eprintln!(
+            "feroce: there is no device: every interface that is up and has an address is one \
+             (`ip link set lo up`)"
+        );
+    }
+    // The first two columns are those of ibv_devices.
+    let row =
+        |name: &str, guid: &str, interface: &str, state: &str, rate: &str, addresses: &str| {
+            println!(
+                "    {name:<16}\t{guid:<16}\t{interface:<10} {state:<6} {rate:>9}  {addresses}"
+            );
+        };
+    row("device", "   node GUID", "interface", "state", "rate", "addresses");
+    row("------", "----------------", "---------", "-----", "----", "---------");
+    for device in &devices {
+        let gids = device.gids().iter().filter(|gid| !gid.is_zero());
+        let addresses: Vec<String> = gids.map(|gid| gid.to_ip().to_string()).collect();
+        row(
+            device.name(),
+            &format!("{:016x}", device.guid()),
+            device.interface_name().unwrap_or("-"),
+            if device.is_up() { "active" } else { "down" },
+            &rate(device),
+            &addresses.join(", "),
+        );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The rate of the port, if it can be asked for.
+fn rate(device: &Device) -> String {
+    let info = Info::of(device).ok();
+    let port = info.as_ref().and_then(|info| info.ports.first());
+    port.map_or_else(|| "-".to_owned(), attr::Port::rate)
 }
 
 fn listed(device: &Device) -> Listed {

@@ -13,7 +13,7 @@ const INSTALLED: &str = "libferoce.so";
 
 /// Finds it: `FEROCE_LIB`, or beside this command as cargo builds it, or where `cargo xtask dist`
 /// puts it.
-pub(super) fn find() -> anyhow::Result<PathBuf> {
+pub(crate) fn find() -> anyhow::Result<PathBuf> {
     if let Some(path) = env::var_os("FEROCE_LIB").filter(|path| !path.is_empty()) {
         let named = PathBuf::from(path);
         return named

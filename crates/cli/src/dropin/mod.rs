@@ -17,7 +17,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
-use settings::SettingArgs;
+pub(crate) use library::find as library;
+pub(crate) use settings::SettingArgs;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -69,12 +70,20 @@ enum Shell {
     Fish,
 }
 
-/// Replaces this process with the program (exec), so that no process stands between the program and
-/// its parent.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let [program, rest @ ..] = args.command.as_slice() else { bail!("which program?") };
+    exec(&args.command, &args.settings, Vec::new())
+}
+
+/// Replaces this process with a program (exec), so that no process stands between the program and
+/// its parent. The variables come on top of those that the settings ask for.
+pub(crate) fn exec(
+    command: &[OsString],
+    settings: &SettingArgs,
+    variables: Vec<(String, OsString)>,
+) -> anyhow::Result<ExitCode> {
+    let [program, rest @ ..] = command else { bail!("which program?") };
     let mut command = Command::new(program);
-    command.args(rest).envs(environment(&args.settings)?);
+    command.args(rest).envs(environment(settings)?).envs(variables);
     let error = command.exec();
     // Exit status as in shells: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("feroce: {}: {error}", program.display());

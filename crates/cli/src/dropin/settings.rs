@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use feroce::Settings;
+use anyhow::{Context as _, ensure};
+use feroce::{Backend, Settings};
 
 /// Options. `docs/CONFIGURATION.md` lists more settings, which the user can set in the environment.
 #[derive(Debug, Default, clap::Args)]
-pub(super) struct SettingArgs {
+pub(crate) struct SettingArgs {
     /// Capture packets to a file; `%d` becomes the device's name, `%p` the process id
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -16,9 +16,11 @@ pub(super) struct SettingArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "-")]
     trace: Option<PathBuf>,
-    /// Warn of mistakes that the program makes with verbs, on standard error
-    #[arg(long)]
-    lint: bool,
+    /// Print likely mistakes of the program in its use of verbs; with `=error`, they make the exit
+    /// status 1
+    #[arg(long, value_name = "error", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1", value_parser = ["1", "error"], hide_possible_values = true)]
+    lint: Option<String>,
     /// Lose received packets: `1%`
     #[arg(long, value_name = "P")]
     loss: Option<String>,
@@ -49,8 +51,9 @@ pub(super) struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// The environment variables with these settings. Invalid values are reported here, and not by
-    /// the program.
+    /// The environment variables with these settings. What is wrong with them, with the environment
+    /// or with the file of settings is reported here, because programs say only that they found no
+    /// device.
     pub(super) fn variables(&self) -> anyhow::Result<Vec<(String, OsString)>> {
         let mut chosen: Vec<(&str, OsString)> = Vec::new();
         for (name, file) in [("pcap", &self.pcap), ("trace", &self.trace)] {
@@ -59,18 +62,28 @@ impl SettingArgs {
             }
         }
         chosen.extend(self.faults().map(|faults| ("fault", faults.into())));
-        chosen.extend(self.lint.then(|| ("lint", "1".into())));
+        chosen.extend(self.lint.clone().map(|lint| ("lint", lint.into())));
         chosen.extend(self.seed.map(|seed| ("seed", seed.to_string().into())));
         chosen.extend(self.device_name.clone().map(|name| ("device_name", name.into())));
         if !self.address.is_empty() {
             chosen.push(("address", self.address.join(";").into()));
         }
-        let mut settings = Settings::default();
+        let mut settings = Settings::load()?;
+        ensure!(
+            settings.backend == Backend::Feroce,
+            "programs run on the software adapter here; on the kernel's devices they run without \
+             `feroce run`"
+        );
         for (name, value) in &chosen {
             let value = value.to_str().with_context(|| format!("{name}: not text"))?;
             settings.set(name, value)?;
         }
         Ok(chosen.into_iter().map(|(name, value)| (Settings::variable(name), value)).collect())
+    }
+
+    /// Whether it chooses devices by address.
+    pub(crate) fn has_addresses(&self) -> bool {
+        !self.address.is_empty()
     }
 
     /// All faults, as the value of the setting `fault`.
@@ -123,7 +136,7 @@ mod tests {
             device_name: Some("mlx5_0".into()),
             address: vec!["10.0.0.1,fd00::1".into(), "10.0.0.2".into()],
             trace: Some("-".into()),
-            lint: true,
+            lint: Some("1".into()),
             ..SettingArgs::default()
         };
         assert_eq!(

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::spec::{Amount, AtomicKind, Memory, Mode, Op, Service, Sizes, Spec};
+use crate::size;
 
 /// Options, named as those of perftest where perftest has them.
 #[derive(Debug, clap::Args)]
@@ -29,13 +30,13 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) both: bool,
     /// Bytes in a message [default: 65536 for bandwidth, 2 for latency, 8 for atomics].
-    #[arg(short, long, value_parser = parse_size)]
+    #[arg(short, long, value_parser = |text: &str| size::parse(text, &(0..=usize::MAX)))]
     size: Option<usize>,
     /// Every power of two from 2 bytes to 8 MiB.
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
     /// Messages to measure, on each queue pair [default: as many as go in a second].
-    #[arg(short = 'n', long, conflicts_with = "duration")]
+    #[arg(short = 'n', long, visible_alias = "iters", conflicts_with = "duration")]
     iterations: Option<u64>,
     /// Seconds to measure.
     #[arg(short = 'D', long, value_name = "SECONDS")]
@@ -81,14 +82,24 @@ pub(crate) struct Args {
     #[arg(short, long)]
     mtu: Option<u32>,
     /// Index of the address of the device to use.
-    #[arg(short, long, requires = "device")]
+    #[arg(short, long, visible_short_alias = 'x', visible_alias = "gid-idx")]
     pub(crate) gid_index: Option<u16>,
     /// Device, or the interface that it uses.
-    #[arg(short, long, conflicts_with = "address")]
+    #[arg(short, long, visible_alias = "ib-dev", conflicts_with = "address")]
     pub(crate) device: Option<String>,
     /// Address to use instead of a device; with --both, two.
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     pub(crate) address: Vec<IpAddr>,
+    /// Acknowledgement timeout: 4.096 us times two to this power; 0 waits for ever.
+    #[arg(short = 'u', long, default_value_t = 14,
+          value_parser = clap::value_parser!(u8).range(..=31))]
+    qp_timeout: u8,
+    /// Accepted as in perftest, without effect: times do not depend on the processor's frequency.
+    #[arg(short = 'F', long = "CPU-freq")]
+    cpu_freq: bool,
+    /// Accepted as in perftest, without effect: bandwidth is always in Gb/s.
+    #[arg(long = "report_gbits")]
+    report_gbits: bool,
     /// TCP port of the side channel.
     #[arg(short, long, default_value_t = 18515)]
     pub(crate) port: u16,
@@ -135,34 +146,9 @@ impl Args {
             bidirectional: self.bidirectional,
             memory: self.memory,
             no_poll: self.no_poll,
+            qp_timeout: self.qp_timeout,
         };
         spec.check()?;
         Ok(spec)
-    }
-}
-
-/// A number of bytes, with K or M for powers of 1024.
-fn parse_size(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
-        _ => (text, 0),
-    };
-    let bytes = digits.parse::<usize>().map_err(|_| "a number of bytes, like 4096, 64K or 1M")?;
-    bytes.checked_mul(1 << shift).ok_or_else(|| "too long".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_may_have_a_suffix() {
-        assert_eq!(parse_size("17"), Ok(17));
-        assert_eq!(parse_size("64K"), Ok(65536));
-        assert_eq!(parse_size("1m"), Ok(1 << 20));
-        assert!(parse_size("").is_err());
-        assert!(parse_size("-1").is_err());
-        assert!(parse_size("1G").is_err());
     }
 }

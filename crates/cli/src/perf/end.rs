@@ -14,7 +14,7 @@ use feroce::{
     Rkey, SendFlags, SendOp, SendWr, WcStatus,
 };
 
-use super::side::{Ends, Peer};
+use super::side::{Ends, QpEnd};
 use super::spec::{AtomicKind, Memory, Op, Service, Spec};
 
 /// Bytes of the GRH in front of a received datagram.
@@ -56,6 +56,11 @@ impl Place {
         Ok(Self { device: bare, gid_index: None })
     }
 
+    /// The same device, with another of its addresses if the user chose one.
+    pub(crate) fn with_index(self, gid_index: Option<u16>) -> Self {
+        Self { gid_index: gid_index.or(self.gid_index), ..self }
+    }
+
     /// The place from which this machine reaches `peer`. It may have the same address as the peer,
     /// because processes share addresses.
     pub(crate) fn toward(peer: IpAddr) -> anyhow::Result<Self> {
@@ -88,7 +93,7 @@ pub(crate) struct End {
     remote: Remote,
     /// For datagrams: the address handle of the peer, and its queue pairs.
     ah: Option<Ah>,
-    peers: Vec<Peer>,
+    peers: Vec<QpEnd>,
     /// What the adapter had counted before the measurement.
     pub(crate) before: Counters,
 }
@@ -173,7 +178,7 @@ impl End {
         for qp in &self.qps {
             let end = qp.endpoint_at(self.gid_index)?;
             gid = end.gid;
-            qps.push(Peer { qpn: end.qpn.get(), psn: end.psn.get() });
+            qps.push(QpEnd { qpn: end.qpn.get(), psn: end.psn.get() });
         }
         let Remote { addr, rkey } = self.mr.remote(0);
         Ok(Ends { gid: gid.0, mtu: self.mtu.bytes(), addr, rkey: rkey.0, qps })
@@ -203,7 +208,8 @@ impl End {
                 Service::Rc => {
                     qp.modify(&QpAttr::init(access))?;
                     qp.modify(&QpAttr::rtr(av, qpn, psn, self.mtu))?;
-                    qp.modify(&QpAttr::rts(own))?;
+                    let timeout = Some(self.spec.qp_timeout);
+                    qp.modify(&QpAttr { timeout, ..QpAttr::rts(own) })?;
                 }
             }
         }

@@ -58,6 +58,9 @@ pub(crate) struct Row {
     /// Share of the sent messages that did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<f64>,
+    /// Which way the messages took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<&'static str>,
 }
 
 /// The figures from which a row is computed.
@@ -97,6 +100,7 @@ impl Row {
             cpu_s: round(cpu_s, 6),
             peer_cpu_s: peer_cpu_s.map(|s| round(s, 6)),
             lost: lost.map(|l| round(l, 6)),
+            path: None,
         }
     }
 }
@@ -114,6 +118,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Which way the messages took, behind the last row.
+    pub(crate) fn foot(self, rows: &[Row]) {
+        let mut paths: Vec<&str> = rows.iter().filter_map(|row| row.path).collect();
+        paths.dedup();
+        if self.json || paths.is_empty() {
+            return;
+        }
+        println!("path: {}", paths.join("; then "));
+        if paths.iter().any(|path| path.starts_with("shared memory")) {
+            println!("      (FEROCE_SHARED=off measures packets over UDP)");
+        }
+    }
+
     /// What is measured, and the heads of the columns.
     pub(crate) fn head(self, spec: &Spec, from: &str, to: &str, mtu: usize) {
         if self.json {

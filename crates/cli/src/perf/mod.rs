@@ -6,6 +6,7 @@ mod clock;
 mod end;
 mod lat;
 mod measure;
+mod path;
 mod plot;
 mod progress;
 mod reference;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
+use crate::explain::explain;
 use crate::{backend, stop};
 
 pub(crate) use args::Args;
@@ -34,6 +36,8 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let spec = args.spec()?;
     ensure!(args.address.len() <= 1 || args.both, "--address: two addresses are for --both");
     if let Some(path) = &args.plot {
+        let is_svg = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("svg"));
+        ensure!(is_svg, "--plot draws SVG: give the file a name that ends with .svg");
         // Reports the error before the measurement instead of after it.
         std::fs::File::create(path).with_context(|| cannot_draw(path))?;
     }
@@ -72,7 +76,8 @@ fn both(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<Vec<Row>> {
         (place.clone(), place)
     } else {
         ensure!(args.device.is_none(), "--both: say --address A,B instead of -d");
-        (Place::at(here)?, Place::at(there)?)
+        let place = |ip| anyhow::Ok(Place::at(ip)?.with_index(args.gid_index));
+        (place(here)?, place(there)?)
     };
     let rows = std::thread::scope(|scope| {
         let server = std::thread::Builder::new()
@@ -121,7 +126,7 @@ fn compare(
 fn chosen_place(args: &Args) -> anyhow::Result<Option<Place>> {
     let place = match (&args.device, args.address.first()) {
         (Some(name), _) => Place::named(name, args.gid_index)?,
-        (None, Some(ip)) => Place::at(*ip)?,
+        (None, Some(ip)) => Place::at(*ip)?.with_index(args.gid_index),
         (None, None) => return Ok(None),
     };
     Ok(Some(place))
@@ -139,12 +144,12 @@ fn client(args: &Args, spec: &Spec, host: &str, json: bool) -> anyhow::Result<Ve
     })?;
     let place = match chosen_place(args)? {
         Some(place) => place,
-        None => Place::toward(stream.peer_addr()?.ip())?,
+        None => Place::toward(stream.peer_addr()?.ip())?.with_index(args.gid_index),
     };
     let mut side = Side::tcp(stream)?;
     let led = session::lead(&place, &mut side, spec, Table { json, mode: spec.mode });
     if let Err(e) = &led {
-        let _ = side.send(Message::Error(format!("{e:#}")));
+        let _ = side.send(Message::Error(explain(e)));
     }
     led
 }
@@ -174,14 +179,14 @@ fn serve(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     let place = match chosen_place(args)? {
         Some(place) => place,
-        None => Place::at(stream.local_addr()?.ip())?,
+        None => Place::at(stream.local_addr()?.ip())?.with_index(args.gid_index),
     };
     let mut side = Side::tcp(stream)?;
     side.heeds_stop = true;
     let followed = session::follow(&place, &mut side, spec);
     match followed {
         Err(e) => {
-            let _ = side.send(Message::Error(format!("{e:#}")));
+            let _ = side.send(Message::Error(explain(&e)));
             if stop::requested() { Ok(()) } else { Err(e) }
         }
         Ok(()) => Ok(()),

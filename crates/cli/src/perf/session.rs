@@ -5,6 +5,7 @@ use feroce::Gid;
 
 use super::end::{End, Place};
 use super::measure::{Figures, Row, Sample, Table};
+use super::path::Counted;
 use super::progress::Progress;
 use super::side::{Message, Side, Tally, VERSION, unexpected};
 use super::spec::{Amount, Mode, Op, Service, Spec};
@@ -28,7 +29,12 @@ pub(crate) fn lead(
     side.send(Message::Ends(own.clone()))?;
     expect_ready(side)?;
     let mtu = end.mtu.bytes();
-    table.head(&end.spec, &Gid(own.gid).to_string(), &Gid(peer.gid).to_string(), mtu);
+    table.head(
+        &end.spec,
+        &Gid(own.gid).to_ip().to_string(),
+        &Gid(peer.gid).to_ip().to_string(),
+        mtu,
+    );
     let (warm_up, amount) = (warm_up(&end.spec), end.spec.amount);
     let mut rows = Vec::new();
     for size in end.spec.sizes.clone() {
@@ -36,11 +42,12 @@ pub(crate) fn lead(
         if stop::requested() {
             break;
         }
-        let cpu_before = clock::cpu_s();
+        let (cpu_before, counted) = (clock::cpu_s(), Counted::of(&end.context));
         let (own, peer, sample) = measure(&mut end, side, size, amount, table.json)?;
         let cpu_s = clock::cpu_s() - cpu_before;
         let is_any = own.sent + peer.sent > 0;
-        let row = Row::new(&end.spec, figures(&end, size, own, peer, cpu_s), &sample);
+        let mut row = Row::new(&end.spec, figures(&end, size, own, peer, cpu_s), &sample);
+        row.path = Counted::of(&end.context).way(counted, own.sent + peer.sent);
         if is_any {
             table.row(&row)?;
             rows.push(row);
@@ -50,6 +57,7 @@ pub(crate) fn lead(
         }
     }
     side.send(Message::Bye)?;
+    table.foot(&rows);
     Ok(rows)
 }
 

@@ -13,14 +13,14 @@ use super::spec::{Amount, Spec};
 use super::stop;
 
 /// Version of the protocol; it changes whenever the messages change.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
 
 /// What a side sends about one of its queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Peer {
+pub(crate) struct QpEnd {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Ends {
     pub(crate) mtu: usize,
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
-    pub(crate) qps: Vec<Peer>,
+    pub(crate) qps: Vec<QpEnd>,
 }
 
 /// The counts of one side in one measurement.

@@ -123,6 +123,8 @@ pub(crate) struct Spec {
     pub(crate) memory: Memory,
     /// An end that waits for a WRITE only reads its memory and makes no verbs call.
     pub(crate) no_poll: bool,
+    /// Acknowledgement timeout of the queue pairs, as an exponent.
+    pub(crate) qp_timeout: u8,
 }
 
 /// Whether the user chose sizes, and which.
@@ -204,6 +206,7 @@ impl Spec {
             self.inline == 0 || matches!(self.op, Op::Write | Op::Send),
             "-I: only writes and sends carry inline data"
         );
+        ensure!(self.qp_timeout <= 31, "-u: at most 31");
         match self.amount {
             Amount::Messages(n) => ensure!(n > 0, "-n 0: there is nothing to measure"),
             Amount::Seconds(s) => {

@@ -8,6 +8,7 @@ use feroce::{Pmtu, PortAttr};
 
 use super::exchange::SRQ_ADDRESSES;
 use super::place::Choice;
+use crate::size;
 
 /// Which service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,25 +141,31 @@ struct CommonArgs {
     port: u16,
     /// Device, or its interface [default: the one that leads to HOST; for a server, the one that
     /// the client reaches]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEV")]
     device: Option<String>,
     /// Device by its address; twice with --both, for the server and for the client
     #[arg(long, value_name = "IP", conflicts_with = "device")]
     address: Vec<IpAddr>,
-    /// Port of the device; there is one
+    /// Port of the device; every device has one, number 1
     #[arg(short = 'i', long, value_name = "PORT", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=1))]
     ib_port: u8,
     /// Size of a message [default: 4096; of a datagram: 1024]
     #[arg(short, long, value_name = "BYTES",
-          value_parser = clap::value_parser!(u32).range(0..=1 << 31))]
+          value_parser = |text: &str| size::parse::<u32>(text, &(0..=1 << 31)))]
     size: Option<u32>,
     /// Number of receives to post at a time
     #[arg(short, long, value_name = "N", default_value_t = 500,
           value_parser = clap::value_parser!(u32).range(2..))]
     rx_depth: u32,
     /// Number of exchanges, all queue pairs together
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1000)]
+    #[arg(
+        short = 'n',
+        long,
+        visible_alias = "iterations",
+        value_name = "N",
+        default_value_t = 1000
+    )]
     iters: u64,
     /// Service level
     #[arg(short = 'l', long, value_name = "SL", default_value_t = 0,
@@ -169,7 +176,7 @@ struct CommonArgs {
     events: bool,
     /// Index of our address in the GID table [default: the address of the chosen device that fits;
     /// unlike rdma-core's programs this never tries LIDs, which RoCE does not have]
-    #[arg(short, long, value_name = "INDEX")]
+    #[arg(short, long, visible_alias = "gid-index", value_name = "INDEX")]
     gid_idx: Option<u16>,
     /// Check the data: the client every echo, the server the pages of the last message
     #[arg(short, long)]

@@ -28,8 +28,8 @@ use args::{Kind, Plan, Request};
 pub(crate) use args::{RcArgs, SrqArgs, UcArgs, UdArgs};
 use exchange::{Address, Channel};
 use place::{Choice, Place};
-use report::{Done, Record};
-use session::{Role, Session};
+use report::{Done, Record, Role};
+use session::Session;
 
 /// Exit status after an interrupt: 128 plus the signal number, as in shells.
 const INTERRUPTED: u8 = 130;

@@ -116,9 +116,10 @@ impl Place {
         let family = |gid: Gid| if gid.as_ipv4().is_some() { "IPv4" } else { "IPv6" };
         ensure!(
             family(peer) == family(self.gid),
-            "our address {} is {}, that of the peer {peer} is {}: choose another with -g",
-            self.gid,
+            "our address {} is {}, that of the peer {} is {}: choose another with -g",
+            self.gid.to_ip(),
             family(self.gid),
+            peer.to_ip(),
             family(peer)
         );
         Ok(())

@@ -4,7 +4,15 @@ use serde::Serialize;
 
 use super::Plan;
 use super::exchange::Address;
-use super::session::Role;
+
+/// Which end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// Answers.
+    Server,
+    /// Begins.
+    Client,
+}
 
 /// What was measured.
 #[derive(Clone, Debug, Default)]

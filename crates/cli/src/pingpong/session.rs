@@ -14,7 +14,7 @@ use feroce::{
 use super::exchange::Address;
 use super::memory::{GRH, Layout, Memory};
 use super::place::Place;
-use super::report::Outcome;
+use super::report::{Outcome, Role};
 use super::{Kind, Plan};
 
 /// Queue key of the datagram program.
@@ -30,15 +30,6 @@ const SPINS: u32 = 2000;
 
 /// Interval at which a sleeping thread checks whether to stop, in milliseconds.
 const NAP_MS: u16 = 50;
-
-/// Which end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
-    /// Answers.
-    Server,
-    /// Begins.
-    Client,
-}
 
 /// A queue pair and the completions that it waits for.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ fn connections_cross_a_cable() {
 
 #[test]
 fn what_was_measured_before_a_failure_is_told() {
-    let _somebody = Running::server("cmtime -b 127.19.61.1");
+    let _server = Running::server("cmtime -b 127.19.61.1");
     let output = run("cmtime -s 127.19.61.1 -p 7500 -b 127.19.61.2 -c 3 --json");
     assert_eq!(output.status.code(), Some(1));
     let record: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");

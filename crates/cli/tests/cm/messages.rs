@@ -65,7 +65,7 @@ fn a_dead_server_is_noticed() {
 
 #[test]
 fn nobody_listens() {
-    let _somebody = Running::server("ucmatose -b 127.19.38.1");
+    let _server = Running::server("ucmatose -b 127.19.38.1");
     for command in ["ucmatose", "client"] {
         let output = run(&format!("{command} -s 127.19.38.1 -p 7500 -b 127.19.38.2"));
         assert_eq!(output.status.code(), Some(1));

@@ -94,7 +94,7 @@ fn whoever_survives_notices() {
 
 #[test]
 fn refusals_are_explained() {
-    let _somebody = Running::server("rping -s -a 127.19.14.1 -p 7200");
+    let _server = Running::server("rping -s -a 127.19.14.1 -p 7200");
     let output = run("rping -c -a 127.19.14.1 -p 7201 -I 127.19.14.2");
     assert_eq!(output.status.code(), Some(1));
     let errors = text(&output.stderr);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use feroce::cm::{CmId, Manager};
 use serde_json::json;
 
-use super::place::{self, BothArgs, Place, Target};
+use super::place::{EndArgs, Target};
 use super::{Program, Report, Say};
 use steps::Steps;
 
@@ -26,14 +26,8 @@ A step is done for all connections before the next begins.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Args {
-    /// Address of the server; without it, be the server
-    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
-    server: Option<String>,
-    /// Our address
-    #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
-    bind: Option<String>,
     #[command(flatten)]
-    both: BothArgs,
+    end: EndArgs,
     /// Connections
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
@@ -52,19 +46,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    let place: Place = match &args.server {
-        _ if args.both.both => args.both.place()?,
-        Some(server) => place::client(args.bind.as_deref(), server, args.port)?,
-        None => place::server(args.bind.as_deref(), args.port)?,
-    };
-    super::run(args, place, json)
+    super::run(args, args.end.place(args.port)?, json)
 }
 
 impl Program for Args {
     fn serve(&self, _: &Manager, listener: &CmId, _: Say) -> Report {
         // With `--both`, the server has only the client in this process, and ends after as many
         // connections as that client opens.
-        let most = self.both.both.then_some(self.connections);
+        let most = self.end.is_both().then_some(self.connections);
         let (served, result) = server::serve(listener, most);
         Report { record: json!({ "test": "cmtime", "role": "server", "served": served }), result }
     }

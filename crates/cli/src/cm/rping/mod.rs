@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::place::{self, BothArgs, Place, Target};
 use super::{Program, Report, Say};
+use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,13 +43,13 @@ const DEPTH: u32 = 16;
 /// Options of `rping`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, disable_version_flag = true, args_override_self = true)]
+#[command(group = clap::ArgGroup::new("end").required(true).args(["server", "client", "both"]))]
 pub(crate) struct Args {
     /// Be the server
-    #[arg(short, long, conflicts_with_all = ["client", "both"])]
+    #[arg(short, long)]
     server: bool,
     /// Be the client
-    #[arg(short, long, required_unless_present_any = ["server", "both"], requires = "addr",
-          conflicts_with = "both")]
+    #[arg(short, long, requires = "addr")]
     client: bool,
     #[command(flatten)]
     both: BothArgs,
@@ -63,7 +64,7 @@ pub(crate) struct Args {
     port: u16,
     /// Bytes in a ping; a server takes what the client has
     #[arg(short = 'S', long, default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(27..=i64::from(MAX_SIZE)))]
+          value_parser = |text: &str| size::parse(text, &(27..=MAX_SIZE)))]
     size: u32,
     /// Number of pings; 0 means until interrupted
     #[arg(short = 'C', long, default_value_t = 0)]

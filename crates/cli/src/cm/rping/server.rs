@@ -12,6 +12,7 @@ use super::super::end::{End, Ended, expect, is_disconnected, next_event};
 use super::super::{Report, Say};
 use super::client::shown;
 use super::{Advert, Args, MAX_SIZE, Tally, cap, check_len};
+use crate::explain::explain;
 
 /// Serves the first client.
 pub(super) fn serve_one(args: &Args, listener: &CmId, say: Say) -> Report {
@@ -29,7 +30,7 @@ pub(super) fn serve_all(args: &Args, manager: &Manager, listener: &CmId, say: Sa
         let mut tally = Tally::default();
         match serve(args, id, say, &mut tally) {
             Err(e) if e.downcast_ref() != Some(&Ended::Interrupted) => {
-                say.note(&format!("feroce: a client failed: {e:#}"));
+                say.note(&format!("feroce: a client failed: {}", explain(&e)));
             }
             _ => {}
         }

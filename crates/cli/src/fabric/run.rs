@@ -1,0 +1,56 @@
+//! `feroce fabric run`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use feroce::Settings;
+
+use super::place::Place;
+use super::{refuse, status};
+use crate::dropin::{self, SettingArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  feroce fabric run -n h0 -- ib_write_bw
+  feroce fabric run -n h3 -- ib_write_bw 127.77.0.1
+  feroce fabric run -n h1 -- rping -s -a 127.77.0.2
+  feroce fabric run -n h1 --pcap h1.pcapng -- ./my-program
+  feroce fabric run -n h2 -- bash             every program of that shell
+
+The program has one device, with the address of the host. DCQCN is on if the switches mark packets;
+FEROCE_CONGESTION chooses
+another algorithm, or none. The exit status is the program's.";
+
+/// Options.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The host that it runs on.
+    #[arg(short = 'n', long = "host", value_name = "HOST")]
+    host: String,
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
+    ensure!(!args.settings.has_addresses(), "--address: the host has its address already");
+    let status = status::fetch(place)?;
+    let Some(host) = status.hosts.iter().find(|host| host.name == args.host) else {
+        let names: Vec<&str> = status.hosts.iter().map(|host| host.name.as_str()).collect();
+        let (host, names) = (&args.host, names.join(", "));
+        return Ok(refuse(&format!("no host {host} in the fabric {}: {names}", status.name)));
+    };
+    let mut variables = vec![
+        (Settings::variable("fabric"), place.port_socket().into_os_string()),
+        (Settings::variable("address"), host.address.to_string().into()),
+    ];
+    let is_chosen = |name: &&str| std::env::var_os(Settings::variable(name)).is_some();
+    if status.marks && !["congestion", "dcqcn"].iter().any(is_chosen) {
+        variables.push((Settings::variable("congestion"), "dcqcn".into()));
+    }
+    dropin::exec(&args.command, &args.settings, variables)
+}

@@ -1,0 +1,168 @@
+//! `feroce fabric up` and `feroce fabric down`.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command as Process, ExitCode, Stdio};
+
+use anyhow::{Context as _, bail};
+use feroce_sim::scenario::text::read_network;
+use serde_json::json;
+
+use super::control::{Command, Reply};
+use super::place::Place;
+use super::pump::Pump;
+use super::report::HostStatus;
+use super::serve::Server;
+use super::{refuse, status};
+use crate::stop;
+
+const UP_EXAMPLES: &str = "\
+Examples:
+  feroce fabric up lot.toml                  in the background, until `feroce fabric down`
+  feroce fabric up --name lab --foreground lot.toml  until interrupted
+  feroce fabric run -n h0 -- ib_write_bw     a server on the first host
+  feroce fabric run -n h3 -- ib_write_bw 127.77.0.1
+
+A topology in TOML, as for `feroce sim run`:
+  [topology]
+  kind = \"parking-lot\"    # or star, ring, leaf-spine, fat-tree, torus, custom, file
+  switches = 2
+  hosts = 2               # of each switch
+  rate = \"1G\"
+  delay = \"20us\"
+
+  [switch]
+  ecn = \"by-rate\"         # DCQCN is on in programs if switches mark packets
+
+Exit status: 0 it runs, 1 it cannot, 2 the input is wrong.";
+
+const DOWN_EXAMPLES: &str = "\
+Examples:
+  feroce fabric down                 programs that still run lose their network
+  feroce fabric down --name lab";
+
+/// Options of `up`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = UP_EXAMPLES)]
+pub(crate) struct UpArgs {
+    /// Topology, in TOML.
+    topology: PathBuf,
+    /// Do not go to the background.
+    #[arg(long)]
+    foreground: bool,
+    /// Begin the addresses of hosts with these two numbers [default: 127.77, or the next free one].
+    #[arg(long, value_name = "A.B", value_parser = parse_prefix)]
+    addresses: Option<[u8; 2]>,
+    /// Everything random follows from it.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+}
+
+/// Options of `down`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DOWN_EXAMPLES)]
+pub(crate) struct DownArgs {}
+
+/// The line by which the process in the background says that it runs.
+const READY: &str = "ready";
+
+pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+    let network = match read_network(&args.topology) {
+        Ok(network) => network,
+        Err(e) => return Ok(refuse(&e)),
+    };
+    let prefix = match args.addresses {
+        Some(prefix) => prefix,
+        None => free_prefix()?,
+    };
+    let config = feroce_fabric::Config { seed: args.seed, ..network.fabric };
+    let pump = match Pump::new(network.topology, config, prefix) {
+        Ok(pump) => pump,
+        Err(e) => return Ok(refuse(&format!("{}: {e}", args.topology.display()))),
+    };
+    if !args.foreground {
+        return start(args, prefix, place, json);
+    }
+    stop::watch()?;
+    let taken = place.take()?;
+    let mut server = Server::new(place, pump)?;
+    println!("{READY}");
+    std::io::stdout().flush()?;
+    let outcome = server.run();
+    drop(taken);
+    drop(server);
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts this command again in the background, and waits until it runs.
+fn start(args: &UpArgs, prefix: [u8; 2], place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+    place.create()?;
+    let log = File::options().create(true).append(true).open(place.log())?;
+    let own = std::env::current_exe().context("cannot tell where this command is")?;
+    let mut command = Process::new(own);
+    let [a, b] = prefix;
+    command.args(["fabric", "--name", place.name(), "up", "--foreground"]);
+    command.arg("--addresses").arg(format!("{a}.{b}")).arg("--seed").arg(args.seed.to_string());
+    command.arg(&args.topology).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    // An interrupt at the terminal is not meant for it.
+    command.process_group(0);
+    let mut child = command.spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim_end() != READY {
+        let status = child.wait()?;
+        let log = std::fs::read_to_string(place.log()).unwrap_or_default();
+        let last = log.lines().next_back().unwrap_or_default();
+        bail!("{} ({status})", last.trim_start_matches("feroce: "));
+    }
+    let status = status::fetch(place)?;
+    if json {
+        println!("{}", json!({ "name": status.name, "pid": status.pid, "hosts": status.hosts }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("fabric {} runs, process {}", status.name, status.pid);
+    for HostStatus { name, address, .. } in &status.hosts {
+        println!("{name:<12} {address}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a fabric.
+pub(super) fn down(place: &Place) -> anyhow::Result<ExitCode> {
+    let (Reply::Done, mut rest) = place.command(&Command::Down)? else {
+        bail!("the fabric {} does not end", place.name());
+    };
+    // The connection ends when the files of the fabric are gone.
+    let mut end = String::new();
+    let _ = rest.read_line(&mut end);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The beginning of addresses that no other fabric of the user has.
+fn free_prefix() -> anyhow::Result<[u8; 2]> {
+    let mut taken = Vec::new();
+    for place in Place::all()? {
+        if let Ok(status) = status::fetch(&place) {
+            let second = status.hosts.first().map(|host| host.address.octets()[1]);
+            taken.extend(second);
+        }
+    }
+    let free = (FIRST_PREFIX..=u8::MAX).find(|second| !taken.contains(second));
+    free.map(|second| [127, second]).context("too many fabrics run")
+}
+
+/// Hosts of the first fabric are at 127.77.x.y.
+const FIRST_PREFIX: u8 = 77;
+
+fn parse_prefix(word: &str) -> Result<[u8; 2], String> {
+    let wrong = || "two numbers below 256, the first of them 127: 127.77".to_owned();
+    let (a, b) = word.split_once('.').ok_or_else(wrong)?;
+    match (a.parse(), b.parse()) {
+        (Ok(127), Ok(b)) => Ok([127, b]),
+        _ => Err(wrong()),
+    }
+}

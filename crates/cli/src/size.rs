@@ -1,0 +1,45 @@
+//! Numbers of bytes on the command line.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// A number of bytes within `range`, with K, M or G for powers of 1024.
+pub(crate) fn parse<T>(text: &str, range: &RangeInclusive<T>) -> Result<T, String>
+where
+    T: TryFrom<u64> + PartialOrd + Display,
+{
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(EXPECTED.to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| EXPECTED)?;
+    let bytes = number.checked_mul(1 << shift).and_then(|bytes| T::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| range.contains(bytes));
+    bytes.ok_or_else(|| format!("{text} is not in {}..={}", range.start(), range.end()))
+}
+
+const EXPECTED: &str = "expected a number of bytes, such as 4096, 64K or 1M";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_may_have_a_suffix() {
+        let size = |text: &str| parse(text, &(0..=u32::MAX)).ok();
+        assert_eq!(size("17"), Some(17));
+        assert_eq!(size("64K"), Some(65536));
+        assert_eq!(size("1m"), Some(1 << 20));
+        assert_eq!(size("2MiB"), Some(2 << 20));
+        assert_eq!(size("3g"), Some(3 << 30));
+        for wrong in ["", "-1", "k", "1T", "1 k", "0x10", "4g", "99999999999999999999", "1µ"] {
+            assert_eq!(size(wrong), None, "{wrong}");
+        }
+        assert_eq!(parse("1k", &(1..=1023_usize)), Err("1k is not in 1..=1023".to_owned()));
+        assert_eq!(parse("1k", &(0..=1024_usize)), Ok(1024));
+    }
+}

@@ -1,0 +1,255 @@
+//! `feroce fabric`: commands to a fabric, what they refuse, and programs of ours on its hosts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::park_timeout;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A parking lot of two switches and four hosts, slow enough for any machine.
+const LOT: &str = "\
+[topology]
+kind = \"parking-lot\"
+switches = 2
+hosts = 2
+rate = \"50M\"
+delay = \"100us\"
+";
+
+/// How often to look for something that takes milliseconds on an idle machine.
+const LOOKS: usize = 2000;
+
+/// Folders of a test, in which its fabrics are its own.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fabric-{name}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("runtime")).expect("a folder");
+        fs::write(folder.join("libferoce.so"), "").expect("a file");
+        Self(folder)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        command.args(args).env("FEROCE_LIB", &self.0).current_dir(&self.0);
+        // Paths of sockets are short.
+        command.env("XDG_RUNTIME_DIR", self.0.join("runtime"));
+        command
+    }
+
+    fn feroce(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().expect("it starts")
+    }
+
+    /// Runs a command that must succeed, and returns what it printed.
+    fn done(&self, args: &[&str]) -> String {
+        let output = self.feroce(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {errors}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command that must fail, and returns its exit status and what it said.
+    fn refused(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = self.feroce(args);
+        assert!(!output.status.success(), "{args:?}");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    }
+
+    fn up(&self, name: &str, topology: &str) -> Fabric<'_> {
+        fs::write(self.0.join("topology.toml"), topology).expect("a file");
+        self.done(&["fabric", "--name", name, "up", "topology.toml"]);
+        Fabric { place: self, name: name.to_owned() }
+    }
+}
+
+/// A fabric that ends with the test.
+struct Fabric<'a> {
+    place: &'a Place,
+    name: String,
+}
+
+impl Fabric<'_> {
+    fn done(&self, args: &[&str]) -> String {
+        self.place.done(&[&["fabric", "--name", &self.name], args].concat())
+    }
+
+    fn refused(&self, args: &[&str]) -> (Option<i32>, String) {
+        self.place.refused(&[&["fabric", "--name", &self.name], args].concat())
+    }
+
+    fn status(&self) -> Value {
+        let text = self.place.done(&["--json", "fabric", "--name", &self.name, "status"]);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// The processes of every host.
+    fn processes(&self) -> Vec<u64> {
+        let status = self.status();
+        let hosts = status["hosts"].as_array().expect("hosts").iter();
+        hosts.map(|host| host["processes"].as_u64().expect("a number")).collect()
+    }
+
+    /// Starts a program of ours on a host.
+    fn start(&self, host: usize, args: &[&str]) -> Child {
+        let status = self.status();
+        let address = status["hosts"][host]["address"].as_str().expect("an address").to_owned();
+        let socket = format!("runtime/feroce-{}/fabric-{}/port", uid(), self.name);
+        let mut command = self.place.command(args);
+        command.env("FEROCE_FABRIC", self.place.0.join(socket)).env("FEROCE_ADDRESS", address);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    }
+
+    /// Waits until hosts have so many processes.
+    fn wait_for(&self, processes: &[u64]) {
+        let looks = (0..LOOKS).any(|_| {
+            park_timeout(Duration::from_millis(5));
+            self.processes() == processes
+        });
+        assert!(looks, "{:?} instead of {processes:?}", self.processes());
+    }
+}
+
+impl Drop for Fabric<'_> {
+    fn drop(&mut self) {
+        let _ = self.place.feroce(&["fabric", "--name", &self.name, "down"]);
+    }
+}
+
+fn uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+fn end(child: Child) -> String {
+    let output = child.wait_with_output().expect("it ran");
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn inputs_that_are_wrong_are_refused_with_file_and_line() {
+    let place = Place::new("inputs");
+    let refuse = |text: &str, what: &str| {
+        fs::write(place.0.join("wrong.toml"), text).expect("a file");
+        let (code, said) = place.refused(&["fabric", "up", "wrong.toml"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(what), "{said}");
+    };
+    refuse("[topology]\nkind = \"star\"\nhosts = 2\nrate = \"1G\"\n", "wrong.toml:1: ");
+    refuse(&format!("{LOT}colour = 3\n"), "wrong.toml:7: ");
+    refuse(&LOT.replace("50M", "fast"), "wrong.toml:5: ");
+    refuse("[topology]\nkind = ", "wrong.toml:2: ");
+    let (code, said) = place.refused(&["fabric", "up", "absent.toml"]);
+    assert!(code == Some(2) && said.contains("absent.toml"), "{said}");
+    let (code, said) = place.refused(&["fabric", "--name", "a/b", "status"]);
+    assert!(code == Some(2) && said.contains("letters, digits"), "{said}");
+    let (code, said) = place.refused(&["fabric", "status"]);
+    assert!(code == Some(1) && said.contains("feroce fabric up"), "{said}");
+    let (code, _) = place.refused(&["fabric", "up", "--addresses", "10.1", "wrong.toml"]);
+    assert_eq!(code, Some(2));
+}
+
+#[test]
+fn links_are_changed_by_name_and_what_is_no_link_is_refused() {
+    let place = Place::new("links");
+    let fabric = place.up("links", LOT);
+    let (code, said) = fabric.refused(&["up", "topology.toml"]);
+    assert!(code == Some(1) && said.contains("runs already"), "{said}");
+    fabric.done(&["link", "s0:2", "loss", "1%"]);
+    fabric.done(&["link", "s1:2", "rate", "10M"]);
+    fabric.done(&["link", "h0:0", "down"]);
+    let port = |name: &str| {
+        let status = fabric.status();
+        let ports = status["ports"].as_array().expect("ports").clone();
+        ports.into_iter().find(|port| port["port"] == name).expect("a port")
+    };
+    let middle = port("s0:2");
+    assert_eq!((&middle["loss"], &middle["peer"]), (&Value::from(0.01), &Value::from("s1:2")));
+    assert_eq!(middle["rate_bps"], 10_000_000);
+    assert_eq!((&port("s0:0")["is_up"], &port("s0:1")["is_up"]), (&false.into(), &true.into()));
+    fabric.done(&["link", "s0:0", "up"]);
+    assert_eq!(port("h0:0")["is_up"], true);
+    for (args, what) in [
+        (["link", "s9:0", "down"].as_slice(), "no port s9:0"),
+        (&["link", "s0:7", "down"], "no port s0:7"),
+        (&["link", "s0:2", "loss", "often"], "0% to 100%"),
+        (&["link", "s0:2", "rate", "0"], "a rate"),
+        (&["pcap", "s0", "x.pcapng"], "no port s0"),
+        (&["run", "-n", "h7", "--", "true"], "no host h7"),
+    ] {
+        let (code, said) = fabric.refused(args);
+        assert!(code == Some(2) && said.contains(what), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn programs_of_several_hosts_pass_the_switches_and_leave_nothing_behind() {
+    let place = Place::new("programs");
+    let fabric = place.up("programs", LOT);
+    let address = fabric.status()["hosts"][0]["address"].as_str().expect("text").to_owned();
+    let server = fabric.start(0, &["rping", "-s", "-C", "20"]);
+    fabric.wait_for(&[1, 0, 0, 0]);
+    let capture = place.0.join("middle.pcapng");
+    let capture = capture.to_str().expect("text");
+    let pcap = place
+        .command(&["fabric", "--name", "programs", "pcap", "-c", "20", "s0:2", capture])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    end(fabric.start(3, &["rping", "-c", "-a", &address, "-C", "20", "-V"]));
+    end(server);
+    assert!(end(pcap).contains("20 packets"));
+    let decoded = place.done(&["decode", capture]);
+    assert!(decoded.contains("20 RoCE, 0 bad ICRC"), "{decoded}");
+    fabric.wait_for(&[0; 4]);
+    let status = fabric.status();
+    assert!(status["delivered"].as_u64() >= Some(80), "{status}");
+    // A program that is killed, and a second one on the same host.
+    let mut idle = fabric.start(1, &["rping", "-s", "-p", "7000"]);
+    let other = fabric.start(1, &["rping", "-s", "-C", "1"]);
+    fabric.wait_for(&[0, 2, 0, 0]);
+    idle.kill().and_then(|()| idle.wait()).expect("it is killed");
+    fabric.wait_for(&[0, 1, 0, 0]);
+    let address = fabric.status()["hosts"][1]["address"].as_str().expect("text").to_owned();
+    end(fabric.start(2, &["rping", "-c", "-a", &address, "-C", "1"]));
+    end(other);
+    fabric.done(&["down"]);
+    let runtime = place.0.join(format!("runtime/feroce-{}", uid()));
+    assert!(!runtime.join("fabric-programs").exists());
+}
+
+#[test]
+fn fabrics_run_side_by_side_and_a_program_hears_of_the_end_of_its_own() {
+    let place = Place::new("several");
+    let (one, two) = (place.up("one", LOT), place.up("two", LOT));
+    let first = |fabric: &Fabric<'_>| fabric.status()["hosts"][0]["address"].to_string();
+    assert_ne!(first(&one), first(&two), "programs of both can have the same ports");
+    let client = one.start(0, &["rping", "-s", "-C", "1"]);
+    one.wait_for(&[1, 0, 0, 0]);
+    assert_eq!(two.processes(), [0; 4]);
+    one.done(&["down"]);
+    two.done(&["link", "s0:0", "loss", "1%"]);
+    let mut client = client;
+    client.kill().expect("it runs");
+    let output = client.wait_with_output().expect("it ran");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("has ended"), "{said}");
+    let late = Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .args(["rping", "-s"])
+        .env("FEROCE_FABRIC", place.0.join("absent"))
+        .env("FEROCE_ADDRESS", "127.77.0.1")
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert!(!late.status.success() && said.contains("feroce fabric up"), "{said}");
+}
