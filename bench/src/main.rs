@@ -2,8 +2,10 @@
 //!
 //! Everything between posting a work request and polling its completion is in the figures except
 //! the network: checksums, sockets and threads belong to the link and are measured elsewhere. The
-//! exception is `threads`, which measures the driver as well.
+//! exceptions are `threads`, which measures the driver as well, and `fabric`, many engines in
+//! virtual time.
 
+mod fabric;
 mod instructions;
 mod memory;
 mod pair;
@@ -32,6 +34,7 @@ WHAT is one of
   memory         Heap per queue pair
   scale          Cost of a message with many queue pairs
   threads        Two threads that exchange messages over one device
+  fabric         Simulated fabrics: time per packet and per hop
   instructions   Instructions per operation; needs valgrind
 
 Options:
@@ -105,6 +108,7 @@ fn measure(effort: Effort, what: &[&str]) -> Result<Vec<Figure>, String> {
             figures.extend(timed::scale(effort));
             figures.extend(threads::threads(effort)?);
             figures.extend(memory::memory(effort));
+            figures.extend(fabric::fabric(effort)?);
             if instructions::is_possible() {
                 figures.extend(instructions::instructions(effort)?);
             } else {
@@ -117,6 +121,7 @@ fn measure(effort: Effort, what: &[&str]) -> Result<Vec<Figure>, String> {
         ["memory"] => memory::memory(effort),
         ["scale"] => timed::scale(effort),
         ["threads"] => threads::threads(effort)?,
+        ["fabric"] => fabric::fabric(effort)?,
         ["instructions"] => instructions::instructions(effort)?,
         _ => return Err(format!("cannot measure `{}`, see --help", what.join(" "))),
     })

@@ -9,8 +9,8 @@ use std::io;
 use std::path::Path;
 
 use feroce_fuzz::packet_as_raw_input;
-use feroce_wire::mad::MAD_LEN;
-use feroce_wire::{Bth, Deth, Frame};
+use feroce_wire::mad::{Attribute, Class, MAD_LEN, MadHeader, Method, Smp};
+use feroce_wire::{Bth, Deth, FlowControl, Frame, IbFrame};
 
 /// Where the management datagram begins in a packet that carries one.
 const BEFORE_MAD: usize = Bth::LEN + Deth::LEN;
@@ -50,8 +50,27 @@ fn main() -> io::Result<()> {
         let short = parsed.transport.len().min(64);
         put(&corpus, "wire_views", &name, &parsed.transport[..short])?;
     }
+    infiniband(root, &corpus)?;
+    subnet(root, &corpus)?;
     sequence.truncate(8000);
     put(&corpus, "engine_raw", "seed-all", &sequence)?;
+    let mut segments: BTreeMap<(u8, u8, usize), Vec<u8>> = BTreeMap::new();
+    for path in captures(&root.join("../crates/wire/tests/captures/iwarp"))? {
+        for payload in tcp_payloads(&fs::read(&path)?) {
+            // One of each operation, flags and rough length.
+            let kind = (payload[2], payload[3], payload.len() / 50);
+            segments.entry(kind).or_insert_with(|| payload.to_vec());
+        }
+    }
+    for ((ddp, rdmap, size), payload) in &segments {
+        let name = format!("seed-{ddp:02x}{rdmap:02x}-{size}");
+        put(&corpus, "wire_iwarp", &name, payload)?;
+        // As a stream in pieces of five bytes.
+        put(&corpus, "wire_iwarp", &format!("{name}-stream"), &[&[8][..], payload].concat())?;
+    }
+    for (name, actions) in streams() {
+        put(&corpus, "engine_iwarp", &format!("seed-{name}"), &actions)?;
+    }
     for (name, actions) in structured() {
         put(&corpus, "engine_structured", &format!("seed-{name}"), &actions)?;
     }
@@ -65,6 +84,53 @@ fn main() -> io::Result<()> {
     }
     for (name, actions) in connections() {
         put(&corpus, "cm_manager", &format!("seed-{name}"), &actions)?;
+    }
+    Ok(())
+}
+
+/// One packet of each opcode and length of the capture of an InfiniBand link, and its management
+/// datagrams.
+fn infiniband(root: &Path, corpus: &Path) -> io::Result<()> {
+    let file = fs::read(root.join("../crates/wire/tests/captures/framings/infiniband.pcap"))?;
+    let mut kinds: BTreeMap<String, &[u8]> = BTreeMap::new();
+    for record in frames(&file) {
+        // The header of the record, and its padding.
+        let bytes = &record[16..];
+        let Ok(frame) = IbFrame::parse(bytes) else {
+            continue;
+        };
+        let packet = &bytes[..bytes.len() - frame.trailer.len()];
+        let (opcode, words) = (frame.transport[0], frame.lrh.words);
+        kinds.entry(format!("seed-{opcode:02x}-{words}")).or_insert(packet);
+        if frame.transport.len() == BEFORE_MAD + MAD_LEN {
+            let mad = &frame.transport[BEFORE_MAD..];
+            let name = format!("seed-{:02x}-{:02x}-{:02x}", mad[1], mad[3], mad[17]);
+            put(corpus, "wire_management", &name, mad)?;
+        }
+    }
+    for (name, packet) in kinds {
+        put(corpus, "wire_ib_frame", &name, packet)?;
+    }
+    let credits = FlowControl { total_blocks_sent: 7, credit_limit: 135, ..FlowControl::default() };
+    put(corpus, "wire_management", "seed-flow-control", &credits.sealed())
+}
+
+/// Topologies, and every attribute asked for and set at every distance.
+fn subnet(root: &Path, corpus: &Path) -> io::Result<()> {
+    for name in ["ft4", "ring6"] {
+        let net = fs::read(root.join(format!("../crates/subnet/tests/nets/{name}.net")))?;
+        put(corpus, "subnet_net", &format!("seed-{name}"), &net)?;
+    }
+    for attribute in (0x10..=0x1b).chain([0x02, 0x20, 0x36]) {
+        let mut actions = Vec::new();
+        for (path, method) in [(&[][..], 1), (&[1], 1), (&[1, 7, 2, 2], 1), (&[1, 7], 2)] {
+            let header = MadHeader::request(Class(0x81), Method(method), Attribute(attribute));
+            let smp = Smp::by_path(header, path).expect("few hops");
+            actions.extend([0, 0xff, 0xff]);
+            actions.extend(smp.to_bytes());
+        }
+        actions.extend([2, 7, 3, 1, 3, 5]);
+        put(corpus, "subnet_agents", &format!("seed-{attribute:02x}"), &actions)?;
     }
     Ok(())
 }
@@ -111,6 +177,25 @@ fn frames(file: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
+/// What the TCP segments of a capture carry, if it is short.
+fn tcp_payloads(file: &[u8]) -> Vec<&[u8]> {
+    let mut payloads: Vec<&[u8]> = Vec::new();
+    for frame in frames(file) {
+        let Some(ip) = frame.get(14..).filter(|ip| ip.len() >= 40 && ip[9] == 6) else {
+            continue;
+        };
+        let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+        let Some(tcp) = ip.get(20..total) else {
+            continue;
+        };
+        let payload = tcp.get(usize::from(tcp[12] >> 4) * 4..).unwrap_or_default();
+        if (20..1000).contains(&payload.len()) {
+            payloads.push(payload);
+        }
+    }
+    payloads
+}
+
 /// Every operation on every queue pair, on a network that works, loses and doubles.
 fn structured() -> Vec<(String, Vec<u8>)> {
     let post = |qp: u8, key: u8, len: u8, op: u8| {
@@ -151,6 +236,39 @@ fn structured() -> Vec<(String, Vec<u8>)> {
             injected.extend([100, qp, op, 0, 2, 0, 2, 0, 33, 0, 31, 1, 32, 1]);
         }
         seeds.push((format!("inject-{op:02}"), injected));
+    }
+    seeds
+}
+
+/// Streams of a peer: every operation with right framing, between requests of the host.
+fn streams() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for how in 0..48_u8 {
+        let mut actions = vec![how, 6, 5, 9, 0, 5, 20, 1, 5, 200, 2, 7];
+        for opcode in 0..12_u8 {
+            let tagged = [0xc1, 0x40 | opcode, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 0];
+            let queue = match opcode {
+                1 | 10 => 1,
+                7 => 2,
+                11 => 3,
+                _ => 0,
+            };
+            let untagged =
+                [0x41, 0x40 | opcode, 0, 0, 0, 7, 0, 0, 0, queue, 0, 0, 0, 1, 0, 0, 0, 0];
+            let is_tagged = matches!(opcode, 0 | 2);
+            actions.push(2);
+            actions.extend(if is_tagged { tagged } else { untagged });
+            actions.extend(is_tagged.then_some(1));
+            actions.push(28);
+            actions.extend([opcode; 28]);
+            actions.extend([6, 7]);
+            if how % 12 == opcode {
+                break;
+            }
+        }
+        actions.extend([0, 40]);
+        actions.extend(b"\x00\x20\x41\x43 the rest is no segment at all");
+        seeds.push((format!("{how:02}"), actions));
     }
     seeds
 }

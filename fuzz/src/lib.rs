@@ -12,12 +12,16 @@ mod input;
 mod manager;
 mod mem_table;
 mod raw;
+mod stream;
 mod structured;
+mod subnet;
 
 pub use manager::cm_manager;
 pub use mem_table::mem_table;
 pub use raw::{engine_raw, packet_as_raw_input};
+pub use stream::engine_iwarp;
 pub use structured::engine_structured;
+pub use subnet::{subnet_agents, subnet_net};
 
 /// A target: its name, which is that of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -27,11 +31,18 @@ pub const TARGETS: &[Target] = &[
     ("wire_views", wire_views),
     ("wire_packet", wire_packet),
     ("wire_frame", wire_frame),
+    ("wire_ib_frame", wire_ib_frame),
+    ("wire_management", wire_management),
+    ("wire_iwarp", wire_iwarp),
+    ("rpc_header", rpc_header),
     ("engine_raw", engine_raw),
     ("engine_structured", engine_structured),
+    ("engine_iwarp", engine_iwarp),
     ("mem_table", mem_table),
     ("cm_mad", cm_mad),
     ("cm_manager", cm_manager),
+    ("subnet_net", subnet_net),
+    ("subnet_agents", subnet_agents),
 ];
 
 /// Every header on its own.
@@ -49,7 +60,32 @@ pub fn wire_frame(bytes: &[u8]) {
     feroce_wire::fuzzing::frame(bytes);
 }
 
+/// A packet of an InfiniBand link.
+pub fn wire_ib_frame(bytes: &[u8]) {
+    feroce_wire::fuzzing::ib_frame(bytes);
+}
+
+/// Every record of management on its own.
+pub fn wire_management(bytes: &[u8]) {
+    feroce_wire::fuzzing::management(bytes);
+}
+
+/// Headers, startup frames and a stream of iWARP.
+pub fn wire_iwarp(bytes: &[u8]) {
+    feroce_wire::fuzzing::iwarp(bytes);
+}
+
 /// A management datagram.
 pub fn cm_mad(bytes: &[u8]) {
     feroce_wire::fuzzing::mad(bytes);
+}
+
+/// The header of a message of `feroce-rpc`: one that is accepted is written as it was read.
+pub fn rpc_header(bytes: &[u8]) {
+    let Ok((header, body)) = feroce_rpc::header::Header::parse(bytes) else { return };
+    let mut again = [0; feroce_rpc::header::LONG];
+    let len = header.emit(&mut again);
+    assert_eq!(len + body.len(), bytes.len());
+    let parsed = feroce_rpc::header::Header::parse(&[&again[..len], body].concat()).map(|p| p.0);
+    assert_eq!(parsed, Ok(header));
 }

@@ -174,7 +174,7 @@ impl World {
         let stride = if how & 8 == 0 { bytes.len() } else { bytes.len() / 2 + usize::from(how) };
         let trailer = if how & 0x20 == 0 { 0 } else { 4 };
         self.now = self.now.plus_nanos(1000);
-        let train = RxTrain { meta, bytes: &bytes, stride, trailer, lent: None };
+        let train = RxTrain { meta, bytes: &bytes, stride, trailer, remote: None };
         self.host.base.engine.handle_rx(self.now, &train);
         if how & 0x40 == 0 {
             self.transmit();

@@ -45,6 +45,21 @@ fn wire_frame() {
 }
 
 #[test]
+fn wire_ib_frame() {
+    replay("wire_ib_frame");
+}
+
+#[test]
+fn wire_management() {
+    replay("wire_management");
+}
+
+#[test]
+fn wire_iwarp() {
+    replay("wire_iwarp");
+}
+
+#[test]
 fn engine_raw() {
     replay("engine_raw");
 }
@@ -52,6 +67,11 @@ fn engine_raw() {
 #[test]
 fn engine_structured() {
     replay("engine_structured");
+}
+
+#[test]
+fn engine_iwarp() {
+    replay("engine_iwarp");
 }
 
 #[test]
@@ -67,6 +87,16 @@ fn cm_mad() {
 #[test]
 fn cm_manager() {
     replay("cm_manager");
+}
+
+#[test]
+fn subnet_net() {
+    replay("subnet_net");
+}
+
+#[test]
+fn subnet_agents() {
+    replay("subnet_agents");
 }
 
 #[test]

@@ -10,11 +10,13 @@ mod campaign;
 mod ci;
 mod clients;
 mod dist;
+mod fabric;
 mod fuzz;
 mod interop;
 mod manifest;
 mod packages;
 mod shell;
+mod sim;
 mod soak;
 mod source;
 mod swarm;
@@ -34,6 +36,8 @@ Commands:
   tidy     Check the rules of the house: crate graph, unsafe policy, layout of files
   api      Compare the public interface of `feroce` with its record
   swarm    Run seeded simulations of the whole stack, or replay one seed
+  sim      Compare simulated fabrics with results of ns-3
+  fabric   Compare what programs measure on a fabric in real time with its model
   soak     Run random operations, and processes that are killed, for a while
   fuzz     Run the fuzz targets for a while
   dist     Build a directory and a Debian package for others
@@ -62,6 +66,8 @@ const TASKS: &[Task] = &[
     ("tidy", tidy::HELP, tidy::main),
     ("api", api::HELP, api::main),
     ("swarm", swarm::HELP, swarm::main),
+    ("sim", sim::HELP, sim::main),
+    ("fabric", fabric::HELP, fabric::main),
     ("soak", soak::HELP, soak::main),
     ("fuzz", fuzz::HELP, fuzz::main),
     ("dist", dist::HELP, dist::main),

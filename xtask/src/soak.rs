@@ -48,7 +48,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
 pub(crate) fn operations(seconds: u64, faults: &str) -> Command {
     let mut soak = cargo(["test", "--package=feroce", "--test=soak", "--profile=swarm"]);
     soak.args(["--", "--nocapture"]);
-    soak.env("FEROCE_SOAK_SECONDS", seconds.to_string()).env("FEROCE_FAULT", faults);
+    soak.env("FEROCE_TEST_SOAK_SECONDS", seconds.to_string()).env("FEROCE_FAULT", faults);
     soak
 }
 
@@ -56,6 +56,6 @@ pub(crate) fn operations(seconds: u64, faults: &str) -> Command {
 pub(crate) fn kills(seconds: u64) -> Command {
     let mut soak = cargo(["test", "--package=feroce", "--test=processes", "--profile=swarm"]);
     soak.args(["--", "--nocapture", "--exact", "processes_may_die_at_any_time"]);
-    soak.env("FEROCE_KILL_SECONDS", seconds.to_string());
+    soak.env("FEROCE_TEST_KILL_SECONDS", seconds.to_string());
     soak
 }

@@ -49,7 +49,7 @@ fn find(bytes: &[u8], wanted: u8) -> usize {
     bytes.iter().position(|&byte| byte == wanted).unwrap_or(bytes.len())
 }
 
-fn is_word(byte: u8) -> bool {
+pub(crate) fn is_word(byte: u8) -> bool {
     byte == b'_' || byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
 

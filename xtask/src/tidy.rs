@@ -2,6 +2,7 @@
 //! tree of files to the problems it sees, and every problem is one line.
 
 mod blocking;
+mod circles;
 mod dead;
 mod documents;
 mod graph;
@@ -30,6 +31,7 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Problem>);
 
 const RULES: &[Rule] = &[
     ("crates depend on each other as the design says", graph::check),
+    ("files of a crate do not import each other in circles", circles::check),
     ("unsafe code only in mem, ring, link, local, feroce, rsocket and capi", policy::unsafe_code),
     ("the lower crates are no_std", policy::no_std),
     ("no clock, thread, environment or socket in the lower crates", policy::no_outside_world),

@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::Uid;
 
 /// Set where this program has started itself again as root of a user namespace.
-const INSIDE: &str = "FEROCE_COMPARE_INSIDE";
+const INSIDE: &str = "FEROCE_TEST_COMPARE_INSIDE";
 /// The interface, in both namespaces.
 pub(crate) const INTERFACE: &str = "wire";
 /// The address of the client.

@@ -41,6 +41,8 @@ const TESTS: &[Tests] = &[
     Tests { program: "cm", left_out: &[
         ("a_process_that_ends_takes_leave_of_its_peers",
          "the kernel outlives the process, and takes leave for it"),
+        ("a_process_that_ends_waits_until_its_peer_has_confirmed",
+         "the kernel outlives the process, and waits for it"),
         ("a_request_may_come_a_moment_before_its_listener",
          "the kernel refuses a request at once if there is no listener"),
     ] },

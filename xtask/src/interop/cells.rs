@@ -109,20 +109,20 @@ impl Cell {
             false => programs[role].into(),
         };
         let feroce = target_dir().join("release/feroce");
+        let (late, waits) = (own_path(LATE), role == 1 && family.hasty_client == Some(side));
+        let before = |late| if waits { format!("env LD_PRELOAD={late}") } else { String::new() };
         let start = match (side, self.form) {
             (Side::Kernel, _) if self.row.is_ours_there => {
                 let there = format!("{} --backend rdma-core", in_guest(&feroce));
                 format!("{there} {} {}", tool(programs[role]), family.tool)
             }
             (Side::Kernel, _) if program.is_absolute() => in_guest(&program),
-            (Side::Kernel, _) => program.display().to_string(),
+            (Side::Kernel, _) => format!("{} {}", before(in_guest(&late)), program.display()),
             (Side::Ours, Form::Tool) => {
                 format!("{} {} {}", feroce.display(), tool(programs[role]), family.tool)
             }
             (Side::Ours, Form::DropIn) => {
-                let waits = family.is_called_twice && role == 1;
-                let late = format!("env LD_PRELOAD={}", own_path(LATE).display());
-                let before = if waits { late } else { String::new() };
+                let before = before(late.display().to_string());
                 format!("{} run -- {before} {}", feroce.display(), program.display())
             }
         };

@@ -2,6 +2,7 @@
 
 use super::cells::{Form, Network};
 use super::counters::Counters;
+use super::lab::Side;
 use super::ready::Ready;
 
 /// How the programs of a family are called. In these words, `%s` and `%c` stand for the addresses
@@ -19,9 +20,8 @@ pub(super) struct Family {
     pub(super) ready: Ready,
     /// The port that the programs use, if they cannot be told one.
     pub(super) port: Option<u16>,
-    /// Whether the server listens a second time when it has been called, so that a client must not
-    /// be too early (`interop/late.c`).
-    pub(super) is_called_twice: bool,
+    /// The side at which a client does something too soon, and has to wait (`interop/late.c`).
+    pub(super) hasty_client: Option<Side>,
 }
 
 /// How a server ends.
@@ -103,7 +103,7 @@ const VERBS: Family = Family {
     tool: "--timeout 60",
     ready: Ready::Port,
     port: None,
-    is_called_twice: false,
+    hasty_client: None,
 };
 
 /// perftest. An emulated machine answers late, hence `-u`.
@@ -117,7 +117,7 @@ const PERF_CM: Family = Family {
     both: "-F -d %d -x %g -p %p",
     roles: ["", "%s"],
     ready: Ready::Listener,
-    is_called_twice: true,
+    hasty_client: Some(Side::Ours),
     ..PERF
 };
 
@@ -131,7 +131,11 @@ const RPING: Family = by_address("-a %s -p %p", ["-s", "-c"]);
 const GREETING: Family = by_address("-s %s -p %p", ["", ""]);
 const CMATOSE: Family = by_address("-p %p", ["-b %s", "-s %s"]);
 const UDADDY: Family = Family { port: Some(7174), ..by_address("", ["-b %s", "-s %s"]) };
-const MCKEY: Family = Family { ready: Ready::Member, ..by_address("-m %G", ["-b %s", "-b %c -s"]) };
+const MCKEY: Family = Family {
+    ready: Ready::Member,
+    hasty_client: Some(Side::Kernel),
+    ..by_address("-m %G", ["-b %s", "-b %c -s"])
+};
 
 const fn by_address(both: &'static str, roles: [&'static str; 2]) -> Family {
     Family { both, roles, ready: Ready::Listener, tool: "", ..VERBS }
@@ -278,8 +282,8 @@ pub(super) const ROWS: &[Row] = &[
     ours_there(pingpong("ibv_ud_pingpong", "-c -n 20 -s 1024")),
     leaving(ours_there(pingpong("ibv_srq_pingpong", "-c -n 20 -m 1024 -s 1025 -q 4"))),
     measured("ib_send_bw", "-m 1024 -n 20 -s 65539", " %b %n "),
-    measured("ib_send_bw", "-n 600 -s 8 -t 1", " %b %n "),
-    measured("ib_send_bw", "-m 1024 -n 600 -s 2048 -t 1", " %b %n "),
+    measured("ib_send_bw", "-n 600 -r 1024 -s 8 -t 1", " %b %n "),
+    measured("ib_send_bw", "-m 1024 -n 600 -r 1024 -s 2048 -t 1", " %b %n "),
     measured("ib_send_lat", "-n 20 -s 1", " %b %n "),
     measured("ib_write_bw", "-m 4096 -n 20 -s 65539", " %b %n "),
     measured("ib_write_lat", "-n 20 -s 1025", " %b %n "),

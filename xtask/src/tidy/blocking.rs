@@ -126,7 +126,7 @@ mod tests {
             "fcntl(file, FcntlArg::F_OFD_SETLKW(&range))",
         ];
         for text in bad {
-            assert_eq!(count("crates/local/src/member.rs", text), 1, "{text}");
+            assert_eq!(count("crates/local/src/registry.rs", text), 1, "{text}");
             assert_eq!(count("crates/engine/src/cq.rs", text), 1, "{text}");
             assert_eq!(count("crates/feroce/src/cq.rs", text), 0, "{text}");
         }

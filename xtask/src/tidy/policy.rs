@@ -5,7 +5,8 @@ use super::tree::{File, Problem, Tree};
 use crate::source::{line_of, lines_before_tests, words};
 
 /// Crates whose library must forbid unsafe code.
-const FORBID_UNSAFE: &[&str] = &["wire", "train", "engine", "cm", "testkit", "sim", "abi", "lint"];
+const FORBID_UNSAFE: &[&str] =
+    &["wire", "train", "fabric", "subnet", "engine", "cm", "testkit", "sim", "abi", "lint", "rpc"];
 
 /// Crates that may contain unsafe code. Nothing else in the tree may. One of them only says the
 /// word, in the types of functions of C.
@@ -13,7 +14,8 @@ const MAY_BE_UNSAFE: &[&str] =
     &["mem", "ring", "link", "local", "backend-rdma-core", "feroce", "rsocket", "abi", "capi"];
 
 /// Crates without std.
-pub(crate) const NO_STD: &[&str] = &["wire", "mem", "ring", "train", "engine", "cm"];
+pub(crate) const NO_STD: &[&str] =
+    &["wire", "mem", "ring", "train", "fabric", "subnet", "engine", "cm"];
 
 /// What the crates without std must not call, even where a test build has std.
 const OUTSIDE_WORLD: &[&str] =

