@@ -13,7 +13,17 @@ Usage: cargo xtask fabric
 
 pub(crate) fn main(args: Args) -> Outcome {
     args.finish()?;
-    let test = ["test", "--release", "-p", "feroce-capi", "--test", "fabric", "--", "--nocapture"];
+    let test = [
+        "test",
+        "--release",
+        "-p",
+        "feroce-capi",
+        "--test",
+        "tests",
+        "--",
+        "fabric::",
+        "--nocapture",
+    ];
     let mut command = cargo(test);
     command.arg("programs_measure").env("FEROCE_TEST_MEASURE", "1");
     run(&mut command)

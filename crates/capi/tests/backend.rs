@@ -3,8 +3,7 @@
 //! The command loads the library as if it were that of the system, so every call goes through the
 //! C interface and back, without hardware and without the kernel's drivers.
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,11 +1,9 @@
 //! The examples in C, compiled as their README says and run with `feroce run`.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{command, gcc, headers, library, scratch};
+use crate::common::{command, gcc, headers, library, scratch};
 
 /// Compiles an example, runs it at this address, and returns what it prints.
 fn run(name: &str, address: &str) -> Option<String> {

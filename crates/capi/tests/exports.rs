@@ -1,7 +1,6 @@
 //! The symbols of the library, compared with those of the libraries that it stands in for.
 
-mod common;
-
+use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

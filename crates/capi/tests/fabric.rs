@@ -1,8 +1,7 @@
 //! Programs of the distribution, as they are, on hosts of a fabric that runs in real time: switches
 //! between them, links that lose packets, and links that fail and are repaired.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -184,7 +183,8 @@ fn has_rping() -> bool {
 fn perftest_rping_and_ucx_run_over_links_that_lose_packets() {
     let fabric = Fabric::up("fabric-loss", "200M", "50us");
     fabric.done(&["link", "s0:2", "loss", "1%"]);
-    if is_installed("ib_write_bw", "perftest") {
+    let has_perftest = is_installed("ib_write_bw", "perftest");
+    if has_perftest {
         let run = "ib_write_bw -F -n 50 -s 65536 -p 18611";
         let said = fabric.pair(run, &format!("{run} ADDRESS"), || is_listened_on(18611));
         assert!(said.contains("65536      50 "), "{said}");
@@ -201,7 +201,7 @@ fn perftest_rping_and_ucx_run_over_links_that_lose_packets() {
         assert_eq!(said.matches("ping data").count(), 20, "{said}");
     }
     let status = fabric.done(&["status"]);
-    assert!(!status.contains(" 0 loss,"), "nothing was lost: {status}");
+    assert!(!has_perftest || !status.contains(" 0 loss,"), "nothing was lost: {status}");
 }
 
 #[test]

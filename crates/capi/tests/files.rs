@@ -1,8 +1,7 @@
 //! The files of `/sys/class/infiniband` and `/dev/infiniband` that programs see which run with the
 //! library preloaded: ordinary programs, and a C program that tries every call.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

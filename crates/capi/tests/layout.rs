@@ -1,8 +1,7 @@
 //! Our declarations against the headers of the system: the compiler of C is asked whether every
 //! size, offset and constant is what ours says.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::process::Command;
 

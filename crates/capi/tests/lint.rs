@@ -1,11 +1,9 @@
 //! Programs with one mistake each, and what they are told with `FEROCE_LINT=1`, line by line.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{directory, gcc, headers, library, scratch};
+use crate::common::{directory, gcc, headers, library, scratch};
 
 /// Compiles the program that makes the mistakes, in a folder of this name.
 fn program(folder: &str) -> Option<PathBuf> {

@@ -2,8 +2,7 @@
 //! and by `dlopen` and `dlvsym`, under each of its names; with the directory first in the search
 //! path, and with nothing but the preload.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

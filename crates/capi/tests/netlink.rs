@@ -1,7 +1,6 @@
 //! The netlink interface of the RDMA subsystem: its messages alone, its sockets in a C program, and
 //! `rdma` of iproute2, whose output has the keys that it has on the kernel's Soft-RoCE driver.
 
-mod common;
 // The library is one of C and has no unit tests; these modules touch nothing but bytes.
 #[allow(dead_code, reason = "only what the tests look at is read")]
 #[path = "../src/netlink/facts.rs"]
@@ -16,6 +15,7 @@ mod numbers;
 #[path = "../src/netlink/objects.rs"]
 mod objects;
 
+use crate::common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 
 #[path = "programs/applications.rs"]
 mod applications;
-mod common;
 #[path = "programs/measuring.rs"]
 mod measuring;
 #[path = "../../link/tests/common/netns.rs"]
@@ -14,6 +13,7 @@ mod sockets;
 #[path = "programs/tables.rs"]
 mod tables;
 
+use crate::common;
 use core::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};

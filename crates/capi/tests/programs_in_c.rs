@@ -1,12 +1,10 @@
 //! Small programs in C for what no client of libibverbs does on purpose: misuse, forks, threads
 //! that are cancelled. Each ends with 0 or says which line it did not get past.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{directory, gcc, headers, library, scratch};
+use crate::common::{directory, gcc, headers, library, scratch};
 
 /// Compiles a program of `tests/c` and runs it on devices at these addresses.
 fn run(name: &str, addresses: &str) {

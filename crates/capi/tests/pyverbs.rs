@@ -3,7 +3,6 @@
 //! It comes compressed in the documentation of Debian's package. Every test is a client and a
 //! server in one process on one device.
 
-mod common;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
@@ -13,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{directory, scratch, skip};
+use crate::common::{directory, scratch, skip};
 use netns::with_cable;
 
 /// Where Debian puts the tests.

@@ -1,13 +1,11 @@
 //! A device that cannot be opened: the program gets `errno`, and the user a reason on standard
 //! error.
 
-mod common;
-
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{directory, gcc, headers, library, scratch};
+use crate::common::{directory, gcc, headers, library, scratch};
 
 /// The program of `tests/c/open.c`, and the folder of the library.
 fn program(name: &str) -> Option<(PathBuf, PathBuf)> {

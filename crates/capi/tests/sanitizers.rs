@@ -1,8 +1,7 @@
 //! Programs under tools that watch memory: the library neither keeps them from starting nor makes
 //! them report errors.
 
-mod common;
-
+use crate::common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

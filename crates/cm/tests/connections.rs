@@ -1,9 +1,7 @@
 //! Connections, rule by rule: one side is a manager, the other a script.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{A, B, Side, rep, req};
+use crate::common::{A, B, Side, rep, req};
 use feroce_cm::{CallError, Cause, Config, Event, Peer, code_ns};
 use feroce_wire::cm::{Apr, CmMessage, CommId, Drep, Dreq, Lap, Mra, Rej, RejReason, Rtu, Stage};
 use feroce_wire::{Gid, Psn, Qpn};

@@ -1,9 +1,7 @@
 //! Requests for datagram services, rule by rule.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{A, B, Side, peer};
+use crate::common::{A, B, Side, peer};
 use feroce_cm::rdma::{PortSpace, UDP_QKEY, sidr_data};
 use feroce_cm::{Accepts, Ask, ConnId, Event, Reply};
 use feroce_wire::Qpn;

@@ -1,9 +1,7 @@
 //! Requests that arrive shortly before the program starts to listen.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{A, B, SERVICE, Side, peer, req};
+use crate::common::{A, B, SERVICE, Side, peer, req};
 use feroce_cm::rdma::sidr_data;
 use feroce_cm::{Accepts, Ask, Config, Event};
 use feroce_wire::cm::{CmMessage, RejReason, SidrReq, SidrStatus};

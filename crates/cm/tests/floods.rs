@@ -1,9 +1,8 @@
 //! Messages of unknown senders cost bounded memory and do not disturb connections.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{A, B, Side, rep, req};
+use crate::common;
+use crate::common::{A, B, Side, rep, req};
 use feroce_cm::{Accepts, Config, Event, Peer};
 use feroce_wire::Gid;
 use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, Rtu, ServiceId};

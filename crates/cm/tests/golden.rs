@@ -6,13 +6,11 @@
 //! starts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
 
-use common::{A, B, peer};
+use crate::common::{A, B, peer};
 use feroce_cm::{
     Accept, Accepts, Ask, Config, ConnId, Connect, Event, Manager, PathParams, Reply, Transport,
 };

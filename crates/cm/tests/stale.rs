@@ -2,9 +2,7 @@
 //! connection, or does an attacker use the peer's address?
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
-use common::{A, B, Side, peer, rep, req};
+use crate::common::{A, B, Side, peer, rep, req};
 use feroce_cm::{Cause, ConnId, Event, Peer};
 use feroce_wire::Qpn;
 use feroce_wire::cm::{CmMessage, CommId, Drep, Dreq, Rej, RejReason, Req, Rtu, Stage};

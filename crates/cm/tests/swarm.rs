@@ -6,11 +6,9 @@
 //! `FEROCE_TEST_SEEDS=n` runs as many.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{A, B, SERVICE, connect, peer};
+use crate::common::{A, B, SERVICE, connect, peer};
 use feroce_cm::{Accept, Accepts, Config, ConnId, Event, Manager, Transmit, code_ns};
 use feroce_train::Instant;
 use feroce_wire::cm::RejReason;

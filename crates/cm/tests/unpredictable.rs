@@ -1,11 +1,11 @@
 //! Communication IDs and PSNs cannot be predicted.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod common;
 #[path = "../../wire/tests/common/uniform.rs"]
 mod uniform;
 
-use common::{A, B, Side, connect, req};
+use crate::common;
+use crate::common::{A, B, Side, connect, req};
 use feroce_cm::{Accepts, Config};
 use feroce_wire::Qpn;
 use feroce_wire::cm::CmMessage;

@@ -1,9 +1,9 @@
 //! What a host on the cable cannot do to a link.
 
-mod common;
-
-use common::netns::{Cable, global, ip, with_cable};
-use common::{SendOne as _, Sent, counter, flat, icmp, packets_of, path, receive_packets, send_of};
+use crate::common::netns::{Cable, global, ip, with_cable};
+use crate::common::{
+    SendOne as _, Sent, counter, flat, icmp, packets_of, path, receive_packets, send_of,
+};
 use feroce_link::{Carrier as _, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::Instant;
 use feroce_wire::{Gid, ROCE_UDP_PORT};

@@ -1,9 +1,7 @@
 //! Fault injection over the link in memory.
 
-mod common;
-
-use common::SendOne as _;
-use common::{Got, counter, flat, loopback, packets_of, path, psns, receive, send_of};
+use crate::common::SendOne as _;
+use crate::common::{Got, counter, flat, loopback, packets_of, path, psns, receive, send_of};
 use feroce_link::{Carrier, Fault, FaultConfig, IcrcPolicy, MemoryLink, Verified};
 use feroce_train::Instant;
 use proptest::prelude::*;

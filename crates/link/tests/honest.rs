@@ -1,13 +1,11 @@
 //! Packets of the UDP link have on the wire the header fields that their ICRC covers, and a
 //! receiver reports for each packet the header fields with which it arrived.
 
-mod common;
-
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use common::netns::{Cable, global, index_of, ip, with_cable};
-use common::sniff::{capture, captured};
-use common::{
+use crate::common::netns::{Cable, global, index_of, ip, with_cable};
+use crate::common::sniff::{capture, captured};
+use crate::common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_alone,
     send_of,
 };

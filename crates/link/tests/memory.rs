@@ -1,9 +1,8 @@
 //! The link in memory, and the ICRC check on top of it.
 
-mod common;
-
-use common::{SendOne as _, Sent};
-use common::{
+use crate::common;
+use crate::common::{SendOne as _, Sent};
+use crate::common::{
     counter, flat, is_readable, loopback, packets_of, path, psns, receive, receive_packets, send_of,
 };
 use feroce_link::{Carrier, Control, Covered, IcrcPolicy, LinkCounters, MemoryLink, Verified};

@@ -1,13 +1,11 @@
 //! The UDP link over a cable between two network namespaces, and what is seen on the cable.
 
-mod common;
-
 use std::os::fd::AsRawFd;
 
-use common::netns::{Cable, global, index_of, ip, link_local, with_cable};
-use common::sniff::{capture, captured};
-use common::{SendOne as _, Sent};
-use common::{
+use crate::common::netns::{Cable, global, index_of, ip, link_local, with_cable};
+use crate::common::sniff::{capture, captured};
+use crate::common::{SendOne as _, Sent};
+use crate::common::{
     counter, flat, is_readable, packets_of, path, receive_packets, send_alone, send_of, warnings,
 };
 use feroce_link::{Carrier, Control, IcrcPolicy, Pcap, PcapConfig, UdpConfig, UdpLink, Verified};

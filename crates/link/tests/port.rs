@@ -1,12 +1,10 @@
 //! The carrier whose packets pass a fabric, against a fabric that this test plays.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use common::{SendOne as _, Sent as SentOne};
-use common::{counter, is_readable, loopback, packets_of, path, receive, send_of};
+use crate::common::{SendOne as _, Sent as SentOne};
+use crate::common::{counter, is_readable, loopback, packets_of, path, receive, send_of};
 use feroce_link::port::{
     Answer, CREDIT_LEN, MAX_MESSAGE, PortListener, PortSocket, RECORD_LEN, Received, Record,
     Request, Sent, Welcome, wire_len,

@@ -1,16 +1,15 @@
 //! The layers that record: captures and traces.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use common::SendOne as _;
-use common::Sent;
-use common::{counter, loopback, packets_of, path, receive, send_of, warnings};
+use crate::common::SendOne as _;
+use crate::common::Sent;
+use crate::common::{counter, loopback, packets_of, path, receive, send_of, warnings};
 use feroce_link::Verified;
 use feroce_link::{
     Carrier, Control, Fault, FaultConfig, IcrcPolicy, MemoryLink, Pcap, PcapConfig, Trace,

@@ -1,8 +1,6 @@
 //! Trains of one packet that leave in one call.
 
-mod common;
-
-use common::{counter, flat, loopback, packets_of, path, receive_packets, send_of};
+use crate::common::{counter, flat, loopback, packets_of, path, receive_packets, send_of};
 use feroce_link::{Carrier, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Instant, Path, Train};
 use feroce_wire::Gid;

@@ -1,11 +1,12 @@
 //! The UDP link over the loopback interface.
 
-mod common;
-
+use crate::common;
 use std::io::ErrorKind;
 
-use common::{SendOne as _, Sent};
-use common::{counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of};
+use crate::common::{SendOne as _, Sent};
+use crate::common::{
+    counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of,
+};
 use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};
 use feroce_train::{Ecn, Framing, Instant, Path};
 use feroce_wire::Gid;

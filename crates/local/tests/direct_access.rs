@@ -1,7 +1,5 @@
 //! Direct access that processes of one host grant each other.
 
-mod common;
-
 use std::ffi::c_void;
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -10,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{counter, loopback, registry};
+use crate::common::{counter, loopback, registry};
 use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Registry, Watch};

@@ -1,8 +1,8 @@
 //! Which process of a host receives packets to the address that they share.
 
-mod common;
-
-use common::{counter, flat, loopback, packets_of, path, receive, registry, send_alone, send_of};
+use crate::common::{
+    counter, flat, loopback, packets_of, path, receive, registry, send_alone, send_of,
+};
 use feroce_link::{Carrier as _, UdpConfig, UdpLink};
 use feroce_local::HostLink;
 use feroce_train::{Instant, Path, Train};

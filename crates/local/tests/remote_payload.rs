@@ -1,12 +1,10 @@
 //! Remote payload between processes of one host.
 
-mod common;
-
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use common::{SendOne as _, Sent};
-use common::{counter, loopback, path, registry};
+use crate::common::{SendOne as _, Sent};
+use crate::common::{counter, loopback, path, registry};
 use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{HostLink, Registry};

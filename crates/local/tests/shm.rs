@@ -1,12 +1,11 @@
 //! Several processes of a registry on one address, in one process.
 
-mod common;
-
+use crate::common;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{SendOne as _, Sent};
-use common::{
+use crate::common::{SendOne as _, Sent};
+use crate::common::{
     counter, flat, is_readable, loopback, packets_of, path, receive, receive_packets, send_of,
 };
 use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};

@@ -1,14 +1,12 @@
 //! A process that a debugger stops when it is about to write to the memory of another.
 #![cfg(target_arch = "x86_64")]
 
-mod common;
-
 use std::io::{BufReader, Write as _};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{loopback, registry};
+use crate::common::{loopback, registry};
 use feroce_link::Carrier as _;
 use feroce_local::Registry;
 use feroce_mem::{Access, DirectPath, HostMemory as _, Landing, Reach, Region, Revocation, Source};
@@ -121,7 +119,7 @@ fn whoever_was_stopped_before_it_wrote_does_not_write_later() {
     let region = Region::alloc(8).expect("memory");
     let ip = Ipv4Addr::from(address.as_ipv4().expect("an IPv4 address"));
     let mut child = Command::new(std::env::current_exe().expect("we run"))
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "stopped::child_process", "--nocapture"])
         .env(ADDRESS, ip.to_string())
         .env(ROOT, &root)
         .stdin(Stdio::piped())

@@ -1,8 +1,6 @@
 //! The agents of nodes, as a subnet manager and tools meet them.
 
-mod common;
-
-use common::{Bench, NODES};
+use crate::common::{Bench, NODES};
 use feroce_subnet::{Change, Output};
 use feroce_wire::mad::{
     Attribute, BadKey, BadMkey, Class, ClassPortInfo, LidTrap, MadHeader, Method, MulticastBlock,

@@ -1,7 +1,6 @@
 //! Connection management of the Linux kernel's driver: every datagram parsed and written back.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -1,7 +1,6 @@
 //! Packets of the Linux kernel's software RDMA driver: parsed, checked and written back.
 
-mod common;
-
+use crate::common;
 use feroce_wire::{
     Feth, FlushPlacement, FlushSelectivity, Frame, NakCode, Net, Op, Opcode, Packet, ParseError,
     Psn, Qpn, Service, Syndrome, icrc,

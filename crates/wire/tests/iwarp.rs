@@ -1,9 +1,9 @@
 //! Connections of the Linux kernel's iWARP driver: taken apart and put together again.
 
-mod common;
 #[path = "common/tcp.rs"]
 mod tcp;
 
+use crate::common;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -2,8 +2,7 @@
 //!
 //! Every opcode goes out over IPv4, IPv6 and RoCEv1 and tshark must read the same fields.
 
-mod common;
-
+use crate::common;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,8 +3,7 @@
 //! A TCP connection with every operation, with and without markers: tshark must find the segments,
 //! read the same fields and agree with every CRC.
 
-mod common;
-
+use crate::common;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;

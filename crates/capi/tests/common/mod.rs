@@ -51,7 +51,9 @@ pub(crate) fn cargo(verb: &str) -> (Command, PathBuf) {
 
 /// A folder of this test, made anew.
 pub(crate) fn scratch(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{name}"));
+    // LD_PRELOAD and LD_LIBRARY_PATH end a path at a colon.
+    let name = format!("capi-{}", name.replace("::", "-"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     match fs::remove_dir_all(&folder) {
         Err(e) if e.kind() != ErrorKind::NotFound => panic!("{}: {e}", folder.display()),
         _ => fs::create_dir_all(&folder).expect("a folder"),

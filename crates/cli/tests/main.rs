@@ -1,0 +1,13 @@
+//! The command's tests, in one program.
+
+mod captures;
+mod decode;
+mod demo;
+mod devices;
+mod doctor;
+mod dropin;
+mod fabric;
+mod limits;
+mod perf;
+mod pingpong;
+mod portd;

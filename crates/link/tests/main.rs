@@ -1,0 +1,13 @@
+//! The carriers' tests from outside, in one program.
+
+mod attacks;
+mod common;
+mod fault;
+mod honest;
+mod icrc;
+mod memory;
+mod namespaces;
+mod port;
+mod records;
+mod together;
+mod udp;

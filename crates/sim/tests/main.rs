@@ -1,0 +1,8 @@
+//! The simulator's tests from outside, in one program.
+
+mod congestion;
+mod fabric_swarm;
+mod infiniband;
+mod recovery;
+mod scenario;
+mod swarm;

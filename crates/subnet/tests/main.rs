@@ -1,0 +1,5 @@
+//! The subnet's tests from outside, in one program.
+
+mod agents;
+mod common;
+mod nets;
