@@ -40,7 +40,8 @@ impl Peer {
     /// One that connects to this address.
     fn start(test: &str, to: SocketAddr) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture"]).env(PEER, to.to_string());
+        let test = format!("cm_death::{test}");
+        command.args(["--exact", &test, "--nocapture"]).env(PEER, to.to_string());
         Self(command.spawn().unwrap())
     }
 }

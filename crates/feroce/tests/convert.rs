@@ -1,8 +1,6 @@
 //! The setting `convert`: registering private memory of a program makes it shareable.
 
-mod common;
-
-use common::{ALL, Host, connect};
+use crate::common::{ALL, Host, connect};
 use feroce::{Context, Iova, SendOp, SendWr, Settings, WcStatus};
 
 /// More than any allocator keeps for reuse, so that this memory is a mapping of its own.

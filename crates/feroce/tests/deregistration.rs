@@ -2,15 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::disallowed_methods, reason = "the test is about threads")]
 
-mod common;
-
 use std::net::Ipv4Addr;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{ALL, connect};
+use crate::common::{ALL, connect};
 use feroce::{Context, Device, Iova, QpCap, SendOp, SendWr, Settings};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 

@@ -1,11 +1,9 @@
 //! An idle device uses no processor time. The test runs alone in its process, because it measures
 //! the processor time of the process.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Host, connect};
+use crate::common::{Host, connect};
 use feroce::{Notify, SendOp, SendWr, WcStatus};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;

@@ -1,8 +1,6 @@
 //! Capture, fault injection and trace, as a user enables them.
 
-mod common;
-
-use common::{ALL, Host, LEN, connect};
+use crate::common::{ALL, Host, LEN, connect};
 use feroce::{Device, SendOp, SendWr, Settings, WcStatus};
 
 /// A host with settings of its own.

@@ -1,13 +1,12 @@
 //! Two hosts with a cable between them: two network namespaces and a veth pair.
 
-mod common;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
 
 use std::process::Command;
 
-use common::{ALL, Host, LEN, unexplained_drops};
+use crate::common::{ALL, Host, LEN, unexplained_drops};
 use feroce::{
     AddrVec, AsyncEvent, Device, Gid, Imm, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp,
     SendWr, Settings, WcStatus,

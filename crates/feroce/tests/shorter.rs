@@ -1,7 +1,5 @@
 //! Shared memory that a program maps and registers, and whose file it then truncates.
 
-mod common;
-
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -10,7 +8,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{ALL, Host, connect};
+use crate::common::{ALL, Host, connect};
 use feroce::{Data, Iova, Qp, SendOp, SendWr, SgeList, WcStatus};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -169,7 +167,8 @@ fn a_peer_that_mapped_the_file_survives() {
 fn child(test: &str, role: &str) -> ExitStatus {
     let exe = std::env::current_exe().expect("we run");
     let mut command = Command::new(exe);
-    command.args([test, "--exact", "--nocapture"]).env(CHILD, role);
+    let test = format!("shorter::{test}");
+    command.args([&test, "--exact", "--nocapture"]).env(CHILD, role);
     command.status().expect("a child")
 }
 

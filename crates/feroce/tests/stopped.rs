@@ -1,14 +1,12 @@
 //! A process that is stopped in the middle of a copy. Operations that revoke access to the memory
 //! that it copies to wait for it; other queue pairs do not.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write as _};
 use std::num::NonZeroUsize;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use common::{ALL, Host, connect};
+use crate::common::{ALL, Host, connect};
 use feroce::{Endpoint, Gid, Iova, Mr, Pmtu, Psn, Qp, Qpn, Remote, Rkey, SendOp, SendWr, WcStatus};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use nix::sys::signal::{Signal, kill};
@@ -118,7 +116,7 @@ struct Stopping {
 impl Stopping {
     fn start(net: u8) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("we run"))
-            .args(["--exact", "child_process", "--nocapture"])
+            .args(["--exact", "stopped::child_process", "--nocapture"])
             .env(NET, net.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

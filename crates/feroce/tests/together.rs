@@ -1,11 +1,9 @@
 //! Several adapters that share one address, as processes of a host do.
 
-mod common;
-
 use std::fs::File;
 use std::num::NonZeroUsize;
 
-use common::{ALL, Host, connect};
+use crate::common::{ALL, Host, connect};
 use feroce::{
     AddrVec, Data, Gid, InlineBytes, Iova, Mr, Qkey, Qp, QpCap, Qpn, SendOp, SendWr, WcStatus,
 };

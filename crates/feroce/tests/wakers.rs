@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::disallowed_methods, reason = "the test needs a thread that may hang")]
 
-mod common;
-
 use std::any::Any;
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +12,7 @@ use std::task::{Context as TaskContext, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use common::{Host, connect, is_foreign};
+use crate::common::{Host, connect, is_foreign};
 use feroce::{CompChannel, Cq, Data, Notify, Qp, QpCap, SendOp, SendWr};
 
 /// Long enough for a loaded machine, and short enough to see that a test hangs.

@@ -1,0 +1,19 @@
+//! Tests of the Rust API from outside, in one program.
+
+mod cm_attacks;
+mod cm_death;
+mod cm_namespaces;
+mod common;
+mod connections;
+mod convert;
+mod deregistration;
+mod descriptors;
+mod idle;
+mod layers;
+mod namespaces;
+mod shorter;
+mod stopped;
+mod threads;
+mod together;
+mod wakers;
+mod world;
