@@ -5,9 +5,6 @@
 mod applications;
 #[path = "programs/measuring.rs"]
 mod measuring;
-#[path = "../../link/tests/common/netns.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod netns;
 #[path = "programs/sockets.rs"]
 mod sockets;
 #[path = "programs/tables.rs"]
@@ -22,11 +19,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, park_timeout};
 use std::time::Duration;
 
+use crate::netns::{Cable, ip, with_cable};
 use applications::{FIO, MPICH, OPEN_MPI, QPERF};
 use measuring::{
     LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
 };
-use netns::{Cable, ip, with_cable};
 use sockets::{IPERF, PRELOADED, RSOCKETS};
 use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
 

@@ -3,17 +3,13 @@
 //! It comes compressed in the documentation of Debian's package. Every test is a client and a
 //! server in one process on one device.
 
-#[path = "../../link/tests/common/netns.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod netns;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::common::{directory, scratch, skip};
-use netns::with_cable;
+use crate::netns::with_cable;
 
 /// Where Debian puts the tests.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";

@@ -2,12 +2,9 @@
 //! with any address.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-#[path = "../../link/tests/common/netns.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod netns;
-
 use std::net::Ipv4Addr;
 
+use crate::netns::{Cable, ip, with_cable};
 use feroce::QpState;
 use feroce::cm::{ConnParam, Connection, EventChannel, EventKind, Listener, Manager};
 use feroce_cm::rdma::{PortSpace, connect_data};
@@ -18,7 +15,6 @@ use feroce_wire::cm::{CmMessage, ServiceId};
 use feroce_wire::{
     Bth, Deth, Exts, Gid, Op, Opcode, Packet, Psn, Qkey, Qpn, Service, mad::MAD_LEN,
 };
-use netns::{Cable, ip, with_cable};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const QKEY: Qkey = Qkey(0x8001_0000);

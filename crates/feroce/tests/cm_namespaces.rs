@@ -1,17 +1,13 @@
 //! Connections by address between two hosts: network namespaces with a cable between them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-#[path = "../../link/tests/common/netns.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod netns;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use crate::netns::{Cable, ip, with_cable};
 use feroce::cm::{
     CmError, ConnParam, Connection, Connector, EventKind, IdState, Listener, Manager, PortSpace,
 };
 use feroce::{Access, Error, Qp, QpCap, QpState, SendOp, SendWr, WcStatus};
-use netns::{Cable, ip, with_cable};
 
 /// The index of the cable in the namespace of this thread.
 fn scope() -> u32 {

@@ -11,6 +11,9 @@ mod descriptors;
 mod idle;
 mod layers;
 mod namespaces;
+#[path = "../../link/tests/common/netns.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod netns;
 mod shorter;
 mod stopped;
 mod threads;

@@ -1,17 +1,13 @@
 //! Two hosts with a cable between them: two network namespaces and a veth pair.
 
-#[path = "../../link/tests/common/netns.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod netns;
-
 use std::process::Command;
 
 use crate::common::{ALL, Host, LEN, unexplained_drops};
+use crate::netns::{self, Cable, ip, with_cable};
 use feroce::{
     AddrVec, AsyncEvent, Device, Gid, Imm, Pmtu, Qkey, Qp, QpAttr, QpCap, QpState, QpType, SendOp,
     SendWr, Settings, WcStatus,
 };
-use netns::{Cable, ip, with_cable};
 
 /// Opens the device of the cable in the namespace of this thread.
 fn host() -> Host {
