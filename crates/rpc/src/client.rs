@@ -1,6 +1,6 @@
 //! The end that calls.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use feroce::cm::{ConnParam, Connector, Manager};
-use feroce::{Access, Buf, Exposed, Pd, Pool, Router, WcStatus};
+use feroce::cm::{Connector, Manager};
+use feroce::{Access, Exposed, Pd, Pool, Router, WcStatus};
 
 use crate::error::{Error, Malformed, Status};
 use crate::header::{Header, Kind, Place};
-use crate::limits::Limits;
-use crate::message::{Reply, Request, RequestBody};
-use crate::sending::Link;
+use crate::limits::{Limits, connect_error};
+use crate::message::{Body, Reply, Request, RequestBody};
+use crate::sending::{Link, narrow, take_message};
 use crate::tasks::Tasks;
+use crate::turns::{Turn, Turns};
 
 /// Calls a server. Cheap to clone; all clones use the same connection.
 ///
@@ -31,6 +32,8 @@ struct Shared {
     link: Link,
     limits: Limits,
     pd: Pd,
+    /// As many as the window has room for calls.
+    turns: Turns,
     state: Mutex<State>,
 }
 
@@ -38,8 +41,6 @@ struct Shared {
 struct State {
     calls: BTreeMap<u64, Call>,
     next_id: u64,
-    /// Tasks that wait until a call may begin.
-    waiting: VecDeque<Waker>,
     /// The connection has ended.
     ended: Option<End>,
 }
@@ -60,8 +61,9 @@ impl End {
 }
 
 /// A call that the server has not answered, or whose answer was not taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Call {
+    _turn: Turn,
     waker: Option<Waker>,
     reply: Option<(Status, ReplyBody)>,
     /// What the server may read or write until it has replied.
@@ -75,7 +77,7 @@ struct Call {
 
 #[derive(Debug)]
 enum ReplyBody {
-    Message(Buf, std::ops::Range<usize>),
+    Message(Body),
     Written(usize),
 }
 
@@ -87,9 +89,9 @@ impl Client {
         to: SocketAddr,
         limits: Limits,
     ) -> Result<(Self, Connection), Error> {
-        let param = ConnParam { private_data: limits.emit(), ..ConnParam::default() };
-        let connector = Connector::new(manager).param(param).cap(limits.cap(limits.receives()));
-        let mut connection = connector.connect_async(to).await?;
+        let connector = Connector::new(manager).param(limits.param());
+        let connector = connector.cap(limits.cap(limits.receives()));
+        let mut connection = connector.connect_async(to).await.map_err(connect_error)?;
         let agreed = limits.agree(connection.private_data()).ok_or(Error::NotAServer)?;
         let pd = connection.pd().clone();
         let pool = Pool::new(&pd, 2 * limits.receives(), limits.message_len())?;
@@ -104,8 +106,8 @@ impl Client {
         }
         let sends = Router::new(connection.send_cq());
         let link = Link::new(connection, sends, pool.clone());
-        let shared = Shared { link, limits: agreed, pd, state: Mutex::default() };
-        let shared = Arc::new(shared);
+        let turns = Turns::new(agreed.window.into());
+        let shared = Arc::new(Shared { link, limits: agreed, pd, turns, state: Mutex::default() });
         let tasks = Tasks::default();
         for received in receives {
             tasks.spawner().spawn(receive(Arc::clone(&shared), router.clone(), received));
@@ -123,21 +125,47 @@ impl Client {
         self.shared.limits
     }
 
+    /// Why no call can be made, if that is so.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        self.shared.state().ended.map(End::error)
+    }
+
     /// Calls that may begin now without waiting for others.
     pub fn credits(&self) -> usize {
-        let under_way = self.shared.state().calls.len();
-        usize::from(self.shared.limits.window).saturating_sub(under_way)
+        self.shared.turns.free()
     }
 
     /// Calls the server. Dropping the future cancels the call: the server drops its handler, and
     /// buffers of the call return to their pools when the server has done with them.
     pub async fn call(&self, request: Request) -> Result<Reply, Error> {
-        let id = poll_fn(|cx| self.shared.poll_begin(cx)).await?;
+        let turn = self.shared.turns.take(request.priority).await;
+        let id = self.shared.begin(turn)?;
         let mut under_way = UnderWay { shared: &self.shared, id, is_sent: false };
-        under_way.send(request).await?;
+        under_way.send(request)?;
         let reply = poll_fn(|cx| self.shared.poll_reply(id, cx)).await;
         std::mem::forget(under_way);
         reply
+    }
+
+    /// Resolves when the server's adapter has answered, and fails when the connection has ended.
+    ///
+    /// A call whose request has arrived waits for a reply, and nothing tells the caller that the
+    /// server's host has lost its power meanwhile. A program that wants to know calls this now and
+    /// then; if there is no answer, the queue pair gives up, and all calls fail with
+    /// [`Error::Disconnected`]. The server's program takes no notice:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # async fn keep_alive(client: feroce_rpc::Client) {
+    /// while client.probe().await.is_ok() {
+    ///     tokio::time::sleep(Duration::from_secs(5)).await;
+    /// }
+    /// # }
+    /// ```
+    pub async fn probe(&self) -> Result<(), Error> {
+        let probe = self.shared.link.probe().map_err(|_| Error::Disconnected)?;
+        let is_alive = probe.await.status == WcStatus::Success;
+        if is_alive { Ok(()) } else { Err(Error::Disconnected) }
     }
 
     /// Ends the connection. Calls that are under way fail.
@@ -154,10 +182,10 @@ struct UnderWay<'a> {
 }
 
 impl UnderWay<'_> {
-    async fn send(&mut self, request: Request) -> Result<(), Error> {
+    fn send(&mut self, request: Request) -> Result<(), Error> {
         let limits = self.shared.limits;
         let mut header = Header::new(Kind::Request, self.id);
-        header.method = request.method;
+        (header.method, header.priority) = (request.method, request.priority);
         header.remaining_us = request.timeout.map(remaining_us);
         if let Some(into) = request.into {
             let exposed = into.expose(Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
@@ -176,14 +204,14 @@ impl UnderWay<'_> {
                 let exposed = buf.expose(Access::REMOTE_READ)?;
                 header.place = Place::Remote(exposed.remote());
                 self.shared.with(self.id, |call| call.body = Some(exposed));
-                return self.post(&header, &[]).await;
+                return self.post(&header, &[]);
             }
         };
-        self.post(&header, body).await
+        self.post(&header, body)
     }
 
-    async fn post(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
-        let sent = self.shared.link.send(header, body).await;
+    fn post(&mut self, header: &Header, body: &[u8]) -> Result<(), Error> {
+        let sent = self.shared.link.send(header, body);
         sent.map_err(|_| Error::Disconnected)?;
         self.is_sent = true;
         Ok(())
@@ -206,10 +234,12 @@ impl Drop for UnderWay<'_> {
             self.shared.finish(self.id);
             return;
         }
-        // The header fits into an inline message, so the future is ready at once.
         let cancel = Header::new(Kind::Cancel, self.id);
-        let mut sent = std::pin::pin!(self.shared.link.send(&cancel, &[]));
-        let _ = sent.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if self.shared.link.send(&cancel, &[]).is_err() {
+            // The connection has ended; so do the rights of the server to buffers of the call.
+            self.shared.end(End::Disconnected);
+            self.shared.finish(self.id);
+        }
     }
 }
 
@@ -227,22 +257,18 @@ impl Shared {
         self.state().calls.get_mut(&id).map(f)
     }
 
-    /// Begins a call, if there is room for one.
-    fn poll_begin(&self, cx: &Context<'_>) -> Poll<Result<u64, Error>> {
+    /// Begins a call; there is no turn if the connection has ended.
+    fn begin(&self, turn: Option<Turn>) -> Result<u64, Error> {
         let mut state = self.state();
-        if let Some(end) = state.ended {
-            return Poll::Ready(Err(end.error()));
-        }
-        if state.calls.len() >= usize::from(self.limits.window) {
-            if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                state.waiting.push_back(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
+        let end = state.ended.unwrap_or(End::Disconnected);
+        let Some(turn) = turn.filter(|_| state.ended.is_none()) else { return Err(end.error()) };
         let id = state.next_id;
         state.next_id += 1;
-        state.calls.insert(id, Call::default());
-        Poll::Ready(Ok(id))
+        let (waker, reply, body, into) = (None, None, None, None);
+        let (is_dropped, is_cancelling) = (false, false);
+        let call = Call { _turn: turn, waker, reply, body, into, is_dropped, is_cancelling };
+        state.calls.insert(id, call);
+        Ok(id)
     }
 
     fn poll_reply(&self, id: u64, cx: &Context<'_>) -> Poll<Result<Reply, Error>> {
@@ -267,30 +293,23 @@ impl Shared {
         if status != Status::Ok {
             return Poll::Ready(Err(Error::Refused(status)));
         }
-        let (buf, range) = match (reply, into) {
-            (ReplyBody::Message(buf, range), into) => {
-                return Poll::Ready(Ok(Reply::new(buf, range, body, into)));
-            }
-            (ReplyBody::Written(len), Some(into)) => (into, 0..len),
+        let (body_bytes, unused) = match (reply, into) {
+            (ReplyBody::Message(bytes), into) => (bytes, into),
+            (ReplyBody::Written(len), Some(into)) => (Body::Buf(into, 0..len), None),
             (ReplyBody::Written(_), None) => return Poll::Ready(Err(Error::Disconnected)),
         };
-        Poll::Ready(Ok(Reply::new(buf, range, body, None)))
+        Poll::Ready(Ok(Reply { body: body_bytes, request: body, unused }))
     }
 
     /// The call is over; another may begin.
     fn finish(&self, id: u64) -> Option<Call> {
-        let mut state = self.state();
-        let call = state.calls.remove(&id);
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        waiting.into_iter().for_each(Waker::wake);
-        call
+        self.state().calls.remove(&id)
     }
 
     /// Handles a message of the server.
-    fn handle(&self, message: Buf, len: usize) -> Result<(), Malformed> {
-        let (header, body) = Header::parse(message.get(..len).ok_or(Malformed::Short)?)?;
-        let range = len - body.len()..len;
+    fn handle(&self, message: Body) -> Result<(), Malformed> {
+        let (header, body) = Header::parse(&message)?;
+        let range = message.len() - body.len()..message.len();
         let id = header.id;
         let mut state = self.state();
         let call = state.calls.get_mut(&id).ok_or(Malformed::Unknown(id))?;
@@ -304,7 +323,7 @@ impl Shared {
                         }
                         ReplyBody::Written(header.len as usize)
                     }
-                    _ => ReplyBody::Message(message, range),
+                    _ => ReplyBody::Message(narrow(message, range)),
                 };
                 call.reply = Some((header.status, reply));
             }
@@ -325,13 +344,13 @@ impl Shared {
     fn end(&self, end: End) {
         let mut state = self.state();
         state.ended.get_or_insert(end);
-        let mut wakers: Vec<Waker> = state.waiting.drain(..).collect();
-        wakers.extend(state.calls.values_mut().filter_map(|call| call.waker.take()));
-        let is_left = |call: &mut Call| call.is_dropped;
+        let wakers: Vec<Waker> =
+            state.calls.values_mut().filter_map(|call| call.waker.take()).collect();
         let left: Vec<Call> =
-            state.calls.extract_if(.., |_, call| is_left(call)).map(|c| c.1).collect();
+            state.calls.extract_if(.., |_, call| call.is_dropped).map(|c| c.1).collect();
         drop(state);
         drop(left);
+        self.turns.close();
         wakers.into_iter().for_each(Waker::wake);
         self.link.end();
     }
@@ -346,9 +365,9 @@ async fn receive(shared: Arc<Shared>, router: Router, mut received: feroce::Rout
         };
         // The place of this message is taken before the message is looked at: the call that it
         // ends may be followed by another at once.
-        let next = shared.link.pool().take().await;
+        let (message, next) = take_message(shared.link.pool(), buf, cqe.byte_len as usize);
         let posted = router.recv_buf(&mut shared.link.connection(), next);
-        if let Err(malformed) = shared.handle(buf, cqe.byte_len as usize) {
+        if let Err(malformed) = shared.handle(message) {
             return shared.end(End::Malformed(malformed));
         }
         match posted {
@@ -377,21 +396,5 @@ impl Future for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.shared.end(End::Disconnected);
-    }
-}
-
-impl tower_service::Service<Request> for Client {
-    type Response = Reply;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // A call waits for its turn itself.
-        Poll::Ready(self.shared.state().ended.map_or(Ok(()), |end| Err(end.error())))
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let client = self.clone();
-        Box::pin(async move { Self::call(&client, request).await })
     }
 }

@@ -20,6 +20,10 @@ pub enum Status {
     ReplyTooLong,
     /// The server shuts down and takes no more requests.
     ShuttingDown,
+    /// The server has no such method.
+    UnknownMethod,
+    /// The body of the request is not what the method takes.
+    BadRequest,
     /// The handler's own code, from 0 to 127.
     Handler(u8),
 }
@@ -35,6 +39,8 @@ impl Status {
             Self::RequestTooLong => 4,
             Self::ReplyTooLong => 5,
             Self::ShuttingDown => 6,
+            Self::UnknownMethod => 7,
+            Self::BadRequest => 8,
             Self::Handler(code) => 128 | code,
         }
     }
@@ -48,6 +54,8 @@ impl Status {
             4 => Self::RequestTooLong,
             5 => Self::ReplyTooLong,
             6 => Self::ShuttingDown,
+            7 => Self::UnknownMethod,
+            8 => Self::BadRequest,
             128.. => Self::Handler(code & 127),
             _ => Self::Transfer,
         }
@@ -66,6 +74,8 @@ impl fmt::Display for Status {
                 f.write_str("the reply needs a longer buffer: offer one with `Request::reply_into`")
             }
             Self::ShuttingDown => f.write_str("the server shuts down"),
+            Self::UnknownMethod => f.write_str("the server has no such method"),
+            Self::BadRequest => f.write_str("the body is not what the method takes"),
             Self::Handler(code) => write!(f, "the handler refused it with code {code}"),
         }
     }
@@ -92,6 +102,8 @@ pub enum Malformed {
     },
     /// It belongs to no call.
     Unknown(u64),
+    /// It begins a call that is under way already, or one more than the window has room for.
+    Unexpected(u64),
 }
 
 impl fmt::Display for Malformed {
@@ -105,11 +117,55 @@ impl fmt::Display for Malformed {
                 write!(f, "a header tells a body of {told} bytes, and {behind} follow")
             }
             Self::Unknown(id) => write!(f, "a message for call {id}, which there is not"),
+            Self::Unexpected(id) => {
+                write!(f, "call {id} is under way already, or is one more than agreed")
+            }
         }
     }
 }
 
 impl std::error::Error for Malformed {}
+
+/// Why a server did not accept a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// It does not speak the version of this client.
+    Version,
+    /// It has as many connections as it may have.
+    Full,
+    /// It shuts down.
+    ShuttingDown,
+}
+
+impl Rejection {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Version => 1,
+            Self::Full => 2,
+            Self::ShuttingDown => 3,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::Version, Self::Full, Self::ShuttingDown].into_iter().find(|r| r.code() == code)
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Version => {
+                "the server speaks another version of the protocol: update one of them"
+            }
+            Self::Full => {
+                "the server has all the connections it may have: try again later, or raise \
+                 `ServerOptions::connections`"
+            }
+            Self::ShuttingDown => "the server shuts down: try again when it is back",
+        })
+    }
+}
 
 /// Why a call has no reply, or there is no connection.
 #[derive(Debug)]
@@ -125,6 +181,10 @@ pub enum Error {
     TooLong,
     /// The server answered the connect request with something else than its limits.
     NotAServer,
+    /// The server did not accept the connection.
+    Rejected(Rejection),
+    /// The body of the reply is not what the method returns.
+    BadReply,
     /// The connection, or an object for it, could not be made.
     Verbs(feroce::Error),
 }
@@ -137,6 +197,10 @@ impl fmt::Display for Error {
             Self::Peer(malformed) => write!(f, "the peer does not speak the protocol: {malformed}"),
             Self::TooLong => f.write_str("the body is too long: put it into a buffer of a pool"),
             Self::NotAServer => f.write_str("the listener there is not a server of feroce-rpc"),
+            Self::Rejected(rejection) => rejection.fmt(f),
+            Self::BadReply => f.write_str(
+                "the reply is not what the method returns: do both ends have the same definition?",
+            ),
             Self::Verbs(e) => e.fmt(f),
         }
     }

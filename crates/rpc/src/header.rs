@@ -1,7 +1,7 @@
 //! The header of every message.
 //!
 //! ```text
-//!  0  version   1  kind   2  flags   3  status   4  method (4)
+//!  0  version   1  kind   2  flags   3  status, or priority   4  method (4)
 //!  8  id (8)
 //! 16  remaining microseconds until the deadline, 0 for none (4)
 //! 20  length of the body (4)
@@ -60,6 +60,8 @@ pub struct Header {
     pub kind: Kind,
     /// How the call went, in a reply.
     pub status: Status,
+    /// Which of the calls that wait is to begin first, in a request: that with the greatest.
+    pub priority: u8,
     /// What to do, in a request.
     pub method: u32,
     /// Which call.
@@ -78,7 +80,8 @@ impl Header {
     /// A header without a body.
     pub fn new(kind: Kind, id: u64) -> Self {
         let (status, place) = (Status::Ok, Place::Here);
-        Self { kind, status, method: 0, id, remaining_us: None, len: 0, place, reply_buffer: None }
+        let (remaining_us, reply_buffer) = (None, None);
+        Self { kind, status, priority: 0, method: 0, id, remaining_us, len: 0, place, reply_buffer }
     }
 
     fn is_long(&self) -> bool {
@@ -112,7 +115,8 @@ impl Header {
             Kind::Cancel => 3,
             Kind::Cancelled => 4,
         };
-        out[..4].copy_from_slice(&[VERSION, kind, flags, self.status.code()]);
+        let fourth = if self.kind == Kind::Request { self.priority } else { self.status.code() };
+        out[..4].copy_from_slice(&[VERSION, kind, flags, fourth]);
         out[4..8].copy_from_slice(&self.method.to_be_bytes());
         out[8..16].copy_from_slice(&self.id.to_be_bytes());
         out[16..20].copy_from_slice(&self.remaining_us.unwrap_or(0).to_be_bytes());
@@ -142,8 +146,12 @@ impl Header {
             4 => Kind::Cancelled,
             other => return Err(Malformed::Kind(other)),
         };
-        let (flags, status) = (head[2], Status::from_code(head[3]));
-        let mut header = Self { status, ..Self::new(kind, u64_at(head, 8)) };
+        let flags = head[2];
+        let mut header = Self::new(kind, u64_at(head, 8));
+        match kind {
+            Kind::Request => header.priority = head[3],
+            _ => header.status = Status::from_code(head[3]),
+        }
         header.method = u32_at(head, 4);
         header.remaining_us = Some(u32_at(head, 16)).filter(|&us| us != 0);
         header.len = u32_at(head, 20);
@@ -204,7 +212,7 @@ mod tests {
         let plain = Header { method: 7, len: 3, ..Header::new(Kind::Request, 1 << 40) };
         let all = [
             plain,
-            Header { remaining_us: Some(9), ..plain },
+            Header { remaining_us: Some(9), priority: 200, ..plain },
             Header { place: Place::Remote(remote(5)), len: 1 << 20, ..plain },
             Header { reply_buffer: Some((remote(6), 1 << 21)), ..plain },
             Header {

@@ -62,6 +62,14 @@
 //! then drops the handler; buffers that the server may still access return to their pools when it
 //! has answered the cancellation, or when the connection has ended.
 //!
+//! # What goes wrong
+//!
+//! A message that breaks the protocol ends its connection, and no other. When the connection of a
+//! client ends, its calls fail with [`Error::Disconnected`], and buffers that the server could
+//! access come back: their keys have ended. A host that loses its power says nothing: a client
+//! finds out by [`Client::probe`], a server when it needs the place of a connection for another
+//! ([`ServerOptions::connections`]). [`Reconnecting`] connects again.
+//!
 //! # Runtimes
 //!
 //! Nothing here needs a particular runtime. The future that [`Client::connect`] returns beside the
@@ -75,12 +83,18 @@ mod error;
 pub mod header;
 mod limits;
 mod message;
+mod reconnect;
 mod sending;
 mod server;
 mod tasks;
+mod tower;
+mod turns;
+mod typed;
 
 pub use client::{Client, Connection};
-pub use error::{Error, Malformed, Status};
+pub use error::{Error, Malformed, Rejection, Status};
 pub use limits::Limits;
-pub use message::{Answer, Incoming, Reply, Request};
-pub use server::{Server, ServerOptions, Shutdown};
+pub use message::{Answer, Body, Incoming, Reply, Request};
+pub use reconnect::Reconnecting;
+pub use server::{Handler, Server, ServerOptions, Shutdown};
+pub use typed::{Method, Methods, Wire};

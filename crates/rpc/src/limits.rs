@@ -1,7 +1,9 @@
 //! What the two ends agree on when they connect, as private data of the connection manager.
 
 use feroce::QpCap;
+use feroce::cm::{CmError, ConnParam};
 
+use crate::error::{Error, Rejection};
 use crate::header::{LONG, VERSION};
 
 /// What private data begins with.
@@ -39,6 +41,12 @@ impl Limits {
         bytes
     }
 
+    /// Parameters of a connection. No message finds the peer without a receive, so one that does
+    /// is a mistake of the peer; it may not make this end try again for ever.
+    pub(crate) fn param(self) -> ConnParam {
+        ConnParam { private_data: self.emit(), rnr_retry_count: 6, ..ConnParam::default() }
+    }
+
     /// What both ends can do; `None` if the peer does not speak this protocol or version.
     pub(crate) fn agree(self, private_data: &[u8]) -> Option<Self> {
         let rest = private_data.strip_prefix(&MAGIC)?.strip_prefix(&[VERSION])?;
@@ -61,13 +69,34 @@ impl Limits {
         LONG + self.eager as usize
     }
 
-    /// Sizes of a queue pair. A call takes four sends at most: a reading and a writing, a reply,
-    /// and the answer to a cancellation. As many may wait for their acknowledgement.
+    /// Sends that a queue pair has room for. A call takes four at most: a reading and a writing, a
+    /// reply, and the answer to a cancellation. As many may wait for their acknowledgement.
+    pub(crate) fn sends(self) -> usize {
+        8 * usize::from(self.window) + 16
+    }
+
+    /// Sizes of a queue pair.
     pub(crate) fn cap(self, receives: usize) -> QpCap {
-        let sends = 8 * u32::from(self.window) + 16;
+        let sends = u32::try_from(self.sends()).unwrap_or(u32::MAX);
         let receives = u32::try_from(receives).unwrap_or(u32::MAX);
         QpCap { max_inline: INLINE as u32, ..QpCap::new(sends, receives) }
     }
+}
+
+/// Private data of a server that does not accept a connection.
+pub(crate) fn rejection(why: Rejection) -> Vec<u8> {
+    [&MAGIC[..], &[VERSION, why.code()]].concat()
+}
+
+/// Why a connection could not be made, as the private data of a rejection tells it.
+pub(crate) fn connect_error(error: feroce::Error) -> Error {
+    if let feroce::Error::Cm(CmError::Rejected { private_data, .. }) = &error
+        && let Some(&[_, code, ..]) = private_data.strip_prefix(&MAGIC)
+        && let Some(why) = Rejection::from_code(code)
+    {
+        return Error::Rejected(why);
+    }
+    error.into()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub struct Request {
     pub(crate) method: u32,
     pub(crate) body: RequestBody,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: u8,
     pub(crate) into: Option<Buf>,
 }
 
@@ -40,14 +41,14 @@ impl Request {
     /// A call whose body is copied, and at most [`Limits::eager`](crate::Limits) bytes long.
     pub fn new(method: u32, body: &[u8]) -> Self {
         let body = RequestBody::Copied(body.to_vec());
-        Self { method, body, timeout: None, into: None }
+        Self { method, body, timeout: None, priority: 0, into: None }
     }
 
     /// A call whose body is the beginning of a buffer. If it is long, the server reads it from
     /// there, without a copy; the buffer comes back with the reply.
     pub fn from_buf(method: u32, buf: Buf, len: usize) -> Self {
         let len = len.min(buf.len());
-        Self { method, body: RequestBody::Buf(buf, len), timeout: None, into: None }
+        Self { method, body: RequestBody::Buf(buf, len), timeout: None, priority: 0, into: None }
     }
 
     /// How long the caller will wait. The server does not begin what it cannot answer in time, and
@@ -60,6 +61,15 @@ impl Request {
         self
     }
 
+    /// Which of the calls that wait begins first: that with the greatest priority, and of those the
+    /// one that has waited longest. Calls wait at the client for their turn in the window, and at
+    /// the server for a [handler](crate::ServerOptions::handlers). The default is 0.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
     /// Offers a buffer for the reply. If that is long, the server writes it there, without a copy.
     #[must_use]
     pub fn reply_into(mut self, buf: Buf) -> Self {
@@ -68,38 +78,44 @@ impl Request {
     }
 }
 
+/// The bytes of a message.
+#[derive(Debug)]
+pub enum Body {
+    /// Where they have arrived, and where they stay until the buffer is dropped: an answer, or
+    /// another request, may be made of it.
+    Buf(Buf, Range<usize>),
+    /// A copy, because all buffers of the connection were in use: a program may keep as many
+    /// messages as it likes, and receives are posted nevertheless.
+    Copied(Vec<u8>),
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Buf(buf, range) => buf.get(range.clone()).unwrap_or_default(),
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
 /// The reply to a call: its bytes, and the buffers of the call.
 #[derive(Debug)]
 pub struct Reply {
-    buf: Buf,
-    range: Range<usize>,
+    /// The bytes.
+    pub body: Body,
     /// The buffer of the request, if it had a long one.
     pub request: Option<Buf>,
     /// The buffer that was offered, if the reply is not in it.
     pub unused: Option<Buf>,
 }
 
-impl Reply {
-    pub(crate) fn new(
-        buf: Buf,
-        range: Range<usize>,
-        request: Option<Buf>,
-        unused: Option<Buf>,
-    ) -> Self {
-        Self { buf, range, request, unused }
-    }
-
-    /// The buffer that the reply is in, and where.
-    pub fn into_buf(self) -> (Buf, Range<usize>) {
-        (self.buf, self.range)
-    }
-}
-
 impl Deref for Reply {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buf.get(self.range.clone()).unwrap_or_default()
+        &self.body
     }
 }
 
@@ -111,22 +127,17 @@ pub struct Incoming {
     /// When the caller gives up, on the clock of the server's device
     /// ([`Context::now`](feroce::Context::now)).
     pub deadline: Option<Instant>,
-    pub(crate) buf: Buf,
-    pub(crate) range: Range<usize>,
+    /// How the caller ranks it.
+    pub priority: u8,
+    /// The bytes.
+    pub body: Body,
 }
 
 impl Deref for Incoming {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buf.get(self.range.clone()).unwrap_or_default()
-    }
-}
-
-impl Incoming {
-    /// The buffer that the body is in, and where. An answer may be made of it.
-    pub fn into_buf(self) -> (Buf, Range<usize>) {
-        (self.buf, self.range)
+        &self.body
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
 use feroce_engine::RecvWr;
+use feroce_wire::Qpn;
 
 use super::channel::EventChannel;
 use super::connection::Connection;
@@ -150,6 +151,11 @@ impl Accepting {
     /// The protection domain of its queue pair: memory for it is registered there.
     pub fn pd(&self) -> &Pd {
         self.connection.pd()
+    }
+
+    /// Number of its queue pair.
+    pub fn qpn(&self) -> Qpn {
+        self.connection.qpn()
     }
 
     /// Posts receives, in order, until one is refused.

@@ -1,129 +1,12 @@
-//! Calls in a simulated world, with losses, cancellations and ends at any time.
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+//! What calls do when nothing is wrong but the network.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use feroce::Pool;
-use feroce::sim::{Fault, Host, World};
-use feroce_rpc::{
-    Answer, Client, Error, Incoming, Limits, Request, Server, ServerOptions, Shutdown, Status,
-};
+use feroce::sim::World;
+use feroce_rpc::{Error, Rejection, Request, ServerOptions, Status};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-const PORT: u16 = 4000;
-const ECHO: u32 = 1;
-const LENGTHEN: u32 = 2;
-const BLOCK: u32 = 3;
-const LONG: usize = 200_000;
-
-fn limits() -> Limits {
-    Limits { window: 8, eager: 4096, longest: 1 << 18 }
-}
-
-/// What a handler waits for, if it is asked to.
-#[derive(Clone, Default)]
-struct Gate(Arc<(AtomicBool, AtomicUsize, AtomicUsize, Mutex<Vec<Waker>>)>);
-
-impl Gate {
-    fn open(&self) {
-        self.0.0.store(true, Ordering::Release);
-        self.0.3.lock().unwrap().drain(..).for_each(Waker::wake);
-    }
-
-    /// Handlers that have begun to wait, and those that were dropped meanwhile.
-    fn counts(&self) -> (usize, usize) {
-        (self.0.1.load(Ordering::Acquire), self.0.2.load(Ordering::Acquire))
-    }
-
-    async fn wait(self) {
-        struct Dropped(Gate, bool);
-        impl Drop for Dropped {
-            fn drop(&mut self) {
-                if !self.1 {
-                    self.0.0.2.fetch_add(1, Ordering::AcqRel);
-                }
-            }
-        }
-        self.0.1.fetch_add(1, Ordering::AcqRel);
-        let mut guard = Dropped(self.clone(), false);
-        poll_fn(|cx| {
-            if self.0.0.load(Ordering::Acquire) {
-                return Poll::Ready(());
-            }
-            self.0.3.lock().unwrap().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-        guard.1 = true;
-    }
-}
-
-async fn answer(gate: Gate, call: Incoming) -> std::result::Result<Answer, Status> {
-    match call.method {
-        ECHO => {
-            let (buf, range) = call.into_buf();
-            Ok(Answer::Copied(buf[range].to_vec()))
-        }
-        LENGTHEN => Ok(Answer::Copied(call.repeat(LONG / call.len()))),
-        BLOCK => {
-            gate.wait().await;
-            Ok(Answer::Copied(b"waited".to_vec()))
-        }
-        other => Err(Status::Handler(other as u8)),
-    }
-}
-
-fn server(host: &Host, gate: Gate) -> Result<(Shutdown, impl Future<Output = ()> + use<>)> {
-    let options = ServerOptions { limits: limits(), connections: 4, long_requests: 2 };
-    let server = Server::bind(&host.manager()?, (host.addr_of("server"), PORT).into(), options)?;
-    let shutdown = server.shutdown();
-    let service = tower::service_fn(move |call| answer(gate.clone(), call));
-    let serving = server.serve(service);
-    Ok((shutdown, async move { serving.await.unwrap() }))
-}
-
-async fn connect(host: &Host) -> Result<Client> {
-    let to = (host.addr_of("server"), PORT).into();
-    let (client, connection) = Client::connect(&host.manager()?, to, limits()).await?;
-    drop(host.spawn(connection));
-    Ok(client)
-}
-
-/// Runs a server until the client has done, and checks that it shuts down.
-fn run<F>(seed: u64, loss: f64, client: impl Fn(Host, Gate) -> F + 'static)
-where
-    F: Future<Output = Result<()>> + 'static,
-{
-    let mut world = World::new(seed).expect("a world");
-    let gate = Gate::default();
-    let stop: Arc<Mutex<Option<Shutdown>>> = Arc::default();
-    let (there, stopper) = (gate.clone(), Arc::clone(&stop));
-    world.host("server", move |host| {
-        let (gate, stopper) = (there.clone(), Arc::clone(&stopper));
-        async move {
-            let (shutdown, serving) = server(&host, gate)?;
-            *stopper.lock().unwrap() = Some(shutdown);
-            serving.await;
-            Ok::<_, Box<dyn std::error::Error>>(())
-        }
-    });
-    let client = Arc::new(client);
-    world.host("client", move |host| {
-        let (gate, stop, client) = (gate.clone(), Arc::clone(&stop), Arc::clone(&client));
-        async move {
-            client(host, gate).await?;
-            stop.lock().unwrap().as_ref().expect("a server").begin();
-            Ok::<_, Box<dyn std::error::Error>>(())
-        }
-    });
-    world.at(Duration::ZERO, Fault::Loss(loss));
-    world.run().unwrap_or_else(|e| panic!("{e}"));
-}
+use crate::harness::*;
 
 #[test]
 fn calls_of_every_length() {
@@ -272,7 +155,7 @@ fn a_server_that_shuts_down_answers_what_it_has_begun() {
     let mut world = World::new(1).expect("a world");
     world.host("server", |host| async move {
         let gate = Gate::default();
-        let (shutdown, serving) = server(&host, gate.clone())?;
+        let (shutdown, serving) = server(&host, options(), gate.clone())?;
         let sleeper = host.clone();
         drop(host.spawn(async move {
             sleeper.sleep(Duration::from_millis(50)).await;
@@ -290,63 +173,54 @@ fn a_server_that_shuts_down_answers_what_it_has_begun() {
         host.sleep(Duration::from_millis(75)).await;
         let refused = client.call(Request::new(ECHO, b"")).await;
         assert!(matches!(refused, Err(Error::Refused(Status::ShuttingDown))), "{refused:?}");
+        let rejected = connect(&host).await;
+        assert!(matches!(rejected, Err(Error::Rejected(Rejection::ShuttingDown))), "{rejected:?}");
         assert_eq!(&*waiting.await?, b"waited");
         Ok::<_, Box<dyn std::error::Error>>(())
     });
     world.run().unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// A peer that is not a client of this crate: it says what `hello` says, and sends `message`.
-async fn stranger(host: &Host, hello: &[u8], message: &[u8]) -> Result<()> {
-    use feroce::cm::Connector;
-    use feroce::{Data, InlineBytes, QpCap, SendOp, SendWr};
-    let cap = QpCap { max_inline: 256, ..QpCap::new(4, 4) };
-    let connector = Connector::new(&host.manager()?).private_data(hello).cap(cap);
-    let mut peer = connector.connect_async((host.addr_of("server"), PORT).into()).await?;
-    let data = Data::Inline(InlineBytes::new(message));
-    peer.post_send([SendWr::new(1, SendOp::Send, data)])?;
-    peer.wait_disconnected_async().await?;
-    Ok(())
+#[test]
+fn long_calls_wait_for_the_buffers_of_others() {
+    let options = ServerOptions { long_requests: 1, ..options() };
+    run_with(3, 0.01, options, |host, _| async move {
+        let client = connect(&host).await?;
+        let pool = Pool::new(client.pd(), 32, LONG)?;
+        let mut calls = Vec::new();
+        for _ in 0..16 {
+            let request = Request::from_buf(ECHO, pool.take().await, LONG);
+            let (client, into) = (client.clone(), pool.take().await);
+            calls.push(host.spawn(async move { client.call(request.reply_into(into)).await }));
+        }
+        for call in calls {
+            assert_eq!(call.await?.len(), LONG);
+        }
+        assert_eq!(pool.available(), 32);
+        Ok(())
+    });
 }
 
-/// Private data of a client, and the head of a request.
-const HELLO: &[u8] = b"fRPC\x01\x00\x08\x00\x00\x10\x00\x00\x04\x00\x00";
-
 #[test]
-fn a_peer_that_breaks_the_protocol_loses_its_connection_alone() {
+fn a_program_may_keep_replies() {
     run(1, 0.0, |host, _| async move {
         let client = connect(&host).await?;
-        let mut request = vec![1, 1, 0, 0, 0, 0, 0, 1];
-        request.resize(24, 0);
-        let with = |at: usize, value: u8| {
-            let mut message = request.clone();
-            message[at] = value;
-            message
-        };
-        // Nothing, half a header, another version, another kind, wrong flags, a wrong length, an
-        // answer to nothing, and a body at an address that is not the peer's.
-        let mut far = with(2, 1);
-        far[20..24].copy_from_slice(&100u32.to_be_bytes());
-        far.resize(56, 7);
-        let messages = [
-            vec![],
-            request[..20].to_vec(),
-            with(0, 2),
-            with(1, 9),
-            with(2, 0x80),
-            with(23, 5),
-            with(1, 2),
-            far,
-        ];
-        for message in messages {
-            stranger(&host, HELLO, &message).await?;
+        let mut kept = Vec::new();
+        for i in 0..100u8 {
+            kept.push(client.call(Request::new(ECHO, &[i; 300])).await?);
         }
-        // Those who do not say hello are not let in.
-        let mut other_version = HELLO.to_vec();
-        other_version[4] = 2;
-        assert!(stranger(&host, &other_version, &request).await.is_err());
-        assert!(stranger(&host, b"hello", &request).await.is_err());
-        assert_eq!(&*client.call(Request::new(ECHO, b"still here")).await?, b"still here");
+        assert!((0..100).zip(&kept).all(|(i, reply)| reply[..] == [i; 300]));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_probe_is_answered_by_the_adapter() {
+    run(2, 0.05, |host, _| async move {
+        let client = connect(&host).await?;
+        client.probe().await?;
+        client.close();
+        assert!(matches!(client.probe().await, Err(Error::Disconnected)));
         Ok(())
     });
 }

@@ -1,0 +1,104 @@
+//! Messages of clients, to the calls that they begin or cancel.
+
+use std::sync::Arc;
+
+use feroce::{Cqe, RoutedBuf, WcStatus};
+
+use super::call::Call;
+use super::options::Handler;
+use super::shared::{Cancel, Peer, Shared, lock};
+use crate::error::Malformed;
+use crate::header::{Header, Kind};
+use crate::limits::Limits;
+use crate::message::{Body, Incoming};
+use crate::sending::{narrow, take_message};
+
+/// Has as many receives posted as the connections need with another one. `false` if there cannot be
+/// as many.
+pub(super) fn post_receives(shared: &Arc<Shared>, limits: Limits, service: &impl Handler) -> bool {
+    let mut peers = lock(&shared.peers);
+    peers.needed += limits.receives();
+    let more = peers.needed.saturating_sub(peers.posted);
+    drop(peers);
+    for _ in 0..more {
+        let Some(buf) = shared.messages.try_take() else { return false };
+        let Ok(posted) = shared.receives.recv_buf_shared(&shared.srq, buf) else { return false };
+        lock(&shared.peers).posted += 1;
+        shared.spawner.spawn(receive(Arc::clone(shared), posted, service.clone()));
+    }
+    true
+}
+
+/// Keeps one receive posted.
+async fn receive(shared: Arc<Shared>, mut received: RoutedBuf, service: impl Handler) {
+    let most = shared.options.limits.receives();
+    loop {
+        let (cqe, buf) = received.await;
+        // Nothing destroys the shared queue, so each receive comes back with its buffer.
+        let Some(buf) = buf else { return };
+        // The place of this message is taken before the message is looked at: once it is answered,
+        // the client may send another.
+        let (message, next) = take_message(&shared.messages, buf, cqe.byte_len as usize);
+        match shared.receives.recv_buf_shared(&shared.srq, next) {
+            Ok(next) => received = next,
+            Err(_) => return,
+        }
+        let sorted = lock(&shared.peers).sort(cqe, message, most);
+        if let Some((peer, message)) = sorted {
+            take(&shared, &peer, &cqe, message, &service);
+        }
+    }
+}
+
+/// Handles a message of a client, and ends the connection if that breaks the protocol. A message
+/// that is longer than a receive has failed.
+pub(super) fn take(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    cqe: &Cqe,
+    message: Body,
+    service: &impl Handler,
+) {
+    let has_arrived = cqe.status == WcStatus::Success;
+    if !has_arrived || handle(shared, peer, cqe, message, service).is_err() {
+        shared.leave(peer);
+    }
+}
+
+fn handle(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    cqe: &Cqe,
+    message: Body,
+    service: &impl Handler,
+) -> Result<(), Malformed> {
+    let (header, body) = Header::parse(&message)?;
+    let range = message.len() - body.len()..message.len();
+    match header.kind {
+        Kind::Cancel => {
+            let call = lock(&peer.calls).get(&header.id).cloned();
+            call.into_iter().for_each(|call| call.cancel());
+            if peer.link.send(&Header::new(Kind::Cancelled, header.id), &[]).is_err() {
+                shared.leave(peer);
+            }
+        }
+        Kind::Request => {
+            let cancel = Arc::new(Cancel::default());
+            let mut calls = lock(&peer.calls);
+            let is_over = calls.len() >= usize::from(peer.limits.window);
+            if is_over || calls.contains_key(&header.id) {
+                return Err(Malformed::Unexpected(header.id));
+            }
+            calls.insert(header.id, Arc::clone(&cancel));
+            drop(calls);
+            let ns = |us: u32| u64::from(us) * 1000;
+            let deadline = header.remaining_us.map(|us| cqe.timestamp.plus_nanos(ns(us)));
+            let (method, priority) = (header.method, header.priority);
+            let incoming = Incoming { method, deadline, priority, body: narrow(message, range) };
+            let call = Call::new(shared, peer, header, cancel);
+            shared.spawner.spawn(call.run(incoming, service.clone()));
+        }
+        Kind::Reply | Kind::Cancelled => return Err(Malformed::Unknown(header.id)),
+    }
+    Ok(())
+}
