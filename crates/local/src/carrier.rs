@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use feroce_link::{Carrier, Fault, Layer as _, Pcap, PortLink, Tapped, Trace, UdpLink, Verified};
-use feroce_train::{Path, Train};
+use feroce_train::{Path, Single, Train};
 use feroce_wire::Qpn;
 
 /// A carrier that may deliver to other processes of this host.
@@ -16,6 +16,14 @@ pub trait HostCarrier: Carrier {
     /// with them. Single packets may leave together; collecting long trains would only delay the
     /// first.
     fn wants_more(&self, trains: &[Train]) -> bool;
+
+    /// Sends a packet as [`Carrier::send_single`] does, but only if that takes no system call. The
+    /// caller then calls [`HostCarrier::wake_receiver`], which may, when no other thread waits for
+    /// it.
+    fn publish_single(&mut self, packet: Single<'_>) -> bool;
+
+    /// Wakes the process that [`HostCarrier::publish_single`] has sent to, if it sleeps.
+    fn wake_receiver(&mut self);
 
     /// Says whether the thread that calls [`Carrier::arm`] next checks its memory when it wakes. If
     /// so, peers also wake it when they have written there by direct access, which leaves nothing
@@ -69,6 +77,12 @@ impl<C: RemoteCarrier> HostCarrier for C {
         RemoteCarrier::wants_more(self, trains)
     }
 
+    fn publish_single(&mut self, _: Single<'_>) -> bool {
+        false
+    }
+
+    fn wake_receiver(&mut self) {}
+
     fn set_looks(&mut self, _: bool) {}
 
     fn kick(&mut self) {}
@@ -91,6 +105,14 @@ impl HostCarrier for Box<dyn HostCarrier> {
         (**self).wants_more(trains)
     }
 
+    fn publish_single(&mut self, packet: Single<'_>) -> bool {
+        (**self).publish_single(packet)
+    }
+
+    fn wake_receiver(&mut self) {
+        (**self).wake_receiver();
+    }
+
     fn set_looks(&mut self, looks: bool) {
         (**self).set_looks(looks);
     }
@@ -109,7 +131,7 @@ impl HostCarrier for Box<dyn HostCarrier> {
 }
 
 /// A layer delivers where the carrier below does. It may hold packets back, so it never says that
-/// it is quiet.
+/// it is quiet, and it handles every packet, so none passes it on the shortest way.
 macro_rules! impl_through_layer {
     ($($layer:ident),*) => {$(
         impl<C: HostCarrier> HostCarrier for $layer<C> {
@@ -120,6 +142,12 @@ macro_rules! impl_through_layer {
             fn wants_more(&self, trains: &[Train]) -> bool {
                 self.inner().wants_more(trains)
             }
+
+            fn publish_single(&mut self, _: Single<'_>) -> bool {
+                false
+            }
+
+            fn wake_receiver(&mut self) {}
 
             fn set_looks(&mut self, looks: bool) {
                 self.inner_mut().set_looks(looks);

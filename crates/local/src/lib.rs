@@ -135,6 +135,8 @@ pub struct HostLink<C: SharedPort> {
     in_hurry: bool,
     /// The thread that sleeps next checks its memory when it wakes: see [`HostCarrier::set_looks`].
     looks: bool,
+    /// The process that a packet was published to, until [`HostCarrier::wake_receiver`].
+    published_to: Option<u8>,
     counters: Counters,
 }
 
@@ -166,6 +168,7 @@ impl<C: SharedPort> HostLink<C> {
             next_reap: Instant::ZERO,
             in_hurry: false,
             looks: false,
+            published_to: None,
             counters: Counters::default(),
         })
     }
@@ -341,6 +344,22 @@ impl<C: SharedPort> HostLink<C> {
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
+    /// Puts a packet into the ring to a process, if it can go there without a train.
+    #[inline]
+    fn publish_to(&mut self, slot: u8, packet: Single<'_>) -> bool {
+        // `send` announces granted direct access first.
+        if self.peers.wants_icrc(slot) || self.registry.has_offers() {
+            return false;
+        }
+        let meta = self.meta_of(packet.path);
+        let is_published = self.peers.publish_single(slot, packet, meta);
+        if is_published {
+            self.counters.tx_trains += 1;
+            self.published_to = Some(slot);
+        }
+        is_published
+    }
+
     /// Whether this call polls the wire.
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
@@ -380,19 +399,15 @@ impl<C: SharedPort> Carrier for HostLink<C> {
     #[inline]
     fn send_single(&mut self, packet: Single<'_>) -> bool {
         self.sync();
-        let slot = match self.peers.route(packet.path.dst.gid, packet.dest) {
-            Route::Wire => return self.wire.send_single(packet),
-            Route::Slot(slot) => slot,
-            _ => return false,
-        };
-        // `send` announces granted direct access first.
-        if self.peers.wants_icrc(slot) || self.registry.has_offers() {
-            return false;
+        match self.peers.route(packet.path.dst.gid, packet.dest) {
+            Route::Wire => self.wire.send_single(packet),
+            Route::Slot(slot) => {
+                let is_sent = self.publish_to(slot, packet);
+                self.wake_receiver();
+                is_sent
+            }
+            _ => false,
         }
-        let meta = self.meta_of(packet.path);
-        let is_sent = self.peers.push_single(slot, packet, meta);
-        self.counters.tx_trains += u64::from(is_sent);
-        is_sent
     }
 
     fn receive(
@@ -554,6 +569,22 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
             self.registry.show_polling();
         }
         is_quiet
+    }
+
+    #[inline]
+    fn publish_single(&mut self, packet: Single<'_>) -> bool {
+        self.sync();
+        match self.peers.route(packet.path.dst.gid, packet.dest) {
+            Route::Slot(slot) => self.publish_to(slot, packet),
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn wake_receiver(&mut self) {
+        if let Some(slot) = self.published_to.take() {
+            self.peers.wake(slot);
+        }
     }
 
     fn set_looks(&mut self, looks: bool) {

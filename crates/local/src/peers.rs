@@ -562,6 +562,12 @@ fn show(registry: &Registry, slot: u8, peer: &mut Peer) {
     if let Some(ring) = &mut peer.out {
         ring.publish();
     }
+    wake(registry, slot, peer);
+}
+
+/// Wakes a process if it sleeps. What it is to see was published before.
+#[inline]
+fn wake(registry: &Registry, slot: u8, peer: &Peer) {
     if let Some(contact) = &peer.contact
         && must_wake(&registry.area(slot).sleeping)
     {

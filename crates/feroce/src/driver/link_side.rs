@@ -70,6 +70,13 @@ impl LinkSide {
         &mut self.single
     }
 
+    /// Sends the packet of the fast path, if that takes no system call. The caller calls
+    /// [`HostCarrier::wake_receiver`] when it has released the engine.
+    #[inline]
+    pub(super) fn publish_single(&mut self) -> bool {
+        self.link.publish_single(self.single.get())
+    }
+
     /// Sends the packet of the fast path. If the link does not take it by itself, it waits as a
     /// train, in front of all that follow.
     #[inline]

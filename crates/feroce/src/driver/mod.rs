@@ -319,8 +319,14 @@ impl Driver {
         }
         // A driver thread that is awake or idle reads the deadline before it sleeps.
         let deadline = self.sleeper.may_sleep().then(|| state.engine.poll_timeout()).flatten();
+        // A process of this host sees the packet before this thread releases the engine, so that
+        // the release delays this thread only.
+        let is_published = link.publish_single();
         drop(state);
-        link.send_waiting_single();
+        match is_published {
+            true => link.wake_receiver(),
+            false => link.send_waiting_single(),
+        }
         (true, deadline)
     }
 

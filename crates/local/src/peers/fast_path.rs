@@ -3,14 +3,15 @@
 use feroce_mem::HostMemory as _;
 use feroce_train::{RxMeta, Single};
 
-use super::{Peers, show};
+use super::{Peers, wake};
 use crate::record;
 
 impl Peers {
     /// Puts the record of one packet without ICRC into the ring to a process and publishes it, if
-    /// there is room and its metadata is that of the last packets.
+    /// there is room and its metadata is that of the last packets. The caller then calls
+    /// [`Peers::wake`]: the process may sleep.
     #[inline]
-    pub(crate) fn push_single(&mut self, slot: u8, packet: Single<'_>, meta: RxMeta) -> bool {
+    pub(crate) fn publish_single(&mut self, slot: u8, packet: Single<'_>, meta: RxMeta) -> bool {
         let Some(peer) = self.slots[usize::from(slot)].as_deref_mut() else { return false };
         let Some(ring) = peer.out.as_mut().filter(|_| peer.last == Some(meta)) else {
             return false;
@@ -21,8 +22,16 @@ impl Peers {
             return false;
         }
         peer.stuck = None;
-        show(&self.registry, slot, peer);
+        ring.publish();
         true
+    }
+
+    /// Wakes a process that sleeps, after records were published in the ring to it.
+    #[inline]
+    pub(crate) fn wake(&self, slot: u8) {
+        if let Some(peer) = self.slots[usize::from(slot)].as_deref() {
+            wake(&self.registry, slot, peer);
+        }
     }
 
     /// Whether nothing has arrived through the rings or by direct access, and the registry is
