@@ -20,6 +20,7 @@ mod direct_access;
 mod directory;
 mod distribute;
 mod guard;
+mod host_carrier;
 mod layout;
 mod lock;
 mod map;
@@ -48,7 +49,6 @@ use feroce_link::{
 };
 use feroce_mem::HostMemory as _;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
-use feroce_wire::Qpn;
 
 pub use carrier::{HostCarrier, RemoteCarrier};
 pub use demux::{Target, of_packet as target_of};
@@ -70,18 +70,12 @@ const WIRE_MOST_NS: u64 = 40_000;
 /// After this many consecutive calls that found the rings empty, every call polls the wire.
 const QUIET: u32 = 64;
 
-/// How often a polling thread checks the rings before it is told that nothing has arrived.
-const LOOKS: u32 = 12;
-
 /// How often to check for changes without notification, while a thread calls the link anyway.
 const LOOK_NS: u64 = 10_000_000;
 /// The same, while a change is expected: a dead process to reap, a port to take over.
 const HURRY_NS: u64 = 1_000_000;
 /// How often to check all processes for dead ones, also those that this process does not watch.
 const REAP_NS: u64 = 500_000_000;
-
-/// Most trains that the link collects into one remote payload.
-const GATHERED: usize = 8;
 
 /// Most records from this process to itself that wait to be received.
 const MAX_LOCAL: usize = 1024;
@@ -344,22 +338,6 @@ impl<C: SharedPort> HostLink<C> {
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
-    /// Puts a packet into the ring to a process, if it can go there without a train.
-    #[inline]
-    fn publish_to(&mut self, slot: u8, packet: Single<'_>) -> bool {
-        // `send` announces granted direct access first.
-        if self.peers.wants_icrc(slot) || self.registry.has_offers() {
-            return false;
-        }
-        let meta = self.meta_of(packet.path);
-        let is_published = self.peers.publish_single(slot, packet, meta);
-        if is_published {
-            self.counters.tx_trains += 1;
-            self.published_to = Some(slot);
-        }
-        is_published
-    }
-
     /// Whether this call polls the wire.
     fn is_turn_of_wire(&mut self, now: Instant) -> bool {
         let is_turn = self.quiet >= QUIET || now >= self.next_wire;
@@ -368,12 +346,6 @@ impl<C: SharedPort> HostLink<C> {
         }
         is_turn && self.wire.is_watching()
     }
-}
-
-/// Whether the last packet of a train is the last of its message.
-fn ends_message(train: &Train) -> bool {
-    let last = if train.count > 1 { train.ops.last } else { train.ops.first };
-    last.decode().is_some_and(|(_, op)| op.ends())
 }
 
 impl<C: SharedPort> Carrier for HostLink<C> {
@@ -532,75 +504,6 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             ("shm_direct", self.registry.passed()),
         ]);
         counters
-    }
-}
-
-impl<C: SharedPort> HostCarrier for HostLink<C> {
-    #[inline]
-    fn wants_more(&self, trains: &[Train]) -> bool {
-        let Some(last) = trains.last() else { return true };
-        let is_short = last.payload_len < last.stride || last.payload_len == 0;
-        if last.count == 1 && !is_short {
-            // It may be the first of many packets, whatever their route.
-            return true;
-        }
-        match self.peers.route(last.path.dst.gid, last.bth.dest_qp) {
-            // The receiver fetches a remote payload with one system call, so the link collects
-            // trains of a message into one. A train that requests an ACK should not wait.
-            Route::Slot(slot) if !is_short && self.peers.may_send_remote(slot) => {
-                let is_over = last.bth.ack_req || ends_message(last);
-                last.revocation_epoch.is_some() && !is_over && trains.len() < GATHERED
-            }
-            // To send it alone through a ring costs almost nothing.
-            Route::Slot(_) => false,
-            _ => last.count == 1,
-        }
-    }
-
-    #[inline]
-    fn is_quiet(&self) -> bool {
-        // Returning takes as long as a few checks. A thread that is written to checks its memory
-        // instead.
-        let looks = if self.is_written_to { 1 } else { LOOKS };
-        let is_quiet = self.quiet < QUIET
-            && self.local.is_empty()
-            && (0..looks).all(|_| self.peers.is_quiet());
-        if is_quiet {
-            self.registry.show_polling();
-        }
-        is_quiet
-    }
-
-    #[inline]
-    fn publish_single(&mut self, packet: Single<'_>) -> bool {
-        self.sync();
-        match self.peers.route(packet.path.dst.gid, packet.dest) {
-            Route::Slot(slot) => self.publish_to(slot, packet),
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn wake_receiver(&mut self) {
-        if let Some(slot) = self.published_to.take() {
-            self.peers.wake(slot);
-        }
-    }
-
-    fn set_looks(&mut self, looks: bool) {
-        self.looks = looks;
-    }
-
-    fn kick(&mut self) {
-        self.peers.kick();
-    }
-
-    fn peer_has_unread(&self, path: &Path, qpn: Qpn) -> bool {
-        self.peers.peer_has_unread(path.dst.gid, qpn)
-    }
-
-    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.registry.kick_fd())
     }
 }
 
