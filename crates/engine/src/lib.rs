@@ -22,14 +22,15 @@ pub mod iwarp;
 
 pub use engine::Engine;
 pub use engine::control::CreatedQp;
+pub use engine::report::{QpReport, Report};
 pub use hca::attr::{AddrVec, AttrMask, LossPolicy, QpAttr, QpInitAttr};
 pub use hca::config::{Config, Limits, TransportKind, WindowConfig};
 pub use hca::congestion::{Ack, CongestionConfig, CongestionControl, CustomCongestion, Loss};
 pub use hca::congestion_params::{
     ConnectXConfig, DcqcnConfig, HpccConfig, SwiftConfig, TimelyConfig,
 };
-pub use hca::counters::{Counters, Drop, DropCounters};
-pub use hca::cq::{CqPoller, Notify};
+pub use hca::counters::{Counters, Drop, DropCounters, QpCounters};
+pub use hca::cq::{CqPoller, CqReport, Notify};
 pub use hca::cqe::{Cqe, WcFlags, WcOpcode, WcStatus};
 pub use hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};
 pub use hca::event::{AsyncEvent, Event};

@@ -65,6 +65,7 @@ mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod virtual_time;
+pub mod watch;
 mod xrc;
 
 pub use ah::Ah;

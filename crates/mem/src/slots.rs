@@ -103,6 +103,11 @@ impl<T> Slots<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
     /// Stores `value` under a new key; `None` when there is no room.
     pub(crate) fn insert(&mut self, value: T) -> Option<Key> {
         if self.len() >= self.max as usize {

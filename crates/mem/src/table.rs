@@ -264,6 +264,14 @@ impl MrTable {
         self.slots.len()
     }
 
+    /// How many memory regions there are, and their bytes.
+    pub fn regions(&self) -> (usize, u64) {
+        self.slots.values().fold((0, 0), |(count, bytes), entry| match entry {
+            Entry::Mr(mr) => (count + 1, bytes + mr.extent.map_or(0, |extent| extent.len as u64)),
+            Entry::Window(_) => (count, bytes),
+        })
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

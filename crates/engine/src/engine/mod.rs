@@ -3,6 +3,7 @@
 pub(crate) mod control;
 mod held;
 mod port;
+pub(crate) mod report;
 mod rx;
 mod stream;
 mod table;

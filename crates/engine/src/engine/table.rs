@@ -113,6 +113,10 @@ impl QpTable {
         self.slots.get_mut(slot as usize)?.as_deref_mut()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Transport> {
+        self.slots.iter().filter_map(|slot| slot.as_deref())
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Transport> {
         self.slots.iter_mut().filter_map(|slot| slot.as_deref_mut())
     }

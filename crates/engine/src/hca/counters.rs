@@ -14,6 +14,11 @@ macro_rules! counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
+
+            /// Counters with the values that `value_of` gives them.
+            pub fn by_name(value_of: impl Fn(&'static str) -> u64) -> Self {
+                Self { $($field: value_of(stringify!($field)),)* }
+            }
         }
     };
 }
@@ -99,6 +104,37 @@ counters! {
         late_ack_requests,
         /// Packets that the engine delivered to itself.
         loopback_pkts,
+    }
+}
+
+counters! {
+    /// What one queue pair did. As requester it counts what its consumer asked for, READs included;
+    /// as responder what it executed for the peer.
+    QpCounters {
+        /// Requests that the requester started.
+        requests,
+        /// Payload of these requests, in bytes.
+        request_bytes,
+        /// Requests among these that went by direct access, without a packet. The responder does
+        /// not see them.
+        direct_requests,
+        /// Messages that the responder completed.
+        served,
+        /// Payload that the responder placed or was asked for, in bytes.
+        served_bytes,
+        /// Times the requester went back and retransmitted.
+        retransmissions,
+        /// RNR NAKs received.
+        rnr_naks,
+    }
+}
+
+impl QpCounters {
+    /// A request was started.
+    #[inline]
+    pub(crate) fn start(&mut self, len: u32) {
+        self.requests += 1;
+        self.request_bytes += u64::from(len);
     }
 }
 

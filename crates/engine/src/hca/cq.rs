@@ -15,6 +15,7 @@ use feroce_wire::Qpn;
 
 use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::error::ResizeError;
+use crate::hca::id::CqId;
 
 /// What the consumer wants to be woken for.
 ///
@@ -40,6 +41,19 @@ const NAP: u8 = 4;
 struct CqShared {
     /// What was asked for since the last wake-up: bits of [`Notify`], and [`NAP`].
     arm: AtomicU8,
+}
+
+/// A completion queue, for people who look into the adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqReport {
+    /// Its handle.
+    pub id: CqId,
+    /// How many completions it holds at most.
+    pub depth: usize,
+    /// How many wait to be polled.
+    pub waiting: usize,
+    /// Work queues that complete to it.
+    pub users: u32,
 }
 
 /// Consumers to wake for fresh entries.
@@ -126,6 +140,12 @@ impl Cq {
             fresh: None,
         };
         Some((cq, CqPoller { ring: consumer, shared }))
+    }
+
+    /// What it is and holds.
+    pub(crate) fn report(&self, id: CqId) -> CqReport {
+        let (depth, waiting) = (self.ring.capacity(), self.ring.len());
+        CqReport { id, depth, waiting, users: self.users }
     }
 
     /// Pushes an entry. False: it did not fit, or there is no memory for it.

@@ -6,6 +6,7 @@ use feroce_ring::Consumer;
 use feroce_wire::Qpn;
 
 use crate::hca::attr::{QpAttr, QpInitAttr};
+use crate::hca::counters::QpCounters;
 use crate::hca::id::{SrqId, XrcdId};
 use crate::hca::queue::QpShared;
 use crate::hca::state::QpState;
@@ -43,6 +44,7 @@ pub(crate) struct QpCommon {
     pub(crate) queued: bool,
     /// Its entries in the timer heap.
     pub(crate) armed: Armed,
+    pub(crate) counters: QpCounters,
 }
 
 impl QpCommon {
@@ -65,6 +67,7 @@ impl QpCommon {
             rq,
             queued: false,
             armed: Armed::default(),
+            counters: QpCounters::default(),
         }
     }
 

@@ -127,6 +127,7 @@ impl Qp {
     /// The probe timer has expired: sends the oldest packet again, with an ACK request.
     pub(super) fn probe(&mut self, port: &mut Port, now: Instant) {
         if self.req.awaits_ack() {
+            self.common.counters.retransmissions += 1;
             port.hca.counters.tail_probes += 1;
             self.congested(port, now);
         } else {

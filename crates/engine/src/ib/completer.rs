@@ -105,6 +105,7 @@ impl Qp {
                 if !self.acknowledge_before(port, now, psn) {
                     return;
                 }
+                self.common.counters.rnr_naks += 1;
                 port.hca.counters.rcvd_rnr_err += 1;
                 if self.req.rnr_left == 0 {
                     port.hca.counters.retry_rnr_exceeded_err += 1;
@@ -298,6 +299,7 @@ impl Qp {
         }
         self.req.retries_left -= 1;
         self.congested(port, now);
+        self.common.counters.retransmissions += 1;
         self.go_back(port, psn);
         self.control_lost(&port.hca.config, now);
         self.req.ack_deadline = None;

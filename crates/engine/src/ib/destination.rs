@@ -225,6 +225,11 @@ impl Destinations {
         }
     }
 
+    /// The smoothed round trip time and the window of a destination.
+    pub(crate) fn round_trip_and_window(&self, id: DestinationId) -> (u64, u64) {
+        self.destinations.get(id.0).map_or((0, 0), |peer| (peer.srtt_ns, peer.window))
+    }
+
     /// The destination.
     #[inline]
     pub(crate) fn get(&mut self, id: DestinationId) -> &mut Destination {

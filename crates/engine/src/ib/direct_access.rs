@@ -116,7 +116,9 @@ impl Qp {
             return false;
         }
         let ends = self.ends();
-        let is_done = self.common.sq.peek(0).is_some_and(|wr| ends.try_direct(port, wr));
+        let Some(wr) = self.common.sq.peek(0) else { return false };
+        let (is_done, len) = (ends.try_direct(port, wr), wr.data.len());
+        self.count_direct(is_done, len);
         self.common.shared.set_may_go_direct(is_done);
         is_done
     }
@@ -138,6 +140,7 @@ impl Qp {
             self.common.shared.set_may_go_direct(false);
             return false;
         }
+        self.count_direct(true, wr.data.len());
         if ends.signals(wr) {
             let cqe =
                 Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), WcStatus::Success, now());
@@ -145,6 +148,14 @@ impl Qp {
             port.hca.complete_send(self.common.init.send_cq, Cqe { byte_len, ..cqe });
         }
         true
+    }
+
+    #[inline]
+    fn count_direct(&mut self, is_done: bool, len: u64) {
+        if is_done {
+            self.common.counters.start(len as u32);
+            self.common.counters.direct_requests += 1;
+        }
     }
 
     #[inline]

@@ -93,6 +93,7 @@ impl Qp {
             ScatterError::Protection => Refusal::Protection,
             ScatterError::Gone => Refusal::Gone,
         })?;
+        self.common.counters.served_bytes += data.len() as u64;
         self.rsp.inbound = Some(Inbound::Send);
         if op.ends() {
             if let Some(rkey) = inv {
@@ -136,6 +137,7 @@ impl Qp {
         let (byte_len, solicited) = (data.len() as u32, rest.solicited);
         let cqe = Cqe { byte_len, solicited, src_qp: self.dest_qpn(), ..cqe };
         port.hca.complete_recv(self.common.init.recv_cq, cqe);
+        self.common.counters.served_bytes += u64::from(byte_len);
         self.finish_message(port);
         true
     }
@@ -170,6 +172,7 @@ impl Qp {
             return Err(Refusal::Invalid);
         }
         data.place(&loan)?;
+        self.common.counters.served_bytes += u64::from(len);
         self.offer_direct(port, rkey);
         self.finish_message(port);
         Ok(data.packets())
@@ -211,6 +214,7 @@ impl Qp {
         }
         let loan = port.hca.mrs.lend_remote::<Write>(pd, qpn, rkey, va, u64::from(piece))?;
         data.place(&loan)?;
+        self.common.counters.served_bytes += u64::from(piece);
         if op.ends() {
             self.rsp.inbound = None;
             if imm.is_some() {
@@ -238,6 +242,7 @@ impl Qp {
         let packets = (reth.len as usize).div_ceil(self.pmtu).max(1) as u32;
         let what = Memory::Read { va: reth.va, rkey: reth.rkey, len: reth.len };
         self.remember(request.psn, packets, what);
+        self.common.counters.served_bytes += len;
         self.finish_message(port);
         self.push_read(request, &reth, false);
         self.offer_direct(port, reth.rkey);
@@ -264,6 +269,7 @@ impl Qp {
             _ => grant.fetch_add(eth.swap_add),
         };
         self.remember(request.psn, 1, Memory::Atomic { original });
+        self.common.counters.served_bytes += 8;
         self.finish_message(port);
         let (psn, msn) = (request.psn, self.rsp.msn);
         self.rsp.replies.push(Reply::Atomic { psn, msn, original, again: false });
@@ -365,6 +371,7 @@ impl Qp {
     #[inline]
     fn finish_message(&mut self, port: &mut Port) {
         self.rsp.msn = self.rsp.msn.wrapping_add(1);
+        self.common.counters.served += 1;
         port.hca.counters.rdma_recvs += 1;
     }
 

@@ -69,6 +69,11 @@ impl Qp {
         (self.path, self.dest_qpn())
     }
 
+    /// The destination whose window it shares.
+    pub(crate) fn destination(&self) -> Option<DestinationId> {
+        self.destination
+    }
+
     pub(super) fn qkey(&self) -> Qkey {
         self.common.attr.qkey.unwrap_or_default()
     }

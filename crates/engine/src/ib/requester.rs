@@ -160,6 +160,7 @@ impl Qp {
         self.req.count_request(takes_receive);
         self.req.ack_requests.count_message(requests_ack);
         self.req.outstanding.start(kind, packets, len, requests_ack);
+        self.common.counters.start(len);
         port.hca.counters.rdma_sends += 1;
     }
 

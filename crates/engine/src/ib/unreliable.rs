@@ -85,6 +85,7 @@ impl Qp {
         }
         let packets = len.div_ceil(self.pmtu as u64).max(1) as u32;
         self.req.outstanding.start(Kind::Acked, packets, len as u32, false);
+        self.common.counters.start(len as u32);
         port.hca.counters.rdma_sends += 1;
         Ok(())
     }
@@ -264,6 +265,8 @@ impl Qp {
         cqe.src_qp = deth.src_qp;
         cqe.solicited = bth.solicited;
         cqe.sl = if meta.dst.gid.as_ipv4().is_some() { NETWORK_IPV4 } else { 0 };
+        self.common.counters.served += 1;
+        self.common.counters.served_bytes += data.len() as u64;
         port.hca.counters.rdma_recvs += 1;
         port.hca.complete_recv(receive.cq(), cqe);
         Ok(())

@@ -77,6 +77,7 @@ impl Qp {
         if wr.data.len() > MAX_MESSAGE {
             return Err(WcStatus::LocalLength);
         }
+        self.common.counters.start(wr.data.len() as u32);
         hca.counters.rdma_sends += 1;
         let SendOp::Read(remote) = wr.op else {
             stream.req.flights.push_back(Flight::Sending { offset: 0 });

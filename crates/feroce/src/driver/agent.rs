@@ -7,6 +7,8 @@ use feroce_engine::Engine;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
 
+use crate::watch::ConnectionSnapshot;
+
 /// An agent of the device, which uses the engine from inside the driver: connection management.
 /// The driver calls it with the engine's lock held, so it must not block. Its owner finds it in
 /// the state as the type that it is ([`agent`], [`agent_mut`]).
@@ -29,6 +31,9 @@ pub(crate) trait Agent: Any + Debug + Send {
 
     /// The process is about to exit without closing the device: tells every peer.
     fn leave(&mut self, now: Instant);
+
+    /// The connections and listeners, for people who look into the device.
+    fn connections(&self) -> Vec<ConnectionSnapshot>;
 
     /// Whether a peer that was told of the end of a connection has not confirmed it yet.
     fn awaits_confirmation(&self) -> bool;

@@ -113,6 +113,10 @@ impl Held {
             // Otherwise dropping the link would undo what the parent still needs.
             let _ = link.control(Control::Fork);
         }
+        if let Some(watch) = &self.driver.watch {
+            // The socket is the parent's, and must end with it.
+            watch.abandon();
+        }
         // The consumers of these queues are in the parent, and their descriptors are shared: the
         // child must not write to them, nor run the wakers.
         let dispatch = Dispatch::with(Arc::clone(&self.driver.wakes));

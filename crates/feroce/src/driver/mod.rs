@@ -47,6 +47,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::device::Device;
 use crate::device::interface_monitor::InterfaceMonitor;
+use crate::watch::{self, Listener};
 
 pub(crate) use agent::Agent;
 use backoff::Backoff;
@@ -116,6 +117,8 @@ pub(crate) struct Driver {
     kicked_at: AtomicU64,
     backoff: Backoff,
     stop: AtomicBool,
+    /// Through which other processes look into the device.
+    watch: Option<Listener>,
     /// This is the copy in a forked child of the process that owns the link.
     cut_off: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -139,6 +142,9 @@ impl Driver {
         let (mut dispatch, link) = (Dispatch::with(Arc::clone(&wakes)), LinkSide::new(link));
         dispatch.end_naps(Arc::clone(backoff.naps()));
         let revocations = Looks::default();
+        let watch = (!clock.is_virtual()).then(Listener::new).and_then(|made| {
+            made.inspect_err(|e| tracing::warn!("`feroce stat` will not see this device: {e}")).ok()
+        });
         let state = State { engine, dispatch, agent: None, is_up, revocations };
         let driver = Arc::new(Self {
             link: Mutex::new(link),
@@ -153,6 +159,7 @@ impl Driver {
             kicked_at: AtomicU64::new(0),
             backoff,
             stop: AtomicBool::new(false),
+            watch,
             cut_off: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
@@ -521,23 +528,54 @@ impl Driver {
     }
 
     /// Blocks until a descriptor is readable, `timeout_ns` pass, or a thread wakes this one.
-    /// Says whether `monitor` is readable.
+    /// Says what happened.
     fn sleep(
         &self,
         monitor: Option<BorrowedFd<'_>>,
         other: Option<&OwnedFd>,
         timeout_ns: u64,
-    ) -> bool {
+    ) -> Woken {
         let timeout = (timeout_ns != NEVER)
             .then(|| TimeSpec::from(std::time::Duration::from_nanos(timeout_ns)));
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         fds.extend(monitor.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let watch_at = fds.len();
+        fds.extend(self.watch.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
         fds.extend(other.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
         // If a signal interrupts the wait, the caller looks again early, which does no harm.
         let _ = ppoll(&mut fds, timeout, None);
         let _ = self.wake.read();
-        monitor.is_some() && fds[1].any() == Some(true)
+        let is_readable = |at: usize| fds[at].any() == Some(true);
+        Woken {
+            by_interface: monitor.is_some() && is_readable(1),
+            by_watcher: self.watch.is_some() && is_readable(watch_at),
+        }
     }
+
+    /// Tells processes that look into the device what it does, if there are any.
+    fn answer_watchers(&self, device: &str) {
+        let Some(watch) = &self.watch else { return };
+        watch.answer(|| {
+            let link = self.link_counters();
+            let state = self.read(|state| watch::State {
+                device,
+                addresses: state.engine.gids().iter().map(|entry| entry.gid).collect(),
+                age_ns: self.now().as_nanos(),
+                counters: state.engine.counters(),
+                drops: *state.engine.drops(),
+                link,
+                report: state.engine.report(),
+                connections: state.agent.as_ref().map_or_else(Vec::new, |a| a.connections()),
+            });
+            watch::write(&state)
+        });
+    }
+}
+
+/// What ended a sleep of the driver thread, beside the link and other threads.
+struct Woken {
+    by_interface: bool,
+    by_watcher: bool,
 }
 
 /// Takes a lock that is free.

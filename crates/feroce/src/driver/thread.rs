@@ -17,6 +17,9 @@ use crate::device::interface_monitor::InterfaceMonitor;
 /// sender of the next packet to wake it.
 const LINGER_NS: u64 = 20_000;
 
+/// How often the thread looks for processes that look into the device, while it does not sleep.
+const WATCH_NS: u64 = 20_000_000;
+
 /// Starts the thread.
 pub(super) fn spawn(
     driver: Arc<Driver>,
@@ -31,12 +34,13 @@ pub(super) fn spawn(
     let mut others = SigSet::all();
     others.remove(Signal::SIGBUS);
     let before = others.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let spawned = builder.spawn(move || run(&driver, monitor.as_ref()));
+    let device = name.to_owned();
+    let spawned = builder.spawn(move || run(&driver, &device, monitor.as_ref()));
     before.thread_set_mask()?;
     spawned
 }
 
-fn run(driver: &Driver, monitor: Option<&InterfaceMonitor>) {
+fn run(driver: &Driver, device: &str, monitor: Option<&InterfaceMonitor>) {
     let monitor_fd = monitor.map(InterfaceMonitor::fd);
     // Made when a consumer polls for the first time: a device that is not used costs less.
     let mut kick = None;
@@ -57,8 +61,12 @@ fn run(driver: &Driver, monitor: Option<&InterfaceMonitor>) {
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())
             {
-                if driver.sleep(monitor_fd, kick.as_ref(), wait_ns) {
+                let woken = driver.sleep(monitor_fd, kick.as_ref(), wait_ns);
+                if woken.by_interface {
                     follow.look(driver);
+                }
+                if woken.by_watcher {
+                    driver.answer_watchers(device);
                 }
                 if kick.as_ref().is_some_and(is_kicked) {
                     // A peer process kicked this one, so the consumer does not poll any more: it
@@ -84,17 +92,18 @@ fn run(driver: &Driver, monitor: Option<&InterfaceMonitor>) {
         // Another thread may have rung a doorbell while this one owned the link, and left the work
         // to it.
         let is_rung = driver.doorbells.is_rung_meanwhile();
-        if wait_ns > 0
-            && !acks_wait
-            && may_sleep
-            && !is_rung
-            && (driver.sleep(monitor_fd, Some(driver.backoff.link()), wait_ns)
-                || follow.looks_left > 0)
-        {
-            follow.look(driver);
+        let woken = (wait_ns > 0 && !acks_wait && may_sleep && !is_rung)
+            .then(|| driver.sleep(monitor_fd, Some(driver.backoff.link()), wait_ns));
+        if let Some(woken) = woken {
+            if woken.by_interface || follow.looks_left > 0 {
+                follow.look(driver);
+            }
+            if woken.by_watcher {
+                driver.answer_watchers(device);
+            }
         }
         driver.sleeper.woke();
-        linger(driver);
+        linger(driver, device);
     }
 }
 
@@ -105,9 +114,9 @@ fn run(driver: &Driver, monitor: Option<&InterfaceMonitor>) {
 /// acknowledgement travels with the answer, for the sake of a peer that polls: a peer that gets the
 /// acknowledgement first takes its completion, stops polling and reads its own memory next, where
 /// only its driver thread could deliver the answer.
-fn linger(driver: &Driver) {
+fn linger(driver: &Driver, device: &str) {
     let mut now = driver.now();
-    let mut last = now;
+    let (mut last, mut looked) = (now, now);
     driver.sleeper.begin_idle();
     // This thread waits for the link, because its current owner may not see the event that woke
     // this thread.
@@ -124,6 +133,10 @@ fn linger(driver: &Driver) {
             || !driver.backoff.yield_processor(&driver.clock)
         {
             break;
+        }
+        if now.nanos_since(looked) >= WATCH_NS {
+            looked = now;
+            driver.answer_watchers(device);
         }
         link = driver.try_link();
     }

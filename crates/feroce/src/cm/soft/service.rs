@@ -25,6 +25,7 @@ use crate::Error;
 use crate::backend::soft::SoftAdapter;
 use crate::cm::{UdParam, next_number};
 use crate::driver::{Agent, State, Wakes};
+use crate::watch::ConnectionSnapshot;
 
 /// The connection manager of a device, and the ids that its events concern.
 #[derive(Debug)]
@@ -113,6 +114,13 @@ impl Agent for Service {
         for conn in std::mem::take(&mut self.ids).into_keys() {
             self.manager.destroy(now, conn);
         }
+    }
+
+    fn connections(&self) -> Vec<ConnectionSnapshot> {
+        let all = self.ids.values().chain(self.listeners.values()).chain(self.qps.values());
+        // An id may be in several of these tables.
+        let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
+        once.into_values().map(|id| id.snapshot()).collect()
     }
 
     fn awaits_confirmation(&self) -> bool {

@@ -18,6 +18,7 @@ use super::manager::ManagerInner;
 use super::service::Service;
 use crate::backend::soft::SoftAdapter;
 use crate::context::Context;
+use crate::watch::ConnectionSnapshot;
 
 /// State of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +90,27 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// What people see of it who look into the device.
+    pub(super) fn snapshot(&self) -> ConnectionSnapshot {
+        let inner = self.lock();
+        let state = match inner.stage {
+            Stage::Idle => "idle",
+            Stage::Bound => "bound",
+            Stage::AddrQuery => "resolving-address",
+            Stage::AddrResolved => "address-resolved",
+            Stage::RouteResolved => "route-resolved",
+            Stage::Listening => "listening",
+            Stage::Connecting => "connecting",
+            Stage::Responded => "responded",
+            Stage::Requested => "requested",
+            Stage::Accepted => "accepted",
+            Stage::Connected => "connected",
+            Stage::Over => "disconnected",
+        };
+        let (local, peer) = (inner.local, inner.peer);
+        ConnectionSnapshot { state: state.to_owned(), qpn: inner.qp.map(|qp| qp.qpn), local, peer }
+    }
+
     pub(super) fn new(
         number: u64,
         space: PortSpace,

@@ -1,0 +1,93 @@
+//! What the adapter has, for people who look into it.
+
+use alloc::vec::Vec;
+
+use feroce_wire::{Gid, Qpn};
+
+use super::Engine;
+use super::transport::Transport;
+use crate::hca::counters::QpCounters;
+use crate::hca::cq::CqReport;
+use crate::hca::id::CqId;
+use crate::hca::state::{QpState, QpType};
+
+/// The objects of an adapter; see [`Engine::report`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Queue pairs.
+    pub qps: Vec<QpReport>,
+    /// Completion queues.
+    pub cqs: Vec<CqReport>,
+    /// Memory regions, and their bytes.
+    pub mrs: usize,
+    /// Bytes of all memory regions.
+    pub mr_bytes: u64,
+    /// Protection domains.
+    pub pds: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Address handles.
+    pub ahs: usize,
+}
+
+/// A queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpReport {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its service.
+    pub qp_type: QpType,
+    /// Its state.
+    pub state: QpState,
+    /// Address and number of the queue pair that it is connected to.
+    pub peer: Option<(Gid, Qpn)>,
+    /// Requests in the send queue that are not complete.
+    pub waiting: usize,
+    /// The smoothed round trip time to its peer; zero until one was measured.
+    pub rtt_ns: u64,
+    /// Bytes that may be in flight to its peer; zero where there is no such limit.
+    pub window: u64,
+    /// What it did.
+    pub counters: QpCounters,
+}
+
+impl Engine {
+    /// What the adapter has now. The work grows with the number of its queue pairs, completion
+    /// queues and memory regions.
+    pub fn report(&self) -> Report {
+        let hca = &self.port.hca;
+        let (mrs, mr_bytes) = hca.mrs.regions();
+        Report {
+            qps: self.qps.iter().map(|qp| self.report_qp(qp)).collect(),
+            cqs: hca.cqs.iter().map(|(id, cq)| cq.report(CqId(id as u32))).collect(),
+            mrs,
+            mr_bytes,
+            pds: hca.pds.len(),
+            srqs: hca.srqs.len(),
+            ahs: hca.ahs.len(),
+        }
+    }
+
+    fn report_qp(&self, qp: &Transport) -> QpReport {
+        let common = qp.common();
+        let has_peer = !matches!(common.state, QpState::Reset | QpState::Init);
+        let (mut gid, mut rtt_ns, mut window) = (Gid::default(), 0, 0);
+        if let Transport::Ib(qp) = qp {
+            gid = qp.peer_end().0.dst.gid;
+            if let Some(id) = qp.destination() {
+                (rtt_ns, window) = self.port.destinations.round_trip_and_window(id);
+            }
+        }
+        let peer = common.attr.dest_qpn.filter(|_| has_peer).map(|qpn| (gid, qpn));
+        QpReport {
+            qpn: common.qpn,
+            qp_type: common.init.qp_type,
+            state: common.state,
+            peer,
+            waiting: common.sq.len(),
+            rtt_ns,
+            window,
+            counters: common.counters,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The two ends of the socket: the device's, and what a process that looks receives from it.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Seek as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, accept4, bind, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
+};
+use nix::unistd::geteuid;
+
+use super::PREFIX;
+use crate::sys;
+
+/// Most processes that look at the same time. Those beyond wait in the kernel.
+const MOST_AT_ONCE: usize = 16;
+
+const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
+
+/// The socket of a device.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = socket(AddressFamily::Unix, SockType::Stream, FLAGS, None)?;
+        let name = format!("{PREFIX}{:016x}", sys::random_u64()?);
+        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        listen(&fd, Backlog::new(MOST_AT_ONCE as i32)?)?;
+        Ok(Self { fd })
+    }
+
+    /// Lets go of the socket, which a forked child shares with its parent. The number of the
+    /// descriptor stays taken, by a pipe's end that is never readable.
+    pub(crate) fn abandon(&self) {
+        if let Ok((never, _)) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC) {
+            // SAFETY: both descriptors are open, and this process has no other thread that could
+            // use `self.fd`. dup3(2) closes what it replaces, and `self.fd` owns the result.
+            unsafe { libc::dup3(never.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+        }
+    }
+
+    /// Answers the processes of this user that look, without waiting for any. `describe` is called
+    /// if there are any.
+    pub(crate) fn answer(&self, mut describe: impl FnMut() -> String) {
+        let mut text = None;
+        for _ in 0..MOST_AT_ONCE {
+            let Ok(fd) = accept4(self.fd.as_raw_fd(), FLAGS) else { return };
+            // SAFETY: accept4(2) has just returned the descriptor, which has no other owner.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            let peer = getsockopt(&socket, sockopt::PeerCredentials);
+            if peer.is_ok_and(|peer| peer.uid() == geteuid().as_raw()) {
+                let text = text.get_or_insert_with(&mut describe);
+                // Where it fails, the process that looks sees the end of the connection.
+                let _ = send_file(&socket, text);
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Sends a text as an unnamed file: unlike a socket, it has room for any text at once.
+fn send_file(socket: &OwnedFd, text: &str) -> io::Result<()> {
+    let mut file = File::from(memfd_create("feroce-watch", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    let (data, fds) = ([IoSlice::new(b"f")], [file.as_raw_fd()]);
+    let rights = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<UnixAddr>(socket.as_raw_fd(), &data, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+/// Receives such a file. An error of kind [`io::ErrorKind::UnexpectedEof`] says that the other end
+/// has closed the connection.
+pub(super) fn receive_file(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut data = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(RawFd);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut data, Some(&mut space), flags)
+        .map_err(|e| match e {
+            nix::errno::Errno::ECONNRESET => io::ErrorKind::UnexpectedEof.into(),
+            e => io::Error::from(e),
+        })?;
+    let fds = received.cmsgs()?.filter_map(|message| match message {
+        ControlMessageOwned::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    // SAFETY: recvmsg(2) has just made these descriptors, which have no other owner.
+    let mut files = fds.flatten().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let first = files.next();
+    files.for_each(drop);
+    first.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}

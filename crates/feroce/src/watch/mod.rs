@@ -1,0 +1,202 @@
+//! A look into the adapters that run: those of every process of this user in this network namespace.
+//!
+//! Each open device has a Unix socket with an abstract name, on which its driver thread sleeps beside
+//! its link. A process that connects gets one answer, a [`Snapshot`] as text in an unnamed file, so
+//! that neither side waits for the other. The kernel removes the socket however the process ends.
+//! Both sides compare the user of the other, as the kernel tells it, with their own. A device that
+//! nobody looks into pays nothing but the descriptor.
+
+mod listener;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use feroce_engine::{QpCounters, QpState, QpType};
+use feroce_wire::{Gid, Qpn};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt,
+};
+use nix::unistd::geteuid;
+
+pub(crate) use listener::Listener;
+pub(crate) use text::{State, write};
+
+/// What the names of the sockets begin with.
+const PREFIX: &str = "feroce.watch/";
+
+/// How long to wait for all answers together: a process that is stopped does not answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Longest answer that is read.
+const MAX_ANSWER: u64 = 64 << 20;
+
+/// An open device of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The process that has opened it.
+    pub pid: u32,
+    /// Its name.
+    pub device: String,
+    /// The addresses of its port.
+    pub addresses: Vec<Gid>,
+    /// For how long it has been open.
+    pub age_ns: u64,
+    /// What the adapter did, by name; see [`Counters`](crate::Counters).
+    pub counters: BTreeMap<String, u64>,
+    /// Packets that it dropped, by reason; see [`DropCounters`](crate::DropCounters).
+    pub drops: BTreeMap<String, u64>,
+    /// What happened to its link, by name.
+    pub link: BTreeMap<String, u64>,
+    /// Queue pairs.
+    pub qps: Vec<QpSnapshot>,
+    /// Completion queues.
+    pub cqs: Vec<CqSnapshot>,
+    /// Connections and listeners of the connection manager.
+    pub connections: Vec<ConnectionSnapshot>,
+    /// Memory regions.
+    pub mrs: u64,
+    /// Bytes of all memory regions.
+    pub mr_bytes: u64,
+    /// Protection domains.
+    pub pds: u64,
+    /// Shared receive queues.
+    pub srqs: u64,
+    /// Address handles.
+    pub ahs: u64,
+}
+
+/// A queue pair of a [`Snapshot`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QpSnapshot {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its service.
+    pub qp_type: QpType,
+    /// Its state.
+    pub state: QpState,
+    /// Address and number of the queue pair that it is connected to.
+    pub peer: Option<(Gid, Qpn)>,
+    /// Requests in its send queue.
+    pub waiting: u64,
+    /// The smoothed round trip time to its peer; zero until one was measured.
+    pub rtt_ns: u64,
+    /// Bytes that may be in flight to its peer; zero where there is no such limit.
+    pub window: u64,
+    /// What it did.
+    pub counters: QpCounters,
+}
+
+/// A completion queue of a [`Snapshot`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CqSnapshot {
+    /// Its number.
+    pub number: u32,
+    /// How many completions it holds at most.
+    pub depth: u64,
+    /// How many wait to be polled.
+    pub waiting: u64,
+    /// Work queues that complete to it.
+    pub users: u64,
+}
+
+/// A connection or a listener of a [`Snapshot`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ConnectionSnapshot {
+    /// How far it is, such as `listening` or `connected`.
+    pub state: String,
+    /// Its queue pair, if it has one.
+    pub qpn: Option<Qpn>,
+    /// The address here.
+    pub local: Option<SocketAddr>,
+    /// The address of the peer.
+    pub peer: Option<SocketAddr>,
+}
+
+/// What [`look`] has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Seen {
+    /// Open devices, in the order of processes and names.
+    pub devices: Vec<Snapshot>,
+    /// Processes that have a device open and did not answer in time, because they are stopped or
+    /// get no processor.
+    pub silent: Vec<u32>,
+}
+
+/// Looks into every open device of this user in this network namespace.
+///
+/// ```
+/// let _context = feroce::Device::at(["127.0.0.33".parse()?]).open()?;
+/// let seen = feroce::watch::look()?;
+/// assert!(seen.devices.iter().any(|device| device.pid == std::process::id()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[expect(clippy::disallowed_methods, reason = "a look from outside, which drives nothing")]
+pub fn look() -> io::Result<Seen> {
+    let mut seen = Seen::default();
+    let asked: Vec<_> = names()?.iter().filter_map(|name| ask(name)).collect();
+    let until = Instant::now() + PATIENCE;
+    for (pid, socket) in asked {
+        match answer(&socket, until) {
+            Ok(text) => seen.devices.extend(text::parse(&text).map(|s| Snapshot { pid, ..s })),
+            // It was closed meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(_) => seen.silent.push(pid),
+        }
+    }
+    seen.devices.sort_by(|a, b| (a.pid, &a.device).cmp(&(b.pid, &b.device)));
+    seen.silent.sort_unstable();
+    seen.silent.dedup();
+    Ok(seen)
+}
+
+/// The names of all sockets of devices in this network namespace.
+fn names() -> io::Result<Vec<String>> {
+    let table = std::fs::read("/proc/thread-self/net/unix")
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot list Unix sockets: {e}")))?;
+    let table = String::from_utf8_lossy(&table);
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'))
+        .filter(|name| name.starts_with(PREFIX))
+        .map(str::to_owned)
+        .collect();
+    // Connections that wait to be accepted have the name of their listener.
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// Connects to a socket, if it is one of this user, and says whose process it is.
+fn ask(name: &str) -> Option<(u32, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    let address = UnixAddr::new_abstract(name.as_bytes()).ok()?;
+    connect(fd.as_raw_fd(), &address).ok()?;
+    let peer = getsockopt(&fd, sockopt::PeerCredentials).ok()?;
+    let is_ours = peer.uid() == geteuid().as_raw();
+    is_ours.then(|| (peer.pid().cast_unsigned(), fd))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a look from outside, which drives nothing")]
+fn answer(socket: &OwnedFd, until: Instant) -> io::Result<String> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+    if poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let file = listener::receive_file(socket)?;
+    let mut text = String::new();
+    File::from(file).take(MAX_ANSWER).read_to_string(&mut text)?;
+    Ok(text)
+}
