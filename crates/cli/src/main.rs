@@ -11,6 +11,7 @@ mod dropin;
 mod explain;
 mod fabric;
 mod generate;
+mod inside;
 mod ladder;
 mod perf;
 mod pingpong;
@@ -36,6 +37,7 @@ Examples:
   feroce run -- ib_write_bw ...  run an RDMA program as it is, without RDMA hardware
   feroce rc-pingpong --both      bounce messages between two adapters on this machine
   feroce devinfo -v              what the adapters of this machine can do
+  feroce ps                      what runs on them now, and `feroce stat` what it did
   feroce doctor                  what is missing on this machine, if something is
   feroce --backend rdma-core devices  the adapters that the kernel has drivers for
 
@@ -120,6 +122,10 @@ enum Command {
     Doctor(doctor::Args),
     /// Hold the UDP port of this host for all programs of the user.
     Portd(portd::Args),
+    /// Show what the open devices of this user did: messages, bytes, packets, errors.
+    Stat(inside::StatArgs),
+    /// Show the open devices of this user: queue pairs, memory, connections.
+    Ps(inside::PsArgs),
     /// Measure bandwidth and latency.
     Perf(perf::Args),
     /// Simulate flows over a network of switches.
@@ -175,6 +181,8 @@ fn main() -> ExitCode {
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
         Command::Doctor(args) => doctor::run(&args, json),
         Command::Portd(args) => portd::run(&args, json),
+        Command::Stat(args) => inside::stat(&args, json),
+        Command::Ps(args) => inside::ps(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Sim(command) => sim::run(&command, json),
         Command::Fabric(args) => fabric::run(&args, json),

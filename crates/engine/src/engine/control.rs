@@ -581,6 +581,7 @@ impl Engine {
         }
         let mut qp = self.qps.remove(qpn).ok_or(DestroyError::Unknown)?;
         qp.reset(&mut self.port);
+        self.port.hca.departed.add(&qp.common().counters);
         self.count_users(&qp.common().init, false);
         Ok(())
     }

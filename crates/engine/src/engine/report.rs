@@ -14,6 +14,8 @@ use crate::hca::state::{QpState, QpType};
 /// The objects of an adapter; see [`Engine::report`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
+    /// What all queue pairs did together, with those that do not exist any more.
+    pub totals: QpCounters,
     /// Queue pairs.
     pub qps: Vec<QpReport>,
     /// Completion queues.
@@ -57,7 +59,10 @@ impl Engine {
     pub fn report(&self) -> Report {
         let hca = &self.port.hca;
         let (mrs, mr_bytes) = hca.mrs.regions();
+        let mut totals = hca.departed;
+        self.qps.iter().for_each(|qp| totals.add(&qp.common().counters));
         Report {
+            totals,
             qps: self.qps.iter().map(|qp| self.report_qp(qp)).collect(),
             cqs: hca.cqs.iter().map(|(id, cq)| cq.report(CqId(id as u32))).collect(),
             mrs,

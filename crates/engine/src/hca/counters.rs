@@ -15,6 +15,11 @@ macro_rules! counters {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
+            /// Adds the values of another.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
             /// Counters with the values that `value_of` gives them.
             pub fn by_name(value_of: impl Fn(&'static str) -> u64) -> Self {
                 Self { $($field: value_of(stringify!($field)),)* }

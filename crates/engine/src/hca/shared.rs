@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::hca::attr::AddrVec;
 use crate::hca::config::Config;
-use crate::hca::counters::{Counters, Drop, DropCounters};
+use crate::hca::counters::{Counters, Drop, DropCounters, QpCounters};
 use crate::hca::cq::{Cq, CqPoller};
 use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::event::{AsyncEvent, Event, StreamEvent};
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) drops: DropCounters,
+    /// What queue pairs did that do not exist any more.
+    pub(crate) departed: QpCounters,
     pub(crate) mrs: MrTable,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) srqs: Slab<Srq>,
@@ -74,6 +76,7 @@ impl Shared {
         Self {
             counters: Counters::default(),
             drops: DropCounters::default(),
+            departed: QpCounters::default(),
             mrs: MrTable::new(config.seed, limits),
             cqs: Slab::new(),
             srqs: Slab::new(),

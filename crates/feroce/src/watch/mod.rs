@@ -48,6 +48,8 @@ pub struct Snapshot {
     pub addresses: Vec<Gid>,
     /// For how long it has been open.
     pub age_ns: u64,
+    /// What its queue pairs did together, with those that do not exist any more.
+    pub totals: QpCounters,
     /// What the adapter did, by name; see [`Counters`](crate::Counters).
     pub counters: BTreeMap<String, u64>,
     /// Packets that it dropped, by reason; see [`DropCounters`](crate::DropCounters).

@@ -50,6 +50,9 @@ pub(crate) fn write(state: &State<'_>) -> String {
     ] {
         line(format_args!("{kind}\t{value}"));
     }
+    for (name, value) in report.totals.iter() {
+        line(format_args!("total\t{name}\t{value}"));
+    }
     for (name, value) in state.counters.iter() {
         line(format_args!("counter\t{name}\t{value}"));
     }
@@ -113,7 +116,7 @@ fn type_of(name: &str) -> Option<QpType> {
 
 /// Reads a snapshot; `None` if it is not complete.
 pub(super) fn parse(text: &str) -> Option<Snapshot> {
-    let mut seen = Snapshot::default();
+    let (mut seen, mut totals) = (Snapshot::default(), BTreeMap::new());
     for line in text.lines() {
         let (kind, rest) = line.split_once('\t').unwrap_or((line, ""));
         match kind {
@@ -125,13 +128,17 @@ pub(super) fn parse(text: &str) -> Option<Snapshot> {
             "pds" => seen.pds = rest.parse().ok()?,
             "srqs" => seen.srqs = rest.parse().ok()?,
             "ahs" => seen.ahs = rest.parse().ok()?,
+            "total" => add(&mut totals, rest)?,
             "counter" => add(&mut seen.counters, rest)?,
             "drop" => add(&mut seen.drops, rest)?,
             "link" => add(&mut seen.link, rest)?,
             "qp" => seen.qps.push(qp(&Fields::new(rest))?),
             "cq" => seen.cqs.push(cq(&Fields::new(rest))?),
             "connection" => seen.connections.push(connection(&Fields::new(rest))?),
-            END => return Some(seen),
+            END => {
+                seen.totals = QpCounters::by_name(|name| totals.get(name).copied().unwrap_or(0));
+                return Some(seen);
+            }
             _ => {}
         }
     }
@@ -215,6 +222,7 @@ mod tests {
             drops: DropCounters { drop_unknown_qp: 2, ..DropCounters::default() },
             link: vec![("fault_lost", 8)],
             report: Report {
+                totals: QpCounters { served: 70, ..QpCounters::default() },
                 qps: vec![qp, unconnected],
                 cqs: vec![CqReport { id: CqId(4), depth: 16, waiting: 1, users: 2 }],
                 mrs: 1,
@@ -238,6 +246,7 @@ mod tests {
         let seen = parse(&write(&state)).expect("complete");
         assert_eq!((seen.device.as_str(), seen.age_ns, seen.mr_bytes), ("fe0", 12, 4096));
         assert_eq!(seen.addresses, state.addresses);
+        assert_eq!(seen.totals, state.report.totals);
         assert_eq!(seen.counters["sent_pkts"], 44);
         assert_eq!((seen.drops["drop_unknown_qp"], seen.link["fault_lost"]), (2, 8));
         let [qp, other] = seen.qps[..] else { panic!("two queue pairs: {:?}", seen.qps) };

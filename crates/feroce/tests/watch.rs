@@ -1,0 +1,111 @@
+//! Processes look into the devices of each other.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use common::{Host, connect};
+use feroce::watch::{self, Snapshot};
+use feroce::{Context, QpState, SendOp, SendWr, WcStatus};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{ForkResult, Pid, fork};
+
+/// Set in the child.
+const CHILD: &str = "FEROCE_TEST_WATCHED";
+
+fn find(pid: u32, device: &str) -> Option<Snapshot> {
+    let seen = watch::look().expect("a look");
+    seen.devices.into_iter().find(|found| found.pid == pid && found.device == device)
+}
+
+fn snapshot(context: &Context) -> Snapshot {
+    find(std::process::id(), context.device().name()).expect("the device is seen")
+}
+
+#[test]
+fn objects_and_what_they_did_are_seen() {
+    let (a, b) = Host::pair(131);
+    let (mut qa, mut qb) = (a.rc(), b.rc());
+    connect(&mut qa, &mut qb);
+    let ends = [a.rc(), b.rc()].map(|qp| qp.qpn());
+    for n in 0..10 {
+        let data = a.mr.data(0..1000);
+        qa.post_send([SendWr::new(n, SendOp::Write(b.mr.remote(0)), data)]).expect("room");
+        assert_eq!(a.wait().status, WcStatus::Success);
+    }
+    let seen = snapshot(&a.context);
+    assert_eq!(seen.addresses[0].to_ip().to_string(), "127.131.0.1");
+    assert_eq!((seen.mrs, seen.mr_bytes, seen.pds), (1, common::LEN as u64, 1));
+    assert_eq!((seen.cqs.len(), seen.cqs[0].depth, seen.cqs[0].waiting), (1, 4096, 0));
+    let of = |seen: &Snapshot, qpn| *seen.qps.iter().find(|qp| qp.qpn == qpn).expect("it is there");
+    let qp = of(&seen, qa.qpn());
+    assert_eq!((qp.state, qp.peer.map(|(_, qpn)| qpn)), (QpState::Rts, Some(qb.qpn())));
+    assert_eq!((qp.counters.requests, qp.counters.request_bytes), (10, 10_000));
+    // Both devices are of this process, so that later writes need no packet.
+    let served = of(&snapshot(&b.context), qb.qpn()).counters;
+    assert_eq!(served.served + qp.counters.direct_requests, 10);
+    assert_eq!(served.served_bytes, served.served * 1000);
+    assert!(ends.iter().all(|qpn| seen.qps.iter().all(|qp| qp.qpn != *qpn)), "they are gone");
+    drop(qa);
+    let after = snapshot(&a.context);
+    assert_eq!((after.qps.len(), after.totals), (0, seen.totals), "what a queue pair did stays");
+    let name = a.context.device().name().to_owned();
+    drop(a);
+    assert_eq!(find(std::process::id(), &name), None, "a closed device is not seen");
+}
+
+/// Not a test by itself: the process that is looked into.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let host = Host::new(132, 1);
+    println!("ready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(host);
+}
+
+#[test]
+fn another_process_is_seen_and_one_that_is_stopped_is_named() {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    assert!(output.lines().map_while(Result::ok).any(|line| line.ends_with("ready")));
+    let is_it = |device: &Snapshot| device.pid == child.id();
+    let seen = watch::look().expect("a look");
+    assert!(seen.devices.iter().any(is_it), "{seen:?}");
+    let pid = Pid::from_raw(child.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).expect("it is our child");
+    let seen = watch::look().expect("a look");
+    assert!(!seen.devices.iter().any(is_it) && seen.silent.contains(&child.id()), "{seen:?}");
+    kill(pid, Signal::SIGCONT).expect("it is our child");
+    kill(pid, Signal::SIGKILL).expect("it is our child");
+    child.wait().expect("its end");
+    let seen = watch::look().expect("a look");
+    assert!(!seen.devices.iter().any(is_it) && !seen.silent.contains(&child.id()), "{seen:?}");
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_socket() {
+    let host = Host::new(133, 1);
+    let name = host.context.device().name().to_owned();
+    // SAFETY: the child only sleeps, and is killed.
+    let ForkResult::Parent { child } = (unsafe { fork() }).expect("a child") else {
+        loop {
+            nix::unistd::pause();
+        }
+    };
+    assert!(find(std::process::id(), &name).is_some(), "the parent still answers");
+    drop(host);
+    let seen = watch::look().expect("a look");
+    kill(child, Signal::SIGKILL).expect("it is our child");
+    nix::sys::wait::waitpid(child, None).expect("its end");
+    assert!(!seen.silent.contains(&std::process::id()), "{seen:?}");
+}
