@@ -248,3 +248,40 @@ fn many_at_once_get_on_with_each_other() {
     assert_eq!(session.text("exec /bin/ls /sys/class/infiniband"), "mlx5_0\n");
     assert_eq!(session.trees().len(), 0);
 }
+
+/// A program that monitors ports sees what other programs do with the device.
+#[test]
+fn counters_are_those_of_all_processes() {
+    let address = "127.0.77.1";
+    let context = feroce::Device::at([address.parse().expect("ip")]).open().expect("a device");
+    let pd = context.alloc_pd().expect("a domain");
+    let cq = context.create_cq(16).expect("a queue");
+    let access = feroce::Access::LOCAL_WRITE | feroce::Access::REMOTE_WRITE;
+    let mr = pd.alloc_mr(64, access).expect("memory");
+    let cap = feroce::QpCap::new(16, 16);
+    let [mut a, mut b] = [0, 1].map(|_| pd.rc_qp(&cq, &cq, cap).create().expect("a queue pair"));
+    let ends = [&a, &b].map(|qp| qp.endpoint().expect("an end"));
+    a.connect(&ends[1]).expect("a peer");
+    b.connect(&ends[0]).expect("a peer");
+    let op = feroce::SendOp::Write(mr.remote(0));
+    a.post_send([feroce::SendWr::new(1, op, mr.data(32..64))]).expect("room");
+    assert_eq!(cq.wait().expect("a completion").status, feroce::WcStatus::Success);
+
+    let session = Session::new("files-counters");
+    let read = |path: &str| {
+        let path = format!("/sys/class/infiniband/mlx5_0/ports/1/{path}");
+        let mut cat = session.command("/bin/cat");
+        let output = cat.arg(&path).env("FEROCE_ADDRESS", address).output().expect("cat");
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.trim().parse::<u64>().unwrap_or_else(|_| panic!("{path}: {text:?}"))
+    };
+    let counters = context.counters();
+    assert!(counters.sent_pkts >= 2 && counters.rdma_sends == 1, "{counters:?}");
+    assert_eq!(read("counters/port_xmit_packets"), counters.sent_pkts);
+    assert_eq!(read("counters/port_xmit_data"), counters.sent_bytes / 4);
+    assert_eq!(read("counters/port_rcv_packets"), counters.rcvd_pkts);
+    assert_eq!(read("hw_counters/rdma_sends"), 1);
+    assert_eq!(read("hw_counters/drop_unknown_qp"), 0);
+    drop((a, b, mr, cq, pd, context));
+    assert_eq!(read("hw_counters/rdma_sends"), 0, "no process has the device open");
+}

@@ -139,6 +139,8 @@ pub struct Settings {
     pub fault: Option<FaultConfig>,
     /// Where to write a line per packet; `-` is standard error.
     pub trace: Option<PathBuf>,
+    /// Print what a device did on standard error, when it is closed or the process exits.
+    pub stats: bool,
     /// Whether the drop-in library warns of the mistakes that programs make with verbs.
     pub lint: Lint,
     /// Name of the first device; the names of further devices count up from the number at its end.
@@ -168,6 +170,7 @@ impl Default for Settings {
             pcap: None,
             fault: None,
             trace: None,
+            stats: false,
             lint: Lint::Off,
             device_name: None,
             addresses: Vec::new(),
@@ -234,6 +237,12 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "file for a line per packet, `%d` and `%p` as above; `-` is standard error",
         apply: |s, v| set(&mut s.trace, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "stats",
+        default: "0",
+        help: "print what a device did on standard error, when it is closed or the process exits",
+        apply: |s, v| set(&mut s.stats, switch(v)),
     },
     Key {
         name: "lint",

@@ -22,6 +22,7 @@ use crate::device::{Device, DeviceKind};
 use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
 use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
+use crate::summary::Summary;
 use crate::{Backend, Error, Settings, stack, sys};
 
 /// Directory of the registry through which processes of the host find each other.
@@ -201,7 +202,8 @@ impl Context {
         let link = stack::build(link, registry.is_some(), &settings, &clock, device.name(), &log)?;
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
         has_spare_descriptors()?;
-        let soft = SoftAdapter { driver, registry, fabric, converts: settings.convert };
+        let summary = settings.stats.then(|| Summary::new(device.name()));
+        let soft = SoftAdapter { driver, registry, fabric, converts: settings.convert, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -220,7 +222,8 @@ impl Context {
         while engine.poll_event().is_some() {}
         let wakes = Arc::<Wakes>::default();
         let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes)?;
-        let soft = SoftAdapter { driver, registry: None, fabric: None, converts: false };
+        let (registry, fabric, converts, summary) = (None, None, false, None);
+        let soft = SoftAdapter { driver, registry, fabric, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }

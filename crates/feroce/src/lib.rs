@@ -61,6 +61,7 @@ mod sigbus;
 pub mod sim;
 mod srq;
 mod stack;
+mod summary;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;

@@ -78,18 +78,19 @@ fn another_process_is_seen_and_one_that_is_stopped_is_named() {
         .expect("a child");
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
     assert!(output.lines().map_while(Result::ok).any(|line| line.ends_with("ready")));
-    let is_it = |device: &Snapshot| device.pid == child.id();
+    let id = child.id();
+    let is_it = |device: &Snapshot| device.pid == id;
     let seen = watch::look().expect("a look");
     assert!(seen.devices.iter().any(is_it), "{seen:?}");
-    let pid = Pid::from_raw(child.id().cast_signed());
+    let pid = Pid::from_raw(id.cast_signed());
     kill(pid, Signal::SIGSTOP).expect("it is our child");
     let seen = watch::look().expect("a look");
-    assert!(!seen.devices.iter().any(is_it) && seen.silent.contains(&child.id()), "{seen:?}");
+    assert!(!seen.devices.iter().any(is_it) && seen.silent.contains(&id), "{seen:?}");
     kill(pid, Signal::SIGCONT).expect("it is our child");
     kill(pid, Signal::SIGKILL).expect("it is our child");
     child.wait().expect("its end");
     let seen = watch::look().expect("a look");
-    assert!(!seen.devices.iter().any(is_it) && !seen.silent.contains(&child.id()), "{seen:?}");
+    assert!(!seen.devices.iter().any(is_it) && !seen.silent.contains(&id), "{seen:?}");
 }
 
 #[test]

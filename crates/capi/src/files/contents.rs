@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use feroce::{Device, Error, Framing, LinkLayer, PortState};
 
+use super::counters;
+
 /// A file of the tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Entry {
@@ -17,28 +19,6 @@ pub(super) enum Entry {
     /// that follow links by themselves would look for a relative one in the real `/sys`.
     Inner(PathBuf),
 }
-
-/// Counters of a port that monitors expect to be there. They stay at zero: the program that opens
-/// a device has the real ones.
-const COUNTERS: &[&str] = &[
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "port_xmit_wait",
-    "symbol_error",
-    "VL15_dropped",
-];
 
 /// A file that every process can open, and that cannot be read: `EINVAL`, as for the attributes of
 /// an entry of the GID table that has no address.
@@ -147,7 +127,8 @@ impl Tree {
         for (index, pkey) in port.pkeys.iter().enumerate() {
             file(&format!("pkeys/{index}"), &format!("{:#06x}", pkey.0));
         }
-        COUNTERS.iter().for_each(|name| file(&format!("counters/{name}"), "0"));
+        // What a program reads from these is made when it opens them.
+        counters::paths().for_each(|path| file(&path, "0"));
         empty.iter().for_each(|path| self.link(&format!("{folder}/{path}"), UNREADABLE));
         Ok(())
     }

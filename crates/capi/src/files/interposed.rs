@@ -10,10 +10,27 @@ use core::mem::transmute;
 
 use libc::mode_t;
 
-use super::path::{is_ours, with_real};
+use super::path::{is_ours, with_opened, with_real};
 use super::{ioctl, raw};
 use crate::errno;
 use crate::next::{Failed, Next};
+
+/// Whether a call opens a file, by its name.
+const fn opens(call: &str) -> bool {
+    matches!(
+        call.as_bytes(),
+        b"open"
+            | b"open64"
+            | b"openat"
+            | b"openat64"
+            | b"__open_2"
+            | b"__open64_2"
+            | b"__openat_2"
+            | b"__openat64_2"
+            | b"fopen"
+            | b"fopen64"
+    )
+}
 
 /// Defines the calls. Each line is a call with its arguments before and behind the path, and what
 /// to call while the next function is not known. Calls without that look for it.
@@ -48,6 +65,11 @@ macro_rules! interposed {
                 // SAFETY: the interposed calls take NULL, which the kernel refuses, or a string
                 // that ends with a zero.
                 if unsafe { is_ours(path) } {
+                    if const { opens(stringify!($name)) } {
+                        // SAFETY: `is_ours` is true for no NULL, so `path` points to a string that
+                        // ends with a zero.
+                        return unsafe { with_opened(path, call) };
+                    }
                     // SAFETY: `is_ours` is true for no NULL, so `path` points to a string that ends
                     // with a zero.
                     return unsafe { with_real(path, call) };

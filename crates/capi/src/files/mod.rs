@@ -10,6 +10,7 @@
 //! A call with any other path pays for a comparison of its first bytes, and for nothing else.
 
 mod contents;
+mod counters;
 mod directory;
 mod interposed;
 mod ioctl;

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 use core::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
-use super::directory;
+use super::{counters, directory};
 use crate::errno;
 
 /// The longest path that the kernel takes, with the zero at its end.
@@ -61,6 +61,27 @@ unsafe fn ends_a_name(at: *const c_char) -> bool {
     // SAFETY: by this function's contract, `at` points into a string that ends with a zero, at most
     // at the zero.
     matches!(unsafe { *at }.cast_unsigned(), 0 | b'/')
+}
+
+/// Calls `call`, which opens a file, with a path that leads to a counter of a port, if `path` is that
+/// of one; otherwise as [`with_real`].
+///
+/// # Safety
+/// `path` points to a string that ends with a zero.
+#[cold]
+pub(super) unsafe fn with_opened<R>(
+    path: *const c_char,
+    call: impl FnOnce(*const c_char) -> R,
+) -> R {
+    let before = errno::get();
+    // SAFETY: by this function's contract, `path` points to a string that ends with a zero.
+    let counter = counters::open(unsafe { CStr::from_ptr(path) }.to_bytes());
+    errno::set(before);
+    match counter {
+        Some((_file, link)) => call(link.as_ptr()),
+        // SAFETY: by this function's contract, `path` points to a string that ends with a zero.
+        None => unsafe { with_real(path, call) },
+    }
 }
 
 /// Calls `call` with the path of the replacement file, or with `path` itself if there is none.

@@ -26,6 +26,7 @@ Examples:
   feroce run -- ib_write_bw 10.0.0.2               the other side runs `feroce run -- ib_write_bw`
   feroce run --pcap run.pcapng -- rping -c -a 10.0.0.2 -C 5 -v
   feroce run --loss 1% --seed 7 -- ib_send_lat 10.0.0.2
+  feroce run --stats -- mpirun ./a.out             what every process did, at its end
   feroce run --lint -- ./my-program                mistakes that it makes, on standard error
   feroce run --device-name mlx5_0 -- python3 train.py
 

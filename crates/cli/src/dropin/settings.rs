@@ -21,6 +21,9 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "error", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = ["1", "error"], hide_possible_values = true)]
     lint: Option<String>,
+    /// Print what the program's devices did, on standard error, at its end
+    #[arg(long)]
+    stats: bool,
     /// Lose received packets: `1%`
     #[arg(long, value_name = "P")]
     loss: Option<String>,
@@ -62,6 +65,7 @@ impl SettingArgs {
             }
         }
         chosen.extend(self.faults().map(|faults| ("fault", faults.into())));
+        chosen.extend(self.stats.then(|| ("stats", "1".into())));
         chosen.extend(self.lint.clone().map(|lint| ("lint", lint.into())));
         chosen.extend(self.seed.map(|seed| ("seed", seed.to_string().into())));
         chosen.extend(self.device_name.clone().map(|name| ("device_name", name.into())));
@@ -137,12 +141,13 @@ mod tests {
             address: vec!["10.0.0.1,fd00::1".into(), "10.0.0.2".into()],
             trace: Some("-".into()),
             lint: Some("1".into()),
+            stats: true,
             ..SettingArgs::default()
         };
         assert_eq!(
             text(&args),
-            "FEROCE_TRACE=- FEROCE_FAULT=loss=1%,delay=50us,seed=7 FEROCE_LINT=1 FEROCE_SEED=7 \
-             FEROCE_DEVICE_NAME=mlx5_0 FEROCE_ADDRESS=10.0.0.1,fd00::1;10.0.0.2"
+            "FEROCE_TRACE=- FEROCE_FAULT=loss=1%,delay=50us,seed=7 FEROCE_STATS=1 FEROCE_LINT=1 \
+             FEROCE_SEED=7 FEROCE_DEVICE_NAME=mlx5_0 FEROCE_ADDRESS=10.0.0.1,fd00::1;10.0.0.2"
         );
     }
 

@@ -26,11 +26,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     })
 }
 
+/// What the clock shows when it starts.
+pub(crate) const AT_START_NS: u64 = 1_000_000_000;
+
 impl Clock {
     /// Starts at one second, because code that stores times uses zero for "never".
     pub(crate) fn start() -> Self {
         Self {
-            origin_ns: monotonic_ns().wrapping_sub(1_000_000_000),
+            origin_ns: monotonic_ns().wrapping_sub(AT_START_NS),
             #[cfg(feature = "sim")]
             world: crate::virtual_time::time(),
         }

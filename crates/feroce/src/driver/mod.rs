@@ -560,7 +560,7 @@ impl Driver {
             let state = self.read(|state| watch::State {
                 device,
                 addresses: state.engine.gids().iter().map(|entry| entry.gid).collect(),
-                age_ns: self.now().as_nanos(),
+                age_ns: self.now().as_nanos().saturating_sub(clock::AT_START_NS),
                 counters: state.engine.counters(),
                 drops: *state.engine.drops(),
                 link,

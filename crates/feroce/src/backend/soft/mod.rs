@@ -22,6 +22,7 @@ use crate::attr::{DeviceAttr, PortAttr};
 use crate::device::Device;
 use crate::driver::{AsyncQueue, ChannelQueue, Clock, Driver, Object};
 use crate::fabric_port::FabricPort;
+use crate::summary::Summary;
 
 pub(crate) use attr::{device_attr, port_attr};
 pub(crate) use cq::SoftCq;
@@ -40,11 +41,14 @@ pub(crate) struct SoftAdapter {
     pub(crate) fabric: Option<FabricPort>,
     /// Registered memory is made shareable.
     pub(crate) converts: bool,
+    /// The name to print what it did under, at its end.
+    pub(crate) summary: Option<Summary>,
 }
 
 impl Drop for SoftAdapter {
     fn drop(&mut self) {
         self.driver.shut_down();
+        self.print_summary();
     }
 }
 
@@ -55,6 +59,14 @@ impl SoftAdapter {
 
     pub(crate) fn prepare_exit(&self) {
         self.driver.prepare_exit();
+        self.print_summary();
+    }
+
+    fn print_summary(&self) {
+        if let Some(summary) = self.summary.as_ref().filter(|_| !self.is_cut_off()) {
+            let report = self.driver.read(|s| s.engine.report());
+            summary.print(&report.totals, &self.counters(), &self.drops(), &self.link_counters());
+        }
     }
 
     /// What tells the numbers of this process from those of others at its addresses, if there may
