@@ -95,6 +95,9 @@ mod tests {
         let link = [("fault_lost", 4), ("udp_tx", 9)];
         let noisy = text(&totals, &Counters::default(), &drops, &link);
         assert!(noisy.contains("(1 by direct access, without a packet)"), "{noisy}");
-        assert!(noisy.ends_with("\nretransmissions 2, drop_after_gap 5, fault_lost 4\n"), "{noisy}");
+        assert!(
+            noisy.ends_with("\nretransmissions 2, drop_after_gap 5, fault_lost 4\n"),
+            "{noisy}"
+        );
     }
 }

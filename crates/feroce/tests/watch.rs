@@ -3,7 +3,8 @@
 mod common;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 
 use common::{Host, connect};
 use feroce::watch::{self, Snapshot};
@@ -11,8 +12,24 @@ use feroce::{Context, QpState, SendOp, SendWr, WcStatus};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork};
 
-/// Set in the child.
+/// Set in the child: it has a device open until its input ends.
 const CHILD: &str = "FEROCE_TEST_WATCHED";
+
+/// A user without privileges.
+const STRANGER: u32 = 65534;
+
+/// Starts this test again, as a child that has a device open.
+fn start(user: Option<u32>) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", "child", "--nocapture"]).env(CHILD, "1");
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    assert!(output.lines().map_while(Result::ok).any(|line| line.ends_with("ready")));
+    child
+}
 
 fn find(pid: u32, device: &str) -> Option<Snapshot> {
     let seen = watch::look().expect("a look");
@@ -61,7 +78,11 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let host = Host::new(132, 1);
+    let host = Host::new(132, std::process::id() as u8 | 1);
+    let seen = watch::look().expect("a look");
+    let is_stranger = nix::unistd::geteuid().as_raw() == STRANGER;
+    let is_own = |device: &Snapshot| device.pid == std::process::id();
+    assert!(!is_stranger || seen.devices.iter().all(is_own), "{seen:?}");
     println!("ready");
     let _ = std::io::stdin().read_line(&mut String::new());
     drop(host);
@@ -69,15 +90,7 @@ fn child() {
 
 #[test]
 fn another_process_is_seen_and_one_that_is_stopped_is_named() {
-    let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let output = BufReader::new(child.stdout.take().expect("a pipe"));
-    assert!(output.lines().map_while(Result::ok).any(|line| line.ends_with("ready")));
+    let mut child = start(None);
     let id = child.id();
     let is_it = |device: &Snapshot| device.pid == id;
     let seen = watch::look().expect("a look");
@@ -91,6 +104,24 @@ fn another_process_is_seen_and_one_that_is_stopped_is_named() {
     child.wait().expect("its end");
     let seen = watch::look().expect("a look");
     assert!(!seen.devices.iter().any(is_it) && !seen.silent.contains(&id), "{seen:?}");
+}
+
+#[test]
+fn users_do_not_see_each_other() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start processes of other users");
+        return;
+    }
+    let host = Host::new(134, 1);
+    // The child looks, too: it would fail if it saw the device of this process.
+    let mut child = start(Some(STRANGER));
+    let seen = watch::look().expect("a look");
+    assert!(find(std::process::id(), host.context.device().name()).is_some());
+    child.kill().expect("it is our child");
+    child.wait().expect("its end");
+    let is_strange = |pid: u32| pid == child.id();
+    assert!(!seen.devices.iter().any(|device| is_strange(device.pid)), "{seen:?}");
+    assert!(!seen.silent.iter().any(|pid| is_strange(*pid)), "{seen:?}");
 }
 
 #[test]

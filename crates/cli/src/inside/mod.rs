@@ -73,10 +73,8 @@ fn say_nothing_found(wanted: &[String]) {
 
 /// The peer of a queue pair.
 fn peer(qp: &QpSnapshot) -> String {
-    qp.peer.map_or_else(
-        || "-".to_owned(),
-        |(gid, qpn)| format!("{} {:#08x}", gid.to_ip(), qpn.get()),
-    )
+    qp.peer
+        .map_or_else(|| "-".to_owned(), |(gid, qpn)| format!("{} {:#08x}", gid.to_ip(), qpn.get()))
 }
 
 fn qp_state(qp: &QpSnapshot) -> String {

@@ -58,8 +58,12 @@ fn command_line(pid: u32) -> String {
 }
 
 fn show(device: &Snapshot) {
-    let addresses: Vec<String> =
-        device.addresses.iter().filter(|gid| !gid.is_zero()).map(|g| g.to_ip().to_string()).collect();
+    let addresses: Vec<String> = device
+        .addresses
+        .iter()
+        .filter(|gid| !gid.is_zero())
+        .map(|g| g.to_ip().to_string())
+        .collect();
     let (age, mr_bytes) = (duration(device.age_ns), bytes(device.mr_bytes));
     println!("  {}  {}, open for {age}", device.device, addresses.join(", "));
     println!(

@@ -63,7 +63,10 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!([0, 99_999, 123_456, 12_345_678].map(count), ["0", "99999", "123k", "12.3M"]);
-        assert_eq!([1023, 1024, 65_536, 3 << 30].map(bytes), ["1023", "1.00Ki", "64.0Ki", "3.00Gi"]);
+        assert_eq!(
+            [1023, 1024, 65_536, 3 << 30].map(bytes),
+            ["1023", "1.00Ki", "64.0Ki", "3.00Gi"]
+        );
         assert_eq!(bit_rate(12_500_000_000, 1.0), "100G");
         assert_eq!((bit_rate(5, 0.0), rate(3, 2.0)), ("0".to_owned(), "2".to_owned()));
         assert_eq!([0, 850, 12_300, 4_560_000].map(duration), ["-", "850ns", "12.3us", "4.56ms"]);

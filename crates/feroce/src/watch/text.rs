@@ -65,9 +65,7 @@ pub(crate) fn write(state: &State<'_>) -> String {
     report.qps.iter().for_each(|qp| line(format_args!("{}", qp_line(qp))));
     for &CqReport { id, depth, waiting, users } in &report.cqs {
         let number = id.0;
-        line(format_args!(
-            "cq\tnumber={number}\tdepth={depth}\twaiting={waiting}\tusers={users}"
-        ));
+        line(format_args!("cq\tnumber={number}\tdepth={depth}\twaiting={waiting}\tusers={users}"));
     }
     for connection in &state.connections {
         let mut fields = format!("connection\tstate={}", connection.state);
