@@ -63,8 +63,8 @@ unsafe fn ends_a_name(at: *const c_char) -> bool {
     matches!(unsafe { *at }.cast_unsigned(), 0 | b'/')
 }
 
-/// Calls `call`, which opens a file, with a path that leads to a counter of a port, if `path` is that
-/// of one; otherwise as [`with_real`].
+/// Calls `call`, which opens a file, with a path that leads to a counter of a port, if `path` is
+/// that of one; otherwise as [`with_real`].
 ///
 /// # Safety
 /// `path` points to a string that ends with a zero.

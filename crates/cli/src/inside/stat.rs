@@ -46,6 +46,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "rates take time")]
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let mut look = Look::now(&args.what)?;
     let Some(interval) = args.watch else {

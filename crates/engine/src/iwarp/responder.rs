@@ -316,7 +316,7 @@ impl Qp {
         let receive = self.stream.as_mut().and_then(|stream| stream.rsp.receive.take());
         let Some(receive) = receive else { return Ok(()) };
         self.common.counters.served += 1;
-        self.common.counters.served_bytes += receive.filled as u64;
+        self.common.counters.served_bytes += receive.filled;
         hca.counters.rdma_recvs += 1;
         let cqe = Cqe {
             byte_len: receive.filled as u32,

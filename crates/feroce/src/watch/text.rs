@@ -1,5 +1,6 @@
-//! A snapshot as text: one line for each object and counter, with fields between tabs. A reader skips
-//! lines and fields that it does not know; so processes of different versions can look at each other.
+//! A snapshot as text: one line for each object and counter, with fields between tabs. A reader
+//! skips lines and fields that it does not know; so processes of different versions can look at
+//! each other.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
