@@ -1,5 +1,5 @@
-//! `feroce stat` and `feroce ps`: what the adapters of this user do, in all processes of this network
-//! namespace. The processes tell it themselves (`feroce::watch`).
+//! `feroce stat` and `feroce ps`: what the adapters of this user do, in all processes of this
+//! network namespace. The processes tell it themselves (`feroce::watch`).
 
 mod json;
 mod ps;

@@ -4,8 +4,8 @@
 //! Each open device has a Unix socket with an abstract name, on which its driver thread sleeps
 //! beside its link. A process that connects gets one answer, a [`Snapshot`] as text in an unnamed
 //! file, so that neither side waits for the other. The kernel removes the socket however the
-//! process ends. Both sides compare the user of the other, as the kernel tells it, with their own. A device
-//! into which no process looks pays nothing but the descriptor.
+//! process ends. Both sides compare the user of the other, as the kernel tells it, with their own.
+//! A device into which no process looks pays nothing but the descriptor.
 
 mod listener;
 mod text;

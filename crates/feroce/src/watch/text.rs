@@ -261,7 +261,7 @@ mod tests {
         let whole = write(&state());
         let cut = whole.strip_suffix("end\n").expect("the last line");
         assert_eq!(parse(cut), None);
-        let newer = whole.replacen("qp\t", "colour\tblue\nqp\tshade=3\t", 1);
+        let newer = whole.replacen("\nqp\t", "\ncolour\tblue\nqp\tshade=3\t", 1);
         assert_eq!(parse(&newer), parse(&whole));
         assert_eq!(parse(&whole.replace("mrs\t1", "mrs\tmany")), None);
     }
