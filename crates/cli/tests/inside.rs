@@ -24,10 +24,10 @@ struct Server(Child);
 impl Server {
     fn start(address: &str) -> Self {
         let mut command = feroce(&format!("rping -s -P -a {address}"));
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("feroce starts");
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("feroce starts");
         let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("readable");
+        let stderr = child.stderr.as_mut().expect("piped");
+        BufReader::new(stderr).read_line(&mut line).expect("readable");
         assert!(line.contains("listening"), "{line}");
         Self(child)
     }

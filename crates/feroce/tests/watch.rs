@@ -10,6 +10,7 @@ use common::{Host, connect};
 use feroce::watch::{self, Snapshot};
 use feroce::{Context, QpState, SendOp, SendWr, WcStatus};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 /// Set in the child: it has a device open until its input ends.
@@ -97,6 +98,7 @@ fn another_process_is_seen_and_one_that_is_stopped_is_named() {
     assert!(seen.devices.iter().any(is_it), "{seen:?}");
     let pid = Pid::from_raw(id.cast_signed());
     kill(pid, Signal::SIGSTOP).expect("it is our child");
+    waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("it stops");
     let seen = watch::look().expect("a look");
     assert!(!seen.devices.iter().any(is_it) && seen.silent.contains(&id), "{seen:?}");
     kill(pid, Signal::SIGCONT).expect("it is our child");
@@ -138,6 +140,6 @@ fn a_forked_child_does_not_keep_the_socket() {
     drop(host);
     let seen = watch::look().expect("a look");
     kill(child, Signal::SIGKILL).expect("it is our child");
-    nix::sys::wait::waitpid(child, None).expect("its end");
+    waitpid(child, None).expect("its end");
     assert!(!seen.silent.contains(&std::process::id()), "{seen:?}");
 }
