@@ -66,6 +66,7 @@ fn wrong_tables_are_refused() {
     for (table, what) in [
         ("lanes = 9", "8: infiniband.lanes: from 1 to 8"),
         ("buffer = 1000", "8: infiniband.buffer: a packet has"),
+        ("lanes = 2\n[switch]\npfc = false", "9: switch: of Ethernet"),
         ("sl_to_vl = [0, 1]", "8: infiniband.sl_to_vl: 8 lanes below 1"),
         ("lanes = 2\nlow = [[2, 1]]", "9: infiniband: lane 2 of 2"),
         ("lanes = 2\nlow = [[0, 1]]", "9: infiniband: lane 1 has no weight in `high` or `low`"),

@@ -73,8 +73,7 @@ struct Document {
     link: Vec<Spanned<shape::LinkEntry>>,
     #[serde(default)]
     route: Vec<Spanned<shape::RouteEntry>>,
-    #[serde(default)]
-    switch: Switch,
+    switch: Option<Spanned<Switch>>,
     infiniband: Option<infiniband::Infiniband>,
     #[serde(default)]
     host: Hosts,
@@ -319,8 +318,12 @@ impl Document {
         let packet_bytes = wire.packet_bytes(mtu);
         let rtt_ns = || base_rtt_ns(&topology, packet_bytes);
         let congestion = host.congestion.config(*rate, packet_bytes, rtt_ns);
-        let mut fabric = switch.config()?;
+        let mut fabric = switch.as_ref().map_or(&Switch::default(), Spanned::get_ref).config()?;
         if let Some(infiniband) = infiniband {
+            if let Some(switch) = &switch {
+                let what = "switch: of Ethernet; [infiniband] has the buffers and lanes of its own";
+                return Err(Fault::at(switch, what));
+            }
             // The first packet of a message has an address as well.
             fabric.infiniband = Some(infiniband.config(packet_bytes + Ext::MAX as u32)?);
             fabric.pfc = None;
