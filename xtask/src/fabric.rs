@@ -6,7 +6,7 @@ use crate::shell::{cargo, run};
 
 pub(crate) const HELP: &str = "\
 Runs perftest over switches in real time, and compares latency and bandwidth with what the model
-says. Needs three processors that are idle, and perftest.
+says. Needs five processors that are idle, and perftest.
 
 Usage: cargo xtask fabric
 ";

@@ -107,7 +107,7 @@ impl Fabric {
 
     /// The part of the link to `h0` that the simulator gives to a flow of `h1`, beside one of `h3`.
     fn predicted_share(&self) -> f64 {
-        const BYTES: f64 = 60e6;
+        const BYTES: f64 = 600e6;
         let flow = |from: u32| format!("\n[[flow]]\nfrom = {from}\nto = 0\nbytes = {BYTES}\n");
         let lot = fs::read_to_string(self.folder.join("lot.toml")).expect("a file");
         let scenario = self.folder.join("flows.toml");
@@ -242,14 +242,13 @@ fn programs_measure_the_delays_and_the_shares_of_the_model() {
         let word = line.and_then(|line| line.split_whitespace().nth(n));
         word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{said}"))
     };
-    let fabric = Fabric::up("fabric-measure", "1G", "50us");
+    let fabric = Fabric::up("fabric-measure", "10G", "50us");
     let run = "ib_write_lat -F -n 1000 -s 2 -p 18614";
     let said = fabric.pair(run, &format!("{run} ADDRESS"), || is_listened_on(18614));
-    // Three links of 50 us, and 102 bytes at 1 Gb/s on each.
-    let ratio = column(&said, "2 ", 4) / (3.0 * (50.0 + 0.816));
+    // Three links of 50 us, and 102 bytes at 10 Gb/s on each.
+    let ratio = column(&said, "2 ", 4) / (3.0 * (50.0 + 0.0816));
     assert!((0.9..1.1).contains(&ratio), "{ratio}: {said}");
-    // Two senders at the two switches share the link to `h0`. The one whose way is shorter gets
-    // more: both have as many bytes under way.
+    // Two senders at the two switches share the link to `h0`.
     let predicted = fabric.predicted_share();
     let run = |port: u16| format!("ib_write_bw -F -D 4 -s 65536 -p {port} --report_gbits");
     let address = fabric.address("h0");
@@ -263,7 +262,7 @@ fn programs_measure_the_delays_and_the_shares_of_the_model() {
     let shares = clients.map(|client| column(&end(client).0, "65536 ", 3));
     let _ = servers.map(end);
     // 4096 of the 4178 bytes of a packet on the link are payload.
-    let all = shares.iter().sum::<f64>() / (4096.0 / 4178.0);
+    let all = shares.iter().sum::<f64>() / (10.0 * 4096.0 / 4178.0);
     assert!((0.95..1.05).contains(&all), "{shares:?}");
     for (share, predicted) in shares.iter().zip([predicted, 1.0 - predicted]) {
         let ratio = share / shares.iter().sum::<f64>() / predicted;

@@ -43,6 +43,8 @@ fn wrong_inputs_are_refused_with_what_is_wrong() {
     refuse(&INCAST.replace("to = 4", "to = 5"), "14: host 5; hosts are 0 to 4");
     refuse(&INCAST.replace("to = 4", "to = \"h5\""), "14: no host has the name h5");
     refuse(&INCAST.replace("kmin = \"50K\"", "kmin = \"1M\""), "9: switch.ecn: kmin <= kmax");
+    refuse(&INCAST.replace("to = 4", "to = 4.5"), "16: expected a whole number, or a word in");
+    refuse(&INCAST.replace("kmin = \"50K\"", "kmin = 0.5"), "9: expected \"off\", \"by-rate\", or");
     refuse("[topology]\nkind = ", "2: ");
     refuse("[topology]\nkind = \"star\"\nhosts = 2\nrate = \"1G\"\ndelay = \"1us\"\n", " no flow");
     let output = run(&["run", "no-such-scenario.toml"]);

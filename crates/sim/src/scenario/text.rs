@@ -124,7 +124,10 @@ enum Spreading {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"off\", \"by-rate\", or { kmin = SIZE, kmax = SIZE, pmax = 0 to 1 }"
+)]
 enum Marking {
     Word(MarkingWord),
     Thresholds { kmin: Size, kmax: Size, pmax: f64 },

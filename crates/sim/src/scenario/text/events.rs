@@ -25,7 +25,7 @@ pub(super) struct Entry {
 
 /// A link by one of its ports, or by both nodes.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a port such as \"s0:2\", or both nodes")]
 enum Ends {
     Port(String),
     Nodes([String; 2]),

@@ -48,7 +48,7 @@ pub(super) struct Size(pub(super) u64);
 
 /// A number or a word.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a whole number, or a word in quotes")]
 pub(super) enum NumberOrWord {
     Number(u64),
     Word(String),
