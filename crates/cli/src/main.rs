@@ -124,6 +124,8 @@ enum Command {
     Portd(portd::Args),
     /// Show what the open devices of this user did: messages, bytes, packets, errors.
     Stat(inside::StatArgs),
+    /// Follow what the open devices of this user do, in a view that fills the terminal.
+    Top(inside::TopArgs),
     /// Show the open devices of this user: queue pairs, memory, connections.
     Ps(inside::PsArgs),
     /// Measure bandwidth and latency.
@@ -182,6 +184,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args, json),
         Command::Portd(args) => portd::run(&args, json),
         Command::Stat(args) => inside::stat(&args, json),
+        Command::Top(args) => inside::top(&args, json),
         Command::Ps(args) => inside::ps(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Sim(command) => sim::run(&command, json),

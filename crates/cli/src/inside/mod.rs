@@ -1,9 +1,10 @@
-//! `feroce stat` and `feroce ps`: what the adapters of this user do, in all processes of this
-//! network namespace. The processes tell it themselves (`feroce::watch`).
+//! `feroce stat`, `feroce ps` and `feroce top`: what the adapters of this user do, in all processes
+//! of this network namespace. The processes tell it themselves (`feroce::watch`).
 
 mod json;
 mod ps;
 mod stat;
+mod top;
 mod units;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use feroce::watch::{self, QpSnapshot, Snapshot};
 
 pub(crate) use ps::{Args as PsArgs, run as ps};
 pub(crate) use stat::{Args as StatArgs, run as stat};
+pub(crate) use top::{Args as TopArgs, run as top};
 
 /// What was seen at one moment.
 struct Look {
@@ -29,6 +31,15 @@ impl Look {
             let name = program(*pid);
             eprintln!("feroce: process {pid} ({name}) does not answer: is it stopped?");
         }
+        Ok(Self::at(seen, wanted))
+    }
+
+    /// The same without a word.
+    fn quiet(wanted: &[String]) -> anyhow::Result<Self> {
+        Ok(Self::at(watch::look()?, wanted))
+    }
+
+    fn at(seen: watch::Seen, wanted: &[String]) -> Self {
         let programs: BTreeMap<u32, String> =
             seen.devices.iter().map(|device| (device.pid, program(device.pid))).collect();
         let is_meant = |device: &Snapshot| {
@@ -42,7 +53,7 @@ impl Look {
             wanted.is_empty() || wanted.iter().any(is_named)
         };
         let devices = seen.devices.into_iter().filter(is_meant).collect();
-        Ok(Self { devices, programs })
+        Self { devices, programs }
     }
 
     fn program(&self, device: &Snapshot) -> &str {

@@ -38,7 +38,7 @@ pub(crate) struct Args {
 }
 
 /// An interval in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 1 or 0.1".to_owned())?;
     match seconds {
         s if (0.01..=86_400.0).contains(&s) => Ok(Duration::from_secs_f64(s)),

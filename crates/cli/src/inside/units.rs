@@ -12,14 +12,17 @@ pub(super) fn bytes(n: u64) -> String {
 
 /// Bits per second: `0`, `12.3M`, `97.5G`.
 pub(super) fn bit_rate(bytes: u64, seconds: f64) -> String {
-    let bits = if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 };
-    scaled(bits, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
+    scaled_rate(if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 })
+}
+
+/// A rate of bits or events: `12345`, `97.5G`.
+pub(super) fn scaled_rate(per_second: f64) -> String {
+    scaled(per_second, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
 }
 
 /// Events per second.
 pub(super) fn rate(events: u64, seconds: f64) -> String {
-    let per_second = if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
-    scaled(per_second, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
+    scaled_rate(if seconds > 0.0 { events as f64 / seconds } else { 0.0 })
 }
 
 /// A duration: `850ns`, `12.3us`, `4.56ms`, `7.8s`; `-` for none.
