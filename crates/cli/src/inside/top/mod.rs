@@ -20,9 +20,10 @@ Examples:
   feroce top ib_write_bw  those of one program; or of a process number, device or address
   feroce top -i 0.2       five times a second
 
-Keys: Tab devices or queue pairs, Left and Right the column to sort by, r reverse, Up and Down choose
-a row, Enter the queue pairs of that device alone, Space pause, q quit. OUT is what the program asked
-for, IN what its adapter executed for peers. `feroce stat -w` writes the same to a file.";
+Keys: Tab devices or queue pairs, Left and Right the column to sort by, r reverse, Up and Down
+choose a row, Enter the queue pairs of that device alone, Space pause, q quit. OUT is what the
+program asked for, IN what its adapter executed for peers. `feroce stat -w` writes the same to a
+file.";
 
 /// Options.
 #[derive(Debug, clap::Args)]

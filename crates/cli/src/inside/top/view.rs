@@ -45,7 +45,7 @@ const DEVICES: [Shown; 10] = [
 
 const QPS: [Shown; 13] = [
     column("PID", Constraint::Length(8), Some(Column::Pid), |row| row.pid.to_string()),
-    column("PROGRAM", Constraint::Length(16), None, |row| row.program.clone()),
+    column("PROGRAM", Constraint::Length(12), None, |row| row.program.clone()),
     column("QP", Constraint::Length(9), None, |row| {
         row.qp.map_or_else(String::new, |qp| format!("{:#08x}", qp.qpn.get()))
     }),
@@ -55,7 +55,7 @@ const QPS: [Shown; 13] = [
     column("STATE", Constraint::Length(6), None, |row| {
         row.qp.as_ref().map_or_else(String::new, qp_state)
     }),
-    column("PEER", Constraint::Min(12), None, |row| row.qp.as_ref().map_or_else(String::new, peer)),
+    column("PEER", Constraint::Min(18), None, |row| row.qp.as_ref().map_or_else(String::new, peer)),
     OUT_BITS,
     OUT_MESSAGES,
     IN_BITS,
