@@ -13,6 +13,11 @@ use crate::inside::{peer, qp_state, qp_type};
 /// Rows of the graph.
 const GRAPH: u16 = 4;
 
+/// Columns of the terminal that all columns of queue pairs need, and those that are left out in a
+/// narrower one.
+const WIDE: u16 = 129;
+const WIDE_ONLY: [&str; 3] = ["PROGRAM", "TYPE", "WINDOW"];
+
 /// A column: heading, width, what it sorts by, and what a row has there.
 struct Shown {
     name: &'static str,
@@ -103,13 +108,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let title = format!("feroce top: {now}bit/s in and out, all devices{paused}");
     frame.render_widget(Sparkline::default().block(Block::new().title(title)).data(data), areas[0]);
     model.choose(0);
-    let columns: &[Shown] = if model.shows_qps { &QPS } else { &DEVICES };
+    let all: &[Shown] = if model.shows_qps { &QPS } else { &DEVICES };
+    let is_wide = frame.area().width >= WIDE;
+    let fits = |shown: &&Shown| is_wide || !model.shows_qps || !WIDE_ONLY.contains(&shown.name);
+    let columns: Vec<&Shown> = all.iter().filter(fits).collect();
     let rows = model.rows();
-    if rows.is_empty() {
-        let why = if model.shows_qps { "no queue pair" } else { "no open device of this user" };
-        frame.render_widget(Paragraph::new(why).centered(), areas[1]);
-    }
-    let heading = |shown: &Shown| {
+    let heading = |shown: &&Shown| {
         let is_sorted = shown.sort == Some(model.sort);
         let style = if is_sorted { Modifier::REVERSED } else { Modifier::BOLD };
         Cell::new(shown.name).style(Style::new().add_modifier(style))
@@ -122,6 +126,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected((!rows.is_empty()).then_some(model.chosen));
     frame.render_stateful_widget(table, areas[1], &mut state);
+    if rows.is_empty() {
+        let why = if model.shows_qps { "no queue pair" } else { "no open device of this user" };
+        let below = areas[1].rows().nth(1).unwrap_or(areas[1]);
+        frame.render_widget(Paragraph::new(why).centered(), below);
+    }
     let keys = "Tab devices/QPs  ←→ sort  r reverse  ↑↓ choose  Enter its QPs  Space pause  q quit";
     frame.render_widget(Line::from(keys).style(Modifier::DIM), areas[2]);
 }
@@ -161,9 +170,9 @@ mod tests {
         model.update(look(3_000_000_000, 4000 + 2_500_000));
         let shown = picture(&mut model);
         assert!(shown[0].starts_with("feroce top: 10.0Mbit/s in and out"), "{shown:#?}");
-        assert!(shown[5].starts_with("PID      PROGRAM          DEVICE"), "{shown:#?}");
-        assert!(shown[6].starts_with("8        busy             fe8"), "{shown:#?}");
-        assert!(shown[6].contains("10.0M      1250 "), "{shown:#?}");
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&shown[5])[..3], ["PID", "PROGRAM", "DEVICE"]);
+        assert_eq!(words(&shown[6])[..6], ["8", "busy", "fe8", "0", "10.0M", "1250"]);
         assert!(shown[7].starts_with("7        slow"), "{shown:#?}");
         model.sort_by(-1);
         assert!(picture(&mut model)[6].starts_with("7 "), "by process");
@@ -178,7 +187,8 @@ mod tests {
         model.choose(5);
         model.enter_device();
         let shown = picture(&mut model);
-        assert!(shown.iter().any(|line| line.contains("no queue pair")), "{shown:#?}");
+        assert_eq!(shown[6].trim(), "no queue pair");
+        assert!(shown[5].contains("RETRANS/s") && !shown[5].contains("WINDOW"), "{shown:#?}");
         assert_eq!(model.device, Some((8, "fe8".to_owned())));
         assert!(model.leave_device() && !model.leave_device());
         assert!(picture(&mut model)[6].starts_with('7'), "equal rates stay in order");
