@@ -321,7 +321,8 @@ impl Document {
         let packet_bytes = wire.packet_bytes(mtu);
         let rtt_ns = || base_rtt_ns(&topology, packet_bytes);
         let congestion = host.congestion.config(*rate, packet_bytes, rtt_ns);
-        let mut fabric = switch.as_ref().map_or(&Switch::default(), Spanned::get_ref).config()?;
+        let usual = Switch::default();
+        let mut fabric = switch.as_ref().map_or(&usual, Spanned::get_ref).config()?;
         if let Some(infiniband) = infiniband {
             if let Some(switch) = &switch {
                 let what = "switch: of Ethernet; [infiniband] has the buffers and lanes of its own";
