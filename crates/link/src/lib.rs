@@ -20,6 +20,7 @@ mod pcap;
 pub mod port;
 mod sys;
 mod tap;
+pub mod tcp;
 mod trace;
 mod udp;
 

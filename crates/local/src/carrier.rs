@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use feroce_link::tcp::TcpPort;
 use feroce_link::{Carrier, Fault, Layer as _, Pcap, PortLink, Tapped, Trace, UdpLink, Verified};
 use feroce_train::{Path, Single, Train};
 use feroce_wire::Qpn;
@@ -60,6 +61,13 @@ impl RemoteCarrier for UdpLink {
 impl RemoteCarrier for PortLink {
     fn wants_more(&self, trains: &[Train]) -> bool {
         ends_with_single(trains)
+    }
+}
+
+/// A device with streams sends no packets.
+impl RemoteCarrier for TcpPort {
+    fn wants_more(&self, _: &[Train]) -> bool {
+        false
     }
 }
 

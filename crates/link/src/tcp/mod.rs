@@ -1,0 +1,481 @@
+//! TCP connections: the carrier of iWARP, one byte stream for each queue pair.
+//!
+//! The carrier knows nothing of what streams carry. The driver calls:
+//!
+//! - [`TcpLink::listen`], [`TcpLink::connect`]: make listeners and streams. Neither blocks.
+//! - [`TcpLink::receive`]: hands over what has happened since, as [`TcpEvent`]s.
+//! - [`TcpLink::send`]: gives bytes to TCP. What TCP has no room for waits here, and
+//!   [`TcpEvent::Sent`] tells when it has left; the caller gives a stream that
+//!   [waits](TcpLink::is_waiting) nothing more, so that a slow peer costs bounded memory and holds
+//!   up no other stream.
+//! - [`TcpLink::finish`]: ends a stream behind the bytes that wait.
+//!
+//! Every stream gets one `recv` call in a round, and rounds begin where the last one ended, so
+//! that a stream that always has bytes does not keep others waiting.
+
+mod port;
+mod stream;
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use feroce_train::Instant;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::LinkCounters;
+pub use port::TcpPort;
+use stream::{Flushed, Phase, Stream};
+
+/// Bytes that one `recv` call takes: what the kernel buffers for a busy connection on loopback.
+const BUFFER: usize = 256 << 10;
+
+/// Sockets that one `epoll_wait` call reports; others wait for the next.
+const MAX_READY: usize = 64;
+
+/// How long a peer may take to close its end after this end has closed its own. Bytes that arrive
+/// meanwhile are discarded; to close at once would make the kernel reset the connection, and the
+/// peer might lose what was sent last.
+const LINGER_NS: u64 = 5_000_000_000;
+
+/// Connections that the kernel keeps until they are accepted, at least.
+const MIN_BACKLOG: i32 = 128;
+
+/// Names a stream. No number is used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamId(u64);
+
+/// Names a listener. No number is used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TcpListenId(u64);
+
+/// What has happened.
+#[derive(Debug)]
+pub enum TcpEvent<'a> {
+    /// A peer has connected.
+    Accepted {
+        /// The listener.
+        listener: TcpListenId,
+        /// The new stream.
+        stream: StreamId,
+        /// The address of this end.
+        local: SocketAddr,
+        /// The address of the peer.
+        peer: SocketAddr,
+        /// Bytes that one packet carries.
+        mss: usize,
+    },
+    /// A stream that this end has opened is connected.
+    Connected {
+        /// Which one.
+        stream: StreamId,
+        /// The address of this end.
+        local: SocketAddr,
+        /// Bytes that one packet carries.
+        mss: usize,
+    },
+    /// A stream could not be connected. It is gone.
+    Failed {
+        /// Which one.
+        stream: StreamId,
+        /// Why.
+        error: io::Error,
+    },
+    /// Bytes have arrived.
+    Data {
+        /// Where.
+        stream: StreamId,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// TCP has taken bytes that waited.
+    Sent {
+        /// Of which stream.
+        stream: StreamId,
+        /// How many.
+        bytes: usize,
+    },
+    /// The peer has closed the stream, or it broke. The caller has to [finish](TcpLink::finish) it.
+    Ended {
+        /// Which one.
+        stream: StreamId,
+        /// What broke it, if something did.
+        error: Option<io::Error>,
+    },
+}
+
+/// How to open a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpConnect {
+    /// The address of this end; port 0 lets the kernel choose.
+    pub local: SocketAddr,
+    /// The listener.
+    pub peer: SocketAddr,
+    /// Type of service, or traffic class.
+    pub tos: u8,
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: Socket,
+    is_watched: bool,
+}
+
+/// Listeners and streams, and the epoll instance that watches them.
+#[derive(Debug)]
+pub struct TcpLink {
+    epoll: Epoll,
+    streams: BTreeMap<u64, Stream>,
+    listeners: BTreeMap<u64, Listener>,
+    /// Ends that the peer has not closed yet, and when they are closed regardless.
+    lingering: BTreeMap<u64, Instant>,
+    next: u64,
+    /// The round of `receive`, which decides which of several ready sockets is first.
+    round: usize,
+    buffer: Vec<u8>,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    accepted: u64,
+    connected: u64,
+    failed: u64,
+    reset: u64,
+    lingered: u64,
+    full: u64,
+}
+
+impl TcpLink {
+    /// A carrier without streams.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            streams: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            next: 0,
+            round: 0,
+            buffer: Vec::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Readable when [`TcpLink::receive`] has something to do.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// When [`TcpLink::receive`] should be called even if nothing happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.lingering.values().min().copied()
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> LinkCounters {
+        let Counters { accepted, connected, failed, reset, lingered, full } = self.counters;
+        vec![
+            ("tcp_accepted", accepted),
+            ("tcp_connected", connected),
+            ("tcp_connect_failed", failed),
+            ("tcp_reset", reset),
+            ("tcp_not_closed_by_peer", lingered),
+            ("tcp_full", full),
+        ]
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Listens at an address, and returns it with the port that the kernel chose if that was 0.
+    pub fn listen(
+        &mut self,
+        address: SocketAddr,
+        backlog: u32,
+    ) -> io::Result<(TcpListenId, SocketAddr)> {
+        let socket = socket_for(address)?;
+        // A server that is started again need not wait for the connections of its predecessor.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX).max(MIN_BACKLOG))?;
+        let local = address_of(&socket.local_addr()?)?;
+        let id = self.number();
+        self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id))?;
+        self.listeners.insert(id, Listener { socket, is_watched: true });
+        Ok((TcpListenId(id), local))
+    }
+
+    /// Takes further connections, or leaves them to the kernel.
+    pub fn set_accepting(&mut self, listener: TcpListenId, accepts: bool) {
+        let Some(listening) = self.listeners.get_mut(&listener.0) else { return };
+        if listening.is_watched == accepts {
+            return;
+        }
+        let flags = if accepts { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        let mut event = EpollEvent::new(flags, listener.0);
+        if self.epoll.modify(&listening.socket, &mut event).is_ok() {
+            listening.is_watched = accepts;
+        }
+    }
+
+    /// No longer listens.
+    pub fn unlisten(&mut self, listener: TcpListenId) {
+        if let Some(Listener { socket, .. }) = self.listeners.remove(&listener.0) {
+            // Closing is not enough while a forked process has the socket open.
+            let _ = self.epoll.delete(&socket);
+        }
+    }
+
+    /// Opens a stream. [`TcpEvent::Connected`] or [`TcpEvent::Failed`] follows.
+    pub fn connect(&mut self, how: &TcpConnect) -> io::Result<StreamId> {
+        let socket = socket_for(how.peer)?;
+        socket.set_tcp_nodelay(true)?;
+        if how.tos != 0 {
+            match how.peer {
+                SocketAddr::V4(_) => socket.set_tos_v4(how.tos.into())?,
+                SocketAddr::V6(_) => socket.set_tclass_v6(how.tos.into())?,
+            }
+        }
+        socket.bind(&how.local.into())?;
+        match socket.connect(&how.peer.into()) {
+            Err(e) if e.raw_os_error() != Some(Errno::EINPROGRESS as i32) => return Err(e),
+            _ => {}
+        }
+        let id = self.number();
+        let stream = Stream::new(socket, Phase::Connecting);
+        self.epoll.add(stream.socket(), EpollEvent::new(stream.interest(), id))?;
+        self.streams.insert(id, stream);
+        Ok(StreamId(id))
+    }
+
+    /// Whether bytes of a stream wait for room in TCP.
+    pub fn is_waiting(&self, stream: StreamId) -> bool {
+        self.streams.get(&stream.0).is_some_and(Stream::is_waiting)
+    }
+
+    /// Gives bytes to TCP, behind those that wait. Returns how many TCP has taken, of all; the rest
+    /// waits. A stream that broke takes none, and an event tells so.
+    pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> usize {
+        let Some(open) = self.streams.get_mut(&stream.0) else { return 0 };
+        let sent = open.send(bytes);
+        self.counters.full += u64::from(open.is_waiting());
+        self.watch(stream.0);
+        sent
+    }
+
+    /// Whether bytes that arrive are handed over. A stream that does not read is watched for its
+    /// end, and TCP holds the peer back.
+    pub fn set_reading(&mut self, stream: StreamId, reads: bool) {
+        if let Some(open) = self.streams.get_mut(&stream.0) {
+            open.set_reading(reads);
+            self.watch(stream.0);
+        }
+    }
+
+    /// Ends a stream behind the bytes that wait. No event of it follows.
+    pub fn finish(&mut self, now: Instant, stream: StreamId) {
+        let Some(open) = self.streams.get_mut(&stream.0) else { return };
+        if open.finish() {
+            self.remove(stream.0);
+            return;
+        }
+        self.lingering.insert(stream.0, now.plus_nanos(LINGER_NS));
+        self.watch(stream.0);
+    }
+
+    /// Closes a stream at once. What waits is lost.
+    pub fn close(&mut self, stream: StreamId) {
+        self.remove(stream.0);
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.lingering.remove(&id);
+        if let Some(stream) = self.streams.remove(&id) {
+            let _ = self.epoll.delete(stream.socket());
+        }
+    }
+
+    /// Tells the epoll instance what to watch a stream for.
+    fn watch(&mut self, id: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let interest = stream.interest();
+        if stream.watched != interest {
+            let mut event = EpollEvent::new(interest, id);
+            if self.epoll.modify(stream.socket(), &mut event).is_ok() {
+                stream.watched = interest;
+            }
+        }
+    }
+
+    /// Hands over what has happened, and returns the number of events. Call it until it is 0.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) -> io::Result<usize> {
+        self.expire(now);
+        let mut events = [EpollEvent::empty(); MAX_READY];
+        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            ready => ready?,
+        };
+        self.round = self.round.wrapping_add(1);
+        let mut count = 0;
+        for i in 0..ready {
+            let event = events[(i + self.round) % ready];
+            let (id, flags) = (event.data(), event.events());
+            if self.listeners.contains_key(&id) {
+                count += self.accept(id, sink);
+            } else {
+                count += self.on_ready(id, flags, sink);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Closes what the peers have not closed in time.
+    fn expire(&mut self, now: Instant) {
+        while let Some((&id, _)) = self.lingering.iter().find(|(_, at)| **at <= now) {
+            self.counters.lingered += 1;
+            self.remove(id);
+        }
+    }
+
+    /// Accepts one connection: the others wait until the caller has had a look at it.
+    fn accept(&mut self, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+        let Some(listener) = self.listeners.get(&id).filter(|listener| listener.is_watched) else {
+            return 0;
+        };
+        // Errors concern one connection, which is gone, or descriptors, of which there may be some
+        // the next time.
+        let Ok((socket, peer)) = listener.socket.accept() else { return 0 };
+        let made = || -> io::Result<(SocketAddr, SocketAddr, usize)> {
+            socket.set_nonblocking(true)?;
+            socket.set_tcp_nodelay(true)?;
+            Ok((address_of(&socket.local_addr()?)?, address_of(&peer)?, mss_of(&socket)))
+        };
+        let Ok((local, peer, mss)) = made() else { return 0 };
+        let number = self.number();
+        let stream = Stream::new(socket, Phase::Open);
+        let event = EpollEvent::new(stream.interest(), number);
+        if self.epoll.add(stream.socket(), event).is_err() {
+            return 0;
+        }
+        self.streams.insert(number, stream);
+        self.counters.accepted += 1;
+        let (listener, stream) = (TcpListenId(id), StreamId(number));
+        sink(TcpEvent::Accepted { listener, stream, local, peer, mss });
+        1
+    }
+
+    /// A socket of a stream is ready.
+    fn on_ready(
+        &mut self,
+        id: u64,
+        flags: EpollFlags,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) -> usize {
+        let stream = StreamId(id);
+        let Some(open) = self.streams.get_mut(&id) else { return 0 };
+        if open.phase() == Phase::Connecting {
+            return self.on_connected(id, sink);
+        }
+        let is_lingering = self.lingering.contains_key(&id);
+        let mut count = 0;
+        if open.is_waiting() && flags.intersects(EpollFlags::EPOLLOUT) {
+            match open.flush() {
+                Flushed::Bytes(0) => {}
+                Flushed::Bytes(bytes) if !is_lingering => {
+                    count += 1;
+                    sink(TcpEvent::Sent { stream, bytes });
+                }
+                Flushed::Bytes(_) => {}
+                // The end is reported below.
+                Flushed::Broken => {}
+            }
+        }
+        if !open.is_waiting() && is_lingering && open.shut_down() {
+            self.remove(id);
+            return count;
+        }
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER];
+        }
+        let may_read = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLHUP
+            | EpollFlags::EPOLLERR
+            | EpollFlags::EPOLLRDHUP;
+        let end = match flags.intersects(may_read) {
+            true => open.receive(&mut self.buffer),
+            false => Ok(None),
+        };
+        match end {
+            Ok(Some(0)) if is_lingering => self.remove(id),
+            Ok(Some(0)) => {
+                count += 1;
+                open.end();
+                sink(TcpEvent::Ended { stream, error: None });
+            }
+            Ok(Some(_)) if is_lingering => {}
+            Ok(Some(len)) => {
+                count += 1;
+                sink(TcpEvent::Data { stream, bytes: &self.buffer[..len] });
+            }
+            Ok(None) => {}
+            Err(_) if is_lingering => self.remove(id),
+            Err(error) => {
+                count += 1;
+                self.counters.reset += 1;
+                open.end();
+                sink(TcpEvent::Ended { stream, error: Some(error) });
+            }
+        }
+        self.watch(id);
+        count
+    }
+
+    fn on_connected(&mut self, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+        let stream = StreamId(id);
+        let Some(open) = self.streams.get_mut(&id) else { return 0 };
+        match open.connected() {
+            Ok(Some(local)) => {
+                let mss = mss_of(open.socket());
+                self.counters.connected += 1;
+                self.watch(id);
+                sink(TcpEvent::Connected { stream, local, mss });
+            }
+            Ok(None) => return 0,
+            Err(error) => {
+                self.counters.failed += 1;
+                self.remove(id);
+                sink(TcpEvent::Failed { stream, error });
+            }
+        }
+        1
+    }
+}
+
+fn socket_for(address: SocketAddr) -> io::Result<Socket> {
+    // socket2 makes sockets that close on exec.
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn address_of(address: &SockAddr) -> io::Result<SocketAddr> {
+    address.as_socket().ok_or_else(|| ErrorKind::AddrNotAvailable.into())
+}
+
+/// Bytes that one packet of a connection carries; the least that IPv4 hosts take if that is
+/// unknown.
+fn mss_of(socket: &Socket) -> usize {
+    socket.tcp_mss().map_or(536, |mss| mss as usize)
+}

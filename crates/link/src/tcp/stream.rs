@@ -1,0 +1,211 @@
+//! One TCP connection: its socket and the bytes that wait for it.
+
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{Shutdown, SocketAddr};
+
+use nix::sys::epoll::EpollFlags;
+use socket2::Socket;
+
+/// Room for waiting bytes that a stream keeps when none wait any more.
+const KEPT: usize = 16 << 10;
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// The peer has not answered yet.
+    Connecting,
+    /// Both directions work, as far as is known.
+    Open,
+    /// The peer has closed its direction, or the connection broke.
+    Ended,
+}
+
+/// What became of waiting bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flushed {
+    /// TCP has taken as many.
+    Bytes(usize),
+    /// The connection broke, and they are discarded.
+    Broken,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Socket,
+    phase: Phase,
+    /// Bytes that TCP had no room for, from `sent` on.
+    waiting: Vec<u8>,
+    sent: usize,
+    reads: bool,
+    /// This end has sent everything and said so.
+    is_shut: bool,
+    /// What the epoll instance watches it for.
+    pub(super) watched: EpollFlags,
+}
+
+impl Stream {
+    pub(super) fn new(socket: Socket, phase: Phase) -> Self {
+        let mut stream = Self {
+            socket,
+            phase,
+            waiting: Vec::new(),
+            sent: 0,
+            reads: true,
+            is_shut: false,
+            watched: EpollFlags::empty(),
+        };
+        stream.watched = stream.interest();
+        stream
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// What to watch the socket for. Errors are always reported.
+    pub(super) fn interest(&self) -> EpollFlags {
+        let mut flags = EpollFlags::empty();
+        match self.phase {
+            Phase::Connecting => return EpollFlags::EPOLLOUT,
+            Phase::Open if self.reads => flags |= EpollFlags::EPOLLIN,
+            Phase::Open => flags |= EpollFlags::EPOLLRDHUP,
+            Phase::Ended => {}
+        }
+        if self.is_waiting() {
+            flags |= EpollFlags::EPOLLOUT;
+        }
+        flags
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.sent < self.waiting.len()
+    }
+
+    pub(super) fn set_reading(&mut self, reads: bool) {
+        self.reads = reads;
+    }
+
+    /// Nothing arrives any more.
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Ended;
+    }
+
+    /// The address of this end if the connection is made; `None` if that is not known yet.
+    pub(super) fn connected(&mut self) -> io::Result<Option<SocketAddr>> {
+        if let Some(error) = self.socket.take_error()? {
+            return Err(error);
+        }
+        match self.socket.peer_addr() {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotConnected => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        self.phase = Phase::Open;
+        let local = self.socket.local_addr()?.as_socket();
+        local.map(Some).ok_or_else(|| ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Gives bytes to TCP. A connection that broke is an error, and no signal for the program.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+    }
+
+    /// Sends bytes behind those that wait. Returns how many of all TCP has taken.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> usize {
+        if self.phase == Phase::Connecting || self.is_waiting() {
+            self.waiting.extend_from_slice(bytes);
+            return 0;
+        }
+        let mut sent = 0;
+        while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
+            match self.write(rest) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.waiting.clear();
+                    self.waiting.extend_from_slice(rest);
+                    self.sent = 0;
+                    break;
+                }
+                // Reading reports that the connection broke.
+                Err(_) => break,
+            }
+        }
+        sent
+    }
+
+    /// Sends what waits.
+    pub(super) fn flush(&mut self) -> Flushed {
+        let before = self.sent;
+        while self.is_waiting() {
+            match self.write(self.waiting.get(self.sent..).unwrap_or_default()) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.forget();
+                    return Flushed::Broken;
+                }
+            }
+        }
+        let sent = self.sent - before;
+        if !self.is_waiting() {
+            self.forget();
+        }
+        Flushed::Bytes(sent)
+    }
+
+    fn forget(&mut self) {
+        self.waiting.clear();
+        self.waiting.shrink_to(KEPT);
+        self.sent = 0;
+    }
+
+    /// Takes bytes that have arrived; none: the peer has closed its direction. A stream that does
+    /// not read only learns whether it broke: the peer may have sent bytes before it closed, and
+    /// they are handed over first.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.phase != Phase::Open {
+            return Ok(None);
+        }
+        if !self.reads {
+            return match self.socket.take_error()? {
+                Some(error) => Err(error),
+                None => Ok(Some(0)),
+            };
+        }
+        match self.socket.read(buffer) {
+            Ok(len) => Ok(Some(len)),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// No event of the stream is wanted any more. True: it can be closed.
+    pub(super) fn finish(&mut self) -> bool {
+        self.reads = true;
+        match self.phase {
+            Phase::Connecting => true,
+            Phase::Open | Phase::Ended if self.is_waiting() => false,
+            Phase::Open | Phase::Ended => self.shut_down(),
+        }
+    }
+
+    /// Everything was sent: says so to the peer. True: the peer has closed its direction, too.
+    pub(super) fn shut_down(&mut self) -> bool {
+        if !self.is_shut {
+            self.is_shut = true;
+            if self.socket.shutdown(Shutdown::Write).is_err() {
+                return true;
+            }
+        }
+        self.phase == Phase::Ended
+    }
+}

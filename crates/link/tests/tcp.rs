@@ -1,0 +1,210 @@
+//! Streams over TCP, on loopback.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use feroce_link::tcp::{StreamId, TcpConnect, TcpEvent, TcpLink};
+use feroce_train::Instant;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+const LOCAL: &str = "127.0.0.1:0";
+const NOW: Instant = Instant::ZERO;
+
+/// What a link has reported.
+#[derive(Debug, Default)]
+struct Seen {
+    accepted: Vec<StreamId>,
+    connected: Vec<StreamId>,
+    failed: Vec<StreamId>,
+    data: BTreeMap<StreamId, Vec<u8>>,
+    sent: BTreeMap<StreamId, usize>,
+    /// Whether the stream broke.
+    ended: BTreeMap<StreamId, bool>,
+}
+
+/// Drives a link until `is_done`.
+fn drive(link: &mut TcpLink, seen: &mut Seen, is_done: impl Fn(&Seen) -> bool) {
+    for _ in 0..1000 {
+        let mut note = |event: TcpEvent<'_>| match event {
+            TcpEvent::Accepted { stream, mss, .. } => {
+                assert!(mss >= 536);
+                seen.accepted.push(stream);
+            }
+            TcpEvent::Connected { stream, local, .. } => {
+                assert_ne!(local.port(), 0);
+                seen.connected.push(stream);
+            }
+            TcpEvent::Failed { stream, .. } => seen.failed.push(stream),
+            TcpEvent::Data { stream, bytes } => seen.data.entry(stream).or_default().extend(bytes),
+            TcpEvent::Sent { stream, bytes } => *seen.sent.entry(stream).or_default() += bytes,
+            TcpEvent::Ended { stream, error } => {
+                assert!(seen.ended.insert(stream, error.is_some()).is_none(), "told once");
+            }
+        };
+        link.receive(NOW, &mut note).unwrap();
+        if is_done(seen) {
+            return;
+        }
+        let mut fds = [PollFd::new(link.wait_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::from(20u8)).unwrap();
+    }
+    panic!("it never came to that: {seen:?}");
+}
+
+/// A link with a stream to a socket of the test, which the link accepted.
+fn accepted() -> (TcpLink, Seen, StreamId, TcpStream) {
+    let mut link = TcpLink::new().unwrap();
+    let (_, local) = link.listen(LOCAL.parse().unwrap(), 1).unwrap();
+    let peer = TcpStream::connect(local).unwrap();
+    let mut seen = Seen::default();
+    drive(&mut link, &mut seen, |seen| !seen.accepted.is_empty());
+    let stream = seen.accepted[0];
+    (link, seen, stream, peer)
+}
+
+fn opened(link: &mut TcpLink, peer: SocketAddr) -> StreamId {
+    let local = match peer {
+        SocketAddr::V4(_) => LOCAL.parse().unwrap(),
+        SocketAddr::V6(_) => "[::1]:0".parse().unwrap(),
+    };
+    link.connect(&TcpConnect { local, peer, tos: 0x20 }).unwrap()
+}
+
+#[test]
+fn streams_connect_over_both_families_and_carry_bytes_both_ways() {
+    for address in [LOCAL, "[::1]:0"] {
+        let listener = TcpListener::bind(address).unwrap();
+        let mut link = TcpLink::new().unwrap();
+        let stream = opened(&mut link, listener.local_addr().unwrap());
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut seen = Seen::default();
+        drive(&mut link, &mut seen, |seen| seen.connected == [stream]);
+        assert_eq!(link.send(stream, b"there"), 5);
+        let mut bytes = [0; 5];
+        peer.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"there");
+        peer.write_all(b"and back").unwrap();
+        drive(&mut link, &mut seen, |seen| seen.data.get(&stream).is_some_and(|d| d.len() == 8));
+        assert_eq!(seen.data[&stream], b"and back");
+    }
+}
+
+#[test]
+fn a_stream_that_is_refused_says_so_and_is_gone() {
+    let nobody = TcpListener::bind(LOCAL).unwrap().local_addr().unwrap();
+    let mut link = TcpLink::new().unwrap();
+    let stream = opened(&mut link, nobody);
+    let mut seen = Seen::default();
+    drive(&mut link, &mut seen, |seen| seen.failed == [stream]);
+    assert_eq!(link.send(stream, b"x"), 0);
+}
+
+#[test]
+fn bytes_that_tcp_has_no_room_for_wait_and_hold_up_no_other_stream() {
+    let (mut link, mut seen, slow, mut slow_peer) = accepted();
+    let listener = TcpListener::bind(LOCAL).unwrap();
+    let quick = opened(&mut link, listener.local_addr().unwrap());
+    let (mut quick_peer, _) = listener.accept().unwrap();
+    drive(&mut link, &mut seen, |seen| seen.connected == [quick]);
+    let much: Vec<u8> = (0..32 << 20).map(|i: u32| (i >> 7) as u8).collect();
+    let taken = link.send(slow, &much);
+    assert!(taken < much.len() && link.is_waiting(slow));
+    assert_eq!(link.send(quick, b"quick"), 5);
+    let mut bytes = [0; 5];
+    quick_peer.read_exact(&mut bytes).unwrap();
+    // The peer reads: everything leaves, in order, and the link tells how much.
+    let len = much.len();
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; len];
+        slow_peer.read_exact(&mut all).unwrap();
+        all
+    });
+    drive(&mut link, &mut seen, |seen| taken + seen.sent.get(&slow).copied().unwrap_or(0) == len);
+    assert!(!link.is_waiting(slow));
+    assert!(reader.join().unwrap() == much);
+}
+
+#[test]
+fn a_stream_is_finished_behind_the_bytes_that_wait() {
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    let much = vec![7; 16 << 20];
+    link.send(stream, &much);
+    link.finish(NOW, stream);
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        all.len()
+    });
+    while !reader.is_finished() {
+        link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
+    }
+    assert_eq!(reader.join().unwrap(), much.len());
+    // The peer has closed its end, too: the stream is gone.
+    for _ in 0..100 {
+        link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
+        if link.poll_timeout().is_none() {
+            assert!(seen.ended.is_empty());
+            return drive(&mut link, &mut seen, |_| true);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the stream stays");
+}
+
+#[test]
+fn a_peer_that_never_closes_is_given_up() {
+    let (mut link, _, stream, mut peer) = accepted();
+    link.finish(NOW, stream);
+    peer.write_all(b"discarded").unwrap();
+    let at = link.poll_timeout().expect("it waits for the peer");
+    link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
+    link.receive(at, &mut |event| panic!("{event:?}")).unwrap();
+    assert!(link.poll_timeout().is_none());
+    let lingered = link.counters().into_iter().find(|(name, _)| *name == "tcp_not_closed_by_peer");
+    assert_eq!(lingered.map(|(_, n)| n), Some(1));
+}
+
+#[test]
+fn ends_are_told_once_and_resets_as_such() {
+    let (mut link, mut seen, stream, peer) = accepted();
+    peer.shutdown(Shutdown::Write).unwrap();
+    drive(&mut link, &mut seen, |seen| seen.ended.get(&stream) == Some(&false));
+    for _ in 0..3 {
+        link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
+    }
+    let (mut link, mut seen, stream, peer) = accepted();
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    drive(&mut link, &mut seen, |seen| seen.ended.get(&stream) == Some(&true));
+}
+
+#[test]
+fn a_stream_that_does_not_read_leaves_bytes_to_tcp_and_learns_of_the_end() {
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    link.set_reading(stream, false);
+    peer.write_all(b"early").unwrap();
+    for _ in 0..3 {
+        link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
+    }
+    link.set_reading(stream, true);
+    drive(&mut link, &mut seen, |seen| seen.data.get(&stream).is_some_and(|d| d == b"early"));
+    link.set_reading(stream, false);
+    drop(peer);
+    drive(&mut link, &mut seen, |seen| seen.ended.contains_key(&stream));
+}
+
+#[test]
+fn a_listener_that_does_not_accept_leaves_connections_to_the_kernel() {
+    let mut link = TcpLink::new().unwrap();
+    let (listener, local) = link.listen(LOCAL.parse().unwrap(), 8).unwrap();
+    link.set_accepting(listener, false);
+    let _peers = [TcpStream::connect(local).unwrap(), TcpStream::connect(local).unwrap()];
+    assert_eq!(link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap(), 0);
+    link.set_accepting(listener, true);
+    let mut seen = Seen::default();
+    drive(&mut link, &mut seen, |seen| seen.accepted.len() == 2);
+    link.unlisten(listener);
+    assert!(TcpStream::connect(local).is_err());
+}
