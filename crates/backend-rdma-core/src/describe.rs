@@ -53,6 +53,8 @@ pub struct DeviceInfo {
     pub max_msg_size: u64,
     /// Completion vectors.
     pub comp_vectors: u32,
+    /// It speaks iWARP.
+    pub is_iwarp: bool,
 }
 
 /// What the library says of the port of a device.
@@ -114,6 +116,7 @@ pub(crate) fn device_info(open: &Open) -> Result<DeviceInfo, Error> {
         fw_ver: fw_ver.to_string_lossy().into_owned(),
         max_msg_size: query_port(open)?.max_msg_sz.into(),
         comp_vectors: u32::try_from(vectors).unwrap_or(0),
+        is_iwarp: open.is_iwarp(),
         attr,
     })
 }

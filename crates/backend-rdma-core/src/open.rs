@@ -92,6 +92,15 @@ impl Open {
         // SAFETY: an open context keeps its device.
         u64::from_be(unsafe { (self.verbs.ibv_get_device_guid)(device) })
     }
+
+    /// Whether the device speaks iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open as long as this.
+        let device = unsafe { (*self.as_ptr()).device };
+        // SAFETY: an open context keeps its device, which does not change.
+        let transport = unsafe { (*device).transport_type };
+        transport == IBV_TRANSPORT_IWARP
+    }
 }
 
 impl Drop for Open {

@@ -7,7 +7,7 @@
 use bitflags::bitflags;
 use feroce_abi::{IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_PORT_ACTIVE, convert, ibv_device_attr};
 use feroce_backend_rdma_core::{DeviceInfo, PortInfo};
-use feroce_engine::Limits;
+use feroce_engine::{Limits, TransportKind};
 use feroce_train::{GidEntry, LinkLayer};
 use feroce_wire::{Gid, Lid, Pkey, Pmtu};
 
@@ -106,6 +106,9 @@ pub enum AtomicCap {
 pub struct DeviceAttr {
     /// Name.
     pub name: String,
+    /// What it speaks.
+    #[doc(alias = "ibv_transport_type")]
+    pub transport: TransportKind,
     /// Version of the adapter: of our own, the version of this crate.
     pub fw_ver: String,
     /// Node GUID.
@@ -124,6 +127,8 @@ pub struct DeviceAttr {
     pub caps: DeviceCaps,
     /// How many objects of each kind it can hold.
     pub limits: Limits,
+    /// Scatter/gather elements in a READ: 1 with iWARP.
+    pub max_sge_rd: u32,
     /// Longest message in bytes.
     pub max_msg_size: u64,
     /// Longest memory region in bytes.
@@ -158,6 +163,10 @@ impl DeviceAttr {
         let attr = &info.attr;
         Self {
             name: name.to_owned(),
+            transport: match info.is_iwarp {
+                true => TransportKind::Iwarp,
+                false => TransportKind::InfiniBand,
+            },
             fw_ver: info.fw_ver.clone(),
             guid: u64::from_be(attr.node_guid),
             sys_image_guid: u64::from_be(attr.sys_image_guid),
@@ -167,6 +176,7 @@ impl DeviceAttr {
             ports: attr.phys_port_cnt,
             caps: DeviceCaps::from_bits_retain(attr.device_cap_flags),
             limits: limits(attr),
+            max_sge_rd: count(attr.max_sge_rd),
             max_msg_size: info.max_msg_size,
             max_mr_size: attr.max_mr_size,
             page_size_cap: attr.page_size_cap,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
-use feroce_engine::{Config, CongestionConfig, DcqcnConfig};
+use feroce_engine::{Config, CongestionConfig, DcqcnConfig, TransportKind};
 use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
@@ -116,6 +116,8 @@ pub struct Settings {
     pub rdma_core: Option<PathBuf>,
     /// Configuration of the engine. Seed 0 is replaced by a random one.
     pub engine: Config,
+    /// Ask for checksums (CRC-32C) on iWARP connections. They are used if one of the ends asks.
+    pub mpa_crc: bool,
     /// Segmentation offload when sending.
     pub gso: bool,
     /// Receive offload: the kernel merges received packets.
@@ -159,6 +161,7 @@ impl Default for Settings {
             backend: Backend::default(),
             rdma_core: None,
             engine: Config::default(),
+            mpa_crc: true,
             gso: true,
             gro: true,
             ecn: true,
@@ -208,6 +211,20 @@ const KEYS: &[Key] = &[
         default: "where the system looks",
         help: "directory of `libibverbs.so.1` and `librdmacm.so.1`, for that backend",
         apply: |s, v| set(&mut s.rdma_core, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "transport",
+        default: "roce",
+        help: "what devices speak: `roce` (RoCEv2, over UDP), or `iwarp` (RDMA over TCP, as \
+               Linux's siw does), whose queue pairs the connection manager connects",
+        apply: |s, v| set(&mut s.engine.transport, transport(v)),
+    },
+    Key {
+        name: "mpa_crc",
+        default: "1",
+        help: "ask for checksums (CRC-32C) on iWARP connections; they are used if one of the two \
+               ends asks for them",
+        apply: |s, v| set(&mut s.mpa_crc, switch(v)),
     },
     Key {
         name: "seed",
@@ -533,6 +550,14 @@ fn name(value: &str) -> Result<String, Wrong> {
 fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
     let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
     value.split(';').map(|device| device.split(',').map(address).collect()).collect()
+}
+
+fn transport(value: &str) -> Result<TransportKind, Wrong> {
+    match value {
+        "roce" => Ok(TransportKind::InfiniBand),
+        "iwarp" => Ok(TransportKind::Iwarp),
+        _ => Err("expected roce or iwarp".into()),
+    }
 }
 
 fn lint(value: &str) -> Result<Lint, Wrong> {

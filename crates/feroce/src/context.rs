@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine};
+use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, TransportKind};
+use feroce_link::tcp::{TcpLink, TcpPort};
 use feroce_link::{Carrier, Control, Logger, UdpConfig};
 use feroce_local::{HostCarrier, Registry};
 use feroce_train::{GidEntry, Instant};
@@ -19,7 +20,7 @@ use crate::backend::{Adapter, Either, either};
 use crate::config::congestion;
 use crate::device::interface_monitor::InterfaceMonitor;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
+use crate::driver::{AsyncQueue, Clock, Driver, Streams, Wakes};
 use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
 use crate::summary::Summary;
@@ -134,7 +135,7 @@ impl Device {
         if self.kind() == DeviceKind::Kernel {
             return Ok(self.open()?.port());
         }
-        let config = Config { port_mtu: self.path_mtu(), ..Settings::load()?.engine };
+        let config = Config { port_mtu: self.path_mtu(), ..engine_config(&Settings::load()?) };
         let gids: Vec<GidEntry> = self.gids().iter().copied().map(GidEntry::roce_v2).collect();
         let addresses = (&*gids, Lid::default());
         Ok(port_attr(self, &config, self.is_up(), addresses, &DropCounters::default()))
@@ -161,6 +162,7 @@ impl Context {
             restrict_qpns(&mut config, fabric.prefix());
             fabric_port::fit(&mut config, &port.welcome());
         }
+        let iwarp = stack::iwarp(&settings)?;
         let registry = join(&settings, config.seed);
         if let Some(registry) = &registry {
             restrict_qpns(&mut config, registry.prefix());
@@ -184,9 +186,11 @@ impl Context {
             log: log.clone(),
             ..UdpConfig::default()
         };
-        let mut link: Box<dyn HostCarrier> = match port {
-            Some(port) => Box::new(port),
-            None => stack::carrier(udp, registry.as_ref(), &settings)?,
+        let streams = iwarp.map(|_| TcpLink::new()).transpose()?;
+        let mut link: Box<dyn HostCarrier> = match (port, &streams) {
+            (Some(port), _) => Box::new(port),
+            (None, Some(streams)) => Box::new(TcpPort::of(streams)?),
+            (None, None) => stack::carrier(udp, registry.as_ref(), &settings)?,
         };
         for (i, gid) in (0..).zip(bind(&device, &mut *link, registry.is_some())?) {
             engine.set_gid(i, GidEntry::roce_v2(gid));
@@ -201,9 +205,11 @@ impl Context {
         });
         let link = stack::build(link, registry.is_some(), &settings, &clock, device.name(), &log)?;
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        streams.into_iter().for_each(|tcp| driver.set_streams(Streams::new(tcp)));
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
-        let soft = SoftAdapter { driver, registry, fabric, converts: settings.convert, summary };
+        let converts = settings.convert;
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -222,8 +228,8 @@ impl Context {
         while engine.poll_event().is_some() {}
         let wakes = Arc::<Wakes>::default();
         let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes)?;
-        let (registry, fabric, converts, summary) = (None, None, false, None);
-        let soft = SoftAdapter { driver, registry, fabric, converts, summary };
+        let (registry, fabric, iwarp, converts, summary) = (None, None, None, false, None);
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -343,9 +349,11 @@ impl Context {
 }
 
 /// Joins the registry of the processes of the host, if the settings ask for it and it is possible.
-/// Packets of a fabric's hosts pass its switches, so they have no use for it.
+/// Packets of a fabric's hosts pass its switches, and processes that speak iWARP have TCP
+/// connections with each other, so they have no use for it.
 fn join(settings: &Settings, seed: u64) -> Option<Arc<Registry>> {
-    if !settings.shared || settings.fabric.is_some() {
+    let is_iwarp = settings.engine.transport == TransportKind::Iwarp;
+    if !settings.shared || settings.fabric.is_some() || is_iwarp {
         return None;
     }
     let join = || Registry::join(Path::new(SHARED_ROOT), seed);
@@ -398,7 +406,13 @@ fn try_again<T>(
 /// Configuration of the engine: a device that shares its addresses has fewer queue pair numbers.
 fn engine_config(settings: &Settings) -> Config {
     let mut config = settings.engine.clone();
-    if settings.shared || settings.fabric.is_some() {
+    if config.transport == TransportKind::Iwarp {
+        config.limits.max_ah = 0;
+        config.limits.max_mcast_grp = 0;
+        config.limits.max_mcast_qp_attach = 0;
+        // The kernel's driver has as many.
+        config.limits.max_rd_atomic = 128;
+    } else if settings.shared || settings.fabric.is_some() {
         config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
     }
     config

@@ -88,8 +88,8 @@ pub use feroce_engine::{
     CongestionControl, ConnectXConfig, Counters, CqId, Cqe, CreateError, CustomCongestion, Data,
     DcqcnConfig, Dest, DestroyError, DropCounters, FlushKind, HpccConfig, Limits, Loss, LossPolicy,
     Notify, QpAttr, QpCap, QpCounters, QpInitAttr, QpState, QpType, RecvWr, Remote, ResizeError,
-    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, SwiftConfig, TimelyConfig, WcFlags,
-    WcOpcode, WcStatus, WindowConfig,
+    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqId, SwiftConfig, TimelyConfig,
+    TransportKind, WcFlags, WcOpcode, WcStatus, WindowConfig,
 };
 #[doc(inline)]
 pub use feroce_engine::{ModifyQpError as TransitionError, PostError as RequestError};

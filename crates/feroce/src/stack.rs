@@ -8,10 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use feroce_engine::TransportKind;
+use feroce_engine::iwarp::HandshakeConfig;
 use feroce_link::{
     Fault, IcrcPolicy, Logger, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Registry};
+use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
 use crate::driver::Clock;
 use crate::{Error, Settings};
@@ -30,6 +33,33 @@ pub(crate) fn carrier(
     let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_log(&log);
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
+}
+
+/// What a device asks for in handshakes, if the settings say that it speaks iWARP. The layers know
+/// packets only.
+pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> {
+    if settings.engine.transport != TransportKind::Iwarp {
+        return Ok(None);
+    }
+    let packets = [
+        ("pcap", settings.pcap.is_some()),
+        ("trace", settings.trace.is_some()),
+        ("fault", settings.fault.is_some()),
+        ("fabric", settings.fabric.is_some()),
+        ("a tap", settings.tap.is_some()),
+    ];
+    if let Some((what, _)) = packets.iter().find(|(_, is_set)| *is_set) {
+        let text = format!(
+            "{what} concerns packets, and iWARP has TCP connections: leave it out (`tcpdump -i any \
+             tcp` captures them), or set `transport` to `roce`"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    Ok(Some(HandshakeConfig {
+        crc: settings.mpa_crc,
+        max_ulpdu: MAX_ULPDU,
+        ..HandshakeConfig::default()
+    }))
 }
 
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.

@@ -170,7 +170,11 @@ impl Qp {
     /// Back to RESET: everything posted is forgotten without completions.
     pub(crate) fn reset(&mut self, hca: &mut Shared) {
         self.common.set_state(QpState::Reset);
-        self.stream = None;
+        // The driver learns that it may close the stream.
+        if self.stream.take().is_some_and(|stream| stream.phase == Phase::Open) {
+            let (qpn, end) = (self.common.qpn, StreamEnd::Closed);
+            hca.stream_ends.push_back(StreamEvent { qpn, end });
+        }
         hca.mrs.unbind_qp(self.common.qpn);
         hca.revoke_answers();
         while self.common.sq.pop().is_some() {}

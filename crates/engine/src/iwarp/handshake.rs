@@ -315,6 +315,12 @@ impl Request {
         self.enhanced.map(|enhanced| (enhanced.ird, enhanced.ord))
     }
 
+    /// Limits the READs of the peer and those to the peer that may be under way.
+    pub fn limit_reads(&mut self, ird: u16, ord: u16) {
+        let config = &mut self.config;
+        (config.ird, config.ord) = (config.ird.min(ird), config.ord.min(ord));
+    }
+
     /// Takes the connection: what was agreed on, and what is to be sent.
     pub fn accept(&self, private_data: &[u8]) -> Result<(StreamSetup, Vec<u8>), HandshakeError> {
         let config = &self.config;

@@ -37,7 +37,12 @@ fn sort(event: Event, kind: EventKind) -> Result<Option<Event>, Error> {
     }
     Err(match event.kind {
         EventKind::Rejected => {
-            let reason = RejReason(u16::try_from(event.status).unwrap_or(0));
+            let reason = match -event.status {
+                // Over TCP: no program listens there.
+                libc::ECONNREFUSED => RejReason::INVALID_SERVICE_ID,
+                libc::ECONNRESET => RejReason::CONSUMER,
+                _ => RejReason(u16::try_from(event.status).unwrap_or(0)),
+            };
             CmError::Rejected { reason, private_data: event.private_data }.into()
         }
         EventKind::AddrError => {

@@ -4,9 +4,11 @@ use std::any::Any;
 use std::fmt::Debug;
 
 use feroce_engine::Engine;
+use feroce_engine::iwarp::StreamEvent;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
 
+use super::streams::{StreamInput, StreamOrder};
 use crate::watch::ConnectionSnapshot;
 
 /// An agent of the device, which uses the engine from inside the driver: connection management.
@@ -37,4 +39,15 @@ pub(crate) trait Agent: Any + Debug + Send {
 
     /// Whether a peer that was told of the end of a connection has not confirmed it yet.
     fn awaits_confirmation(&self) -> bool;
+
+    /// Something has happened to a stream that belongs to no queue pair, or to a listener.
+    fn on_stream(&mut self, _engine: &mut Engine, _now: Instant, _event: StreamInput<'_>) {}
+
+    /// The stream of a queue pair has ended.
+    fn on_stream_end(&mut self, _now: Instant, _event: StreamEvent) {}
+
+    /// What is to be done with streams.
+    fn take_stream_orders(&mut self) -> Vec<StreamOrder> {
+        Vec::new()
+    }
 }

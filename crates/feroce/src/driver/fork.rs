@@ -117,6 +117,9 @@ impl Held {
             // The socket is the parent's, and must end with it.
             watch.abandon();
         }
+        // The epoll instance is the parent's, too. To close descriptors of the child changes
+        // nothing there.
+        self.link.streams = None;
         // The consumers of these queues are in the parent, and their descriptors are shared: the
         // child must not write to them, nor run the wakers.
         let dispatch = Dispatch::with(Arc::clone(&self.driver.wakes));

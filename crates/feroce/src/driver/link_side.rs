@@ -13,6 +13,7 @@ use std::sync::MutexGuard;
 use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
+use super::streams::Streams;
 use super::{WakeOnDrop, Wakes};
 
 /// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
@@ -34,6 +35,8 @@ pub(crate) struct LinkSide {
     gone: u64,
     /// Acknowledgements or completions wait in the engine for the next turn.
     pub(super) engine_waits: bool,
+    /// The streams of a device that speaks iWARP, which has no packets.
+    pub(super) streams: Option<Streams>,
 }
 
 impl LinkSide {
@@ -44,7 +47,13 @@ impl LinkSide {
             single: SingleBuf::default(),
             gone: 0,
             engine_waits: false,
+            streams: None,
         }
+    }
+
+    /// The streams of the device, if it speaks iWARP.
+    pub(crate) fn streams(&mut self) -> Option<&mut Streams> {
+        self.streams.as_mut()
     }
 
     /// Replaces the link and returns the old one. Waiting trains stay.
@@ -132,7 +141,8 @@ impl LinkSide {
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let full = (!self.is_clear()).then(|| now.plus_nanos(FULL_NS));
         let own = self.link.poll_timeout();
-        own.into_iter().chain(full).min()
+        let of_streams = self.streams.as_ref().and_then(|streams| streams.deadline(now));
+        own.into_iter().chain(full).chain(of_streams).min()
     }
 }
 

@@ -23,6 +23,7 @@ mod naps;
 mod poll;
 mod revocation;
 mod state;
+mod streams;
 mod thread;
 mod turn;
 mod wakes;
@@ -57,6 +58,7 @@ pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
 use revocation::Looks;
 pub(crate) use state::State;
+pub(crate) use streams::{StreamInput, StreamOrder, Streams};
 use turn::Turn;
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
 
@@ -172,6 +174,11 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Gives the device streams, before it has any queue pair.
+    pub(crate) fn set_streams(&self, streams: Streams) {
+        self.link().streams = Some(streams);
+    }
+
     /// Does all there is to do, as the driver thread would, and says when there is more, if neither
     /// a packet arrives nor the link has room again before.
     #[cfg(feature = "sim")]
@@ -258,7 +265,8 @@ impl Driver {
     /// What happened to the link so far.
     pub(crate) fn link_counters(&self) -> LinkCounters {
         let link = self.link();
-        let counters = link.counters();
+        let mut counters = link.counters();
+        counters.extend(link.streams.iter().flat_map(Streams::counters));
         let wakes = link.unlock();
         self.answer_bell();
         drop(wakes);

@@ -50,6 +50,12 @@ impl State {
         agent.downcast_mut()
     }
 
+    /// The agent, if it is of this type, and the engine.
+    pub(crate) fn agent_and_engine<A: Agent>(&mut self) -> Option<(&mut A, &mut Engine)> {
+        let agent: &mut dyn Any = self.agent.as_deref_mut()?;
+        Some((agent.downcast_mut()?, &mut self.engine))
+    }
+
     /// Sets the agent of the device.
     pub(crate) fn set_agent(&mut self, agent: impl Agent) {
         self.agent = Some(Box::new(agent));

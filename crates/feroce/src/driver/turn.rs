@@ -46,6 +46,11 @@ impl Driver {
     /// Errors of the link are logged, and what it cannot send counts as lost: the turn goes on, for
     /// the consumers of what has arrived and of what was sent.
     pub(super) fn turn(&self, link: &mut LinkSide, now: Instant, turn: Turn) -> Driven {
+        if let Some(mut streams) = link.streams.take() {
+            let driven = self.stream_turn(link, &mut streams, now, turn);
+            link.streams = Some(streams);
+            return driven;
+        }
         let (mut state, mut busy) = self.receive(link, now, turn);
         let may_wait = matches!(turn, Turn::Serve | Turn::Poll) && state.may_acks_wait(now);
         state.engine.hold_acks(may_wait);
@@ -150,7 +155,12 @@ impl Driver {
 
     /// Notes in the link, for the threads that look at it next, what the engine waits for.
     #[inline]
-    fn end_turn(&self, state: &State, link: &mut LinkSide, busy: Option<bool>) -> Driven {
+    pub(super) fn end_turn(
+        &self,
+        state: &State,
+        link: &mut LinkSide,
+        busy: Option<bool>,
+    ) -> Driven {
         link.engine_waits = state.engine.has_held_acks() || state.engine.awaits_revocation();
         // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
         // reads the deadline before it sleeps.
@@ -161,7 +171,7 @@ impl Driver {
 
 /// Logs an error of the link. Returns false: nothing has happened.
 #[cold]
-fn warn_of_link(wakes: &Wakes, e: &io::Error) -> bool {
+pub(super) fn warn_of_link(wakes: &Wakes, e: &io::Error) -> bool {
     wakes.warn(format_args!("link: {e}"));
     false
 }

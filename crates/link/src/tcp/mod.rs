@@ -28,7 +28,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::LinkCounters;
 pub use port::TcpPort;
-use stream::{Flushed, Phase, Stream};
+use stream::{Phase, Stream};
 
 /// Bytes that one `recv` call takes: what the kernel buffers for a busy connection on loopback.
 const BUFFER: usize = 256 << 10;
@@ -91,11 +91,11 @@ pub enum TcpEvent<'a> {
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// TCP has taken bytes that waited.
+    /// TCP has taken bytes that waited, or the stream broke and they are discarded.
     Sent {
         /// Of which stream.
         stream: StreamId,
-        /// How many.
+        /// How many TCP has taken.
         bytes: usize,
     },
     /// The peer has closed the stream, or it broke. The caller has to [finish](TcpLink::finish) it.
@@ -390,16 +390,11 @@ impl TcpLink {
         }
         let is_lingering = self.lingering.contains_key(&id);
         let mut count = 0;
-        if open.is_waiting() && flags.intersects(EpollFlags::EPOLLOUT) {
-            match open.flush() {
-                Flushed::Bytes(0) => {}
-                Flushed::Bytes(bytes) if !is_lingering => {
-                    count += 1;
-                    sink(TcpEvent::Sent { stream, bytes });
-                }
-                Flushed::Bytes(_) => {}
-                // The end is reported below.
-                Flushed::Broken => {}
+        if open.is_waiting() && flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLERR) {
+            let bytes = open.flush();
+            if !is_lingering && (bytes > 0 || !open.is_waiting()) {
+                count += 1;
+                sink(TcpEvent::Sent { stream, bytes });
             }
         }
         if !open.is_waiting() && is_lingering && open.shut_down() {
@@ -434,6 +429,7 @@ impl TcpLink {
             Err(error) => {
                 count += 1;
                 self.counters.reset += 1;
+                open.forget();
                 open.end();
                 sink(TcpEvent::Ended { stream, error: Some(error) });
             }

@@ -20,15 +20,6 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// What became of waiting bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Flushed {
-    /// TCP has taken as many.
-    Bytes(usize),
-    /// The connection broke, and they are discarded.
-    Broken,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -139,8 +130,9 @@ impl Stream {
         sent
     }
 
-    /// Sends what waits.
-    pub(super) fn flush(&mut self) -> Flushed {
+    /// Sends what waits, and returns how much of it TCP has taken. If the connection broke, the rest
+    /// is discarded.
+    pub(super) fn flush(&mut self) -> usize {
         let before = self.sent;
         while self.is_waiting() {
             match self.write(self.waiting.get(self.sent..).unwrap_or_default()) {
@@ -148,8 +140,9 @@ impl Stream {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
+                    let sent = self.sent - before;
                     self.forget();
-                    return Flushed::Broken;
+                    return sent;
                 }
             }
         }
@@ -157,10 +150,11 @@ impl Stream {
         if !self.is_waiting() {
             self.forget();
         }
-        Flushed::Bytes(sent)
+        sent
     }
 
-    fn forget(&mut self) {
+    /// Discards what waits.
+    pub(super) fn forget(&mut self) {
         self.waiting.clear();
         self.waiting.shrink_to(KEPT);
         self.sent = 0;

@@ -1,6 +1,6 @@
 //! Attributes of the software adapter and its port.
 
-use feroce_engine::{Config, DropCounters};
+use feroce_engine::{Config, DropCounters, TransportKind};
 use feroce_train::GidEntry;
 use feroce_wire::{Lid, Pmtu};
 
@@ -23,11 +23,23 @@ const GID_TABLE: u32 = 16;
 /// processor.
 const ACK_DELAY: u8 = 15;
 
+/// What a device that speaks iWARP can do.
+const RNIC_CAPS: DeviceCaps = DeviceCaps::CURR_QP_STATE_MOD
+    .union(DeviceCaps::PORT_ACTIVE_EVENT)
+    .union(DeviceCaps::SYS_IMAGE_GUID)
+    .union(DeviceCaps::SRQ_RESIZE)
+    .union(DeviceCaps::N_NOTIFY_CQ)
+    .union(DeviceCaps::MEM_WINDOW)
+    .union(DeviceCaps::MEM_MGT_EXTENSIONS)
+    .union(DeviceCaps::MEM_WINDOW_TYPE_2B);
+
 /// Limits and identity of a device with this configuration.
 pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
     let limits = config.limits;
+    let is_iwarp = config.transport == TransportKind::Iwarp;
     DeviceAttr {
         name: device.name().to_owned(),
+        transport: config.transport,
         fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
         guid: device.guid(),
         sys_image_guid: device.guid(),
@@ -35,8 +47,9 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
         vendor_part_id: 1,
         hw_ver: 0,
         ports: 1,
-        caps: DeviceCaps::all(),
+        caps: if is_iwarp { RNIC_CAPS } else { DeviceCaps::all() },
         limits,
+        max_sge_rd: if is_iwarp { 1 } else { limits.max_sge },
         max_msg_size: feroce_engine::MAX_MESSAGE,
         max_mr_size: u64::MAX,
         page_size_cap: PAGE_SIZES,
@@ -44,11 +57,15 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
         // Atomics are processor instructions, so the adapter could promise atomicity with all
         // accesses. It promises less, because that is what programs are tested with on other
         // software adapters.
-        atomic_cap: AtomicCap::Hca,
+        atomic_cap: if is_iwarp { AtomicCap::None } else { AtomicCap::Hca },
         max_mw: limits.max_mr,
         max_total_mcast_qp_attach: limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach),
         max_srq_sge: limits.max_sge,
-        max_pkeys: u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX),
+        // iWARP has no partitions.
+        max_pkeys: match is_iwarp {
+            true => 0,
+            false => u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX),
+        },
         local_ca_ack_delay: ACK_DELAY,
         completion_timestamp_mask: u64::MAX,
         core_clock_khz: 1_000_000,

@@ -9,6 +9,7 @@ mod srq;
 
 use std::sync::{Arc, Mutex};
 
+use feroce_engine::iwarp::HandshakeConfig;
 use feroce_engine::{
     AddrVec, AhId, Counters, CqId, CreatedQp, DropCounters, QpInitAttr, SrqId, SrqInitAttr,
 };
@@ -39,6 +40,8 @@ pub(crate) struct SoftAdapter {
     pub(crate) registry: Option<Arc<Registry>>,
     /// Its place in a fabric.
     pub(crate) fabric: Option<FabricPort>,
+    /// What it asks for in handshakes, if it speaks iWARP.
+    pub(crate) iwarp: Option<HandshakeConfig>,
     /// Registered memory is made shareable.
     pub(crate) converts: bool,
     /// The name to print what it did under, at its end.

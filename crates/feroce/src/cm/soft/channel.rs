@@ -158,7 +158,7 @@ impl SoftChannel {
         let owner = match &queued.listener {
             None => queued.id.owner(),
             Some((asked, listen_id)) => {
-                manager.taken(&queued.id, *listen_id);
+                listen_id.iter().for_each(|listener| manager.taken(&queued.id, *listener));
                 listener = asked.owner().map(|owner| SoftId { owner });
                 listener.as_ref().and_then(|_| manager.adopt(&queued.id, &self.owner))
             }

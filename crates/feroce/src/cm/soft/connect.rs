@@ -78,6 +78,9 @@ impl SoftId {
                 _ => return Err(CmError::WrongState.into()),
             }
         };
+        if self.is_iwarp() {
+            return self.connect_iwarp(param);
+        }
         let peer = Peer { local: gid_of(src.ip()), remote: gid_of(dst.ip()) };
         let service = ServiceId::ip(self.port_space(), dst.port());
         if self.is_datagrams() {
@@ -142,6 +145,9 @@ impl SoftId {
 
     /// Accepts a request. Event: established, on connections; a datagram service needs none.
     pub(crate) fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+        if self.is_iwarp() {
+            return self.accept_iwarp(param);
+        }
         self.with_service(|s, now, id| {
             let (conn, qp) = {
                 let inner = id.lock();
@@ -198,6 +204,9 @@ impl SoftId {
 
     /// Rejects a connect request, or a reply.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        if self.is_iwarp() {
+            return self.reject_iwarp(private_data);
+        }
         let private_data = fill(private_data).map_err(CmError::from)?;
         self.with_conn(|cm, now, conn, id| {
             cm.manager.reject(now, conn, RejReason::CONSUMER, &private_data)?;
@@ -209,6 +218,9 @@ impl SoftId {
     /// Completes a connection on an id without queue pair, after a connect response; or reports
     /// that data arrived before the peer's message that it is ready to use (RTU).
     pub(crate) fn establish(&self) -> Result<(), Error> {
+        if self.is_iwarp() {
+            return self.establish_iwarp();
+        }
         self.with_conn(|cm, _, conn, id| {
             if id.lock().stage == Stage::Responded {
                 cm.manager.ready(conn)?;
@@ -222,6 +234,9 @@ impl SoftId {
     /// Ends the connection; the requests posted on the queue pair are flushed. Event: disconnected.
     /// A datagram service has no connection to end, and no event follows.
     pub(crate) fn disconnect(&self) -> Result<(), Error> {
+        if self.is_iwarp() {
+            return self.disconnect_iwarp();
+        }
         self.with_service(|s, now, id| {
             let (conn, qp, stage) = {
                 let inner = id.lock();

@@ -12,6 +12,7 @@ use feroce_wire::cm::ServiceId;
 use feroce_wire::{Psn, Qpn};
 
 use super::claim::Claim;
+use super::iwarp::is_iwarp;
 use super::neighbour::Neighbour;
 use super::queued::Queued;
 use super::service::{Service, tell};
@@ -85,6 +86,9 @@ impl SoftId {
 
     /// The attributes that a queue pair of this connection needs to get into a state.
     pub(crate) fn qp_attr(&self, state: QpState) -> Result<QpAttr, Error> {
+        if self.is_iwarp() {
+            return self.qp_attr_iwarp(state);
+        }
         let (conn, is_datagrams) = {
             let inner = self.shared().lock();
             (inner.conn, self.is_datagrams())
@@ -161,6 +165,7 @@ impl SoftId {
         let mut local = addr;
         local.set_port(binding.port());
         inner.binding = Some(binding);
+        inner.has_port = addr.port() != 0;
         inner.local = Some(local);
         inner.stage = Stage::Bound;
         Ok(())
@@ -304,6 +309,14 @@ impl SoftId {
         backlog: u32,
     ) -> Result<(), Error> {
         let id = self.shared();
+        let (streams, contexts): (Vec<&Context>, Vec<&Context>) =
+            contexts.iter().partition(|context| is_iwarp(context));
+        for context in streams {
+            if self.is_datagrams() {
+                return Err(CmError::NoQp.into());
+            }
+            self.listen_iwarp(context, accepts, backlog)?;
+        }
         let claims = contexts.iter().map(|context| Claim::all(context, service, accepts));
         let claims: Vec<Vec<Claim>> = claims.collect::<Result<_, _>>()?;
         {

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_cm::rdma::{PortTable, gid_of, ip_of};
 use feroce_cm::{Config, ListenId};
+use feroce_engine::iwarp::HandshakeConfig;
 use feroce_wire::Psn;
 
 use super::channel::ChannelOwner;
+use super::iwarp::IwarpService;
 use super::queued::Queued;
 use super::service::Service;
 use super::shared::{Owner, Shared};
@@ -225,7 +227,17 @@ impl ManagerInner {
         if event.listener.is_none() || event.id.owner().is_some() {
             return;
         }
-        let conn = event.id.lock().conn.take();
+        let (conn, stream) = {
+            let mut inner = event.id.lock();
+            (inner.conn.take(), inner.stream.take())
+        };
+        if let (Some(device), Some(stream)) = (event.id.device.upgrade(), stream) {
+            device.driver.control(|s, now| {
+                if let Some((cm, engine)) = IwarpService::of(s) {
+                    cm.destroy(engine, now, stream);
+                }
+            });
+        }
         if let (Some(device), Some(conn)) = (event.id.device.upgrade(), conn) {
             device.driver.control(|s, now| {
                 if let Some(cm) = Service::of(s) {
@@ -236,9 +248,24 @@ impl ManagerInner {
     }
 }
 
+/// Creates the connection manager of a device that speaks iWARP, unless it has one.
+fn serve_iwarp(context: &Context, config: HandshakeConfig) -> Result<(), Error> {
+    let device = Arc::downgrade(context.soft()?);
+    context.driver()?.control(|s, _| {
+        if s.agent::<IwarpService>().is_none() {
+            let wakes = Arc::clone(s.dispatch.wakes());
+            s.set_agent(IwarpService::new(config, device, wakes));
+        }
+    });
+    Ok(())
+}
+
 /// Creates queue pair 1 and the connection manager of a device, unless it has them.
 fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
     let soft = context.soft()?;
+    if let Some(config) = soft.iwarp {
+        return serve_iwarp(context, config);
+    }
     let (seed, psn) = (sys::random_u64()?, sys::random_u64()?);
     let config = Config {
         seed,

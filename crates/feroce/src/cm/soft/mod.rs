@@ -6,6 +6,7 @@ mod claim;
 mod connect;
 mod gsi;
 mod id;
+mod iwarp;
 mod manager;
 mod mcast;
 mod neighbour;

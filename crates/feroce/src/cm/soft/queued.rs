@@ -13,7 +13,8 @@ use crate::cm::UdParam;
 pub(super) struct Queued {
     pub(super) kind: EventKind,
     pub(super) id: Arc<Shared>,
-    pub(super) listener: Option<(Arc<Shared>, ListenId)>,
+    /// The listener of a request, and its name in the connection manager of InfiniBand.
+    pub(super) listener: Option<(Arc<Shared>, Option<ListenId>)>,
     pub(super) status: i32,
     pub(super) conn: Option<ConnParam>,
     pub(super) ud: Option<UdParam>,

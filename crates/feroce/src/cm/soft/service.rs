@@ -374,7 +374,7 @@ impl Service {
         }
         self.ids.insert(conn, Arc::clone(&id));
         self.tell(Queued {
-            listener: Some((listener, listen_id)),
+            listener: Some((listener, Some(listen_id))),
             conn: Some(offer),
             private_data,
             ..Queued::new(EventKind::ConnectRequest, &id, 0)
@@ -421,7 +421,7 @@ fn offer_of(req: &Req, private_data: &[u8]) -> ConnParam {
 }
 
 /// A socket address; a link-local one gets the index of its interface.
-fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
+pub(super) fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
     if let SocketAddr::V6(addr) = &mut addr
         && addr.ip().is_unicast_link_local()
     {
@@ -442,7 +442,7 @@ pub(super) fn tell(event: Queued) {
     queue_of(&event).push(event);
 }
 
-fn queue_of(event: &Queued) -> Arc<Queue> {
+pub(super) fn queue_of(event: &Queued) -> Arc<Queue> {
     match &event.listener {
         Some((listener, _)) => Arc::clone(&listener.lock().queue),
         None => Arc::clone(&event.id.lock().queue),

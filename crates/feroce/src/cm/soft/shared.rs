@@ -10,10 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use feroce_cm::rdma::{Binding, ConnParam, PortSpace};
 use feroce_cm::{ConnId, ListenId};
 use feroce_engine::QpType;
+use feroce_link::tcp::{StreamId, TcpListenId};
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::{ChannelOwner, Queue};
 use super::claim::Claim;
+use super::iwarp::IwarpService;
 use super::manager::ManagerInner;
 use super::service::Service;
 use crate::backend::soft::SoftAdapter;
@@ -66,10 +68,16 @@ pub(super) struct Inner {
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) conn: Option<ConnId>,
+    /// The connection, on a device that speaks iWARP.
+    pub(super) stream: Option<StreamId>,
     pub(super) qp: Option<IdQp>,
     pub(super) options: Options,
     pub(super) binding: Option<Binding>,
+    /// The consumer has chosen the port.
+    pub(super) has_port: bool,
     pub(super) listens: Vec<(Weak<SoftAdapter>, ListenId)>,
+    /// The same, on devices that speak iWARP.
+    pub(super) tcp_listens: Vec<(Weak<SoftAdapter>, TcpListenId)>,
     /// Held while it listens.
     pub(super) claims: Vec<Claim>,
     /// The parameters of the peer's request, from the view of this side: the default of a reply.
@@ -123,10 +131,13 @@ impl Shared {
             local: None,
             peer: None,
             conn: None,
+            stream: None,
             qp: None,
             options: Options::default(),
             binding: None,
+            has_port: false,
             listens: Vec::new(),
+            tcp_listens: Vec::new(),
             claims: Vec::new(),
             offer: None,
             groups: Vec::new(),
@@ -167,10 +178,37 @@ impl Owner {
         *owner.shared.owner.lock().unwrap_or_else(PoisonError::into_inner) = weak;
         owner
     }
+
+    /// Ends what the id has on devices that speak iWARP.
+    fn end_iwarp(&self) {
+        let (stream, listens) = {
+            let mut inner = self.shared.lock();
+            (inner.stream.take(), std::mem::take(&mut inner.tcp_listens))
+        };
+        for (device, listener) in listens {
+            if let Some(device) = device.upgrade() {
+                device.driver.control_link(|s, link, _| {
+                    link.streams().into_iter().for_each(|streams| streams.unlisten(listener));
+                    if let Some((cm, _)) = IwarpService::of(s) {
+                        cm.unlisten(listener);
+                    }
+                });
+            }
+        }
+        if let (Some(stream), Some(Ok(driver))) = (stream, self.context.get().map(Context::driver))
+        {
+            driver.control(|s, now| {
+                if let Some((cm, engine)) = IwarpService::of(s) {
+                    cm.destroy(engine, now, stream);
+                }
+            });
+        }
+    }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        self.end_iwarp();
         let (conn, binding, listens, groups, qp) = {
             let mut inner = self.shared.lock();
             let listens = std::mem::take(&mut inner.listens);

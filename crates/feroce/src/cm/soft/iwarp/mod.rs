@@ -1,0 +1,445 @@
+//! Connection management of a device that speaks iWARP, inside the driver: a connection is a TCP
+//! connection on which the two ends have exchanged startup frames (MPA).
+//!
+//! ```text
+//!   connect:  Connecting -> AwaitingReply -> Connected    Established
+//!   listen:   half open  -> Requested     -> Connected    Connect request, Established
+//! ```
+//!
+//! Until it is connected a stream is this agent's, and afterwards the queue pair's; what the agent
+//! wants done with it are orders, which the driver carries out.
+
+mod calls;
+mod conn;
+
+pub(super) use calls::is_iwarp;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
+use feroce_engine::iwarp::{
+    HandshakeConfig, Initiator, Reply, Request, Responder, StreamEnd, StreamEvent, StreamSetup,
+};
+use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
+use feroce_link::tcp::{StreamId, TcpEvent, TcpListenId};
+use feroce_mem::Access;
+use feroce_train::{GidEntry, Instant};
+use feroce_wire::Qpn;
+use feroce_wire::iwarp::fpdu::MAX_ULPDU;
+
+use super::queued::Queued;
+use super::service::queue_of;
+use super::shared::{Shared, Stage};
+use crate::backend::soft::SoftAdapter;
+use crate::cm::next_number;
+use crate::driver::{Agent, State, StreamInput, StreamOrder, Wakes};
+use conn::{Asking, Conn, HalfOpen, Listening, Phase};
+
+/// How long a peer may take to send its request after it has connected, as in Linux.
+const REQUEST_NS: u64 = 5_000_000_000;
+
+/// How long a peer may take to connect, and then to reply, as in Linux.
+const REPLY_NS: u64 = 10_000_000_000;
+
+/// Peers that have connected and not sent their request yet. The oldest gives way to another.
+const MAX_HALF_OPEN: usize = 1024;
+
+/// Bytes of an FPDU that are not its ULPDU: its length and the CRC.
+const FPDU_OVERHEAD: usize = 6;
+
+/// The connection manager of a device, and the ids that its events concern.
+#[derive(Debug)]
+pub(super) struct IwarpService {
+    config: HandshakeConfig,
+    device: Weak<SoftAdapter>,
+    conns: BTreeMap<StreamId, Conn>,
+    of_qp: BTreeMap<Qpn, StreamId>,
+    half_open: BTreeMap<StreamId, HalfOpen>,
+    listeners: BTreeMap<TcpListenId, Listening>,
+    orders: Vec<StreamOrder>,
+    /// The device has lost its addresses, and its ids were told.
+    is_gone: bool,
+    wakes: Arc<Wakes>,
+}
+
+impl Agent for IwarpService {
+    fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
+        while let Some(stream) = due(self.half_open.iter().map(|(id, peer)| (id, peer.due)), now) {
+            self.half_open.remove(&stream);
+            self.orders.push(StreamOrder::Finish(stream));
+        }
+        let waiting = |service: &Self| {
+            let waiting = service.conns.iter().filter_map(|(id, conn)| Some((id, conn.due?)));
+            due(waiting, now)
+        };
+        while let Some(stream) = waiting(self) {
+            self.fail(engine, now, stream, EventKind::Unreachable, -libc::ETIMEDOUT);
+        }
+        false
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let half_open = self.half_open.values().map(|peer| peer.due);
+        half_open.chain(self.conns.values().filter_map(|conn| conn.due)).min()
+    }
+
+    /// Data may arrive before the consumer knows of the connection; nothing depends on that.
+    fn on_established(&mut self, _: Qpn) {}
+
+    fn on_addresses(&mut self, gids: &[GidEntry]) {
+        let is_gone = gids.iter().all(GidEntry::is_empty);
+        if is_gone && !self.is_gone {
+            let all = self.conns.values().map(|conn| &conn.id);
+            let all = all.chain(self.listeners.values().map(|listening| &listening.id));
+            let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
+            for id in once.into_values() {
+                self.tell(Queued::new(EventKind::DeviceRemoval, id, 0));
+            }
+        }
+        self.is_gone = is_gone;
+    }
+
+    /// The kernel closes the streams when the process has exited, and so tells every peer.
+    fn leave(&mut self, _: Instant) {}
+
+    fn awaits_confirmation(&self) -> bool {
+        false
+    }
+
+    fn on_stream(&mut self, engine: &mut Engine, now: Instant, event: StreamInput<'_>) {
+        match event {
+            TcpEvent::Accepted { listener, stream, local, peer, mss } => {
+                self.on_accepted(now, listener, stream, (local, peer), mss);
+            }
+            TcpEvent::Connected { stream, local, mss } => {
+                self.on_connected(engine, now, stream, local, mss);
+            }
+            TcpEvent::Failed { stream, error } => self.on_failed(engine, now, stream, &error),
+            TcpEvent::Data { stream, bytes } => self.on_data(engine, now, stream, bytes),
+            TcpEvent::Ended { stream, .. } => self.on_end(engine, now, stream),
+            TcpEvent::Sent { .. } => {}
+        }
+    }
+
+    fn on_stream_end(&mut self, _: Instant, event: StreamEvent) {
+        let Some(stream) = self.of_qp.remove(&event.qpn) else { return };
+        let Some(conn) = self.conns.remove(&stream) else { return };
+        let mut inner = conn.id.lock();
+        (inner.stage, inner.stream) = (Stage::Over, None);
+        drop(inner);
+        let status = if event.end == StreamEnd::Cut { -libc::ECONNRESET } else { 0 };
+        self.tell(Queued::new(EventKind::Disconnected, &conn.id, status));
+    }
+
+    fn take_stream_orders(&mut self) -> Vec<StreamOrder> {
+        std::mem::take(&mut self.orders)
+    }
+}
+
+/// The first stream that is due.
+fn due<'a>(
+    mut waiting: impl Iterator<Item = (&'a StreamId, Instant)>,
+    now: Instant,
+) -> Option<StreamId> {
+    waiting.find(|(_, at)| *at <= now).map(|(stream, _)| *stream)
+}
+
+/// Events of streams that no queue pair has yet.
+impl IwarpService {
+    pub(super) fn new(
+        config: HandshakeConfig,
+        device: Weak<SoftAdapter>,
+        wakes: Arc<Wakes>,
+    ) -> Self {
+        Self {
+            config,
+            device,
+            conns: BTreeMap::new(),
+            of_qp: BTreeMap::new(),
+            half_open: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            orders: Vec::new(),
+            is_gone: false,
+            wakes,
+        }
+    }
+
+    /// The connection manager of a device and its engine, if the device speaks iWARP and has one.
+    pub(super) fn of(state: &mut State) -> Option<(&mut Self, &mut Engine)> {
+        state.agent_and_engine()
+    }
+
+    /// Appends an event to the queue of its consumer, which is woken after the device's lock is
+    /// released.
+    fn tell(&self, event: Queued) {
+        let queue = queue_of(&event);
+        queue.append(event);
+        self.wakes.add(queue);
+    }
+
+    fn on_accepted(
+        &mut self,
+        now: Instant,
+        listener: TcpListenId,
+        stream: StreamId,
+        (local, peer): (SocketAddr, SocketAddr),
+        mss: usize,
+    ) {
+        if !self.listeners.contains_key(&listener) {
+            return self.orders.push(StreamOrder::Finish(stream));
+        }
+        if self.half_open.len() >= MAX_HALF_OPEN
+            && let Some((oldest, _)) = self.half_open.pop_first()
+        {
+            self.orders.push(StreamOrder::Finish(oldest));
+        }
+        let responder = Responder::new(self.config_for(mss));
+        let due = now.plus_nanos(REQUEST_NS);
+        self.half_open.insert(stream, HalfOpen { listener, local, peer, responder, due });
+    }
+
+    /// What this end asks for on a connection whose packets carry as much.
+    fn config_for(&self, mss: usize) -> HandshakeConfig {
+        let most = (mss & !3).saturating_sub(FPDU_OVERHEAD).min(MAX_ULPDU);
+        HandshakeConfig { max_ulpdu: self.config.max_ulpdu.min(most).max(64), ..self.config }
+    }
+
+    fn on_connected(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        stream: StreamId,
+        local: SocketAddr,
+        mss: usize,
+    ) {
+        let config = self.config_for(mss);
+        let Some(conn) = self.conns.get_mut(&stream) else {
+            return self.orders.push(StreamOrder::Finish(stream));
+        };
+        let Phase::Connecting(asking) = &mut conn.phase else { return };
+        let Asking { qpn, ird, ord, private_data } = std::mem::take(asking);
+        let config = HandshakeConfig { ird, ord, ..config };
+        match Initiator::new(config, &private_data) {
+            Ok((initiator, request)) => {
+                conn.phase = Phase::AwaitingReply(initiator, qpn);
+                conn.due = Some(now.plus_nanos(REPLY_NS));
+                conn.id.lock().local = Some(local);
+                self.orders.push(StreamOrder::Send(stream, request));
+            }
+            // The call that connects has checked the length.
+            Err(_) => self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL),
+        }
+    }
+
+    /// The TCP connection cannot be made.
+    fn on_failed(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        stream: StreamId,
+        error: &io::Error,
+    ) {
+        let (kind, status) = event_of(error);
+        self.fail(engine, now, stream, kind, status);
+    }
+
+    fn on_data(&mut self, engine: &mut Engine, now: Instant, stream: StreamId, mut bytes: &[u8]) {
+        if let Some(peer) = self.half_open.get_mut(&stream) {
+            match peer.responder.handle(&mut bytes) {
+                Ok(None) => {}
+                // An initiator waits for the reply before it sends anything else.
+                Ok(Some(request)) if bytes.is_empty() => self.on_request(stream, request),
+                Ok(Some(_)) | Err(_) => {
+                    self.half_open.remove(&stream);
+                    self.orders.push(StreamOrder::Finish(stream));
+                }
+            }
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(&stream) else { return };
+        let Phase::AwaitingReply(initiator, qpn) = &mut conn.phase else { return };
+        let qpn = *qpn;
+        match initiator.handle(&mut bytes) {
+            Ok(None) => {}
+            Ok(Some(Reply::Accepted { setup, private_data })) => {
+                self.on_reply(engine, now, (stream, qpn), &setup, private_data);
+                engine.handle_stream(now, qpn, bytes);
+            }
+            Ok(Some(Reply::Rejected { private_data })) => {
+                let (kind, status) = (EventKind::Rejected, -libc::ECONNRESET);
+                self.fail_with(engine, now, stream, |id| Queued {
+                    private_data,
+                    ..Queued::new(kind, id, status)
+                });
+            }
+            Err(e) => {
+                self.wakes.warn(format_args!("iWARP connection: {e}"));
+                self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
+            }
+        }
+    }
+
+    /// The peer has accepted.
+    fn on_reply(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        (stream, qpn): (StreamId, Qpn),
+        setup: &StreamSetup,
+        private_data: Vec<u8>,
+    ) {
+        if let Err(e) = attach(engine, now, qpn, setup) {
+            self.wakes.warn(format_args!("{qpn:?} cannot be brought up: {e}"));
+            return self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
+        }
+        self.connected(stream, qpn, setup, private_data);
+    }
+
+    /// A connection is there: its stream is the queue pair's from now on.
+    fn connected(
+        &mut self,
+        stream: StreamId,
+        qpn: Qpn,
+        setup: &StreamSetup,
+        private_data: Vec<u8>,
+    ) {
+        self.orders.push(StreamOrder::Attach(stream, qpn));
+        self.of_qp.insert(qpn, stream);
+        let Some(conn) = self.conns.get_mut(&stream) else { return };
+        (conn.phase, conn.due) = (Phase::Connected(qpn), None);
+        let id = Arc::clone(&conn.id);
+        id.lock().stage = Stage::Connected;
+        let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
+        let conn = Some(ConnParam {
+            private_data: private_data.clone(),
+            responder_resources: reads(setup.ird),
+            initiator_depth: reads(setup.ord),
+            flow_control: false,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            srq: false,
+            qpn: Qpn::default(),
+        });
+        self.tell(Queued { conn, private_data, ..Queued::new(EventKind::Established, &id, 0) });
+    }
+
+    /// A peer asks for a connection: makes its id, and tells the listener.
+    fn on_request(&mut self, stream: StreamId, request: Request) {
+        let Some(HalfOpen { listener, local, peer, .. }) = self.half_open.remove(&stream) else {
+            return;
+        };
+        let Some(listening) = self.listeners.get_mut(&listener) else {
+            return self.orders.push(StreamOrder::Finish(stream));
+        };
+        listening.unanswered += 1;
+        if listening.unanswered >= listening.backlog {
+            self.orders.push(StreamOrder::Accept(listener, false));
+        }
+        let asked = Arc::clone(&listening.id);
+        let queue = Arc::clone(&asked.lock().queue);
+        let id = Shared::new(next_number(), PortSpace::Tcp, queue, Weak::clone(&self.device));
+        let (peer_ird, peer_ord) = request.reads().unwrap_or((0, 0));
+        let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
+        let private_data = request.private_data().to_vec();
+        let offer = ConnParam {
+            private_data: private_data.clone(),
+            responder_resources: reads(peer_ord.min(self.config.ird)),
+            initiator_depth: reads(peer_ird.min(self.config.ord)),
+            ..ConnParam::default()
+        };
+        {
+            let mut inner = id.lock();
+            inner.stage = Stage::Requested;
+            inner.stream = Some(stream);
+            (inner.local, inner.peer) = (Some(local), Some(peer));
+            inner.offer = Some(offer.clone());
+        }
+        // What the peer sends before it is accepted waits in TCP.
+        self.orders.push(StreamOrder::Read(stream, false));
+        let phase = Phase::Requested(request, listener);
+        self.conns.insert(stream, Conn { id: Arc::clone(&id), phase, due: None });
+        self.tell(Queued {
+            listener: Some((asked, None)),
+            conn: Some(offer),
+            private_data,
+            ..Queued::new(EventKind::ConnectRequest, &id, 0)
+        });
+    }
+
+    /// The peer has closed the stream before there was a connection, or it broke.
+    fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) {
+        if self.half_open.remove(&stream).is_some() {
+            return self.orders.push(StreamOrder::Finish(stream));
+        }
+        self.fail(engine, now, stream, EventKind::Rejected, -libc::ECONNRESET);
+    }
+
+    /// A connection does not come about.
+    fn fail(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        stream: StreamId,
+        kind: EventKind,
+        status: i32,
+    ) {
+        self.fail_with(engine, now, stream, |id| Queued::new(kind, id, status));
+    }
+
+    /// The same, with this event: flushes the requests posted on the queue pair.
+    fn fail_with(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        stream: StreamId,
+        event: impl FnOnce(&Arc<Shared>) -> Queued,
+    ) {
+        self.orders.push(StreamOrder::Finish(stream));
+        let Some(conn) = self.conns.remove(&stream) else { return };
+        self.answered(&conn.phase);
+        let mut inner = conn.id.lock();
+        (inner.stage, inner.stream) = (Stage::Over, None);
+        let qp = inner.qp;
+        drop(inner);
+        if let Some(qp) = qp {
+            let _ = engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+        }
+        self.tell(event(&conn.id));
+    }
+
+    /// A request does not wait any more: its listener may have room again.
+    fn answered(&mut self, phase: &Phase) {
+        let Phase::Requested(_, listener) = phase else { return };
+        let Some(listening) = self.listeners.get_mut(listener) else { return };
+        if listening.unanswered == listening.backlog {
+            self.orders.push(StreamOrder::Accept(*listener, true));
+        }
+        listening.unanswered = listening.unanswered.saturating_sub(1);
+    }
+}
+
+/// The event that tells why a TCP connection could not be made, as Linux tells it.
+fn event_of(error: &io::Error) -> (EventKind, i32) {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let kind = match errno {
+        libc::ECONNREFUSED | libc::ECONNRESET => EventKind::Rejected,
+        libc::ETIMEDOUT => EventKind::Unreachable,
+        _ => EventKind::ConnectError,
+    };
+    (kind, -errno)
+}
+
+/// Brings a queue pair up on what two ends have agreed on.
+fn attach(
+    engine: &mut Engine,
+    now: Instant,
+    qpn: Qpn,
+    setup: &StreamSetup,
+) -> Result<(), ModifyQpError> {
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    engine.modify_qp(now, qpn, &QpAttr::init(access))?;
+    engine.attach_stream(now, qpn, setup)
+}
