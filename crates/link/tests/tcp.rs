@@ -1,4 +1,6 @@
 //! Streams over TCP, on loopback.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::disallowed_methods, reason = "the peer of a stream needs a thread of its own")]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

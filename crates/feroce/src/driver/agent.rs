@@ -8,7 +8,7 @@ use feroce_engine::iwarp::StreamEvent;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
 
-use super::streams::{StreamInput, StreamOrder};
+use super::stream_order::{StreamInput, StreamOrder};
 use crate::watch::ConnectionSnapshot;
 
 /// An agent of the device, which uses the engine from inside the driver: connection management.

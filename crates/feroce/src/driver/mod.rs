@@ -23,6 +23,8 @@ mod naps;
 mod poll;
 mod revocation;
 mod state;
+mod stream_order;
+mod stream_turn;
 mod streams;
 mod thread;
 mod turn;
@@ -58,7 +60,8 @@ pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
 use revocation::Looks;
 pub(crate) use state::State;
-pub(crate) use streams::{StreamInput, StreamOrder, Streams};
+pub(crate) use stream_order::{StreamInput, StreamOrder};
+pub(crate) use streams::Streams;
 use turn::Turn;
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
 

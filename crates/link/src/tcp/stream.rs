@@ -130,8 +130,8 @@ impl Stream {
         sent
     }
 
-    /// Sends what waits, and returns how much of it TCP has taken. If the connection broke, the rest
-    /// is discarded.
+    /// Sends what waits, and returns how much of it TCP has taken. If the connection broke, the
+    /// rest is discarded.
     pub(super) fn flush(&mut self) -> usize {
         let before = self.sent;
         while self.is_waiting() {
