@@ -9,6 +9,7 @@ mod convert;
 mod deregistration;
 mod descriptors;
 mod idle;
+mod iwarp;
 mod layers;
 mod namespaces;
 #[path = "../../link/tests/common/netns.rs"]

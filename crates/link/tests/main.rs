@@ -9,5 +9,6 @@ mod memory;
 mod namespaces;
 mod port;
 mod records;
+mod tcp;
 mod together;
 mod udp;
