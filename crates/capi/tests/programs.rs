@@ -3,6 +3,8 @@
 
 #[path = "programs/applications.rs"]
 mod applications;
+#[path = "programs/iwarp.rs"]
+mod iwarp;
 #[path = "programs/measuring.rs"]
 mod measuring;
 #[path = "programs/sockets.rs"]
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use crate::netns::{Cable, ip, with_cable};
 use applications::{FIO, MPICH, OPEN_MPI, QPERF};
+use iwarp::{PERFTEST_IWARP, RDMACM_IWARP};
 use measuring::{
     LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
 };
@@ -227,6 +230,20 @@ fn the_programs_of_perftest_connect_by_address() {
 fn the_programs_of_rdmacm_utils_run() {
     if is_installed(&RDMACM_UTILS) {
         with_cable(1500, |cable| try_package(&RDMACM_UTILS, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_rdmacm_utils_run_over_iwarp() {
+    if is_installed(&RDMACM_IWARP) {
+        with_cable(1500, |cable| try_package(&RDMACM_IWARP, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_perftest_run_over_iwarp() {
+    if is_installed(&PERFTEST_IWARP) {
+        with_cable(9000, |cable| try_package(&PERFTEST_IWARP, cable));
     }
 }
 
@@ -471,6 +488,8 @@ const PACKAGES: &[Package] = &[
     PERFTEST,
     PERFTEST_NAMED,
     PERFTEST_CM,
+    RDMACM_IWARP,
+    PERFTEST_IWARP,
     LIBFABRIC,
     UCX_RC,
     UCX_UD,

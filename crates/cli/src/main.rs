@@ -28,6 +28,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::anyhow;
 use clap::{CommandFactory, Parser, Subcommand};
+use feroce::{Settings, TransportKind};
 use signal_hook::consts::SIGPIPE;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -40,6 +41,7 @@ Examples:
   feroce ps                      what runs on them now, and `feroce stat` what it did
   feroce doctor                  what is missing on this machine, if something is
   feroce --backend rdma-core devices  the adapters that the kernel has drivers for
+  feroce run --transport iwarp -- rping ...  RDMA over TCP
 
 FEROCE_LOG=debug tells what happens inside.";
 
@@ -77,6 +79,10 @@ struct Cli {
     #[arg(long, global = true, value_name = "BACKEND", value_parser = backend::NAMES)]
     #[arg(help_heading = "Global options")]
     backend: Option<String>,
+    /// What devices speak: RoCE over UDP, or iWARP over TCP [default: roce]
+    #[arg(long, global = true, value_name = "TRANSPORT", value_parser = Settings::TRANSPORTS)]
+    #[arg(help_heading = "Global options")]
+    transport: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -155,6 +161,12 @@ fn main() -> ExitCode {
     let json = cli.json;
     if let Some(name) = &cli.backend {
         backend::choose(name);
+    }
+    // The argument parser accepts no other names.
+    match cli.transport.as_deref() {
+        Some("iwarp") => Settings::choose_transport(TransportKind::Iwarp),
+        Some(_) => Settings::choose_transport(TransportKind::InfiniBand),
+        None => {}
     }
     if let Command::Run(_) | Command::Env(_) | Command::Completions(_) | Command::Man(_) =
         cli.command

@@ -58,6 +58,9 @@ impl Backend {
 /// The backend of [`Backend::choose`], plus one; 0 if it was not called.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
+/// The index in [`Settings::TRANSPORTS`] of the transport that was chosen, plus one; 0 if none was.
+static CHOSEN_TRANSPORT: AtomicU8 = AtomicU8::new(0);
+
 impl FromStr for Backend {
     type Err = String;
 
@@ -424,7 +427,33 @@ impl Settings {
             1 => settings.backend = Backend::Feroce,
             _ => settings.backend = Backend::RdmaCore,
         }
+        match CHOSEN_TRANSPORT.load(Ordering::Relaxed) {
+            0 => {}
+            1 => settings.engine.transport = TransportKind::InfiniBand,
+            _ => settings.engine.transport = TransportKind::Iwarp,
+        }
         Ok(settings)
+    }
+
+    /// The names of the transports.
+    pub const TRANSPORTS: [&str; 2] = ["roce", "iwarp"];
+
+    /// From now on, every [`Settings::load`] of this process returns this transport, regardless of
+    /// the file and the environment.
+    pub fn choose_transport(transport: TransportKind) {
+        let number = match transport {
+            TransportKind::InfiniBand => 1,
+            TransportKind::Iwarp => 2,
+        };
+        CHOSEN_TRANSPORT.store(number, Ordering::Relaxed);
+    }
+
+    /// The name of the transport.
+    pub fn transport_name(&self) -> &'static str {
+        match self.engine.transport {
+            TransportKind::InfiniBand => Self::TRANSPORTS[0],
+            TransportKind::Iwarp => Self::TRANSPORTS[1],
+        }
     }
 
     /// Changes the setting that has this name in the file; an error says what is wrong with the

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use feroce::{Device, Error, Framing, LinkLayer, PortState};
+use feroce::{Device, Error, Framing, LinkLayer, PortState, TransportKind};
 
 use super::counters;
 
@@ -57,7 +57,8 @@ impl Tree {
         let name = device.name();
         let (attr, folder) = (device.attr()?, format!("sys/class/infiniband/{name}"));
         let mut file = |path: &str, line: &str| self.text(&format!("{folder}/{path}"), line);
-        file("node_type", "1: CA");
+        let is_iwarp = attr.transport == TransportKind::Iwarp;
+        file("node_type", if is_iwarp { "4: RNIC" } else { "1: CA" });
         file("node_guid", &words(&attr.guid.to_be_bytes()));
         file("sys_image_guid", &words(&attr.sys_image_guid.to_be_bytes()));
         file("node_desc", &format!("feroce {name}"));

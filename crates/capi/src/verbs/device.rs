@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int};
 use core::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use feroce::Device as Facts;
+use feroce::{Device as Facts, TransportKind};
 
 use super::object::Object;
 use crate::abi::*;
@@ -91,8 +91,11 @@ impl Device {
     fn new(facts: Facts, index: c_int) -> Self {
         let mut public = verbs_device::zeroed();
         let device = &mut public.device;
-        device.node_type = IBV_NODE_CA;
-        device.transport_type = IBV_TRANSPORT_IB;
+        (device.node_type, device.transport_type) =
+            match facts.attr().is_ok_and(|attr| attr.transport == TransportKind::Iwarp) {
+                true => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
+                false => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+            };
         let path = files::real(&format!("/sys/class/infiniband_verbs/uverbs{index}"));
         let ibdev_path = files::real(&format!("/sys/class/infiniband/{}", facts.name()));
         copy_name(facts.name(), &mut device.name);

@@ -53,7 +53,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         max_qp_wr: int(limits.max_qp_wr),
         device_cap_flags: facts.caps.bits(),
         max_sge: int(limits.max_sge),
-        max_sge_rd: int(limits.max_sge),
+        max_sge_rd: int(facts.max_sge_rd),
         max_cq: int(limits.max_cq),
         max_cqe: int(limits.max_cqe),
         max_mr: int(limits.max_mr),

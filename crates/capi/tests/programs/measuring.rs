@@ -57,7 +57,7 @@ pub(crate) const PERFTEST_NAMED: Package = Package {
 };
 
 /// Runs of perftest that use librdmacm for everything.
-const fn by_address(
+pub(crate) const fn by_address(
     name: &'static str,
     sides: [&'static str; 2],
     options: &'static [&'static str],

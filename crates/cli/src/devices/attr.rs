@@ -2,7 +2,7 @@
 
 use feroce::{
     AtomicCap, Device, DeviceAttr, Error, Framing, LaneSpeed, LinkLayer, LinkWidth, PhysState,
-    Pmtu, PortAttr, PortState,
+    Pmtu, PortAttr, PortState, TransportKind,
 };
 use serde::Serialize;
 
@@ -44,6 +44,7 @@ pub(super) struct Limits {
     pub(super) device_cap_flags: u32,
     pub(super) device_caps: Vec<&'static str>,
     pub(super) max_sge: u32,
+    pub(super) max_sge_rd: u32,
     pub(super) max_cq: u32,
     pub(super) max_cqe: u32,
     pub(super) max_mr: u32,
@@ -103,7 +104,10 @@ impl Info {
         Ok(Self {
             hca_id: device.name().to_owned(),
             interface: device.interface_name().map(str::to_owned),
-            transport: coded("InfiniBand", 0),
+            transport: match attr.transport {
+                TransportKind::InfiniBand => coded("InfiniBand", 0),
+                TransportKind::Iwarp => coded("iWARP", 1),
+            },
             fw_ver: attr.fw_ver.clone(),
             node_guid: guid(attr.guid),
             sys_image_guid: guid(attr.sys_image_guid),
@@ -128,6 +132,7 @@ impl Limits {
             device_cap_flags: attr.caps.bits(),
             device_caps: attr.caps.iter_names().map(|(name, _)| name).collect(),
             max_sge: limits.max_sge,
+            max_sge_rd: attr.max_sge_rd,
             max_cq: limits.max_cq,
             max_cqe: limits.max_cqe,
             max_mr: limits.max_mr,

@@ -73,7 +73,7 @@ impl Page {
             self.line(5, name);
         }
         self.row(DEVICE, "max_sge", l.max_sge);
-        self.row(DEVICE, "max_sge_rd", l.max_sge);
+        self.row(DEVICE, "max_sge_rd", l.max_sge_rd);
         self.row(DEVICE, "max_cq", l.max_cq);
         self.row(DEVICE, "max_cqe", l.max_cqe);
         self.row(DEVICE, "max_mr", l.max_mr);

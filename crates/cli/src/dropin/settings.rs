@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use feroce::{Backend, Settings};
+use feroce::{Backend, Settings, TransportKind};
 
 /// Options. `docs/CONFIGURATION.md` lists more settings, which the user can set in the environment.
 #[derive(Debug, Default, clap::Args)]
@@ -73,6 +73,12 @@ impl SettingArgs {
             chosen.push(("address", self.address.join(";").into()));
         }
         let mut settings = Settings::load()?;
+        // Also if the environment names it: the command line overrides that.
+        if settings.engine.transport == TransportKind::Iwarp
+            || std::env::var_os("FEROCE_TRANSPORT").is_some()
+        {
+            chosen.push(("transport", settings.transport_name().into()));
+        }
         ensure!(
             settings.backend == Backend::Feroce,
             "programs run on the software adapter here; on the kernel's devices they run without \
