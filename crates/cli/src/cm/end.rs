@@ -326,12 +326,26 @@ impl End {
         Ok(())
     }
 
+    /// Whether the connection has ended, or ends in a moment.
+    fn has_ended(&mut self) -> anyhow::Result<bool> {
+        if !self.is_over
+            && let Some(event) = self.events.wait_event(Some(NAP_MS))?
+        {
+            self.is_over |= event.kind == EventKind::Disconnected;
+        }
+        Ok(self.is_over)
+    }
+
     fn take(&mut self) -> anyhow::Result<Option<Cqe>> {
         while let Some(cqe) = self.cq.poll_one() {
             match cqe.status {
                 WcStatus::Success if cqe.wr_id == PROBE => self.is_probing = false,
                 WcStatus::Success => return Ok(Some(cqe)),
                 WcStatus::RetryExceeded => bail!("the peer is gone: it does not answer any more"),
+                // The end of an iWARP connection flushes what is posted; its event follows.
+                WcStatus::Flushed if self.has_ended()? => {
+                    return Err(Ended::Disconnected.into());
+                }
                 status => bail!("a work request failed: {status} ({})", status as u32),
             }
         }
