@@ -14,11 +14,7 @@ pub(crate) const RDMACM_IWARP: Package = Package {
     version: "44.0",
     environment: &[("FEROCE_TRANSPORT", "iwarp")],
     programs: &[
-        rping(
-            ["rping -s", "rping -c -a 10.9.0.1"],
-            7174,
-            &["-v -C 5", "-V -v -C 20 -S 1000", "-v -C 5 -q"],
-        ),
+        rping(["rping -s", "rping -c -a 10.9.0.1"], 7174, &["-v -C 5", "-V -v -C 20 -S 1000"]),
         rping(
             ["rping -s -a fd09::1", "rping -c -a fd09::1 -I fd09::2"],
             9999,
@@ -53,18 +49,6 @@ pub(crate) const PERFTEST_IWARP: Package = Package {
             "%b %n ",
         ),
         by_address(
-            "ib_send_lat",
-            ["ib_send_lat", "ib_send_lat 10.9.0.1"],
-            &["-R -F -n 100 -s 2"],
-            "%b %n ",
-        ),
-        by_address(
-            "ib_write_bw",
-            ["ib_write_bw", "ib_write_bw 10.9.0.1"],
-            &["-R -F -n 100 -s 65536 -q 4 -b"],
-            "65536 400 ",
-        ),
-        by_address(
             "ib_write_lat",
             ["ib_write_lat", "ib_write_lat 10.9.0.1"],
             &["-R -F -n 100 -s 2"],
@@ -74,12 +58,6 @@ pub(crate) const PERFTEST_IWARP: Package = Package {
             "ib_read_bw",
             ["ib_read_bw", "ib_read_bw 10.9.0.1"],
             &["-R -F -n 100 -s 65536"],
-            "%b %n ",
-        ),
-        by_address(
-            "ib_read_lat",
-            ["ib_read_lat", "ib_read_lat 10.9.0.1"],
-            &["-R -F -n 100 -s 2"],
             "%b %n ",
         ),
     ],
