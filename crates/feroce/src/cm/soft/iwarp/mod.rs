@@ -36,6 +36,7 @@ use super::shared::{Shared, Stage};
 use crate::backend::soft::SoftAdapter;
 use crate::cm::next_number;
 use crate::driver::{Agent, State, StreamInput, StreamOrder, Wakes};
+use crate::watch::ConnectionSnapshot;
 use conn::{Asking, Conn, HalfOpen, Listening, Phase};
 
 /// How long a peer may take to send its request after it has connected, as in Linux.
@@ -104,6 +105,14 @@ impl Agent for IwarpService {
 
     /// The kernel closes the streams when the process has exited, and so tells every peer.
     fn leave(&mut self, _: Instant) {}
+
+    fn connections(&self) -> Vec<ConnectionSnapshot> {
+        let all = self.conns.values().map(|conn| &conn.id);
+        let all = all.chain(self.listeners.values().map(|listening| &listening.id));
+        // An id may listen at several addresses.
+        let once: BTreeMap<u64, &Arc<Shared>> = all.map(|id| (id.number, id)).collect();
+        once.into_values().map(|id| id.snapshot()).collect()
+    }
 
     fn awaits_confirmation(&self) -> bool {
         false
