@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
-use feroce_engine::{Config, CongestionConfig, DcqcnConfig, TransportKind};
+use feroce_engine::{Config, CongestionConfig, DcqcnConfig};
 use feroce_link::{FaultConfig, FaultParseError, Tap};
 
 use crate::Error;
@@ -19,6 +19,7 @@ use crate::Error;
 pub(crate) mod congestion;
 mod error;
 mod similar;
+mod transport;
 
 pub use error::{SettingError, SettingPlace};
 
@@ -57,9 +58,6 @@ impl Backend {
 
 /// The backend of [`Backend::choose`], plus one; 0 if it was not called.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
-
-/// The index in [`Settings::TRANSPORTS`] of the transport that was chosen, plus one; 0 if none was.
-static CHOSEN_TRANSPORT: AtomicU8 = AtomicU8::new(0);
 
 impl FromStr for Backend {
     type Err = String;
@@ -220,7 +218,7 @@ const KEYS: &[Key] = &[
         default: "roce",
         help: "what devices speak: `roce` (RoCEv2, over UDP), or `iwarp` (RDMA over TCP, as \
                Linux's siw does), whose queue pairs the connection manager connects",
-        apply: |s, v| set(&mut s.engine.transport, transport(v)),
+        apply: |s, v| set(&mut s.engine.transport, transport::parse(v)),
     },
     Key {
         name: "mpa_crc",
@@ -427,33 +425,8 @@ impl Settings {
             1 => settings.backend = Backend::Feroce,
             _ => settings.backend = Backend::RdmaCore,
         }
-        match CHOSEN_TRANSPORT.load(Ordering::Relaxed) {
-            0 => {}
-            1 => settings.engine.transport = TransportKind::InfiniBand,
-            _ => settings.engine.transport = TransportKind::Iwarp,
-        }
+        transport::apply_chosen(&mut settings);
         Ok(settings)
-    }
-
-    /// The names of the transports.
-    pub const TRANSPORTS: [&str; 2] = ["roce", "iwarp"];
-
-    /// From now on, every [`Settings::load`] of this process returns this transport, regardless of
-    /// the file and the environment.
-    pub fn choose_transport(transport: TransportKind) {
-        let number = match transport {
-            TransportKind::InfiniBand => 1,
-            TransportKind::Iwarp => 2,
-        };
-        CHOSEN_TRANSPORT.store(number, Ordering::Relaxed);
-    }
-
-    /// The name of the transport.
-    pub fn transport_name(&self) -> &'static str {
-        match self.engine.transport {
-            TransportKind::InfiniBand => Self::TRANSPORTS[0],
-            TransportKind::Iwarp => Self::TRANSPORTS[1],
-        }
     }
 
     /// Changes the setting that has this name in the file; an error says what is wrong with the
@@ -579,14 +552,6 @@ fn name(value: &str) -> Result<String, Wrong> {
 fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
     let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
     value.split(';').map(|device| device.split(',').map(address).collect()).collect()
-}
-
-fn transport(value: &str) -> Result<TransportKind, Wrong> {
-    match value {
-        "roce" => Ok(TransportKind::InfiniBand),
-        "iwarp" => Ok(TransportKind::Iwarp),
-        _ => Err("expected roce or iwarp".into()),
-    }
 }
 
 fn lint(value: &str) -> Result<Lint, Wrong> {

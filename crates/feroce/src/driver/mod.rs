@@ -177,11 +177,6 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Gives the device streams, before it has any queue pair.
-    pub(crate) fn set_streams(&self, streams: Streams) {
-        self.link().streams = Some(streams);
-    }
-
     /// Does all there is to do, as the driver thread would, and says when there is more, if neither
     /// a packet arrives nor the link has room again before.
     #[cfg(feature = "sim")]

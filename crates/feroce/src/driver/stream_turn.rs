@@ -115,6 +115,11 @@ fn stream_of(event: &TcpEvent<'_>) -> Option<StreamId> {
 }
 
 impl Driver {
+    /// Gives the device streams, before it has any queue pair.
+    pub(crate) fn set_streams(&self, streams: Streams) {
+        self.link().streams = Some(streams);
+    }
+
     /// A turn of a device with streams: receives what has arrived, answers, sends what is due, and
     /// delivers events to consumers.
     pub(super) fn stream_turn(
