@@ -15,7 +15,9 @@ mod inside;
 mod ladder;
 mod perf;
 mod pingpong;
+mod plot;
 mod portd;
+mod rpc;
 mod sim;
 mod size;
 mod stop;
@@ -136,6 +138,9 @@ enum Command {
     Ps(inside::PsArgs),
     /// Measure bandwidth and latency.
     Perf(perf::Args),
+    /// Measure calls over verbs.
+    #[command(subcommand)]
+    Rpc(rpc::Command),
     /// Simulate flows over a network of switches.
     #[command(subcommand, after_help = SIM_EXAMPLES)]
     Sim(sim::Command),
@@ -199,6 +204,7 @@ fn main() -> ExitCode {
         Command::Top(args) => inside::top(&args, json),
         Command::Ps(args) => inside::ps(&args, json),
         Command::Perf(args) => perf::run(&args, json),
+        Command::Rpc(command) => rpc::run(&command, json),
         Command::Sim(command) => sim::run(&command, json),
         Command::Fabric(args) => fabric::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),

@@ -11,3 +11,4 @@ mod limits;
 mod perf;
 mod pingpong;
 mod portd;
+mod rpc;

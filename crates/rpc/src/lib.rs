@@ -62,6 +62,10 @@
 //! then drops the handler; buffers that the server may still access return to their pools when it
 //! has answered the cancellation, or when the connection has ended.
 //!
+//! # Why this way
+//!
+//! [`patterns`] has the seven ways to build a call from verbs, each by itself, with its price.
+//!
 //! # What goes wrong
 //!
 //! A message that breaks the protocol ends its connection, and no other. When the connection of a
@@ -83,6 +87,7 @@ mod error;
 pub mod header;
 mod limits;
 mod message;
+pub mod patterns;
 mod reconnect;
 mod sending;
 mod server;

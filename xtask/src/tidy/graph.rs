@@ -36,7 +36,7 @@ const GRAPH: &[(&str, &[&str])] = &[
         ],
     ),
     ("rpc", &["feroce"]),
-    ("cli", &["wire", "train", "fabric", "link", "local", "feroce", "sim"]),
+    ("cli", &["wire", "train", "fabric", "link", "local", "feroce", "rpc", "sim"]),
     ("rsocket", &["feroce", "abi"]),
     ("lint", &["feroce"]),
     ("capi", &["feroce", "abi", "rsocket", "lint"]),

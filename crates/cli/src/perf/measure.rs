@@ -26,7 +26,8 @@ impl Sample {
         self.0.saturating_record(ns.max(1));
     }
 
-    fn us(&self, quantile: f64) -> f64 {
+    /// A quantile in microseconds.
+    pub(crate) fn us(&self, quantile: f64) -> f64 {
         round(self.0.value_at_quantile(quantile) as f64 / 1e3, 3)
     }
 }

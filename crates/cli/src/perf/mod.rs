@@ -2,7 +2,7 @@
 
 mod args;
 mod bw;
-mod clock;
+pub(crate) mod clock;
 mod end;
 mod lat;
 mod measure;
@@ -15,7 +15,6 @@ mod side;
 mod spec;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +25,7 @@ use crate::{backend, stop};
 
 pub(crate) use args::Args;
 use end::Place;
+pub(crate) use measure::Sample;
 use measure::{Row, Table};
 use side::{Message, Side};
 use spec::{Mode, Spec};
@@ -36,10 +36,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let spec = args.spec()?;
     ensure!(args.address.len() <= 1 || args.both, "--address: two addresses are for --both");
     if let Some(path) = &args.plot {
-        let is_svg = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("svg"));
-        ensure!(is_svg, "--plot draws SVG: give the file a name that ends with .svg");
-        // Reports the error before the measurement instead of after it.
-        std::fs::File::create(path).with_context(|| cannot_draw(path))?;
+        crate::plot::prepare(path)?;
     }
     let rows = match &args.host {
         _ if args.both => both(args, &spec, json)?,
@@ -50,13 +47,9 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some(path) = args.plot.as_ref().filter(|_| !rows.is_empty()) {
-        plot::draw(path, &spec, &rows).with_context(|| cannot_draw(path))?;
+        plot::draw(path, &spec, &rows)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn cannot_draw(path: &Path) -> String {
-    format!("cannot write the drawing {}", path.display())
 }
 
 /// Both ends in this process.
