@@ -52,6 +52,22 @@ fn messages_of_every_length_arrive_whole() {
 }
 
 #[test]
+fn many_calls_do_not_fill_the_queues() {
+    let here = Manager::with([device(7)]).unwrap();
+    for pattern in Pattern::ALL {
+        let (at, serving) = serve(8);
+        let mut caller = Caller::connect(&here, at, pattern, 1000).unwrap();
+        for i in 0..2000_u32 {
+            let bytes = i.to_be_bytes();
+            let reversed = i.to_le_bytes();
+            assert_eq!(caller.call(&bytes).unwrap(), reversed, "{pattern}");
+        }
+        drop(caller);
+        assert_eq!(serving.join().unwrap().unwrap(), 2000, "{pattern}");
+    }
+}
+
+#[test]
 fn a_caller_hears_that_its_server_is_gone() {
     let here = Manager::with([device(3)]).unwrap();
     for pattern in Pattern::ALL {

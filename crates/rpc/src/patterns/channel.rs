@@ -30,6 +30,8 @@ const LONGEST: usize = 1 << 30;
 /// Receives that are posted. The peer has one message under way, and its next may come before the
 /// first receive is posted again.
 const RECEIVES: usize = 2;
+/// Messages that may be posted and not complete; each is two requests at most.
+const MOST_OPEN: u32 = 16;
 /// How long the adapter of a peer may be silent.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
@@ -227,6 +229,9 @@ impl Channel {
         &mut self,
         mut wrs: [SendWr; N],
     ) -> Result<(), PatternError> {
+        // Completions are taken before the queue of them is full, also if every reply is there at
+        // the first look.
+        self.await_open(MOST_OPEN)?;
         for (i, wr) in wrs.iter_mut().enumerate() {
             wr.flags = if i + 1 == N { SendFlags::SIGNALED } else { SendFlags::empty() };
         }
@@ -248,10 +253,18 @@ impl Channel {
 
     /// Waits until the adapter has done with everything that was posted.
     pub(super) fn settle(&mut self) -> Result<(), PatternError> {
+        self.await_open(0)
+    }
+
+    /// Waits until no more than `most` signalled requests are open.
+    fn await_open(&mut self, most: u32) -> Result<(), PatternError> {
+        if self.open <= most {
+            return Ok(());
+        }
         let since = self.now();
-        while self.open > 0 {
+        while self.open > most {
             self.progress()?;
-            if self.open > 0 {
+            if self.open > most {
                 self.check(Some(since))?;
             }
         }
