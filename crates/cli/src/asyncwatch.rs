@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     };
     let context = device.open().with_context(|| format!("cannot open {}", device.name()))?;
     if !json {
-        let fd = context.async_fd().as_raw_fd();
+        let fd = context.async_fd()?.as_raw_fd();
         println!("{}: async event FD {fd}", device.name());
     }
     let mut left = args.count.unwrap_or(u64::MAX);

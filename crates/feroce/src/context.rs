@@ -235,7 +235,7 @@ impl Context {
     }
 
     fn listening(inner: Arc<ContextInner>) -> Result<Self, Error> {
-        let events = Arc::new(AsyncQueue::new()?);
+        let events = Arc::new(AsyncQueue::without_descriptor());
         either!(&inner.adapter, adapter => adapter.listen(&events));
         Ok(Self { inner, events })
     }
@@ -312,9 +312,10 @@ impl Context {
         self.events.pop_wait(timeout_ms)
     }
 
-    /// Readable while an asynchronous event waits.
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.events.fd()
+    /// Readable while an asynchronous event waits. The descriptor is made when it is first asked
+    /// for, which fails if the process may have no more.
+    pub fn async_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.events.try_fd()
     }
 
     /// The current time, on the clock that stamps completions.

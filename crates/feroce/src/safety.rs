@@ -178,7 +178,7 @@
 //! # use feroce::Context;
 //! # use std::os::fd::AsRawFd;
 //! # fn f(context: Context) {
-//! let fd = context.async_fd();
+//! let fd = context.async_fd().unwrap();
 //! drop(context); // borrowed
 //! println!("{}", fd.as_raw_fd());
 //! # }

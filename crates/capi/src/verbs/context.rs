@@ -76,10 +76,11 @@ impl Context {
         let mut adapter = self.adapter.lock().unwrap_or_else(PoisonError::into_inner);
         if adapter.is_cut_off()
             && let Ok(new) = adapter::open(adapter.device())
+            && let Ok(async_fd) = new.async_fd().map(|fd| fd.as_raw_fd())
         {
             // SAFETY: the context is live. A forked child has one thread until it makes others, so
             // no other thread reads the field.
-            unsafe { (*self.as_ptr()).async_fd = new.async_fd().as_raw_fd() };
+            unsafe { (*self.as_ptr()).async_fd = async_fd };
             *adapter = new;
         }
         adapter.clone()
@@ -104,7 +105,7 @@ impl Context {
         let adapter = adapter::open(&device.facts())?;
         let exports = Arc::new(Exports::default());
         let cmd_fd = shared::offer(device.facts().name(), &exports)?;
-        Ok(Self::publish(device, adapter, (cmd_fd, exports), calls))
+        Self::publish(device, adapter, (cmd_fd, exports), calls)
     }
 
     /// Opens a device once more, with what a context of it has.
@@ -116,7 +117,7 @@ impl Context {
     ) -> Result<*mut ibv_context, Errno> {
         let device = Device::named(device).ok_or(Errno(libc::ENODEV))?;
         let adapter = adapter::open(&device.facts())?;
-        Ok(Self::publish(device, adapter, (cmd_fd, exports), calls))
+        Self::publish(device, adapter, (cmd_fd, exports), calls)
     }
 
     /// Gives a context to the program.
@@ -125,11 +126,11 @@ impl Context {
         adapter: feroce::Context,
         (cmd_fd, exports): (OwnedFd, Arc<Exports>),
         mut verbs: verbs_context,
-    ) -> *mut ibv_context {
+    ) -> Result<*mut ibv_context, Errno> {
         verbs.sz = size_of::<verbs_context>();
         verbs.context.device = device.public();
         verbs.context.cmd_fd = cmd_fd.as_raw_fd();
-        verbs.context.async_fd = adapter.async_fd().as_raw_fd();
+        verbs.context.async_fd = adapter.async_fd().map_err(Errno::from)?.as_raw_fd();
         verbs.context.num_comp_vectors = c_int::try_from(adapter.attr().comp_vectors).unwrap_or(1);
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED;
         static LAST: AtomicU32 = AtomicU32::new(0);
@@ -145,7 +146,7 @@ impl Context {
         // destroy it.
         let context = unsafe { Self::of(verbs) };
         open().push(Listed::new(context));
-        context.as_ptr()
+        Ok(context.as_ptr())
     }
 }
 
