@@ -1,4 +1,4 @@
-//! Gives the linker the version nodes of both libraries.
+//! Gives the linker the version nodes of the libraries.
 
 use std::path::Path;
 use std::{env, fs};
@@ -12,6 +12,7 @@ const CHAINS: &[(&str, &[&str])] = &[
             "1.14", "1.15", "1.16", "1.17", "1.18",
         ],
     ),
+    ("IBUMAD_", &["1.0", "1.1", "1.2"]),
     ("RDMACM_", &["1.0", "1.1", "1.2", "1.3", "1.4", "1.5"]),
 ];
 

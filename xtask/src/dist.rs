@@ -23,7 +23,14 @@ Options:
 ";
 
 /// The names under which programs look for the library.
-const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+const NAMES: [&str; 6] = [
+    "libibumad.so",
+    "libibumad.so.3",
+    "libibverbs.so",
+    "libibverbs.so.1",
+    "librdmacm.so",
+    "librdmacm.so.1",
+];
 
 /// Shells, and where each looks for completions.
 const COMPLETIONS: &[(&str, &str)] = &[

@@ -54,6 +54,24 @@ const PACKAGES: &[Package] = &[
         without: "layouts of librdmacm are not checked",
     },
     Package {
+        name: "libibumad-dev",
+        program: "",
+        reason: "headers that the drop-in library is compared with",
+        without: "layouts of libibumad are not checked",
+    },
+    Package {
+        name: "opensm",
+        program: "opensm",
+        reason: "a subnet manager, to run as it is",
+        without: "no InfiniBand fabric is brought up by opensm",
+    },
+    Package {
+        name: "infiniband-diags",
+        program: "ibnetdiscover",
+        reason: "programs that look at InfiniBand fabrics, to run as they are",
+        without: "the diagnostics of InfiniBand are not run",
+    },
+    Package {
         name: "ibverbs-utils",
         program: "ibv_devinfo",
         reason: "programs of libibverbs, to run as they are",

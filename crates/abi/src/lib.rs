@@ -1,4 +1,5 @@
-//! The types and constants of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, under their C
+//! The types and constants of `<infiniband/verbs.h>`, `<infiniband/umad.h>` and
+//! `<rdma/rdma_cma.h>`, under their C
 //! names, as of rdma-core 65 where a structure grew.
 //!
 //! A type that is nested in another is named after the path to it, `ibv_send_wr__wr__rdma`. A
@@ -28,6 +29,7 @@ mod ops;
 mod private;
 mod rdmacm;
 mod rdmacm_values;
+mod umad;
 mod values;
 mod work;
 
@@ -40,6 +42,7 @@ pub use ops::*;
 pub use private::*;
 pub use rdmacm::*;
 pub use rdmacm_values::*;
+pub use umad::*;
 pub use values::*;
 pub use work::*;
 
@@ -50,6 +53,7 @@ pub const LAYOUTS: &[&[Layout]] = &[
     objects::LAYOUTS,
     ops::LAYOUTS,
     rdmacm::LAYOUTS,
+    umad::LAYOUTS,
     work::LAYOUTS,
 ];
 

@@ -1,4 +1,4 @@
-//! libibverbs and librdmacm in one shared library, on the software adapter of `feroce`.
+//! libibverbs, librdmacm and libibumad in one shared library, on the software adapter of `feroce`.
 //!
 //! Nothing here is called from Rust. [`exports`] is the table of everything that C programs can
 //! link to; [`abi`] are the types of the C headers; what the calls do is in the modules beside
@@ -18,6 +18,7 @@ mod next;
 mod rdmacm;
 mod rsocket;
 mod stub;
+mod umad;
 mod verbs;
 mod zeroed;
 

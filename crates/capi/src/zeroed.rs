@@ -27,5 +27,5 @@ zeroed! {
     ibv_ah_attr, ibv_cq_ex, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr, ibv_qp_attr,
     ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sa_path_rec, ibv_srq, ibv_srq_init_attr_ex,
     libc::addrinfo, libc::sockaddr_storage, rdma_addrinfo, rdma_cm_event__param, rdma_cm_id,
-    rdma_conn_param, rdma_ud_param, verbs_context, verbs_device,
+    rdma_conn_param, rdma_ud_param, umad_ca, umad_port, verbs_context, verbs_device,
 }

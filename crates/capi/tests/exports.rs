@@ -44,10 +44,10 @@ const PRIVATE: &[(&str, &str)] = &[
 const INTERPOSED: &str = "\
     __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 __openat_2 \
     __readlink_chk __realpath_chk __recv_chk __recvfrom_chk __xstat __xstat64 access \
-    canonicalize_file_name eaccess euidaccess faccessat fopen fopen64 fstatat fstatat64 getxattr \
-    ioctl lgetxattr listxattr llistxattr lstat lstat64 open open64 openat openat64 opendir \
-    readlink readlinkat realpath recv recvfrom recvmsg scandir scandir64 send sendmsg sendto \
-    socket stat stat64 statx";
+    canonicalize_file_name chdir eaccess euidaccess faccessat fopen fopen64 fstatat fstatat64 \
+    getxattr ioctl lgetxattr listxattr llistxattr lstat lstat64 open open64 openat openat64 \
+    opendir readlink readlinkat realpath recv recvfrom recvmsg scandir scandir64 send sendmsg \
+    sendto socket stat stat64 statx";
 
 /// Exported symbols, as (name, node), the default version of each apart from the others. Symbols
 /// without a version have an empty node.
@@ -93,14 +93,14 @@ fn system_library(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
     let paths = folders.iter().map(|folder| Path::new(folder).join(name));
     let found = paths.into_iter().find(|path| path.exists());
-    found.or_else(|| common::skip(name, "libibverbs1 librdmacm1"))
+    found.or_else(|| common::skip(name, "libibumad3 libibverbs1 librdmacm1"))
 }
 
 #[test]
 fn every_symbol_of_the_real_libraries_is_there_with_its_version() {
     let Some(ours) = Symbols::of(common::library()) else { return };
     let mut compared = 0;
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+    for name in ["libibumad.so.3", "libibverbs.so.1", "librdmacm.so.1"] {
         let Some(theirs) = system_library(name).and_then(|path| Symbols::of(&path)) else { return };
         for symbol in &theirs.default {
             // On a machine with a later release its private node need not be our default.
@@ -149,7 +149,7 @@ fn nothing_else_is_exported() {
     let unversioned = ours.default.iter().filter(|(_, node)| node.is_empty());
     let unversioned: Vec<&str> = unversioned.map(|(name, _)| name.as_str()).collect();
     assert_eq!(unversioned.join(" "), INTERPOSED);
-    let begins = ["ibv_", "_ibv_", "rdma_", "verbs_", "r"];
+    let begins = ["ibv_", "_ibv_", "rdma_", "umad_", "verbs_", "r"];
     let special = ["__ioctl_final_num_attrs", "__verbs_log", "_verbs_init_and_alloc_context"];
     let special = [&special[..], &["execute_ioctl", "mult_to_ibv_rate", "mbps_to_ibv_rate"]];
     for (name, node) in ours.default.iter().chain(&ours.other).filter(|s| !s.1.is_empty()) {

@@ -54,6 +54,7 @@ const INCLUDES: &str = "\
 #include <stddef.h>
 #include <infiniband/verbs.h>
 #include <infiniband/sa.h>
+#include <infiniband/umad.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 ";

@@ -6,6 +6,7 @@ mod examples;
 mod exports;
 mod fabric;
 mod files;
+mod infiniband;
 mod layout;
 mod lint;
 mod loaders;

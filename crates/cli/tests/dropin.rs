@@ -62,7 +62,9 @@ fn the_program_finds_the_library_first_and_its_settings() {
     assert_eq!(preload, format!("{folder}/libibverbs.so.1"));
     assert_eq!(fault, "loss=1%,seed=7");
     assert_eq!(manners, "0 verify_asan_link_order=0");
-    for name in ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"] {
+    for name in
+        ["libibumad.so.3", "libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"]
+    {
         let to = Path::new(folder).join(name).canonicalize().expect("a link");
         assert_eq!(to, place.0.join("libferoce.so").canonicalize().unwrap());
     }

@@ -152,6 +152,10 @@ pub struct Settings {
     pub addresses: Vec<Vec<IpAddr>>,
     /// Socket of the fabric that packets pass, one of whose hosts has the address of the device.
     pub fabric: Option<PathBuf>,
+    /// Socket of the InfiniBand fabric that programs see, and the host there that they run on.
+    pub subnet: Option<PathBuf>,
+    /// The host of that fabric.
+    pub host: Option<String>,
     /// Observer of every packet that the device sends and receives, if there is one.
     pub tap: Option<Arc<dyn Tap>>,
 }
@@ -179,6 +183,8 @@ impl Default for Settings {
             device_name: None,
             addresses: Vec::new(),
             fabric: None,
+            subnet: None,
+            host: None,
             tap: None,
         }
     }
@@ -289,6 +295,19 @@ const KEYS: &[Key] = &[
         help: "socket of the fabric that packets pass instead of a network; `feroce fabric run` \
                sets it, and the address of a host there",
         apply: |s, v| set(&mut s.fabric, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "subnet",
+        default: "none",
+        help: "socket of the InfiniBand fabric that programs see instead of RoCE devices; `feroce \
+               fabric run` sets it, and `host`",
+        apply: |s, v| set(&mut s.subnet, Ok(Some(v.into()))),
+    },
+    Key {
+        name: "host",
+        default: "none",
+        help: "name of the host of that fabric on which programs run",
+        apply: |s, v| set(&mut s.host, Ok(Some(v.into()))),
     },
     Key {
         name: "tail_probe",

@@ -12,6 +12,7 @@
 //! * `pma`: the performance management agent, over the counters of [`Counters`].
 //! * `notify`: notices to the subnet manager, repeated until it represses them.
 //! * [`Switch`]: the forwarding tables, as the subnet manager wrote them.
+//! * [`Programs`]: agents of programs behind ports, as the kernel's management layer has them.
 //!
 //! The subnet manager is a program behind a port, as are all other agents.
 #![no_std]
@@ -30,6 +31,7 @@ mod notify;
 mod packet;
 mod pma;
 mod port;
+mod programs;
 mod sma;
 mod subnet;
 mod switch;
@@ -41,5 +43,6 @@ pub use net::{Net, NetError, NetErrorKind, NetLink, NetNode, NodeKind};
 pub use node::Node;
 pub use packet::{MadPacket, PortRef};
 pub use port::{Change, Port};
+pub use programs::{FileId, MadAddress, Programs, RegisterError, Registration, SendError, UserMad};
 pub use subnet::{Output, Subnet};
 pub use switch::{Discard, Forward, Switch};

@@ -150,6 +150,11 @@ impl Port {
         Some(Gid(both.to_be_bytes()))
     }
 
+    /// The port at the other end of the link, up or down.
+    pub fn peer(&self) -> Option<PortRef> {
+        self.peer
+    }
+
     /// What the port has counted.
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -3,3 +3,4 @@
 mod agents;
 mod common;
 mod nets;
+mod programs;

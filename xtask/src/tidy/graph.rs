@@ -11,6 +11,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("train", &["wire", "mem"]),
     ("fabric", &["train"]),
     ("subnet", &["wire", "train"]),
+    ("umad", &["wire"]),
     ("engine", &["wire", "mem", "ring", "train"]),
     ("cm", &["wire", "train"]),
     ("abi", &["wire", "mem", "train", "engine", "cm"]),
@@ -36,10 +37,13 @@ const GRAPH: &[(&str, &[&str])] = &[
         ],
     ),
     ("rpc", &["feroce"]),
-    ("cli", &["wire", "train", "fabric", "link", "local", "feroce", "rpc", "sim"]),
+    (
+        "cli",
+        &["wire", "train", "fabric", "subnet", "umad", "link", "local", "feroce", "rpc", "sim"],
+    ),
     ("rsocket", &["feroce", "abi"]),
     ("lint", &["feroce"]),
-    ("capi", &["feroce", "abi", "rsocket", "lint"]),
+    ("capi", &["feroce", "abi", "rsocket", "lint", "umad"]),
 ];
 
 /// The harness that tests of every crate may use, also of those below it: integration tests link

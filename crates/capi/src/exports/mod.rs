@@ -18,6 +18,7 @@
 #[macro_use]
 mod table;
 
+mod ibumad;
 mod ibverbs;
 mod private;
 mod rdmacm;

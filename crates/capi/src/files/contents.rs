@@ -41,11 +41,11 @@ impl Tree {
         Ok(tree)
     }
 
-    fn text(&mut self, path: &str, line: &str) {
+    pub(super) fn text(&mut self, path: &str, line: &str) {
         self.0.insert(path.into(), Entry::Text(format!("{line}\n")));
     }
 
-    fn link(&mut self, path: &str, to: &str) {
+    pub(super) fn link(&mut self, path: &str, to: &str) {
         self.0.insert(path.into(), Entry::Link(to.into()));
     }
 
@@ -152,7 +152,7 @@ fn gid_type(framing: Framing) -> &'static str {
 }
 
 /// Bytes as groups of four digits, as in `fe80:0000:0000:0001`.
-fn words(bytes: &[u8]) -> String {
+pub(super) fn words(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (i, pair) in bytes.chunks(2).enumerate() {
         text.push_str(if i > 0 { ":" } else { "" });

@@ -21,6 +21,7 @@ use std::process;
 use feroce::{Device, runtime_dir};
 
 use super::contents::{Entry, Tree};
+use crate::umad;
 
 /// How many times to begin again. Each time another process was faster, so once is rare.
 const ATTEMPTS: usize = 16;
@@ -67,7 +68,10 @@ fn current() -> Option<&'static Directory> {
 
 /// Takes or makes the directory for the devices there are now.
 fn make() -> io::Result<Directory> {
-    let tree = Device::list().and_then(|devices| Tree::of(&devices)).map_err(io::Error::other)?;
+    let tree = match umad::host() {
+        Some(host) => Tree::of_adapter(&umad::adapter_name(), &host.describe()?),
+        None => Device::list().and_then(|all| Tree::of(&all)).map_err(io::Error::other)?,
+    };
     let base = runtime_dir()?;
     remove_dead(&base);
     let mut hasher = DefaultHasher::new();

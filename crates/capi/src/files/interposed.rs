@@ -110,6 +110,7 @@ interposed! {
     __openat64_2(folder: c_int, @path, flags: c_int) -> c_int, raw::openat_2;
     fopen(@path, mode: *const c_char) -> *mut libc::FILE;
     fopen64(@path, mode: *const c_char) -> *mut libc::FILE;
+    chdir(@path) -> c_int, raw::chdir;
     opendir(@path) -> *mut libc::DIR;
     scandir(@path, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int;
     scandir64(@path, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int;

@@ -9,6 +9,7 @@
 //!
 //! A call with any other path pays for a comparison of its first bytes, and for nothing else.
 
+mod adapter;
 mod contents;
 mod counters;
 mod directory;

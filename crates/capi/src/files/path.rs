@@ -10,8 +10,8 @@ use crate::errno;
 /// The longest path that the kernel takes, with the zero at its end.
 const MAX: usize = libc::PATH_MAX as usize;
 
-/// Whether a path is one of `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and
-/// `/dev/infiniband`, or under one of them. Reads no byte behind the first that differs.
+/// Whether a path is one of `/sys/class/infiniband`, the same with `_verbs` or `_mad` behind it,
+/// and `/dev/infiniband`, or under one of them. Reads no byte behind the first that differs.
 ///
 /// # Safety
 /// `path` is NULL or points to a string that ends with a zero.
@@ -25,7 +25,10 @@ pub(super) unsafe fn is_ours(path: *const c_char) -> bool {
     if let Some(rest) = unsafe { behind(path, b"/sys/class/infiniband") } {
         // SAFETY: `rest` points into the string, at most at its final zero, which is a string as
         // well.
-        let rest = unsafe { behind(rest, b"_verbs") }.unwrap_or(rest);
+        let other = unsafe { behind(rest, b"_verbs") };
+        // SAFETY: as above.
+        let other = other.or_else(|| unsafe { behind(rest, b"_mad") });
+        let rest = other.unwrap_or(rest);
         // SAFETY: `behind` returns a pointer into the string, at most at its final zero.
         return unsafe { ends_a_name(rest) };
     }

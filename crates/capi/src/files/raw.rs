@@ -36,6 +36,10 @@ pub(super) unsafe extern "C-unwind" fn open(
     int(system_call!(SYS_openat, AT_FDCWD, path, flags, mode))
 }
 
+pub(super) unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
+    int(system_call!(SYS_chdir, path))
+}
+
 pub(super) unsafe extern "C-unwind" fn open_2(path: *const c_char, flags: c_int) -> c_int {
     int(system_call!(SYS_openat, AT_FDCWD, path, flags, 0))
 }

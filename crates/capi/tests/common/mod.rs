@@ -9,8 +9,14 @@ use std::sync::OnceLock;
 use std::{env, fs};
 
 /// The names under which programs look for the library.
-pub(crate) const NAMES: [&str; 4] =
-    ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+pub(crate) const NAMES: [&str; 6] = [
+    "libibumad.so",
+    "libibumad.so.3",
+    "libibverbs.so",
+    "libibverbs.so.1",
+    "librdmacm.so",
+    "librdmacm.so.1",
+];
 
 /// The library, built if it is not up to date: cargo does not do so for tests, which cannot link
 /// to a library of C.
@@ -61,7 +67,7 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A folder with the library under its four names, as `feroce run` makes it.
+/// A folder with the library under its names, as `feroce run` makes it.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let folder = scratch(name);
     for name in NAMES {
@@ -89,12 +95,13 @@ pub(crate) fn skip<T>(what: impl AsRef<Path>, package: &str) -> Option<T> {
     None
 }
 
-/// Whether the headers of both libraries are there.
+/// Whether the headers of the libraries are there.
 pub(crate) fn headers() -> Option<()> {
-    let wanted = ["/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h"];
-    match wanted.iter().find(|header| !Path::new(header).exists()) {
+    let wanted = ["infiniband/verbs.h", "infiniband/umad.h", "rdma/rdma_cma.h"];
+    let mut wanted = wanted.iter().map(|header| Path::new("/usr/include").join(header));
+    match wanted.find(|header| !header.exists()) {
         None => Some(()),
-        Some(header) => skip(header, "libibverbs-dev librdmacm-dev"),
+        Some(header) => skip(header, "libibverbs-dev libibumad-dev librdmacm-dev"),
     }
 }
 

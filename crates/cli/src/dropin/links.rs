@@ -8,7 +8,14 @@ use std::{fs, io};
 use anyhow::Context as _;
 
 /// The names: those that programs are linked with, and those that some programs load at run time.
-const NAMES: [&str; 4] = ["libibverbs.so", "libibverbs.so.1", "librdmacm.so", "librdmacm.so.1"];
+const NAMES: [&str; 6] = [
+    "libibumad.so",
+    "libibumad.so.3",
+    "libibverbs.so",
+    "libibverbs.so.1",
+    "librdmacm.so",
+    "librdmacm.so.1",
+];
 
 /// The name to preload. It is also the library's own name (SONAME).
 pub(super) const PRELOAD: &str = "libibverbs.so.1";

@@ -17,6 +17,7 @@ use nix::sys::eventfd::EventFd;
 use serde::{Deserialize, Serialize};
 
 use super::report::Status;
+use super::subnet::SubnetStatus;
 
 /// A command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -50,6 +51,7 @@ pub(super) enum Change {
 pub(super) enum Reply {
     Done,
     Status(Box<Status>),
+    Subnet(Box<SubnetStatus>),
     Refused(String),
 }
 

@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod serve;
 mod status;
+mod subnet;
 mod up;
 
 use std::process::ExitCode;

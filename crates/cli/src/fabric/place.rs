@@ -43,6 +43,21 @@ impl Place {
         self.directory.join("control")
     }
 
+    /// Where programs of an InfiniBand fabric connect.
+    pub(super) fn subnet_socket(&self) -> PathBuf {
+        self.directory.join("subnet")
+    }
+
+    /// Where the files are that subnet managers hold open.
+    pub(super) fn issm(&self) -> PathBuf {
+        self.directory.join("issm")
+    }
+
+    /// Where the files are of a subnet manager that the fabric has started.
+    pub(super) fn manager(&self) -> PathBuf {
+        self.directory.join("sm")
+    }
+
     /// Where the process that runs in the background writes its warnings.
     pub(super) fn log(&self) -> PathBuf {
         self.directory.join("log")
@@ -78,9 +93,10 @@ impl Place {
             }
             Err(TryLockError::Error(e)) => return Err(e.into()),
         }
-        for socket in [self.port_socket(), self.control_socket()] {
+        for socket in [self.port_socket(), self.control_socket(), self.subnet_socket()] {
             let _ = fs::remove_file(socket);
         }
+        let _ = fs::remove_dir_all(self.issm());
         Ok(Taken { place: self.clone(), _lock: lock })
     }
 

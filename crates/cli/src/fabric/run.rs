@@ -7,6 +7,8 @@ use anyhow::ensure;
 use feroce::Settings;
 
 use super::place::Place;
+use super::status::AnyStatus;
+use super::subnet::SubnetStatus;
 use super::{refuse, status};
 use crate::dropin::{self, SettingArgs};
 
@@ -17,10 +19,11 @@ Examples:
   feroce fabric run -n h1 -- rping -s -a 127.77.0.2
   feroce fabric run -n h1 --pcap h1.pcapng -- ./my-program
   feroce fabric run -n h2 -- bash             every program of that shell
+  feroce fabric run -n Host1 -- ibnetdiscover  programs of an InfiniBand fabric
 
-The program has one device, with the address of the host. DCQCN is on if the switches mark packets;
-FEROCE_CONGESTION chooses
-another algorithm, or none. The exit status is the program's.";
+In an Ethernet fabric, the program has one device, with the address of the host. DCQCN is on if the
+switches mark packets; FEROCE_CONGESTION chooses another algorithm, or none. In an InfiniBand
+fabric, programs of libibumad see the adapter of the host. The exit status is the program's.";
 
 /// Options.
 #[derive(Debug, clap::Args)]
@@ -29,6 +32,9 @@ pub(crate) struct Args {
     /// The host that it runs on.
     #[arg(short = 'n', long = "host", value_name = "HOST")]
     host: String,
+    /// End the program when the process ends that started it.
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
     #[command(flatten)]
     settings: SettingArgs,
     /// Program and its arguments
@@ -38,7 +44,13 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
     ensure!(!args.settings.has_addresses(), "--address: the host has its address already");
-    let status = status::fetch(place)?;
+    if args.end_with_parent {
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)?;
+    }
+    let status = match status::fetch_any(place)? {
+        AnyStatus::Ethernet(status) => status,
+        AnyStatus::InfiniBand(status) => return run_in_subnet(args, place, &status),
+    };
     let Some(host) = status.hosts.iter().find(|host| host.name == args.host) else {
         let names: Vec<&str> = status.hosts.iter().map(|host| host.name.as_str()).collect();
         let (host, names) = (&args.host, names.join(", "));
@@ -52,5 +64,18 @@ pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
     if status.marks && !["congestion", "dcqcn"].iter().any(is_chosen) {
         variables.push((Settings::variable("congestion"), "dcqcn".into()));
     }
+    dropin::exec(&args.command, &args.settings, variables)
+}
+
+/// Runs a program on a host of an InfiniBand fabric.
+fn run_in_subnet(args: &Args, place: &Place, status: &SubnetStatus) -> anyhow::Result<ExitCode> {
+    if !status.hosts().any(|host| host == args.host) {
+        let (host, names) = (&args.host, status.hosts().collect::<Vec<_>>().join(", "));
+        return Ok(refuse(&format!("no host {host} in the fabric {}: {names}", status.name)));
+    }
+    let variables = vec![
+        (Settings::variable("subnet"), place.subnet_socket().into_os_string()),
+        (Settings::variable("host"), args.host.clone().into()),
+    ];
     dropin::exec(&args.command, &args.settings, variables)
 }

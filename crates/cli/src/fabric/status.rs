@@ -1,5 +1,6 @@
 //! `feroce fabric status`.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -7,6 +8,8 @@ use anyhow::bail;
 use super::control::{Command, Reply};
 use super::place::Place;
 use super::report::Status;
+use super::subnet::SubnetStatus;
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,19 +26,32 @@ up: rates were lower and delays longer by as much.";
 pub(crate) struct Args {}
 
 pub(super) fn run(place: &Place, json: bool) -> anyhow::Result<ExitCode> {
-    let status = fetch(place)?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-    } else {
-        print!("{status}");
+    match fetch_any(place)? {
+        AnyStatus::Ethernet(status) => print(&status, json)?,
+        AnyStatus::InfiniBand(status) => print(&status, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn print<T: Display + Serialize>(status: &T, json: bool) -> anyhow::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(status)?),
+        false => print!("{status}"),
+    }
+    Ok(())
+}
+
+/// What a fabric of either kind says.
+pub(super) enum AnyStatus {
+    Ethernet(Box<Status>),
+    InfiniBand(Box<SubnetStatus>),
+}
+
 /// Asks the fabric.
-pub(super) fn fetch(place: &Place) -> anyhow::Result<Status> {
+pub(super) fn fetch_any(place: &Place) -> anyhow::Result<AnyStatus> {
     match place.command(&Command::Status)?.0 {
-        Reply::Status(status) => Ok(*status),
+        Reply::Status(status) => Ok(AnyStatus::Ethernet(status)),
+        Reply::Subnet(status) => Ok(AnyStatus::InfiniBand(status)),
         other => bail!("the fabric answers {other:?}"),
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Command as Process, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 use feroce_sim::scenario::text::read_network;
+use feroce_subnet::NodeKind;
 use serde_json::json;
 
 use super::control::{Command, Reply};
@@ -15,13 +16,15 @@ use super::place::Place;
 use super::pump::Pump;
 use super::report::HostStatus;
 use super::serve::Server;
-use super::{refuse, status};
+use super::status::AnyStatus;
+use super::{refuse, status, subnet};
 use crate::stop;
 
 const UP_EXAMPLES: &str = "\
 Examples:
   feroce fabric up lot.toml                  in the background, until `feroce fabric down`
   feroce fabric up --name lab --foreground lot.toml  until interrupted
+  feroce fabric up --sm tree.net             an InfiniBand fabric, brought up by opensm
   feroce fabric run -n h0 -- ib_write_bw     a server on the first host
   feroce fabric run -n h3 -- ib_write_bw 127.77.0.1
 
@@ -36,6 +39,16 @@ A topology in TOML, as for `feroce sim run`:
   [switch]
   ecn = \"by-rate\"         # DCQCN is on in programs if switches mark packets
 
+An InfiniBand fabric, in the format of ibsim (the name of the file does not end in `.toml`):
+  Switch 8 \"Leaf1\"
+  [1] \"Host1\"[1]
+  [2] \"Host2\"[1]
+  Hca 1 \"Host1\"
+  [1] \"Leaf1\"[1]
+  Hca 1 \"Host2\"
+  [1] \"Leaf1\"[2]
+Its links stay in INIT until a subnet manager runs: `--sm`, or `fabric run -n Host1 -- opensm`.
+
 Exit status: 0 it runs, 1 it cannot, 2 the input is wrong.";
 
 const DOWN_EXAMPLES: &str = "\
@@ -47,7 +60,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = UP_EXAMPLES)]
 pub(crate) struct UpArgs {
-    /// Topology, in TOML.
+    /// Topology: in TOML (Ethernet), or in the format of ibsim (InfiniBand).
     topology: PathBuf,
     /// Do not go to the background.
     #[arg(long)]
@@ -58,6 +71,11 @@ pub(crate) struct UpArgs {
     /// Everything random follows from it.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+    /// Start opensm on a host of an InfiniBand fabric [default: the first], and wait until all
+    /// ports are active.
+    #[arg(long, value_name = "HOST", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "")]
+    sm: Option<String>,
 }
 
 /// Options of `down`.
@@ -69,6 +87,12 @@ pub(crate) struct DownArgs {}
 const READY: &str = "ready";
 
 pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+    if subnet::is_net(&args.topology) {
+        return up_subnet(args, place, json);
+    }
+    if args.sm.is_some() {
+        return Ok(refuse(&"--sm: an Ethernet fabric has no subnet manager"));
+    }
     let network = match read_network(&args.topology) {
         Ok(network) => network,
         Err(e) => return Ok(refuse(&e)),
@@ -83,7 +107,8 @@ pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<Exi
         Err(e) => return Ok(refuse(&format!("{}: {e}", args.topology.display()))),
     };
     if !args.foreground {
-        return start(args, prefix, place, json);
+        let [a, b] = prefix;
+        return start(args, &["--addresses", &format!("{a}.{b}")], place, json);
     }
     stop::watch()?;
     let taken = place.take()?;
@@ -96,15 +121,58 @@ pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<Exi
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
+/// The same for an InfiniBand fabric.
+fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+    let net = match subnet::read_net(&args.topology) {
+        Ok(net) => net,
+        Err(e) => return Ok(refuse(&e)),
+    };
+    let mut hosts = net.nodes.iter().filter(|node| node.kind == NodeKind::Adapter);
+    let on = match args.sm.as_deref() {
+        None => None,
+        Some("") => hosts.next(),
+        Some(name) => hosts.find(|host| host.name == name),
+    };
+    if let (Some(name), None) = (&args.sm, on) {
+        return Ok(refuse(&format!("--sm: the fabric has no host {name}")));
+    }
+    if !args.foreground {
+        let sm = args.sm.as_ref().map(|name| match name.as_str() {
+            "" => "--sm".to_owned(),
+            name => format!("--sm={name}"),
+        });
+        let extra: Vec<&str> = sm.iter().map(String::as_str).collect();
+        return start(args, &extra, place, json);
+    }
+    stop::watch()?;
+    let taken = place.take()?;
+    let mut server = subnet::Server::new(place, &net)?;
+    let mut manager = match on {
+        Some(host) => Some(subnet::Manager::start(place, &host.name)?),
+        None => None,
+    };
+    if let Some(manager) = &mut manager {
+        server.bring_up(manager)?;
+    }
+    println!("{READY}");
+    std::io::stdout().flush()?;
+    let outcome = server.run();
+    if let Some(manager) = manager {
+        server.end(manager)?;
+    }
+    drop(taken);
+    drop(server);
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
 /// Starts this command again in the background, and waits until it runs.
-fn start(args: &UpArgs, prefix: [u8; 2], place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+fn start(args: &UpArgs, extra: &[&str], place: &Place, json: bool) -> anyhow::Result<ExitCode> {
     place.create()?;
     let log = File::options().create(true).append(true).open(place.log())?;
     let own = std::env::current_exe().context("cannot tell where this command is")?;
     let mut command = Process::new(own);
-    let [a, b] = prefix;
     command.args(["fabric", "--name", place.name(), "up", "--foreground"]);
-    command.arg("--addresses").arg(format!("{a}.{b}")).arg("--seed").arg(args.seed.to_string());
+    command.args(extra).arg("--seed").arg(args.seed.to_string());
     command.arg(&args.topology).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     // An interrupt at the terminal is not meant for it.
     command.process_group(0);
@@ -119,7 +187,22 @@ fn start(args: &UpArgs, prefix: [u8; 2], place: &Place, json: bool) -> anyhow::R
         let last = log.lines().next_back().unwrap_or_default();
         bail!("{} ({status})", last.trim_start_matches("feroce: "));
     }
-    let status = status::fetch(place)?;
+    let status = match status::fetch_any(place)? {
+        AnyStatus::Ethernet(status) => status,
+        AnyStatus::InfiniBand(status) => {
+            if json {
+                println!(
+                    "{}",
+                    json!({ "name": status.name, "pid": status.pid,
+                    "hosts": status.hosts().collect::<Vec<_>>() })
+                );
+            } else {
+                println!("InfiniBand fabric {} runs, process {}", status.name, status.pid);
+                println!("hosts: {}", status.hosts().collect::<Vec<_>>().join(" "));
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     if json {
         println!("{}", json!({ "name": status.name, "pid": status.pid, "hosts": status.hosts }));
         return Ok(ExitCode::SUCCESS);
@@ -146,7 +229,7 @@ pub(super) fn down(place: &Place) -> anyhow::Result<ExitCode> {
 fn free_prefix() -> anyhow::Result<[u8; 2]> {
     let mut taken = Vec::new();
     for place in Place::all()? {
-        if let Ok(status) = status::fetch(&place) {
+        if let Ok(AnyStatus::Ethernet(status)) = status::fetch_any(&place) {
             let second = status.hosts.first().map(|host| host.address.octets()[1]);
             taken.extend(second);
         }

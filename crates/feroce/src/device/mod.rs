@@ -70,6 +70,10 @@ impl Device {
         if settings.backend == Backend::RdmaCore {
             return Self::of_kernel(settings);
         }
+        // A host of an InfiniBand fabric has its adapter, and no other.
+        if settings.subnet.is_some() {
+            return Ok(Vec::new());
+        }
         let mut devices = match settings.addresses.as_slice() {
             [] => Self::of_interfaces()?,
             chosen => chosen.iter().map(|addresses| Self::at(addresses.iter().copied())).collect(),

@@ -1,0 +1,51 @@
+//! Fields one after the other.
+
+/// What is left of a message.
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn short(&mut self) -> Option<u16> {
+        self.take().map(u16::from_ne_bytes)
+    }
+
+    pub(crate) fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    pub(crate) fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    pub(crate) fn text(&mut self) -> Option<String> {
+        let len = usize::from(self.short()?);
+        String::from_utf8(self.slice(len)?.to_vec()).ok()
+    }
+
+    /// The value, if nothing is left.
+    pub(crate) fn end<T>(&self, value: T) -> Option<T> {
+        self.0.is_empty().then_some(value)
+    }
+}
+
+/// Writes what [`Bytes::text`] reads. Text beyond 64 KiB is cut.
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
+    out.extend((text.len() as u16).to_ne_bytes());
+    out.extend(text);
+}

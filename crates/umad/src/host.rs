@@ -1,0 +1,84 @@
+//! A program at its host: how it asks the fabric.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::adapter::Adapter;
+use crate::message::{Answer, Registration, Request};
+
+/// How long a program waits for an answer: a fabric that takes as long is of no use.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Bytes of an answer at most: the description of an adapter with many ports.
+const MAX_ANSWER: usize = 128 << 10;
+
+/// A host of a fabric.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Where the fabric listens.
+    pub socket: PathBuf,
+    /// The name of the host.
+    pub name: String,
+}
+
+impl Host {
+    /// What its adapter is like now.
+    pub fn describe(&self) -> io::Result<Adapter> {
+        match self.ask(&Request::Describe { host: self.name.clone() })?.1 {
+            Answer::Adapter(adapter) => Ok(adapter),
+            other => Err(refusal(&other)),
+        }
+    }
+
+    /// Opens a port. The connection carries datagrams, and its number names it in requests.
+    pub fn open(&self, port: u8) -> io::Result<(OwnedFd, u32)> {
+        let (socket, answer) = self.ask(&Request::Open { host: self.name.clone(), port })?;
+        match answer {
+            Answer::Done(file) => {
+                socket.set_read_timeout(None)?;
+                Ok((socket.into(), file))
+            }
+            other => Err(refusal(&other)),
+        }
+    }
+
+    /// Registers an agent of an open port, and returns its number.
+    pub fn register(&self, file: u32, registration: Registration) -> io::Result<u32> {
+        self.number(&Request::Register { file, registration })
+    }
+
+    /// Gives an agent up.
+    pub fn unregister(&self, file: u32, agent: u32) -> io::Result<()> {
+        self.number(&Request::Unregister { file, agent }).map(drop)
+    }
+
+    fn number(&self, request: &Request) -> io::Result<u32> {
+        match self.ask(request)?.1 {
+            Answer::Done(number) => Ok(number),
+            other => Err(refusal(&other)),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> io::Result<(Socket, Answer)> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+        socket.connect(&SockAddr::unix(&self.socket)?)?;
+        socket.set_read_timeout(Some(ANSWER))?;
+        socket.send(&request.emit())?;
+        let mut bytes = vec![0; MAX_ANSWER];
+        let len = io::Read::read(&mut &socket, &mut bytes)?;
+        let answer = Answer::parse(bytes.get(..len).unwrap_or_default());
+        let version =
+            || io::Error::new(io::ErrorKind::InvalidData, "the fabric has another version");
+        Ok((socket, answer.ok_or_else(version)?))
+    }
+}
+
+fn refusal(answer: &Answer) -> io::Error {
+    match answer {
+        Answer::Refused(errno) => io::Error::from_raw_os_error(errno.cast_signed()),
+        _ => io::ErrorKind::InvalidData.into(),
+    }
+}
