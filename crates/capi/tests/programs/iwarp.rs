@@ -1,9 +1,17 @@
 //! Programs that are run on devices that speak iWARP.
 
-use super::measuring::by_address;
 use super::tables::{Package, Program, Ready, roles};
 
-/// The connection manager listens on the TCP port.
+/// Runs of perftest. As all listeners of iWARP, its server has a TCP port.
+const fn by_address(
+    name: &'static str,
+    sides: [&'static str; 2],
+    options: &'static [&'static str],
+    says: &'static str,
+) -> Program {
+    roles(name, sides, Ready::Port(18515), options, says)
+}
+
 const fn rping(ends: [&'static str; 2], port: u16, options: &'static [&'static str]) -> Program {
     let [server, client] = ends;
     roles("rping", [server, client], Ready::Port(port), options, "ping data: rdma-ping-4:")

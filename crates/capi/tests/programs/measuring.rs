@@ -57,7 +57,7 @@ pub(crate) const PERFTEST_NAMED: Package = Package {
 };
 
 /// Runs of perftest that use librdmacm for everything.
-pub(crate) const fn by_address(
+const fn by_address(
     name: &'static str,
     sides: [&'static str; 2],
     options: &'static [&'static str],
