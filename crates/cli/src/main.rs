@@ -59,6 +59,11 @@ Examples:
   feroce decode --ladder --qp 0x11 demo.pcap  who sent what to whom on one queue pair
   feroce decode --op NAK demo.pcap            only what went wrong";
 
+const RPC_EXAMPLES: &str = "\
+Examples:
+  feroce rpc bench --both                      all patterns, two processes on this machine
+  feroce rpc bench --pattern write-poll HOST   one pattern, against `feroce rpc bench` at HOST";
+
 const SIM_EXAMPLES: &str = "\
 Examples:
   feroce sim run incast.toml       flows over a fabric, and how long they took
@@ -139,7 +144,7 @@ enum Command {
     /// Measure bandwidth and latency.
     Perf(perf::Args),
     /// Measure calls over verbs.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = RPC_EXAMPLES)]
     Rpc(rpc::Command),
     /// Simulate flows over a network of switches.
     #[command(subcommand, after_help = SIM_EXAMPLES)]
