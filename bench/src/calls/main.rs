@@ -1,0 +1,256 @@
+//! Calls of `feroce-rpc` against those of other libraries: an echo of 64 bytes, one at a time and
+//! 32 at a time, and a fetch of 1 MiB, between two processes of this machine.
+//!
+//! Both processes have the same runtime, and TCP connections have `TCP_NODELAY`. The libraries
+//! alternate, round by round, because a shared machine is not the same from one minute to the next;
+//! a figure is the best of all rounds. Ratios are of `feroce-rpc` to the other.
+
+mod feroce;
+mod grpc;
+mod tarpc;
+mod tcp;
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Parser, ValueEnum};
+
+/// Bytes in an echo.
+const LEN: usize = 64;
+/// Calls under way at a time, where many are.
+const MANY: usize = 32;
+/// Bytes to fetch.
+const BLOB: usize = 1 << 20;
+
+/// Compares libraries for calls.
+#[derive(Parser)]
+struct Args {
+    /// Rounds of each library.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each kind of call in a round.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Runtime of both processes.
+    #[arg(long, value_enum, default_value = "current")]
+    runtime: Runtime,
+    /// Only these libraries.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    library: Vec<Library>,
+    /// Serve calls of this library.
+    #[arg(long, hide = true)]
+    serve: Option<Library>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Runtime {
+    /// tokio, on one thread.
+    Current,
+    /// tokio, on as many threads as there are processors.
+    Multi,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Library {
+    /// feroce-rpc.
+    Feroce,
+    /// Frames over TCP: a length, a number, a body.
+    Tcp,
+    /// tarpc over TCP, with bincode.
+    Tarpc,
+    /// tonic, unary calls of bytes.
+    Tonic,
+}
+
+/// A client of any library. Cheap to clone.
+#[derive(Clone)]
+enum Client {
+    Feroce(feroce::Client),
+    Tcp(tcp::Client),
+    Tarpc(tarpc::Client),
+    Tonic(grpc::Client),
+}
+
+impl Client {
+    async fn connect(library: Library, to: SocketAddr) -> Result<Self> {
+        Ok(match library {
+            Library::Feroce => Self::Feroce(feroce::Client::connect(to).await?),
+            Library::Tcp => Self::Tcp(tcp::Client::connect(to).await?),
+            Library::Tarpc => Self::Tarpc(tarpc::Client::connect(to).await?),
+            Library::Tonic => Self::Tonic(grpc::Client::connect(to).await?),
+        })
+    }
+
+    async fn echo(&self, body: &[u8]) -> Result<()> {
+        let is_same = match self {
+            Self::Feroce(client) => client.echo(body).await?,
+            Self::Tcp(client) => client.call(tcp::ECHO, body).await? == body,
+            Self::Tarpc(client) => client.echo(body).await? == body,
+            Self::Tonic(client) => client.echo(body).await? == body,
+        };
+        ensure!(is_same, "the echo is not what was sent");
+        Ok(())
+    }
+
+    async fn fetch(&self) -> Result<()> {
+        let len = match self {
+            Self::Feroce(client) => client.fetch().await?,
+            Self::Tcp(client) => client.call(tcp::FETCH, &[]).await?.len(),
+            Self::Tarpc(client) => client.fetch().await?.len(),
+            Self::Tonic(client) => client.fetch().await?.len(),
+        };
+        ensure!(len == BLOB, "{len} bytes were fetched");
+        Ok(())
+    }
+}
+
+/// What one round has measured.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    echo_us: f64,
+    echoes_per_s: f64,
+    fetch_us: f64,
+}
+
+impl Figures {
+    fn best(self, other: Self) -> Self {
+        Self {
+            echo_us: self.echo_us.min(other.echo_us),
+            echoes_per_s: self.echoes_per_s.max(other.echoes_per_s),
+            fetch_us: self.fetch_us.min(other.fetch_us),
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let mut builder = match args.runtime {
+        Runtime::Current => tokio::runtime::Builder::new_current_thread(),
+        Runtime::Multi => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = builder.enable_all().build()?;
+    match args.serve {
+        Some(Library::Feroce) => return runtime.block_on(feroce::serve()),
+        Some(Library::Tcp) => return runtime.block_on(tcp::serve()),
+        Some(Library::Tarpc) => return runtime.block_on(tarpc::serve()),
+        Some(Library::Tonic) => return runtime.block_on(grpc::serve()),
+        None => {}
+    }
+    let libraries = match &*args.library {
+        [] => Library::value_variants(),
+        some => some,
+    };
+    let mut best: Vec<Option<Figures>> = vec![None; libraries.len()];
+    for _ in 0..args.rounds {
+        for (&library, best) in libraries.iter().zip(&mut best) {
+            let figures = round(library, &args, &runtime)?;
+            *best = Some(best.map_or(figures, |best| best.best(figures)));
+        }
+    }
+    print(libraries, &best);
+    Ok(())
+}
+
+fn print(libraries: &[Library], best: &[Option<Figures>]) {
+    println!(
+        "{:<8} {:>14} {:>6} {:>16} {:>6} {:>15} {:>6}",
+        "", "echo p50 [us]", "ratio", "32 echoes [k/s]", "ratio", "fetch p50 [us]", "ratio"
+    );
+    let first = best.first().copied().flatten();
+    for (library, figures) in libraries.iter().zip(best) {
+        let (Some(figures), Some(first)) = (figures, first) else { continue };
+        println!(
+            "{:<8} {:>14.1} {:>6.2} {:>16.1} {:>6.2} {:>15.0} {:>6.2}",
+            format!("{library:?}").to_lowercase(),
+            figures.echo_us,
+            first.echo_us / figures.echo_us,
+            figures.echoes_per_s / 1e3,
+            first.echoes_per_s / figures.echoes_per_s,
+            figures.fetch_us,
+            first.fetch_us / figures.fetch_us
+        );
+    }
+    println!("ratios: of the first row to this one; less is better for times, more for rates");
+}
+
+/// Ends with the round.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn round(library: Library, args: &Args, runtime: &tokio::runtime::Runtime) -> Result<Figures> {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        Ok::<_, anyhow::Error>(value.context("a name")?.get_name().to_owned())
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--serve", &name(library.to_possible_value())?]);
+    command.args(["--runtime", &name(args.runtime.to_possible_value())?]).stdout(Stdio::piped());
+    let mut peer = Peer(command.spawn()?);
+    let mut line = String::new();
+    BufReader::new(peer.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
+    let to = line.trim().parse().with_context(|| format!("{library:?} does not serve"))?;
+    let time = Duration::try_from_secs_f64(args.seconds)?;
+    // As a task, so that a runtime of several threads uses them.
+    runtime.block_on(async { tokio::spawn(measure(library, to, time)).await? })
+}
+
+async fn measure(library: Library, to: SocketAddr, time: Duration) -> Result<Figures> {
+    let client = Client::connect(library, to).await?;
+    let body = [7; LEN];
+    // The first few find cold caches.
+    for _ in 0..100 {
+        client.echo(&body).await?;
+    }
+    let mut echoes = Vec::new();
+    let begun = now();
+    while begun.elapsed() < time {
+        let begin = now();
+        client.echo(&body).await?;
+        echoes.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    let begun = now();
+    let callers: Vec<_> = (0..MANY)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let mut count = 0_u64;
+                while begun.elapsed() < time {
+                    client.echo(&body).await?;
+                    count += 1;
+                }
+                anyhow::Ok(count)
+            })
+        })
+        .collect();
+    let mut count = 0;
+    for caller in callers {
+        count += caller.await??;
+    }
+    let echoes_per_s = count as f64 / begun.elapsed().as_secs_f64();
+    let mut fetches = Vec::new();
+    let begun = now();
+    while begun.elapsed() < time {
+        let begin = now();
+        client.fetch().await?;
+        fetches.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(Figures { echo_us: median(echoes), echoes_per_s, fetch_us: median(fetches) })
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time that passes is what is measured")]
+fn now() -> Instant {
+    Instant::now()
+}
