@@ -3,7 +3,11 @@
 mod report;
 mod steps;
 
+use std::env;
+use std::process::Command;
+
 use crate::args::Args;
+use crate::shell::run;
 use crate::{Failure, Outcome};
 use report::Report;
 use steps::{STEPS, Step};
@@ -23,6 +27,10 @@ Environment:
   FEROCE_SEED   First seed of the swarm (default: 1)
   CI            If set, a package that is missing is a failure, not a warning
 ";
+
+/// The setting of cargo by which everything is built without optimisation across crates: the same
+/// programs in less than half the time.
+const LTO: &str = "CARGO_PROFILE_RELEASE_LTO";
 
 /// How a step ended, if it did not fail.
 enum Done {
@@ -44,6 +52,10 @@ pub(crate) fn main(mut args: Args) -> Outcome {
             println!("{:<9} {}{note}", step.name, step.about);
         }
         return Ok(());
+    }
+    if env::var_os(LTO).is_none() {
+        let own = env::current_exe().map_err(|e| Failure::Failed(format!("this program: {e}")))?;
+        return run(Command::new(own).args(env::args_os().skip(1)).env(LTO, "off"));
     }
     let mut report = Report::new(chosen.len());
     for step in chosen {
