@@ -39,7 +39,7 @@ struct Args {
     runtime: Runtime,
     /// Only these libraries.
     #[arg(long, value_enum, value_delimiter = ',')]
-    library: Vec<Library>,
+    only: Vec<Library>,
     /// Serve calls of this library.
     #[arg(long, hide = true)]
     serve: Option<Library>,
@@ -139,7 +139,7 @@ fn main() -> Result<()> {
         Some(Library::Tonic) => return runtime.block_on(grpc::serve()),
         None => {}
     }
-    let libraries = match &*args.library {
+    let libraries = match &*args.only {
         [] => Library::value_variants(),
         some => some,
     };
