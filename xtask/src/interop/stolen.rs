@@ -1,8 +1,9 @@
 //! Time that the hypervisor under this machine took from it.
 //!
 //! A program of the guest gives up on a peer that is silent for half a second, and its timeouts are
-//! compiled in. If the processors of this machine stand still that long, a cell fails and has said
-//! nothing about either end.
+//! compiled in. If the processors of this machine stand still that long, a cell can fail although
+//! both ends are right. The share that was taken does not prove that this was the cause, so the run
+//! prints both.
 
 use core::fmt;
 use std::fs;
