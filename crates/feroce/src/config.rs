@@ -222,8 +222,8 @@ const KEYS: &[Key] = &[
     Key {
         name: "transport",
         default: "roce",
-        help: "what devices speak: `roce` (RoCEv2, over UDP), or `iwarp` (RDMA over TCP, as \
-               Linux's siw does), whose queue pairs the connection manager connects",
+        help: "what devices speak: `roce` (RoCEv2, over UDP), or `iwarp` (RDMA over TCP), \
+               whose queue pairs the connection manager connects",
         apply: |s, v| set(&mut s.engine.transport, transport::parse(v)),
     },
     Key {
