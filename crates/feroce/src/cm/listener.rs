@@ -101,6 +101,12 @@ impl Request {
         self.id.peer_addr()
     }
 
+    /// The parameters that accept the request exactly as the peer asks. A program that adds
+    /// private data begins with these.
+    pub fn offered(&self) -> Option<ConnParam> {
+        self.id.offered()
+    }
+
     /// Parameters of the connection. The default is what the request asks for.
     #[must_use]
     pub fn param(mut self, param: ConnParam) -> Self {

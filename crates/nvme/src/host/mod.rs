@@ -1,0 +1,261 @@
+//! The end that uses disks of a target.
+
+mod disk;
+mod queue;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use feroce::cm::Manager;
+
+use crate::controller::ADMIN_QUEUE;
+use crate::error::HostError;
+use crate::wire::property::{self, CC_ENABLE, CC_ENTRIES, CC_SHUTDOWN, CSTS_READY};
+use crate::wire::{
+    ANY_CONTROLLER, CAPSULE, CONNECT_DATA, Command, ConnectData, DISCOVERY_ENTRY, DiscoveryEntry,
+    DiscoveryLog, IDENTIFY, IdentifyController, IdentifyNamespace, LogPage, Nqn, admin, cns,
+    fabrics, feature, log,
+};
+pub use disk::RemoteNamespace;
+use queue::{HostQueue, Payload};
+
+/// How often a host asks whether the controller has become ready.
+const TRIES: usize = 10_000;
+
+/// Subsystems that a host asks a discovery controller for at most.
+const ENTRIES: u64 = 1024;
+
+/// Who connects, and with how many queues.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Name of this host.
+    pub host: Nqn,
+    /// Identifier of this host: associations with the same identifier are of the same host.
+    pub host_id: [u8; 16],
+    /// I/O queues; the target may grant fewer.
+    pub queues: u16,
+    /// Entries of an I/O queue, 2 to 128: one less is the number of commands under way.
+    pub depth: u16,
+    /// How long the target may wait for a sign of life, in milliseconds; zero for ever. A program
+    /// that sets it calls [`Host::keep_alive`] at least twice in that time.
+    pub keep_alive_ms: u32,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        // A UUID of version 8, the same for every program that does not choose one.
+        let host_id = *b"feroce\x80nvmehost\0";
+        let uuid = "6665726f-6365-806e-766d-65686f737400";
+        let name = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
+        let host = name.parse().unwrap_or_else(|_| Nqn::discovery());
+        Self { host, host_id, queues: 1, depth: 32, keep_alive_ms: 0 }
+    }
+}
+
+/// What a host asks a controller about.
+#[derive(Debug)]
+struct Admin {
+    queue: HostQueue,
+    controller: u16,
+}
+
+impl Admin {
+    async fn connect(
+        manager: &Manager,
+        to: SocketAddr,
+        nqn: &Nqn,
+        options: &HostOptions,
+    ) -> Result<Self, HostError> {
+        let queue = HostQueue::connect(manager, to, 0, ADMIN_QUEUE, 0).await?;
+        let controller = associate(&queue, 0, ADMIN_QUEUE, ANY_CONTROLLER, nqn, options).await?;
+        let this = Self { queue, controller };
+        this.set_property(property::CC, CC_ENTRIES | CC_ENABLE).await?;
+        for _ in 0..TRIES {
+            if this.property(property::CSTS).await? & u64::from(CSTS_READY) != 0 {
+                return Ok(this);
+            }
+        }
+        Err(HostError::Target("its controller does not become ready"))
+    }
+
+    async fn property(&self, offset: u32) -> Result<u64, HostError> {
+        let mut command = Command::fabrics(fabrics::PROPERTY_GET);
+        command.cdw[0] = (offset == property::CAP).into();
+        command.cdw[1] = offset;
+        Ok(self.queue.call(command, Payload::None).await?.result)
+    }
+
+    async fn set_property(&self, offset: u32, value: u32) -> Result<(), HostError> {
+        let mut command = Command::fabrics(fabrics::PROPERTY_SET);
+        command.cdw[1] = offset;
+        command.cdw[2] = value;
+        self.queue.call(command, Payload::None).await.map(drop)
+    }
+
+    async fn identify(&self, cns: u8, nsid: u32) -> Result<Vec<u8>, HostError> {
+        let mut command = Command { nsid, ..Command::new(admin::IDENTIFY) };
+        command.cdw[0] = cns.into();
+        let mut bytes = vec![0; IDENTIFY];
+        self.queue.call(command, Payload::In(&mut bytes)).await?;
+        Ok(bytes)
+    }
+
+    async fn log_page(&self, id: u8, offset: u64, len: usize) -> Result<Vec<u8>, HostError> {
+        let page = LogPage { id, offset, len: len as u64 };
+        let command = Command::new(admin::GET_LOG_PAGE).with_log_page(page);
+        let mut bytes = vec![0; len];
+        self.queue.call(command, Payload::In(&mut bytes)).await?;
+        Ok(bytes)
+    }
+
+    async fn shut_down(self) -> Result<(), HostError> {
+        self.set_property(property::CC, CC_ENTRIES | CC_ENABLE | CC_SHUTDOWN).await?;
+        self.queue.disconnect().await
+    }
+}
+
+/// Sends Connect on a queue; the result is the number of the controller.
+async fn associate(
+    queue: &HostQueue,
+    number: u16,
+    size: u16,
+    controller: u16,
+    nqn: &Nqn,
+    options: &HostOptions,
+) -> Result<u16, HostError> {
+    let mut command = Command::fabrics(fabrics::CONNECT);
+    command.cdw[0] = u32::from(number) << 16;
+    command.cdw[1] = u32::from(size - 1);
+    command.cdw[2] = if number == 0 { options.keep_alive_ms } else { 0 };
+    let (subsystem, host) = (Some(nqn.clone()), Some(options.host.clone()));
+    let data = ConnectData { host_id: options.host_id, controller, subsystem, host }.emit();
+    let connected = queue.call(command, Payload::Out(&data)).await;
+    let completion = connected.map_err(|e| match e {
+        HostError::Command(status) => HostError::Refused(status),
+        e => e,
+    })?;
+    Ok(completion.result as u16)
+}
+
+/// The subsystems that a target has for this host.
+pub async fn discover(
+    manager: &Manager,
+    to: SocketAddr,
+    options: &HostOptions,
+) -> Result<Vec<DiscoveryEntry>, HostError> {
+    let admin = Admin::connect(manager, to, &Nqn::discovery(), options).await?;
+    let header = admin.log_page(log::DISCOVERY, 0, DISCOVERY_ENTRY).await?;
+    let count = DiscoveryLog::count(&header);
+    if count > ENTRIES {
+        return Err(HostError::Target("it has more than 1024 subsystems"));
+    }
+    let mut bytes = header;
+    for i in 1..=count {
+        let offset = i * DISCOVERY_ENTRY as u64;
+        bytes.extend(admin.log_page(log::DISCOVERY, offset, DISCOVERY_ENTRY).await?);
+    }
+    admin.shut_down().await?;
+    Ok(DiscoveryLog::parse(&bytes).entries)
+}
+
+/// An association with a subsystem of a target. Dropping it disconnects.
+///
+/// See [`Target`](crate::Target) for an example.
+#[derive(Debug)]
+pub struct Host {
+    // Declared before the admin queue: I/O queues disconnect first.
+    queues: Arc<Vec<HostQueue>>,
+    admin: Admin,
+    identity: IdentifyController,
+}
+
+impl Host {
+    /// Connects to a subsystem.
+    pub async fn connect(
+        manager: &Manager,
+        to: SocketAddr,
+        nqn: &Nqn,
+        options: &HostOptions,
+    ) -> Result<Self, HostError> {
+        let admin = Admin::connect(manager, to, nqn, options).await?;
+        let identity = IdentifyController::parse(&admin.identify(cns::CONTROLLER, 0).await?);
+        // Keyed descriptors, without which there is no data over RDMA.
+        if identity.sgls & 1 << 2 == 0 {
+            return Err(HostError::Target("it has no keyed SGLs"));
+        }
+        let entries = (admin.property(property::CAP).await? & 0xffff) as u16;
+        let depth = options.depth.clamp(2, 128).min(entries.saturating_add(1)).max(2);
+        let mut command = Command::new(admin::SET_FEATURES);
+        command.cdw[0] = feature::QUEUES.into();
+        let wanted = u32::from(options.queues.max(1) - 1);
+        command.cdw[1] = wanted | wanted << 16;
+        let granted = admin.queue.call(command, Payload::None).await?.result;
+        let granted = (granted & 0xffff).min(granted >> 16 & 0xffff) as u16;
+        let count = options.queues.max(1).min(granted.saturating_add(1));
+        let capsule = (identity.command_capsule as usize).saturating_mul(16);
+        let in_capsule = if identity.data_offset == 0 { capsule } else { 0 };
+        let in_capsule = in_capsule.saturating_sub(CAPSULE);
+        let mut queues = Vec::new();
+        for number in 1..=count {
+            let queue = HostQueue::connect(manager, to, number, depth, in_capsule).await?;
+            associate(&queue, number, depth, admin.controller, nqn, options).await?;
+            queues.push(queue);
+        }
+        Ok(Self { queues: Arc::new(queues), admin, identity })
+    }
+
+    /// What the controller says of itself.
+    pub fn identity(&self) -> &IdentifyController {
+        &self.identity
+    }
+
+    /// Number of the controller.
+    pub fn controller(&self) -> u16 {
+        self.admin.controller
+    }
+
+    /// I/O queues that the target has granted.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Numbers of the disks.
+    pub async fn namespaces(&self) -> Result<Vec<u32>, HostError> {
+        let bytes = self.admin.identify(cns::NAMESPACE_LIST, 0).await?;
+        let numbers = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(numbers.take_while(|&nsid| nsid != 0).collect())
+    }
+
+    /// A disk by its number.
+    pub async fn namespace(&self, nsid: u32) -> Result<RemoteNamespace, HostError> {
+        let found = IdentifyNamespace::parse(&self.admin.identify(cns::NAMESPACE, nsid).await?);
+        if found.blocks == 0 {
+            return Err(HostError::Command(crate::wire::Status::INVALID_NAMESPACE));
+        }
+        if !(9..=16).contains(&found.block_bits) {
+            return Err(HostError::Target("blocks have less than 512 bytes or more than 64 KiB"));
+        }
+        let mdts = 4096_usize.checked_shl(self.identity.mdts.into()).filter(|&most| most >= 4096);
+        let most = if self.identity.mdts == 0 { None } else { mdts };
+        Ok(RemoteNamespace::new(Arc::clone(&self.queues), nsid, found, most))
+    }
+
+    /// Gives the target a sign of life.
+    pub async fn keep_alive(&self) -> Result<(), HostError> {
+        self.admin.queue.call(Command::new(admin::KEEP_ALIVE), Payload::None).await.map(drop)
+    }
+
+    /// Shuts the controller down and disconnects. Disks that were taken from this fail from then
+    /// on.
+    pub async fn disconnect(self) -> Result<(), HostError> {
+        let Self { queues, admin, .. } = self;
+        if let Some(queues) = Arc::into_inner(queues) {
+            for queue in queues {
+                queue.disconnect().await?;
+            }
+        }
+        admin.shut_down().await
+    }
+}
+
+const _: () = assert!(CONNECT_DATA <= crate::controller::IN_CAPSULE);

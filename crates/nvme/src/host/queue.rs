@@ -1,0 +1,352 @@
+//! A queue to a target: commands go out, completions come back in any order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use feroce::cm::{CmId, ConnParam, Connection, Connector, EventKind, Manager};
+use feroce::{Access, Buf, Exposed, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
+
+use crate::controller::{IN_CAPSULE, TRANSFER};
+use crate::error::HostError;
+use crate::wire::{CAPSULE, COMPLETION, CmRequest, Command, Completion, Sgl};
+
+/// Data buffers of a queue.
+const BUFFERS: usize = 32;
+
+/// Data of a command.
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    None,
+    /// Goes to the target; in the capsule, if it fits.
+    Out(&'a [u8]),
+    /// Comes from the target.
+    In(&'a mut [u8]),
+}
+
+/// A queue.
+#[derive(Debug)]
+pub(super) struct HostQueue {
+    connection: Mutex<Connection>,
+    sends: Router,
+    receives: Router,
+    capsules: Pool,
+    data: Pool,
+    inbox: Mutex<Inbox>,
+    waiting: Arc<Waiting>,
+    /// Bytes of data that a capsule may hold.
+    in_capsule: usize,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    /// Receives in the order in which they complete.
+    posted: VecDeque<RoutedBuf>,
+    /// Commands by their number.
+    calls: Vec<Call>,
+    /// Resolves when the target has ended the connection. What is posted is not flushed by that.
+    ended: Ended,
+    is_lost: bool,
+}
+
+/// A future without a name.
+struct Ended(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ended")
+    }
+}
+
+impl Ended {
+    fn of(id: CmId) -> Self {
+        use EventKind::{ConnectError, DeviceRemoval, Disconnected, Unreachable};
+        Self(Box::pin(async move {
+            let channel = id.channel();
+            loop {
+                let kind = channel.event().await.kind;
+                if matches!(kind, Disconnected | Unreachable | ConnectError | DeviceRemoval) {
+                    return;
+                }
+            }
+        }))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Call {
+    Free,
+    Waiting,
+    Done(Completion),
+    /// The caller has gone; the number is free when the completion has come.
+    Abandoned,
+}
+
+/// Tasks that wait for a completion, or for a number. A completion wakes one of them, which takes
+/// all completions that have come and wakes the tasks they are for.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<(u64, BTreeMap<u64, Waker>)>);
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Waker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ticket(&self) -> u64 {
+        let mut waiting = self.lock();
+        waiting.0 += 1;
+        waiting.0
+    }
+
+    fn wake_one(&self) {
+        let waker = self.lock().1.values().next().cloned();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_all(&self) {
+        let all: Vec<Waker> = self.lock().1.values().cloned().collect();
+        all.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.wake_one();
+    }
+}
+
+impl HostQueue {
+    /// Connects a queue of `size` entries.
+    pub(super) async fn connect(
+        manager: &Manager,
+        to: SocketAddr,
+        queue: u16,
+        size: u16,
+        in_capsule: usize,
+    ) -> Result<Self, HostError> {
+        let count = usize::from(size);
+        let asked = CmRequest { queue, recv_size: size, send_size: size - 1 };
+        let param = ConnParam { private_data: asked.emit().to_vec(), ..ConnParam::default() };
+        let depth = u32::from(size);
+        let cap = QpCap::new(depth, depth);
+        let connection = Connector::new(manager).cap(cap).param(param).connect_async(to).await?;
+        let sends = Router::new(connection.send_cq());
+        let receives = Router::new(connection.recv_cq());
+        let pd = connection.pd().clone();
+        let capsules = Pool::new(&pd, count, CAPSULE + IN_CAPSULE)?;
+        let replies = Pool::new(&pd, count, COMPLETION)?;
+        let data = Pool::new(&pd, BUFFERS.min(count), TRANSFER)?;
+        let ended = Ended::of(connection.id().clone());
+        let this = Self {
+            connection: Mutex::new(connection),
+            sends,
+            receives,
+            capsules,
+            data,
+            inbox: Mutex::new(Inbox {
+                posted: VecDeque::new(),
+                calls: vec![Call::Free; count - 1],
+                ended,
+                is_lost: false,
+            }),
+            waiting: Arc::default(),
+            in_capsule: in_capsule.min(IN_CAPSULE),
+        };
+        while let Some(buf) = replies.try_take() {
+            this.post_receive(&mut this.inbox(), buf);
+        }
+        Ok(this)
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post_receive(&self, inbox: &mut Inbox, buf: Buf) {
+        match self.receives.recv_buf(&mut self.connection(), buf) {
+            Ok(posted) => inbox.posted.push_back(posted),
+            Err(_) => inbox.is_lost = true,
+        }
+    }
+
+    /// Executes a command and waits for its completion, whose status is success.
+    pub(super) async fn call(
+        &self,
+        mut command: Command,
+        payload: Payload<'_>,
+    ) -> Result<Completion, HostError> {
+        let mut place = Place::take(self).await?;
+        command.cid = place.cid;
+        let mut capsule = self.capsules.take().await;
+        let mut len = CAPSULE;
+        let mut exposed = None;
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        match &payload {
+            Payload::None => {}
+            Payload::Out(bytes) if bytes.len() <= self.in_capsule => {
+                len += bytes.len();
+                capsule[CAPSULE..len].copy_from_slice(bytes);
+                command.sgl = Sgl::in_capsule(length(bytes));
+            }
+            Payload::Out(bytes) => {
+                let mut buf = self.data.take().await;
+                buf[..bytes.len()].copy_from_slice(bytes);
+                let shown = buf.expose(Access::REMOTE_READ)?;
+                command.sgl = keyed(&shown, length(bytes));
+                exposed = Some(shown);
+            }
+            Payload::In(bytes) => {
+                let buf = self.data.take().await;
+                let shown = buf.expose(Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+                command.sgl = keyed(&shown, length(bytes));
+                exposed = Some(shown);
+            }
+        }
+        capsule[..CAPSULE].copy_from_slice(&command.emit());
+        let sent = {
+            let mut connection = self.connection();
+            let sent = self.sends.send_buf(&mut connection, SendOp::Send, capsule, 0..len);
+            sent.map_err(|_| HostError::Lost)?
+        };
+        place.is_sent = true;
+        let completion = place.completion().await?;
+        // The place in the send queue is free when the target's adapter has acknowledged.
+        if sent.await.0.status != WcStatus::Success {
+            return Err(HostError::Lost);
+        }
+        completion.status.ok().map_err(HostError::Command)?;
+        if let (Payload::In(bytes), Some(exposed)) = (payload, exposed) {
+            let buf = exposed.withdraw();
+            bytes.copy_from_slice(&buf[..bytes.len()]);
+        }
+        Ok(completion)
+    }
+
+    /// Takes the completions that have come.
+    fn collect(&self) {
+        let waker = Waker::from(Arc::clone(&self.waiting));
+        let mut cx = Context::from_waker(&waker);
+        let mut inbox = self.inbox();
+        let mut has_news = false;
+        while let Some(head) = inbox.posted.front_mut() {
+            let Poll::Ready((cqe, buf)) = Pin::new(head).poll(&mut cx) else { break };
+            inbox.posted.pop_front();
+            has_news = true;
+            let buf = buf.filter(|_| cqe.status == WcStatus::Success);
+            let bytes = buf.as_deref().map(|buf| &buf[..buf.len().min(cqe.byte_len as usize)]);
+            let completion = bytes.and_then(Completion::parse);
+            let (Some(buf), Some(completion)) = (buf, completion) else {
+                inbox.is_lost = true;
+                break;
+            };
+            match inbox.calls.get_mut(usize::from(completion.cid)) {
+                Some(call @ Call::Waiting) => *call = Call::Done(completion),
+                Some(call @ Call::Abandoned) => *call = Call::Free,
+                // No command has that number.
+                _ => inbox.is_lost = true,
+            }
+            self.post_receive(&mut inbox, buf);
+        }
+        if !inbox.is_lost && inbox.ended.0.as_mut().poll(&mut cx).is_ready() {
+            inbox.is_lost = true;
+            has_news = true;
+        }
+        drop(inbox);
+        if has_news {
+            self.waiting.wake_all();
+        }
+    }
+
+    /// Waits until `look` finds something.
+    async fn wait<T>(&self, mut look: impl FnMut(&mut Inbox) -> Option<T>) -> Result<T, HostError> {
+        let ticket = Ticket { waiting: &self.waiting, number: self.waiting.ticket() };
+        poll_fn(|cx| {
+            self.waiting.lock().1.insert(ticket.number, cx.waker().clone());
+            self.collect();
+            let mut inbox = self.inbox();
+            match look(&mut inbox) {
+                Some(found) => Poll::Ready(Ok(found)),
+                None if inbox.is_lost => Poll::Ready(Err(HostError::Lost)),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Disconnects and waits until the target has confirmed.
+    pub(super) async fn disconnect(self) -> Result<(), HostError> {
+        if self.inbox().is_lost {
+            return Err(HostError::Lost);
+        }
+        let connection = self.connection.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(connection.disconnect_async().await?)
+    }
+}
+
+fn keyed(exposed: &Exposed, len: u32) -> Sgl {
+    let remote = exposed.remote();
+    Sgl::keyed(remote.addr, len, remote.rkey.0, false)
+}
+
+/// A task that waits. When it stops to, another looks after the queue.
+struct Ticket<'a> {
+    waiting: &'a Waiting,
+    number: u64,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.waiting.lock().1.remove(&self.number);
+        self.waiting.wake_one();
+    }
+}
+
+/// A number for a command.
+struct Place<'a> {
+    queue: &'a HostQueue,
+    cid: u16,
+    is_sent: bool,
+}
+
+impl<'a> Place<'a> {
+    async fn take(queue: &'a HostQueue) -> Result<Self, HostError> {
+        let index = queue.wait(|inbox| {
+            if inbox.is_lost {
+                return None;
+            }
+            let index = inbox.calls.iter().position(|call| *call == Call::Free)?;
+            inbox.calls[index] = Call::Waiting;
+            Some(index)
+        });
+        let cid = u16::try_from(index.await?).unwrap_or(u16::MAX);
+        Ok(Self { queue, cid, is_sent: false })
+    }
+
+    async fn completion(&self) -> Result<Completion, HostError> {
+        let index = usize::from(self.cid);
+        let found = self.queue.wait(|inbox| match inbox.calls[index] {
+            Call::Done(completion) => Some(completion),
+            _ => None,
+        });
+        found.await
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut inbox = self.queue.inbox();
+        let call = &mut inbox.calls[usize::from(self.cid)];
+        let is_open = *call == Call::Waiting && self.is_sent;
+        *call = if is_open { Call::Abandoned } else { Call::Free };
+        drop(inbox);
+        self.queue.waiting.wake_one();
+    }
+}

@@ -1,0 +1,35 @@
+//! Remote disks: NVMe over Fabrics on RDMA.
+//!
+//! A [`Target`] serves disks; the Linux kernel connects to it (`nvme connect -t rdma`) as well as a
+//! [`Host`] of this crate does. What a target serves is a [`Namespace`]: a file or a block device
+//! ([`FileNamespace`]), memory ([`MemoryNamespace`]), or a disk of another target
+//! ([`RemoteNamespace`]).
+//!
+//! * [`wire`]: commands, completions and data structures, to bytes and back.
+//! * [`controller`]: what a target answers, without I/O.
+//! * [`Target`] and [`Host`]: both ends on connections of `feroce`. Runtime-agnostic.
+//!
+//! # What is not built
+//!
+//! Authentication (DH-HMAC-CHAP), multipath, namespaces that appear or change while a host is
+//! connected (asynchronous events are held and none is raised), reservations, metadata and
+//! protection information, fused commands, and queues of more than 128 entries. Commands that need
+//! them end with the status that the specification has for that.
+//!
+//! A target believes a host its name, as all of NVMe over Fabrics does without authentication:
+//! serve disks in networks that you trust.
+
+pub mod controller;
+mod error;
+mod host;
+mod namespace;
+mod subsystem;
+mod target;
+mod tasks;
+pub mod wire;
+
+pub use error::HostError;
+pub use host::{Host, HostOptions, RemoteNamespace, discover};
+pub use namespace::{FileNamespace, Io, MemoryNamespace, Namespace};
+pub use subsystem::Subsystem;
+pub use target::{Queue, Target, Watch};

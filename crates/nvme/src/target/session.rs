@@ -1,0 +1,381 @@
+//! Commands of a connected queue.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use feroce::cm::{CmId, Connection, EventKind};
+use feroce::{
+    Buf, Data, InlineBytes, Pool, Remote, Rkey, RoutedBuf, Router, SendOp, SendWr, Srq, WcStatus,
+};
+
+use super::association::{Asking, Association, Shared};
+use super::lock;
+use crate::controller::check_range;
+use crate::controller::{Answer, DiskCommand, DiskOp, disk_command};
+use crate::namespace::Namespace;
+use crate::wire::{
+    CAPSULE, CONNECT_DATA, CmRequest, Command, Completion, ConnectData, DataRange, SglKind, Status,
+    fabrics,
+};
+
+/// A connected queue.
+#[derive(Debug)]
+pub(super) struct Session {
+    connection: Mutex<Connection>,
+    id: CmId,
+    router: Router,
+    srq: Srq,
+    data: Pool,
+    queue: u16,
+    size: u16,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// None until the host has sent Connect.
+    association: Option<Arc<Association>>,
+    sq_head: u16,
+}
+
+/// Why a command is not answered: the connection has failed.
+#[derive(Debug)]
+struct Lost;
+
+/// Why data of a host could not be had.
+enum Fault {
+    Status(Status),
+    Lost,
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<Lost> for Fault {
+    fn from(_: Lost) -> Self {
+        Self::Lost
+    }
+}
+
+/// Data of a host.
+enum Payload<'a> {
+    Capsule(&'a [u8]),
+    Read(Buf, usize),
+}
+
+impl Payload<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Capsule(bytes) => bytes,
+            Self::Read(buf, len) => &buf[..*len],
+        }
+    }
+}
+
+/// What a host gets.
+#[derive(Default)]
+struct Response {
+    status: Status,
+    result: u64,
+    data: Option<(Buf, usize)>,
+    /// A held command that ends before.
+    aborts: Option<u16>,
+    /// No completion, for now.
+    is_held: bool,
+}
+
+impl Response {
+    fn of(status: Status) -> Self {
+        Self { status, ..Self::default() }
+    }
+}
+
+/// Keeps one receive posted, and executes the commands that arrive in it, one after the other. So a
+/// queue has as many commands under way as receives, and its send queue has room for all of them:
+/// a host that sends more waits, because its sends find no receive.
+pub(super) async fn receive(session: Arc<Session>, mut received: RoutedBuf) {
+    loop {
+        let (cqe, buf) = received.await;
+        let Some(buf) = buf else { return session.end() };
+        let capsule = &buf[..buf.len().min(cqe.byte_len as usize)];
+        let Some(command) = Command::parse(capsule).filter(|_| cqe.status == WcStatus::Success)
+        else {
+            return session.end();
+        };
+        session.hear();
+        let response = match session.execute(&command, &capsule[CAPSULE..]).await {
+            Ok(response) => response,
+            Err(Fault::Status(status)) => Response::of(status),
+            Err(Fault::Lost) => return session.end(),
+        };
+        // The receive is posted before the response: the host may send its next command then.
+        let Ok(next) = session.router.recv_buf_shared(&session.srq, buf) else {
+            return session.end();
+        };
+        received = next;
+        if session.respond(&command, response).await.is_err() {
+            return session.end();
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(
+        connection: Connection,
+        router: Router,
+        srq: Srq,
+        data: Pool,
+        asked: CmRequest,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let id = connection.id().clone();
+        Self {
+            connection: Mutex::new(connection),
+            id,
+            router,
+            srq,
+            data,
+            queue: asked.queue,
+            size: asked.send_size + 1,
+            shared,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Resolves when the connection has ended.
+    pub(super) async fn ended(&self) {
+        use EventKind::{ConnectError, DeviceRemoval, Disconnected, Unreachable};
+        let channel = self.id.channel();
+        loop {
+            let kind = channel.event().await.kind;
+            if matches!(kind, Disconnected | Unreachable | ConnectError | DeviceRemoval) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the connection.
+    fn end(&self) {
+        // An error means that it has ended already.
+        let _ = self.id.disconnect();
+    }
+
+    /// The connection has ended.
+    pub(super) fn leave(&self) {
+        self.end();
+        let association = lock(&self.state).association.take();
+        association.into_iter().for_each(|a| self.shared.leave(&a, self.queue));
+    }
+
+    fn association(&self) -> Option<Arc<Association>> {
+        lock(&self.state).association.clone()
+    }
+
+    fn hear(&self) {
+        self.association().into_iter().for_each(|association| association.hear());
+    }
+
+    async fn execute(&self, command: &Command, capsule: &[u8]) -> Result<Response, Fault> {
+        let Some(association) = self.association() else {
+            return self.connect(command, capsule).await;
+        };
+        if self.queue != 0 {
+            return self.disk(&association, command, capsule).await;
+        }
+        let answer = lock(&association.controller).handle(command);
+        Ok(match answer {
+            Answer::Done(status, result) => Response { status, result, ..Response::default() },
+            Answer::Held => Response { is_held: true, ..Response::default() },
+            Answer::Aborts(cid) => Response { aborts: Some(cid), ..Response::default() },
+            Answer::Data(bytes) => {
+                check_length(command, bytes.len())?;
+                let mut buf = self.data.take().await;
+                buf[..bytes.len()].copy_from_slice(&bytes);
+                Response { data: Some((buf, bytes.len())), ..Response::default() }
+            }
+        })
+    }
+
+    async fn connect(&self, command: &Command, capsule: &[u8]) -> Result<Response, Fault> {
+        let is_connect =
+            command.opcode == fabrics::OPCODE && command.fabrics_type() == fabrics::CONNECT;
+        if !is_connect {
+            return Err(Status::SEQUENCE.do_not_retry().into());
+        }
+        let payload = self.fetch(command, CONNECT_DATA, capsule).await?;
+        let data = ConnectData::parse(payload.bytes()).ok_or(Status::SGL_LENGTH)?;
+        let at = self.id.local_addr();
+        let at = at.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+        let context = self.id.context().ok_or(Status::INTERNAL)?;
+        let (queue, size) = (self.queue, self.size);
+        let asking = Asking { id: &self.id, context, queue, size, at };
+        Ok(match self.shared.connect(&asking, command, &data) {
+            Ok(association) => {
+                let number = lock(&association.controller).number();
+                let mut state = lock(&self.state);
+                let before = state.association.replace(association);
+                drop(state);
+                // Two Connects at a time on one queue: the earlier association ends.
+                before.into_iter().for_each(|before| self.shared.leave(&before, self.queue));
+                Response { result: number.into(), ..Response::default() }
+            }
+            Err((status, result)) => Response { status, result, ..Response::default() },
+        })
+    }
+
+    async fn disk(
+        &self,
+        association: &Association,
+        command: &Command,
+        capsule: &[u8],
+    ) -> Result<Response, Fault> {
+        let subsystem = {
+            let controller = lock(&association.controller);
+            let is_ready = controller.is_ready();
+            controller.subsystem().filter(|_| is_ready).cloned()
+        };
+        let subsystem = subsystem.ok_or(Status::SEQUENCE.do_not_retry())?;
+        let found = subsystem.namespace(command.nsid);
+        let disk = found.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?.as_ref();
+        let DiskCommand { op, lba, blocks, len, durable } = disk_command(command, disk)?;
+        match op {
+            DiskOp::Flush => disk.flush().await?,
+            DiskOp::WriteZeroes => disk.write_zeroes(lba, blocks).await?,
+            DiskOp::Read => {
+                check_length(command, len)?;
+                let mut buf = self.data.take().await;
+                disk.read(lba, &mut buf[..len]).await?;
+                return Ok(Response { data: Some((buf, len)), ..Response::default() });
+            }
+            DiskOp::Write => {
+                let payload = self.fetch(command, len, capsule).await?;
+                disk.write(lba, payload.bytes()).await?;
+            }
+            DiskOp::Compare => {
+                let payload = self.fetch(command, len, capsule).await?;
+                let mut found = vec![0; len];
+                disk.read(lba, &mut found).await?;
+                if found != payload.bytes() {
+                    return Err(Status::COMPARE.do_not_retry().into());
+                }
+            }
+            DiskOp::Deallocate => {
+                let payload = self.fetch(command, len, capsule).await?;
+                deallocate(disk, payload.bytes()).await?;
+            }
+            DiskOp::Hint => {}
+        }
+        if durable {
+            disk.flush().await?;
+        }
+        Ok(Response::default())
+    }
+
+    /// The data that a host sends with a command: at least `len` bytes, of which the first are
+    /// taken.
+    async fn fetch<'a>(
+        &self,
+        command: &Command,
+        len: usize,
+        capsule: &'a [u8],
+    ) -> Result<Payload<'a>, Fault> {
+        match command.sgl.kind() {
+            SglKind::InCapsule { len: found, .. } | SglKind::Keyed { len: found, .. }
+                if (found as usize) < len =>
+            {
+                Err(Status::SGL_LENGTH.do_not_retry().into())
+            }
+            SglKind::InCapsule { offset, .. } => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let bytes = capsule.get(start..).and_then(|bytes| bytes.get(..len));
+                Ok(Payload::Capsule(bytes.ok_or(Status::SGL_OFFSET.do_not_retry())?))
+            }
+            SglKind::Keyed { addr, key, .. } => {
+                let buf = self.data.take().await;
+                let read = SendOp::Read(Remote { addr, rkey: Rkey(key) });
+                let buf = done(self.transfer(read, buf, len)?).await?;
+                Ok(Payload::Read(buf, len))
+            }
+            SglKind::Unknown(_) => Err(Status::SGL_TYPE.do_not_retry().into()),
+        }
+    }
+
+    fn transfer(&self, op: SendOp, buf: Buf, len: usize) -> Result<RoutedBuf, Lost> {
+        self.router.send_buf(&mut lock(&self.connection), op, buf, 0..len).map_err(|_| Lost)
+    }
+
+    /// Sends data and completion, and waits until the host has them.
+    async fn respond(&self, command: &Command, response: Response) -> Result<(), Lost> {
+        if response.is_held {
+            return Ok(());
+        }
+        if let Some(cid) = response.aborts {
+            self.complete(SendOp::Send, cid, Status::ABORTED, 0).await?;
+        }
+        let mut op = SendOp::Send;
+        let mut written = None;
+        if let SglKind::Keyed { addr, key, invalidate, .. } = command.sgl.kind() {
+            if invalidate {
+                op = SendOp::SendInv(Rkey(key));
+            }
+            if let Some((buf, len)) = response.data {
+                let write = SendOp::Write(Remote { addr, rkey: Rkey(key) });
+                written = Some(self.transfer(write, buf, len)?);
+            }
+        }
+        self.complete(op, command.cid, response.status, response.result).await?;
+        if let Some(written) = written {
+            done(written).await?;
+        }
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        op: SendOp,
+        cid: u16,
+        status: Status,
+        result: u64,
+    ) -> Result<(), Lost> {
+        let sent = {
+            // The head of the queue moves in the order of the sends.
+            let mut connection = lock(&self.connection);
+            let mut state = lock(&self.state);
+            state.sq_head = (state.sq_head + 1) % self.size;
+            let (sq_head, sq_id) = (state.sq_head, self.queue);
+            let completion = Completion { result, sq_head, sq_id, cid, status };
+            let data = Data::Inline(InlineBytes::new(&completion.emit()));
+            self.router.send(&mut connection, SendWr::new(0, op, data)).map_err(|_| Lost)?
+        };
+        if sent.await.status == WcStatus::Success { Ok(()) } else { Err(Lost) }
+    }
+}
+
+/// The buffer of a transfer that has succeeded.
+async fn done(transfer: RoutedBuf) -> Result<Buf, Lost> {
+    let (cqe, buf) = transfer.await;
+    buf.filter(|_| cqe.status == WcStatus::Success).ok_or(Lost)
+}
+
+/// The host has room for exactly the data that it asks for.
+fn check_length(command: &Command, len: usize) -> Result<(), Status> {
+    match command.sgl.kind() {
+        SglKind::Keyed { len: room, .. } if room as usize == len => Ok(()),
+        SglKind::Keyed { .. } => Err(Status::SGL_LENGTH.do_not_retry()),
+        _ => Err(Status::SGL_TYPE.do_not_retry()),
+    }
+}
+
+async fn deallocate(disk: &dyn Namespace, ranges: &[u8]) -> Result<(), Status> {
+    for range in DataRange::parse_all(ranges) {
+        check_range(disk, range.lba, range.blocks.into())?;
+    }
+    for range in DataRange::parse_all(ranges) {
+        disk.deallocate(range.lba, range.blocks.into()).await?;
+    }
+    Ok(())
+}
