@@ -6,6 +6,7 @@ mod cm;
 mod decode;
 mod demo;
 mod devices;
+mod disk;
 mod doctor;
 mod dropin;
 mod explain;
@@ -63,6 +64,12 @@ const RPC_EXAMPLES: &str = "\
 Examples:
   feroce rpc bench --both                      all patterns, two processes on this machine
   feroce rpc bench --pattern write-poll HOST   one pattern, against `feroce rpc bench` at HOST";
+
+const DISK_EXAMPLES: &str = "\
+Examples:
+  feroce disk serve disk.img --listen 10.0.0.1  a file, as a disk that Linux can mount
+  feroce disk ls 10.0.0.1                       the disks of a target
+  feroce disk read 10.0.0.1 -o copy.img         a copy of the first disk";
 
 const SIM_EXAMPLES: &str = "\
 Examples:
@@ -146,6 +153,9 @@ enum Command {
     /// Measure calls over verbs.
     #[command(subcommand, after_help = RPC_EXAMPLES)]
     Rpc(rpc::Command),
+    /// Serve disks to other computers over NVMe over Fabrics, and use theirs.
+    #[command(subcommand, after_help = DISK_EXAMPLES)]
+    Disk(disk::Command),
     /// Simulate flows over a network of switches.
     #[command(subcommand, after_help = SIM_EXAMPLES)]
     Sim(sim::Command),
@@ -210,6 +220,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => inside::ps(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Rpc(command) => rpc::run(&command, json),
+        Command::Disk(command) => disk::run(&command, json),
         Command::Sim(command) => sim::run(&command, json),
         Command::Fabric(args) => fabric::run(&args, json),
         Command::Decode(args) => decode::run(&args, json),

@@ -4,6 +4,7 @@ mod captures;
 mod decode;
 mod demo;
 mod devices;
+mod disk;
 mod doctor;
 mod dropin;
 mod fabric;

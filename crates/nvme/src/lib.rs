@@ -19,6 +19,8 @@
 //! A target believes a host its name, as all of NVMe over Fabrics does without authentication:
 //! serve disks in networks that you trust.
 
+#![forbid(unsafe_code)]
+
 pub mod controller;
 mod error;
 mod host;

@@ -37,9 +37,13 @@ const GRAPH: &[(&str, &[&str])] = &[
         ],
     ),
     ("rpc", &["feroce"]),
+    ("nvme", &["feroce"]),
     (
         "cli",
-        &["wire", "train", "fabric", "subnet", "umad", "link", "local", "feroce", "rpc", "sim"],
+        &[
+            "wire", "train", "fabric", "subnet", "umad", "link", "local", "feroce", "rpc", "nvme",
+            "sim",
+        ],
     ),
     ("rsocket", &["feroce", "abi"]),
     ("lint", &["feroce"]),

@@ -5,8 +5,10 @@ use super::tree::{File, Problem, Tree};
 use crate::source::{line_of, lines_before_tests, words};
 
 /// Crates whose library must forbid unsafe code.
-const FORBID_UNSAFE: &[&str] =
-    &["wire", "train", "fabric", "subnet", "engine", "cm", "testkit", "sim", "abi", "lint", "rpc"];
+const FORBID_UNSAFE: &[&str] = &[
+    "wire", "train", "fabric", "subnet", "engine", "cm", "testkit", "sim", "abi", "lint", "rpc",
+    "nvme",
+];
 
 /// Crates that may contain unsafe code. Nothing else in the tree may. One of them only says the
 /// word, in the types of functions of C.

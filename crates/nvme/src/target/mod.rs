@@ -23,6 +23,7 @@ use crate::subsystem::Subsystem;
 use crate::tasks::Tasks;
 use crate::wire::{CmReject, CmRequest, RejectStatus};
 use association::Shared;
+use queue::Parts;
 pub use queue::Queue;
 
 /// Queues of all hosts together. A queue of 128 entries has 4.5 MiB of buffers, pages of which
@@ -90,18 +91,18 @@ impl Target {
         loop {
             let request = self.listener.accept_async().await?;
             let asked = self.check(CmRequest::parse(request.private_data()));
-            let made = match asked {
-                Ok(asked) => {
+            let parts =
+                asked.and_then(|asked| Parts::make(&request, asked).ok_or(RejectStatus::Resources));
+            match parts {
+                Ok(parts) => {
                     let slot = QueueSlot::take(&self.queues);
-                    Queue::new(Arc::clone(&self.shared), request, asked, slot)
+                    let made = Queue::new(Arc::clone(&self.shared), request, parts, slot);
+                    if let Ok(queue) = made {
+                        return Ok(queue);
+                    }
                 }
-                Err(status) => Err(Some((request, status))),
-            };
-            match made {
-                Ok(queue) => return Ok(queue),
                 // A host that is gone does not hear it.
-                Err(Some((request, status))) => drop(request.reject(&CmReject(status).emit())),
-                Err(None) => {}
+                Err(status) => drop(request.reject(&CmReject(status).emit())),
             }
         }
     }

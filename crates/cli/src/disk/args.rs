@@ -1,0 +1,153 @@
+//! The command line of `feroce disk`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use feroce_nvme::wire::Nqn;
+
+use crate::size;
+
+/// The port of NVMe over Fabrics.
+const PORT: u16 = 4420;
+
+/// What to do with disks.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Serve files, block devices or memory as disks.
+    Serve(ServeArgs),
+    /// Ask a target which subsystems it has.
+    Discover(DiscoverArgs),
+    /// List the disks of a target.
+    Ls(LsArgs),
+    /// Read from a disk of a target.
+    Read(ReadArgs),
+    /// Write to a disk of a target, and flush it.
+    Write(WriteArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Linux connects with its own driver, which needs an RDMA device, Soft-RoCE for example:
+  nvme connect -t rdma -a ADDRESS -s 4420 -n NQN
+Hosts are believed the name that they say they have: serve disks in networks that you trust.
+
+Examples:
+  truncate -s 1G disk.img
+  feroce disk serve disk.img --listen 10.0.0.1       one disk
+  feroce disk serve a.img b.img --listen 10.0.0.1    two disks, of one subsystem
+  feroce disk serve --memory 64M --listen 127.0.0.1  a disk in memory, to try things")]
+pub(crate) struct ServeArgs {
+    /// Files or block devices; the first is disk 1.
+    #[arg(required_unless_present = "memory")]
+    pub(super) file: Vec<PathBuf>,
+    /// A disk in memory of this size, behind the files; may be given more than once.
+    #[arg(long, value_name = "SIZE",
+          value_parser = |text: &str| size::parse(text, &(512..=1_usize << 40)))]
+    pub(super) memory: Vec<usize>,
+    /// Where hosts connect: an address, and a port unless it is 4420.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(super) listen: SocketAddr,
+    /// Name of the subsystem.
+    #[arg(long, default_value = "nqn.2026-11.feroce:disks")]
+    pub(super) nqn: Nqn,
+    /// A host that may use the disks, by its name; may be given more than once [default: all].
+    #[arg(long, value_name = "NQN")]
+    pub(super) allow: Vec<Nqn>,
+    /// Let no host write.
+    #[arg(long)]
+    pub(super) read_only: bool,
+}
+
+/// Who we are.
+#[derive(Debug, clap::Args)]
+pub(super) struct HostArgs {
+    /// Name of this host.
+    #[arg(long, value_name = "NQN")]
+    pub(super) host_nqn: Option<Nqn>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  feroce disk discover 10.0.0.1
+  feroce disk discover 10.0.0.1:4421 --json")]
+pub(crate) struct DiscoverArgs {
+    /// The target: an address, and a port unless it is 4420.
+    #[arg(value_parser = address)]
+    pub(super) address: SocketAddr,
+    #[command(flatten)]
+    pub(super) host: HostArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  feroce disk ls 10.0.0.1          the disks of all subsystems that we may use
+  feroce disk ls 10.0.0.1 --json")]
+pub(crate) struct LsArgs {
+    /// The target: an address, and a port unless it is 4420.
+    #[arg(value_parser = address)]
+    pub(super) address: SocketAddr,
+    #[command(flatten)]
+    pub(super) host: HostArgs,
+}
+
+/// Which disk.
+#[derive(Debug, clap::Args)]
+pub(super) struct DiskArgs {
+    /// The target: an address, and a port unless it is 4420.
+    #[arg(value_parser = address)]
+    pub(super) address: SocketAddr,
+    /// The subsystem [default: the only one].
+    #[arg(long)]
+    pub(super) nqn: Option<Nqn>,
+    /// The disk.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(super) disk: u32,
+    /// First byte: a multiple of the block.
+    #[arg(long, default_value = "0",
+          value_parser = |text: &str| size::parse(text, &(0..=u64::MAX)))]
+    pub(super) offset: u64,
+    #[command(flatten)]
+    pub(super) host: HostArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  feroce disk read 10.0.0.1 -o copy.img                     all of it
+  feroce disk read 10.0.0.1 --length 4K | xxd               the first bytes
+  feroce disk read 10.0.0.1 --disk 2 --offset 1M --length 64K -o part")]
+pub(crate) struct ReadArgs {
+    #[command(flatten)]
+    pub(super) disk: DiskArgs,
+    /// Bytes: a multiple of the block [default: to the end].
+    #[arg(long, value_parser = |text: &str| size::parse(text, &(0..=u64::MAX)))]
+    pub(super) length: Option<u64>,
+    /// Where to write them [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The bytes are durable when the command ends. Their number is a multiple of the block.
+
+Examples:
+  feroce disk write 10.0.0.1 image.raw              from the beginning of disk 1
+  feroce disk write 10.0.0.1 --offset 1M part       from 1 MiB on
+  head -c 4096 /dev/zero | feroce disk write 10.0.0.1")]
+pub(crate) struct WriteArgs {
+    #[command(flatten)]
+    pub(super) disk: DiskArgs,
+    /// What to write [default: standard input].
+    pub(super) file: Option<PathBuf>,
+}
+
+/// An address, with or without a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let without = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
+    without.or_else(|_| text.parse()).map_err(|_| {
+        "expected an address such as 10.0.0.1, 10.0.0.1:4420, fd00::1 or [fd00::1]:4420".to_owned()
+    })
+}
