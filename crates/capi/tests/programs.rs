@@ -398,8 +398,8 @@ fn files_of_memory(timeout: u32) -> BTreeSet<String> {
 }
 
 /// On one host, the memory of a program is a file that its peer maps, if both like that. Which side
-/// maps the other's depends on timing: the server maps the client's to fetch payload, and the client
-/// maps the server's once it has direct access, after which the server fetches nothing.
+/// maps the other's depends on timing: the server maps the client's to fetch payload, and the
+/// client maps the server's once it has direct access, after which the server fetches nothing.
 #[test]
 fn memory_of_programs_is_converted() {
     if !is_installed(&PERFTEST) {
