@@ -69,7 +69,7 @@ fn any_command_is_answered() {
         random.fill(&mut bytes);
         // Opcodes and small numbers that have a meaning are tried more often than chance would.
         bytes[0] &= 0x1f;
-        if random.next() % 2 == 0 {
+        if random.next().is_multiple_of(2) {
             bytes[40..64].iter_mut().for_each(|byte| *byte &= 0x0f);
         }
         let command = Command::parse(&bytes).expect("64 bytes");

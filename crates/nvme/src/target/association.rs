@@ -34,7 +34,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) controller: Mutex<Controller>,
-    connections: Mutex<Vec<CmId>>,
+    /// Those of its queues, by their number.
+    connections: Mutex<Vec<(u16, CmId)>>,
     context: Context,
     /// When the host was heard last.
     heard: Mutex<Instant>,
@@ -68,7 +69,7 @@ impl Association {
     pub(super) fn end(&self) {
         let connections = std::mem::take(&mut *lock(&self.connections));
         // An error means that it has ended already.
-        connections.iter().for_each(|id| drop(id.disconnect()));
+        connections.iter().for_each(|(_, id)| drop(id.disconnect()));
     }
 
     fn is_silent(&self) -> bool {
@@ -117,7 +118,7 @@ impl Shared {
         controller.set_keep_alive_ms(command.cdw[2]);
         let association = Arc::new(Association {
             controller: Mutex::new(controller),
-            connections: Mutex::new(vec![asking.id.clone()]),
+            connections: Mutex::new(vec![(0, asking.id.clone())]),
             context: asking.context.clone(),
             heard: Mutex::new(asking.context.now()),
         });
@@ -151,7 +152,7 @@ impl Shared {
         let association = found.ok_or(wrong)?;
         let connected = lock(&association.controller).connect_queue(queue, data);
         connected.map_err(|status| (status.do_not_retry(), 0))?;
-        lock(&association.connections).push(asking.id.clone());
+        lock(&association.connections).push((queue, asking.id.clone()));
         Ok(association)
     }
 
@@ -175,6 +176,7 @@ impl Shared {
         let number = controller.number();
         controller.disconnect_queue(queue);
         drop(controller);
+        lock(&association.connections).retain(|(number, _)| *number != queue);
         if queue == 0 {
             lock(&self.controllers).remove(&number);
             association.end();
