@@ -21,8 +21,12 @@ fn run(scenario: Scenario) -> Result<(f64, Outcome), String> {
     let start = cpu_seconds();
     let outcome = Run::new(scenario, 1).map_err(|e| e.to_string())?.run();
     let seconds = cpu_seconds() - start;
+    check(&outcome).map(|()| (seconds, outcome))
+}
+
+fn check(outcome: &Outcome) -> Result<(), String> {
     match outcome.flows.iter().all(|flow| flow.is_complete()) {
-        true => Ok((seconds, outcome)),
+        true => Ok(()),
         false => Err("flows that did not end".into()),
     }
 }
@@ -37,6 +41,15 @@ fn permutation(k: usize, bytes: u64) -> Scenario {
         Flow { src, dst, priority: 3, bytes, start: Time::ZERO, key }
     };
     Scenario::new(topology, (0..hosts).map(flow).collect())
+}
+
+/// Sends `count` data packets across a fat tree of 16 hosts.
+pub(crate) fn packets(count: u32) -> Result<(), String> {
+    let mut scenario = permutation(4, 0);
+    let each = u64::from(count) / scenario.flows.len() as u64 * scenario.mtu.bytes() as u64;
+    scenario.flows.iter_mut().for_each(|flow| flow.bytes = each);
+    let outcome = Run::new(scenario, 1).map_err(|e| e.to_string())?.run();
+    check(&outcome)
 }
 
 /// Time per data packet and per hop, and how both grow.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Effort;
+use crate::fabric;
 use crate::pair::{DEPTH, Pair, Verb, bulk, round_robin, small_writes};
 use crate::report::Figure;
 
@@ -19,6 +20,7 @@ const SUBJECTS: &[(&str, &str, u32)] = &[
     ("packet-read", "instructions per 4 KiB packet of a READ", 1024),
     ("few", "instructions per 8-byte WRITE, 10 QPs in turn", 2000),
     ("many", "instructions per 8-byte WRITE, 2000 QPs in turn", 2000),
+    ("fabric", "instructions per packet and its answer, simulated fat tree of 16 hosts", 3200),
 ];
 
 /// Runs `count` operations of `subject`: what valgrind counts.
@@ -49,6 +51,7 @@ pub(crate) fn subject(name: &str, count: u32) -> Result<(), String> {
         "packet-read" => packets(Verb::Read),
         "few" => in_turn(10),
         "many" => in_turn(2000),
+        "fabric" => fabric::packets(count)?,
         _ => return Err(format!("nothing called `{name}` can be counted")),
     }
     Ok(())

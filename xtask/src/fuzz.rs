@@ -124,9 +124,12 @@ impl Piece {
         fuzzer.arg(format!("-seed={}", self.seed));
         fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&self.corpus);
         let committed = root().join("fuzz/corpus").join(target);
-        if committed.is_dir() {
-            fuzzer.arg(committed);
+        let has_inputs =
+            std::fs::read_dir(&committed).is_ok_and(|mut inputs| inputs.next().is_some());
+        if !has_inputs {
+            return Err(Failure::Failed(format!("no inputs in {}", committed.display())));
         }
+        fuzzer.arg(committed);
         let (outcome, kept) = run_keeping(&mut fuzzer, |line| line.starts_with(EXECUTIONS));
         let number =
             kept.iter().find_map(|line| line.strip_prefix(EXECUTIONS)?.trim().parse().ok());

@@ -93,14 +93,17 @@ impl<B> Fabric<B> {
     /// Notes a packet that passes a port, if the port is watched.
     #[inline]
     pub(crate) fn tap(&mut self, at: Time, id: PortId, is_sent: bool, packet: u32) {
-        if !self.taps.ports.is_empty() && self.taps.ports.contains(&id) {
-            let port = &self.ports[id as usize];
-            let (node, port) = (port.node, port.local);
-            if let Some(copy) = self.taps.copy {
-                let packet = copy(&self.packets[packet as usize].packet);
-                self.taps.passed.push(Passed { at, node, port, is_sent, packet });
-            }
+        if !self.taps.ports.is_empty() {
+            self.tap_watched(at, id, is_sent, packet);
         }
+    }
+
+    #[cold]
+    fn tap_watched(&mut self, at: Time, id: PortId, is_sent: bool, packet: u32) {
+        let Some(copy) = self.taps.copy.filter(|_| self.taps.ports.contains(&id)) else { return };
+        let Port { node, local: port, .. } = self.ports[id as usize];
+        let packet = copy(&self.packets[packet as usize].packet);
+        self.taps.passed.push(Passed { at, node, port, is_sent, packet });
     }
 
     /// The propagation delay of a host's link in picoseconds; `None` if there is no such host.

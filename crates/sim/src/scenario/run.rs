@@ -1,6 +1,5 @@
 //! Runs a scenario: the clock, the fabric and the hosts.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use feroce_engine::Config;
@@ -94,7 +93,6 @@ pub struct Run {
     scenario: Scenario,
     fabric: Fabric<Body>,
     hosts: Vec<FlowHost>,
-    numbers: BTreeMap<Gid, u32>,
     agenda: Agenda<Time, Event>,
     /// When the timer event of each host is due.
     timers: Vec<Option<Time>>,
@@ -147,7 +145,6 @@ impl Run {
             FlowHost::new(gid(node), config, &memory)
         });
         let hosts: Vec<_> = hosts.collect();
-        let numbers = hosts.iter().enumerate().map(|(i, host)| (host.gid, i as u32)).collect();
         let mut agenda = Agenda::default();
         let order = Order::new(&scenario);
         for (i, flow) in scenario.flows.iter().enumerate().filter(|(i, _)| order.awaits(*i) == 0) {
@@ -177,7 +174,6 @@ impl Run {
             scenario,
             fabric,
             hosts,
-            numbers,
             agenda,
             deadlock: None,
             series: None,
@@ -455,11 +451,10 @@ impl Run {
     }
 
     fn inject(&mut self, host: u32, train: &Train) {
-        let Some(&to) = self.numbers.get(&train.path.dst.gid) else { return };
         let flow = &self.scenario.flows[train.path.flow_label as usize - 1];
-        let key = match flow.src == host {
-            true => flow.key,
-            false => flow.key.reversed(),
+        let (to, key) = match flow.src == host {
+            true => (flow.dst, flow.key),
+            false => (flow.src, flow.key.reversed()),
         };
         let (wire, mtu) = (self.scenario.wire, self.scenario.mtu.bytes() as u32);
         for i in 0..train.count {
