@@ -1,7 +1,7 @@
 //! Future events in the order of their times.
 
 use alloc::collections::BinaryHeap;
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 
 /// Future events in the order of their times; those of one time in the order of their entry.
 #[derive(Debug)]
@@ -17,29 +17,29 @@ struct Entry<T, E> {
     event: E,
 }
 
-impl<T: Copy, E> Entry<T, E> {
-    fn key(&self) -> (T, u64) {
-        (self.at, self.number)
-    }
-}
-
-impl<T: Copy + Eq, E> PartialEq for Entry<T, E> {
+impl<T: Eq, E> PartialEq for Entry<T, E> {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.number == other.number
     }
 }
 
-impl<T: Copy + Eq, E> Eq for Entry<T, E> {}
+impl<T: Eq, E> Eq for Entry<T, E> {}
 
-impl<T: Copy + Ord, E> PartialOrd for Entry<T, E> {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+impl<T: Ord, E> PartialOrd for Entry<T, E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
+
+    // The heap asks this, and a simulation spends a fifth of its time in the heap.
+    #[inline]
+    fn le(&self, other: &Self) -> bool {
+        self.at < other.at || self.at == other.at && self.number <= other.number
+    }
 }
 
-impl<T: Copy + Ord, E> Ord for Entry<T, E> {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.key().cmp(&other.key())
+impl<T: Ord, E> Ord for Entry<T, E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at).then(self.number.cmp(&other.number))
     }
 }
 

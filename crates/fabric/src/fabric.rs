@@ -361,17 +361,19 @@ impl<B> Fabric<B> {
 
     fn begin_frame(&mut self, id: PortId) -> Option<()> {
         let port = &mut self.ports[id as usize];
-        let (frame, len) = if port.notices != 0 {
+        let frame = if port.notices != 0 {
             let priority = port.notices.trailing_zeros() as u8;
             port.notices &= !(1 << priority);
             let is_on = port.notices_on & (1 << priority) != 0;
-            match self.config.infiniband {
+            let (frame, len) = match self.config.infiniband {
                 None => (Frame::Pause { priority, is_on }, FRAME_BYTES),
                 Some(_) => {
                     let flow_control = self.flow_control(id, priority);
                     (Frame::FlowControl { vl: priority, flow_control }, FLOW_CONTROL_BYTES)
                 }
-            }
+            };
+            self.ports[id as usize].occupy(self.now, len, self.config.quantize);
+            frame
         } else {
             let priority = match self.config.infiniband {
                 None => port.next_priority(self.config.strict)?,
@@ -385,17 +387,16 @@ impl<B> Fabric<B> {
             port.stats.sent.add(len);
             // A packet may leave by the port at which it came. What is said there about the room
             // that it leaves must wait for its end.
-            port.busy_until = self.now.plus_ps(self.config.quantize.apply(port.rate.ps_of(len)));
+            port.occupy(self.now, len, self.config.quantize);
             let node = port.node;
             self.spend_credits(id, priority, len);
             self.release(node, ingress, priority, len, share);
             self.mark(id, packet, priority);
             self.stamp(id, packet);
             self.tap(self.now, id, true, packet);
-            (Frame::Packet(packet), len)
+            Frame::Packet(packet)
         };
-        let port = &mut self.ports[id as usize];
-        port.busy_until = self.now.plus_ps(self.config.quantize.apply(port.rate.ps_of(len)));
+        let port = &self.ports[id as usize];
         let arrives_at = port.busy_until.plus_ps(port.delay_ps);
         self.carry(id, frame, arrives_at);
         let port = &mut self.ports[id as usize];

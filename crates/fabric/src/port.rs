@@ -10,7 +10,7 @@ use crate::ecn::EcnConfig;
 use crate::packet::Stored;
 use crate::stats::PortStats;
 use crate::topology::NodeId;
-use crate::{Rate, Time};
+use crate::{Quantize, Rate, Time};
 
 /// Index of a port among all ports of the fabric.
 pub(crate) type PortId = u32;
@@ -159,6 +159,12 @@ impl Port {
             in_flight: VecDeque::new(),
             stats: PortStats::default(),
         }
+    }
+
+    /// A frame of `len` bytes begins to leave.
+    #[inline]
+    pub(crate) fn occupy(&mut self, now: Time, len: u32, quantize: Quantize) {
+        self.busy_until = now.plus_ps(quantize.apply(self.rate.ps_of(len)));
     }
 
     /// Whether a frame could leave now if the port were free.
