@@ -5,6 +5,11 @@ use feroce_engine::iwarp::{
     Begin, HandshakeConfig, HandshakeError, Initiator, ReadyToReceive, Reply, Request, Responder,
     StreamSetup,
 };
+use feroce_engine::{Data, SendOp, SgeList};
+use feroce_testkit::stream_peer::{StreamPeer, send, write};
+use feroce_testkit::wr;
+use feroce_wire::Rkey;
+use feroce_wire::iwarp::ddp::Header;
 use feroce_wire::iwarp::mpa::{Enhanced, Role, Rtr, Startup, StartupError};
 use feroce_wire::iwarp::terminate::Cause;
 
@@ -138,4 +143,38 @@ fn private_data_has_a_limit() {
     let refused = Responder::new(DEFAULT).handle(&mut &long[..]);
     let error = HandshakeError::NotMpa(StartupError::PrivateDataTooLong(513));
     assert_eq!(refused, Err(error));
+}
+
+/// Linux may overlook the message that lets it send.
+#[test]
+fn a_silent_peer_is_reminded_until_it_sends() {
+    let begin = Begin::Announce(ReadyToReceive::Write);
+    let mut peer = StreamPeer::new(&StreamSetup { begin, ..StreamSetup::INITIATOR });
+    let (now, qpn) = (peer.now, peer.qp.qpn);
+    let empty = vec![(write(Rkey(0), 0), Vec::new())];
+    assert_eq!(peer.hear(), empty);
+    assert_eq!(peer.hear(), []);
+    for _ in 0..2 {
+        assert!(peer.host.engine.announce_again(now, qpn));
+        assert_eq!(peer.hear(), empty);
+    }
+    peer.say(&write(Rkey(0), 0), &[]);
+    assert!(!peer.host.engine.announce_again(now, qpn));
+    assert_eq!(peer.hear(), []);
+    // Other messages are not sent twice: a READ would be answered twice.
+    let begin = Begin::Announce(ReadyToReceive::Read);
+    let mut peer = StreamPeer::new(&StreamSetup { begin, ..StreamSetup::INITIATOR });
+    assert_eq!(peer.hear().len(), 1);
+    assert!(!peer.host.engine.announce_again(now, peer.qp.qpn));
+}
+
+/// And it does not announce itself, although its programs expect the peer to send first.
+#[test]
+fn a_responder_need_not_wait_for_ever() {
+    let begin = Begin::Await(None);
+    let mut peer = StreamPeer::new(&StreamSetup { begin, ..StreamSetup::INITIATOR });
+    peer.qp.sq.post(wr(1, SendOp::Send, Data::Sges(SgeList::default()))).unwrap();
+    assert_eq!(peer.hear(), []);
+    peer.host.engine.stop_waiting(peer.now, peer.qp.qpn);
+    assert_eq!(peer.hear(), [(Header::Untagged(send(1)), Vec::new())]);
 }

@@ -384,6 +384,56 @@ fn a_reply_that_is_none_fails_the_connection() {
     }
 }
 
+/// Reads an FPDU without a CRC and returns its ULPDU.
+fn fpdu(peer: &mut TcpStream) -> Vec<u8> {
+    let mut len = [0; 2];
+    peer.read_exact(&mut len).unwrap();
+    let len = usize::from(u16::from_be_bytes(len));
+    let mut rest = vec![0; (2 + len).next_multiple_of(4) - 2 + 4];
+    peer.read_exact(&mut rest).unwrap();
+    rest.truncate(len);
+    rest
+}
+
+/// Linux (siw) loses the message that lets it send if that arrives together with its own reply.
+#[test]
+fn a_peer_that_lets_the_announcement_pass_is_reminded() {
+    let ip = Ipv4Addr::new(127, 154, 0, 1).into();
+    let client = manager(ip, false);
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let (_near, mut peer) = std::thread::scope(|scope| {
+        let peer = scope.spawn(|| {
+            let (mut peer, _) = listener.accept().unwrap();
+            peer.read_exact(&mut [0; 24]).unwrap();
+            // Between peers, with a WRITE to announce the other end.
+            peer.write_all(b"MPA ID Rep Frame\x10\x02\0\x04\x80\x04\x80\x04").unwrap();
+            peer
+        });
+        (Connector::new(&client).connect(to).unwrap(), peer.join().unwrap())
+    });
+    let (announcement, reminder) = (fpdu(&mut peer), fpdu(&mut peer));
+    assert_eq!(announcement, [&[0xc1, 0x40][..], &[0; 12]].concat());
+    assert_eq!(reminder, announcement);
+}
+
+/// Linux (siw) asks for no connection between peers, and its programs let the listener send first.
+#[test]
+fn a_listener_sends_first_to_a_peer_that_keeps_silent() {
+    let ip = Ipv4Addr::new(127, 155, 0, 1).into();
+    let server = manager(ip, false);
+    let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
+    peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04").unwrap();
+    let mut far = listener.accept().unwrap().cap(QpCap::new(4, 4)).accept().unwrap();
+    let source = filled(&far, 8, 1);
+    far.post_send([SendWr::new(1, SendOp::Send, source.data(0..8))]).unwrap();
+    peer.read_exact(&mut [0; 24]).unwrap();
+    let message = fpdu(&mut peer);
+    assert_eq!(message[18..], pattern(8, 1));
+    done(far.send_cq());
+}
+
 #[test]
 fn hundreds_of_connections_live_side_by_side() {
     let ((server, ip), (client, _)) = (host(153, 1), host(153, 2));

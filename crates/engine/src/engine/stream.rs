@@ -30,6 +30,17 @@ impl Engine {
         qp.attach(&mut self.port.hca, setup)
     }
 
+    /// A responder does not wait any longer for the first message of its peer: it sends.
+    pub fn stop_waiting(&mut self, now: Instant, qpn: Qpn) {
+        self.with_stream(now, qpn, |qp, hca| qp.stop_waiting(hca));
+    }
+
+    /// The peer may have overlooked the empty WRITE by which this end lets it send: sends it once
+    /// more. False: the peer has sent something since.
+    pub fn announce_again(&mut self, now: Instant, qpn: Qpn) -> bool {
+        self.with_stream(now, qpn, |qp, hca| qp.announce_again(hca)).unwrap_or(false)
+    }
+
     /// Bytes of a stream have arrived, cut anywhere.
     pub fn handle_stream(&mut self, now: Instant, qpn: Qpn, bytes: &[u8]) {
         self.with_stream(now, qpn, |qp, hca| qp.handle_stream(hca, now, bytes));

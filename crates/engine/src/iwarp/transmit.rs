@@ -145,6 +145,31 @@ impl Qp {
         true
     }
 
+    /// Requests are sent although the peer has not sent anything yet.
+    pub(crate) fn stop_waiting(&mut self, hca: &mut Shared) {
+        if let Some(stream) = &mut self.stream {
+            stream.may_send = true;
+            hca.kicked.push(self.common.slot);
+        }
+    }
+
+    /// Lets [`Qp::announce`] send its message once more, between two messages, if that is a WRITE
+    /// and the peer has not sent anything yet. False: the peer needs no reminder.
+    pub(crate) fn announce_again(&mut self, hca: &mut Shared) -> bool {
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
+            return false;
+        };
+        let has_sent = stream.rsp.segment.is_some() || !stream.deframer.is_between();
+        if has_sent || stream.setup.begin != Begin::Announce(ReadyToReceive::Write) {
+            return false;
+        }
+        if stream.req.sending().is_none() {
+            stream.req.has_announced = false;
+            hca.kicked.push(self.common.slot);
+        }
+        true
+    }
+
     /// Sends the message that lets the peer send, once.
     fn announce(&mut self, out: &mut Vec<u8>) {
         let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use feroce_cm::rdma::{BindError, ConnParam, TooLong, ip_of};
 use feroce_cm::{Accepts, CallError};
-use feroce_engine::iwarp::HandshakeError;
+use feroce_engine::iwarp::{Begin, HandshakeError};
 use feroce_engine::{Engine, QpAttr, QpState};
 use feroce_link::tcp::{StreamId, TcpConnect, TcpListenId};
 use feroce_mem::Access;
@@ -13,7 +13,7 @@ use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn};
 
 use super::conn::{Asking, Conn, Listening, Phase};
-use super::{IwarpService, REPLY_NS, attach, event_of};
+use super::{IwarpService, PATIENCE_NS, REPLY_NS, attach, event_of};
 use crate::Error;
 use crate::cm::CmError;
 use crate::cm::soft::id::SoftId;
@@ -27,7 +27,7 @@ impl IwarpService {
     /// An id asks for a connection on a stream that is being opened.
     fn ask(&mut self, now: Instant, id: &Arc<Shared>, stream: StreamId, asking: Asking) {
         let (phase, due) = (Phase::Connecting(asking), Some(now.plus_nanos(REPLY_NS)));
-        self.conns.insert(stream, Conn { id: Arc::clone(id), phase, due });
+        self.conns.insert(stream, Conn { id: Arc::clone(id), phase, due, reminders: 0 });
     }
 
     /// Accepts a request.
@@ -43,6 +43,7 @@ impl IwarpService {
             return Err(CmError::WrongState.into());
         };
         request.limit_reads(param.responder_resources.into(), param.initiator_depth.into());
+        let is_enhanced = request.reads().is_some();
         let accepted = request.accept(&param.private_data).map_err(too_long);
         let (setup, reply) = match accepted {
             Ok(accepted) => accepted,
@@ -59,7 +60,13 @@ impl IwarpService {
             let phase = std::mem::replace(&mut conn.phase, Phase::Connected(qpn));
             self.answered(&phase);
         }
-        self.connected(stream, qpn, &setup, Vec::new());
+        self.connected(now, (stream, qpn), &setup, Vec::new());
+        if is_enhanced
+            && setup.begin == Begin::Await(None)
+            && let Some(conn) = self.conns.get_mut(&stream)
+        {
+            conn.due = Some(now.plus_nanos(PATIENCE_NS));
+        }
         Ok(())
     }
 

@@ -15,8 +15,10 @@ use crate::cm::soft::shared::Shared;
 pub(super) struct Conn {
     pub(super) id: Arc<Shared>,
     pub(super) phase: Phase,
-    /// When the peer has to have answered.
+    /// When the peer has to have answered, or is reminded that it may send.
     pub(super) due: Option<Instant>,
+    /// Reminders that were due.
+    pub(super) reminders: usize,
 }
 
 /// How far a connection is.

@@ -21,7 +21,8 @@ use std::sync::{Arc, Weak};
 
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
 use feroce_engine::iwarp::{
-    HandshakeConfig, Initiator, Reply, Request, Responder, StreamEnd, StreamEvent, StreamSetup,
+    Begin, HandshakeConfig, Initiator, Reply, Request, Responder, StreamEnd, StreamEvent,
+    StreamSetup,
 };
 use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
 use feroce_link::tcp::{StreamId, TcpEvent, TcpListenId};
@@ -44,6 +45,18 @@ const REQUEST_NS: u64 = 5_000_000_000;
 
 /// How long a peer may take to connect, and then to reply, as in Linux.
 const REPLY_NS: u64 = 10_000_000_000;
+
+/// How long after its announcement, and then after each reminder, an end that has connected reminds
+/// a peer that sends nothing. Linux (`siw`) overlooks an announcement that arrives within a moment
+/// of its reply, and then never tells its consumer of the connection. A reminder is another WRITE
+/// of no bytes, which has no effect on other peers.
+const REMIND_NS: [u64; 3] = [20_000_000, 200_000_000, 2_000_000_000];
+
+/// How long an end that has accepted waits for the first message of a peer that has not asked for
+/// a connection between peers, and speaks the second revision. Linux does not ask, and its programs
+/// let the end that accepts send first all the same. It breaks off if a message arrives together
+/// with the reply.
+const PATIENCE_NS: u64 = 500_000_000;
 
 /// Peers that have connected and not sent their request yet. The oldest gives way to another.
 const MAX_HALF_OPEN: usize = 1024;
@@ -77,7 +90,9 @@ impl Agent for IwarpService {
             due(waiting, now)
         };
         while let Some(stream) = waiting(self) {
-            self.fail(engine, now, stream, EventKind::Unreachable, -libc::ETIMEDOUT);
+            if !self.remind(engine, now, stream) {
+                self.fail(engine, now, stream, EventKind::Unreachable, -libc::ETIMEDOUT);
+            }
         }
         false
     }
@@ -304,21 +319,23 @@ impl IwarpService {
             self.wakes.warn(format_args!("{qpn:?} cannot be brought up: {e}"));
             return self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
         }
-        self.connected(stream, qpn, setup, private_data);
+        self.connected(now, (stream, qpn), setup, private_data);
     }
 
     /// A connection is there: its stream is the queue pair's from now on.
     fn connected(
         &mut self,
-        stream: StreamId,
-        qpn: Qpn,
+        now: Instant,
+        (stream, qpn): (StreamId, Qpn),
         setup: &StreamSetup,
         private_data: Vec<u8>,
     ) {
         self.orders.push(StreamOrder::Attach(stream, qpn));
         self.of_qp.insert(qpn, stream);
         let Some(conn) = self.conns.get_mut(&stream) else { return };
-        (conn.phase, conn.due) = (Phase::Connected(qpn), None);
+        let announces = matches!(setup.begin, Begin::Announce(_));
+        let reminder = REMIND_NS.first().filter(|_| announces);
+        (conn.phase, conn.due) = (Phase::Connected(qpn), reminder.map(|ns| now.plus_nanos(*ns)));
         let id = Arc::clone(&conn.id);
         id.lock().stage = Stage::Connected;
         let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
@@ -333,6 +350,19 @@ impl IwarpService {
             qpn: Qpn::default(),
         });
         self.tell(Queued { conn, private_data, ..Queued::new(EventKind::Established, &id, 0) });
+    }
+
+    /// The peer of a connection is silent: announces this end to it once more if it has connected,
+    /// and lets it send if it has accepted. False: the stream is not connected yet.
+    fn remind(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) -> bool {
+        let Some(conn) = self.conns.get_mut(&stream) else { return false };
+        let Phase::Connected(qpn) = conn.phase else { return false };
+        engine.stop_waiting(now, qpn);
+        let is_silent = engine.announce_again(now, qpn);
+        conn.reminders += 1;
+        let next = REMIND_NS.get(conn.reminders).filter(|_| is_silent);
+        conn.due = next.map(|ns| now.plus_nanos(*ns));
+        true
     }
 
     /// A peer asks for a connection: makes its id, and tells the listener.
@@ -369,7 +399,7 @@ impl IwarpService {
         // What the peer sends before it is accepted waits in TCP.
         self.orders.push(StreamOrder::Read(stream, false));
         let phase = Phase::Requested(request, listener);
-        self.conns.insert(stream, Conn { id: Arc::clone(&id), phase, due: None });
+        self.conns.insert(stream, Conn { id: Arc::clone(&id), phase, due: None, reminders: 0 });
         self.tell(Queued {
             listener: Some((asked, None)),
             conn: Some(offer),
