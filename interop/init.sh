@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the guest. Mounts the root of the host read-only, brings up the network and
-# Soft-RoCE on it, and becomes the agent that runs commands for `cargo xtask interop`.
+# the driver on it, and becomes the agent that runs commands for `cargo xtask interop`.
 #
 # The kernel puts what it does not know of its command line into our environment:
 #   agent      the program that becomes the agent, a path on the host
@@ -8,6 +8,7 @@
 #   address    IPv4 address on the network under test, with its length
 #   address6   the same for IPv6
 #   mtu        MTU of that network
+#   driver     the driver under test: rxe or siw
 
 busybox=/bin/busybox
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8
@@ -59,17 +60,19 @@ ip address add "$address6" dev eth0 nodad
 # The driver of the card (6.12) sets its multicast filter a moment after a program has joined.
 ip link set eth0 allmulticast on up
 
-$busybox chroot /host rdma link add rxe0 type rxe netdev eth0 || give_up "no Soft-RoCE"
-state=/host/sys/class/infiniband/rxe0/ports/1/state
+$busybox chroot /host rdma link add ${driver}0 type $driver netdev eth0 || give_up "no $driver"
+state=/host/sys/class/infiniband/${driver}0/ports/1/state
 until $busybox grep -q ACTIVE $state && [ -e /host/dev/infiniband/uverbs0 ]; do
     $busybox usleep 100000
 done
 
-# The driver does not count wrong ICRCs, so a probe looks at what its check returns.
-trace=/host/sys/kernel/tracing
-$busybox mount -t tracefs trace $trace || give_up "no tracing"
-echo 'r:icrc rdma_rxe:rxe_icrc_check result=$retval:s32' > $trace/kprobe_events
-echo 'result != 0' > $trace/events/kprobes/icrc/filter
-echo 1 > $trace/events/kprobes/icrc/enable || give_up "no sight of ICRCs"
+if [ $driver = rxe ]; then
+    # The driver does not count wrong ICRCs, so a probe looks at what its check returns.
+    trace=/host/sys/kernel/tracing
+    $busybox mount -t tracefs trace $trace || give_up "no tracing"
+    echo 'r:icrc rdma_rxe:rxe_icrc_check result=$retval:s32' > $trace/kprobe_events
+    echo 'result != 0' > $trace/events/kprobes/icrc/filter
+    echo 1 > $trace/events/kprobes/icrc/enable || give_up "no sight of ICRCs"
+fi
 
 exec $busybox chroot /host "/run/host$agent" interop --agent

@@ -1,11 +1,13 @@
-//! `cargo xtask interop`: a second opinion. The Linux kernel's own driver, Soft-RoCE, with the
-//! programs of the distribution at one end of a cable, and feroce at the other.
+//! `cargo xtask interop`: a second opinion. A driver of the Linux kernel, Soft-RoCE or Soft-iWARP,
+//! with the programs of the distribution at one end of a cable, and feroce at the other.
 //!
 //! - [`image`] has the kernel that a guest boots, [`lab`] the guest and the cable, and [`agent`]
-//!   what runs commands in the guest: this program again, which sees the files of the host.
-//! - [`rows`] and [`cells`] are the matrix, as data; [`cell`] runs one cell; [`ready`] says when a
-//!   server can be called, [`counters`] which of the driver's counters must not move, [`forged`]
-//!   that they can, [`observed`] what cells must agree on; [`table`] writes `docs/INTEROP.md`.
+//!   what runs commands in the guest: this program again, which sees the files of the host;
+//!   [`driver`] builds the driver that Debian's kernel comes without.
+//! - [`rows`], [`siw_rows`] and [`cells`] are the matrix, as data; [`cell`] runs one cell;
+//!   [`ready`] says when a server can be called, [`counters`] which of the driver's counters must
+//!   not move, [`forged`] that they can, [`observed`] what cells must agree on; [`table`] writes
+//!   `docs/INTEROP.md`.
 //! - [`alone`] are cells that need no cable: feroce on the kernel's driver, in the guest.
 
 mod agent;
@@ -15,12 +17,14 @@ mod cell;
 mod cells;
 mod counters;
 mod cpio;
+mod driver;
 mod forged;
 mod image;
 mod lab;
 mod observed;
 mod ready;
 mod rows;
+mod siw_rows;
 mod stolen;
 mod table;
 
@@ -40,20 +44,23 @@ use crate::shell::{cargo, limited, root, run, run_keeping};
 use crate::{Failure, Outcome, swarm};
 use alone::Alone;
 use cells::Cell;
+use driver::Driver;
 use image::Image;
 use lab::Lab;
 use observed::Observed;
 use stolen::Ticks;
 
 pub(crate) const HELP: &str = "\
-Boots a small machine with the Linux kernel's own driver, Soft-RoCE, and lets the programs of the
+Boots a small machine with a driver of the Linux kernel, Soft-RoCE, and lets the programs of the
 distribution there talk to feroce here, as client and as server. Writes docs/INTEROP.md when
 everything ran. Needs QEMU, but neither KVM nor hardware; root only to install packages.
 
-Usage: cargo xtask interop [--only PATTERN] [--sample] [--suite NAME] [--rounds N] [--list]
-                           [--check] [--keep] [--guest COMMAND]
+Usage: cargo xtask interop [--driver NAME] [--only PATTERN] [--sample] [--suite NAME]
+                           [--rounds N] [--list] [--check] [--keep] [--guest COMMAND]
 
 Options:
+  --driver NAME    Which driver: rxe (default), or siw for iWARP, which is built from the source of
+                   Debian's kernel; installs the headers of that kernel, as root
   --only PATTERN   Run the cells whose name contains this, or one of several: 'rping|mckey'
   --sample         Run a quarter of the cells, as `cargo xtask ci` does: each program at least once
   --list           Say which cells there are
@@ -108,10 +115,16 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     let (suite, rounds): (Option<String>, Option<usize>) =
         (args.value("--suite")?, args.value("--rounds")?);
     let (suite, rounds) = (suite.as_deref(), rounds.unwrap_or(1));
+    let driver: Option<String> = args.value("--driver")?;
+    let driver = match driver.as_deref() {
+        None => Driver::default(),
+        Some(name) => Driver::named(name)
+            .ok_or_else(|| Failure::Usage(format!("no driver `{name}`: rxe or siw")))?,
+    };
     args.finish()?;
     let pattern = only.as_deref().unwrap_or_default();
     let is_chosen = |trial: &Trial| pattern.split('|').any(|part| trial.name().contains(part));
-    let chosen: Vec<Trial> = trials(sample).filter(is_chosen).collect();
+    let chosen: Vec<Trial> = trials(driver, sample).filter(is_chosen).collect();
     if chosen.is_empty() {
         return Err(Failure::Usage(format!("no cell `{pattern}`; try --list")));
     }
@@ -121,12 +134,12 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     }
     if is_inside {
         return match guest {
-            Some(command) => run_in_guest(suite, &command),
+            Some(command) => run_in_guest(suite, driver, &command),
             None => {
-                let versions = run_trials(suite, rounds, &chosen, keep)?;
+                let versions = run_trials((suite, driver), rounds, &chosen, keep)?;
                 // The page is about the kernel of Debian's stable suite.
                 let is_whole = only.is_none() && suite.is_none() && !sample;
-                if is_whole && !check { table::write(&versions) } else { Ok(()) }
+                if is_whole && !check { table::write(driver, &versions) } else { Ok(()) }
             }
         };
     }
@@ -136,14 +149,17 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     packages::require(PACKAGES)?;
     if guest.is_none() {
         run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
-        build_own_programs()?;
-        alone::build_tests()?;
+        build_own_programs(driver)?;
+        if driver == Driver::Rxe {
+            alone::build_tests()?;
+        }
     }
-    Image::prepare(suite)?;
+    Image::prepare(suite, driver)?;
     let mut again = lab::inside(packages::is_root())?;
     again.arg("--inside").args(keep.then_some("--keep")).args(check.then_some("--check"));
     again.args(sample.then_some("--sample")).args(only.map(|only| format!("--only={only}")));
     again.args(suite.map(|suite| format!("--suite={suite}"))).arg(format!("--rounds={rounds}"));
+    again.arg(format!("--driver={}", driver.name()));
     again.args(guest.map(|command| format!("--guest={command}")));
     run(&mut again)
 }
@@ -198,16 +214,17 @@ impl Trial {
 }
 
 /// What there is to run: everything, or a sample of the matrix and everything beside it.
-fn trials(sample: bool) -> impl Iterator<Item = Trial> {
-    let cells = if sample { cells::sample() } else { cells::all() };
-    cells.into_iter().map(Trial::Across).chain(alone::all().map(Trial::Alone))
+fn trials(driver: Driver, sample: bool) -> impl Iterator<Item = Trial> {
+    let cells = if sample { cells::sample(driver) } else { cells::all(driver) };
+    let alone = alone::all().filter(move |_| driver == Driver::Rxe);
+    cells.into_iter().map(Trial::Across).chain(alone.map(Trial::Alone))
 }
 
 /// Runs one command in the guest: in the one that `--keep` has left here, or in one of its own.
-fn run_in_guest(suite: Option<&str>, command: &str) -> Outcome {
+fn run_in_guest(suite: Option<&str>, driver: Driver, command: &str) -> Outcome {
     let _lab = match Lab::is_up() {
         true => None,
-        false => Some(Lab::boot(&Image::prepare(suite)?)?),
+        false => Some(Lab::boot(&Image::prepare(suite, driver)?)?),
     };
     let end = lab::run_in_guest(&["sh", "-c", command].map(str::to_owned))?;
     print!("{}", end.output);
@@ -218,7 +235,7 @@ fn run_in_guest(suite: Option<&str>, command: &str) -> Outcome {
 }
 
 /// Compiles our own programs, which run at both ends, and has the swarm write some of its own.
-fn build_own_programs() -> Outcome {
+fn build_own_programs(driver: Driver) -> Outcome {
     for (program, libraries) in cells::OWN {
         let path = cells::own_path(program);
         let folder = path.parent().unwrap_or(&path);
@@ -227,7 +244,7 @@ fn build_own_programs() -> Outcome {
         gcc.args(["-Wall", "-Wextra", "-Werror", "-O1", &format!("interop/{program}.c"), "-o"]);
         run(gcc.arg(path).args(libraries).current_dir(root()))?;
     }
-    for seed in cells::seeds() {
+    for seed in cells::seeds().filter(|_| driver == Driver::Rxe) {
         let path = cells::own_path(&format!("swarm-{seed}.txt"));
         let file = fs::File::create(&path).map_err(|e| failed(&path, e))?;
         run(swarm::program(seed).stdout(file))?;
@@ -236,13 +253,20 @@ fn build_own_programs() -> Outcome {
 }
 
 /// Runs the cells, in namespaces that were made for that. Gives back what they ran with.
-fn run_trials(suite: Option<&str>, rounds: usize, chosen: &[Trial], keep: bool) -> Outcome<String> {
+fn run_trials(
+    (suite, driver): (Option<&str>, Driver),
+    rounds: usize,
+    chosen: &[Trial],
+    keep: bool,
+) -> Outcome<String> {
     let started = now();
-    let image = Image::prepare(suite)?;
+    let image = Image::prepare(suite, driver)?;
     println!("interop: booting Linux {}", image.version);
     let lab = Lab::boot(&image)?;
     println!("interop: the guest is ready after {:.0} s", started.elapsed().as_secs_f64());
-    forged::is_noticed(&lab)?;
+    if driver == Driver::Rxe {
+        forged::is_noticed(&lab)?;
+    }
     let (mut failures, mut observed) = (Vec::new(), Observed::default());
     let total = rounds * chosen.len();
     for (index, trial) in iter::repeat_n(chosen, rounds).flatten().enumerate() {
@@ -292,7 +316,7 @@ pub(crate) fn run_sample() -> Outcome<Vec<String>> {
         line.starts_with("WARNING:") || said.iter().any(|part| line.contains(part))
     });
     outcome?;
-    let wanted = summary(trials(true).count(), 0);
+    let wanted = summary(trials(Driver::Rxe, true).count(), 0);
     match lines.iter().any(|line| line.starts_with(&wanted)) {
         true => Ok(lines),
         false => Err(Failure::Failed(format!("neither end printed `{wanted}`"))),

@@ -61,6 +61,22 @@ impl Apt {
         run(download.current_dir(folder))
     }
 
+    /// Installs a package on this machine.
+    pub(super) fn install(&self, package: &str) -> Outcome {
+        let mut install = self.command("apt-get");
+        install.env("DEBIAN_FRONTEND", "noninteractive");
+        run(install.args(["--quiet", "--yes", "--no-install-recommends", "install", package]))
+    }
+
+    /// The version of a package.
+    pub(super) fn version_of(&self, package: &str) -> Outcome<String> {
+        let mut show = self.command("apt-cache");
+        let text = ask(show.args(["show", "--no-all-versions", package])).unwrap_or_default();
+        let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
+        let none = || Failure::Failed(format!("apt knows no version of {package}"));
+        version.map(str::to_owned).ok_or_else(none)
+    }
+
     fn known_kernel(&self) -> Option<String> {
         let depends = ask(self.command("apt-cache").args(["depends", NEWEST]))?;
         let mut lines = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));

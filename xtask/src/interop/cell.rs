@@ -54,14 +54,14 @@ fn kept(capture: &Path, index: usize) -> PathBuf {
 /// Runs client and server to their ends.
 fn run_ends(lab: &Lab, cell: &Cell, port: u16) -> Outcome<(End, End)> {
     let (row, client_side) = (cell.row, cell.server.other());
-    let mut server = lab.start(cell.server, &cell.command(cell.server, port), row.fault)?;
+    let mut server = lab.start(cell.server, &cell.command(cell.server, port), row)?;
     if let Err(Failure::Failed(why) | Failure::Usage(why)) =
-        lab.await_server(cell.server, row.family.ready, port, &mut server)
+        lab.await_server(cell.server, row.ready(), port, &mut server)
     {
         let server = server.finish(Duration::from_secs(1))?;
         return Err(Failure::Failed(format!("{why}\nserver: {server}")));
     }
-    let client = lab.start(client_side, &cell.command(client_side, port), row.fault)?;
+    let client = lab.start(client_side, &cell.command(client_side, port), row)?;
     let client = client.finish(LIMIT)?;
     let server = match row.ending {
         Ending::Never => server.stop()?,

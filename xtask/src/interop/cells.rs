@@ -2,26 +2,32 @@
 //! forms at one end, the kernel's driver at the other, and a network between them.
 
 use core::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::driver::Driver;
 use super::lab::{Side, in_guest};
 use super::ready;
 pub(super) use super::rows::{Ending, ROWS, Row};
 use super::rows::{SWARM, tool};
+use super::siw_rows::SIW_ROWS;
 use crate::shell::target_dir;
 
 /// Our own programs, which are compiled from `interop/`, and what each is linked with.
-pub(super) const OWN: [(&str, &[&str]); 6] = [
+pub(super) const OWN: [(&str, &[&str]); 7] = [
     ("probe", &["-libverbs"]),
     ("random", &["-libverbs"]),
     (SWARM, &["-libverbs"]),
     ("group", &["-libverbs"]),
     ("caller", &["-lrdmacm", "-libverbs"]),
     (LATE, &["-shared", "-fPIC"]),
+    (LINGER, &["-shared", "-fPIC"]),
 ];
 
 /// What makes a client of ours wait, as some servers of the guest need it.
 const LATE: &str = "late";
+
+/// What makes a program of ours wait before it ends a connection, as Soft-iWARP needs it.
+const LINGER: &str = "linger";
 
 /// What is at our end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,14 +96,13 @@ impl Cell {
 
     /// Says which one it is; `--only` looks for a part of it.
     pub(super) fn name(&self) -> String {
-        let Row { options, fault, .. } = self.row;
-        let fault = if fault.is_empty() { String::new() } else { format!(", {fault}") };
+        let (options, remark) = (self.row.options, self.row.remark());
         let server = match self.server {
             Side::Kernel => "kernel serves",
             Side::Ours => "kernel calls",
         };
         let name = self.row.name();
-        format!("{name} {options}{fault}, {}, {}, {server}", self.form, self.network)
+        format!("{name} {options}{remark}, {}, {}, {server}", self.form, self.network)
     }
 
     /// What to run at a side.
@@ -109,20 +114,28 @@ impl Cell {
             false => programs[role].into(),
         };
         let feroce = target_dir().join("release/feroce");
-        let (late, waits) = (own_path(LATE), role == 1 && family.hasty_client == Some(side));
-        let before = |late| if waits { format!("env LD_PRELOAD={late}") } else { String::new() };
+        let waits = role == 1 && family.hasty_client == Some(side);
+        let lingers = side == Side::Ours && family.lingers;
+        let before = |there: fn(&Path) -> String| {
+            let ahead = [waits.then_some(LATE), lingers.then_some(LINGER)];
+            let ahead = ahead.into_iter().flatten().map(|one| there(&own_path(one)));
+            match ahead.collect::<Vec<_>>().join(":") {
+                none if none.is_empty() => none,
+                ahead => format!("env LD_PRELOAD={ahead}"),
+            }
+        };
         let start = match (side, self.form) {
             (Side::Kernel, _) if self.row.is_ours_there => {
                 let there = format!("{} --backend rdma-core", in_guest(&feroce));
                 format!("{there} {} {}", tool(programs[role]), family.tool)
             }
             (Side::Kernel, _) if program.is_absolute() => in_guest(&program),
-            (Side::Kernel, _) => format!("{} {}", before(in_guest(&late)), program.display()),
+            (Side::Kernel, _) => format!("{} {}", before(in_guest), program.display()),
             (Side::Ours, Form::Tool) => {
                 format!("{} {} {}", feroce.display(), tool(programs[role]), family.tool)
             }
             (Side::Ours, Form::DropIn) => {
-                let before = before(late.display().to_string());
+                let before = before(|path| path.display().to_string());
                 format!("{} run -- {before} {}", feroce.display(), program.display())
             }
         };
@@ -134,7 +147,7 @@ impl Cell {
     /// The words of a family, with what they stand for.
     fn filled_in(&self, words: &str, side: Side, port: u16) -> String {
         let device = match side {
-            Side::Kernel => "rxe0",
+            Side::Kernel => self.row.driver.device(),
             Side::Ours => "feroce0",
         };
         words
@@ -168,14 +181,22 @@ pub(super) fn seeds() -> impl Iterator<Item = &'static str> {
     ROWS.iter().filter(|row| row.programs[0] == SWARM).map(|row| row.options)
 }
 
-/// Every cell, row by row.
-pub(super) fn all() -> Vec<Cell> {
-    ROWS.iter().flat_map(of_row).collect()
+/// The rows with a driver at the other end.
+pub(super) fn rows(driver: Driver) -> &'static [Row] {
+    match driver {
+        Driver::Rxe => ROWS,
+        Driver::Siw => SIW_ROWS,
+    }
+}
+
+/// Every cell with a driver at the other end, row by row.
+pub(super) fn all(driver: Driver) -> Vec<Cell> {
+    rows(driver).iter().flat_map(of_row).collect()
 }
 
 /// A quarter of them: every row in one or two of its columns, and every column with some rows.
-pub(super) fn sample() -> Vec<Cell> {
-    let rows = ROWS.iter().enumerate();
+pub(super) fn sample(driver: Driver) -> Vec<Cell> {
+    let rows = rows(driver).iter().enumerate();
     rows.flat_map(|(index, row)| {
         let cells = of_row(row);
         let shift = index % cells.len().clamp(1, 4);
@@ -196,15 +217,17 @@ mod tests {
 
     #[test]
     fn every_cell_has_a_name_of_its_own() {
-        let cells = all();
-        let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
-        assert_eq!(names.len(), cells.len());
+        for driver in [Driver::Rxe, Driver::Siw] {
+            let cells = all(driver);
+            let names: BTreeSet<String> = cells.iter().map(Cell::name).collect();
+            assert_eq!(names.len(), cells.len());
+        }
     }
 
     #[test]
     fn a_sample_has_every_row_and_every_column() {
-        let cells = sample();
-        assert!(cells.len() < all().len() / 3, "{}", cells.len());
+        let cells = sample(Driver::Rxe);
+        assert!(cells.len() < all(Driver::Rxe).len() / 3, "{}", cells.len());
         let rows: BTreeSet<String> = cells.iter().map(|cell| cell.row.name()).collect();
         assert!(ROWS.iter().all(|row| rows.contains(&row.name())));
         let is_there = |column: &(Form, Network, Side)| {
@@ -231,7 +254,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_to_be_filled_in() {
-        for cell in all() {
+        for cell in [all(Driver::Rxe), all(Driver::Siw)].concat() {
             for side in [Side::Kernel, Side::Ours] {
                 let line = cell.command(side, 5).join(" ");
                 assert!(!line.contains('%'), "{line}");

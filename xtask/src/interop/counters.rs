@@ -33,6 +33,7 @@ const AT_REST: &[(&str, &str)] = &[
 const ICRC: &[(&str, &str)] = &[
     ("icrc_wrong", "the driver found the ICRC of a packet of ours wrong"),
     ("icrc_missed", "the driver checked ICRCs that the probe missed"),
+    ("kernel_faults", "the kernel reports a fault of its own; see the console of the guest"),
 ];
 
 /// Datagrams that came, and those that the driver took: the difference was for queue pairs that are

@@ -1,5 +1,5 @@
 //! The boot image of the guest: Debian's unmodified kernel, and an initial file system with the
-//! modules to mount the root of the host and with Soft-RoCE.
+//! modules to mount the root of the host and with the driver under test.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,6 +8,7 @@ use std::process::Command;
 
 use super::apt::Apt;
 use super::cpio::Archive;
+use super::driver::{self, Driver};
 use super::failed;
 use crate::shell::{ask, cache_dir, run};
 use crate::{Failure, Outcome};
@@ -22,6 +23,9 @@ const MODULES: &[&str] = &[
     "crc32_generic",
     "crc32_pclmul",
     "rdma_rxe",
+    "libcrc32c",
+    "crc32c_generic",
+    "crc32c_intel",
     "ib_uverbs",
     "rdma_ucm",
 ];
@@ -33,6 +37,8 @@ const INIT: &str = include_str!("../../../interop/init.sh");
 pub(super) struct Image {
     /// Of the kernel, for example `6.1.0-54-amd64`.
     pub(super) version: String,
+    /// What the guest loads.
+    pub(super) driver: Driver,
     pub(super) kernel: PathBuf,
     pub(super) initrd: PathBuf,
 }
@@ -40,7 +46,7 @@ pub(super) struct Image {
 impl Image {
     /// Downloads the newest kernel of a suite, or of this machine's, unless it is in the cache, and
     /// makes the first file system.
-    pub(super) fn prepare(suite: Option<&str>) -> Outcome<Self> {
+    pub(super) fn prepare(suite: Option<&str>, driver: Driver) -> Outcome<Self> {
         let cache = cache()?;
         let apt = Apt::new(suite, &cache)?;
         let package = apt.newest_kernel()?;
@@ -49,13 +55,18 @@ impl Image {
         if !tree.exists() {
             unpack(&apt, &package, &version, &tree)?;
         }
-        let initrd = cache.join(format!("{package}.initrd"));
+        let more = match driver {
+            Driver::Rxe => None,
+            Driver::Siw => Some(driver::build_siw(&apt, &cache, &package, &version)?),
+        };
+        let initrd = cache.join(format!("{package}.{}.initrd", driver.name()));
         // Another guest may be booting from the old file.
-        let fresh = cache.join(format!("{package}.initrd.{}", std::process::id()));
-        fs::write(&fresh, first_files(&tree, &version)?).map_err(|e| failed(&fresh, e))?;
+        let fresh = initrd.with_extension(format!("initrd.{}", std::process::id()));
+        let files = first_files(&tree, &version, more.as_deref())?;
+        fs::write(&fresh, files).map_err(|e| failed(&fresh, e))?;
         fs::rename(&fresh, &initrd).map_err(|e| failed(&initrd, e))?;
         let kernel = tree.join(format!("boot/vmlinuz-{version}"));
-        Ok(Self { version, kernel, initrd })
+        Ok(Self { version, driver, kernel, initrd })
     }
 }
 
@@ -89,8 +100,9 @@ fn unpack(apt: &Apt, package: &str, version: &str, tree: &Path) -> Outcome {
     fs::rename(&part, tree).map_err(|e| failed(tree, e))
 }
 
-/// The first file system: busybox, the modules in the order of loading, and the first process.
-fn first_files(tree: &Path, version: &str) -> Outcome<Vec<u8>> {
+/// The first file system: busybox, the modules in the order of loading, one more that is loaded
+/// last, and the first process.
+fn first_files(tree: &Path, version: &str, more: Option<&Path>) -> Outcome<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in ["bin", "dev", "proc", "sys", "host", "modules"] {
         archive.folder(folder);
@@ -108,6 +120,10 @@ fn first_files(tree: &Path, version: &str) -> Outcome<Vec<u8>> {
                 order += &format!("{name}\n");
             }
         }
+    }
+    if let Some(more) = more {
+        archive.file("modules/more.ko", &content(more)?);
+        order += "more.ko\n";
     }
     archive.file("modules/order", order.as_bytes());
     Ok(archive.finish())

@@ -16,6 +16,7 @@ use super::agent::{self, Remote};
 use super::cells::Network;
 use super::image::Image;
 use super::ready::Ready;
+use super::rows::Row;
 use super::{PAUSE, deadline, failed, is_past};
 use crate::shell::{run, target_dir};
 use crate::{Failure, Outcome};
@@ -176,7 +177,8 @@ impl Lab {
     }
 
     /// Starts one end of a cell.
-    pub(super) fn start(&self, side: Side, command: &[String], fault: &str) -> Outcome<Running> {
+    pub(super) fn start(&self, side: Side, command: &[String], row: &Row) -> Outcome<Running> {
+        let fault = row.fault;
         let limit = COMMAND_SECONDS.to_string();
         let limited = ["timeout", "--kill-after=5", &limit].map(str::to_owned);
         let words: Vec<String> = limited.iter().chain(command).cloned().collect();
@@ -188,6 +190,7 @@ impl Lab {
         let errors = output.try_clone().map_err(|e| failed(&path, e))?;
         let mut child = Command::new(&words[0]);
         child.args(&words[1..]).env("FEROCE_FAULT", fault).current_dir(&self.folder);
+        child.envs(row.settings.iter().copied());
         if !fault.is_empty() {
             child.env("FEROCE_PCAP", self.capture());
         }
@@ -263,7 +266,9 @@ fn qemu(image: &Image, console: &Path) -> Outcome<Command> {
     // times too fast.
     qemu.arg("-append").arg(format!(
         "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off nokaslr tsc=unstable \
-         agent={own} manage={MANAGED}/24 address={GUEST}/24 address6={GUEST6}/64 mtu={MTU}"
+         agent={own} manage={MANAGED}/24 address={GUEST}/24 address6={GUEST6}/64 mtu={MTU} \
+         driver={}",
+        image.driver.name()
     ));
     qemu.args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]);
     qemu.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);

@@ -2,6 +2,7 @@
 
 use super::cells::{Form, Network};
 use super::counters::Counters;
+use super::driver::Driver;
 use super::lab::Side;
 use super::ready::Ready;
 
@@ -22,6 +23,8 @@ pub(super) struct Family {
     pub(super) port: Option<u16>,
     /// The side at which a client does something too soon, and has to wait (`interop/late.c`).
     pub(super) hasty_client: Option<Side>,
+    /// Our end must not close its connections at once (`interop/linger.c`).
+    pub(super) lingers: bool,
 }
 
 /// How a server ends.
@@ -45,15 +48,19 @@ pub(super) struct Row {
     pub(super) options: &'static str,
     /// What a client says when all went well, white space aside; `%n` and `%b` stand for the
     /// values of `-n` and `-s`.
-    says: &'static str,
+    pub(super) says: &'static str,
     pub(super) ending: Ending,
     /// What our link does to what it receives, in the words of `FEROCE_FAULT`.
     pub(super) fault: &'static str,
+    /// Variables of our end.
+    pub(super) settings: &'static [(&'static str, &'static str)],
     pub(super) counters: Counters,
     /// Whether the kernel's end is our command, too, on the kernel's driver.
     pub(super) is_ours_there: bool,
     /// Whether what the ends say must be the same in all cells of the row, in either role.
     pub(super) is_compared: bool,
+    /// What is at the other end.
+    pub(super) driver: Driver,
     pub(super) forms: &'static [Form],
     pub(super) networks: &'static [Network],
 }
@@ -63,6 +70,22 @@ impl Row {
     pub(super) fn says(&self) -> String {
         let bytes = value(self.options, "-s");
         self.says.replace("%n", value(self.options, "-n")).replace("%b", bytes)
+    }
+
+    /// What shows that the server is ready. A listener of iWARP is one of TCP.
+    pub(super) fn ready(&self) -> Ready {
+        match (self.driver, self.family.ready) {
+            (Driver::Siw, Ready::Listener) => Ready::Port,
+            (_, ready) => ready,
+        }
+    }
+
+    /// What is special about it, if anything is.
+    pub(super) fn remark(&self) -> String {
+        let fault = self.fault.split(',').next().unwrap_or_default();
+        let no_crc = self.settings.contains(&("FEROCE_MPA_CRC", "0")).then_some("no CRC");
+        let remarks = [Some(fault).filter(|fault| !fault.is_empty()), no_crc];
+        remarks.into_iter().flatten().map(|remark| format!(", {remark}")).collect()
     }
 
     /// Both names of a pair of programs, or the one of both ends.
@@ -104,6 +127,7 @@ const VERBS: Family = Family {
     ready: Ready::Port,
     port: None,
     hasty_client: None,
+    lingers: false,
 };
 
 /// perftest. An emulated machine answers late, hence `-u`.
@@ -113,7 +137,7 @@ const PERF: Family = Family { both: "-F -u 18 -d %d -x %g -p %p", tool: "", ..VE
 const MEASURED: Family = Family { tool: "", ..VERBS };
 
 /// The same as perftest, connected by address.
-const PERF_CM: Family = Family {
+pub(super) const PERF_CM: Family = Family {
     both: "-F -d %d -x %g -p %p",
     roles: ["", "%s"],
     ready: Ready::Listener,
@@ -127,9 +151,9 @@ const GROUPS: Family = Family { both: "-d %d -g %g -p %p %G", ..PROBE };
 const CALLER: Family = by_address("-a %s -p %p", ["", "-c"]);
 
 /// Programs of librdmacm.
-const RPING: Family = by_address("-a %s -p %p", ["-s", "-c"]);
+pub(super) const RPING: Family = by_address("-a %s -p %p", ["-s", "-c"]);
 const GREETING: Family = by_address("-s %s -p %p", ["", ""]);
-const CMATOSE: Family = by_address("-p %p", ["-b %s", "-s %s"]);
+pub(super) const CMATOSE: Family = by_address("-p %p", ["-b %s", "-s %s"]);
 const UDADDY: Family = Family { port: Some(7174), ..by_address("", ["-b %s", "-s %s"]) };
 const MCKEY: Family = Family {
     ready: Ready::Member,
@@ -170,7 +194,7 @@ const fn perf(program: &'static str, options: &'static str) -> Row {
 }
 
 /// By address, these programs know IPv4 only.
-const fn perf_cm(program: &'static str, options: &'static str) -> Row {
+pub(super) const fn perf_cm(program: &'static str, options: &'static str) -> Row {
     Row { networks: ONLY_V4, ..row(&PERF_CM, [program; 2], options, " %b %n ") }
 }
 
@@ -205,7 +229,11 @@ const fn caller(options: &'static str) -> Row {
     row(&CALLER, ["caller"; 2], options, CONTENT)
 }
 
-const fn cm(family: &'static Family, program: &'static str, options: &'static str) -> Row {
+pub(super) const fn cm(
+    family: &'static Family,
+    program: &'static str,
+    options: &'static str,
+) -> Row {
     Row { forms: ALL, ..row(family, [program; 2], options, "return status 0") }
 }
 
@@ -218,6 +246,7 @@ const fn row(
     let (ending, counters) = (Ending::Well, Counters::AtRest);
     let (forms, networks) = (ONLY_DROP_IN, BOTH);
     let (fault, is_ours_there, is_compared) = ("", false, false);
+    let (settings, driver) = (&[], Driver::Rxe);
     Row {
         family,
         programs,
@@ -225,9 +254,11 @@ const fn row(
         says,
         ending,
         fault,
+        settings,
         counters,
         is_ours_there,
         is_compared,
+        driver,
         forms,
         networks,
     }
@@ -249,9 +280,9 @@ const fn killed(row: Row) -> Row {
 }
 
 /// Rows that are there for the kernel's programs and for our own on its driver.
-const PINGS: Row =
+pub(super) const PINGS: Row =
     Row { says: "ping data: rdma-ping-4:", ..cm(&RPING, "rping", "-v -V -C 5 -S 1000") };
-const GREETINGS: Row =
+pub(super) const GREETINGS: Row =
     Row { programs: ["rdma_server", "rdma_client"], says: "end 0", ..cm(&GREETING, "", "") };
 const TIMES: Row =
     Row { ending: Ending::Never, says: "disconnect :", ..cm(&CMATOSE, "cmtime", "-c 20") };
