@@ -7,7 +7,7 @@
 //! - [`rows`], [`siw_rows`] and [`cells`] are the matrix, as data; [`cell`] runs one cell;
 //!   [`ready`] says when a server can be called, [`counters`] which of the driver's counters must
 //!   not move, [`forged`] that they can, [`observed`] what cells must agree on; [`table`] writes
-//!   `docs/INTEROP.md`.
+//!   `docs/INTEROP.md` and `docs/INTEROP-SIW.md`.
 //! - [`alone`] are cells that need no cable: feroce on the kernel's driver, in the guest.
 
 mod agent;

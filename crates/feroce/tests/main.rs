@@ -10,6 +10,7 @@ mod deregistration;
 mod descriptors;
 mod idle;
 mod iwarp;
+mod iwarp_peer;
 mod layers;
 mod namespaces;
 #[path = "../../link/tests/common/netns.rs"]

@@ -380,7 +380,8 @@ impl IwarpService {
         let asked = Arc::clone(&listening.id);
         let queue = Arc::clone(&asked.lock().queue);
         let id = Shared::new(next_number(), PortSpace::Tcp, queue, Weak::clone(&self.device));
-        let (peer_ird, peer_ord) = request.reads().unwrap_or((0, 0));
+        // The first revision of MPA says nothing about READs: the limits of this end apply.
+        let (peer_ird, peer_ord) = request.reads().unwrap_or((u16::MAX, u16::MAX));
         let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
         let private_data = request.private_data().to_vec();
         let offer = ConnParam {
