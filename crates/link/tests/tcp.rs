@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use feroce_link::tcp::{StreamId, TcpConnect, TcpEvent, TcpLink};
+use feroce_link::tcp::{ReservedPort, StreamId, TcpConnect, TcpEvent, TcpLink};
 use feroce_train::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::{Domain, Socket, Type};
 
 const LOCAL: &str = "127.0.0.1:0";
 const NOW: Instant = Instant::ZERO;
@@ -209,4 +210,21 @@ fn a_listener_that_does_not_accept_leaves_connections_to_the_kernel() {
     drive(&mut link, &mut seen, |seen| seen.accepted.len() == 2);
     link.unlisten(listener);
     assert!(TcpStream::connect(local).is_err());
+}
+
+#[test]
+fn a_reserved_port_is_for_the_listener() {
+    let mut link = TcpLink::new().unwrap();
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let address: SocketAddr = address.parse().unwrap();
+        let (reserved, port) = ReservedPort::at(address).unwrap();
+        let at = SocketAddr::new(address.ip(), port);
+        let other = Socket::new(Domain::for_address(at), Type::STREAM, None).unwrap();
+        let taken = other.bind(&at.into()).unwrap_err();
+        assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+        let (_, local) = link.listen(at, 1).unwrap();
+        assert_eq!(local, at);
+        drop(reserved);
+        TcpStream::connect(at).unwrap();
+    }
 }

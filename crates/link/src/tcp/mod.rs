@@ -14,6 +14,7 @@
 //! that a stream that always has bytes does not keep others waiting.
 
 mod port;
+mod reserved;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::LinkCounters;
 pub use port::TcpPort;
+pub use reserved::ReservedPort;
 use stream::{Phase, Stream};
 
 /// Bytes that one `recv` call takes: what the kernel buffers for a busy connection on loopback.

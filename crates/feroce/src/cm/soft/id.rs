@@ -7,6 +7,7 @@ use std::sync::Arc;
 use feroce_cm::rdma::{self, EventKind, PortSpace, UDP_QKEY, gid_of};
 use feroce_cm::{Accepts, ConnId};
 use feroce_engine::{QpAttr, QpState};
+use feroce_link::tcp::ReservedPort;
 use feroce_train::Instant;
 use feroce_wire::cm::ServiceId;
 use feroce_wire::{Psn, Qpn};
@@ -26,6 +27,9 @@ use crate::{Error, sys, virtual_time};
 
 /// Backlog of a listener, if the caller gives none.
 const DEFAULT_BACKLOG: u32 = 1024;
+
+/// Ports of TCP that are tried before the id takes one that is free in the process only.
+const PORT_TRIES: usize = 16;
 
 /// One end of a connection, a listener, or a client of datagram services. Cheap to clone; dropping
 /// the last clone destroys the id and notifies the peer.
@@ -146,6 +150,35 @@ impl SoftId {
     /// Binds the id to an address. Port 0 selects a free port; the unspecified address selects all
     /// addresses.
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
+        if addr.port() == 0 && !self.is_datagrams() && self.is_iwarp_at(addr.ip()) {
+            // The port is one of TCP, so TCP chooses it. Other ids of the process may have it.
+            for _ in 0..PORT_TRIES {
+                let Ok((reserved, port)) = ReservedPort::at(addr) else { break };
+                let mut chosen = addr;
+                chosen.set_port(port);
+                match self.bind_to(chosen, false) {
+                    Err(Error::Cm(CmError::Port(_))) => {}
+                    Err(e) => return Err(e),
+                    Ok(()) => {
+                        self.shared().lock().reserved = Some(reserved);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        self.bind_to(addr, addr.port() != 0)
+    }
+
+    /// Whether the device of an address speaks iWARP, or one that is open if that is any address.
+    fn is_iwarp_at(&self, ip: IpAddr) -> bool {
+        match ip.is_unspecified() {
+            true => self.owner.manager.open().iter().any(is_iwarp),
+            false => self.owner.manager.context_for(ip).is_ok_and(|context| is_iwarp(&context)),
+        }
+    }
+
+    /// The same, at a port that the consumer may have chosen.
+    fn bind_to(&self, addr: SocketAddr, has_port: bool) -> Result<(), Error> {
         if self.shared().lock().stage != Stage::Idle {
             return Err(CmError::WrongState.into());
         }
@@ -165,7 +198,7 @@ impl SoftId {
         let mut local = addr;
         local.set_port(binding.port());
         inner.binding = Some(binding);
-        inner.has_port = addr.port() != 0;
+        inner.has_port = has_port;
         inner.local = Some(local);
         inner.stage = Stage::Bound;
         Ok(())
@@ -238,7 +271,7 @@ impl SoftId {
             local.set_scope_id(dst.scope_id());
         }
         if stage == Stage::Idle {
-            self.bind(local)?;
+            self.bind_to(local, local.port() != 0)?;
         } else {
             self.choose(self.owner.manager.context_for(ip)?);
         }

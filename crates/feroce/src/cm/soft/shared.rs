@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use feroce_cm::rdma::{Binding, ConnParam, PortSpace};
 use feroce_cm::{ConnId, ListenId};
 use feroce_engine::QpType;
-use feroce_link::tcp::{StreamId, TcpListenId};
+use feroce_link::tcp::{ReservedPort, StreamId, TcpListenId};
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::{ChannelOwner, Queue};
@@ -75,6 +75,8 @@ pub(super) struct Inner {
     pub(super) binding: Option<Binding>,
     /// The consumer has chosen the port.
     pub(super) has_port: bool,
+    /// The port, on a device that speaks iWARP, until the id listens.
+    pub(super) reserved: Option<ReservedPort>,
     pub(super) listens: Vec<(Weak<SoftAdapter>, ListenId)>,
     /// The same, on devices that speak iWARP.
     pub(super) tcp_listens: Vec<(Weak<SoftAdapter>, TcpListenId)>,
@@ -136,6 +138,7 @@ impl Shared {
             options: Options::default(),
             binding: None,
             has_port: false,
+            reserved: None,
             listens: Vec::new(),
             tcp_listens: Vec::new(),
             claims: Vec::new(),

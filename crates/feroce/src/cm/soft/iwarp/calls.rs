@@ -265,7 +265,10 @@ impl SoftId {
             inner.stage = Stage::Listening;
             inner.tcp_listens.push((Arc::downgrade(context.soft()?), listener));
         }
-        id.lock().stage = Stage::Listening;
+        let mut inner = id.lock();
+        inner.stage = Stage::Listening;
+        // The listeners hold it now.
+        inner.reserved = None;
         Ok(())
     }
 }
