@@ -106,6 +106,8 @@ fn name_of(event: &AsyncEvent) -> (&'static str, u32) {
         AsyncEvent::PortError => ("IBV_EVENT_PORT_ERR", 10),
         AsyncEvent::LidChange { .. } => ("IBV_EVENT_LID_CHANGE", 11),
         AsyncEvent::PkeyChange => ("IBV_EVENT_PKEY_CHANGE", 12),
+        AsyncEvent::SmChange => ("IBV_EVENT_SM_CHANGE", 13),
+        AsyncEvent::ClientReregister => ("IBV_EVENT_CLIENT_REREGISTER", 17),
         AsyncEvent::SrqError(_) => ("IBV_EVENT_SRQ_ERR", 14),
         AsyncEvent::SrqLimitReached(_) => ("IBV_EVENT_SRQ_LIMIT_REACHED", 15),
         AsyncEvent::LastWqeReached(_) => ("IBV_EVENT_QP_LAST_WQE_REACHED", 16),

@@ -197,7 +197,7 @@ fn a_datagram_without_a_grh_says_so() {
     bytes.extend(header(|out| deth.emit(out)));
     bytes.extend([7; 8]);
     let mut packet = Packet { meta: Default::default(), bytes };
-    packet.meta.framing = Framing::InfiniBand;
+    (packet.meta.framing, packet.meta.sl) = (Framing::InfiniBand, 6);
     for (gids, flags) in
         [((Gid::ZERO, Gid::ZERO), WcFlags::empty()), ((PEER_GID, host.gid), WcFlags::GRH)]
     {
@@ -208,7 +208,49 @@ fn a_datagram_without_a_grh_says_so() {
         host.receive(NOW, &packet);
         let cqe = host.poll().expect("a completion");
         assert_eq!((cqe.flags, cqe.byte_len, cqe.src_qp), (flags, 48, Qpn::new(9)));
+        assert_eq!((cqe.slid, cqe.sl, cqe.dlid_path_bits), (PEER_LID, 6, 0));
         assert_eq!(host.read(40, 8), [7; 8]);
         assert_eq!(host.read(0, 40) == [0; 40], flags.is_empty());
+    }
+}
+
+#[test]
+fn a_port_with_several_lids_takes_packets_to_each_and_sends_from_each() {
+    let mut host = infiniband_host();
+    host.engine.set_lmc(2);
+    let lid = OWN_LID;
+    assert_eq!(host.async_events(), [AsyncEvent::LidChange { lid }]);
+    // LIDs 0 to 3, the base of which is written as 3 here; the bits of the LMC do not count.
+    let init = host.init_attr(QpType::Rc);
+    let qp = host.create_qp(init);
+    let av = AddrVec { dlid: PEER_LID, src_path_bits: 6, sl: 4, ..AddrVec::default() };
+    host.modify(NOW, qp.qpn, &QpAttr::init(ALL));
+    host.modify(NOW, qp.qpn, &QpAttr::rtr(av, PEER_QPN, Psn::new(PEER_PSN), Pmtu::B1024));
+    host.modify(NOW, qp.qpn, &QpAttr::rts(Psn::new(0)));
+    let peer = Gid::ZERO;
+    let mut script = Scripted { now: NOW, host, qp, peer, service: Service::Rc };
+    script.recv(1, 0, 64);
+    let port = |lid| PortAddr { gid: Gid::ZERO, lid: Lid(lid) };
+    // Bit 2 of the path bits is beyond the LMC.
+    let request = packet(&script, port(5), port(2));
+    let answer = taken(&mut script, &request);
+    assert_eq!((answer.meta.src, answer.meta.dst, answer.meta.sl), (port(2), port(5), 4));
+    let other = packet(&script, port(5), port(1));
+    refused(&mut script, &other);
+    let mut qp = datagram_qp(&mut script.host, NOW);
+    let deth = Deth { qkey: QKEY, src_qp: Qpn::new(9) };
+    let bth = Bth::new(Opcode::new(Service::Ud, Op::SendOnly), qp.qpn, Psn::new(0));
+    let mut bytes = header(|out| bth.emit(out));
+    bytes.extend(header(|out| deth.emit(out)));
+    let mut datagram = Packet { meta: Default::default(), bytes };
+    datagram.meta.framing = Framing::InfiniBand;
+    datagram.meta.src = port(5);
+    let _ = script.host.poll();
+    for bits in 0..4 {
+        qp.rq.as_mut().unwrap().post(script.host.recv(1, 0, 64)).unwrap();
+        datagram.meta.dst = port(bits);
+        script.host.receive(NOW, &datagram);
+        let cqe = script.host.poll().expect("a completion");
+        assert_eq!(u16::from(cqe.dlid_path_bits), bits);
     }
 }

@@ -20,7 +20,7 @@ pub fn ah_attr(av: &AddrVec) -> ibv_ah_attr {
         },
         dlid: av.dlid.0,
         sl: av.sl,
-        src_path_bits: 0,
+        src_path_bits: av.src_path_bits,
         static_rate: 0,
         is_global: u8::from(!av.dgid.is_zero()),
         port_num: PORT,
@@ -38,5 +38,6 @@ pub fn addr_vec(attr: &ibv_ah_attr, dgid: [u8; 16]) -> AddrVec {
         traffic_class: attr.grh.traffic_class,
         sl: attr.sl,
         dlid: Lid(attr.dlid),
+        src_path_bits: attr.src_path_bits,
     }
 }

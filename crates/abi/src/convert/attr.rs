@@ -167,6 +167,7 @@ mod tests {
             hop_limit: 5,
             traffic_class: 6,
             sl: 7,
+            src_path_bits: 3,
             dlid: Lid(8),
         };
         QpAttr {

@@ -2,7 +2,7 @@
 
 use feroce_engine::{Cqe, WcFlags, WcOpcode, WcStatus};
 use feroce_train::Instant;
-use feroce_wire::{Imm, Qpn, Rkey};
+use feroce_wire::{Imm, Lid, Qpn, Rkey};
 
 use super::table;
 use crate::*;
@@ -63,9 +63,9 @@ pub fn wc(cqe: &Cqe) -> ibv_wc {
         src_qp: cqe.src_qp.get(),
         wc_flags: cqe.flags.bits().into(),
         pkey_index: 0,
-        slid: 0,
+        slid: cqe.slid.0,
         sl: cqe.sl,
-        dlid_path_bits: 0,
+        dlid_path_bits: cqe.dlid_path_bits,
     }
 }
 
@@ -89,7 +89,9 @@ pub fn cqe(wc: &ibv_wc, word: u32, now: Instant) -> Cqe {
         imm: Imm(u32::from_be(word)),
         invalidated: Rkey(word),
         src_qp: Qpn::new(wc.src_qp),
+        slid: Lid(wc.slid),
         sl: wc.sl,
+        dlid_path_bits: wc.dlid_path_bits,
         ..Cqe::new(wc.wr_id, Qpn::new(wc.qp_num), opcode, status, now)
     }
 }

@@ -64,5 +64,7 @@ events! {
         PortActive = IBV_EVENT_PORT_ACTIVE,
         PortError = IBV_EVENT_PORT_ERR,
         PkeyChange = IBV_EVENT_PKEY_CHANGE,
+        SmChange = IBV_EVENT_SM_CHANGE,
+        ClientReregister = IBV_EVENT_CLIENT_REREGISTER,
     }
 }

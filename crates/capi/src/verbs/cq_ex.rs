@@ -177,9 +177,9 @@ readers! {
     read_qp_num: u32 = |cqe| cqe.qpn.get();
     read_src_qp: u32 = |cqe| cqe.src_qp.get();
     read_wc_flags: c_uint = |cqe| cqe.flags.bits().into();
-    read_slid: u32 = |_| 0;
+    read_slid: u32 = |cqe| cqe.slid.0.into();
     read_sl: u8 = |cqe| cqe.sl;
-    read_dlid_path_bits: u8 = |_| 0;
+    read_dlid_path_bits: u8 = |cqe| cqe.dlid_path_bits;
     read_completion_ts: u64 = |cqe| cqe.timestamp.as_nanos();
 }
 

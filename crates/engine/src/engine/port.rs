@@ -34,6 +34,30 @@ impl Engine {
         }
     }
 
+    /// Sets how many LIDs the port has, as a power of two, and reports the change.
+    ///
+    /// # Panics
+    /// If the number has more than three bits.
+    pub fn set_lmc(&mut self, lmc: u8) {
+        assert!(lmc < 8, "an LMC has three bits");
+        if self.port.hca.lmc != lmc {
+            self.port.hca.lmc = lmc;
+            self.port.hca.revoke_answers();
+            let lid = self.port.hca.lid;
+            self.port.hca.event(AsyncEvent::LidChange { lid });
+        }
+    }
+
+    /// Reports that another subnet manager manages the port, or that it is reached otherwise.
+    pub fn report_sm_change(&mut self) {
+        self.port.hca.event(AsyncEvent::SmChange);
+    }
+
+    /// Reports that the subnet manager asks clients to register anew.
+    pub fn report_reregister(&mut self) {
+        self.port.hca.event(AsyncEvent::ClientReregister);
+    }
+
     /// Replaces the partition keys of the port and reports the change. Each queue pair takes the
     /// new key at its index; if the table has none there any more, its key matches no packet.
     pub fn set_pkeys(&mut self, pkeys: &[Pkey]) {

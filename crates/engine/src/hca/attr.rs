@@ -89,6 +89,8 @@ pub struct AddrVec {
     pub sl: u8,
     /// Destination LID, on InfiniBand.
     pub dlid: Lid,
+    /// Which of the LIDs of our own port to use, on InfiniBand: the bits that the LMC leaves to us.
+    pub src_path_bits: u8,
 }
 
 /// Attributes to set, or as set. Only what is `Some` is touched.

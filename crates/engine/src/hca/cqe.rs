@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use feroce_train::Instant;
-use feroce_wire::{Imm, Qpn, Rkey};
+use feroce_wire::{Imm, Lid, Qpn, Rkey};
 
 /// Outcome of a work request.
 ///
@@ -177,8 +177,12 @@ pub struct Cqe {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qp: Qpn,
+    /// The LID of the port that sent a datagram, on InfiniBand.
+    pub slid: Lid,
     /// Service level; on datagrams over IPv4 the network type that Mellanox adapters put there.
     pub sl: u8,
+    /// To which of the LIDs of this port a datagram was sent, on InfiniBand.
+    pub dlid_path_bits: u8,
     /// Whether the sender asked for a solicited event.
     pub solicited: bool,
     /// When the engine completed it.
@@ -199,7 +203,9 @@ impl Cqe {
             invalidated: Rkey(0),
             qpn,
             src_qp: Qpn::default(),
+            slid: Lid(0),
             sl: 0,
+            dlid_path_bits: 0,
             solicited: false,
             timestamp: now,
         }

@@ -68,6 +68,12 @@ pub enum AsyncEvent {
     /// The P_Key table changed.
     #[doc(alias = "IBV_EVENT_PKEY_CHANGE")]
     PkeyChange,
+    /// Another subnet manager manages the port, or it has another LID or service level.
+    #[doc(alias = "IBV_EVENT_SM_CHANGE")]
+    SmChange,
+    /// The subnet manager asks clients to register anew: it may have lost what they had joined.
+    #[doc(alias = "IBV_EVENT_CLIENT_REREGISTER")]
+    ClientReregister,
 }
 
 /// Something to pass on to a consumer.

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) gids: Vec<GidEntry>,
     /// LID of the port; zero on Ethernet.
     pub(crate) lid: Lid,
+    /// LIDs of the port, as a power of two.
+    pub(crate) lmc: u8,
     pub(crate) timers: Timers,
     /// Slots of queue pairs that may have something to send.
     pub(crate) ready: VecDeque<u32>,
@@ -85,6 +87,7 @@ impl Shared {
             xrcds: Slab::new(),
             gids: Vec::new(),
             lid: Lid::default(),
+            lmc: 0,
             timers: Timers::default(),
             ready: VecDeque::new(),
             kicked: Vec::new(),
@@ -237,9 +240,16 @@ impl Shared {
         match framing.link_layer() {
             LinkLayer::Ethernet => is_listed() && !addr.gid.is_zero(),
             LinkLayer::InfiniBand => {
-                addr.lid == self.lid && self.lid != Lid(0) && (addr.gid.is_zero() || is_listed())
+                let is_ours = addr.lid.0 & !self.path_bits() == self.lid.0 & !self.path_bits();
+                is_ours && self.lid != Lid(0) && (addr.gid.is_zero() || is_listed())
             }
         }
+    }
+
+    /// The bits of a LID by which the LIDs of this port differ (IBTA vol1 7.11.1).
+    #[inline]
+    pub(crate) fn path_bits(&self) -> u16 {
+        !(u16::MAX << self.lmc)
     }
 
     /// The path of an address vector; `entropy` is for one without a flow label.
@@ -250,7 +260,9 @@ impl Shared {
             LinkLayer::InfiniBand => {
                 // A packet to a port that has no GID in the address vector gets no GRH.
                 let gid = if av.dgid.is_zero() { Gid::ZERO } else { entry.gid };
-                (PortAddr { gid, lid: self.lid }, PortAddr { gid: av.dgid, lid: av.dlid })
+                let bits = u16::from(av.src_path_bits) & self.path_bits();
+                let lid = Lid(self.lid.0 & !self.path_bits() | bits);
+                (PortAddr { gid, lid }, PortAddr { gid: av.dgid, lid: av.dlid })
             }
         };
         let flow_label = av.flow_label & 0xf_ffff;

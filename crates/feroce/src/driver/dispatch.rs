@@ -239,7 +239,9 @@ impl Object {
             | AsyncEvent::PortError
             | AsyncEvent::GidChange { .. }
             | AsyncEvent::LidChange { .. }
-            | AsyncEvent::PkeyChange => None,
+            | AsyncEvent::PkeyChange
+            | AsyncEvent::SmChange
+            | AsyncEvent::ClientReregister => None,
         }
     }
 }
