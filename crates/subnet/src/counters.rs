@@ -59,18 +59,18 @@ impl Counters {
         }
     }
 
-    /// A packet leaves.
-    pub fn sent(&mut self, words: u64, is_multicast: bool) {
+    /// Packets leave that have so many words together.
+    pub(crate) fn sent(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.xmit_words += words;
-        let packets = if is_multicast { &mut self.multicast_xmit } else { &mut self.unicast_xmit };
-        *packets += 1;
+        let count = if is_multicast { &mut self.multicast_xmit } else { &mut self.unicast_xmit };
+        *count += packets;
     }
 
-    /// A packet arrives.
-    pub fn received(&mut self, words: u64, is_multicast: bool) {
+    /// Packets arrive that have so many words together.
+    pub(crate) fn received(&mut self, packets: u64, words: u64, is_multicast: bool) {
         self.rcv_words += words;
-        let packets = if is_multicast { &mut self.multicast_rcv } else { &mut self.unicast_rcv };
-        *packets += 1;
+        let count = if is_multicast { &mut self.multicast_rcv } else { &mut self.unicast_rcv };
+        *count += packets;
     }
 }
 

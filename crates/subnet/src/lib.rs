@@ -12,6 +12,7 @@
 //! * `pma`: the performance management agent, over the counters of [`Counters`].
 //! * `notify`: notices to the subnet manager, repeated until it represses them.
 //! * [`Switch`]: the forwarding tables, as the subnet manager wrote them.
+//! * [`DataRun`]: packets of queue pairs, which follow the same tables.
 //! * [`Programs`]: agents of programs behind ports, as the kernel's management layer has them.
 //!
 //! The subnet manager is a program behind a port, as are all other agents.
@@ -21,6 +22,7 @@
 extern crate alloc;
 
 mod counters;
+mod data;
 mod deliver;
 mod directed;
 mod links;
@@ -39,6 +41,7 @@ mod trap;
 mod travel;
 
 pub use counters::Counters;
+pub use data::DataRun;
 pub use net::{Net, NetError, NetErrorKind, NetLink, NetNode, NodeKind};
 pub use node::Node;
 pub use packet::{MadPacket, PortRef};

@@ -10,11 +10,11 @@ use crate::subnet::{Arrival, Subnet};
 use crate::switch::Forward;
 
 /// Hops after which a packet is dropped, as its lifetime would be over: tables can lead in circles.
-const MAX_HOPS: u32 = 128;
+pub(crate) const MAX_HOPS: u32 = 128;
 
 /// Packets that are under way at most, for each node. Tables that lead a multicast in circles
 /// multiply it at every switch.
-const MAX_UNDER_WAY: usize = 4;
+pub(crate) const MAX_UNDER_WAY: usize = 4;
 
 impl Subnet {
     /// A node sends a packet of its own.
@@ -108,7 +108,7 @@ impl Subnet {
             port.counters.xmit_constraint_errors += 1;
             return;
         }
-        port.counters.sent(packet.words(), packet.dlid.is_multicast());
+        port.counters.sent(1, packet.words(), packet.dlid.is_multicast());
         self.arrivals.push_back(Arrival { at: peer, packet, hops: hops + 1 });
     }
 
@@ -122,7 +122,7 @@ impl Subnet {
         if !is_management && !port.is_active() {
             return;
         }
-        port.counters.received(packet.words(), packet.dlid.is_multicast());
+        port.counters.received(1, packet.words(), packet.dlid.is_multicast());
         let enforces = is_switch && port.info.partition_enforcement_inbound && !is_management;
         if enforces && !port.admits(packet.pkey) {
             port.counters.rcv_constraint_errors += 1;

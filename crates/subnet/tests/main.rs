@@ -2,5 +2,6 @@
 
 mod agents;
 mod common;
+mod data;
 mod nets;
 mod programs;
