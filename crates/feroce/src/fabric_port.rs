@@ -43,6 +43,7 @@ impl FabricPort {
             ));
         };
         let (ecn, origin_ns, log) = (settings.ecn, clock.origin_ns(), log.clone());
+        let address = Some(address);
         let config = PortConfig { socket: socket.clone(), address, ecn, origin_ns, log };
         let link = PortLink::connect(config)?;
         Ok(Some((Self { socket, slot: link.welcome().slot }, link)))

@@ -1,5 +1,7 @@
 //! The carrier whose packets pass a fabric, against a fabric that this test plays.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -12,7 +14,8 @@ use feroce_link::port::{
 use feroce_link::{
     Carrier, Control, IcrcPolicy, Logger, PortClaim, PortConfig, PortLink, Verified,
 };
-use feroce_train::{Ecn, Instant};
+use feroce_train::{Ecn, Framing, Instant, Path as Way, PortAddr, RxMeta};
+use feroce_wire::{Gid, IbFrame, Lid, Lrh};
 
 /// What the zero of the carrier's clock is on that of the fabric.
 const ORIGIN_NS: u64 = 1_000_000;
@@ -30,7 +33,7 @@ fn place(name: &str) -> PathBuf {
 }
 
 fn config(socket: &Path) -> PortConfig {
-    let (address, log) = (loopback(1), Logger::default());
+    let (address, log) = (Some(loopback(1)), Logger::default());
     PortConfig { socket: socket.into(), address, ecn: true, origin_ns: ORIGIN_NS, log }
 }
 
@@ -120,12 +123,45 @@ fn packets_carry_the_time_they_were_sent_and_are_delivered_when_they_arrive() {
 }
 
 #[test]
+fn an_attached_port_carries_infiniband() {
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    // The kind of socket is of no importance to one message at a time.
+    let config = PortConfig { address: None, ecn: false, ..config(Path::new("fabric")) };
+    let link = PortLink::attached(config, ours.into(), WELCOME).expect("a port");
+    let mut link = Verified::new(link, IcrcPolicy::Strict);
+    let local = |lid| PortAddr { gid: Gid::ZERO, lid: Lid(lid) };
+    let (src, dst, framing) = (local(3), local(8), Framing::InfiniBand);
+    let way = Way { src, dst, framing, sl: 2, ..Way::default() };
+    let train = send_of(way, 2, 1024, 100);
+    link.send_one(Instant::ZERO, &train).expect("no error");
+    let mut sent = vec![0; MAX_MESSAGE];
+    let len = (&theirs).read(&mut sent).expect("a message");
+    let record = Record::take(&mut &sent[CREDIT_LEN..len]).expect("a record");
+    assert_eq!((record.meta.src, record.meta.dst, record.meta.sl), (src, dst, 2));
+    assert_eq!((record.meta.framing, record.meta.ecn), (framing, Ecn::NotCapable));
+    // The ICRC covers the local route header of each packet.
+    let transport = &record.bytes[..record.stride - 4];
+    let lrh = Lrh { dlid: Lid(8), slid: Lid(3), sl: 2, ..Lrh::default() };
+    let frame = IbFrame::new(lrh, None, transport).expect("short");
+    assert_eq!(frame.icrc.to_le_bytes(), record.bytes[record.stride - 4..record.stride]);
+    // What comes back is delivered with its headers, and a packet to another LID is damaged.
+    (&theirs).write_all(&message(0, &[record])).expect("room");
+    let got = receive(&mut link, Instant::ZERO);
+    assert_eq!((got[0].packets.clone(), got[0].meta), (packets_of(&train), record.meta));
+    let meta = RxMeta { dst: local(9), ..record.meta };
+    (&theirs).write_all(&message(0, &[Record { meta, ..record }])).expect("room");
+    assert!(receive(&mut link, Instant::ZERO).is_empty());
+    assert!(link.control(Control::Addresses(&[loopback(9)])).is_ok());
+    assert!(link.control(Control::Join(Gid([0xff; 16]))).is_err());
+}
+
+#[test]
 fn a_carrier_without_credit_takes_nothing_until_it_gets_some() {
     let (mut link, fabric) = pair("credit");
     assert_eq!(link.caps().max_bytes, WELCOME.train);
     let train = send_of(path(loopback(1), loopback(2)), 1, 4096, 4096);
     let send = |link: &mut PortLink| link.send_one(Instant::ZERO, &train).expect("no error");
-    let cost = wire_len(loopback(2), train.packet_len(0) + 4);
+    let cost = wire_len(&RxMeta::from(&train.path), train.packet_len(0) + 4);
     let trains = WELCOME.credit.div_ceil(cost);
     for _ in 0..trains {
         assert_eq!(send(&mut link), SentOne::Done);

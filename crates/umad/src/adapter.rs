@@ -20,6 +20,8 @@ pub struct AdapterPort {
     pub issm: String,
     /// Packets and words of four bytes: sent, received.
     pub traffic: [[u64; 2]; 2],
+    /// How often the subnet manager has asked clients to register anew.
+    pub reregistrations: u32,
 }
 
 /// The adapter of a host.
@@ -43,6 +45,7 @@ impl AdapterPort {
         self.gids.iter().for_each(|gid| out.extend(gid.0));
         put_text(out, &self.issm);
         self.traffic.as_flattened().iter().for_each(|count| out.extend(count.to_ne_bytes()));
+        out.extend(self.reregistrations.to_ne_bytes());
     }
 
     fn take(bytes: &mut Bytes<'_>) -> Option<Self> {
@@ -52,7 +55,8 @@ impl AdapterPort {
         let gids = (0..bytes.short()?).map(|_| bytes.take().map(Gid)).collect::<Option<_>>()?;
         let issm = bytes.text()?;
         let traffic = [[bytes.long()?, bytes.long()?], [bytes.long()?, bytes.long()?]];
-        Some(Self { info, guid, pkeys, gids, issm, traffic })
+        let reregistrations = bytes.word()?;
+        Some(Self { info, guid, pkeys, gids, issm, traffic, reregistrations })
     }
 }
 

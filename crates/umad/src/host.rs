@@ -1,14 +1,14 @@
 //! A program at its host: how it asks the fabric.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::adapter::Adapter;
-use crate::message::{Answer, Registration, Request};
+use crate::message::{Answer, Attached, Registration, Request};
 
 /// How long a program waits for an answer: a fabric that takes as long is of no use.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -55,6 +55,30 @@ impl Host {
         self.number(&Request::Unregister { file, agent }).map(drop)
     }
 
+    /// Attaches this process to a port. The connection carries packets.
+    pub fn attach(&self, port: u8) -> io::Result<(OwnedFd, Attached)> {
+        let (socket, answer) = self.ask(&Request::Attach { host: self.name.clone(), port })?;
+        match answer {
+            Answer::Attached(attached) => {
+                socket.set_read_timeout(None)?;
+                Ok((socket.into(), attached))
+            }
+            other => Err(refusal(&other)),
+        }
+    }
+
+    /// What its adapter is like now, and how to learn of changes.
+    pub fn watch(&self) -> io::Result<(Watch, Adapter)> {
+        let (socket, answer) = self.ask(&Request::Watch { host: self.name.clone() })?;
+        match answer {
+            Answer::Adapter(adapter) => {
+                socket.set_nonblocking(true)?;
+                Ok((Watch(socket), adapter))
+            }
+            other => Err(refusal(&other)),
+        }
+    }
+
     fn number(&self, request: &Request) -> io::Result<u32> {
         match self.ask(request)?.1 {
             Answer::Done(number) => Ok(number),
@@ -73,6 +97,38 @@ impl Host {
         let version =
             || io::Error::new(io::ErrorKind::InvalidData, "the fabric has another version");
         Ok((socket, answer.ok_or_else(version)?))
+    }
+}
+
+/// Hears of changes of an adapter.
+#[derive(Debug)]
+pub struct Watch(Socket);
+
+impl Watch {
+    /// What the adapter is like since the last change that was not taken yet, if there is one. The
+    /// call does not block. It is an error of kind [`io::ErrorKind::ConnectionReset`] if the fabric
+    /// has ended.
+    pub fn take(&self) -> io::Result<Option<Adapter>> {
+        let mut last = None;
+        let mut bytes = vec![0; MAX_ANSWER];
+        loop {
+            match io::Read::read(&mut &self.0, &mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                Ok(len) => match Answer::parse(bytes.get(..len).unwrap_or_default()) {
+                    Some(Answer::Adapter(adapter)) => last = Some(adapter),
+                    _ => return Err(io::ErrorKind::InvalidData.into()),
+                },
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(last),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

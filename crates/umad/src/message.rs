@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use crate::bytes::{Bytes, put_text};
 
 /// The first bytes of a request. The number at the end counts the versions of the format.
-const MAGIC: [u8; 16] = *b"feroce subnet  1";
+const MAGIC: [u8; 16] = *b"feroce subnet  2";
 
 /// What a program registers for, as it told the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +52,20 @@ pub enum Request {
         /// The agent.
         agent: u32,
     },
+    /// Send and receive packets of queue pairs at a port of a host, for as long as the connection
+    /// lasts.
+    Attach {
+        /// The host.
+        host: String,
+        /// The port, from 1.
+        port: u8,
+    },
+    /// Say what the adapter of a host is like now, and again whenever that changes, for as long as
+    /// the connection lasts.
+    Watch {
+        /// The host.
+        host: String,
+    },
 }
 
 /// What the fabric answers to a request.
@@ -63,6 +77,22 @@ pub enum Answer {
     Done(u32),
     /// It was not done; a number of the C library says why.
     Refused(u32),
+    /// The connection carries packets from now on.
+    Attached(Attached),
+}
+
+/// What a program learns when it is attached to a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// The number of this process at the port, 1 to 255: the upper eight bits of its queue pair
+    /// numbers.
+    pub slot: u8,
+    /// Rate of the link in bits per second.
+    pub rate_bps: u64,
+    /// Bytes on the link that may be under way.
+    pub credit: u32,
+    /// Bytes of a train at most.
+    pub train: u32,
 }
 
 impl Request {
@@ -90,6 +120,14 @@ impl Request {
                 out.extend(file.to_ne_bytes());
                 out.extend(agent.to_ne_bytes());
             }
+            Self::Attach { host, port } => {
+                out.extend([4, *port]);
+                put_text(&mut out, host);
+            }
+            Self::Watch { host } => {
+                out.push(5);
+                put_text(&mut out, host);
+            }
         }
         out
     }
@@ -113,6 +151,8 @@ impl Request {
                 Self::Register { file, registration }
             }
             3 => Self::Unregister { file: bytes.word()?, agent: bytes.word()? },
+            4 => Self::Attach { port: bytes.byte()?, host: bytes.text()? },
+            5 => Self::Watch { host: bytes.text()? },
             _ => return None,
         };
         bytes.end(request)
@@ -136,6 +176,12 @@ impl Answer {
                 out.push(2);
                 out.extend(errno.to_ne_bytes());
             }
+            Self::Attached(Attached { slot, rate_bps, credit, train }) => {
+                out.extend([3, *slot]);
+                out.extend(rate_bps.to_ne_bytes());
+                out.extend(credit.to_ne_bytes());
+                out.extend(train.to_ne_bytes());
+            }
         }
         out
     }
@@ -147,6 +193,12 @@ impl Answer {
             0 => Self::Adapter(Adapter::take(&mut bytes)?),
             1 => Self::Done(bytes.word()?),
             2 => Self::Refused(bytes.word()?),
+            3 => Self::Attached(Attached {
+                slot: bytes.byte()?,
+                rate_bps: bytes.long()?,
+                credit: bytes.word()?,
+                train: bytes.word()?,
+            }),
             _ => return None,
         };
         bytes.end(answer)
@@ -177,6 +229,8 @@ mod tests {
             Request::Open { host: host(), port: 2 },
             Request::Register { file: 7, registration },
             Request::Unregister { file: 7, agent: 31 },
+            Request::Attach { host: host(), port: 1 },
+            Request::Watch { host: host() },
         ] {
             let bytes = request.emit();
             assert_eq!(Request::parse(&bytes), Some(request));
@@ -184,7 +238,7 @@ mod tests {
                 assert_eq!(Request::parse(&bytes[..cut]), None, "{cut}");
             }
         }
-        assert_eq!(Request::parse(b"feroce subnet  0\x00\x00\x00"), None);
+        assert_eq!(Request::parse(b"feroce subnet  1\x00\x00\x00"), None);
     }
 
     #[test]
@@ -196,13 +250,20 @@ mod tests {
             gids: vec![Gid([9; 16])],
             issm: "/run/issm".to_owned(),
             traffic: [[1, 2], [3, 4]],
+            reregistrations: 5,
         };
         let adapter = Adapter {
             description: "Host1".to_owned(),
             info: NodeInfo { num_ports: 2, ..NodeInfo::default() },
             ports: vec![port.clone(), port],
         };
-        for answer in [Answer::Adapter(adapter), Answer::Done(3), Answer::Refused(1)] {
+        let attached = Attached { slot: 9, rate_bps: 10_000_000_000, credit: 5, train: 6 };
+        for answer in [
+            Answer::Adapter(adapter),
+            Answer::Done(3),
+            Answer::Refused(1),
+            Answer::Attached(attached),
+        ] {
             let bytes = answer.emit();
             assert_eq!(Answer::parse(&bytes), Some(answer));
             for cut in 0..bytes.len() {

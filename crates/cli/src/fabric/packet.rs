@@ -56,7 +56,7 @@ impl Body {
         let meta = &self.run.meta;
         Packet {
             to,
-            len: wire_len(meta.dst.gid, self.bytes().len()),
+            len: wire_len(meta, self.bytes().len()),
             // The class selector: the upper three bits of the DSCP.
             priority: meta.traffic_class >> 5,
             ecn: meta.ecn,

@@ -159,7 +159,7 @@ impl Pump {
         let number = process.host;
         let Some(&to) = self.by_address.get(&run.meta.dst.gid) else {
             self.lost.no_host += run.count() as u64;
-            let each = u64::from(wire_len(run.meta.dst.gid, 0));
+            let each = u64::from(wire_len(&run.meta, 0));
             let bytes = run.packets(0, run.count()).len() as u64 + run.count() as u64 * each;
             process.credit = process.credit.saturating_add(bytes as u32);
             return;

@@ -4,14 +4,17 @@
 //! connection begins with one [`Request`] and one [`Answer`]. From then on a message is a number of
 //! bytes of credit, which programs leave at 0, and any number of [`Record`]s.
 
-use feroce_train::{Ecn, Framing, RxMeta};
-use feroce_wire::Gid;
+use feroce_train::{Ecn, Framing, PortAddr, RxMeta};
+use feroce_wire::{Gid, Grh, Lid, Lrh};
 
 /// The first bytes of a request. The number at the end counts the versions of the format.
-const MAGIC: [u8; 16] = *b"feroce fabric  1";
+const MAGIC: [u8; 16] = *b"feroce fabric  2";
 
 /// Most bytes of a message: a train of the longest kind, with room for records of single packets.
 pub const MAX_MESSAGE: usize = 96 << 10;
+
+/// Length of the VCRC at the end of a packet on InfiniBand.
+const VCRC_LEN: usize = 2;
 
 /// Bytes of credit at the beginning of a message.
 pub const CREDIT_LEN: usize = 4;
@@ -132,7 +135,7 @@ pub struct Record<'a> {
 }
 
 /// Bytes of a record before its packets.
-pub const RECORD_LEN: usize = 52;
+pub const RECORD_LEN: usize = 57;
 
 impl<'a> Record<'a> {
     /// Writes what comes before the packets to the start of `out`.
@@ -152,7 +155,10 @@ impl<'a> Record<'a> {
         put(&meta.udp_sport.to_ne_bytes());
         put(&meta.src.gid.0);
         put(&meta.dst.gid.0);
-        put(&[meta.traffic_class, meta.hop_limit, meta.ecn.to_bits(), 0]);
+        put(&[meta.traffic_class, meta.hop_limit, meta.ecn.to_bits(), meta.sl]);
+        put(&meta.src.lid.0.to_ne_bytes());
+        put(&meta.dst.lid.0.to_ne_bytes());
+        put(&[u8::from(meta.framing == Framing::InfiniBand)]);
     }
 
     /// Takes the first record of a message; `None` if there is none, or if it is damaged.
@@ -163,31 +169,44 @@ impl<'a> Record<'a> {
         let stride = usize::from(u16::from_ne_bytes(bytes.take()?));
         let udp_sport = u16::from_ne_bytes(bytes.take()?);
         let (src, dst) = (Gid(bytes.take()?), Gid(bytes.take()?));
-        let [traffic_class, hop_limit, ecn, _] = bytes.take()?;
+        let [traffic_class, hop_limit, ecn, sl] = bytes.take()?;
+        let mut lid = || Some(Lid(u16::from_ne_bytes(bytes.take()?)));
+        let (slid, dlid) = (lid()?, lid()?);
+        let framing = match bytes.take()? {
+            [0] => Framing::RoceV2,
+            [1] => Framing::InfiniBand,
+            _ => return None,
+        };
         let (packets, rest) = bytes.0.split_at_checked(len)?;
         if len == 0 || stride == 0 {
             return None;
         }
         *message = rest;
         let meta = RxMeta {
-            src: src.into(),
-            dst: dst.into(),
+            src: PortAddr { gid: src, lid: slid },
+            dst: PortAddr { gid: dst, lid: dlid },
             udp_sport,
             traffic_class,
             hop_limit,
             ecn: Ecn::from_bits(ecn),
-            framing: Framing::RoceV2,
-            sl: 0,
+            framing,
+            sl,
         };
         Some(Self { at_ns, meta, stride, bytes: packets })
     }
 }
 
-/// Bytes that a packet of `len` bytes, from BTH to ICRC, takes on a link: preamble 8, Ethernet 14,
-/// IP 20 or 40, UDP 8, the packet, frame check sequence 4, gap 12.
-pub fn wire_len(dst: Gid, len: usize) -> u32 {
-    let around = if dst.as_ipv4().is_some() { 66 } else { 86 };
-    len as u32 + around
+/// Bytes that a packet of `len` bytes, from BTH to ICRC, takes on a link. On Ethernet: preamble 8,
+/// Ethernet 14, IP 20 or 40, UDP 8, the packet, frame check sequence 4, gap 12. On InfiniBand: local
+/// route header 8, GRH 40 if there is one, the packet, VCRC 2.
+pub fn wire_len(meta: &RxMeta, len: usize) -> u32 {
+    let around = match meta.framing {
+        Framing::InfiniBand if meta.has_grh() => Lrh::LEN + Grh::LEN + VCRC_LEN,
+        Framing::InfiniBand => Lrh::LEN + VCRC_LEN,
+        _ if meta.dst.gid.as_ipv4().is_some() => 66,
+        _ => 86,
+    };
+    (len + around) as u32
 }
 
 /// What is left of a message.
@@ -218,7 +237,7 @@ mod tests {
         for answer in [Answer::Welcome(welcome), Answer::InUse, Answer::Refused("why".into())] {
             assert_eq!(Answer::parse(&answer.emit()), Some(answer));
         }
-        assert_eq!(Request::parse(b"feroce fabric  0"), None);
+        assert_eq!(Request::parse(b"feroce fabric  1"), None);
         assert_eq!(Request::parse(&Request::Port(ADDRESS).emit()[..41]), None);
         assert_eq!(Answer::parse(&[]), None);
         assert_eq!(Answer::parse(&[0, 1]), None);
@@ -247,7 +266,26 @@ mod tests {
         for cut in 0..message.len() {
             assert_eq!(Record::take(&mut &message[..cut]), None, "{cut}");
         }
-        assert_eq!(wire_len(meta.dst.gid, 16), 82);
-        assert_eq!(wire_len(ADDRESS, 16), 102);
+        assert_eq!(wire_len(&meta, 16), 82);
+        assert_eq!(wire_len(&RxMeta { dst: ADDRESS.into(), ..meta }, 16), 102);
+    }
+
+    #[test]
+    fn records_of_infiniband_have_lids() {
+        let local = |lid| PortAddr { gid: Gid::ZERO, lid: Lid(lid) };
+        let (src, dst, framing) = (local(7), local(0x8003), Framing::InfiniBand);
+        let meta = RxMeta { src, dst, framing, sl: 5, ..RxMeta::default() };
+        let global = PortAddr { gid: ADDRESS, ..dst };
+        for meta in [meta, RxMeta { dst: global, ..meta }] {
+            let record = Record { at_ns: 5, meta, stride: 4, bytes: &[1, 2, 3, 4] };
+            let mut message = vec![0; RECORD_LEN];
+            record.emit_head(&mut message);
+            message.extend(record.bytes);
+            assert_eq!(Record::take(&mut &message[..]), Some(record));
+            message[RECORD_LEN - 1] = 2;
+            assert_eq!(Record::take(&mut &message[..]), None, "an unknown framing");
+        }
+        assert_eq!(wire_len(&meta, 16), 26);
+        assert_eq!(wire_len(&RxMeta { dst: global, ..meta }, 16), 66);
     }
 }

@@ -15,7 +15,7 @@ mod socket;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 
 use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
@@ -45,8 +45,8 @@ const IMMINENT_NS: u64 = 60_000;
 pub struct PortConfig {
     /// Where the fabric listens.
     pub socket: PathBuf,
-    /// The address of the host.
-    pub address: Gid,
+    /// The address of the host; `None` where a subnet manager gives addresses.
+    pub address: Option<Gid>,
     /// Mark packets as ECN-capable.
     pub ecn: bool,
     /// What [`Instant::ZERO`] is on the system's monotonic clock: the carrier has no clock.
@@ -101,13 +101,21 @@ impl Held {
 impl PortLink {
     /// Joins a fabric as the host with the address.
     pub fn connect(config: PortConfig) -> io::Result<Self> {
-        let request = Request::Port(config.address).emit();
+        let request = Request::Port(config.address.unwrap_or_default()).emit();
         let (socket, answer) = ask(&config.socket, &request)?;
-        let welcome = match answer {
-            Answer::Welcome(welcome) => welcome,
-            Answer::InUse => return Err(io::ErrorKind::AddrInUse.into()),
-            Answer::Refused(text) => return Err(io::Error::other(format!("the fabric: {text}"))),
-        };
+        match answer {
+            Answer::Welcome(welcome) => Self::new(config, socket, welcome),
+            Answer::InUse => Err(io::ErrorKind::AddrInUse.into()),
+            Answer::Refused(text) => Err(io::Error::other(format!("the fabric: {text}"))),
+        }
+    }
+
+    /// The carrier of a port that the fabric has opened already, on the connection to it.
+    pub fn attached(config: PortConfig, socket: OwnedFd, welcome: Welcome) -> io::Result<Self> {
+        Self::new(config, PortSocket::of(socket)?, welcome)
+    }
+
+    fn new(config: PortConfig, socket: PortSocket, welcome: Welcome) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(Self {
@@ -158,7 +166,7 @@ impl PortLink {
         let at_ns = now.as_nanos().wrapping_add(self.config.origin_ns);
         let stride = train.packet_len(0) + ICRC_LEN;
         Record { at_ns, meta, stride, bytes: packets }.emit_head(head);
-        let each = i64::from(wire_len(meta.dst.gid, 0));
+        let each = i64::from(wire_len(&meta, 0));
         self.credit -= len as i64 + i64::from(train.count) * each;
         self.counters.tx_trains += 1;
         self.counters.tx_packets += u64::from(train.count);
@@ -376,7 +384,7 @@ impl Carrier for PortLink {
     fn control(&mut self, control: Control<'_>) -> io::Result<()> {
         match control {
             Control::Addresses(addresses) => {
-                let own = self.config.address;
+                let Some(own) = self.config.address else { return Ok(()) };
                 match addresses.iter().find(|&&gid| !gid.is_zero() && gid != own) {
                     None => Ok(()),
                     Some(other) => Err(io::Error::new(

@@ -2,7 +2,7 @@
 //! tells each end of the end of the other.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -57,6 +57,13 @@ impl PortSocket {
         socket.set_read_timeout(None)?;
         socket.set_nonblocking(true)?;
         Ok((Self(socket), answer))
+    }
+
+    /// A connection that exists already.
+    pub(super) fn of(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        Ok(Self(socket))
     }
 
     /// Sends a message.
