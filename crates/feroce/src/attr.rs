@@ -5,7 +5,10 @@
 //! enumeration here.
 
 use bitflags::bitflags;
-use feroce_abi::{IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_PORT_ACTIVE, convert, ibv_device_attr};
+use feroce_abi::{
+    IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_PORT_ACTIVE, IBV_PORT_ARMED, IBV_PORT_INIT, convert,
+    ibv_device_attr,
+};
 use feroce_backend_rdma_core::{DeviceInfo, PortInfo};
 use feroce_engine::{Limits, TransportKind};
 use feroce_train::{GidEntry, LinkLayer};
@@ -236,8 +239,12 @@ fn count(n: i32) -> u32 {
 #[doc(alias = "ibv_port_state")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PortState {
-    /// The interface is down.
+    /// The interface or the link is down.
     Down = 1,
+    /// The link of an InfiniBand port is up, and its subnet manager has not configured it yet.
+    Init = 2,
+    /// The subnet manager has configured the port, and not activated it yet.
+    Armed = 3,
     /// Packets can pass.
     Active = 4,
 }
@@ -251,17 +258,25 @@ pub enum PortState {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PhysState {
+    /// An InfiniBand port sleeps.
+    Sleep = 1,
+    /// An InfiniBand port looks for a peer.
+    Polling = 2,
     /// The interface is down.
     Disabled = 3,
-    /// The interface is up.
+    /// An InfiniBand port negotiates with its peer.
+    Training = 4,
+    /// The interface or the link is up.
     LinkUp = 5,
+    /// The link of an InfiniBand port recovers from errors.
+    ErrorRecovery = 6,
 }
 
 impl From<PortState> for PhysState {
     fn from(state: PortState) -> Self {
         match state {
             PortState::Down => Self::Disabled,
-            PortState::Active => Self::LinkUp,
+            PortState::Init | PortState::Armed | PortState::Active => Self::LinkUp,
         }
     }
 }
@@ -372,6 +387,19 @@ pub struct PortAttr {
     pub link_layer: LinkLayer,
     /// LID of the port; zero on Ethernet.
     pub lid: Lid,
+    /// LIDs of the port, as a power of two.
+    pub lmc: u8,
+    /// LID of the subnet manager; zero on Ethernet.
+    pub sm_lid: Lid,
+    /// Service level of the subnet manager.
+    pub sm_sl: u8,
+    /// Longest time through the subnet: 4.096 us times two to this power.
+    pub subnet_timeout: u8,
+    /// Initialisation that the subnet manager did.
+    pub init_type_reply: u8,
+    /// Virtual lanes, as a code: 1, 2, 4, 8 and 15 are 1 to 5.
+    #[doc(alias = "max_vl_num")]
+    pub max_vls: u8,
     /// The GID table by index, with the framing of each GID's packets; an entry may be empty.
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_type")]
@@ -414,8 +442,12 @@ impl PortAttr {
     /// The attributes that rdma-core reports for the port of a device of the kernel's drivers.
     pub(crate) fn of_kernel(info: &PortInfo) -> Self {
         let attr = &info.attr;
-        let is_active = attr.state == IBV_PORT_ACTIVE;
-        let state = if is_active { PortState::Active } else { PortState::Down };
+        let state = match attr.state {
+            IBV_PORT_ACTIVE => PortState::Active,
+            IBV_PORT_ARMED => PortState::Armed,
+            IBV_PORT_INIT => PortState::Init,
+            _ => PortState::Down,
+        };
         Self {
             state,
             phys_state: PhysState::from(state),
@@ -425,6 +457,12 @@ impl PortAttr {
             caps: PortCaps::from_bits_retain(attr.port_cap_flags),
             link_layer: convert::link_layer_of(attr.link_layer.into()).unwrap_or_default(),
             lid: Lid(attr.lid),
+            lmc: attr.lmc,
+            sm_lid: Lid(attr.sm_lid),
+            sm_sl: attr.sm_sl,
+            subnet_timeout: attr.subnet_timeout,
+            init_type_reply: attr.init_type_reply,
+            max_vls: attr.max_vl_num,
             gids: info.gids.clone(),
             gid_table_len: count(attr.gid_tbl_len),
             pkeys: info.pkeys.clone(),

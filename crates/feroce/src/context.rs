@@ -19,10 +19,12 @@ use crate::backend::soft::{SoftAdapter, device_attr, port_attr};
 use crate::backend::{Adapter, Either, either};
 use crate::config::congestion;
 use crate::device::interface_monitor::InterfaceMonitor;
+use crate::device::monitor::Monitor;
 use crate::device::{Device, DeviceKind};
 use crate::driver::{AsyncQueue, Clock, Driver, Streams, Wakes};
 use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
+use crate::subnet_port::{self, Joined};
 use crate::summary::Summary;
 use crate::{Backend, Error, Settings, stack, sys};
 
@@ -127,13 +129,20 @@ impl Device {
         if self.kind() == DeviceKind::Kernel {
             return Ok(self.open()?.attr());
         }
-        Ok(device_attr(self, &engine_config(&Settings::load()?)))
+        let mut config = engine_config(&Settings::load()?);
+        if let Some(port) = self.adapter().and_then(|adapter| adapter.ports.first()) {
+            config.pkeys.clone_from(&port.pkeys);
+        }
+        Ok(device_attr(self, &config))
     }
 
     /// Its port as it was when the device was listed.
     pub fn port(&self) -> Result<PortAttr, Error> {
         if self.kind() == DeviceKind::Kernel {
             return Ok(self.open()?.port());
+        }
+        if let Some(port) = self.adapter().and_then(|adapter| adapter.ports.first()) {
+            return Ok(PortAttr::of_subnet(port));
         }
         let config = Config { port_mtu: self.path_mtu(), ..engine_config(&Settings::load()?) };
         let gids: Vec<GidEntry> = self.gids().iter().copied().map(GidEntry::roce_v2).collect();
@@ -147,6 +156,9 @@ impl Context {
         if device.kind() == DeviceKind::Kernel {
             let adapter = Either::Kernel(KernelAdapter::open(&device, &settings)?);
             return Self::listening(Arc::new(ContextInner { adapter, device }));
+        }
+        if device.kind() == DeviceKind::Subnet {
+            return Self::open_in_subnet(device, &settings);
         }
         let mut config = engine_config(&settings);
         congestion::check(&config)?;
@@ -202,6 +214,7 @@ impl Context {
             InterfaceMonitor::new(name)
                 .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
                 .ok()
+                .map(Monitor::Interface)
         });
         let link = stack::build(link, registry.is_some(), &settings, &clock, device.name(), &log)?;
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
@@ -209,6 +222,41 @@ impl Context {
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let converts = settings.convert;
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
+        let adapter = Either::Soft(Arc::new(soft));
+        Self::listening(Arc::new(ContextInner { adapter, device }))
+    }
+
+    /// Opens the device of a host of an InfiniBand fabric.
+    fn open_in_subnet(device: Device, settings: &Settings) -> Result<Self, Error> {
+        let mut config = engine_config(settings);
+        if config.transport == TransportKind::Iwarp {
+            let text = "iWARP needs TCP, and an InfiniBand fabric has none: set `transport` to \
+                        `roce`";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text).into());
+        }
+        if config.seed == 0 {
+            config.seed = sys::random_u64()?;
+        }
+        let wakes = Arc::<Wakes>::default();
+        let log = Logger::new(Arc::<Wakes>::clone(&wakes));
+        let clock = Clock::start();
+        let Joined { slot, link, monitor } = subnet_port::join(settings, clock.origin_ns(), &log)
+            .transpose()
+            .ok_or_else(|| Error::NoDevice(device.name().to_owned()))??;
+        restrict_qpns(&mut config, slot);
+        monitor.first().fit(&mut config);
+        let mut engine = Engine::new(config);
+        monitor.first().apply(&mut engine, None);
+        // No consumer listens yet, and this is how the port is, not a change of it.
+        while engine.poll_event().is_some() {}
+        let link = stack::build(Box::new(link), false, settings, &clock, device.name(), &log)?;
+        let monitor = Some(Monitor::Subnet(monitor));
+        let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        has_spare_descriptors()?;
+        let summary = settings.stats.then(|| Summary::new(device.name()));
+        let (registry, iwarp, converts) = (None, None, false);
+        let fabric = Some(FabricPort::in_subnet(slot));
         let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
@@ -413,7 +461,7 @@ fn engine_config(settings: &Settings) -> Config {
         config.limits.max_mcast_qp_attach = 0;
         // The kernel's driver has as many.
         config.limits.max_rd_atomic = 128;
-    } else if settings.shared || settings.fabric.is_some() {
+    } else if settings.shared || settings.fabric.is_some() || settings.subnet.is_some() {
         config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
     }
     config

@@ -21,7 +21,8 @@ const PACKET_OVERHEAD: u32 = 70;
 /// The place of this process in a fabric.
 #[derive(Debug)]
 pub(crate) struct FabricPort {
-    socket: PathBuf,
+    /// Where an Ethernet fabric listens.
+    socket: Option<PathBuf>,
     /// The number of this process at its address.
     slot: u8,
 }
@@ -46,7 +47,7 @@ impl FabricPort {
         let address = Some(address);
         let config = PortConfig { socket: socket.clone(), address, ecn, origin_ns, log };
         let link = PortLink::connect(config)?;
-        Ok(Some((Self { socket, slot: link.welcome().slot }, link)))
+        Ok(Some((Self { socket: Some(socket), slot: link.welcome().slot }, link)))
     }
 
     /// The number of this process at its address: its queue pair numbers and communication ids
@@ -57,7 +58,19 @@ impl FabricPort {
 
     /// Has the fabric send the requests for a service at an address to this process.
     pub(crate) fn claim(&self, address: Gid, service: ServiceId) -> io::Result<PortClaim> {
-        PortClaim::new(&self.socket, address, self.slot, service.0)
+        let Some(socket) = &self.socket else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "connection management over InfiniBand is not there yet: exchange queue pair \
+                 numbers and LIDs in another way, as programs of libibverbs do",
+            ));
+        };
+        PortClaim::new(socket, address, self.slot, service.0)
+    }
+
+    /// The place of the process with this number at its port of an InfiniBand fabric.
+    pub(crate) fn in_subnet(slot: u8) -> Self {
+        Self { socket: None, slot }
     }
 }
 

@@ -103,7 +103,7 @@ fn packets_carry_the_time_they_were_sent_and_are_delivered_when_they_arrive() {
     assert_eq!((record.at_ns, record.meta.ecn), (ORIGIN_NS + 500, Ecn::Capable));
     assert_eq!(record.bytes.chunks(record.stride).count(), 3);
     // The same packets come back, in two parts, marked.
-    let meta = feroce_train::RxMeta { ecn: Ecn::Congested, ..record.meta };
+    let meta = RxMeta { ecn: Ecn::Congested, ..record.meta };
     let (early, late) = record.bytes.split_at(record.stride);
     let part = |at_ns, bytes| Record { at_ns: ORIGIN_NS + at_ns, meta, bytes, ..record };
     assert!(!is_readable(&link, 0));

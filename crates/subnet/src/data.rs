@@ -17,6 +17,8 @@ use crate::travel::{MAX_HOPS, MAX_UNDER_WAY};
 const MAX_OVERHEAD: usize = 124;
 /// The lane of subnet management. A service level that leads to it leads nowhere.
 const MANAGEMENT_LANE: u8 = 15;
+/// The longest life of a packet at the head of a queue; codes above it are for ever.
+const HOQ_LIFE_MAX: u8 = 19;
 
 /// Packets one behind the other with equal headers below the transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +94,23 @@ impl Subnet {
             }
         }
         reached
+    }
+
+    /// Packets for a port of an adapter were dropped, because it did not take them in time: the port
+    /// that would have sent them to it counts them.
+    pub fn discard(&mut self, at: PortRef, packets: u64) {
+        let sender = self.port(at).and_then(|port| port.peer).unwrap_or(at);
+        if let Some(port) = self.port_mut(sender) {
+            port.counters.xmit_discards += packets;
+        }
+    }
+
+    /// How long packets for a port of an adapter may wait at the port that sends them to it, in
+    /// nanoseconds; `None`: for ever (IBTA vol1 14.2.5.6, HOQLife).
+    pub fn hoq_life_ns(&self, at: PortRef) -> Option<u64> {
+        let sender = self.port(at).and_then(|port| port.peer).unwrap_or(at);
+        let code = self.port(sender)?.info.hoq_life;
+        (code <= HOQ_LIFE_MAX).then(|| 4096_u64 << code)
     }
 
     /// Packets leave by a port. Returns where they arrive.

@@ -32,6 +32,7 @@ const GRAPH: &[(&str, &[&str])] = &[
             "cm",
             "link",
             "local",
+            "umad",
             "abi",
             "backend-rdma-core",
         ],

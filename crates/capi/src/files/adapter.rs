@@ -11,6 +11,7 @@ impl Tree {
     pub(super) fn of_adapter(name: &str, adapter: &Adapter) -> Self {
         let mut tree = Self::default();
         tree.text("sys/class/infiniband_mad/abi_version", "5");
+        tree.verbs(0, name);
         let folder = format!("sys/class/infiniband/{name}");
         let mut file = |path: &str, line: &str| tree.text(&format!("{folder}/{path}"), line);
         let info = &adapter.info;
@@ -22,6 +23,7 @@ impl Tree {
         file("hca_type", "feroce");
         file("hw_rev", "0");
         file("fw_ver", env!("CARGO_PKG_VERSION"));
+        tree.pci(0, None, &folder);
         for (port, number) in adapter.ports.iter().zip(1..) {
             tree.adapter_port(&format!("{folder}/ports/{number}"), port);
             let index: u32 = number - 1;
@@ -50,6 +52,10 @@ impl Tree {
             file(&format!("gids/{index}"), &words(&gid.0));
             file(&format!("gid_attrs/types/{index}"), "IB/RoCE v1");
         }
+        // There is no network interface behind a port.
+        let ndevs = (0..port.gids.len()).map(|index| format!("{folder}/gid_attrs/ndevs/{index}"));
+        ndevs.for_each(|path| self.unreadable(&path));
+        let mut file = |path: &str, line: &str| self.text(&format!("{folder}/{path}"), line);
         for (index, key) in port.pkeys.iter().enumerate() {
             file(&format!("pkeys/{index}"), &format!("{:#06x}", key.0));
         }

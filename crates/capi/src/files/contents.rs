@@ -25,16 +25,23 @@ pub(super) enum Entry {
 const UNREADABLE: &str = "/proc/self/ns/net";
 
 /// A tree in the making: paths from its root, and what is there.
-#[derive(Default)]
 pub(super) struct Tree(pub(super) BTreeMap<PathBuf, Entry>);
+
+/// The files that are there without any device.
+impl Default for Tree {
+    fn default() -> Self {
+        let mut tree = Self(BTreeMap::new());
+        tree.text("sys/class/infiniband_verbs/abi_version", "6");
+        // Programs check that this device exists, and do not read it.
+        tree.link("dev/infiniband/rdma_cm", "/dev/null");
+        tree
+    }
+}
 
 impl Tree {
     /// The files of these devices.
     pub(super) fn of(devices: &[Device]) -> Result<Self, Error> {
         let mut tree = Self::default();
-        tree.text("sys/class/infiniband_verbs/abi_version", "6");
-        // Programs check that this device exists, and do not read it.
-        tree.link("dev/infiniband/rdma_cm", "/dev/null");
         for (index, device) in devices.iter().enumerate() {
             tree.device(index, device)?;
         }
@@ -69,26 +76,36 @@ impl Tree {
         if let Some(interface) = device.interface_name() {
             file("parent", interface);
         }
-        self.pci(index, device, &folder);
+        self.pci(index, device.interface_name(), &folder);
         self.port(device, &format!("{folder}/ports/1"))?;
+        self.verbs(index, name);
+        Ok(())
+    }
+
+    /// The files by which libibverbs knows a device.
+    pub(super) fn verbs(&mut self, index: usize, name: &str) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{index}");
         self.text(&format!("{verbs}/ibdev"), name);
         self.text(&format!("{verbs}/abi_version"), "1");
         // A character device that can be opened, read and written, which is all that is asked.
         self.link(&format!("dev/infiniband/uverbs{index}"), "/dev/null");
-        Ok(())
+    }
+
+    /// A file that can be opened, and not read.
+    pub(super) fn unreadable(&mut self, path: &str) {
+        self.link(path, UNREADABLE);
     }
 
     /// The PCI device that an adapter would be. Programs order devices by these paths: NCCL
     /// replaces the numbers of device and function by zeros, and takes what is equal then for ports
     /// of one adapter. So every device has a bus of its own, in a domain that no machine has.
-    fn pci(&mut self, index: usize, device: &Device, folder: &str) {
+    pub(super) fn pci(&mut self, index: usize, interface: Option<&str>, folder: &str) {
         let (domain, bus) = (0xfe0c_usize + (index >> 8), index & 0xff);
         let busid = format!("{domain:04x}:{bus:02x}:00.0");
         let path = format!("sys/devices/pci{domain:04x}:{bus:02x}/{busid}");
         self.text(&format!("{path}/numa_node"), "-1");
         self.inner(&format!("{path}/subsystem"), "sys/bus/pci");
-        if let Some(interface) = device.interface_name() {
+        if let Some(interface) = interface {
             let to = format!("/sys/class/net/{interface}");
             self.link(&format!("{path}/net/{interface}"), &to);
         }
@@ -130,7 +147,7 @@ impl Tree {
         }
         // What a program reads from these is made when it opens them.
         counters::paths().for_each(|path| file(&path, "0"));
-        empty.iter().for_each(|path| self.link(&format!("{folder}/{path}"), UNREADABLE));
+        empty.iter().for_each(|path| self.unreadable(&format!("{folder}/{path}")));
         Ok(())
     }
 }

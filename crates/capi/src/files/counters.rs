@@ -8,6 +8,9 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 
 use feroce::watch::{self, Snapshot};
 use feroce::{Counters, Device, DropCounters};
+use feroce_umad::Adapter;
+
+use crate::umad;
 
 /// What a file counts, in all devices that were seen.
 type Value = fn(&Snapshot) -> u64;
@@ -74,6 +77,9 @@ fn parse(path: &[u8]) -> Option<(&str, &str, &str)> {
 /// file is open. `None`: it is no counter.
 pub(super) fn open(path: &[u8]) -> Option<(File, CString)> {
     let (device, folder, name) = parse(path)?;
+    if let Some(host) = umad::host().filter(|_| folder == "counters") {
+        return file_with(of_adapter(&host.describe().ok()?, name)?);
+    }
     let value: &dyn Fn(&Snapshot) -> u64 = match folder {
         "counters" => &PORT.iter().find(|(found, _)| *found == name)?.1,
         "hw_counters" => {
@@ -87,8 +93,24 @@ pub(super) fn open(path: &[u8]) -> Option<(File, CString)> {
     // Processes that do not answer do not count.
     let seen = watch::look().unwrap_or_default();
     let total: u64 = seen.devices.iter().filter(is_it).map(value).sum();
+    file_with(total)
+}
+
+/// What the port of a host of an InfiniBand fabric has counted.
+fn of_adapter(adapter: &Adapter, name: &str) -> Option<u64> {
+    let [[sent, sent_words], [received, received_words]] = adapter.ports.first()?.traffic;
+    match name {
+        "port_xmit_packets" => Some(sent),
+        "port_xmit_data" => Some(sent_words),
+        "port_rcv_packets" => Some(received),
+        "port_rcv_data" => Some(received_words),
+        _ => None,
+    }
+}
+
+fn file_with(value: u64) -> Option<(File, CString)> {
     let mut file = unnamed()?;
-    writeln!(file, "{total}").ok()?;
+    writeln!(file, "{value}").ok()?;
     let link = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     Some((file, link))
 }

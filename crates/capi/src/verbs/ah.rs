@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-use feroce::{AddrVec, Gid};
+use feroce::{AddrVec, Gid, Lid, LinkLayer};
 use feroce_lint::Kind;
 
 use super::context::Context;
@@ -102,15 +102,27 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
 ) -> c_int {
     // SAFETY: ibv_init_ah_from_wc(3): `context` is a live context.
     let context = unsafe { Context::behind(context) };
-    // SAFETY: ibv_init_ah_from_wc(3): `wc` points to a completion.
-    let ibv_wc { wc_flags: flags, .. } = unsafe { wc.read() };
+    let ibv_wc { wc_flags: flags, slid, sl, dlid_path_bits: src_path_bits, .. } =
+        // SAFETY: ibv_init_ah_from_wc(3): `wc` points to a completion.
+        unsafe { wc.read() };
+    let facts = context.adapter().port();
+    // On InfiniBand the way back leads to the LID of the sender, at its service level.
+    let local = match facts.link_layer {
+        LinkLayer::InfiniBand => {
+            AddrVec { dlid: Lid(slid), sl, src_path_bits, ..AddrVec::default() }
+        }
+        LinkLayer::Ethernet => AddrVec::default(),
+    };
     if flags & IBV_WC_GRH == 0 {
-        return status(Err(Errno::INVALID));
+        let is_possible = port == 1 && facts.link_layer == LinkLayer::InfiniBand;
+        return status(is_possible.then_some(()).ok_or(Errno::INVALID).map(|()| {
+            // SAFETY: ibv_init_ah_from_wc(3): `attr` points to room for the attributes.
+            unsafe { attr.write(convert::ah_attr(&local)) };
+        }));
     }
     // SAFETY: ibv_init_ah_from_wc(3): with IBV_WC_GRH, `grh` points to the forty bytes before the
     // datagram.
     let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
-    let facts = context.adapter().port();
     // A datagram to a group is answered from the first address of its family.
     let is_ipv4 = |gid: Gid| gid.as_ipv4().is_some();
     let same_family = || facts.gids.iter().position(|own| is_ipv4(own.gid) == is_ipv4(seen.from));
@@ -123,7 +135,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         flow_label: seen.flow_label,
         hop_limit: u8::MAX,
         traffic_class: seen.traffic_class,
-        ..AddrVec::default()
+        ..local
     };
     // SAFETY: ibv_init_ah_from_wc(3): `attr` points to room for the attributes.
     unsafe { attr.write(convert::ah_attr(&av)) };

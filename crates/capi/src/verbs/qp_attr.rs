@@ -2,10 +2,11 @@
 
 use core::ffi::{c_int, c_uint};
 
-use feroce::{Access, AttrMask, ModifyQpError, QpAttr, QpState};
+use feroce::{Access, AttrMask, LinkLayer, ModifyQpError, QpAttr, QpState};
 use feroce_lint::{self as lint, Name};
 
 use super::ah::path;
+use super::context::Context;
 use super::qp::Qp;
 use crate::abi::*;
 use crate::errno::{Errno, code};
@@ -46,11 +47,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         .and_then(|wanted| check_migration(qp, &wanted, mask).map(|()| wanted))
         .and_then(|wanted| Ok(qp.handle.modify(&wanted)?));
     // SAFETY: `public` points to a live object, whose `context` does not change after it was made.
-    let context = unsafe { (*public).context }.addr();
-    let name = Name { context, qpn: qp.handle.qpn().get() };
+    let context = unsafe { (*public).context };
+    let name = Name { context: context.addr(), qpn: qp.handle.qpn().get() };
     let done = done.map_err(|refusal| {
         if lint::is_on() {
-            lint::call_refused(name, "ibv_modify_qp", &refusal.words(&attr, mask));
+            // SAFETY: the context of a live queue pair is live.
+            let link_layer = unsafe { Context::behind(context) }.adapter().port().link_layer;
+            let words = refusal.words(&attr, mask, link_layer);
+            lint::call_refused(name, "ibv_modify_qp", &words);
         }
         refusal.errno
     });
@@ -79,8 +83,9 @@ impl Refusal {
 
     /// What lint says. A path without a GID is the mistake of nearly every beginner, so lint names
     /// it before any other.
-    fn words(&self, attr: &ibv_qp_attr, mask: c_uint) -> String {
-        if mask & IBV_QP_AV != 0 && attr.ah_attr.is_global == 0 {
+    fn words(&self, attr: &ibv_qp_attr, mask: c_uint, link_layer: LinkLayer) -> String {
+        let has_no_gid = mask & IBV_QP_AV != 0 && attr.ah_attr.is_global == 0;
+        if has_no_gid && link_layer == LinkLayer::Ethernet {
             return "ah_attr.is_global is 0, and RoCE finds its peers by GID: set it, grh.dgid and \
                     grh.sgid_index (option -g of the pingpongs, -x of perftest)"
                 .to_owned();

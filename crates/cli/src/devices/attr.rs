@@ -75,6 +75,12 @@ pub(super) struct Port {
     pub(super) max_mtu: usize,
     pub(super) active_mtu: usize,
     pub(super) lid: u16,
+    pub(super) lmc: u8,
+    pub(super) sm_lid: u16,
+    pub(super) sm_sl: u8,
+    pub(super) subnet_timeout: u8,
+    pub(super) init_type_reply: u8,
+    pub(super) max_vl_num: Coded,
     pub(super) link_layer: &'static str,
     pub(super) max_msg_sz: u64,
     pub(super) port_cap_flags: u32,
@@ -179,6 +185,12 @@ impl Port {
             max_mtu: port.max_mtu.bytes(),
             active_mtu: port.active_mtu.bytes(),
             lid: port.lid.0,
+            lmc: port.lmc,
+            sm_lid: port.sm_lid.0,
+            sm_sl: port.sm_sl,
+            subnet_timeout: port.subnet_timeout,
+            init_type_reply: port.init_type_reply,
+            max_vl_num: vls(port.max_vls),
             link_layer: match port.link_layer {
                 LinkLayer::Ethernet => "Ethernet",
                 LinkLayer::InfiniBand => "InfiniBand",
@@ -205,6 +217,8 @@ fn guid(guid: u64) -> String {
 fn state(state: PortState) -> Coded {
     let name = match state {
         PortState::Down => "PORT_DOWN",
+        PortState::Init => "PORT_INIT",
+        PortState::Armed => "PORT_ARMED",
         PortState::Active => "PORT_ACTIVE",
     };
     coded(name, state as u32)
@@ -212,8 +226,12 @@ fn state(state: PortState) -> Coded {
 
 fn phys_state(state: PhysState) -> Coded {
     let name = match state {
+        PhysState::Sleep => "SLEEP",
+        PhysState::Polling => "POLLING",
         PhysState::Disabled => "DISABLED",
+        PhysState::Training => "PORT_CONFIGURATION_TRAINING",
         PhysState::LinkUp => "LINK_UP",
+        PhysState::ErrorRecovery => "LINK_ERROR_RECOVERY",
     };
     coded(name, state as u32)
 }
@@ -226,6 +244,19 @@ impl Port {
         let lane: f64 = lane.parse().unwrap_or_default();
         format!("{} Gb/s", lanes * lane)
     }
+}
+
+/// Virtual lanes by their code.
+fn vls(code: u8) -> Coded {
+    let name = match code {
+        1 => "1",
+        2 => "2",
+        3 => "4",
+        4 => "8",
+        5 => "15",
+        _ => "invalid",
+    };
+    coded(name, code.into())
 }
 
 fn width(width: LinkWidth) -> Coded {

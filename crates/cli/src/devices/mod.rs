@@ -114,6 +114,7 @@ fn listed(device: &Device) -> Listed {
             DeviceKind::Loopback => "loopback",
             DeviceKind::Addresses => "addresses",
             DeviceKind::Kernel => "kernel",
+            DeviceKind::Subnet => "subnet",
         },
         active: device.is_up(),
         gids: device.gids().iter().filter(|g| !g.is_zero()).map(ToString::to_string).collect(),

@@ -133,9 +133,9 @@ impl Page {
         self.row(PORT, "state", p.state);
         self.row(PORT, "max_mtu", mtu(p.max_mtu));
         self.row(PORT, "active_mtu", mtu(p.active_mtu));
-        self.row(PORT, "sm_lid", 0);
+        self.row(PORT, "sm_lid", p.sm_lid);
         self.row(PORT, "port_lid", p.lid);
-        self.row(PORT, "port_lmc", "0x00");
+        self.row(PORT, "port_lmc", format_args!("0x{:02x}", p.lmc));
         self.row(PORT, "link_layer", p.link_layer);
         if verbose {
             self.port_details(p);
@@ -147,14 +147,14 @@ impl Page {
         self.row(PORT, "max_msg_sz", format_args!("{:#x}", p.max_msg_sz));
         self.row(PORT, "port_cap_flags", format_args!("0x{:08x}", p.port_cap_flags));
         self.row(PORT, "port_cap_flags2", "0x0000");
-        self.row(PORT, "max_vl_num", "1 (1)");
+        self.row(PORT, "max_vl_num", p.max_vl_num);
         self.row(PORT, "bad_pkey_cntr", format_args!("{:#x}", p.bad_pkey_cntr));
         self.row(PORT, "qkey_viol_cntr", format_args!("{:#x}", p.qkey_viol_cntr));
-        self.row(PORT, "sm_sl", 0);
+        self.row(PORT, "sm_sl", p.sm_sl);
         self.row(PORT, "pkey_tbl_len", p.pkey_tbl_len);
         self.row(PORT, "gid_tbl_len", p.gid_tbl_len);
-        self.row(PORT, "subnet_timeout", 0);
-        self.row(PORT, "init_type_reply", 0);
+        self.row(PORT, "subnet_timeout", p.subnet_timeout);
+        self.row(PORT, "init_type_reply", p.init_type_reply);
         let (width, code) = (p.active_width.name, p.active_width.code);
         self.row(PORT, "active_width", format_args!("{width}X ({code})"));
         self.row(PORT, "active_speed", p.active_speed);

@@ -1,16 +1,19 @@
 //! Devices: one per network interface with an address.
 
 pub(crate) mod interface_monitor;
+pub(crate) mod monitor;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use feroce_backend_rdma_core as rdma_core;
+use feroce_umad::Adapter;
 use feroce_wire::{Gid, Pmtu};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use crate::attr::{PortAttr, PortState};
-use crate::{Backend, Error, Settings, sys};
+use crate::{Backend, Error, Settings, subnet_port, sys};
 
 /// What a device stands on.
 ///
@@ -32,6 +35,8 @@ pub enum DeviceKind {
     Addresses,
     /// A driver of the kernel, by way of rdma-core.
     Kernel,
+    /// The adapter of a host of an InfiniBand fabric.
+    Subnet,
 }
 
 /// A device that can be opened.
@@ -54,6 +59,8 @@ pub struct Device {
     is_up: bool,
     /// The number that names it, if it has one that is not made from its addresses.
     guid: Option<u64>,
+    /// Of a host of an InfiniBand fabric: the adapter when the device was listed.
+    adapter: Option<Arc<Adapter>>,
 }
 
 impl Device {
@@ -71,8 +78,9 @@ impl Device {
             return Self::of_kernel(settings);
         }
         // A host of an InfiniBand fabric has its adapter, and no other.
-        if settings.subnet.is_some() {
-            return Ok(Vec::new());
+        if let Some(host) = subnet_port::host(settings) {
+            let name = settings.device_name.as_deref().unwrap_or("feroce0");
+            return Ok(Vec::from([Self::of_adapter(name, host.describe()?)]));
         }
         let mut devices = match settings.addresses.as_slice() {
             [] => Self::of_interfaces()?,
@@ -122,6 +130,7 @@ impl Device {
             speed_mbit: sys::interface_speed_mbit(name),
             is_up: flags.contains(InterfaceFlags::IFF_RUNNING),
             guid: None,
+            adapter: None,
         })
     }
 
@@ -146,9 +155,32 @@ impl Device {
             speed_mbit: on.and_then(sys::interface_speed_mbit),
             is_up: port.state == PortState::Active,
             guid: Some(listed.guid),
+            adapter: None,
             gids: port.gids.iter().map(|entry| entry.gid).collect(),
             interface,
         }
+    }
+
+    /// The device of an adapter of a host of an InfiniBand fabric: its first port.
+    fn of_adapter(name: &str, adapter: Adapter) -> Self {
+        let port = adapter.ports.first().map(PortAttr::of_subnet);
+        let bytes = |port: &PortAttr| port.active_mtu.bytes() as u32;
+        Self {
+            name: name.to_owned(),
+            kind: DeviceKind::Subnet,
+            interface: None,
+            gids: port.iter().flat_map(|port| &port.gids).map(|entry| entry.gid).collect(),
+            mtu: port.as_ref().map_or(0, bytes),
+            speed_mbit: adapter.ports.first().map(subnet_port::speed_mbit),
+            is_up: port.is_some_and(|port| port.state == PortState::Active),
+            guid: Some(adapter.info.node_guid),
+            adapter: Some(Arc::new(adapter)),
+        }
+    }
+
+    /// The adapter of a host of an InfiniBand fabric, when the device was listed.
+    pub(crate) fn adapter(&self) -> Option<&Adapter> {
+        self.adapter.as_deref()
     }
 
     /// The device of a host in a simulated world.
@@ -163,6 +195,7 @@ impl Device {
             speed_mbit: None,
             is_up: true,
             guid: None,
+            adapter: None,
         }
     }
 
@@ -174,8 +207,8 @@ impl Device {
         // Loopback carries the largest packets there are; others are bounded by path discovery.
         let mtu = if gids.iter().all(|g| is_loopback(*g)) { 65536 } else { 1500 };
         let kind = DeviceKind::Addresses;
-        let (interface, speed_mbit, guid) = (None, None, None);
-        Self { name, kind, interface, gids, mtu, speed_mbit, is_up: true, guid }
+        let (interface, speed_mbit, guid, adapter) = (None, None, None, None);
+        Self { name, kind, interface, gids, mtu, speed_mbit, is_up: true, guid, adapter }
     }
 
     /// The device with this name, as [`Device::list`] gives it, or of the interface with it.
@@ -226,6 +259,9 @@ impl Device {
 
     /// The greatest path MTU that the interface carries without fragmentation.
     pub fn path_mtu(&self) -> Pmtu {
+        if self.kind == DeviceKind::Subnet {
+            return Pmtu::at_most(self.mtu as usize).unwrap_or(Pmtu::B256);
+        }
         path_mtu_of(self.mtu)
     }
 
@@ -252,6 +288,11 @@ impl Device {
         });
         // Locally administered.
         fold | 0x0200_0000_0000_0000
+    }
+
+    /// The number that names the machine or the chassis that the device is a part of.
+    pub(crate) fn system_guid(&self) -> u64 {
+        self.adapter().map_or_else(|| self.guid(), |adapter| adapter.info.system_image_guid)
     }
 }
 

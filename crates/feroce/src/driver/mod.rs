@@ -49,7 +49,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use crate::device::Device;
-use crate::device::interface_monitor::InterfaceMonitor;
+use crate::device::monitor::Monitor;
 use crate::watch::{self, Listener};
 
 pub(crate) use agent::Agent;
@@ -131,18 +131,19 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Joins the engine and the link, and starts the driver thread, which also applies the
-    /// interface changes that `monitor` reports. The link logs to `wakes`.
+    /// changes that `monitor` reports. The link logs to `wakes`.
     pub(crate) fn start(
         engine: Engine,
         link: Box<dyn HostCarrier>,
         clock: Clock,
         device: &Device,
-        monitor: Option<InterfaceMonitor>,
+        monitor: Option<Monitor>,
         wakes: Arc<Wakes>,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
         let host_memory = engine.host_memory().cloned();
-        let is_up = device.is_up();
+        let subnet = monitor.as_ref().and_then(Monitor::subnet).cloned();
+        let is_up = subnet.as_ref().map_or_else(|| device.is_up(), |port| port.is_active());
         let backoff = Backoff::new(link.wait_fd().try_clone_to_owned()?);
         let (mut dispatch, link) = (Dispatch::with(Arc::clone(&wakes)), LinkSide::new(link));
         dispatch.end_naps(Arc::clone(backoff.naps()));
@@ -150,7 +151,7 @@ impl Driver {
         let watch = (!clock.is_virtual()).then(Listener::new).and_then(|made| {
             made.inspect_err(|e| tracing::warn!("`feroce stat` will not see this device: {e}")).ok()
         });
-        let state = State { engine, dispatch, agent: None, is_up, revocations };
+        let state = State { engine, dispatch, agent: None, is_up, subnet, revocations };
         let driver = Arc::new(Self {
             link: Mutex::new(link),
             state: Mutex::new(state),

@@ -1,6 +1,7 @@
 //! The state that the engine's lock protects.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use feroce_engine::{AsyncEvent, Engine, Event};
 use feroce_train::Instant;
@@ -8,6 +9,7 @@ use feroce_train::Instant;
 use super::Dispatch;
 use super::agent::Agent;
 use super::revocation::Looks;
+use crate::subnet_port::SubnetState;
 
 /// How long acknowledgements wait for the answer of a consumer: one that answers at once posts
 /// within this time, and a system call, which the wait may save, takes about as long.
@@ -21,6 +23,8 @@ pub(crate) struct State {
     pub(super) agent: Option<Box<dyn Agent>>,
     /// Whether the interface can carry packets.
     pub(crate) is_up: bool,
+    /// The port, if it is one of an InfiniBand fabric.
+    pub(crate) subnet: Option<Arc<SubnetState>>,
     /// When to check the revocations that the engine waits for.
     pub(super) revocations: Looks,
 }

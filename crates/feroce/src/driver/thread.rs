@@ -10,8 +10,9 @@ use feroce_link::Logger;
 use feroce_train::Instant;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
+use super::state::State;
 use super::{Driver, NEVER, Turn, Wakes};
-use crate::device::interface_monitor::InterfaceMonitor;
+use crate::device::monitor::{Known, Monitor};
 
 /// How long the thread stays awake after it had something to do: a few times what it costs the
 /// sender of the next packet to wake it.
@@ -24,7 +25,7 @@ const WATCH_NS: u64 = 20_000_000;
 pub(super) fn spawn(
     driver: Arc<Driver>,
     name: &str,
-    monitor: Option<InterfaceMonitor>,
+    monitor: Option<Monitor>,
 ) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     // Signals are for the program: if it waits for them, or blocks them in its own threads, the
@@ -40,8 +41,8 @@ pub(super) fn spawn(
     spawned
 }
 
-fn run(driver: &Driver, device: &str, monitor: Option<&InterfaceMonitor>) {
-    let monitor_fd = monitor.map(InterfaceMonitor::fd);
+fn run(driver: &Driver, device: &str, monitor: Option<&Monitor>) {
+    let monitor_fd = monitor.map(Monitor::fd);
     // Made when a consumer polls for the first time: a device that is not used costs less.
     let mut kick = None;
     // The kernel did not announce changes between the listing of the device and the start of this
@@ -164,7 +165,7 @@ const BIND_PAUSE_NS: u64 = 5_000_000;
 
 /// Follows the interface of the device.
 struct Follow<'a> {
-    monitor: Option<&'a InterfaceMonitor>,
+    monitor: Option<&'a Monitor>,
     /// How often to look again although the kernel announces no change.
     looks_left: u32,
 }
@@ -179,16 +180,17 @@ impl Follow<'_> {
     fn look(&mut self, driver: &Driver) {
         let left = self.looks_left.checked_sub(1).unwrap_or(BIND_LOOKS);
         self.looks_left = 0;
-        match self.monitor.map(InterfaceMonitor::look).transpose() {
-            Ok(Some(interface)) => {
+        match self.monitor.map_or(Ok(None), Monitor::look) {
+            Ok(Some(ground)) => {
                 let is_complete = driver.control_link(|state, link, _| {
                     let log = Logger::new(Arc::<Wakes>::clone(state.dispatch.wakes()));
-                    interface.apply(&mut state.engine, &mut **link, &mut state.is_up, &log)
+                    let State { engine, is_up, subnet, .. } = state;
+                    ground.apply(engine, &mut **link, Known { is_up, subnet }, &log)
                 });
                 self.looks_left = if is_complete { 0 } else { left };
             }
             Ok(None) => {}
-            Err(e) => tracing::warn!("cannot look at the interface: {e}"),
+            Err(e) => tracing::warn!("cannot look at what the device stands on: {e}"),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What the fabric answers to requests of programs.
 
-use feroce_subnet::{FileId, Node, PortRef, Programs, Registration, Subnet};
+use feroce_subnet::{FileId, Node, Port, PortRef, Programs, Registration, Subnet};
 use feroce_umad::{Adapter, AdapterPort, Answer, Request};
 use nix::errno::Errno;
 
+use super::conn::{ConnId, Reregistrations, Role, Watched};
+use super::data::Processes;
 use super::issm::IsSm;
 
 /// A refusal with a number of the C library.
@@ -17,28 +19,49 @@ pub(super) fn find_host(subnet: &Subnet, name: &str) -> Option<usize> {
     subnet.nodes().iter().position(is_meant)
 }
 
-/// Answers a request. A port that was opened is returned as well.
-pub(super) fn answer(
-    request: Request,
-    subnet: &Subnet,
-    programs: &mut Programs,
-    issm: &IsSm,
-) -> (Answer, Option<FileId>) {
+/// What answers depend on.
+pub(super) struct Sources<'a> {
+    pub(super) subnet: &'a Subnet,
+    pub(super) programs: &'a mut Programs,
+    pub(super) processes: &'a mut Processes,
+    pub(super) issm: &'a IsSm,
+    pub(super) reregistrations: &'a Reregistrations,
+}
+
+/// Answers a request of a connection. What the connection is for from then on is returned as well.
+pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answer, Option<Role>) {
+    let Sources { subnet, programs, processes, issm, reregistrations } = from;
+    let find_port = |host: &str, port| {
+        let at = find_host(subnet, host).map(|node| PortRef { node, port });
+        at.filter(|at| subnet.port(*at).is_some())
+    };
     let answer = match request {
         Request::Describe { host } => match find_host(subnet, &host) {
-            Some(node) => Answer::Adapter(describe(subnet, node, issm)),
+            Some(node) => Answer::Adapter(describe(subnet, node, issm, reregistrations)),
             None => refused(Errno::ENODEV),
         },
-        Request::Open { host, port } => {
-            let at = find_host(subnet, &host).map(|node| PortRef { node, port });
-            match at.filter(|at| subnet.port(*at).is_some()) {
-                Some(at) => {
-                    let file = programs.open(at);
-                    return (Answer::Done(file.0), Some(file));
-                }
-                None => refused(Errno::ENODEV),
+        Request::Watch { host } => match find_host(subnet, &host) {
+            Some(node) => {
+                let adapter = describe(subnet, node, issm, reregistrations);
+                let watch = Role::Watch(Watched::new(subnet, reregistrations, node));
+                return (Answer::Adapter(adapter), Some(watch));
             }
-        }
+            None => refused(Errno::ENODEV),
+        },
+        Request::Open { host, port } => match find_port(&host, port) {
+            Some(at) => {
+                let file = programs.open(at);
+                return (Answer::Done(file.0), Some(Role::Open(file)));
+            }
+            None => refused(Errno::ENODEV),
+        },
+        Request::Attach { host, port } => match find_port(&host, port) {
+            Some(at) => match processes.attach(conn, at, rate_bps(subnet, at)) {
+                Some(attached) => return (Answer::Attached(attached), Some(Role::Attached)),
+                None => refused(Errno::EBUSY),
+            },
+            None => refused(Errno::ENODEV),
+        },
         Request::Register { file, registration: asked } => {
             let registration = Registration {
                 class: asked.class,
@@ -61,7 +84,25 @@ pub(super) fn answer(
     (answer, None)
 }
 
-fn describe(subnet: &Subnet, node: usize, issm: &IsSm) -> Adapter {
+/// The rate of the link at a port.
+fn rate_bps(subnet: &Subnet, at: PortRef) -> u64 {
+    let Some(info) = subnet.port(at).map(Port::info) else { return 0 };
+    let width = match info.link_width_active {
+        1 => 1,
+        4 => 8,
+        8 => 12,
+        _ => 4,
+    };
+    width * 2_500_000_000 * u64::from(info.link_speed_active.max(1))
+}
+
+/// What a fabric says of the adapter of a host.
+pub(super) fn describe(
+    subnet: &Subnet,
+    node: usize,
+    issm: &IsSm,
+    reregistrations: &Reregistrations,
+) -> Adapter {
     let found = &subnet.nodes()[node];
     let port = |number: u8| {
         let at = PortRef { node, port: number };
@@ -77,6 +118,7 @@ fn describe(subnet: &Subnet, node: usize, issm: &IsSm) -> Adapter {
                 [counters.unicast_xmit + counters.multicast_xmit, counters.xmit_words],
                 [counters.unicast_rcv + counters.multicast_rcv, counters.rcv_words],
             ],
+            reregistrations: reregistrations.get(&at).copied().unwrap_or_default(),
         })
     };
     Adapter {

@@ -1,11 +1,12 @@
 //! An InfiniBand fabric: nodes and their agents in this process, programs behind their ports.
 //!
 //! [`serve`] is the process: sockets and the clock around `feroce_subnet`. [`answer`] are the
-//! requests of programs, [`issm`] the files by which subnet managers say that they run, [`manager`]
+//! requests of programs, [`data`] the packets between their queue pairs, [`issm`] the files by which subnet managers say that they run, [`manager`]
 //! a subnet manager that the fabric starts itself, [`report`] what the fabric says of itself.
 
 mod answer;
 mod conn;
+mod data;
 mod issm;
 mod manager;
 mod report;

@@ -6,6 +6,8 @@ use feroce_subnet::{PortRef, Programs, Subnet};
 use feroce_wire::mad::{PortState, capability};
 use serde::{Deserialize, Serialize};
 
+use super::data::Processes;
+
 /// A port.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(in super::super) struct LinkPort {
@@ -29,7 +31,7 @@ pub(in super::super) struct NodeStatus {
     pub(in super::super) lid: u16,
     /// A subnet manager runs behind one of its ports.
     pub(in super::super) has_sm: bool,
-    /// Open ports of programs.
+    /// Ports that programs have open, and processes that have its adapter open.
     pub(in super::super) programs: usize,
     /// Ports that have a link.
     pub(in super::super) ports: Vec<LinkPort>,
@@ -47,8 +49,17 @@ pub(in super::super) struct SubnetStatus {
 }
 
 impl SubnetStatus {
-    pub(super) fn new(name: &str, seconds: f64, subnet: &Subnet, programs: &Programs) -> Self {
-        let nodes = (0..subnet.nodes().len()).map(|node| NodeStatus::new(subnet, programs, node));
+    pub(super) fn new(
+        name: &str,
+        seconds: f64,
+        subnet: &Subnet,
+        programs: &Programs,
+        processes: &Processes,
+    ) -> Self {
+        let nodes = (0..subnet.nodes().len()).map(|node| {
+            let programs = programs.files_at(node) + processes.count(node);
+            NodeStatus::new(subnet, programs, node)
+        });
         Self {
             name: name.to_owned(),
             pid: std::process::id(),
@@ -66,7 +77,7 @@ impl SubnetStatus {
 }
 
 impl NodeStatus {
-    fn new(subnet: &Subnet, programs: &Programs, index: usize) -> Self {
+    fn new(subnet: &Subnet, programs: usize, index: usize) -> Self {
         let node = &subnet.nodes()[index];
         let is_switch = node.switch().is_some();
         let end = node.port(if is_switch { 0 } else { 1 });
@@ -81,7 +92,7 @@ impl NodeStatus {
             guid: node.info().node_guid,
             lid: end.map_or(0, |port| port.info().lid.0),
             has_sm: !is_switch && numbers.clone().any(is_sm),
-            programs: programs.files_at(index),
+            programs,
             ports: numbers.filter_map(|port| LinkPort::new(subnet, index, port)).collect(),
         }
     }

@@ -6,8 +6,10 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use feroce_link::port::{MAX_MESSAGE, PortListener, Received};
-use feroce_subnet::{FileId, Net, Output, PortRef, Programs, SendError, Subnet, UserMad};
+use feroce_link::port::{CREDIT_LEN, MAX_MESSAGE, PortListener, Received, Record, Sent};
+use feroce_subnet::{
+    Change as PortChange, FileId, Net, Output, PortRef, Programs, SendError, Subnet, UserMad,
+};
 use feroce_train::Instant;
 use feroce_umad::{Answer, Request};
 use feroce_wire::mad::MadHeader;
@@ -15,8 +17,9 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::answer::answer;
-use super::conn::Conn;
+use super::answer::{Sources, answer, describe};
+use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
+use super::data::{Processes, Told};
 use super::issm::IsSm;
 use super::manager::Manager;
 use super::report::{self, SubnetStatus};
@@ -37,6 +40,8 @@ const HELD: u64 = 1 << 63;
 const MAX_READY: usize = 64;
 /// Messages of a connection that one turn takes.
 const MAX_MESSAGES: usize = 64;
+/// Messages with packets of a connection that one turn takes.
+const MAX_PACKET_MESSAGES: usize = 4;
 /// The longest sleep: an interrupt of the user is noticed after it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -45,16 +50,23 @@ pub(in super::super) struct Server {
     name: String,
     subnet: Subnet,
     programs: Programs,
+    processes: Processes,
+    reregistrations: Reregistrations,
     started_ns: u64,
     epoll: Epoll,
     listener: PortListener,
     wake: Arc<EventFd>,
     orders: Receiver<Order>,
     issm: IsSm,
-    conns: BTreeMap<u64, Conn>,
-    next_conn: u64,
-    files: BTreeMap<FileId, u64>,
+    conns: BTreeMap<ConnId, Conn>,
+    next_conn: ConnId,
+    files: BTreeMap<FileId, ConnId>,
     buffer: Vec<u8>,
+    message: Vec<u8>,
+    /// Something has happened that may have changed an adapter.
+    is_touched: bool,
+    /// Connections with packets to read, after those of management.
+    unread: Vec<ConnId>,
     /// The command that ended it: its connection closes when the process has cleaned up.
     ended_by: Option<SyncSender<Vec<u8>>>,
 }
@@ -76,6 +88,8 @@ impl Server {
             name: place.name().to_owned(),
             subnet,
             programs: Programs::new(),
+            processes: Processes::default(),
+            reregistrations: Reregistrations::new(),
             started_ns: monotonic_ns(),
             epoll,
             listener,
@@ -86,6 +100,9 @@ impl Server {
             next_conn: FIRST_CONN,
             files: BTreeMap::new(),
             buffer: vec![0; MAX_MESSAGE],
+            message: Vec::with_capacity(MAX_MESSAGE),
+            is_touched: false,
+            unread: Vec::new(),
             ended_by: None,
         })
     }
@@ -127,12 +144,24 @@ impl Server {
         self.obey();
         let now = now();
         if self.subnet.poll_timeout().is_some_and(|at| at <= now) {
+            self.is_touched = true;
             self.subnet.handle_timeout(now);
         }
         if self.programs.poll_timeout().is_some_and(|at| at <= now) {
+            self.is_touched = true;
             self.programs.handle_timeout(now, &mut self.subnet);
         }
-        self.settle(now)
+        self.settle(now)?;
+        if std::mem::take(&mut self.is_touched) {
+            self.show_changes()?;
+        }
+        // Agents come first, so that a subnet manager has its answers although programs keep the
+        // fabric busy.
+        for id in std::mem::take(&mut self.unread) {
+            self.read_packets(id)?;
+        }
+        self.processes.handle_timeout(now, &mut self.subnet);
+        self.hand_out(now)
     }
 
     /// Waits for something to do, and takes what programs have sent.
@@ -150,10 +179,20 @@ impl Server {
                 }
                 OPENED => self.begin_managers()?,
                 held if held & HELD != 0 => self.end_manager(port_of(held))?,
-                conn => {
-                    self.read(conn)?;
-                    self.flush(conn)?;
-                }
+                conn => match self.conns.get(&conn).map(|conn| &conn.role) {
+                    Some(Role::Attached) => {
+                        if event.events().contains(EpollFlags::EPOLLOUT) {
+                            self.processes.has_room(conn);
+                            self.set_full(conn, false)?;
+                        }
+                        self.unread.push(conn);
+                    }
+                    _ => {
+                        self.is_touched = true;
+                        self.read(conn)?;
+                        self.flush(conn)?;
+                    }
+                },
             }
         }
         Ok(())
@@ -177,7 +216,7 @@ impl Server {
         Ok(())
     }
 
-    fn read(&mut self, id: u64) -> anyhow::Result<()> {
+    fn read(&mut self, id: ConnId) -> anyhow::Result<()> {
         for _ in 0..MAX_MESSAGES {
             let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
             let len = match conn.socket.receive(&mut self.buffer) {
@@ -189,10 +228,16 @@ impl Server {
                 }
             };
             let message = self.buffer.get(..len).unwrap_or_default();
-            let Some(file) = conn.file else {
-                let request = Request::parse(message);
-                self.answer(id, request);
-                continue;
+            let file = match &conn.role {
+                Role::New => {
+                    let request = Request::parse(message);
+                    self.answer(id, request);
+                    // What follows may be packets.
+                    return Ok(());
+                }
+                Role::Open(file) => *file,
+                // A program that watches has nothing to say.
+                Role::Attached | Role::Watch(_) => return Ok(()),
             };
             let whole = conn.joiner.take(message);
             if let Some(mad) = whole.and_then(|bytes| UserMad::parse(&bytes)) {
@@ -203,24 +248,97 @@ impl Server {
         Ok(())
     }
 
-    fn answer(&mut self, id: u64, request: Option<Request>) {
-        let (said, file) = match request {
-            Some(request) => answer(request, &self.subnet, &mut self.programs, &self.issm),
+    /// Takes packets that a process has sent.
+    fn read_packets(&mut self, id: ConnId) -> anyhow::Result<()> {
+        for _ in 0..MAX_PACKET_MESSAGES {
+            let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+            let len = match conn.socket.receive(&mut self.buffer) {
+                Received::Message(len) => len,
+                Received::Nothing => return Ok(()),
+                Received::Gone => {
+                    self.close(id);
+                    return Ok(());
+                }
+            };
+            let now = now();
+            let message = self.buffer.get(..len).unwrap_or_default();
+            let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
+            while let Some(record) = Record::take(&mut rest) {
+                self.processes.send(now, id, &record, &mut self.subnet);
+            }
+            self.hand_out(now)?;
+        }
+        Ok(())
+    }
+
+    /// Tells processes what has arrived for them.
+    fn hand_out(&mut self, now: Instant) -> anyhow::Result<()> {
+        for id in self.processes.ready() {
+            let Some(conn) = self.conns.get(&id) else { continue };
+            match self.processes.tell(now, id, &conn.socket, &mut self.message) {
+                Told::All => {}
+                Told::Full => self.set_full(id, true)?,
+                Told::Gone => self.close(id),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells programs that watch adapters what has changed there.
+    fn show_changes(&mut self) -> anyhow::Result<()> {
+        let mut stale = Vec::new();
+        for (id, conn) in &self.conns {
+            if let Role::Watch(watched) = &conn.role
+                && !conn.is_full
+                && watched.is_stale(&self.subnet, &self.reregistrations)
+            {
+                stale.push((*id, watched.node));
+            }
+        }
+        for (id, node) in stale {
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let adapter = describe(&self.subnet, node, &self.issm, &self.reregistrations);
+            match conn.socket.send(&Answer::Adapter(adapter).emit()) {
+                Sent::Done => {
+                    let watched = Watched::new(&self.subnet, &self.reregistrations, node);
+                    conn.role = Role::Watch(watched);
+                }
+                Sent::Full => self.set_full(id, true)?,
+                Sent::Gone => self.close(id),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, id: ConnId, request: Option<Request>) {
+        let (said, role) = match request {
+            Some(request) => {
+                let sources = Sources {
+                    subnet: &self.subnet,
+                    programs: &mut self.programs,
+                    processes: &mut self.processes,
+                    issm: &self.issm,
+                    reregistrations: &self.reregistrations,
+                };
+                answer(id, request, sources)
+            }
             None => (Answer::Refused(Errno::EPROTO as u32), None),
         };
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.socket.send(&said.emit());
-        match file {
-            Some(file) => {
-                conn.file = Some(file);
-                self.files.insert(file, id);
+        match role {
+            Some(role) => {
+                if let Role::Open(file) = role {
+                    self.files.insert(file, id);
+                }
+                conn.role = role;
             }
             None => self.close(id),
         }
     }
 
     /// A program sends a datagram. A request that cannot be sent comes back at once.
-    fn send(&mut self, id: u64, file: FileId, mad: UserMad) {
+    fn send(&mut self, id: ConnId, file: FileId, mad: UserMad) {
         let failed = UserMad {
             data: mad.data[..mad.data.len().min(MadHeader::LEN)].to_vec(),
             ..mad.clone()
@@ -236,12 +354,16 @@ impl Server {
     }
 
     /// A program has closed its connection, or has ended.
-    fn close(&mut self, id: u64) {
+    fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.remove(&id) {
             let _ = self.epoll.delete(&conn.socket);
-            if let Some(file) = conn.file {
-                self.files.remove(&file);
-                self.programs.close(file);
+            match conn.role {
+                Role::Open(file) => {
+                    self.files.remove(&file);
+                    self.programs.close(file);
+                }
+                Role::Attached => self.processes.close(id, &mut self.subnet),
+                Role::New | Role::Watch(_) => {}
             }
         }
     }
@@ -249,8 +371,14 @@ impl Server {
     /// Hands out what the subnet has for programs.
     fn settle(&mut self, now: Instant) -> anyhow::Result<()> {
         while let Some(output) = self.subnet.poll_output() {
-            if let Output::Received(at, packet) = output {
-                self.programs.handle(now, &mut self.subnet, at, packet);
+            match output {
+                Output::Received(at, packet) => {
+                    self.programs.handle(now, &mut self.subnet, at, packet);
+                }
+                Output::Changed(at, PortChange::Reregister) => {
+                    *self.reregistrations.entry(at).or_default() += 1;
+                }
+                Output::Changed(..) => {}
             }
         }
         let mut ready = Vec::new();
@@ -265,26 +393,33 @@ impl Server {
         ready.into_iter().try_for_each(|id| self.flush(id))
     }
 
-    fn flush(&mut self, id: u64) -> anyhow::Result<()> {
+    fn flush(&mut self, id: ConnId) -> anyhow::Result<()> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
         let Some(whole) = conn.flush() else {
             self.close(id);
             return Ok(());
         };
-        if let Some(file) = conn.file {
+        let is_full = conn.has_more();
+        if let Role::Open(file) = conn.role {
             (0..whole).for_each(|_| self.programs.taken(file));
         }
-        if conn.is_full != conn.has_more() {
-            conn.is_full = conn.has_more();
-            let room = if conn.is_full { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
-            let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, id);
-            self.epoll.modify(&conn.socket, &mut event)?;
-        }
-        Ok(())
+        self.set_full(id, is_full)
+    }
+
+    /// Waits for room in a connection, or no longer.
+    fn set_full(&mut self, id: ConnId, is_full: bool) -> anyhow::Result<()> {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.is_full != is_full) else {
+            return Ok(());
+        };
+        conn.is_full = is_full;
+        let room = if is_full { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, id);
+        Ok(self.epoll.modify(&conn.socket, &mut event)?)
     }
 
     /// Subnet managers have begun to run.
     fn begin_managers(&mut self) -> anyhow::Result<()> {
+        self.is_touched = true;
         for at in self.issm.opened() {
             if let Some(file) = self.issm.holder(at) {
                 let data = HELD | (at.node as u64) << 8 | u64::from(at.port);
@@ -300,6 +435,7 @@ impl Server {
         if let Some(file) = self.issm.holder(at) {
             let _ = self.epoll.delete(file);
         }
+        self.is_touched = true;
         self.issm.release(at);
         self.subnet.set_is_sm(now(), at, false);
         self.settle(now())
@@ -312,7 +448,9 @@ impl Server {
                 Command::Status => {
                     let seconds = (monotonic_ns() - self.started_ns) as f64 / 1e9;
                     let (subnet, programs) = (&self.subnet, &self.programs);
-                    let status = SubnetStatus::new(&self.name, seconds, subnet, programs);
+                    let processes = &self.processes;
+                    let status =
+                        SubnetStatus::new(&self.name, seconds, subnet, programs, processes);
                     Reply::Subnet(Box::new(status))
                 }
                 Command::Link { port, change } => self.change(&port, change),
@@ -341,6 +479,7 @@ impl Server {
                 return Reply::Refused(why.into());
             }
         };
+        self.is_touched = true;
         self.subnet.set_link(now(), at, is_up);
         Reply::Done
     }

@@ -89,8 +89,13 @@ impl SoftAdapter {
 
     pub(crate) fn port(&self, device: &Device) -> PortAttr {
         self.driver.read(|s| {
+            let drops = s.engine.drops();
+            if let Some(port) = &s.subnet {
+                let (bad_pkeys, bad_qkeys) = (drops.drop_bad_pkey, drops.drop_bad_qkey);
+                return PortAttr { bad_pkeys, bad_qkeys, ..port.attr() };
+            }
             let (config, addresses) = (s.engine.config(), (s.engine.gids(), s.engine.lid()));
-            port_attr(device, config, s.is_up, addresses, s.engine.drops())
+            port_attr(device, config, s.is_up, addresses, drops)
         })
     }
 
