@@ -5,6 +5,7 @@
 
 mod fabric;
 mod library;
+mod verbs;
 
 use std::fs;
 use std::path::Path;

@@ -230,9 +230,16 @@ impl Context {
     /// Opens the device of a host of an InfiniBand fabric.
     fn open_in_subnet(device: Device, settings: &Settings) -> Result<Self, Error> {
         let mut config = engine_config(settings);
-        if config.transport == TransportKind::Iwarp {
-            let text = "iWARP needs TCP, and an InfiniBand fabric has none: set `transport` to \
-                        `roce`";
+        let absent = if config.transport == TransportKind::Iwarp {
+            Some("iWARP needs TCP, and an InfiniBand fabric has none: set `transport` to `roce`")
+        } else if settings.pcap.is_some() {
+            Some(
+                "captures of InfiniBand packets do not exist yet: leave `pcap` out, or use `trace`",
+            )
+        } else {
+            None
+        };
+        if let Some(text) = absent {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text).into());
         }
         if config.seed == 0 {

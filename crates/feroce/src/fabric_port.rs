@@ -59,11 +59,8 @@ impl FabricPort {
     /// Has the fabric send the requests for a service at an address to this process.
     pub(crate) fn claim(&self, address: Gid, service: ServiceId) -> io::Result<PortClaim> {
         let Some(socket) = &self.socket else {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "connection management over InfiniBand is not there yet: exchange queue pair \
-                 numbers and LIDs in another way, as programs of libibverbs do",
-            ));
+            let text = "connection management does not exist on InfiniBand fabrics yet";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         };
         PortClaim::new(socket, address, self.slot, service.0)
     }

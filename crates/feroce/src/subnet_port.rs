@@ -10,15 +10,16 @@ use std::sync::Arc;
 
 use feroce_engine::{Config, Engine};
 use feroce_link::port::Welcome;
-use feroce_link::{Logger, PortConfig, PortLink};
+use feroce_link::{Logger, PortConfig, PortLink, annotate};
 use feroce_train::{Framing, GidEntry, LinkLayer};
 use feroce_umad::{Adapter, AdapterPort, Host, Watch};
 use feroce_wire::mad::{PhysicalState, PortState as LinkState};
 use feroce_wire::{Gid, Pmtu};
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use crate::Settings;
 use crate::attr::{LaneSpeed, LinkWidth, PhysState, PortAttr, PortCaps, PortState};
+use crate::{Error, Settings};
 
 /// The port of an adapter that a device has.
 const PORT: u8 = 1;
@@ -27,6 +28,18 @@ const PORT: u8 = 1;
 pub(crate) fn host(settings: &Settings) -> Option<Host> {
     let (socket, name) = (settings.subnet.clone()?, settings.host.clone()?);
     Some(Host { socket, name })
+}
+
+/// Fails on a host of an InfiniBand fabric, because something does not exist there yet.
+pub(crate) fn refuse(what: &str) -> Result<(), Error> {
+    if host(&Settings::load()?).is_none() {
+        return Ok(());
+    }
+    let text = format!(
+        "{what} does not exist on InfiniBand fabrics yet: programs of libibverbs exchange LIDs and \
+         queue pair numbers by themselves"
+    );
+    Err(annotate(Errno::EOPNOTSUPP.into(), text).into())
 }
 
 /// What a process gets that opens the device.
@@ -220,8 +233,8 @@ impl SubnetMonitor {
         self.epoll.0.as_fd()
     }
 
-    /// The port, if it has changed. It is an error of kind [`io::ErrorKind::ConnectionReset`] if the
-    /// fabric has ended.
+    /// The port, if it has changed. It is an error of kind [`io::ErrorKind::ConnectionReset`] if
+    /// the fabric has ended.
     pub(crate) fn look(&self) -> io::Result<Option<SubnetState>> {
         let seen = self.watch.take().inspect_err(|_| {
             let _ = self.epoll.delete(self.watch.as_fd());

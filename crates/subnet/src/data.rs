@@ -96,8 +96,8 @@ impl Subnet {
         reached
     }
 
-    /// Packets for a port of an adapter were dropped, because it did not take them in time: the port
-    /// that would have sent them to it counts them.
+    /// Packets for a port of an adapter were dropped, because it did not take them in time: the
+    /// port that would have sent them to it counts them.
     pub fn discard(&mut self, at: PortRef, packets: u64) {
         let sender = self.port(at).and_then(|port| port.peer).unwrap_or(at);
         if let Some(port) = self.port_mut(sender) {

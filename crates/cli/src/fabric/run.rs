@@ -23,7 +23,8 @@ Examples:
 
 In an Ethernet fabric, the program has one device, with the address of the host. DCQCN is on if the
 switches mark packets; FEROCE_CONGESTION chooses another algorithm, or none. In an InfiniBand
-fabric, programs of libibumad see the adapter of the host. The exit status is the program's.";
+fabric, programs of libibumad and libibverbs see the adapter of the host. The exit status is the
+program's.";
 
 /// Options.
 #[derive(Debug, clap::Args)]

@@ -197,8 +197,8 @@ impl<'a> Record<'a> {
 }
 
 /// Bytes that a packet of `len` bytes, from BTH to ICRC, takes on a link. On Ethernet: preamble 8,
-/// Ethernet 14, IP 20 or 40, UDP 8, the packet, frame check sequence 4, gap 12. On InfiniBand: local
-/// route header 8, GRH 40 if there is one, the packet, VCRC 2.
+/// Ethernet 14, IP 20 or 40, UDP 8, the packet, frame check sequence 4, gap 12. On InfiniBand:
+/// local route header 8, GRH 40 if there is one, the packet, VCRC 2.
 pub fn wire_len(meta: &RxMeta, len: usize) -> u32 {
     let around = match meta.framing {
         Framing::InfiniBand if meta.has_grh() => Lrh::LEN + Grh::LEN + VCRC_LEN,

@@ -395,7 +395,15 @@ impl Carrier for PortLink {
             }
             Control::Join(group) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                format!("multicast group {group}: switches of a fabric do not replicate packets"),
+                match self.config.address {
+                    Some(_) => format!(
+                        "multicast group {group}: switches of a fabric do not replicate packets"
+                    ),
+                    None => format!(
+                        "multicast group {group}: joining through subnet administration does not \
+                         exist yet"
+                    ),
+                },
             )),
             Control::Leave(_) | Control::Exit | Control::Fork => Ok(()),
         }

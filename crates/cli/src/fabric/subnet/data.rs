@@ -1,10 +1,10 @@
 //! Packets of queue pairs: from a process through the switches to the processes of other hosts.
 //!
-//! A process that sends has *credit*: bytes that may be under way. The fabric gives it back when the
-//! receiving socket has taken the packets, or when they are dropped. So a receiver that is slow holds
-//! its senders back, as credits of the links do, and nothing is lost. A receiver that takes nothing
-//! for longer than a packet may wait at the end of a link loses what is for it, so that a process
-//! that is stopped stops no other for ever.
+//! A process that sends has *credit*: bytes that may be under way. The fabric gives it back when
+//! the receiving socket has taken the packets, or when they are dropped. So a receiver that is slow
+//! holds its senders back, as credits of the links do, and nothing is lost. A receiver that takes
+//! nothing for longer than a packet may wait at the end of a link loses what is for it, so that a
+//! process that is stopped stops no other for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -27,8 +27,8 @@ const CREDIT: u32 = 256 << 10;
 const TRAIN: u32 = 32 << 10;
 /// Bytes of packets to groups that wait for a process, at most; they cost the sender no credit.
 const MAX_GROUP: usize = 1 << 20;
-/// How long packets wait for a process that does not take them, at least: processes sleep for longer
-/// than adapters do.
+/// How long packets wait for a process that does not take them, at least: processes sleep for
+/// longer than adapters do.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Packets for a process.
@@ -92,13 +92,13 @@ impl Processes {
         Some(Attached { slot, rate_bps, credit: CREDIT, train: TRAIN })
     }
 
-    /// A process is gone. What it has sent goes on.
-    pub(super) fn close(&mut self, conn: ConnId, subnet: &mut Subnet) {
-        let Some(mut process) = self.by_conn.remove(&conn) else { return };
+    /// A process is gone. What it has sent goes on; what is for it has no queue pair any more.
+    pub(super) fn close(&mut self, conn: ConnId) {
+        let Some(process) = self.by_conn.remove(&conn) else { return };
         self.slots.retain(|_, other| *other != conn);
         self.ready.remove(&conn);
         self.full.remove(&conn);
-        self.drop_all(&mut process, subnet);
+        process.arriving.into_iter().for_each(|packets| self.refund(packets.payer));
     }
 
     /// How many processes are attached to ports of a node.
@@ -191,20 +191,11 @@ impl Processes {
                 process.arriving_bytes = 0;
                 let packets = std::mem::take(&mut process.arriving);
                 let at = process.at;
-                self.discard(at, packets, subnet);
+                for packets in packets {
+                    subnet.discard(at, packets.run.count() as u64);
+                    self.refund(packets.payer);
+                }
             }
-        }
-    }
-
-    fn drop_all(&mut self, process: &mut Process, subnet: &mut Subnet) {
-        let packets = std::mem::take(&mut process.arriving);
-        self.discard(process.at, packets, subnet);
-    }
-
-    fn discard(&mut self, at: PortRef, packets: VecDeque<Arriving>, subnet: &mut Subnet) {
-        for packets in packets {
-            subnet.discard(at, packets.run.count() as u64);
-            self.refund(packets.payer);
         }
     }
 

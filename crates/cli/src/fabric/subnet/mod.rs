@@ -1,8 +1,9 @@
 //! An InfiniBand fabric: nodes and their agents in this process, programs behind their ports.
 //!
 //! [`serve`] is the process: sockets and the clock around `feroce_subnet`. [`answer`] are the
-//! requests of programs, [`data`] the packets between their queue pairs, [`issm`] the files by which subnet managers say that they run, [`manager`]
-//! a subnet manager that the fabric starts itself, [`report`] what the fabric says of itself.
+//! requests of programs, [`data`] the packets of their queue pairs, [`issm`] the files by which
+//! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
+//! [`report`] what the fabric says of itself.
 
 mod answer;
 mod conn;

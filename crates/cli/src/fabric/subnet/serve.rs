@@ -362,7 +362,7 @@ impl Server {
                     self.files.remove(&file);
                     self.programs.close(file);
                 }
-                Role::Attached => self.processes.close(id, &mut self.subnet),
+                Role::Attached => self.processes.close(id),
                 Role::New | Role::Watch(_) => {}
             }
         }

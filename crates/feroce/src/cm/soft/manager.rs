@@ -16,7 +16,7 @@ use super::shared::{Owner, Shared};
 use crate::cm::{CmError, Opener, Timing};
 use crate::context::Context;
 use crate::device::Device;
-use crate::{Error, fabric_port, sys, virtual_time};
+use crate::{Error, fabric_port, subnet_port, sys, virtual_time};
 
 /// How long a request may arrive before its listener listens: long enough for a process that waits
 /// for a core of a busy machine, too short to matter to a peer that is rejected.
@@ -95,6 +95,7 @@ impl ManagerInner {
         let Some(open) = self.opener else {
             return Err(CmError::NoDevice(ip).into());
         };
+        subnet_port::refuse("connection management")?;
         let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
         let device = match listed {
             Some(device) => device,
@@ -119,6 +120,7 @@ impl ManagerInner {
     /// Every device, for an id that listens at all addresses.
     pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
         if self.opener.is_some() {
+            subnet_port::refuse("connection management")?;
             let mut failure = None;
             for device in Device::list()? {
                 let Some(&gid) = device.gids().first() else { continue };
