@@ -11,6 +11,7 @@ mod host;
 mod input;
 mod manager;
 mod mem_table;
+mod nvme;
 mod raw;
 mod stream;
 mod structured;
@@ -18,6 +19,7 @@ mod subnet;
 
 pub use manager::cm_manager;
 pub use mem_table::mem_table;
+pub use nvme::nvme;
 pub use raw::{engine_raw, packet_as_raw_input};
 pub use stream::engine_iwarp;
 pub use structured::engine_structured;
@@ -35,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("wire_management", wire_management),
     ("wire_iwarp", wire_iwarp),
     ("rpc_header", rpc_header),
+    ("nvme", nvme),
     ("engine_raw", engine_raw),
     ("engine_structured", engine_structured),
     ("engine_iwarp", engine_iwarp),

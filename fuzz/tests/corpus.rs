@@ -107,3 +107,13 @@ fn every_folder_has_a_target() {
         assert!(TARGETS.iter().any(|(target, _)| *target == name), "nothing replays {name}");
     }
 }
+
+#[test]
+fn rpc_header() {
+    replay("rpc_header");
+}
+
+#[test]
+fn nvme() {
+    replay("nvme");
+}

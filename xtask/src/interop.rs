@@ -9,6 +9,7 @@
 //!   not move, [`forged`] that they can, [`observed`] what cells must agree on; [`table`] writes
 //!   `docs/INTEROP.md` and `docs/INTEROP-SIW.md`.
 //! - [`alone`] are cells that need no cable: feroce on the kernel's driver, in the guest.
+//! - [`disks`] is a task of its own: the kernel's NVMe host and target.
 
 mod agent;
 mod alone;
@@ -17,6 +18,7 @@ mod cell;
 mod cells;
 mod counters;
 mod cpio;
+pub(crate) mod disks;
 mod driver;
 mod forged;
 mod image;
@@ -155,7 +157,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         }
     }
     Image::prepare(suite, driver)?;
-    let mut again = lab::inside(packages::is_root())?;
+    let mut again = lab::inside(packages::is_root(), "interop")?;
     again.arg("--inside").args(keep.then_some("--keep")).args(check.then_some("--check"));
     again.args(sample.then_some("--sample")).args(only.map(|only| format!("--only={only}")));
     again.args(suite.map(|suite| format!("--suite={suite}"))).arg(format!("--rounds={rounds}"));

@@ -43,6 +43,7 @@ Commands:
   dist     Build a directory and a Debian package for others
   clients  Run clients of RDMA from package registries, as their users would
   interop  Let the Linux kernel's own driver talk to feroce
+  disks    Let the Linux kernel use disks that feroce serves
 
 `cargo xtask <COMMAND> --help` says more. Exit status: 0 fine, 1 failed, 2 wrong usage.
 ";
@@ -73,6 +74,7 @@ const TASKS: &[Task] = &[
     ("dist", dist::HELP, dist::main),
     ("clients", clients::HELP, clients::main),
     ("interop", interop::HELP, interop::main),
+    ("disks", interop::disks::HELP, interop::disks::main),
 ];
 
 fn main() -> ExitCode {

@@ -3,3 +3,4 @@
 mod bad_input;
 mod golden;
 mod together;
+mod worlds;

@@ -55,15 +55,15 @@ const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=o
                      guest_ufo=off,guest_ecn=off,host_tso4=off,host_tso6=off,host_ufo=off,\
                      host_ecn=off";
 
-/// A command that runs this one again in namespaces of its own, which end with it.
-pub(super) fn inside(is_root: bool) -> Outcome<Command> {
+/// A command that runs a task of this program in namespaces of its own, which end with it.
+pub(super) fn inside(is_root: bool, task: &str) -> Outcome<Command> {
     let own = env::current_exe().map_err(|e| failed("this program", e))?;
     let mut command = Command::new("unshare");
     command.args(["--net", "--pid", "--mount", "--fork", "--kill-child"]);
     if !is_root {
         command.args(["--user", "--map-root-user"]);
     }
-    command.arg("--").arg(own).arg("interop");
+    command.arg("--").arg(own).arg(task);
     Ok(command)
 }
 
@@ -240,7 +240,7 @@ pub(super) fn run_in_guest(words: &[String]) -> Outcome<End> {
     Running::Guest(start_in_guest(words)?).finish(COMMAND_LIMIT)
 }
 
-fn start_in_guest(words: &[String]) -> Outcome<Remote> {
+pub(super) fn start_in_guest(words: &[String]) -> Outcome<Remote> {
     let remote = Remote::start(words).map_err(|e| failed("the guest", e))?;
     remote.ok_or_else(|| Failure::Failed("the guest does not answer".into()))
 }

@@ -137,7 +137,7 @@ async fn associate(
     Ok(completion.result as u16)
 }
 
-/// The subsystems that a target has for this host.
+/// The subsystems with disks that a target has for this host.
 pub async fn discover(
     manager: &Manager,
     to: SocketAddr,
@@ -155,7 +155,9 @@ pub async fn discover(
         bytes.extend(admin.log_page(log::DISCOVERY, offset, DISCOVERY_ENTRY).await?);
     }
     admin.shut_down().await?;
-    Ok(DiscoveryLog::parse(&bytes).entries)
+    let mut entries = DiscoveryLog::parse(&bytes).entries;
+    entries.retain(DiscoveryEntry::has_disks);
+    Ok(entries)
 }
 
 /// An association with a subsystem of a target. Dropping it disconnects.

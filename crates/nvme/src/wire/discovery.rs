@@ -93,6 +93,11 @@ impl DiscoveryEntry {
         }
     }
 
+    /// Whether it is a subsystem with disks, and not one to discover others.
+    pub fn has_disks(&self) -> bool {
+        self.subtype == NVM_SUBSYSTEM
+    }
+
     /// Where it is, if it is reached over RDMA at an IP address.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         if self.transport != RDMA {
