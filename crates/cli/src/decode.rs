@@ -1,5 +1,6 @@
 //! `feroce decode`: shows the packets of a capture file.
 
+mod analysis;
 mod capture;
 mod dissect;
 mod mad;
@@ -13,8 +14,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::ladder::{Ladder, Rung, Side};
-use crate::style::Style;
+use crate::style::{Style, columns};
 use crate::words;
+use analysis::Analysis;
 use capture::{End, Record};
 use dissect::{IcrcState, NotRoce};
 use table::Table;
@@ -26,8 +28,9 @@ mod tests;
 /// Options.
 ///
 /// Reads pcap and pcapng files of Ethernet (with VLAN tags), raw IP, and Linux cooked packets, and
-/// shows RoCEv2 over IPv4 and IPv6 and RoCEv1. The exit status is 1 if an ICRC is wrong or the file
-/// is damaged.
+/// shows RoCEv2 over IPv4 and IPv6 and RoCEv1. What was sent again, is missing or was answered
+/// twice is marked, and what went wrong is said at the end. The exit status is 1 if an ICRC is
+/// wrong or the file is damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The capture; `-` is standard input.
@@ -35,6 +38,9 @@ pub(crate) struct Args {
     /// Draw a ladder diagram instead of a table.
     #[arg(long)]
     ladder: bool,
+    /// Show no packets, but who sent how much to whom, how fast, and what went wrong.
+    #[arg(long, conflicts_with_all = ["ladder", "op", "qp", "limit", "all"])]
+    summary: bool,
     /// Only packets to or from this queue pair, such as 17 or 0x11.
     #[arg(long, value_parser = number)]
     qp: Option<u32>,
@@ -145,6 +151,7 @@ struct Printer<'a> {
     out: BufWriter<io::StdoutLock<'static>>,
     form: Form,
     counts: Counts,
+    analysis: Analysis,
 }
 
 /// The form of the output.
@@ -163,12 +170,13 @@ impl<'a> Printer<'a> {
             _ => Form::Table(Table::new(style)),
         };
         let out = BufWriter::new(io::stdout().lock());
-        Self { args, style, out, form, counts: Counts::default() }
+        Self { args, style, out, form, counts: Counts::default(), analysis: Analysis::default() }
     }
 
     /// Prints the packets of a record.
     fn record(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
-        let views = View::all(record, self.counts.packets + 1, first_ns);
+        let mut views = View::all(record, self.counts.packets + 1, first_ns);
+        views.iter_mut().for_each(|view| analyse(&mut self.analysis, view));
         views.iter().try_for_each(|view| self.packet(view))
     }
 
@@ -192,8 +200,29 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// Prints what the packets say together.
+    fn conclude(&mut self) -> io::Result<()> {
+        if self.args.summary {
+            writeln!(self.out)?;
+            print(&mut self.out, self.style, &aligned(&self.analysis.table()))?;
+            if self.analysis.beyond() > 0 {
+                let beyond = self.analysis.beyond();
+                writeln!(self.out, "and {beyond} packets to further queue pairs")?;
+            }
+        }
+        let findings = self.analysis.findings();
+        if !findings.is_empty() {
+            writeln!(self.out, "\nwhat went wrong:")?;
+            let lines: Vec<String> = findings.iter().map(|found| format!("  {found}")).collect();
+            print(&mut self.out, self.style, &lines)?;
+        } else if self.args.summary {
+            writeln!(self.out, "\nnothing was sent again, refused or left without an answer")?;
+        }
+        Ok(())
+    }
+
     fn wants(&self, view: &View) -> bool {
-        if self.args.limit.is_some_and(|limit| self.counts.shown >= limit) {
+        if self.args.summary || self.args.limit.is_some_and(|limit| self.counts.shown >= limit) {
             return false;
         }
         match view {
@@ -220,7 +249,8 @@ impl<'a> Printer<'a> {
                 let summary = json!({ "summary": {
                     "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
                     "cut": counts.cut, "malformed": counts.broken, "shown": counts.shown,
-                    "damage": damage } });
+                    "damage": damage, "requests": self.analysis.json(),
+                    "findings": self.analysis.findings() } });
                 writeln!(self.out, "{summary}")?;
             }
             Form::Table(table) => {
@@ -233,6 +263,7 @@ impl<'a> Printer<'a> {
         let is_nothing = damage.is_some() && counts.packets == 0;
         if !matches!(self.form, Form::Json) && !is_nothing {
             writeln!(self.out, "{}", counts.text())?;
+            self.conclude()?;
         }
         self.out.flush()?;
         match damage {
@@ -241,6 +272,30 @@ impl<'a> Printer<'a> {
             None => {}
         }
         Ok(())
+    }
+}
+
+/// The lines of a table whose columns are as wide as they must be.
+fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let width = |i: usize| rows.iter().map(|row| columns(&row[i])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths);
+        let cells = cells.map(|(cell, width)| {
+            format!("{cell}{}", " ".repeat(width.saturating_sub(columns(cell))))
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Lets the analysis see a packet that its receiver takes, and marks the packet.
+fn analyse(analysis: &mut Analysis, view: &mut View) {
+    if let View::Roce(roce) = view
+        && let Some(fact) = roce.fact.filter(|_| roce.icrc != IcrcState::Bad)
+        && let Some(what) = analysis.note(&fact)
+    {
+        roce.mark(what);
     }
 }
 

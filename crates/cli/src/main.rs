@@ -58,7 +58,8 @@ const DECODE_EXAMPLES: &str = "\
 Examples:
   feroce decode demo.pcap                     a line per packet, and what they add up to
   feroce decode --ladder --qp 0x11 demo.pcap  who sent what to whom on one queue pair
-  feroce decode --op NAK demo.pcap            only what went wrong";
+  feroce decode --summary demo.pcap           who sent how much, how fast, and what went wrong
+  feroce decode --op NAK demo.pcap            only what receivers refused";
 
 const RPC_EXAMPLES: &str = "\
 Examples:

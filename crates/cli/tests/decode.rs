@@ -66,6 +66,11 @@ fn table_of_connection_management() {
 }
 
 #[test]
+fn summary_of_a_request_that_was_lost() {
+    snapshot(&["--summary"], "loss_req_last", "decode_loss_summary.txt");
+}
+
+#[test]
 fn ladder_of_a_receiver_that_is_not_ready() {
     snapshot(&["--ladder"], "rnr_retry", "decode_rnr_retry_ladder.txt");
 }

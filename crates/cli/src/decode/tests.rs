@@ -186,3 +186,73 @@ fn damage_never_crashes() {
         look(&(0..len).map(|_| random(256) as u8).collect::<Vec<_>>());
     }
 }
+
+/// What the analysis says of a golden capture.
+fn found(name: &str) -> (Vec<String>, Vec<Vec<String>>, Vec<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures").join(name);
+    let (mut analysis, mut marks) = (Analysis::default(), Vec::new());
+    let mut number = 1;
+    let end = capture::read(&fs::read(path).expect("file")[..], |record| {
+        for mut view in View::all(&record, number, 0) {
+            number += 1;
+            analyse(&mut analysis, &mut view);
+            marks.extend(
+                view.json().get("note").map(|note| note.as_str().expect("text").to_owned()),
+            );
+        }
+        true
+    });
+    assert_eq!(end, End::Complete);
+    (analysis.findings(), analysis.table(), marks)
+}
+
+#[test]
+fn what_went_wrong_is_said() {
+    for (name, expected) in [
+        ("loss_req_last.pcap", &["no answer came 1 time"][..]),
+        ("loss_read_req.pcap", &["no answer came 1 time"]),
+        ("timeout.pcap", &["no answer came 3 times", "1 request without an answer"]),
+        ("rnr_retry.pcap", &["no receive was posted 3 times"]),
+        ("rnr_exceed.pcap", &["no receive was posted 3 times", "1 request without an answer"]),
+        (
+            "crafted_psn_ahead.pcap",
+            &["packets were lost on their way: the receiver said so 1 time"],
+        ),
+        ("err_rkey_read.pcap", &["remote access error; check rkey"]),
+        ("err_recv_small.pcap", &["a receive that is too short"]),
+    ] {
+        let (findings, ..) = found(name);
+        assert_eq!(findings.len(), expected.len(), "{name}: {findings:#?}");
+        for (finding, expected) in findings.iter().zip(expected) {
+            assert!(finding.contains(expected), "{name}: {findings:#?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_right_is_not_complained_about() {
+    for path in captures() {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        let is_bad = ["crafted_", "err_", "loss_", "rnr_", "timeout"];
+        // One invalidates a key and uses it once more; the other ends before its last answer.
+        let is_bad = is_bad.iter().any(|bad| name.starts_with(bad))
+            || ["ops_send_inv.pcap", "rstream.pcap"].contains(&name);
+        if !is_bad {
+            let (findings, _, marks) = found(name);
+            assert!(findings.is_empty() && marks.is_empty(), "{name}: {findings:#?} {marks:#?}");
+        }
+    }
+}
+
+#[test]
+fn requests_are_counted_once_and_marked_if_sent_again() {
+    let (_, table, marks) = found("loss_req_last.pcap");
+    assert_eq!(
+        table[1],
+        ["10.77.0.1 → 10.77.0.2 QP 0xa4", "RC", "15", "12288", "< 0.001", "7.77 ms / 9.57 ms", "3"]
+    );
+    assert_eq!(
+        marks,
+        ["sent again after 1.081 s of silence", "sent again", "sent again", "answered before"]
+    );
+}

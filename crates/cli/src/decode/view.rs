@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use feroce::wire::{Packet, ParseError};
 use serde_json::{Map, Value, json};
 
+use super::analysis::Fact;
 use super::capture::Record;
 use super::dissect::{Carried, IcrcState, NotRoce, dissect};
 use super::mad;
@@ -48,6 +49,8 @@ pub(crate) struct Roce {
     pub(crate) payload_len: usize,
     /// Whether the ICRC is right.
     pub(crate) icrc: IcrcState,
+    /// What the analysis has to know; none if the opcode means nothing.
+    pub(super) fact: Option<Fact>,
     label: String,
     source_qp: Option<u32>,
     details: Vec<String>,
@@ -126,12 +129,20 @@ impl Roce {
             operation: operation(&packet),
             payload_len,
             icrc: carried.icrc,
+            fact: Fact::new(&packet, (carried.src, carried.dst), payload_len, (number, time_ns)),
             label: words::label(&packet, payload_len),
             source_qp: packet.exts.deth.map(|deth| deth.src_qp.get()),
             details,
             ink: if carried.icrc == IcrcState::Bad { Ink::Bad } else { words::ink(&packet) },
             json: object(&packet, carried, payload_len, number, time_ns, message),
         })
+    }
+
+    /// Says what is special about it among the others.
+    pub(crate) fn mark(&mut self, what: String) {
+        self.json.insert("note".to_owned(), json!(what));
+        self.details.insert(0, what);
+        self.ink = Ink::Bad;
     }
 
     /// Whether a queue pair is one of its ends, as far as the headers name them.
