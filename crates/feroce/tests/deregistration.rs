@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::common::{ALL, connect};
-use feroce::{Context, Device, Iova, QpCap, SendOp, SendWr, Settings};
+use crate::common::{ALL, Host, connect};
+use feroce::{Context, Device, Iova, QpCap, SendOp, SendWr, Settings, WcStatus};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 const MESSAGE: usize = 64 << 10;
@@ -79,4 +79,41 @@ fn memory_may_be_unmapped_once_it_is_deregistered_over_sockets() {
 #[test]
 fn memory_may_be_unmapped_once_it_is_deregistered_inside_a_host() {
     unmap_while_others_transmit(187, true, 200);
+}
+
+/// The end of any key revokes the answers to READs that are under way inside the host.
+#[test]
+fn reads_go_on_while_other_keys_of_the_responder_end() {
+    const DEPTH: usize = 16;
+    const READS: usize = 20_000;
+    let (a, b) = Host::pair(188);
+    let (mut qp_a, mut qp_b) = (a.rc(), b.rc());
+    connect(&mut qp_a, &mut qp_b);
+    let expected = b.fill(0, LEN, 5);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                b.pd.alloc_mr(4096, ALL).unwrap().dereg().unwrap();
+            }
+        });
+        let mut read = |i: usize| {
+            let part = i % MESSAGES * MESSAGE..(i % MESSAGES + 1) * MESSAGE;
+            let op = SendOp::Read(b.mr.remote(part.start));
+            qp_a.post_send([SendWr::new(i as u64, op, a.mr.data(part))]).unwrap();
+        };
+        (0..DEPTH).for_each(&mut read);
+        for i in 0..READS {
+            let cqe = a.wait();
+            if cqe.status != WcStatus::Success {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!((cqe.wr_id, cqe.status), (i as u64, WcStatus::Success));
+            if i + DEPTH < READS {
+                read(i + DEPTH);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(a.read(0, LEN), expected);
 }

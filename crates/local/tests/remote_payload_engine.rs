@@ -93,13 +93,18 @@ struct Channel {
     rng: fastrand::Rng,
     /// One train in so many is lost, repeated, or cannot be fetched; 0: none.
     trouble: u32,
+    /// No payload can be fetched.
+    is_revoking: bool,
+    /// How often nothing was left to do but to wait.
+    waits: u32,
     /// Bytes that the receivers have fetched.
     fetched: usize,
 }
 
 impl Channel {
     fn new(seed: u64, trouble: u32) -> Self {
-        Self { rng: fastrand::Rng::with_seed(seed), trouble, fetched: 0 }
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { rng, trouble, is_revoking: false, waits: 0, fetched: 0 }
     }
 
     fn trouble(&mut self) -> bool {
@@ -118,8 +123,8 @@ impl Channel {
                 }
                 let mut headers = vec![0; run.header_len()];
                 run.emit(&mut headers);
-                let source =
-                    Kept { trains: &rest[..taken], is_gone: self.trouble(), fetched: Cell::new(0) };
+                let is_gone = self.is_revoking || self.trouble();
+                let source = Kept { trains: &rest[..taken], is_gone, fetched: Cell::new(0) };
                 let (len, packets) = (run.payload_len(), run.packets());
                 let remote = Some(RemotePayload { source: &source, offset: 0, len, packets });
                 let (bytes, stride) = (&headers[..], headers.len());
@@ -169,6 +174,7 @@ impl Channel {
             if let Some(cqe) = pair.a.poll() {
                 return cqe;
             }
+            self.waits += 1;
             pair.wait(20_000_000);
         }
         panic!("it does not come to an end");
@@ -265,6 +271,30 @@ fn what_cannot_be_fetched_is_lost() {
     assert_eq!(pair.b.read(11_992, 8), [0; 8], "the last bytes are not written");
     assert_eq!(Channel::new(1, 0).run(&mut pair).status, WcStatus::Success, "it is sent again");
     assert_eq!(pair.b.read(8000, 4000), pair.a.read(0, 4000));
+}
+
+/// A process that ends keys all the time revokes every answer before it can be fetched.
+#[test]
+fn revocations_do_not_use_up_the_retries_of_a_read() {
+    for seed in 0..20 {
+        let (mut pair, _, _) = pair_of_processes();
+        let (mut qa, _qb) = pair.connect(QpType::Rc);
+        let mut channel = Channel { is_revoking: true, ..Channel::new(seed, 0) };
+        let len = 100_000;
+        let expected = pair.b.fill(0, len, 3);
+        // Several at once: the answers behind one that is revoked are revoked, too.
+        for wr_id in 0..12 {
+            let (op, data) = (SendOp::Read(pair.b.remote(0)), pair.a.data(500_000, len as u32));
+            qa.sq.post(wr(wr_id, op, data)).expect("posted");
+        }
+        for wr_id in 0..12 {
+            let done = channel.run(&mut pair);
+            assert_eq!((done.wr_id, done.status), (wr_id, WcStatus::Success), "seed {seed}");
+        }
+        assert_eq!(pair.a.read(500_000, len), expected, "seed {seed}");
+        assert!(pair.a.engine.drops().drop_payload_gone > 0, "seed {seed}");
+        assert_eq!(channel.waits, 0, "seed {seed}: it is asked for again at once");
+    }
 }
 
 /// The engine revokes memory before it tells the consumer that the memory may be reused.

@@ -246,10 +246,23 @@ impl Qp {
         };
         match scatter(&port.hca.mrs, self.common.init.pd, sges, offset, data) {
             Ok(()) => self.acknowledge(port, now, end),
-            Err(ScatterError::Gone) => port.hca.drop(Drop::PayloadGone),
+            Err(ScatterError::Gone) => self.fetch_again(port, psn),
             Err(ScatterError::TooLong) => self.fail_at(psn, WcStatus::LocalLength),
             Err(ScatterError::Protection) => self.fail_at(psn, WcStatus::LocalProtection),
         }
+    }
+
+    /// The payload of an answer was revoked before it could be fetched: some key of the peer's
+    /// process has ended, perhaps another one. Nothing was lost, so this costs no retry.
+    #[cold]
+    fn fetch_again(&mut self, port: &mut Port, psn: Psn) {
+        port.hca.drop(Drop::PayloadGone);
+        // The answers behind this one were asked for before.
+        self.req.response_gap = true;
+        self.common.counters.retransmissions += 1;
+        self.go_back(port, psn);
+        self.req.ack_deadline = None;
+        self.req.probe_deadline = None;
     }
 
     /// Everything before `psn` is done. Progress: counters and timers start afresh.
