@@ -163,8 +163,8 @@ impl Qp {
             body: Ext::NONE,
             tail: if ends { with_aeth } else { Ext::NONE },
             payload: if len == 0 { Payload::Empty } else { Payload::One(grant) },
-            // Bytes that are asked for again may have been revoked before the peer could fetch them.
-            // They go in the packets this time, so that no number of revocations stops the peer.
+            // What is asked for again may have been revoked before the peer could fetch it. It goes
+            // in the packets this time, so that no number of revocations stops the peer.
             revocation_epoch: match len == 0 || read.again {
                 true => None,
                 false => self.revocation_epoch(port),
