@@ -252,8 +252,9 @@ impl Qp {
         }
     }
 
-    /// The payload of an answer was revoked before it could be fetched: some key of the peer's
-    /// process has ended, perhaps another one. Nothing was lost, so this costs no retry.
+    /// The peer's process revoked the payload of an answer before this one fetched it: one of its
+    /// keys has ended, which need not be the key of this READ. No packet was lost, so this costs no
+    /// retry.
     #[cold]
     fn fetch_again(&mut self, port: &mut Port, psn: Psn) {
         port.hca.drop(Drop::PayloadGone);
