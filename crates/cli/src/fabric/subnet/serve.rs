@@ -216,17 +216,23 @@ impl Server {
         Ok(())
     }
 
+    /// The length of the next message of a connection, which is in the buffer then; none if there
+    /// is no message, or no connection any more.
+    fn receive(&mut self, id: ConnId) -> Option<usize> {
+        match self.conns.get_mut(&id)?.socket.receive(&mut self.buffer) {
+            Received::Message(len) => Some(len),
+            Received::Nothing => None,
+            Received::Gone => {
+                self.close(id);
+                None
+            }
+        }
+    }
+
     fn read(&mut self, id: ConnId) -> anyhow::Result<()> {
         for _ in 0..MAX_MESSAGES {
+            let Some(len) = self.receive(id) else { return Ok(()) };
             let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-            let len = match conn.socket.receive(&mut self.buffer) {
-                Received::Message(len) => len,
-                Received::Nothing => return Ok(()),
-                Received::Gone => {
-                    self.close(id);
-                    return Ok(());
-                }
-            };
             let message = self.buffer.get(..len).unwrap_or_default();
             let file = match &conn.role {
                 Role::New => {
@@ -251,15 +257,7 @@ impl Server {
     /// Takes packets that a process has sent.
     fn read_packets(&mut self, id: ConnId) -> anyhow::Result<()> {
         for _ in 0..MAX_PACKET_MESSAGES {
-            let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-            let len = match conn.socket.receive(&mut self.buffer) {
-                Received::Message(len) => len,
-                Received::Nothing => return Ok(()),
-                Received::Gone => {
-                    self.close(id);
-                    return Ok(());
-                }
-            };
+            let Some(len) = self.receive(id) else { return Ok(()) };
             let now = now();
             let message = self.buffer.get(..len).unwrap_or_default();
             let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
