@@ -146,12 +146,16 @@ fn run(library: &Library, cable: &Cable, program: &Program, options: &str) -> Ve
             }
             let client = || end(cable.in_b(|| library.start(client, options)));
             let mut output = client();
-            for _ in 0..5 {
+            // Where it is not sure that the server was ready, the client may ask again.
+            let attempts = if matches!(ready, Ready::Soon | Ready::Busy) { 5 } else { 0 };
+            for _ in 0..attempts {
                 let is_waiting = server.try_wait().expect("a child").is_none();
                 if output.status.success() || !is_waiting {
                     break;
                 }
+                let before = [output.stderr, output.stdout].concat();
                 output = client();
+                output.stderr.splice(0..0, before);
             }
             if !ends {
                 let pid = pid.to_string();

@@ -29,6 +29,16 @@ struct Seen {
 
 /// Drives a link until `is_done`.
 fn drive(link: &mut TcpLink, seen: &mut Seen, is_done: impl Fn(&Seen) -> bool) {
+    drive_at(NOW, link, seen, |_, seen| is_done(seen));
+}
+
+/// The same, at another time.
+fn drive_at(
+    now: Instant,
+    link: &mut TcpLink,
+    seen: &mut Seen,
+    is_done: impl Fn(&TcpLink, &Seen) -> bool,
+) {
     for _ in 0..1000 {
         let mut note = |event: TcpEvent<'_>| match event {
             TcpEvent::Accepted { stream, mss, .. } => {
@@ -46,8 +56,8 @@ fn drive(link: &mut TcpLink, seen: &mut Seen, is_done: impl Fn(&Seen) -> bool) {
                 assert!(seen.ended.insert(stream, error.is_some()).is_none(), "told once");
             }
         };
-        link.receive(NOW, &mut note).unwrap();
-        if is_done(seen) {
+        link.receive(now, &mut note).unwrap();
+        if is_done(link, seen) {
             return;
         }
         let mut fds = [PollFd::new(link.wait_fd(), PollFlags::POLLIN)];
@@ -72,7 +82,7 @@ fn opened(link: &mut TcpLink, peer: SocketAddr) -> StreamId {
         SocketAddr::V4(_) => LOCAL.parse().unwrap(),
         SocketAddr::V6(_) => "[::1]:0".parse().unwrap(),
     };
-    link.connect(&TcpConnect { local, peer, tos: 0x20 }).unwrap()
+    link.connect(NOW, &TcpConnect { local, peer, tos: 0x20, patience_ns: 0 }).unwrap()
 }
 
 #[test]
@@ -102,6 +112,38 @@ fn a_stream_that_is_refused_says_so_and_is_gone() {
     let mut seen = Seen::default();
     drive(&mut link, &mut seen, |seen| seen.failed == [stream]);
     assert_eq!(link.send(stream, b"x"), 0);
+}
+
+fn count(link: &TcpLink, name: &str) -> u64 {
+    link.counters().into_iter().find(|(counter, _)| *counter == name).unwrap().1
+}
+
+#[test]
+fn a_stream_that_is_refused_asks_again_while_it_has_patience() {
+    let [local, nobody] = [LOCAL.parse().unwrap(), LOCAL.parse().unwrap()];
+    let (_reserved, port) = ReservedPort::at(nobody).unwrap();
+    let peer = SocketAddr::new(nobody.ip(), port);
+    let mut link = TcpLink::new().unwrap();
+    let how = TcpConnect { local, peer, tos: 0, patience_ns: 100_000_000 };
+    let [early, never] = [(); 2].map(|()| link.connect(NOW, &how).unwrap());
+    let mut seen = Seen::default();
+    let refused = |link: &TcpLink| count(link, "tcp_refused_asked_again");
+    drive_at(NOW, &mut link, &mut seen, |link, _| refused(link) == 2);
+
+    // One is finished while it waits; the other finds a listener.
+    link.finish(NOW, never);
+    let again = link.poll_timeout().unwrap();
+    let _listener = link.listen(peer, 1).unwrap();
+    drive_at(again, &mut link, &mut seen, |_, seen| seen.connected == [early]);
+    assert_eq!(refused(&link), 2);
+
+    // A refusal at the end of the patience is final.
+    let nobody = TcpListener::bind(LOCAL).unwrap().local_addr().unwrap();
+    let late = link.connect(again, &TcpConnect { peer: nobody, ..how }).unwrap();
+    drive_at(again, &mut link, &mut seen, |link, _| refused(link) == 3);
+    let end = again.plus_nanos(how.patience_ns);
+    drive_at(end, &mut link, &mut seen, |_, seen| seen.failed == [late]);
+    assert_eq!(link.poll_timeout(), None);
 }
 
 #[test]
@@ -165,8 +207,7 @@ fn a_peer_that_never_closes_is_given_up() {
     link.receive(NOW, &mut |event| panic!("{event:?}")).unwrap();
     link.receive(at, &mut |event| panic!("{event:?}")).unwrap();
     assert!(link.poll_timeout().is_none());
-    let lingered = link.counters().into_iter().find(|(name, _)| *name == "tcp_not_closed_by_peer");
-    assert_eq!(lingered.map(|(_, n)| n), Some(1));
+    assert_eq!(count(&link, "tcp_not_closed_by_peer"), 1);
 }
 
 #[test]

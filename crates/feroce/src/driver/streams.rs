@@ -59,8 +59,8 @@ impl Streams {
         self.tcp.unlisten(listener);
     }
 
-    pub(crate) fn connect(&mut self, how: &TcpConnect) -> io::Result<StreamId> {
-        self.tcp.connect(how)
+    pub(crate) fn connect(&mut self, now: Instant, how: &TcpConnect) -> io::Result<StreamId> {
+        self.tcp.connect(now, how)
     }
 
     pub(super) fn counters(&self) -> feroce_link::LinkCounters {

@@ -43,6 +43,9 @@ const MAX_READY: usize = 64;
 /// peer might lose what was sent last.
 const LINGER_NS: u64 = 5_000_000_000;
 
+/// How long a connection that was refused waits before it asks again.
+const ASK_AGAIN_NS: u64 = 5_000_000;
+
 /// Connections that the kernel keeps until they are accepted, at least.
 const MIN_BACKLOG: i32 = 128;
 
@@ -118,6 +121,18 @@ pub struct TcpConnect {
     pub peer: SocketAddr,
     /// Type of service, or traffic class.
     pub tos: u8,
+    /// How long the carrier asks again if the peer refuses: it may not listen yet.
+    pub patience_ns: u64,
+}
+
+/// A stream whose peer has not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    how: TcpConnect,
+    /// From then on, a refusal is final.
+    until: Instant,
+    /// The peer has refused: when to ask again. The stream has no socket until then.
+    again: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -134,6 +149,7 @@ pub struct TcpLink {
     listeners: BTreeMap<u64, Listener>,
     /// Ends that the peer has not closed yet, and when they are closed regardless.
     lingering: BTreeMap<u64, Instant>,
+    asking: BTreeMap<u64, Asking>,
     next: u64,
     /// The round of `receive`, which decides which of several ready sockets is first.
     round: usize,
@@ -146,6 +162,7 @@ struct Counters {
     accepted: u64,
     connected: u64,
     failed: u64,
+    refused: u64,
     reset: u64,
     lingered: u64,
     full: u64,
@@ -159,6 +176,7 @@ impl TcpLink {
             streams: BTreeMap::new(),
             listeners: BTreeMap::new(),
             lingering: BTreeMap::new(),
+            asking: BTreeMap::new(),
             next: 0,
             round: 0,
             buffer: Vec::new(),
@@ -173,16 +191,19 @@ impl TcpLink {
 
     /// When [`TcpLink::receive`] should be called even if nothing happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.lingering.values().min().copied()
+        let again = self.asking.values().filter_map(|asking| asking.again);
+        self.lingering.values().copied().chain(again).min()
     }
 
     /// What happened so far.
     pub fn counters(&self) -> LinkCounters {
-        let Counters { accepted, connected, failed, reset, lingered, full } = self.counters;
+        let Counters { accepted, connected, failed, refused, reset, lingered, full } =
+            self.counters;
         vec![
             ("tcp_accepted", accepted),
             ("tcp_connected", connected),
             ("tcp_connect_failed", failed),
+            ("tcp_refused_asked_again", refused),
             ("tcp_reset", reset),
             ("tcp_not_closed_by_peer", lingered),
             ("tcp_full", full),
@@ -237,7 +258,16 @@ impl TcpLink {
     }
 
     /// Opens a stream. [`TcpEvent::Connected`] or [`TcpEvent::Failed`] follows.
-    pub fn connect(&mut self, how: &TcpConnect) -> io::Result<StreamId> {
+    pub fn connect(&mut self, now: Instant, how: &TcpConnect) -> io::Result<StreamId> {
+        let id = self.number();
+        self.ask(id, how)?;
+        let until = now.plus_nanos(how.patience_ns);
+        self.asking.insert(id, Asking { how: *how, until, again: None });
+        Ok(StreamId(id))
+    }
+
+    /// Asks the peer of a stream for a connection.
+    fn ask(&mut self, id: u64, how: &TcpConnect) -> io::Result<()> {
         let socket = socket_for(how.peer)?;
         socket.set_tcp_nodelay(true)?;
         if how.tos != 0 {
@@ -251,11 +281,10 @@ impl TcpLink {
             Err(e) if e.raw_os_error() != Some(Errno::EINPROGRESS as i32) => return Err(e),
             _ => {}
         }
-        let id = self.number();
         let stream = Stream::new(socket, Phase::Connecting);
         self.epoll.add(stream.socket(), EpollEvent::new(stream.interest(), id))?;
         self.streams.insert(id, stream);
-        Ok(StreamId(id))
+        Ok(())
     }
 
     /// Whether bytes of a stream wait for room in TCP.
@@ -284,8 +313,7 @@ impl TcpLink {
 
     /// Ends a stream behind the bytes that wait. No event of it follows.
     pub fn finish(&mut self, now: Instant, stream: StreamId) {
-        let Some(open) = self.streams.get_mut(&stream.0) else { return };
-        if open.finish() {
+        if self.streams.get_mut(&stream.0).is_none_or(Stream::finish) {
             self.remove(stream.0);
             return;
         }
@@ -300,6 +328,11 @@ impl TcpLink {
 
     fn remove(&mut self, id: u64) {
         self.lingering.remove(&id);
+        self.asking.remove(&id);
+        self.close_socket(id);
+    }
+
+    fn close_socket(&mut self, id: u64) {
         if let Some(stream) = self.streams.remove(&id) {
             let _ = self.epoll.delete(stream.socket());
         }
@@ -324,20 +357,20 @@ impl TcpLink {
         sink: &mut dyn FnMut(TcpEvent<'_>),
     ) -> io::Result<usize> {
         self.expire(now);
+        let mut count = self.ask_again(now, sink);
         let mut events = [EpollEvent::empty(); MAX_READY];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Err(Errno::EINTR) => 0,
             ready => ready?,
         };
         self.round = self.round.wrapping_add(1);
-        let mut count = 0;
         for i in 0..ready {
             let event = events[(i + self.round) % ready];
             let (id, flags) = (event.data(), event.events());
             if self.listeners.contains_key(&id) {
                 count += self.accept(id, sink);
             } else {
-                count += self.on_ready(id, flags, sink);
+                count += self.on_ready(now, id, flags, sink);
             }
         }
         Ok(count)
@@ -349,6 +382,28 @@ impl TcpLink {
             self.counters.lingered += 1;
             self.remove(id);
         }
+    }
+
+    /// Asks the peers that have refused, and may listen now.
+    fn ask_again(&mut self, now: Instant, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+        let mut failed = 0;
+        let is_due = |asking: &Asking| asking.again.is_some_and(|at| at <= now);
+        while let Some((&id, asking)) = self.asking.iter_mut().find(|(_, at)| is_due(at)) {
+            asking.again = None;
+            let how = asking.how;
+            if let Err(error) = self.ask(id, &how) {
+                self.fail(id, error, sink);
+                failed += 1;
+            }
+        }
+        failed
+    }
+
+    /// A stream cannot be opened.
+    fn fail(&mut self, id: u64, error: io::Error, sink: &mut dyn FnMut(TcpEvent<'_>)) {
+        self.counters.failed += 1;
+        self.remove(id);
+        sink(TcpEvent::Failed { stream: StreamId(id), error });
     }
 
     /// Accepts one connection: the others wait until the caller has had a look at it.
@@ -381,6 +436,7 @@ impl TcpLink {
     /// A socket of a stream is ready.
     fn on_ready(
         &mut self,
+        now: Instant,
         id: u64,
         flags: EpollFlags,
         sink: &mut dyn FnMut(TcpEvent<'_>),
@@ -388,7 +444,7 @@ impl TcpLink {
         let stream = StreamId(id);
         let Some(open) = self.streams.get_mut(&id) else { return 0 };
         if open.phase() == Phase::Connecting {
-            return self.on_connected(id, sink);
+            return self.on_answered(now, id, sink);
         }
         let is_lingering = self.lingering.contains_key(&id);
         let mut count = 0;
@@ -440,21 +496,29 @@ impl TcpLink {
         count
     }
 
-    fn on_connected(&mut self, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+    /// The peer of a stream that is being opened has answered.
+    fn on_answered(&mut self, now: Instant, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
         let stream = StreamId(id);
         let Some(open) = self.streams.get_mut(&id) else { return 0 };
         match open.connected() {
             Ok(Some(local)) => {
                 let mss = mss_of(open.socket());
                 self.counters.connected += 1;
+                self.asking.remove(&id);
                 self.watch(id);
                 sink(TcpEvent::Connected { stream, local, mss });
             }
             Ok(None) => return 0,
             Err(error) => {
-                self.counters.failed += 1;
-                self.remove(id);
-                sink(TcpEvent::Failed { stream, error });
+                let is_refused = error.kind() == ErrorKind::ConnectionRefused;
+                match self.asking.get_mut(&id).filter(|at| is_refused && now < at.until) {
+                    Some(asking) => {
+                        asking.again = Some(now.plus_nanos(ASK_AGAIN_NS).min(asking.until));
+                        self.counters.refused += 1;
+                        self.close_socket(id);
+                    }
+                    None => self.fail(id, error, sink),
+                }
             }
         }
         1

@@ -20,11 +20,11 @@ use crate::{Error, fabric_port, subnet_port, sys, virtual_time};
 
 /// How long a request may arrive before its listener listens: long enough for a process that waits
 /// for a core of a busy machine, too short to matter to a peer that is rejected.
-const PATIENCE_NS: u64 = 100_000_000;
+pub(super) const LISTEN_PATIENCE_NS: u64 = 100_000_000;
 
-/// When the manager first repeats a message: later than [`PATIENCE_NS`], so that a peer is rejected
-/// only once, and much sooner than Linux, which waits six seconds.
-const PROBE_NS: u64 = 2 * PATIENCE_NS;
+/// When the manager first repeats a message: later than [`LISTEN_PATIENCE_NS`], so that a peer is
+/// rejected only once, and much sooner than Linux, which waits six seconds.
+const PROBE_NS: u64 = 2 * LISTEN_PATIENCE_NS;
 
 /// Finds devices for addresses, and keeps them open. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -278,7 +278,7 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
         packet_life_time: timing.packet_life_time,
         max_retries: timing.max_retries,
         probe_ns: PROBE_NS,
-        patience_ns: PATIENCE_NS,
+        patience_ns: LISTEN_PATIENCE_NS,
         ..Config::default()
     };
     let (scope, registry) =

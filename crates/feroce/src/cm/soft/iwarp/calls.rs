@@ -17,6 +17,7 @@ use super::{IwarpService, PATIENCE_NS, REPLY_NS, attach, event_of};
 use crate::Error;
 use crate::cm::CmError;
 use crate::cm::soft::id::SoftId;
+use crate::cm::soft::manager::LISTEN_PATIENCE_NS;
 use crate::cm::soft::queued::Queued;
 use crate::cm::soft::service::{tell, with_scope};
 use crate::cm::soft::shared::{Inner, Shared, Stage};
@@ -158,9 +159,10 @@ impl SoftId {
                 return Err(CmError::PrivateData(TooLong { most: room }).into());
             }
             let local = from(&inner, local);
-            let how = TcpConnect { local, peer, tos: inner.options.tos };
+            let tos = inner.options.tos;
+            let how = TcpConnect { local, peer, tos, patience_ns: LISTEN_PATIENCE_NS };
             inner.stage = Stage::Connecting;
-            match streams.connect(&how) {
+            match streams.connect(now, &how) {
                 Ok(stream) => {
                     inner.stream = Some(stream);
                     drop(inner);
