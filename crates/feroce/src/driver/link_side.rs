@@ -36,7 +36,7 @@ pub(crate) struct LinkSide {
     /// Acknowledgements or completions wait in the engine for the next turn.
     pub(super) engine_waits: bool,
     /// The streams of a device that speaks iWARP, which has no packets.
-    pub(super) streams: Option<Streams>,
+    pub(super) streams: Option<Box<Streams>>,
 }
 
 impl LinkSide {
@@ -53,7 +53,7 @@ impl LinkSide {
 
     /// The streams of the device, if it speaks iWARP.
     pub(crate) fn streams(&mut self) -> Option<&mut Streams> {
-        self.streams.as_mut()
+        self.streams.as_deref_mut()
     }
 
     /// Replaces the link and returns the old one. Waiting trains stay.

@@ -265,7 +265,7 @@ impl Driver {
     pub(crate) fn link_counters(&self) -> LinkCounters {
         let link = self.link();
         let mut counters = link.counters();
-        counters.extend(link.streams.iter().flat_map(Streams::counters));
+        counters.extend(link.streams.iter().flat_map(|streams| streams.counters()));
         let wakes = link.unlock();
         self.answer_bell();
         drop(wakes);

@@ -117,7 +117,7 @@ fn stream_of(event: &TcpEvent<'_>) -> Option<StreamId> {
 impl Driver {
     /// Gives the device streams, before it has any queue pair.
     pub(crate) fn set_streams(&self, streams: Streams) {
-        self.link().streams = Some(streams);
+        self.link().streams = Some(Box::new(streams));
     }
 
     /// A turn of a device with streams: receives what has arrived, answers, sends what is due, and

@@ -4,6 +4,7 @@
 //! take trains, and releases it before the link sends them: packets are sent and received while
 //! other threads use the engine.
 
+use std::hint::cold_path;
 use std::io;
 use std::sync::MutexGuard;
 
@@ -47,6 +48,7 @@ impl Driver {
     /// the consumers of what has arrived and of what was sent.
     pub(super) fn turn(&self, link: &mut LinkSide, now: Instant, turn: Turn) -> Driven {
         if let Some(mut streams) = link.streams.take() {
+            cold_path();
             let driven = self.stream_turn(link, &mut streams, now, turn);
             link.streams = Some(streams);
             return driven;
