@@ -129,6 +129,9 @@ pub struct Settings {
     pub rcvbuf: usize,
     /// Share the addresses of the host with other processes of the same user.
     pub shared: bool,
+    /// Receive through the `feroce portd --all-users` of root, of the own user, or of one of these
+    /// users, if there is one. `None`: never.
+    pub portd: Option<Vec<u32>>,
     /// Make private memory shareable in place when it is registered. No thread may write to it
     /// meanwhile, and after a fork the child shares it with its parent.
     pub convert: bool,
@@ -172,6 +175,7 @@ impl Default for Settings {
             ecn: true,
             rcvbuf: 8 << 20,
             shared: true,
+            portd: Some(Vec::new()),
             convert: false,
             readable: false,
             strict_icrc: false,
@@ -382,6 +386,25 @@ const KEYS: &[Key] = &[
         help: "share the addresses of this host with other processes of the same user, and reach \
                them through shared memory",
         apply: |s, v| set(&mut s.shared, switch(v)),
+    },
+    Key {
+        name: "portd",
+        default: "root",
+        help: "users whose `feroce portd --all-users` may receive for this process, beside root \
+               and the own user, as numbers with commas between them: they see what arrives; with \
+               `off`, no portd is asked",
+        apply: |s, v| {
+            s.portd = match v {
+                "off" => None,
+                "root" => Some(Vec::new()),
+                _ => {
+                    let users = v.split(',').map(|user| user.trim().parse());
+                    let why = |_| "expected root, off, or numbers of users such as 1001,1002";
+                    Some(users.collect::<Result<_, _>>().map_err(why)?)
+                }
+            };
+            Ok(())
+        },
     },
     Key {
         name: "convert",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, TransportKind};
 use feroce_link::tcp::{TcpLink, TcpPort};
 use feroce_link::{Carrier, Control, Logger, UdpConfig};
-use feroce_local::{HostCarrier, Registry};
+use feroce_local::{HostCarrier, Lease, Opening, Registry};
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
 
@@ -175,7 +175,8 @@ impl Context {
             fabric_port::fit(&mut config, &port.welcome());
         }
         let iwarp = stack::iwarp(&settings)?;
-        let registry = join(&settings, config.seed);
+        let (registry, lease) = join(&settings, config.seed, &device).unzip();
+        let lease = lease.flatten();
         if let Some(registry) = &registry {
             restrict_qpns(&mut config, registry.prefix());
             if !sigbus::is_blocked() {
@@ -202,7 +203,7 @@ impl Context {
         let mut link: Box<dyn HostCarrier> = match (port, &streams) {
             (Some(port), _) => Box::new(port),
             (None, Some(streams)) => Box::new(TcpPort::of(streams)?),
-            (None, None) => stack::carrier(udp, registry.as_ref(), &settings)?,
+            (None, None) => stack::carrier(udp, registry.as_ref().map(|r| (r, lease)), &settings)?,
         };
         for (i, gid) in (0..).zip(bind(&device, &mut *link, registry.is_some())?) {
             engine.set_gid(i, GidEntry::roce_v2(gid));
@@ -407,12 +408,20 @@ impl Context {
 /// Joins the registry of the processes of the host, if the settings ask for it and it is possible.
 /// Packets of a fabric's hosts pass its switches, and processes that speak iWARP have TCP
 /// connections with each other, so they have no use for it.
-fn join(settings: &Settings, seed: u64) -> Option<Arc<Registry>> {
+fn join(settings: &Settings, seed: u64, device: &Device) -> Option<(Arc<Registry>, Option<Lease>)> {
     let is_iwarp = settings.engine.transport == TransportKind::Iwarp;
     if !settings.shared || settings.fabric.is_some() || is_iwarp {
         return None;
     }
-    let join = || Registry::join(Path::new(SHARED_ROOT), seed);
+    let root = Path::new(SHARED_ROOT);
+    let join = || match &settings.portd {
+        Some(trusted) => {
+            let scope = device.interface().map_or(0, |(_, index)| *index);
+            let opening = Opening { addresses: device.gids(), scope, trusted };
+            Registry::join_with_portd(root, seed, opening)
+        }
+        None => Ok((Registry::join(root, seed)?, None)),
+    };
     try_again(SETUP_LOOKS, io::ErrorKind::WouldBlock, join)
         .inspect_err(|e| {
             tracing::warn!(
@@ -421,7 +430,7 @@ fn join(settings: &Settings, seed: u64) -> Option<Arc<Registry>> {
             );
         })
         .ok()
-        .map(Arc::new)
+        .map(|(registry, lease)| (Arc::new(registry), lease))
 }
 
 /// Descriptors that a device needs beside its own as soon as it is used: for a peer process (3), a

@@ -13,7 +13,7 @@ use feroce_engine::iwarp::HandshakeConfig;
 use feroce_link::{
     Fault, IcrcPolicy, Logger, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
 };
-use feroce_local::{HostCarrier, HostLink, Registry};
+use feroce_local::{HostCarrier, HostLink, Lease, Registry};
 use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
 use crate::driver::Clock;
@@ -22,15 +22,15 @@ use crate::{Error, Settings};
 /// The carrier: the wire, and the other processes of the host if addresses are shared.
 pub(crate) fn carrier(
     config: UdpConfig,
-    registry: Option<&Arc<Registry>>,
+    shared: Option<(&Arc<Registry>, Option<Lease>)>,
     settings: &Settings,
 ) -> io::Result<Box<dyn HostCarrier>> {
-    let Some(registry) = registry else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
+    let Some((registry, lease)) = shared else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
     let log = config.log.clone();
     // One of the processes that share an address receives there; they agree on which.
     let wire = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
-    let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_log(&log);
+    let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_lease(lease).with_log(&log);
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }

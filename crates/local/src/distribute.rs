@@ -6,6 +6,30 @@ use feroce_train::{Instant, RxTrain};
 use crate::peers::{Named, Peers, Pushed};
 use crate::{Counters, record};
 
+/// Divides packets that arrived together into runs for the same recipient, and passes each run.
+/// Both functions are called with `context`.
+pub(crate) fn split<C, T: Copy + PartialEq>(
+    train: &RxTrain<'_>,
+    context: &mut C,
+    recipient: impl Fn(&C, &[u8]) -> T,
+    mut pass: impl FnMut(&mut C, &RxTrain<'_>, T),
+) {
+    let mut run = 0..0;
+    let mut run_is_for = None;
+    for packet in train.bytes.chunks(train.stride.max(1)) {
+        let to = recipient(context, packet);
+        if let Some(other) = run_is_for.filter(|other| *other != to) {
+            pass(context, &part(train, run.clone()), other);
+            run.start = run.end;
+        }
+        run_is_for = Some(to);
+        run.end += packet.len();
+    }
+    if let Some(to) = run_is_for {
+        pass(context, &part(train, run), to);
+    }
+}
+
 /// Delivers packets from the wire: those of other processes to these, the rest to `sink`. Packets
 /// that arrived together may belong to several processes, and a packet to all of them.
 pub(crate) fn distribute(
@@ -19,40 +43,26 @@ pub(crate) fn distribute(
     if !peers.shares(dst) {
         return sink(train);
     }
-    let mut run = 0..0;
-    let mut run_is_for = None;
-    let mut pass = |bytes: std::ops::Range<usize>, slot, peers: &mut Peers| {
-        let part = part(train, bytes);
-        match slot {
-            _ if part.bytes.is_empty() => {}
-            None => sink(&part),
-            Some(slot) => {
-                let len = record::META + part.bytes.len();
-                let write = |out: &mut [u8]| record::write_received(&part, out);
-                match peers.push(now, slot, len, write) {
-                    Pushed::Done => counters.forwarded += 1,
-                    Pushed::Full | Pushed::Lost | Pushed::NoRing => counters.forward_lost += 1,
-                }
-            }
+    let recipient = |peers: &Peers, packet: &[u8]| match peers.named_by(dst, packet) {
+        Named::Slot(slot) if slot == peers.own_slot() => Named::Unnamed,
+        named => named,
+    };
+    let mut forward = |peers: &mut Peers, part: &RxTrain<'_>, slot| {
+        let len = record::META + part.bytes.len();
+        let write = |out: &mut [u8]| record::write_received(part, out);
+        match peers.push(now, slot, len, write) {
+            Pushed::Done => counters.forwarded += 1,
+            Pushed::Full | Pushed::Lost | Pushed::NoRing => counters.forward_lost += 1,
         }
     };
-    let me = peers.own_slot();
-    for packet in train.bytes.chunks(train.stride.max(1)) {
-        let slot = match peers.named_by(dst, packet) {
-            Named::Slot(slot) => Some(slot).filter(|slot| *slot != me),
-            Named::Unnamed => None,
-            Named::All => {
-                for slot in peers.others_at(dst) {
-                    pass(run.end..run.end + packet.len(), Some(slot), peers);
-                }
-                None
+    split(train, peers, recipient, |peers, part, named| match named {
+        Named::Slot(slot) => forward(peers, part, slot),
+        Named::Unnamed => sink(part),
+        Named::All => {
+            for slot in peers.others_at(dst) {
+                forward(peers, part, slot);
             }
-        };
-        if slot != run_is_for {
-            pass(run.clone(), run_is_for, peers);
-            (run, run_is_for) = (run.end..run.end, slot);
+            sink(part);
         }
-        run.end += packet.len();
-    }
-    pass(run, run_is_for, peers);
+    });
 }

@@ -28,6 +28,7 @@ mod map_shared;
 mod peer_process;
 mod peers;
 mod port_owner;
+mod portd;
 mod proc_mem;
 mod record;
 mod registry;
@@ -57,6 +58,8 @@ use distribute::distribute;
 pub use guard::{Guard, Watch};
 use peers::{Named, Peers, Pushed, Route};
 use port_owner::PortOwner;
+use portd::News;
+pub use portd::{Lease, Opening, Portd};
 use record::Content;
 pub use registry::{Departure, Registry};
 use remote_payload::PayloadRecord;
@@ -109,6 +112,8 @@ pub struct HostLink<C: SharedPort> {
     peers: Peers,
     port_owner: PortOwner,
     registry: Arc<Registry>,
+    /// The connection to portd, if there was one when the device was opened.
+    lease: Option<Lease>,
     sealer: Sealer,
     /// Checks the ICRC of packets that carry one, if no layer above does.
     checker: Option<Checker>,
@@ -150,6 +155,7 @@ impl<C: SharedPort> HostLink<C> {
             peers,
             port_owner: PortOwner::default(),
             registry,
+            lease: None,
             sealer: Sealer::default(),
             checker: icrc.map(Checker::new),
             near: None,
@@ -180,6 +186,19 @@ impl<C: SharedPort> HostLink<C> {
     pub fn with_log(mut self, log: &Logger) -> Self {
         self.peers.log = log.clone();
         self.port_owner.set_log(log.clone());
+        if let Some(lease) = &mut self.lease {
+            lease.set_log(log);
+        }
+        self
+    }
+
+    /// Receives through portd where it receives for this process.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Option<Lease>) -> Self {
+        if let Some(fd) = lease.as_ref().and_then(Lease::fd) {
+            self.peers.hear_portd(fd);
+        }
+        self.lease = lease;
         self
     }
 
@@ -210,11 +229,17 @@ impl<C: SharedPort> HostLink<C> {
             Pushed::Done => self.counters.tx_trains += 1,
             Pushed::Lost => {}
             // The port owner of its address receives it, and forwards it if that is another one.
-            Pushed::NoRing => match self.wire.send(now, std::slice::from_ref(train)) {
-                Ok(0) => return Sent::Full,
-                Ok(_) => {}
-                Err(_) => self.peers.count_lost(),
-            },
+            Pushed::NoRing => return self.send_by_wire(now, train),
+        }
+        Sent::Done
+    }
+
+    /// Sends a train to an address of this host by the wire.
+    fn send_by_wire(&mut self, now: Instant, train: &Train) -> Sent {
+        match self.wire.send(now, std::slice::from_ref(train)) {
+            Ok(0) => return Sent::Full,
+            Ok(_) => {}
+            Err(_) => self.peers.count_lost(),
         }
         Sent::Done
     }
@@ -270,6 +295,10 @@ impl<C: SharedPort> HostLink<C> {
         let (dst, packet) = (train.path.dst.gid, &record[record::META..]);
         let to = match self.peers.named_by(dst, packet) {
             Named::Slot(slot) => Some(slot),
+            // It may be for a process of another user.
+            Named::Unnamed | Named::All if self.peers.is_leased(dst) => {
+                return self.send_by_wire(now, train);
+            }
             Named::Unnamed => self.peers.handler_at(dst),
             Named::All => {
                 // A process whose ring is full loses it, so that the others do not wait.
@@ -315,6 +344,21 @@ impl<C: SharedPort> HostLink<C> {
         Ok(usize::from(sent == Sent::Done))
     }
 
+    /// Receives what portd has passed on.
+    fn receive_leased(&mut self, budget: usize, sink: &mut dyn FnMut(&RxTrain<'_>)) -> usize {
+        let Some(lease) = &mut self.lease else { return 0 };
+        // A layer above that checks the ICRC itself expects it in the packets.
+        let is_checked = self.checker.is_some();
+        let (taken, news) = lease.receive(budget, |train, _| {
+            sink(&RxTrain { trailer: if is_checked { train.trailer } else { 0 }, ..*train });
+        });
+        if news != News::Nothing {
+            self.port_owner.follow(lease, &mut self.peers);
+            self.registry.claim_again();
+        }
+        taken
+    }
+
     /// Follows the registry. A process that has left may have been a port owner, so `look` is due.
     #[inline]
     fn sync(&mut self) {
@@ -333,6 +377,12 @@ impl<C: SharedPort> HostLink<C> {
             self.peers.reap_all_dead();
             self.port_owner.stand_in(&mut self.wire, &self.peers);
         }
+        if let Some(lease) = &mut self.lease
+            && lease.look(now)
+            && let Some(fd) = lease.fd()
+        {
+            self.peers.hear_portd(fd);
+        }
         let all_taken = self.port_owner.take(&mut self.wire, &self.registry, &mut self.peers);
         self.in_hurry = self.peers.reap_suspects() || !all_taken;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
@@ -344,7 +394,7 @@ impl<C: SharedPort> HostLink<C> {
         if is_turn {
             self.next_wire = now.plus_nanos(self.wire_pause);
         }
-        is_turn && self.wire.is_watching()
+        is_turn && (self.wire.is_watching() || self.lease.is_some())
     }
 }
 
@@ -429,7 +479,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
                 None => self.wire.receive(now, budget - taken, &mut pass),
             };
             self.peers.flush();
-            let received = received?;
+            let received = received? + self.receive_leased(budget - taken, sink);
             let longer = (2 * self.wire_pause).min(WIRE_MOST_NS);
             self.wire_pause = if received > 0 { WIRE_NS } else { longer };
             taken += received;
@@ -460,7 +510,9 @@ impl<C: SharedPort> Carrier for HostLink<C> {
         if self.in_hurry {
             return Some(self.next_look);
         }
-        (!self.peers.is_empty()).then_some(self.next_reap)
+        let next_reap = (!self.peers.is_empty()).then_some(self.next_reap);
+        let next_try = self.lease.as_ref().and_then(Lease::poll_timeout);
+        next_reap.into_iter().chain(next_try.map(|at| at.max(self.next_look))).min()
     }
 
     fn headers(&self, path: &Path) -> RxMeta {
@@ -472,10 +524,17 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             Control::Addresses(addresses) => {
                 self.sync();
                 self.near = None;
-                self.port_owner.set(addresses, &mut self.wire, &self.registry, &mut self.peers)
+                self.port_owner.set(
+                    addresses,
+                    &mut self.wire,
+                    &self.registry,
+                    &mut self.peers,
+                    self.lease.as_mut(),
+                )
             }
             Control::Fork => {
                 self.registry.abandon();
+                self.lease.iter().for_each(Lease::abandon);
                 self.wire.control(control)
             }
             Control::Join(_) | Control::Leave(_) | Control::Exit => self.wire.control(control),
@@ -503,6 +562,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             ("shm_kicked", p.kicked),
             ("shm_direct", self.registry.passed()),
         ]);
+        counters.extend(self.lease.iter().flat_map(Lease::counters));
         counters
     }
 }

@@ -38,6 +38,8 @@ const TURN: usize = 4;
 const WAKE: u64 = SLOTS as u64;
 /// The epoll data of the wire.
 const WIRE: u64 = WAKE + 1;
+/// The epoll data of the connection to portd.
+const PORTD: u64 = WIRE + 1;
 
 /// The result of putting a record into a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,6 +134,8 @@ pub(super) struct Peers {
     known: Vec<Gid>,
     /// The addresses of this process.
     own: Vec<Gid>,
+    /// Those where portd receives, also for processes of other users.
+    leased: Vec<Gid>,
     /// The route that was looked up last.
     route: Cell<Option<(Gid, Qpn, Route)>>,
     incoming: Vec<Incoming>,
@@ -166,6 +170,7 @@ impl Peers {
             used: Vec::new(),
             known: Vec::new(),
             own: Vec::new(),
+            leased: Vec::new(),
             route: Cell::new(None),
             incoming: Vec::new(),
             turn: 0,
@@ -248,6 +253,25 @@ impl Peers {
     pub(super) fn set_own(&mut self, addresses: impl IntoIterator<Item = Gid>) {
         self.own = addresses.into_iter().collect();
         self.route.set(None);
+    }
+
+    /// Sets the addresses where portd receives for this process.
+    pub(super) fn set_leased(&mut self, addresses: impl IntoIterator<Item = Gid>) {
+        self.leased = addresses.into_iter().collect();
+        self.route.set(None);
+    }
+
+    /// Whether portd receives at an address for this process.
+    pub(super) fn is_leased(&self, address: Gid) -> bool {
+        self.leased.contains(&address)
+    }
+
+    /// Says over which descriptor packets arrive from portd.
+    pub(super) fn hear_portd(&self, fd: BorrowedFd<'_>) {
+        let watched = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, PORTD));
+        if let Err(e) = watched {
+            self.log.warn(format_args!("packets from portd are noticed late: {e}"));
+        }
     }
 
     /// Whether there is neither another process nor a ring to this one.

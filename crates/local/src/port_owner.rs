@@ -8,6 +8,7 @@ use feroce_link::{Control, Logger, SharedPort};
 use feroce_wire::Gid;
 
 use super::peers::Peers;
+use super::portd::Lease;
 use super::registry::Registry;
 
 /// The addresses of a process, and which of them it is the port owner of.
@@ -28,6 +29,8 @@ struct Place {
     receives: bool,
     /// The warning that this process cannot bind the port was logged.
     complained: bool,
+    /// portd receives here for this process.
+    is_leased: bool,
     /// The port owner is stopped, and this process receives in its place, with its socket.
     stands_in: bool,
 }
@@ -52,6 +55,7 @@ impl PortOwner {
         wire: &mut impl SharedPort,
         registry: &Registry,
         peers: &mut Peers,
+        mut lease: Option<&mut Lease>,
     ) -> io::Result<()> {
         let outcome = wire.control(Control::Addresses(addresses));
         for place in self.all.extract_if(.., |place| !addresses.contains(&place.address)) {
@@ -59,13 +63,33 @@ impl PortOwner {
                 registry.stop_receiving_at(place.address);
             }
         }
-        let outcome = outcome.and_then(|()| self.add_missing(addresses, wire, registry));
+        let outcome =
+            outcome.and_then(|()| self.add_missing(addresses, wire, registry, &mut lease));
         if outcome.is_err() {
             let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
             wire.control(Control::Addresses(&taken))?;
         }
+        self.tell(lease, peers);
         self.show(wire, registry, peers)?;
         outcome
+    }
+
+    /// Tells portd where it is to receive for this process.
+    fn tell(&self, lease: Option<&mut Lease>, peers: &mut Peers) {
+        let leased = || self.all.iter().filter(|place| place.is_leased).map(|place| place.address);
+        if let Some(lease) = lease {
+            lease.set_addresses(leased().collect());
+        }
+        peers.set_leased(leased());
+    }
+
+    /// Follows a change of the addresses that portd receives at.
+    pub(super) fn follow(&mut self, lease: &mut Lease, peers: &mut Peers) {
+        let served = lease.served();
+        for place in self.all.iter_mut().filter(|place| place.is_leased) {
+            place.is_leased = served.contains(&place.address);
+        }
+        self.tell(Some(lease), peers);
     }
 
     fn add_missing(
@@ -73,20 +97,26 @@ impl PortOwner {
         addresses: &[Gid],
         wire: &mut impl SharedPort,
         registry: &Registry,
+        lease: &mut Option<&mut Lease>,
     ) -> io::Result<()> {
         for &address in addresses.iter().filter(|address| !address.is_zero()) {
             if self.all.iter().any(|place| place.address == address) {
                 continue;
             }
-            let is_ours = registry.try_receive_at(address)?;
+            let is_leased = lease.as_ref().is_some_and(|lease| lease.may_serve(address));
+            let is_ours = !is_leased && registry.try_receive_at(address)?;
             if is_ours && let Err(e) = wire.listen(address) {
                 registry.stop_receiving_at(address);
+                if let Some(lease) = lease {
+                    lease.forgive(address);
+                }
                 return Err(e);
             }
             self.all.push(Place {
                 address,
                 is_ours,
                 receives: is_ours,
+                is_leased,
                 complained: false,
                 stands_in: false,
             });
@@ -103,7 +133,8 @@ impl PortOwner {
         peers: &mut Peers,
     ) -> bool {
         let (mut changed, mut all_taken) = (false, true);
-        for place in self.all.iter_mut().filter(|place| !place.receives) {
+        let unowned = |place: &&mut Place| !place.receives && !place.is_leased;
+        for place in self.all.iter_mut().filter(unowned) {
             place.is_ours =
                 place.is_ours || registry.try_receive_at(place.address).unwrap_or(false);
             if !place.is_ours {

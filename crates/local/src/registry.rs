@@ -21,6 +21,7 @@ mod names;
 mod places;
 mod revocation;
 mod rings;
+mod services;
 
 use std::fs::File;
 use std::io;
@@ -38,22 +39,23 @@ use super::direct_access::{DirectAccessTable, Offers};
 use super::directory::Directory;
 use super::guard::Guard;
 use super::layout::{
-    FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, MAX_SERVICES, SLOT_LEN, SLOTS, Slot,
-    slot_start,
+    FILE_LEN, HEADER_LEN, Header, MAGIC, MAX_ADDRESSES, SLOT_LEN, SLOTS, Slot, slot_start,
 };
 use super::lock;
 use super::map::{Mapping, RingMap};
+use super::portd::{Claims, Prefixes};
 use super::shared::Files;
 use crate::{room, sys};
 pub(super) use contact::{Contact, Wake};
 pub use departures::Departure;
 use departures::Departures;
 use names::{
-    FIRST_SLOT, SETUP, byte_of_address, byte_of_service, byte_of_slot, kick_name, life_name,
-    parse_ring_name, wake_name,
+    FIRST_SLOT, SETUP, byte_of_address, byte_of_slot, kick_name, life_name, parse_ring_name,
+    wake_name,
 };
 use places::{find_or_create, is_beside_others, remove_if_dead};
 use revocation::Copies;
+use services::Service;
 
 /// The file that all processes map.
 const REGISTRY: &str = "registry";
@@ -91,7 +93,9 @@ pub struct Registry {
     kick: OwnedFd,
     /// Both ends of the pipe whose hang-up tells peers that this process has gone.
     _life: OwnedFd,
-    services: Mutex<Vec<(Gid, u64)>>,
+    services: Mutex<Vec<Service>>,
+    /// How this process claims services where portd receives.
+    claims: OnceLock<Claims>,
     /// This process has given up its slot, which may belong to another one now. `leave` sets it
     /// while it holds the lock of `services`.
     left: AtomicBool,
@@ -118,8 +122,13 @@ impl Registry {
     /// and on which slots are taken. An error of kind [`io::ErrorKind::WouldBlock`] says that
     /// another process is joining or leaving at this moment: the caller tries again a little later.
     pub fn join(root: &Path, seed: u64) -> io::Result<Self> {
+        Self::join_avoiding(root, seed, &Prefixes::default())
+    }
+
+    /// Joins the registry as [`Registry::join`] does, with a prefix that is not among `taken`.
+    pub(crate) fn join_avoiding(root: &Path, seed: u64, taken: &Prefixes) -> io::Result<Self> {
         for _ in 0..JOIN_TRIES {
-            match Self::try_join(root, seed) {
+            match Self::try_join(root, seed, taken) {
                 // The last process has removed the registry in the meantime, or a stranger has
                 // taken its name; this process creates it again.
                 Ok(None) => {}
@@ -136,7 +145,7 @@ impl Registry {
         Err(io::Error::new(io::ErrorKind::TimedOut, "the registry of devices comes and goes"))
     }
 
-    fn try_join(root: &Path, seed: u64) -> io::Result<Option<Self>> {
+    fn try_join(root: &Path, seed: u64, taken: &Prefixes) -> io::Result<Option<Self>> {
         let directory = find_or_create(root)?;
         let file = directory.file(REGISTRY, true)?;
         if !lock::try_hold(&file, SETUP)? {
@@ -154,7 +163,7 @@ impl Registry {
         let len = NonZeroUsize::new(FILE_LEN).ok_or(io::ErrorKind::InvalidInput)?;
         let map = Mapping::new(&file, len)?;
         map.view::<Header>(0).magic.store(MAGIC, Ordering::Release);
-        let slot = free_slot(&file, seed)?;
+        let slot = free_slot(&file, seed, taken)?;
         reap(&directory, &map, slot);
         reserve(&file, slot_start(slot), SLOT_LEN)?;
         empty(map.view(slot_start(slot)));
@@ -181,6 +190,7 @@ impl Registry {
             kick,
             _life: life,
             services: Mutex::default(),
+            claims: OnceLock::new(),
             left: AtomicBool::new(false),
             _witness: witness,
             revoked: AtomicU32::new(0),
@@ -198,45 +208,6 @@ impl Registry {
     /// queue pair numbers and of its communication ids. It is not zero.
     pub fn prefix(&self) -> u8 {
         self.slot + 1
-    }
-
-    /// Claims the requests for a service at an address. It is an error of kind
-    /// [`io::ErrorKind::AddrInUse`] if a process has claimed them already.
-    pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
-        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.left.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        if services.contains(&(address, id)) {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        if services.len() == MAX_SERVICES {
-            let why = format!("more than {MAX_SERVICES} services of one device");
-            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
-        }
-        if !lock::try_hold(&self.file, byte_of_service(address, id))? {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        services.push((address, id));
-        self.show_services(&services);
-        Ok(())
-    }
-
-    /// Ends the claim to the requests for a service.
-    pub fn release_service(&self, address: Gid, id: u64) {
-        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = services.iter().position(|s| *s == (address, id)) else { return };
-        services.swap_remove(at);
-        self.show_services(&services);
-        lock::release(&self.file, byte_of_service(address, id));
-    }
-
-    fn show_services(&self, services: &[(Gid, u64)]) {
-        let area = self.area(self.slot);
-        for (place, &(gid, id)) in area.services.iter().zip(services) {
-            place.store(gid, id);
-        }
-        area.service_count.store(services.len() as u32, Ordering::Release);
     }
 
     /// Whether a process has claimed the requests for a service at an address.
@@ -439,12 +410,13 @@ impl Drop for Registry {
     }
 }
 
-/// Locks the byte of a slot that has no living process.
-fn free_slot(file: &File, seed: u64) -> io::Result<u8> {
+/// Locks the byte of a slot that has no living process and whose prefix is not among `taken`.
+fn free_slot(file: &File, seed: u64, taken: &Prefixes) -> io::Result<u8> {
     let start = fastrand::Rng::with_seed(seed).usize(..SLOTS);
     for i in 0..SLOTS {
         let slot = ((start + i) % SLOTS) as u8;
-        if lock::try_hold(file, byte_of_slot(slot))? {
+        let is_taken = taken[usize::from((slot + 1) / 8)] >> ((slot + 1) % 8) & 1 == 1;
+        if !is_taken && lock::try_hold(file, byte_of_slot(slot))? {
             return Ok(slot);
         }
     }

@@ -10,6 +10,7 @@ mod common;
 #[path = "../../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+mod portd;
 mod process;
 mod scarce;
 mod users;
@@ -25,7 +26,10 @@ use process::{ADDRESS, Process, done, pair, registry, talk};
 #[test]
 fn child_process() {
     if let Ok(address) = std::env::var(ADDRESS) {
-        child::run(&address);
+        match address.as_str() {
+            portd::NO_ADDRESS => portd::run(),
+            _ => child::run(&address),
+        }
     }
 }
 

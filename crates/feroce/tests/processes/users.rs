@@ -10,11 +10,11 @@ use super::netns::{Cable, with_cable};
 use super::process::{self, Process, registry};
 
 /// Two users without privileges.
-const USER: u32 = 1234;
-const STRANGER: u32 = 65534;
+pub(crate) const USER: u32 = 1234;
+pub(crate) const STRANGER: u32 = 65534;
 
 /// Whether this test can start processes of other users.
-fn can_be_others() -> bool {
+pub(crate) fn can_be_others() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
         eprintln!("SKIPPED: only root can start processes of other users");
@@ -22,7 +22,7 @@ fn can_be_others() -> bool {
     is_root
 }
 
-fn by(user: u32) -> impl Fn(&mut Command) {
+pub(crate) fn by(user: u32) -> impl Fn(&mut Command) {
     move |command| {
         command.uid(user).gid(user);
     }

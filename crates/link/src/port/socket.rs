@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::sys;
@@ -59,6 +60,39 @@ impl PortSocket {
         Ok((Self(socket), answer))
     }
 
+    /// Connects to the process that listens at `path`, which may be an abstract name, if that is
+    /// possible at once.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Ok(Self(socket))
+    }
+
+    /// The user of the process at the other end, as the kernel says.
+    pub fn peer_user(&self) -> io::Result<u32> {
+        Ok(getsockopt(&self.0, sockopt::PeerCredentials)?.uid())
+    }
+
+    /// Asks for room for so many bytes that the other end has not received yet. The kernel may
+    /// grant less, except to privileged processes.
+    pub fn set_room(&self, bytes: usize) {
+        if setsockopt(&self.0, sockopt::SndBufForce, &bytes).is_err() {
+            let _ = self.0.set_send_buffer_size(bytes);
+        }
+    }
+
+    /// Waits for a message, for five seconds at most.
+    pub fn await_answer(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.set_nonblocking(false)?;
+        self.0.set_read_timeout(Some(ANSWER))?;
+        let len = io::Read::read(&mut &self.0, buffer);
+        self.0.set_nonblocking(true)?;
+        match len? {
+            0 => Err(io::ErrorKind::ConnectionReset.into()),
+            len => Ok(len),
+        }
+    }
+
     /// A connection that exists already.
     pub(super) fn of(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
@@ -99,7 +133,7 @@ impl AsFd for PortSocket {
 pub struct PortListener(Socket);
 
 impl PortListener {
-    /// Listens at a path at which there is no file yet.
+    /// Listens at a path at which there is no file yet, or at an abstract name that is free.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None)?;
         socket.bind(&SockAddr::unix(path)?)?;

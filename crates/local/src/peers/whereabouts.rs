@@ -59,6 +59,8 @@ impl Peers {
         match demux::of_qpn(qpn) {
             Target::Slot(slot) if slot == self.registry.slot() && is_own => Route::Own,
             Target::Slot(slot) if self.peer(slot).is_some_and(|p| p.has(dst)) => Route::Slot(slot),
+            // A process of another user may own it.
+            _ if self.is_leased(dst) => Route::Wire,
             _ => Route::Unowned,
         }
     }

@@ -1,0 +1,202 @@
+//! Processes of several users at one address, which portd receives for. Only root can start them.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Instant;
+
+use feroce_link::UdpConfig;
+use feroce_local::Portd;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::netns::{Cable, with_cable};
+use super::process::{Process, done, pair, talk};
+use super::users::{STRANGER, USER, by, can_be_others};
+
+/// The address of a child process that is a portd and has none.
+pub(crate) const NO_ADDRESS: &str = "0.0.0.0";
+
+/// A child process that is a portd until its input ends.
+pub(crate) fn run() {
+    let mut portd = match Portd::new(UdpConfig::default(), None) {
+        Ok(portd) => portd,
+        Err(e) => return println!("@error {e}"),
+    };
+    println!("@open");
+    let start = Instant::now();
+    let mut stdin = std::io::stdin();
+    loop {
+        let ends = [portd.wait_fd(), stdin.as_fd()];
+        let mut fds = ends.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        poll(&mut fds, PollTimeout::NONE).expect("descriptors");
+        if fds[1].any() == Some(true) && stdin.read(&mut [0]).expect("readable") == 0 {
+            return;
+        }
+        let now = start.elapsed().as_nanos().try_into().expect("a short test");
+        portd.turn(feroce::Instant::from_nanos(now)).expect("it goes on");
+    }
+}
+
+/// Starts a portd of a user in namespace A.
+fn start_portd(cable: &Cable, user: u32) -> Process {
+    let mut portd = cable.in_a(|| Process::start_with([0; 4], by(user)));
+    assert_eq!(portd.hear(), "open");
+    portd
+}
+
+/// Starts a process of a user in namespace A.
+fn start(cable: &Cable, user: u32) -> Process {
+    start_with(cable, user, |_| {})
+}
+
+fn start_with(cable: &Cable, user: u32, change: impl Fn(&mut Command)) -> Process {
+    let both = |command: &mut Command| {
+        by(user)(command);
+        change(command);
+    };
+    let mut process = cable.in_a(|| Process::start_with(Cable::A4, both));
+    assert_eq!(process.hear(), "open");
+    process
+}
+
+/// Starts a process on the other host.
+fn start_there(cable: &Cable) -> Process {
+    cable.in_b(|| Process::start(Cable::B4))
+}
+
+/// Connects two processes by address: `from` to a port that `to` listens at.
+fn dial(from: &mut Process, to: &mut Process, port: u16) {
+    to.tell("accept");
+    from.tell(&format!("dial 10.9.0.1:{port}"));
+    assert_eq!(from.hear(), format!("dialed {port}"));
+    assert_eq!(to.hear(), "accepted");
+}
+
+fn listen(process: &mut Process, port: u16) -> String {
+    process.tell(&format!("listen {port}"));
+    process.hear()
+}
+
+/// Two users, two processes each, at one address: RC traffic with another host at the same time,
+/// between the users, and between the processes of one user, which portd does not see.
+#[test]
+fn two_users_use_one_address_at_the_same_time() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let [mut a, mut b, mut c] = [USER, STRANGER, USER].map(|user| start(cable, user));
+        let (mut far_a, mut far_b) = (start_there(cable), start_there(cable));
+        pair(&mut a, &mut far_a, 2000);
+        pair(&mut b, &mut far_b, 2000);
+        for process in [&mut a, &mut far_a, &mut b, &mut far_b] {
+            assert_eq!(process.result(), done(2000));
+        }
+        for process in [&mut a, &mut b] {
+            assert!(process.counter("portd_rx_trains") > 0, "portd has received for it");
+        }
+        talk(&mut a, &mut b, 500);
+        let before = c.counter("udp_tx_trains");
+        talk(&mut a, &mut c, 500);
+        assert_eq!(c.counter("udp_tx_trains"), before, "inside the user: shared memory");
+        [a, b, c, far_a, far_b, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// Requests reach the user who listens, a service belongs to one process of all users, and is free
+/// again when that process has gone.
+#[test]
+fn connections_reach_the_user_who_listens() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let (mut a, mut b) = (start(cable, USER), start(cable, STRANGER));
+        let mut far = start_there(cable);
+        assert_eq!(listen(&mut a, 7001), "listening");
+        let said = listen(&mut b, 7001);
+        assert!(said.starts_with("refused"), "another user has it: {said}");
+        assert_eq!(listen(&mut b, 7002), "listening");
+        for _ in 0..3 {
+            dial(&mut far, &mut a, 7001);
+            dial(&mut far, &mut b, 7002);
+            dial(&mut b, &mut a, 7001);
+            dial(&mut a, &mut b, 7002);
+        }
+        far.tell("dial 10.9.0.1:7003");
+        let said = far.hear();
+        assert!(said.starts_with("refused"), "an answer, and no time-out: {said}");
+        a.signal(Signal::SIGKILL);
+        drop(a);
+        let mut c = start(cable, STRANGER);
+        // portd learns of the end of a process by a closed connection, in order with requests.
+        assert_eq!(listen(&mut c, 7001), "listening");
+        dial(&mut far, &mut c, 7001);
+        [b, c, far, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// When portd is killed and started again, queue pairs and listeners go on. What is sent meanwhile
+/// is lost and sent again.
+#[test]
+fn processes_outlive_portd() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let (mut a, mut b) = (start(cable, USER), start(cable, STRANGER));
+        let (mut far_a, mut far_b) = (start_there(cable), start_there(cable));
+        assert_eq!(listen(&mut a, 7001), "listening");
+        pair(&mut a, &mut far_a, 5000);
+        pair(&mut b, &mut far_b, 5000);
+        assert!(a.hear().starts_with("progress"), "it has begun");
+        portd.signal(Signal::SIGKILL);
+        drop(portd);
+        let portd = start_portd(cable, 0);
+        for process in [&mut a, &mut far_a, &mut b, &mut far_b] {
+            assert_eq!(process.result(), done(5000));
+        }
+        assert_eq!(a.counter("portd_connected_again"), 1);
+        dial(&mut far_a, &mut a, 7001);
+        dial(&mut b, &mut a, 7001);
+        [a, b, far_a, far_b, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// A process receives through the portd of another user only if its settings name that user. One
+/// that takes the first name of portd is not in the way of root's.
+#[test]
+fn a_stranger_is_not_trusted() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let planted = start_portd(cable, STRANGER);
+        let mut far = start_there(cable);
+        let mut alone = start(cable, USER);
+        talk(&mut alone, &mut far, 50);
+        assert_eq!(alone.counter("portd_rx_trains"), 0, "it has its own socket");
+        alone.finish();
+
+        let name_it = |command: &mut Command| {
+            command.env("FEROCE_PORTD", STRANGER.to_string());
+        };
+        let mut trusting = start_with(cable, USER, name_it);
+        talk(&mut trusting, &mut far, 50);
+        assert!(trusting.counter("portd_rx_trains") > 0);
+        trusting.finish();
+
+        let portd = start_portd(cable, 0);
+        let mut second = cable.in_a(|| Process::start_with([0; 4], |_| {}));
+        let said = second.hear();
+        assert!(said.starts_with("error") && said.contains("already"), "{said}");
+        let mut a = start(cable, USER);
+        talk(&mut a, &mut far, 50);
+        assert!(a.counter("portd_rx_trains") > 0);
+        [a, far, portd, planted].into_iter().for_each(Process::finish);
+    });
+}

@@ -1,0 +1,434 @@
+//! portd: receives at the addresses of a host for processes of all users.
+
+use std::collections::{BTreeMap, btree_map};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use feroce_link::port::{PortListener, PortSocket, Received, Sent};
+use feroce_link::{
+    Carrier, Checker, Control, IcrcPolicy, LinkCounters, Logger, UdpConfig, UdpLink,
+};
+use feroce_train::{Instant, RxTrain};
+use feroce_wire::Gid;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::message::{Address, Answer, Prefixes, Request};
+use super::{NAMES, name};
+use crate::demux::{self, Target};
+use crate::distribute::split;
+use crate::record;
+
+/// Connections of one user: leases, and claims of services.
+const MAX_OF_USER: usize = 1024;
+/// Leases of one user, so that no user can take all prefixes.
+const MAX_LEASES_OF_USER: usize = 128;
+/// Bytes that may wait for a process.
+const ROOM: usize = 4 << 20;
+/// How long a prefix is kept from other users after its process has ended: peers may still send to
+/// that process, and what they send is not for other users. Peers give up earlier than this.
+const REST_NS: u64 = 120_000_000_000;
+/// Trains to receive from a socket before other sockets have their turn.
+const BUDGET: usize = 32;
+/// The longest request.
+const MAX_REQUEST: usize = 1024;
+
+/// The epoll data of the listener. Connections count up from here, and sockets down from the top.
+const LISTENER: u64 = 0;
+const FIRST_WIRE: u64 = 1 << 63;
+
+/// What a connection is for.
+#[derive(Debug)]
+enum Role {
+    New,
+    Lease(u8),
+    Claim(Address, u64),
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Conn {
+    socket: PortSocket,
+    user: u32,
+    role: Role,
+}
+
+/// A process with a lease.
+#[derive(Debug)]
+struct Guest {
+    conn: u64,
+    user: u32,
+    addresses: Vec<Address>,
+}
+
+/// The sockets for addresses of one interface, if they are link-local, and for all others.
+#[derive(Debug)]
+struct Wire {
+    scope: u32,
+    link: UdpLink,
+    checker: Checker,
+}
+
+/// Who gets a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum To {
+    /// The process with this prefix.
+    One(u8),
+    /// Every process at the address.
+    All,
+    Nobody,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    forwarded: u64,
+    lost: u64,
+    nobody: u64,
+}
+
+/// Receives at the addresses of a host, and passes to each process what is for its queue pairs.
+///
+/// The caller waits until [`Portd::wait_fd`] is readable and then calls [`Portd::turn`].
+#[derive(Debug)]
+pub struct Portd {
+    listener: PortListener,
+    /// The listener is known to the epoll instance. It is not while descriptors are lacking.
+    listens: bool,
+    epoll: Epoll,
+    config: UdpConfig,
+    /// The addresses to receive at; `None`: all that processes ask for.
+    only: Option<Vec<Gid>>,
+    wires: Vec<Wire>,
+    conns: BTreeMap<u64, Conn>,
+    next_conn: u64,
+    guests: BTreeMap<u8, Guest>,
+    /// The process, by prefix, that listens for a service.
+    services: BTreeMap<(Address, u64), u8>,
+    /// The last users of prefixes that are free, and since when.
+    left: BTreeMap<u8, (u32, Instant)>,
+    record: Vec<u8>,
+    counters: Counters,
+    log: Logger,
+}
+
+impl Portd {
+    /// Becomes the portd of this network namespace for all addresses of the host, or for some.
+    /// Sockets are opened when a process asks for an address.
+    pub fn new(config: UdpConfig, only: Option<Vec<Gid>>) -> io::Result<Self> {
+        let listener = listen()?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self {
+            listener,
+            listens: true,
+            epoll,
+            log: config.log.clone(),
+            config,
+            only,
+            wires: Vec::new(),
+            conns: BTreeMap::new(),
+            next_conn: LISTENER + 1,
+            guests: BTreeMap::new(),
+            services: BTreeMap::new(),
+            left: BTreeMap::new(),
+            record: Vec::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Readable when [`Portd::turn`] has something to do.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// Handles requests and packets that have arrived. It never blocks.
+    pub fn turn(&mut self, now: Instant) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); 64];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO)?;
+        for event in &events[..count] {
+            match event.data() {
+                LISTENER => self.accept(),
+                wire if wire >= FIRST_WIRE => self.receive(now, (wire - FIRST_WIRE) as usize),
+                conn => self.hear(now, conn),
+            }
+        }
+        Ok(())
+    }
+
+    /// What portd did so far.
+    pub fn counters(&self) -> LinkCounters {
+        let Counters { forwarded, lost, nobody } = self.counters;
+        let checked = self.wires.iter().flat_map(|wire| wire.checker.counters());
+        let bad = checked.map(|(_, count)| count).sum();
+        let (leases, services) = (self.guests.len() as u64, self.services.len() as u64);
+        vec![
+            ("leases", leases),
+            ("services", services),
+            ("forwarded", forwarded),
+            ("lost", lost),
+            ("nobody", nobody),
+            ("rx_icrc_encapsulated", bad),
+        ]
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(e) => {
+                    self.log.warn(format_args!("cannot accept a connection: {e}"));
+                    // Until a connection ends, the next attempt would fail as well.
+                    self.listens = self.epoll.delete(&self.listener).is_err();
+                    return;
+                }
+            };
+            let Ok(user) = socket.peer_user() else { continue };
+            if self.conns.values().filter(|conn| conn.user == user).count() >= MAX_OF_USER {
+                continue;
+            }
+            let id = self.next_conn;
+            if self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id)).is_ok() {
+                self.next_conn += 1;
+                self.conns.insert(id, Conn { socket, user, role: Role::New });
+            }
+        }
+    }
+
+    /// Handles what a process has sent.
+    fn hear(&mut self, now: Instant, id: u64) {
+        let mut bytes = [0; MAX_REQUEST];
+        // Another event of the same turn may have ended it.
+        let Some(conn) = self.conns.get(&id) else { return };
+        let request = match conn.socket.receive(&mut bytes) {
+            Received::Message(len) => Request::parse(&bytes[..len]),
+            Received::Nothing => return,
+            Received::Gone => return self.end(now, id),
+        };
+        let user = conn.user;
+        let answer = match (request, &conn.role) {
+            (Some(Request::Lease { prefix, addresses }), Role::New) => {
+                self.lease(now, id, user, prefix, addresses)
+            }
+            (Some(Request::Lease { prefix, addresses }), Role::Lease(own)) if *own == prefix => {
+                self.move_to(prefix, addresses)
+            }
+            (Some(Request::Claim { prefix, address, service }), Role::New) => {
+                self.claim(id, user, prefix, (address, service))
+            }
+            _ => Answer::Refused("not a request of this version of feroce".into()),
+        };
+        let is_heard = self.conns.get(&id).map(|conn| conn.socket.send(&answer.emit()));
+        if is_heard != Some(Sent::Done) || matches!(answer, Answer::Refused(_)) {
+            self.end(now, id);
+        }
+    }
+
+    fn lease(
+        &mut self,
+        now: Instant,
+        conn: u64,
+        user: u32,
+        prefix: u8,
+        addresses: Vec<Address>,
+    ) -> Answer {
+        self.left.retain(|_, (_, since)| now.nanos_since(*since) < REST_NS);
+        if prefix == 0 || !self.is_free_for(user, prefix) {
+            return Answer::Taken(self.taken_for(user));
+        }
+        if self.guests.values().filter(|guest| guest.user == user).count() >= MAX_LEASES_OF_USER {
+            return Answer::Refused(format!(
+                "user {user} has {MAX_LEASES_OF_USER} devices open already"
+            ));
+        }
+        self.left.remove(&prefix);
+        self.guests.insert(prefix, Guest { conn, user, addresses: Vec::new() });
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.role = Role::Lease(prefix);
+            conn.socket.set_room(ROOM);
+        }
+        self.move_to(prefix, addresses)
+    }
+
+    fn is_free_for(&self, user: u32, prefix: u8) -> bool {
+        let rests = self.left.get(&prefix).is_some_and(|(last, _)| *last != user);
+        !rests && !self.guests.contains_key(&prefix)
+    }
+
+    fn taken_for(&self, user: u32) -> Prefixes {
+        let mut taken = Prefixes::default();
+        for prefix in (0..=u8::MAX).filter(|prefix| !self.is_free_for(user, *prefix)) {
+            taken[usize::from(prefix / 8)] |= 1 << (prefix % 8);
+        }
+        taken
+    }
+
+    /// Receives at other addresses for a process.
+    fn move_to(&mut self, prefix: u8, addresses: Vec<Address>) -> Answer {
+        let mut refused = Vec::new();
+        let mut served = Vec::new();
+        for address in addresses {
+            match self.listen_at(address) {
+                Ok(()) => served.push(address),
+                Err(e) => {
+                    self.log.debug(format_args!("not receiving at {}: {e}", address.0));
+                    refused.push(address.0);
+                }
+            }
+        }
+        if let Some(guest) = self.guests.get_mut(&prefix) {
+            guest.addresses = served;
+        }
+        self.services.retain(|(at, _), owner| {
+            *owner != prefix || self.guests.get(owner).is_some_and(|g| g.addresses.contains(at))
+        });
+        self.stop_where_unused();
+        Answer::Leased { refused }
+    }
+
+    fn claim(&mut self, conn: u64, user: u32, prefix: u8, service: (Address, u64)) -> Answer {
+        let guest = self.guests.get(&prefix).filter(|guest| guest.user == user);
+        if !guest.is_some_and(|guest| guest.addresses.contains(&service.0)) {
+            return Answer::Refused(format!("no device of user {user} is at {}", service.0.0));
+        }
+        match self.services.entry(service) {
+            btree_map::Entry::Occupied(_) => return Answer::InUse,
+            btree_map::Entry::Vacant(place) => place.insert(prefix),
+        };
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.role = Role::Claim(service.0, service.1);
+        }
+        Answer::Claimed
+    }
+
+    /// Ends a connection, and what it stands for.
+    fn end(&mut self, now: Instant, id: u64) {
+        let Some(conn) = self.conns.remove(&id) else { return };
+        match conn.role {
+            Role::New => {}
+            Role::Lease(prefix) => {
+                self.guests.remove(&prefix);
+                self.left.insert(prefix, (conn.user, now));
+                self.services.retain(|_, owner| *owner != prefix);
+                self.stop_where_unused();
+            }
+            Role::Claim(address, service) => {
+                self.services.remove(&(address, service));
+            }
+        }
+        drop(conn);
+        if !self.listens {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+            self.listens = self.epoll.add(&self.listener, event).is_ok();
+        }
+    }
+
+    /// Receives at an address, unless portd does already.
+    fn listen_at(&mut self, (gid, scope): Address) -> io::Result<()> {
+        if gid.is_zero() || self.only.as_ref().is_some_and(|only| !only.contains(&gid)) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let wire = match self.wires.iter().position(|wire| wire.scope == scope) {
+            Some(wire) => wire,
+            None => self.add_wire(scope)?,
+        };
+        let link = &mut self.wires[wire].link;
+        let addresses: Vec<Gid> = link.addresses().chain([gid]).collect();
+        link.control(Control::Addresses(&addresses))
+    }
+
+    fn add_wire(&mut self, scope: u32) -> io::Result<usize> {
+        let interface = (scope != 0).then(|| (String::new(), scope));
+        let config = UdpConfig { interface, listen: true, flows: 1, ..self.config.clone() };
+        let (link, checker) = (UdpLink::new(config, &[])?, Checker::new(IcrcPolicy::default()));
+        let at = self.wires.len();
+        self.epoll
+            .add(link.wait_fd(), EpollEvent::new(EpollFlags::EPOLLIN, FIRST_WIRE + at as u64))?;
+        self.wires.push(Wire { scope, link, checker });
+        Ok(at)
+    }
+
+    /// Closes the sockets of addresses that no process has.
+    fn stop_where_unused(&mut self) {
+        for wire in &mut self.wires {
+            let is_used = |gid: &Gid| {
+                let at = (*gid, wire.scope);
+                self.guests.values().any(|guest| guest.addresses.contains(&at))
+            };
+            let used: Vec<Gid> = wire.link.addresses().filter(is_used).collect();
+            // Closing sockets does not fail.
+            let _ = wire.link.control(Control::Addresses(&used));
+        }
+    }
+
+    /// Receives packets, and passes them to the processes that they are for.
+    fn receive(&mut self, now: Instant, wire: usize) {
+        let Some(Wire { scope, link, checker }) = self.wires.get_mut(wire) else { return };
+        let (scope, guests, services) = (*scope, &self.guests, &self.services);
+        let (conns, record, counters) = (&self.conns, &mut self.record, &mut self.counters);
+        let mut deliver = |train: &RxTrain<'_>| {
+            let at = (train.meta.dst.gid, scope);
+            let is_at = |guest: &Guest| guest.addresses.contains(&at);
+            let here = || guests.iter().filter(|(_, guest)| is_at(guest)).map(|(p, _)| *p);
+            let recipient = |_: &(), packet: &[u8]| {
+                let named = match demux::of_packet(packet) {
+                    Target::Slot(slot) => match guests.get(&(slot + 1)) {
+                        Some(guest) if is_at(guest) => return To::One(slot + 1),
+                        _ => return To::Nobody,
+                    },
+                    Target::Service(service) => services.get(&(at, service)).copied(),
+                    Target::All => return To::All,
+                    Target::Any => None,
+                };
+                // Any process can answer that there is no such service.
+                named.or_else(|| here().next()).map_or(To::Nobody, To::One)
+            };
+            split(train, &mut (), recipient, |(), part, to| {
+                let to: Vec<u8> = match to {
+                    To::One(prefix) => vec![prefix],
+                    To::All => here().collect(),
+                    To::Nobody => return counters.nobody += 1,
+                };
+                record.resize(record::META + part.bytes.len(), 0);
+                record::write_received(part, record);
+                for guest in to.iter().filter_map(|prefix| guests.get(prefix)) {
+                    let sent = conns.get(&guest.conn).map(|conn| conn.socket.send(record));
+                    match sent {
+                        Some(Sent::Done) => counters.forwarded += 1,
+                        Some(Sent::Full | Sent::Gone) | None => counters.lost += 1,
+                    }
+                }
+            });
+        };
+        let received = link.receive(now, BUDGET, &mut |train| checker.pass(train, &mut deliver));
+        if let Err(e) = received {
+            self.log.warn(format_args!("cannot receive: {e}"));
+        }
+    }
+}
+
+/// Listens at the first name that is free. There must be no other portd.
+fn listen() -> io::Result<PortListener> {
+    let own = nix::unistd::geteuid().as_raw();
+    let mut first = None;
+    for i in 0..NAMES {
+        match PortListener::bind(&name(i)) {
+            Ok(listener) => {
+                first.get_or_insert(listener);
+            }
+            Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(e),
+            Err(e) => {
+                let user = PortSocket::connect(&name(i)).and_then(|socket| socket.peer_user());
+                // Another one of this user, or of root, would be asked in place of this one.
+                if let Ok(user) = user
+                    && (user == own || user == 0)
+                {
+                    let text = format!("user {user} runs feroce portd for all users already: {e}");
+                    return Err(feroce_link::annotate(e, text));
+                }
+            }
+        }
+    }
+    let taken = "other users have taken all names of portd: `ss -xlp | grep feroce-portd` lists \
+                 their processes";
+    first.ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, taken))
+}

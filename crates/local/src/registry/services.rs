@@ -1,0 +1,99 @@
+//! The services that a process listens for.
+
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use feroce_link::port::PortSocket;
+use feroce_wire::Gid;
+
+use super::Registry;
+use super::names::byte_of_service;
+use crate::layout::MAX_SERVICES;
+use crate::lock;
+use crate::portd::Claims;
+
+/// A service that this process listens for.
+#[derive(Debug)]
+pub(super) struct Service {
+    address: Gid,
+    id: u64,
+    /// The claim among the processes of all users, if portd receives at the address.
+    claim: Option<PortSocket>,
+}
+
+impl Service {
+    fn is(&self, address: Gid, id: u64) -> bool {
+        (self.address, self.id) == (address, id)
+    }
+}
+
+impl Registry {
+    /// Claims the requests for a service at an address. It is an error of kind
+    /// [`io::ErrorKind::AddrInUse`] if a process has claimed them already. Where portd receives,
+    /// this waits for its answer.
+    pub fn claim_service(&self, address: Gid, id: u64) -> io::Result<()> {
+        self.claim_among_own(address, id)?;
+        let Some(claims) = self.claims.get() else { return Ok(()) };
+        // Without the lock, because portd may take its time.
+        let claim = claims.claim(address, id).inspect_err(|_| self.release_service(address, id))?;
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(service) = services.iter_mut().find(|service| service.is(address, id)) {
+            service.claim = claim;
+        }
+        Ok(())
+    }
+
+    /// Claims a service among the processes of this user.
+    fn claim_among_own(&self, address: Gid, id: u64) -> io::Result<()> {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.left.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if services.iter().any(|service| service.is(address, id)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        if services.len() == MAX_SERVICES {
+            let why = format!("more than {MAX_SERVICES} services of one device");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
+        if !lock::try_hold(&self.file, byte_of_service(address, id))? {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        services.push(Service { address, id, claim: None });
+        self.show_services(&services);
+        Ok(())
+    }
+
+    /// Ends the claim to the requests for a service.
+    pub fn release_service(&self, address: Gid, id: u64) {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = services.iter().position(|s| s.is(address, id)) else { return };
+        services.swap_remove(at);
+        self.show_services(&services);
+        lock::release(&self.file, byte_of_service(address, id));
+    }
+
+    fn show_services(&self, services: &[Service]) {
+        let area = self.area(self.slot);
+        for (place, service) in area.services.iter().zip(services) {
+            place.store(service.address, service.id);
+        }
+        area.service_count.store(services.len() as u32, Ordering::Release);
+    }
+
+    /// Says how this process claims services where portd receives.
+    pub(crate) fn claim_with(&self, claims: Claims) {
+        // A registry has one lease.
+        let _ = self.claims.set(claims);
+    }
+
+    /// Claims every service again: portd is a new one, or receives at other addresses.
+    pub(crate) fn claim_again(&self) {
+        let Some(claims) = self.claims.get() else { return };
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        for service in &mut *services {
+            service.claim = claims.claim_later(service.address, service.id);
+        }
+    }
+}
