@@ -91,6 +91,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Receives for the programs of every user, at any address unless the arguments name some.
+#[expect(clippy::disallowed_methods, reason = "portd has no driver, and needs a clock of its own")]
 fn all_users(args: &Args, json: bool, signals: &mut Signals) -> anyhow::Result<ExitCode> {
     let settings = Settings::load()?;
     let is_limited = !args.device.is_empty() || !args.address.is_empty();
@@ -112,7 +113,7 @@ fn all_users(args: &Args, json: bool, signals: &mut Signals) -> anyhow::Result<E
     let start = std::time::Instant::now();
     let (stop, stopped) = io::pipe()?;
     let handle = signals.handle();
-    let watch = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         // The thread ends with the first signal; closing the pipe ends the loop below.
         scope.spawn(|| {
             signals.forever().next();
@@ -121,8 +122,7 @@ fn all_users(args: &Args, json: bool, signals: &mut Signals) -> anyhow::Result<E
         let outcome = receive_until(&mut portd, &stop, start);
         handle.close();
         outcome
-    });
-    watch?;
+    })?;
     let counters = portd.counters();
     let count = |name| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
     let (forwarded, lost) = (count("forwarded"), count("lost"));

@@ -175,8 +175,7 @@ impl Context {
             fabric_port::fit(&mut config, &port.welcome());
         }
         let iwarp = stack::iwarp(&settings)?;
-        let (registry, lease) = join(&settings, config.seed, &device).unzip();
-        let lease = lease.flatten();
+        let (registry, lease) = join(&settings, config.seed, &device);
         if let Some(registry) = &registry {
             restrict_qpns(&mut config, registry.prefix());
             if !sigbus::is_blocked() {
@@ -405,13 +404,14 @@ impl Context {
     }
 }
 
-/// Joins the registry of the processes of the host, if the settings ask for it and it is possible.
+/// Joins the registry of the processes of the host, if the settings ask for it and it is possible,
+/// and has portd receive for this process, if there is one.
 /// Packets of a fabric's hosts pass its switches, and processes that speak iWARP have TCP
 /// connections with each other, so they have no use for it.
-fn join(settings: &Settings, seed: u64, device: &Device) -> Option<(Arc<Registry>, Option<Lease>)> {
+fn join(settings: &Settings, seed: u64, device: &Device) -> (Option<Arc<Registry>>, Option<Lease>) {
     let is_iwarp = settings.engine.transport == TransportKind::Iwarp;
     if !settings.shared || settings.fabric.is_some() || is_iwarp {
-        return None;
+        return (None, None);
     }
     let root = Path::new(SHARED_ROOT);
     let join = || match &settings.portd {
@@ -422,15 +422,16 @@ fn join(settings: &Settings, seed: u64, device: &Device) -> Option<(Arc<Registry
         }
         None => Ok((Registry::join(root, seed)?, None)),
     };
-    try_again(SETUP_LOOKS, io::ErrorKind::WouldBlock, join)
-        .inspect_err(|e| {
+    match try_again(SETUP_LOOKS, io::ErrorKind::WouldBlock, join) {
+        Ok((registry, lease)) => (Some(Arc::new(registry)), lease),
+        Err(e) => {
             tracing::warn!(
                 "cannot share addresses with other processes through {SHARED_ROOT}, so no second \
                  process can use them: {e}"
             );
-        })
-        .ok()
-        .map(|(registry, lease)| (Arc::new(registry), lease))
+            (None, None)
+        }
+    }
 }
 
 /// Descriptors that a device needs beside its own as soon as it is used: for a peer process (3), a

@@ -18,6 +18,7 @@ use super::users::{STRANGER, USER, by, can_be_others};
 pub(crate) const NO_ADDRESS: &str = "0.0.0.0";
 
 /// A child process that is a portd until its input ends.
+#[expect(clippy::disallowed_methods, reason = "portd needs a clock")]
 pub(crate) fn run() {
     let mut portd = match Portd::new(UdpConfig::default(), None) {
         Ok(portd) => portd,
@@ -89,17 +90,17 @@ fn two_users_use_one_address_at_the_same_time() {
         let portd = start_portd(cable, 0);
         let [mut a, mut b, mut c] = [USER, STRANGER, USER].map(|user| start(cable, user));
         let (mut far_a, mut far_b) = (start_there(cable), start_there(cable));
-        pair(&mut a, &mut far_a, 2000);
-        pair(&mut b, &mut far_b, 2000);
+        pair(&mut a, &mut far_a, 500);
+        pair(&mut b, &mut far_b, 500);
         for process in [&mut a, &mut far_a, &mut b, &mut far_b] {
-            assert_eq!(process.result(), done(2000));
+            assert_eq!(process.result(), done(500));
         }
         for process in [&mut a, &mut b] {
             assert!(process.counter("portd_rx_trains") > 0, "portd has received for it");
         }
-        talk(&mut a, &mut b, 500);
+        talk(&mut a, &mut b, 200);
         let before = c.counter("udp_tx_trains");
-        talk(&mut a, &mut c, 500);
+        talk(&mut a, &mut c, 200);
         assert_eq!(c.counter("udp_tx_trains"), before, "inside the user: shared memory");
         [a, b, c, far_a, far_b, portd].into_iter().for_each(Process::finish);
     });
@@ -151,19 +152,59 @@ fn processes_outlive_portd() {
         let (mut a, mut b) = (start(cable, USER), start(cable, STRANGER));
         let (mut far_a, mut far_b) = (start_there(cable), start_there(cable));
         assert_eq!(listen(&mut a, 7001), "listening");
-        pair(&mut a, &mut far_a, 5000);
-        pair(&mut b, &mut far_b, 5000);
+        pair(&mut a, &mut far_a, 2000);
+        pair(&mut b, &mut far_b, 2000);
         assert!(a.hear().starts_with("progress"), "it has begun");
         portd.signal(Signal::SIGKILL);
         drop(portd);
         let portd = start_portd(cable, 0);
         for process in [&mut a, &mut far_a, &mut b, &mut far_b] {
-            assert_eq!(process.result(), done(5000));
+            assert_eq!(process.result(), done(2000));
         }
         assert_eq!(a.counter("portd_connected_again"), 1);
         dial(&mut far_a, &mut a, 7001);
         dial(&mut b, &mut a, 7001);
         [a, b, far_a, far_b, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// Gives a process the same random numbers as others with this setting: the number that it wants is
+/// the same, too.
+fn alike(command: &mut Command) {
+    command.env("FEROCE_SEED", "7");
+}
+
+/// The upper bits of the queue pair numbers of a process.
+fn prefix(process: &mut Process) -> u32 {
+    process.tell("pair");
+    let said = process.hear();
+    let qpn = said.split(' ').nth(2).and_then(|qpn| qpn.parse::<u32>().ok());
+    qpn.unwrap_or_else(|| panic!("{said}")) >> 16
+}
+
+/// No two processes of a host have the same number, whoever their users are. When a process has
+/// ended, its peers may go on sending for a while, so another user does not get its number.
+#[test]
+fn users_do_not_get_the_numbers_of_others() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let mut a = start_with(cable, USER, alike);
+        let mut b = start_with(cable, STRANGER, alike);
+        let of_a = prefix(&mut a);
+        assert_ne!(prefix(&mut b), of_a);
+        let mut far = start_there(cable);
+        talk(&mut a, &mut far, 50);
+        talk(&mut b, &mut far, 50);
+        b.finish();
+        a.finish();
+        let mut c = start_with(cable, STRANGER, alike);
+        assert_ne!(prefix(&mut c), of_a, "of a process that has ended");
+        let mut d = start_with(cable, USER, alike);
+        assert_eq!(prefix(&mut d), of_a, "the same user may have it");
+        [c, d, far, portd].into_iter().for_each(Process::finish);
     });
 }
 

@@ -162,8 +162,9 @@ fn describe(e: io::Error, what: &str, addr: Gid) -> io::Error {
     let hint = match e.kind() {
         io::ErrorKind::AddrInUse if what == BIND => match holder(addr) {
             Some(user) if user != geteuid().as_raw() => &format!(
-                ": user {user} has it, and a user does not share it with others: use another \
-                 address of this machine, or add one (`ip address add`)"
+                ": user {user} has it, and shares it with other users only through `feroce portd \
+                 --all-users`, which root starts before all programs: do that, or use another \
+                 address of this machine (`ip address add` adds one)"
             ),
             _ => {
                 ": another process has it and does not share it with this one; \

@@ -56,7 +56,7 @@ fn is_link_local(gid: Gid) -> bool {
 fn answer(socket: &PortSocket) -> io::Result<Answer> {
     let mut bytes = [0; MAX_ANSWER];
     let len = socket.await_answer(&mut bytes)?;
-    Answer::parse(&bytes[..len]).ok_or(io::ErrorKind::InvalidData.into())
+    Answer::parse(&bytes[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// How a process claims services at addresses where portd receives.

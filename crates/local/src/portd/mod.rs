@@ -98,5 +98,5 @@ fn name(i: u8) -> PathBuf {
 fn connect(is_trusted: impl Fn(u32) -> bool) -> io::Result<PortSocket> {
     let sockets = (0..NAMES).map(|i| PortSocket::connect(&name(i)));
     let mut trusted = sockets.flatten().filter(|s| s.peer_user().is_ok_and(&is_trusted));
-    trusted.next().ok_or(io::ErrorKind::NotFound.into())
+    trusted.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
