@@ -6,8 +6,7 @@
 //! that arrive in between are lost and retransmitted. Any process with an open device can be the
 //! port owner. portd does nothing else, and keeps running.
 //!
-//! With `--all-users`, it receives for the processes of every user ([`feroce_local::Portd`]), and is
-//! no port owner among the processes of its own.
+//! With `--all-users`, it receives for the processes of every user ([`feroce_local::Portd`]).
 
 use std::io;
 use std::net::IpAddr;
@@ -35,8 +34,8 @@ Programs find it by themselves, if they are of the same user. Where one of them 
 takes its place when that program ends.
 
 With --all-users, programs of every user find it, and use the same addresses at the same time. It
-sees what arrives for all of them, so they trust it only if it runs as root, as their own user, or as
-a user that they name (FEROCE_PORTD). Start it before the programs: a program that has an address
+sees what arrives for all of them, so they trust it only if it runs as root, as their own user, or
+as a user that they name (FEROCE_PORTD). Start it before the programs: a program that has an address
 already keeps it, and other users wait until it ends.";
 
 /// Options.

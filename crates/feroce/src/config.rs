@@ -20,8 +20,10 @@ pub(crate) mod congestion;
 mod error;
 mod similar;
 mod transport;
+mod values;
 
 pub use error::{SettingError, SettingPlace};
+use values::{addresses, lint, name, portd, switch};
 
 /// The backend: which devices are listed.
 ///
@@ -393,18 +395,7 @@ const KEYS: &[Key] = &[
         help: "users whose `feroce portd --all-users` may receive for this process, beside root \
                and the own user, as numbers with commas between them: they see what arrives; with \
                `off`, no portd is asked",
-        apply: |s, v| {
-            s.portd = match v {
-                "off" => None,
-                "root" => Some(Vec::new()),
-                _ => {
-                    let users = v.split(',').map(|user| user.trim().parse());
-                    let why = |_| "expected root, off, or numbers of users such as 1001,1002";
-                    Some(users.collect::<Result<_, _>>().map_err(why)?)
-                }
-            };
-            Ok(())
-        },
+        apply: |s, v| set(&mut s.portd, portd(v)),
     },
     Key {
         name: "convert",
@@ -578,39 +569,6 @@ fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
 
 fn number<T: FromStr>(value: &str) -> Result<T, Wrong> {
     value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
-}
-
-/// A device name that is valid as the name of a directory in sysfs.
-fn name(value: &str) -> Result<String, Wrong> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    let is_good = value.len() < 60 && value.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if is_good && value.chars().all(fits) {
-        return Ok(value.to_owned());
-    }
-    Err("letters, digits and `_-.`, fewer than 60".into())
-}
-
-/// Parses devices separated by semicolons, with the addresses of each separated by commas.
-fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
-    let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
-    value.split(';').map(|device| device.split(',').map(address).collect()).collect()
-}
-
-fn lint(value: &str) -> Result<Lint, Wrong> {
-    match (value, switch(value)) {
-        ("error", _) => Ok(Lint::Error),
-        (_, Ok(true)) => Ok(Lint::Warn),
-        (_, Ok(false)) => Ok(Lint::Off),
-        _ => Err("expected 1, 0 or error".into()),
-    }
-}
-
-fn switch(value: &str) -> Result<bool, Wrong> {
-    match value {
-        "1" | "on" | "yes" | "true" => Ok(true),
-        "0" | "off" | "no" | "false" => Ok(false),
-        _ => Err("expected 1 or 0".into()),
-    }
 }
 
 #[cfg(test)]

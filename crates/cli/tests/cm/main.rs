@@ -9,6 +9,7 @@ mod cmtime;
 mod datagrams;
 mod flood;
 mod messages;
+mod portd;
 mod rping;
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -68,9 +69,12 @@ impl Drop for Running {
 
 impl Running {
     fn start(args: &str) -> Self {
-        let mut command = feroce(args);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = child.expect("the program runs");
+        Self::of(feroce(args).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// Starts a command whose output and errors are piped.
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("the program runs");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         Self { child, stderr }
     }
@@ -78,13 +82,17 @@ impl Running {
     /// Starts a server and waits until it listens.
     fn server(args: &str) -> Self {
         let mut server = Self::start(args);
+        server.wait_until_listening(args);
+        server
+    }
+
+    fn wait_until_listening(&mut self, args: &str) {
         let mut line = String::new();
         while !line.contains("listening at") {
             line.clear();
-            let len = server.stderr.read_line(&mut line).expect("readable");
+            let len = self.stderr.read_line(&mut line).expect("readable");
             assert_ne!(len, 0, "{args}: it does not listen");
         }
-        server
     }
 
     /// Waits until the process has printed the text.

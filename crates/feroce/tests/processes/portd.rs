@@ -182,8 +182,9 @@ fn prefix(process: &mut Process) -> u32 {
     qpn.unwrap_or_else(|| panic!("{said}")) >> 16
 }
 
-/// No two processes of a host have the same number, whoever their users are. When a process has
-/// ended, its peers may go on sending for a while, so another user does not get its number.
+/// No two processes of a host have the same number, also if they are of different users. When a
+/// process has ended, its peers may go on sending for a while, so another user does not get its
+/// number.
 #[test]
 fn users_do_not_get_the_numbers_of_others() {
     if !can_be_others() {

@@ -1,0 +1,67 @@
+//! The values of single settings.
+
+use std::net::IpAddr;
+
+use super::{Lint, Wrong};
+
+/// A device name that is valid as the name of a directory in sysfs.
+pub(super) fn name(value: &str) -> Result<String, Wrong> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let is_good = value.len() < 60 && value.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if is_good && value.chars().all(fits) {
+        return Ok(value.to_owned());
+    }
+    Err("letters, digits and `_-.`, fewer than 60".into())
+}
+
+/// Parses devices separated by semicolons, with the addresses of each separated by commas.
+pub(super) fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
+    let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
+    value.split(';').map(|device| device.split(',').map(address).collect()).collect()
+}
+
+pub(super) fn lint(value: &str) -> Result<Lint, Wrong> {
+    match (value, switch(value)) {
+        ("error", _) => Ok(Lint::Error),
+        (_, Ok(true)) => Ok(Lint::Warn),
+        (_, Ok(false)) => Ok(Lint::Off),
+        _ => Err("expected 1, 0 or error".into()),
+    }
+}
+
+pub(super) fn switch(value: &str) -> Result<bool, Wrong> {
+    match value {
+        "1" | "on" | "yes" | "true" => Ok(true),
+        "0" | "off" | "no" | "false" => Ok(false),
+        _ => Err("expected 1 or 0".into()),
+    }
+}
+
+/// The users whose portd may receive, beside root and the own user.
+pub(super) fn portd(value: &str) -> Result<Option<Vec<u32>>, Wrong> {
+    let users =
+        |value: &str| value.split(',').map(|user| user.trim().parse()).collect::<Result<_, _>>();
+    let why = |_: std::num::ParseIntError| {
+        "expected root, off, or numbers of users such as 1001,1002".into()
+    };
+    match value {
+        "off" => Ok(None),
+        "root" => Ok(Some(Vec::new())),
+        _ => users(value).map(Some).map_err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_numbers() {
+        assert_eq!(portd("off"), Ok(None));
+        assert_eq!(portd("root"), Ok(Some(Vec::new())));
+        assert_eq!(portd("1001, 1002"), Ok(Some(vec![1001, 1002])));
+        for wrong in ["alice", "", "-1", "1001;1002"] {
+            assert!(portd(wrong).is_err(), "{wrong}");
+        }
+    }
+}
