@@ -58,6 +58,7 @@ pub(crate) use clock::Clock;
 pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
+pub(crate) use poll::Looked;
 use revocation::Looks;
 pub(crate) use state::State;
 pub(crate) use stream_order::{StreamInput, StreamOrder};

@@ -8,13 +8,34 @@ use feroce_train::Instant;
 use super::Driver;
 use super::turn::Turn;
 
+/// What a thread that looked at the link found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Looked {
+    /// Nothing to do, at once. There is no completion that was not there before, unless another
+    /// thread drives the device.
+    Quiet,
+    /// Something to do, and it was done.
+    Busy,
+    /// Nothing to do at this time. The thread should back off, unless the time is that of a
+    /// simulated world.
+    Idle(Instant),
+}
+
 impl Driver {
     /// Receives what has arrived, unless another thread owns the link and does so. The thread,
     /// which polls `cq`, backs off if it has received nothing for a while. Before it naps it calls
-    /// `begin_nap`: true if the queue is empty, and a completion there will be an event.
+    /// `begin_nap`: true if the queue is empty, and a completion there will be an event. Returns
+    /// whether there may be a completion that was not there before.
     #[inline]
-    pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) {
-        let Some(now) = self.look() else { return };
+    pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) -> bool {
+        let now = match self.look() {
+            Looked::Quiet => return false,
+            Looked::Busy => return true,
+            Looked::Idle(now) => now,
+        };
+        if self.clock.is_virtual() {
+            return true;
+        }
         let arm = || {
             if !begin_nap() {
                 return false;
@@ -26,6 +47,7 @@ impl Driver {
             !self.answer_bell() && may_sleep
         };
         self.backoff.back_off(&self.clock, cq, || self.kick_peer(), arm);
+        true
     }
 
     /// Does the same for a thread that must not nap, because it has other tasks. Returns false if
@@ -33,21 +55,21 @@ impl Driver {
     #[inline]
     pub(crate) fn progress_awake(&self) -> bool {
         match self.look() {
-            Some(_) => self.backoff.stay_awake(&self.clock, || self.kick_peer()),
-            None => !self.clock.is_virtual(),
+            _ if self.clock.is_virtual() => false,
+            Looked::Quiet | Looked::Busy => true,
+            Looked::Idle(_) => self.backoff.stay_awake(&self.clock, || self.kick_peer()),
         }
     }
 
-    /// Receives what has arrived, unless another thread owns the link and does so. Returns the time
-    /// if nothing has, and the thread should back off.
+    /// Receives what has arrived, unless another thread owns the link and does so.
     #[inline]
-    pub(crate) fn look(&self) -> Option<Instant> {
+    pub(crate) fn look(&self) -> Looked {
         let link = self.try_link();
         if self.backoff.is_fresh() && link.as_ref().is_some_and(|link| link.has_no_work()) {
             drop(link);
             self.answer_bell();
             self.backoff.spin();
-            return None;
+            return Looked::Quiet;
         }
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -57,9 +79,9 @@ impl Driver {
         let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
         if link.is_some_and(|link| self.finish(link, now, turn)) {
             self.backoff.reset();
-            return None;
+            return Looked::Busy;
         }
-        (!self.clock.is_virtual()).then_some(now)
+        Looked::Idle(now)
     }
 
     /// If another thread owns the link, it looks at it. A thread that backs off answers the

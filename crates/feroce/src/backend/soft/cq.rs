@@ -7,7 +7,7 @@ use feroce_train::Instant;
 use feroce_wire::Qpn;
 
 use crate::Error;
-use crate::driver::{Driver, Object, State};
+use crate::driver::{Driver, Looked, Object, State};
 
 /// Polls between two looks at the clock.
 const LOOKS: u32 = 8;
@@ -32,7 +32,9 @@ impl SoftCq {
         }
         // This thread does not hold the queue's lock here, because `progress` may sleep, or run
         // wakers that poll the queue themselves.
-        self.driver.progress(self.id, || self.poller().begin_nap());
+        if !self.driver.progress(self.id, || self.poller().begin_nap()) {
+            return None;
+        }
         self.poller().poll()
     }
 
@@ -41,8 +43,10 @@ impl SoftCq {
         if let Some(cqe) = self.poller().poll() {
             return Some(cqe);
         }
-        self.driver.look();
-        self.poller().poll()
+        match self.driver.look() {
+            Looked::Quiet => None,
+            Looked::Busy | Looked::Idle(_) => self.poller().poll(),
+        }
     }
 
     /// The time of the device.
@@ -82,7 +86,9 @@ impl SoftCq {
                     driven = true;
                     // As in `poll_one`.
                     drop(poller);
-                    self.driver.progress(self.id, || self.poller().begin_nap());
+                    if !self.driver.progress(self.id, || self.poller().begin_nap()) {
+                        return 0;
+                    }
                     poller = self.poller();
                     continue;
                 }
