@@ -21,7 +21,7 @@ use crate::config::congestion;
 use crate::device::interface_monitor::InterfaceMonitor;
 use crate::device::monitor::Monitor;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Driver, Streams, Wakes};
+use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
 use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
 use crate::subnet_port::{self, Joined};
@@ -210,15 +210,16 @@ impl Context {
         // Setting the initial GIDs raises events. No consumer listens yet, and they are not
         // changes, so they are discarded.
         while engine.poll_event().is_some() {}
-        let monitor = device.interface().and_then(|(name, _)| {
-            InterfaceMonitor::new(name)
-                .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
-                .ok()
-                .map(Monitor::Interface)
-        });
-        let link = stack::build(link, registry.is_some(), &settings, &clock, device.name(), &log)?;
+        let monitor = monitor_of(&device);
+        let (name, is_shared) = (device.name(), registry.is_some());
+        let streams = streams.map(|tcp| stack::streams(tcp, &settings, &clock, name, &log));
+        let link = match streams {
+            // Layers on packets would see none.
+            Some(_) => link,
+            None => stack::build(link, is_shared, &settings, &clock, name, &log)?,
+        };
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
-        streams.into_iter().for_each(|tcp| driver.set_streams(Streams::new(tcp)));
+        driver.set_streams(streams.transpose()?);
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let converts = settings.convert;
@@ -482,6 +483,15 @@ fn engine_config(settings: &Settings) -> Config {
         config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
     }
     config
+}
+
+/// What reports changes of the interface of a device.
+fn monitor_of(device: &Device) -> Option<Monitor> {
+    let (name, _) = device.interface()?;
+    InterfaceMonitor::new(name)
+        .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
+        .ok()
+        .map(Monitor::Interface)
 }
 
 /// Restricts queue pair numbers to those of this process's slot.

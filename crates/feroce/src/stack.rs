@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use feroce_engine::TransportKind;
 use feroce_engine::iwarp::HandshakeConfig;
+use feroce_link::tcp::{StreamFaults, StreamRecords, TcpLink};
 use feroce_link::{
-    Fault, IcrcPolicy, Logger, Pcap, PcapConfig, Tapped, Trace, UdpConfig, UdpLink, Verified,
+    Fault, FaultConfig, IcrcPolicy, Logger, Pcap, PcapConfig, PcapFile, Probability, Tapped, Trace,
+    TraceFile, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Lease, Registry};
 use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
-use crate::driver::Clock;
+use crate::driver::{Clock, Streams};
 use crate::{Error, Settings};
 
 /// The carrier: the wire, and the other processes of the host if addresses are shared.
@@ -35,31 +37,78 @@ pub(crate) fn carrier(
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }
 
-/// What a device asks for in handshakes, if the settings say that it speaks iWARP. The layers know
-/// packets only.
+/// What a device asks for in handshakes, if the settings say that it speaks iWARP.
 pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> {
+    let is_set = |chance: Probability| !chance.is_never();
+    let fault = settings.fault.as_ref();
     if settings.engine.transport != TransportKind::Iwarp {
+        if fault.is_some_and(|fault| is_set(fault.cut) || is_set(fault.reset)) {
+            return Err(unsupported(
+                "the faults cut and reset concern TCP connections, and RoCE has packets: leave \
+                 them out, or set `transport` to `iwarp`",
+            ));
+        }
         return Ok(None);
     }
-    let packets = [
-        ("pcap", settings.pcap.is_some()),
-        ("trace", settings.trace.is_some()),
-        ("fault", settings.fault.is_some()),
-        ("fabric", settings.fabric.is_some()),
-        ("a tap", settings.tap.is_some()),
-    ];
-    if let Some((what, _)) = packets.iter().find(|(_, is_set)| *is_set) {
-        let text = format!(
-            "{what} concerns packets, and iWARP has TCP connections: leave it out (`tcpdump -i any \
-             tcp` captures them), or set `transport` to `roce`"
-        );
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    let of_packets =
+        |fault: &FaultConfig| [fault.loss, fault.duplicate, fault.reorder].into_iter().any(is_set);
+    if fault.is_some_and(of_packets) {
+        return Err(unsupported(
+            "the faults loss, dup and reorder concern packets, and TCP repairs them: use corrupt, \
+             delay, rate, cut or reset, or set `transport` to `roce`",
+        ));
+    }
+    if settings.fabric.is_some() {
+        return Err(unsupported(
+            "a fabric carries packets, and iWARP has TCP connections: leave `fabric` out, or set \
+             `transport` to `roce`",
+        ));
+    }
+    if settings.tap.is_some() {
+        return Err(unsupported(
+            "a tap sees packets, and iWARP has TCP connections: leave it out (`pcap` and `trace` \
+             show them), or set `transport` to `roce`",
+        ));
     }
     Ok(Some(HandshakeConfig {
         crc: settings.mpa_crc,
         max_ulpdu: MAX_ULPDU,
         ..HandshakeConfig::default()
     }))
+}
+
+fn unsupported(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
+/// The streams of a device that speaks iWARP, with the records and faults that the settings ask
+/// for.
+pub(crate) fn streams(
+    tcp: TcpLink,
+    settings: &Settings,
+    clock: &Clock,
+    device: &str,
+    log: &Logger,
+) -> Result<Streams, Error> {
+    let capture = settings
+        .pcap
+        .as_deref()
+        .map(|file| PcapFile::create(named(file, device), pcap_config(clock, device, log)));
+    let trace = settings.trace.as_deref().map(|file| {
+        let trace = match file.as_os_str().as_encoded_bytes() {
+            b"-" => TraceFile::new(io::stderr()),
+            _ => TraceFile::create(named(file, device), device)?,
+        };
+        Ok::<_, io::Error>(trace.with_log(log.clone()))
+    });
+    let records = StreamRecords::new(capture.transpose()?, trace.transpose()?);
+    let fault = settings.fault.as_ref().filter(|fault| !fault.is_harmless());
+    Ok(Streams::new(tcp, records, fault.cloned().map(StreamFaults::new)))
+}
+
+fn pcap_config(clock: &Clock, device: &str, log: &Logger) -> PcapConfig {
+    let (interface, log) = (device.to_owned(), log.clone());
+    PcapConfig { interface, epoch_ns: clock.epoch_ns(), log, ..PcapConfig::default() }
 }
 
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.
@@ -82,9 +131,7 @@ pub(crate) fn build(
 ) -> Result<Box<dyn HostCarrier>, Error> {
     let mut link = carrier;
     if let Some(file) = &settings.pcap {
-        let epoch_ns = clock.epoch_ns();
-        let (interface, log) = (device.to_owned(), log.clone());
-        let config = PcapConfig { interface, epoch_ns, log, ..PcapConfig::default() };
+        let config = pcap_config(clock, device, log);
         link = Box::new(Pcap::create(link, named(file, device), config)?);
     }
     if let Some(file) = &settings.trace {

@@ -207,7 +207,7 @@ fn what_iwarp_has_not_is_refused() {
     let fault: FaultConfig = "loss=1%".parse().unwrap();
     let lossy = Settings { fault: Some(fault), ..settings(true) };
     let why = Device::at([Ipv4Addr::LOCALHOST.into()]).open_with(lossy).unwrap_err().to_string();
-    assert!(why.contains("fault concerns packets"), "{why}");
+    assert!(why.contains("loss, dup and reorder concern packets"), "{why}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod descriptors;
 mod idle;
 mod iwarp;
 mod iwarp_peer;
+mod iwarp_records;
 mod layers;
 mod namespaces;
 #[path = "../../link/tests/common/netns.rs"]

@@ -39,7 +39,7 @@ pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig, PcapFile};
 pub use port::{PortClaim, PortConfig, PortLink};
 pub use tap::{Direction, Seen, Tap, Tapped};
-pub use trace::Trace;
+pub use trace::{Trace, TraceFile};
 pub use udp::{UdpConfig, UdpLink};
 
 /// What the owner of a carrier tells it.

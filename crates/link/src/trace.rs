@@ -10,7 +10,9 @@ use feroce_wire::Gid;
 use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
 use crate::output::{Kind, OutputFile};
-use crate::{Carrier, Control, LinkCounters, Logger, each_packet, forward_to_inner, impl_layer};
+use crate::{
+    Carrier, Control, Direction, LinkCounters, Logger, each_packet, forward_to_inner, impl_layer,
+};
 
 /// Writes one readable line per packet:
 ///
@@ -30,19 +32,12 @@ impl<C: Carrier> Trace<C> {
     /// of an earlier run is overwritten, any other file is not. If another device writes to the
     /// file, this one takes a name with a number: `trace-2.txt`.
     pub fn create(inner: C, file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
-        let kind = Kind { name: "trace", is_ours: |head| head.starts_with(TITLE.as_bytes()) };
-        let mut out = OutputFile::create(file.as_ref(), kind)?;
-        let title = format!("{TITLE} {device}, process {}\n", std::process::id());
-        out.write_all(title.as_bytes())?;
-        Ok(Self::new(inner, out))
+        Ok(Self { inner, log: Log::create(file.as_ref(), device)? })
     }
 
     /// Traces what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
-        let out: Option<Box<dyn Write + Send>> = Some(Box::new(out));
-        let (lines, packet, logger) = (Vec::new(), Vec::new(), Logger::default());
-        let log = Log { out, lines, start: None, packet, logger };
-        Self { inner, log }
+        Self { inner, log: Log::new(out) }
     }
 
     /// Says where messages go.
@@ -59,6 +54,46 @@ const TITLE: &str = "# feroce trace of";
 impl<L: fmt::Debug> fmt::Debug for Trace<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// A trace of what the caller has from somewhere.
+pub struct TraceFile {
+    log: Log,
+}
+
+impl TraceFile {
+    /// Begins a file, as [`Trace::create`] does.
+    pub fn create(file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
+        Ok(Self { log: Log::create(file.as_ref(), device)? })
+    }
+
+    /// A trace in no file.
+    pub fn new(out: impl Write + Send + 'static) -> Self {
+        Self { log: Log::new(out) }
+    }
+
+    /// Says where messages go.
+    #[must_use]
+    pub fn with_log(mut self, logger: Logger) -> Self {
+        self.log.logger = logger;
+        self
+    }
+
+    /// Adds a line.
+    pub(crate) fn line(&mut self, now: Instant, direction: Direction, text: fmt::Arguments<'_>) {
+        self.log.text(now, direction == Direction::Received, text);
+    }
+
+    /// Writes the lines.
+    pub(crate) fn write_out(&mut self) {
+        self.log.write_out();
+    }
+}
+
+impl fmt::Debug for TraceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceFile").finish_non_exhaustive()
     }
 }
 
@@ -85,21 +120,34 @@ struct Passing {
 }
 
 impl Log {
+    fn new(out: impl Write + Send + 'static) -> Self {
+        let out: Option<Box<dyn Write + Send>> = Some(Box::new(out));
+        let (lines, packet, logger) = (Vec::new(), Vec::new(), Logger::default());
+        Self { out, lines, start: None, packet, logger }
+    }
+
+    fn create(file: &FilePath, device: &str) -> io::Result<Self> {
+        let kind = Kind { name: "trace", is_ours: |head| head.starts_with(TITLE.as_bytes()) };
+        let mut out = OutputFile::create(file, kind)?;
+        let title = format!("{TITLE} {device}, process {}\n", std::process::id());
+        out.write_all(title.as_bytes())?;
+        Ok(Self::new(out))
+    }
+
     fn line(&mut self, passing: &Passing, transport: &[u8]) {
-        let start = *self.start.get_or_insert(passing.now);
-        let ns = passing.now.nanos_since(start);
-        let direction = if passing.is_in { "in " } else { "out" };
         let mark = if passing.is_congested { " CE" } else { "" };
+        let (src, dst) = (Address(passing.src), Address(passing.dst));
+        let text = format_args!("{src} > {dst}{mark} {}", describe(transport));
+        self.text(passing.now, passing.is_in, text);
+    }
+
+    fn text(&mut self, now: Instant, is_in: bool, text: fmt::Arguments<'_>) {
+        let start = *self.start.get_or_insert(now);
+        let ns = now.nanos_since(start);
+        let direction = if is_in { "in " } else { "out" };
         // Writing to memory does not fail.
-        let _ = writeln!(
-            self.lines,
-            "{}.{:09} {direction} {} > {}{mark} {}",
-            ns / 1_000_000_000,
-            ns % 1_000_000_000,
-            Address(passing.src),
-            Address(passing.dst),
-            describe(transport)
-        );
+        let (s, ns) = (ns / 1_000_000_000, ns % 1_000_000_000);
+        let _ = writeln!(self.lines, "{s}.{ns:09} {direction} {text}");
     }
 
     fn sent(&mut self, now: Instant, train: &Train) {

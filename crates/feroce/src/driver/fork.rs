@@ -22,7 +22,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::link_side::LinkSide;
 use super::wakes::HeldWakes;
-use super::{Dispatch, Driver, State};
+use super::{Dispatch, Driver, State, Streams};
 
 /// Every running driver. Entries of drivers that have ended are removed when another starts.
 static DRIVERS: Mutex<Vec<Weak<Driver>>> = Mutex::new(Vec::new());
@@ -119,6 +119,7 @@ impl Held {
         }
         // The epoll instance is the parent's, too. To close descriptors of the child changes
         // nothing there.
+        self.link.streams().into_iter().for_each(Streams::abandon);
         self.link.streams = None;
         // The consumers of these queues are in the parent, and their descriptors are shared: the
         // child must not write to them, nor run the wakers.

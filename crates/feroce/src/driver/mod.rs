@@ -506,6 +506,7 @@ impl Driver {
         self.turn(&mut link, now, Turn::Send);
         self.await_farewells(&mut link, now);
         let _ = link.control(Control::Exit);
+        link.streams().into_iter().for_each(Streams::prepare_exit);
     }
 
     /// Drives the engine until the peers have confirmed that their connections have ended, or

@@ -41,8 +41,8 @@ impl Streams {
         now: Instant,
         lock: impl Fn() -> S,
     ) -> io::Result<usize> {
-        let Self { tcp, qps, of_qp, resumed, .. } = self;
-        tcp.receive(now, &mut |event| {
+        let Self { tcp, records, faults, qps, of_qp, resumed, .. } = self;
+        let mut sink = |event: TcpEvent<'_>| {
             let mut state = lock();
             let stream = stream_of(&event);
             let Some(&qpn) = stream.and_then(|stream| qps.get(&stream)) else {
@@ -58,7 +58,18 @@ impl Streams {
                 // Whether there is room now, `next` finds out.
                 resumed.push(qpn);
             }
-        })
+        };
+        let released = faults.as_mut().map_or(0, |faults| faults.release(now, &mut sink));
+        let received = tcp.receive(now, &mut |event| {
+            records.event(now, &event);
+            match faults {
+                Some(faults) => faults.arrive(now, event, &mut sink),
+                None => sink(event),
+            }
+        });
+        self.obey_faults(now);
+        self.records.handle_timeout(now);
+        Ok(released + received?)
     }
 
     /// What to do next; called with the engine's lock.
@@ -116,8 +127,8 @@ fn stream_of(event: &TcpEvent<'_>) -> Option<StreamId> {
 
 impl Driver {
     /// Gives the device streams, before it has any queue pair.
-    pub(crate) fn set_streams(&self, streams: Streams) {
-        self.link().streams = Some(Box::new(streams));
+    pub(crate) fn set_streams(&self, streams: Option<Streams>) {
+        self.link().streams = streams.map(Box::new);
     }
 
     /// A turn of a device with streams: receives what has arrived, answers, sends what is due, and
@@ -178,7 +189,7 @@ impl Driver {
                     orders.into_iter().for_each(|order| streams.execute(now, order));
                 }
                 Step::Send(qpn, stream, is_over) => {
-                    let taken = streams.send(stream);
+                    let taken = streams.send(now, stream);
                     sent = (taken > 0).then_some((qpn, taken));
                     if is_over {
                         streams.finish(now, stream);

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-use feroce_link::tcp::{StreamId, TcpConnect, TcpLink, TcpListenId};
+use feroce_link::tcp::{
+    FaultOrder, StreamFaults, StreamId, StreamRecords, TcpConnect, TcpLink, TcpListenId,
+};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
@@ -17,6 +19,10 @@ use super::stream_order::StreamOrder;
 #[derive(Debug)]
 pub(crate) struct Streams {
     pub(super) tcp: TcpLink,
+    /// Captures and traces: they see what TCP carries.
+    pub(super) records: StreamRecords,
+    /// What disturbs the streams above them.
+    pub(super) faults: Option<StreamFaults>,
     /// Queue pairs by stream.
     pub(super) qps: BTreeMap<StreamId, Qpn>,
     /// Streams by queue pair.
@@ -36,9 +42,11 @@ pub(super) struct Attached {
 }
 
 impl Streams {
-    pub(crate) fn new(tcp: TcpLink) -> Self {
+    pub(crate) fn new(tcp: TcpLink, records: StreamRecords, faults: Option<StreamFaults>) -> Self {
         Self {
             tcp,
+            records,
+            faults,
             qps: BTreeMap::new(),
             of_qp: BTreeMap::new(),
             resumed: Vec::new(),
@@ -60,27 +68,36 @@ impl Streams {
     }
 
     pub(crate) fn connect(&mut self, now: Instant, how: &TcpConnect) -> io::Result<StreamId> {
-        self.tcp.connect(now, how)
+        let stream = self.tcp.connect(now, how)?;
+        self.records.connecting(stream, how.peer);
+        Ok(stream)
     }
 
     pub(super) fn counters(&self) -> feroce_link::LinkCounters {
-        self.tcp.counters()
+        let mut counters = self.tcp.counters();
+        counters.extend(self.records.counters());
+        counters.extend(self.faults.iter().flat_map(StreamFaults::counters));
+        counters
     }
 
     /// When a thread must drive the streams again, if nothing else happens.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         let more = self.has_more.then_some(now);
-        more.into_iter().chain(self.tcp.poll_timeout()).min()
+        let faults = self.faults.as_ref().and_then(StreamFaults::poll_timeout);
+        let own = [self.tcp.poll_timeout(), self.records.poll_timeout(), faults, more];
+        own.into_iter().flatten().min()
     }
 
     /// Sends the burst in `out`. Returns how many TCP has taken.
-    pub(super) fn send(&mut self, stream: StreamId) -> usize {
+    pub(super) fn send(&mut self, now: Instant, stream: StreamId) -> usize {
+        self.records.sent(now, stream, &self.out);
         self.tcp.send(stream, &self.out)
     }
 
     pub(super) fn execute(&mut self, now: Instant, order: StreamOrder) {
         match order {
             StreamOrder::Send(stream, bytes) => {
+                self.records.sent(now, stream, &bytes);
                 self.tcp.send(stream, &bytes);
             }
             StreamOrder::Read(stream, reads) => self.tcp.set_reading(stream, reads),
@@ -99,6 +116,32 @@ impl Streams {
         if let Some(qpn) = self.qps.remove(&stream) {
             self.of_qp.remove(&qpn);
         }
+        self.records.finished(now, stream, false);
+        self.faults.iter_mut().for_each(|faults| faults.finished(stream));
         self.tcp.finish(now, stream);
+    }
+
+    /// Does what faults demand.
+    pub(super) fn obey_faults(&mut self, now: Instant) {
+        let orders = self.faults.iter_mut().flat_map(StreamFaults::take_orders);
+        for order in orders {
+            match order {
+                FaultOrder::Pause(stream, pauses) => self.tcp.set_paused(stream, pauses),
+                FaultOrder::Reset(stream) => {
+                    self.records.finished(now, stream, true);
+                    self.tcp.reset(stream);
+                }
+            }
+        }
+    }
+
+    /// The process is about to end.
+    pub(super) fn prepare_exit(&mut self) {
+        self.records.write_out();
+    }
+
+    /// This is the copy in a forked child.
+    pub(super) fn abandon(&mut self) {
+        self.records.abandon();
     }
 }

@@ -69,7 +69,13 @@ impl FromStr for Probability {
 /// | `corrupt` | `0.01%` | up to eight neighbouring bits change |
 /// | `delay` | `50us~20us` | packets take 30 to 70 us; without `~`, exactly 50. Order is kept |
 /// | `rate` | `10Gbit:256KiB` | bits per second, and the queue in front; beyond it, loss |
+/// | `cut` | `0.01%` | the peer closes the connection |
+/// | `reset` | `0.01%` | the connection breaks |
 /// | `seed` | `7` | the same seed gives the same packets the same fate |
+///
+/// iWARP runs on TCP connections, which repair `loss`, `dup` and `reorder`: the device refuses
+/// those. There, `corrupt`, `cut` and `reset` are chances of each 1024 bytes that arrive, and what
+/// does not fit into the queue of `rate` waits in TCP. Other devices refuse `cut` and `reset`.
 ///
 /// ```
 /// # use feroce_link::FaultConfig;
@@ -97,6 +103,10 @@ pub struct FaultConfig {
     pub rate_bps: u64,
     /// Bytes that may wait where the rate is limited.
     pub queue_bytes: u64,
+    /// The peer of a TCP connection closes it.
+    pub cut: Probability,
+    /// A TCP connection breaks.
+    pub reset: Probability,
     /// Seed of the random number generators.
     pub seed: u64,
 }
@@ -113,6 +123,8 @@ impl Default for FaultConfig {
             jitter_ns: 0,
             rate_bps: 0,
             queue_bytes: 256 << 10,
+            cut: Probability::NEVER,
+            reset: Probability::NEVER,
             seed: 0,
         }
     }
@@ -138,9 +150,9 @@ impl FaultConfig {
 
     /// Whether nothing happens to any packet.
     pub fn is_harmless(&self) -> bool {
-        let chances = [self.loss, self.duplicate, self.reorder, self.corrupt];
-        chances.iter().all(|p| p.is_never())
-            && (self.delay_ns, self.jitter_ns, self.rate_bps) == (0, 0, 0)
+        let of_packets = [self.loss, self.duplicate, self.reorder, self.corrupt];
+        let mut chances = [self.cut, self.reset].into_iter().chain(of_packets);
+        chances.all(|p| p.is_never()) && (self.delay_ns, self.jitter_ns, self.rate_bps) == (0, 0, 0)
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
@@ -148,6 +160,8 @@ impl FaultConfig {
             "loss" => self.loss = value.parse()?,
             "dup" | "duplicate" => self.duplicate = value.parse()?,
             "corrupt" => self.corrupt = value.parse()?,
+            "cut" => self.cut = value.parse()?,
+            "reset" => self.reset = value.parse()?,
             "reorder" => {
                 let (chance, distance) = value.split_once(':').unwrap_or((value, "1"));
                 self.reorder = chance.parse()?;
@@ -171,7 +185,7 @@ impl FaultConfig {
             "seed" => self.seed = value.parse().map_err(|_| "expected a whole number")?,
             _ => {
                 return Err(
-                    "unknown key; there are loss, dup, reorder, corrupt, delay, rate, seed",
+                    "unknown key; there are loss, dup, reorder, corrupt, delay, rate, cut, reset, seed",
                 );
             }
         }
@@ -191,7 +205,14 @@ impl FromStr for FaultConfig {
 impl fmt::Display for FaultConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = List { f, first: true };
-        for (key, p) in [("loss", self.loss), ("dup", self.duplicate), ("corrupt", self.corrupt)] {
+        let chances = [
+            ("loss", self.loss),
+            ("dup", self.duplicate),
+            ("corrupt", self.corrupt),
+            ("cut", self.cut),
+            ("reset", self.reset),
+        ];
+        for (key, p) in chances {
             if !p.is_never() {
                 list.item(format_args!("{key}={p}"))?;
             }
@@ -349,6 +370,7 @@ mod tests {
             rate_bps: 10_000_000_000,
             queue_bytes: 256 << 10,
             seed: 7,
+            ..FaultConfig::default()
         };
         assert_eq!(FaultConfig::parse(text), Ok(config.clone()));
         assert_eq!(
@@ -395,19 +417,19 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_again(
-            chances in prop::array::uniform4(0_u32..=1_000_000_000),
+            chances in prop::array::uniform6(0_u32..=1_000_000_000),
             distance in 1_u32..,
             times in prop::array::uniform2(any::<u64>()),
             rate in 1_u64..,
             queue_bytes: u64,
             seed: u64,
         ) {
-            let [loss, duplicate, reorder, corrupt] = chances.map(Probability::from_ppb);
+            let [loss, duplicate, reorder, corrupt, cut, reset] = chances.map(Probability::from_ppb);
             let reorder_distance = if reorder.is_never() { 1 } else { distance };
             let [delay_ns, jitter_ns] = times;
             let config = FaultConfig {
                 loss, duplicate, reorder, reorder_distance, corrupt, delay_ns, jitter_ns,
-                rate_bps: rate, queue_bytes, seed,
+                rate_bps: rate, queue_bytes, cut, reset, seed,
             };
             prop_assert_eq!(FaultConfig::parse(&config.to_string()), Ok(config));
         }

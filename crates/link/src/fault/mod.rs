@@ -73,7 +73,8 @@ impl Dice {
     }
 }
 
-fn happens(p: Probability, rng: &mut Rng) -> bool {
+/// Rolls the dice.
+pub(crate) fn happens(p: Probability, rng: &mut Rng) -> bool {
     !p.is_never() && rng.u32(0..Probability::ALWAYS.ppb()) < p.ppb()
 }
 

@@ -84,6 +84,47 @@ impl PcapFile {
     pub fn flush(&mut self) -> io::Result<()> {
         self.recorder.write_out()
     }
+
+    /// Records an IP packet, which `write` appends, with a comment.
+    pub(crate) fn raw(
+        &mut self,
+        now: Instant,
+        direction: crate::Direction,
+        comment: &str,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let direction = match direction {
+            crate::Direction::Sent => Direction::Out,
+            crate::Direction::Received => Direction::In,
+        };
+        self.recorder.comment.clear();
+        self.recorder.comment.push_str(comment);
+        self.recorder.add(now, direction, write);
+    }
+
+    /// When what is in the buffer should be written.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.recorder.deadline()
+    }
+
+    /// Writes what has been in the buffer for long.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.recorder.handle_timeout(now);
+    }
+
+    /// Writes what is still in the buffer; the recording ends if that fails.
+    pub(crate) fn write_or_stop(&mut self) {
+        self.recorder.write_or_stop();
+    }
+
+    /// The file is another process's: writes nothing any more.
+    pub(crate) fn abandon(&mut self) {
+        self.recorder.out = None;
+    }
+
+    pub(crate) fn counters(&self) -> LinkCounters {
+        self.recorder.counters()
+    }
 }
 
 impl fmt::Debug for PcapFile {
@@ -201,24 +242,35 @@ impl Recorder {
     }
 
     fn packet(&mut self, now: Instant, direction: Direction, frame: Frame<'_>) {
-        if self.out.is_none() {
-            self.missed += 1;
-            return;
-        }
         self.comment.clear();
-        let _ = write!(self.comment, "{}", describe(frame.transport));
-        let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
-        format::packet(&mut self.pending, nanos, direction, &self.comment, |out| {
+        if self.out.is_some() {
+            let _ = write!(self.comment, "{}", describe(frame.transport));
+        }
+        self.add(now, direction, |out| {
             let start = out.len();
             out.resize(start + MAX_HEADERS + frame.transport.len(), 0);
             let len = frame.emit(&mut out[start..]).unwrap_or(0);
             out.truncate(start + len);
         });
+    }
+
+    /// Adds a packet, which `write` appends, with the comment that was prepared.
+    fn add(&mut self, now: Instant, direction: Direction, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.out.is_none() {
+            self.missed += 1;
+            return;
+        }
+        let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
+        format::packet(&mut self.pending, nanos, direction, &self.comment, write);
         self.packets += 1;
         self.oldest.get_or_insert(now);
         if self.pending.len() >= self.config.buffer {
             self.write_or_stop();
         }
+    }
+
+    fn counters(&self) -> LinkCounters {
+        vec![("pcap_packets", self.packets), ("pcap_missed", self.missed)]
     }
 
     /// When what is in the buffer should be written.
@@ -371,8 +423,7 @@ impl<C: Carrier> Carrier for Pcap<C> {
 
     fn counters(&self) -> LinkCounters {
         let mut counters = self.inner.counters();
-        counters.push(("pcap_packets", self.recorder.packets));
-        counters.push(("pcap_missed", self.recorder.missed));
+        counters.extend(self.recorder.counters());
         counters
     }
 }

@@ -13,8 +13,12 @@
 //! Every stream gets one `recv` call in a round, and rounds begin where the last one ended, so
 //! that a stream that always has bytes does not keep others waiting.
 
+pub mod dissect;
+mod fault;
 mod port;
+mod record;
 mod reserved;
+mod segment;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -28,7 +32,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::LinkCounters;
+pub use fault::{FaultOrder, StreamFaults};
 pub use port::TcpPort;
+pub use record::StreamRecords;
 pub use reserved::ReservedPort;
 use stream::{Phase, Stream};
 
@@ -324,6 +330,24 @@ impl TcpLink {
     /// Closes a stream at once. What waits is lost.
     pub fn close(&mut self, stream: StreamId) {
         self.remove(stream.0);
+    }
+
+    /// Breaks a stream: the peer finds it reset. What waits is lost.
+    pub fn reset(&mut self, stream: StreamId) {
+        if let Some(open) = self.streams.get(&stream.0) {
+            // The stream is closed in any case; without this the peer may see an orderly end.
+            let _ = open.socket().set_linger(Some(std::time::Duration::ZERO));
+        }
+        self.remove(stream.0);
+    }
+
+    /// Leaves what arrives to TCP for a while, or takes it again. Unlike [`TcpLink::set_reading`],
+    /// a stream that pauses does not report its end before the bytes in front of it are taken.
+    pub fn set_paused(&mut self, stream: StreamId, pauses: bool) {
+        if let Some(open) = self.streams.get_mut(&stream.0) {
+            open.is_paused = pauses;
+            self.watch(stream.0);
+        }
     }
 
     fn remove(&mut self, id: u64) {

@@ -29,6 +29,8 @@ pub(super) struct Stream {
     waiting: Vec<u8>,
     sent: usize,
     reads: bool,
+    /// What arrives waits in TCP.
+    pub(super) is_paused: bool,
     /// This end has sent everything and said so.
     is_shut: bool,
     /// What the epoll instance watches it for.
@@ -43,6 +45,7 @@ impl Stream {
             waiting: Vec::new(),
             sent: 0,
             reads: true,
+            is_paused: false,
             is_shut: false,
             watched: EpollFlags::empty(),
         };
@@ -63,6 +66,8 @@ impl Stream {
         let mut flags = EpollFlags::empty();
         match self.phase {
             Phase::Connecting => return EpollFlags::EPOLLOUT,
+            // The kernel reports a connection that broke all the same; what is left of it is read.
+            Phase::Open if self.is_paused => {}
             Phase::Open if self.reads => flags |= EpollFlags::EPOLLIN,
             Phase::Open => flags |= EpollFlags::EPOLLRDHUP,
             Phase::Ended => {}
@@ -184,7 +189,7 @@ impl Stream {
 
     /// No event of the stream is wanted any more. True: it can be closed.
     pub(super) fn finish(&mut self) -> bool {
-        self.reads = true;
+        (self.reads, self.is_paused) = (true, false);
         match self.phase {
             Phase::Connecting => true,
             Phase::Open | Phase::Ended if self.is_waiting() => false,

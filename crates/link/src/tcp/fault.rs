@@ -1,0 +1,339 @@
+//! Disturbs what streams receive at random, reproducibly from a seed.
+//!
+//! TCP repairs what packets suffer, so the faults here are those that it does not: bytes that
+//! change between the checksums of TCP and the memory, connections that are cut or reset, delay,
+//! and a slow path. A stream is divided into blocks of [`BLOCK`] bytes, and what happens in each is
+//! decided by the seed, the number of the stream and the number of the block: how the kernel cuts
+//! the stream when it hands it over changes nothing.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+
+use fastrand::Rng;
+use feroce_train::Instant;
+
+use super::{StreamId, TcpEvent};
+use crate::fault::happens;
+use crate::{FaultConfig, LinkCounters};
+
+/// Bytes that have one fate.
+const BLOCK: u64 = 1024;
+
+/// What the owner has to do with a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultOrder {
+    /// Leave what arrives to TCP, or take it again.
+    Pause(StreamId, bool),
+    /// Break the connection.
+    Reset(StreamId),
+}
+
+/// Damages, cuts, resets, delays and slows down what streams receive.
+#[derive(Debug)]
+pub struct StreamFaults {
+    config: FaultConfig,
+    streams: BTreeMap<StreamId, Victim>,
+    /// What is not due yet, by time and then in order.
+    held: BTreeMap<(Instant, u64), (StreamId, Held)>,
+    /// How many streams and held pieces there were.
+    seen: u64,
+    serial: u64,
+    /// When what has arrived so far has passed a slow path.
+    free_at: Instant,
+    orders: Vec<FaultOrder>,
+    corrupted: u64,
+    cut: u64,
+    reset: u64,
+}
+
+/// What happens to a stream.
+#[derive(Debug)]
+struct Victim {
+    dice: Dice,
+    position: u64,
+    /// Where something happens in this block.
+    corrupt_at: Option<u64>,
+    break_at: Option<(u64, Break)>,
+    /// When the last piece is due; order is kept.
+    last: Instant,
+    held: u64,
+    is_paused: bool,
+    /// It was cut: nothing of it is handed over any more.
+    is_over: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Break {
+    Cut,
+    Reset,
+}
+
+#[derive(Debug)]
+enum Held {
+    Data(Vec<u8>),
+    End(Option<io::Error>),
+}
+
+/// One random number generator for each fault, so that switching one on does not change what
+/// another does.
+#[derive(Debug)]
+struct Dice {
+    corrupt: Rng,
+    cut: Rng,
+    reset: Rng,
+    jitter: Rng,
+    /// Not whether a block is damaged, but how.
+    damage: Rng,
+}
+
+impl StreamFaults {
+    /// Faults as configured; those that TCP repairs do nothing.
+    pub fn new(config: FaultConfig) -> Self {
+        Self {
+            config,
+            streams: BTreeMap::new(),
+            held: BTreeMap::new(),
+            seen: 0,
+            serial: 0,
+            free_at: Instant::ZERO,
+            orders: Vec::new(),
+            corrupted: 0,
+            cut: 0,
+            reset: 0,
+        }
+    }
+
+    /// Something has happened: hands it over, as it is or worse, now or later.
+    pub fn arrive(
+        &mut self,
+        now: Instant,
+        event: TcpEvent<'_>,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) {
+        match event {
+            TcpEvent::Accepted { stream, .. } | TcpEvent::Connected { stream, .. } => {
+                self.seen += 1;
+                let victim = Victim::new(self.config.seed, self.seen);
+                self.streams.insert(stream, victim);
+                sink(event);
+            }
+            TcpEvent::Data { stream, bytes } => self.data(now, stream, bytes, sink),
+            TcpEvent::Ended { stream, error } => {
+                let is_over = self.streams.get(&stream).is_none_or(|victim| victim.is_over);
+                if !is_over {
+                    self.end(now, stream, error, sink);
+                }
+            }
+            TcpEvent::Failed { .. } | TcpEvent::Sent { .. } => sink(event),
+        }
+    }
+
+    fn data(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        bytes: &[u8],
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) {
+        let Some(victim) = self.streams.get_mut(&stream).filter(|victim| !victim.is_over) else {
+            return;
+        };
+        let (bytes, corrupted, broken) = victim.suffer(&self.config, bytes);
+        self.corrupted += corrupted;
+        if !bytes.is_empty() {
+            self.deliver(now, stream, bytes, sink);
+        }
+        let Some(broken) = broken else { return };
+        let error = match broken {
+            Break::Cut => {
+                self.cut += 1;
+                None
+            }
+            Break::Reset => {
+                self.reset += 1;
+                self.orders.push(FaultOrder::Reset(stream));
+                Some(ErrorKind::ConnectionReset.into())
+            }
+        };
+        self.end(now, stream, error, sink);
+    }
+
+    fn deliver(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        bytes: Cow<'_, [u8]>,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) {
+        let due = self.due(now, stream, bytes.len() as u64);
+        let Some(victim) = self.streams.get_mut(&stream) else { return };
+        if due <= now && victim.held == 0 {
+            return sink(TcpEvent::Data { stream, bytes: &bytes });
+        }
+        victim.held += bytes.len() as u64;
+        if !victim.is_paused && victim.held >= self.config.queue_bytes {
+            victim.is_paused = true;
+            self.orders.push(FaultOrder::Pause(stream, true));
+        }
+        self.hold(due, stream, Held::Data(bytes.into_owned()));
+    }
+
+    fn end(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        error: Option<io::Error>,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) {
+        let due = self.due(now, stream, 0);
+        let Some(victim) = self.streams.get_mut(&stream) else { return };
+        victim.is_over = true;
+        if due <= now && victim.held == 0 {
+            return sink(TcpEvent::Ended { stream, error });
+        }
+        self.hold(due, stream, Held::End(error));
+    }
+
+    /// When a piece that has arrived is due.
+    fn due(&mut self, now: Instant, stream: StreamId, len: u64) -> Instant {
+        let FaultConfig { delay_ns, jitter_ns, rate_bps, .. } = self.config;
+        let Some(victim) = self.streams.get_mut(&stream) else { return now };
+        let mut due = now;
+        if rate_bps > 0 {
+            let ns = u128::from(len) * 8_000_000_000 / u128::from(rate_bps);
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            self.free_at = self.free_at.max(now).plus_nanos(ns);
+            due = self.free_at;
+        }
+        let least = delay_ns.saturating_sub(jitter_ns);
+        let most = delay_ns.saturating_add(jitter_ns);
+        let delay = if most > least { victim.dice.jitter.u64(least..=most) } else { delay_ns };
+        victim.last = due.plus_nanos(delay).max(victim.last);
+        victim.last
+    }
+
+    fn hold(&mut self, due: Instant, stream: StreamId, held: Held) {
+        self.serial += 1;
+        self.held.insert((due, self.serial), (stream, held));
+    }
+
+    /// Hands over what is due, and returns how many pieces that were.
+    pub fn release(&mut self, now: Instant, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+        let mut count = 0;
+        while let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now) {
+            let (stream, held) = first.remove();
+            // Pieces of a stream that the owner has ended are nobody's.
+            let Some(victim) = self.streams.get_mut(&stream) else { continue };
+            count += 1;
+            match held {
+                Held::Data(bytes) => {
+                    victim.held = victim.held.saturating_sub(bytes.len() as u64);
+                    if victim.is_paused && victim.held <= self.config.queue_bytes / 2 {
+                        victim.is_paused = false;
+                        self.orders.push(FaultOrder::Pause(stream, false));
+                    }
+                    sink(TcpEvent::Data { stream, bytes: &bytes });
+                }
+                Held::End(error) => sink(TcpEvent::Ended { stream, error }),
+            }
+        }
+        count
+    }
+
+    /// When [`StreamFaults::release`] has something to hand over.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.held.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// What the owner has to do with streams.
+    pub fn take_orders(&mut self) -> Vec<FaultOrder> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// The owner has ended a stream.
+    pub fn finished(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> LinkCounters {
+        vec![
+            ("fault_corrupted", self.corrupted),
+            ("fault_cut", self.cut),
+            ("fault_reset", self.reset),
+            ("fault_held", self.serial),
+        ]
+    }
+}
+
+impl Victim {
+    fn new(seed: u64, number: u64) -> Self {
+        let mut root = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let dice = Dice {
+            corrupt: root.fork(),
+            cut: root.fork(),
+            reset: root.fork(),
+            jitter: root.fork(),
+            damage: root.fork(),
+        };
+        Self {
+            dice,
+            position: 0,
+            corrupt_at: None,
+            break_at: None,
+            last: Instant::ZERO,
+            held: 0,
+            is_paused: false,
+            is_over: false,
+        }
+    }
+
+    /// Decides what happens in the block that begins here.
+    fn draw(&mut self, config: &FaultConfig) {
+        let begin = self.position;
+        let place = |rng: &mut Rng| begin + rng.u64(0..BLOCK);
+        let Dice { corrupt, cut, reset, .. } = &mut self.dice;
+        self.corrupt_at = happens(config.corrupt, corrupt).then(|| place(corrupt));
+        let cut = happens(config.cut, cut).then(|| (place(cut), Break::Cut));
+        let reset = happens(config.reset, reset).then(|| (place(reset), Break::Reset));
+        self.break_at = cut.into_iter().chain(reset).min_by_key(|(at, _)| *at);
+    }
+
+    /// What is left of `bytes`, how many bytes were changed, and what happens behind it.
+    fn suffer<'a>(
+        &mut self,
+        config: &FaultConfig,
+        bytes: &'a [u8],
+    ) -> (Cow<'a, [u8]>, u64, Option<Break>) {
+        let (mut bytes, mut corrupted) = (Cow::Borrowed(bytes), 0);
+        let begin = self.position;
+        let end = begin + bytes.len() as u64;
+        while self.position < end {
+            if self.position.is_multiple_of(BLOCK) {
+                self.draw(config);
+            }
+            let here = self.position..end.min((self.position / BLOCK + 1) * BLOCK);
+            if let Some(at) = self.corrupt_at.filter(|at| here.contains(at)) {
+                corrupted += 1;
+                let damage = self.dice.damage.u8(1..);
+                if let Some(byte) = bytes.to_mut().get_mut((at - begin) as usize) {
+                    *byte ^= damage;
+                }
+            }
+            if let Some((at, broken)) = self.break_at.filter(|(at, _)| here.contains(at)) {
+                let len = (at - begin) as usize;
+                bytes = match bytes {
+                    Cow::Borrowed(all) => Cow::Borrowed(all.get(..len).unwrap_or(all)),
+                    Cow::Owned(mut all) => {
+                        all.truncate(len);
+                        Cow::Owned(all)
+                    }
+                };
+                return (bytes, corrupted, Some(broken));
+            }
+            self.position = here.end;
+        }
+        (bytes, corrupted, None)
+    }
+}
