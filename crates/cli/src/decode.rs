@@ -5,6 +5,7 @@ mod capture;
 mod dissect;
 mod mad;
 mod table;
+mod tcp;
 mod view;
 
 use std::io::{self, BufWriter, Read, Write};
@@ -14,13 +15,14 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::ladder::{Ladder, Rung, Side};
-use crate::style::{Style, columns};
+use crate::style::{Ink, Style, columns};
 use crate::words;
 use analysis::Analysis;
 use capture::{End, Record};
 use dissect::{IcrcState, NotRoce};
 use table::Table;
-use view::View;
+use tcp::Flows;
+use view::{Iwarp, View};
 
 #[cfg(test)]
 mod tests;
@@ -28,9 +30,10 @@ mod tests;
 /// Options.
 ///
 /// Reads pcap and pcapng files of Ethernet (with VLAN tags), raw IP, and Linux cooked packets, and
-/// shows RoCEv2 over IPv4 and IPv6 and RoCEv1. What was sent again, is missing or was answered
-/// twice is marked, and what went wrong is said at the end. The exit status is 1 if an ICRC is
-/// wrong or the file is damaged.
+/// shows RoCEv2 over IPv4 and IPv6, RoCEv1, and the messages of iWARP on TCP connections whose
+/// beginning is in the capture. What was sent again, is missing or was answered twice is marked,
+/// and what went wrong is said at the end. The exit status is 1 if an ICRC or a CRC is wrong or the
+/// file is damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The capture; `-` is standard input.
@@ -50,7 +53,7 @@ pub(crate) struct Args {
     /// Show at most this many packets; the summary still counts all.
     #[arg(long)]
     limit: Option<u64>,
-    /// Show packets that are not RoCE, too.
+    /// Show packets that are neither RoCE nor the end of an iWARP message, too.
     #[arg(long)]
     all: bool,
     /// Draw with ASCII characters only.
@@ -67,6 +70,9 @@ fn number(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| "not a number: write 17 or 0x11".to_owned())
 }
 
+/// Connections whose end the findings tell.
+const MOST_ENDS: usize = 20;
+
 /// Number of packets of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
@@ -75,6 +81,9 @@ struct Counts {
     bad_icrc: u64,
     cut: u64,
     broken: u64,
+    /// Messages of iWARP, and those that are wrong.
+    iwarp: u64,
+    bad_iwarp: u64,
     shown: u64,
 }
 
@@ -82,7 +91,12 @@ impl Counts {
     fn text(&self) -> String {
         let mut text =
             format!("{} packets, {} RoCE, {} bad ICRC", self.packets, self.roce, self.bad_icrc);
-        for (count, what) in [(self.cut, "cut"), (self.broken, "malformed")] {
+        for (count, what) in [
+            (self.cut, "cut"),
+            (self.broken, "malformed"),
+            (self.iwarp, "iWARP messages"),
+            (self.bad_iwarp, "wrong iWARP messages"),
+        ] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));
             }
@@ -91,8 +105,12 @@ impl Counts {
     }
 
     fn add(&mut self, view: &View) {
-        self.packets += 1;
+        self.packets += u64::from(!matches!(view, View::Iwarp(iwarp) if iwarp.nth > 0));
         match view {
+            View::Iwarp(iwarp) => {
+                self.iwarp += 1;
+                self.bad_iwarp += u64::from(iwarp.message.error.is_some());
+            }
             View::Roce(roce) => {
                 self.roce += 1;
                 self.bad_icrc += u64::from(roce.icrc == IcrcState::Bad);
@@ -138,7 +156,8 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         Err(e) => Err(e.into()),
         Ok(()) => {
             let counts = printer.counts;
-            let is_good = counts.bad_icrc == 0 && counts.broken == 0 && end == End::Complete;
+            let wrong = counts.bad_icrc + counts.broken + counts.bad_iwarp;
+            let is_good = wrong == 0 && end == End::Complete;
             Ok(ExitCode::from(u8::from(!is_good)))
         }
     }
@@ -152,6 +171,9 @@ struct Printer<'a> {
     form: Form,
     counts: Counts,
     analysis: Analysis,
+    flows: Flows,
+    /// Connections of iWARP that an end has refused or broken off, up to [`MOST_ENDS`].
+    iwarp_ends: Vec<String>,
 }
 
 /// The form of the output.
@@ -170,12 +192,22 @@ impl<'a> Printer<'a> {
             _ => Form::Table(Table::new(style)),
         };
         let out = BufWriter::new(io::stdout().lock());
-        Self { args, style, out, form, counts: Counts::default(), analysis: Analysis::default() }
+        let (counts, analysis) = (Counts::default(), Analysis::default());
+        Self {
+            args,
+            style,
+            out,
+            form,
+            counts,
+            analysis,
+            flows: Flows::default(),
+            iwarp_ends: Vec::new(),
+        }
     }
 
     /// Prints the packets of a record.
     fn record(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
-        let mut views = View::all(record, self.counts.packets + 1, first_ns);
+        let mut views = View::all(record, &mut self.flows, self.counts.packets + 1, first_ns);
         views.iter_mut().for_each(|view| analyse(&mut self.analysis, view));
         views.iter().try_for_each(|view| self.packet(view))
     }
@@ -183,6 +215,13 @@ impl<'a> Printer<'a> {
     /// Counts a packet, and prints it if it passes the filters.
     fn packet(&mut self, view: &View) -> io::Result<()> {
         self.counts.add(view);
+        if let View::Iwarp(iwarp) = view
+            && iwarp.ink() == Ink::Bad
+            && self.iwarp_ends.len() < MOST_ENDS
+        {
+            let Iwarp { number, ends: (src, dst), message, .. } = &**iwarp;
+            self.iwarp_ends.push(format!("packet {number}: {src} → {dst} {message}"));
+        }
         if !self.wants(view) {
             return Ok(());
         }
@@ -210,7 +249,7 @@ impl<'a> Printer<'a> {
                 writeln!(self.out, "and {beyond} packets to further queue pairs")?;
             }
         }
-        let findings = self.analysis.findings();
+        let findings = self.findings();
         if !findings.is_empty() {
             writeln!(self.out, "\nwhat went wrong:")?;
             let lines: Vec<String> = findings.iter().map(|found| format!("  {found}")).collect();
@@ -221,6 +260,10 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
+    fn findings(&self) -> Vec<String> {
+        self.analysis.findings().into_iter().chain(self.iwarp_ends.iter().cloned()).collect()
+    }
+
     fn wants(&self, view: &View) -> bool {
         if self.args.summary || self.args.limit.is_some_and(|limit| self.counts.shown >= limit) {
             return false;
@@ -229,6 +272,10 @@ impl<'a> Printer<'a> {
             View::Roce(roce) => {
                 self.args.qp.is_none_or(|qp| roce.involves(qp))
                     && self.args.op.as_deref().is_none_or(|op| roce.is_named(op))
+            }
+            View::Iwarp(iwarp) => {
+                self.args.qp.is_none()
+                    && self.args.op.as_deref().is_none_or(|op| iwarp.is_named(op))
             }
             View::Other { why, .. } => {
                 let is_broken = matches!(why, NotRoce::Broken(_));
@@ -249,8 +296,9 @@ impl<'a> Printer<'a> {
                 let summary = json!({ "summary": {
                     "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
                     "cut": counts.cut, "malformed": counts.broken, "shown": counts.shown,
+                    "iwarp": counts.iwarp, "bad_iwarp": counts.bad_iwarp,
                     "damage": damage, "requests": self.analysis.json(),
-                    "findings": self.analysis.findings() } });
+                    "findings": self.findings() } });
                 writeln!(self.out, "{summary}")?;
             }
             Form::Table(table) => {
@@ -305,9 +353,18 @@ fn print(out: &mut impl Write, style: Style, lines: &[String]) -> io::Result<()>
 
 /// The lines of one packet in a ladder, with a header whenever the two ends change.
 fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> Vec<String> {
-    let View::Roce(roce) = view else { return Vec::new() };
+    let (src, dst, time_ns, label, notes, ink) = match view {
+        View::Roce(roce) => {
+            let (src, dst) = (roce.src.to_string(), roce.dst.to_string());
+            (src, dst, roce.time_ns, roce.label().to_owned(), roce.notes(), roce.ink())
+        }
+        View::Iwarp(iwarp) => {
+            let (src, dst) = (iwarp.ends.0.to_string(), iwarp.ends.1.to_string());
+            (src, dst, iwarp.time_ns, iwarp.label(), iwarp.notes(), iwarp.ink())
+        }
+        View::Other { .. } => return Vec::new(),
+    };
     let mut lines = Vec::new();
-    let (src, dst) = (roce.src.to_string(), roce.dst.to_string());
     let is_known = |(l, r): &(String, String)| (*l == src && *r == dst) || (*l == dst && *r == src);
     if !pair.as_ref().is_some_and(is_known) {
         if pair.is_some() {
@@ -321,11 +378,11 @@ fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> V
         _ => Side::Right,
     };
     lines.extend(ladder.rung(&Rung::Packet {
-        time: roce.time_ns.map(words::duration).unwrap_or_default(),
+        time: time_ns.map(words::duration).unwrap_or_default(),
         from,
-        label: roce.label().to_owned(),
-        notes: roce.notes(),
-        ink: roce.ink(),
+        label,
+        notes,
+        ink,
     }));
     lines
 }

@@ -44,6 +44,54 @@ fn counts_are_those_of_the_files() {
     }
 }
 
+#[test]
+fn messages_of_iwarp() {
+    snapshot(&[], "iwarp/crafted_top3", "decode_iwarp.txt");
+    snapshot(&["--ladder"], "iwarp/inv", "decode_iwarp_ladder.txt");
+    let (line, code) = summary("iwarp/crafted_crcbad");
+    assert!(line.contains("wrong CRC"), "{line}");
+    assert_eq!(code, Some(1));
+    let said = text(&decode(&["--op", "terminate"], &capture("iwarp/crafted_top3")));
+    // In the table and among what went wrong, and no other message.
+    assert_eq!(said.lines().filter(|line| line.contains("→ 10.")).count(), 2, "{said}");
+    // The option stands in front of the command.
+    let json = Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .args(["--json", "decode"])
+        .arg(capture("iwarp/crafted_top3"))
+        .output()
+        .expect("feroce runs");
+    let objects: Vec<Value> =
+        text(&json).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(objects[0]["op"], "MPA Request");
+    assert_eq!(objects[0]["framing"], "iWARP");
+    assert_eq!(objects[0]["dst_port"], 7471);
+    assert_eq!(objects.last().expect("a summary")["summary"]["iwarp"], 4);
+}
+
+/// What a device captures is what decode shows.
+#[test]
+fn a_capture_of_ours_over_iwarp() {
+    let file = std::env::temp_dir().join(format!("feroce-decode-{}.pcapng", std::process::id()));
+    let ran = Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .args(["--transport", "iwarp", "rping", "--both", "-C", "3", "-V"])
+        .args(["--address", "127.180.0.1,127.180.0.2"])
+        .env("FEROCE_PCAP", &file)
+        .output()
+        .expect("feroce runs");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let second = file.with_file_name(format!("feroce-decode-{}-2.pcapng", std::process::id()));
+    for file in [&file, &second] {
+        let output = decode(&["--ascii"], file);
+        let said = text(&output);
+        std::fs::remove_file(file).expect("the capture");
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        for what in ["MPA Request", "MPA Reply", "SEND", "READ Request", "READ Response", "WRITE"] {
+            assert!(said.contains(what), "{what}: {said}");
+        }
+        assert!(!said.contains("what went wrong"), "{said}");
+    }
+}
+
 /// Compares with a file in `snapshots`. `UPDATE_SNAPSHOTS=1` writes the file again.
 fn snapshot(args: &[&str], name: &str, file: &str) {
     let output = text(&decode(args, &capture(name)));

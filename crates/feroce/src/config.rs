@@ -256,7 +256,8 @@ const KEYS: &[Key] = &[
         name: "fault",
         default: "none",
         help: "faults to inject into received packets, for example \
-               `loss=1%,dup=0.1%,reorder=1%:3,delay=50us,seed=7`",
+               `loss=1%,dup=0.1%,reorder=1%:3,delay=50us,seed=7`; over iWARP into streams: \
+               `corrupt`, `cut`, `reset`, `delay`, `rate`",
         apply: |s, v| {
             s.fault = Some(v.parse().map_err(|e: FaultParseError| e.to_string())?);
             Ok(())

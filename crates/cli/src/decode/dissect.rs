@@ -10,12 +10,16 @@ use feroce::wire::{
 use pcap_parser::Linktype;
 
 use super::capture::Record;
+use super::tcp::Segment;
 
 /// Link types besides those that the reader has names for: raw IP on some systems.
 const RAW_IP: [Linktype; 3] = [Linktype(12), Linktype(14), Linktype::RAW];
 
 /// Ethertype of the outer tag of two.
 const PROVIDER_VLAN_ETHERTYPE: u16 = 0x88a8;
+
+/// Protocol number of TCP.
+const TCP_PROTOCOL: u8 = 6;
 
 /// Most VLAN tags of a packet.
 const MAX_TAGS: u8 = 4;
@@ -61,41 +65,77 @@ pub(crate) struct Carried<'a> {
     pub(crate) icrc: IcrcState,
 }
 
+/// The network header of a record and what follows: its ethertype, its bytes, and the VLAN.
+struct Network<'a> {
+    ethertype: u16,
+    bytes: &'a [u8],
+    vlan: Option<u16>,
+}
+
 /// Finds the RoCE packets in a record: one, or several, if the record was captured before
 /// segmentation (GSO) or after coalescing (GRO).
 pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Vec<Carried<'a>>, NotRoce> {
+    let Network { ethertype, bytes, vlan } = network(record)?;
+    let mut packets = match ethertype {
+        IPV4_ETHERTYPE | IPV6_ETHERTYPE => ip(bytes)?,
+        ROCE_V1_ETHERTYPE => vec![grh(bytes)?],
+        0x0806 => return Err(NotRoce::Other("ARP".to_owned())),
+        other => return Err(NotRoce::Other(format!("ethertype {other:#06x}"))),
+    };
+    packets.iter_mut().for_each(|packet| packet.vlan = vlan);
+    Ok(packets)
+}
+
+/// The TCP segment in a record, if it holds one.
+pub(crate) fn tcp<'a>(record: &Record<'a>) -> Option<Segment<'a>> {
+    let Network { ethertype, bytes, .. } = network(record).ok()?;
+    match (ethertype, bytes.first().map(|byte| byte >> 4)) {
+        (IPV4_ETHERTYPE | IPV6_ETHERTYPE, Some(4)) => {
+            let (header, body) = Ipv4::parse(bytes).ok()?;
+            let len = usize::from(header.total_len).saturating_sub(header.wire_len());
+            let ends = (Ipv4Addr::from(header.src).into(), Ipv4Addr::from(header.dst).into());
+            let is_tcp = header.protocol == TCP_PROTOCOL && !header.is_fragment();
+            is_tcp.then(|| Segment::parse(ends, body, len))?
+        }
+        (IPV4_ETHERTYPE | IPV6_ETHERTYPE, Some(6)) => {
+            let (header, body) = Ipv6::parse(bytes).ok()?;
+            let ends = (Ipv6Addr::from(header.src).into(), Ipv6Addr::from(header.dst).into());
+            let is_tcp = header.next_header == TCP_PROTOCOL;
+            is_tcp.then(|| Segment::parse(ends, body, header.payload_len.into()))?
+        }
+        _ => None,
+    }
+}
+
+fn network<'a>(record: &Record<'a>) -> Result<Network<'a>, NotRoce> {
     let bytes = record.bytes;
+    // Both versions of IP name themselves.
+    let raw = |bytes| Ok(Network { ethertype: IPV4_ETHERTYPE, bytes, vlan: None });
     match record.link {
         Linktype::ETHERNET => {
             let at = Ethernet::MIN_LEN - 2;
-            by_type(be16(bytes, at)?, skip(bytes, at + 2)?, MAX_TAGS)
+            by_type(be16(bytes, at)?, skip(bytes, at + 2)?)
         }
-        Linktype::LINUX_SLL => by_type(be16(bytes, 14)?, skip(bytes, 16)?, MAX_TAGS),
-        Linktype::LINUX_SLL2 => by_type(be16(bytes, 0)?, skip(bytes, 20)?, MAX_TAGS),
-        Linktype::NULL | Linktype::LOOP => ip(skip(bytes, 4)?),
-        Linktype::IPV4 | Linktype::IPV6 => ip(bytes),
-        link if RAW_IP.contains(&link) => ip(bytes),
+        Linktype::LINUX_SLL => by_type(be16(bytes, 14)?, skip(bytes, 16)?),
+        Linktype::LINUX_SLL2 => by_type(be16(bytes, 0)?, skip(bytes, 20)?),
+        Linktype::NULL | Linktype::LOOP => raw(skip(bytes, 4)?),
+        Linktype::IPV4 | Linktype::IPV6 => raw(bytes),
+        link if RAW_IP.contains(&link) => raw(bytes),
         Linktype(number) => Err(NotRoce::Other(format!("link type {number}"))),
     }
 }
 
-/// Parses what follows an ethertype: at most `tags` VLAN tags, then the network header.
-fn by_type(ethertype: u16, bytes: &[u8], tags: u8) -> Result<Vec<Carried<'_>>, NotRoce> {
-    match ethertype {
-        VLAN_ETHERTYPE | PROVIDER_VLAN_ETHERTYPE if tags > 0 => {
-            let vlan = be16(bytes, 0)? & 0x0fff;
-            let mut packets = by_type(be16(bytes, 2)?, skip(bytes, 4)?, tags - 1)?;
-            for packet in &mut packets {
-                // The innermost tag of several wins.
-                packet.vlan.get_or_insert(vlan);
-            }
-            Ok(packets)
+/// Skips the VLAN tags behind an ethertype. The innermost tag of several wins.
+fn by_type(mut ethertype: u16, mut bytes: &[u8]) -> Result<Network<'_>, NotRoce> {
+    let mut vlan = None;
+    for _ in 0..MAX_TAGS {
+        if !matches!(ethertype, VLAN_ETHERTYPE | PROVIDER_VLAN_ETHERTYPE) {
+            break;
         }
-        IPV4_ETHERTYPE | IPV6_ETHERTYPE => ip(bytes),
-        ROCE_V1_ETHERTYPE => Ok(vec![grh(bytes)?]),
-        0x0806 => Err(NotRoce::Other("ARP".to_owned())),
-        other => Err(NotRoce::Other(format!("ethertype {other:#06x}"))),
+        vlan = Some(be16(bytes, 0)? & 0x0fff);
+        (ethertype, bytes) = (be16(bytes, 2)?, skip(bytes, 4)?);
     }
+    Ok(Network { ethertype, bytes, vlan })
 }
 
 fn ip(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
@@ -223,7 +263,7 @@ fn protocol(number: u8) -> String {
     match number {
         1 => "ICMP".to_owned(),
         2 => "IGMP".to_owned(),
-        6 => "TCP".to_owned(),
+        TCP_PROTOCOL => "TCP".to_owned(),
         58 => "ICMPv6".to_owned(),
         n => format!("IP protocol {n}"),
     }

@@ -98,6 +98,20 @@ fn line(view: &View) -> Line {
             rest: roce.header_words(),
             ink: Some(roce.ink()),
         },
+        View::Iwarp(iwarp) => Line {
+            cells: [
+                iwarp.number.to_string(),
+                seconds(iwarp.time_ns),
+                format!("{} → {}", iwarp.ends.0, iwarp.ends.1),
+                String::new(),
+                String::new(),
+                iwarp.message.name.clone(),
+                iwarp.message.payload.to_string(),
+                String::new(),
+            ],
+            rest: iwarp.notes().join(", "),
+            ink: Some(iwarp.ink()),
+        },
         View::Other { number, time_ns, why } => {
             let (operation, rest, ink) = match why {
                 NotRoce::Other(what) => ("not RoCE", what.as_str(), Ink::Dim),

@@ -23,10 +23,11 @@ fn look(bytes: &[u8]) -> (Counts, End, Option<u64>) {
     let (mut first, mut last) = (None, None);
     let ladder = Ladder::without_events(Style::plain(90));
     let (mut table, mut pair) = (Table::new(Style::plain(90)), None);
+    let mut flows = Flows::default();
     let end = capture::read(bytes, |record| {
         let first = *first.get_or_insert_with(|| record.time_ns.unwrap_or(0));
         last = record.time_ns.map(|ns| ns - first.min(ns));
-        for view in View::all(&record, counts.packets + 1, first) {
+        for view in View::all(&record, &mut flows, counts.packets + 1, first) {
             counts.add(&view);
             table.push(&view);
             climb(&ladder, &mut pair, &view);
@@ -193,7 +194,7 @@ fn found(name: &str) -> (Vec<String>, Vec<Vec<String>>, Vec<String>) {
     let (mut analysis, mut marks) = (Analysis::default(), Vec::new());
     let mut number = 1;
     let end = capture::read(&fs::read(path).expect("file")[..], |record| {
-        for mut view in View::all(&record, number, 0) {
+        for mut view in View::all(&record, &mut Flows::default(), number, 0) {
             number += 1;
             analyse(&mut analysis, &mut view);
             marks.extend(
@@ -255,4 +256,29 @@ fn requests_are_counted_once_and_marked_if_sent_again() {
         marks,
         ["sent again after 1.081 s of silence", "sent again", "sent again", "answered before"]
     );
+}
+
+/// Every capture of Linux's iWARP driver: its connections begin with a request, and only the
+/// messages that were made wrong are wrong.
+#[test]
+fn captures_of_iwarp() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures/iwarp");
+    let (mut files, mut messages, mut wrong) = (0, 0, Vec::new());
+    for entry in fs::read_dir(dir).expect("captures") {
+        let path = entry.expect("entry").path();
+        if path.extension().is_none_or(|e| e != "pcap") {
+            continue;
+        }
+        let (counts, end, _) = look(&fs::read(&path).expect("readable"));
+        assert_eq!(end, End::Complete, "{}", path.display());
+        assert_eq!(counts.broken, 0, "{}", path.display());
+        files += 1;
+        messages += counts.iwarp;
+        if counts.bad_iwarp > 0 {
+            wrong.push(path.file_stem().expect("a name").to_string_lossy().into_owned());
+        }
+    }
+    wrong.sort();
+    assert!(files > 80 && messages > 1000, "{files} files, {messages} messages");
+    assert_eq!(wrong, ["crafted_crcbad", "crafted_short"]);
 }

@@ -1,14 +1,16 @@
 //! A decoded record, ready to be shown.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use feroce::wire::{Packet, ParseError};
+use feroce_link::tcp::dissect::Message;
 use serde_json::{Map, Value, json};
 
 use super::analysis::Fact;
 use super::capture::Record;
-use super::dissect::{Carried, IcrcState, NotRoce, dissect};
+use super::dissect::{Carried, IcrcState, NotRoce, dissect, tcp};
 use super::mad;
+use super::tcp::{Flows, Found};
 use crate::style::Ink;
 use crate::words;
 
@@ -17,6 +19,8 @@ use crate::words;
 pub(crate) enum View {
     /// A RoCE packet.
     Roce(Box<Roce>),
+    /// A message of iWARP.
+    Iwarp(Box<Iwarp>),
     /// Something else.
     Other {
         /// Number in the file, from 1.
@@ -59,9 +63,31 @@ pub(crate) struct Roce {
 }
 
 impl View {
-    /// The packets in a record: one, or several if they were captured before segmentation.
-    pub(crate) fn all(record: &Record<'_>, number: u64, first_ns: u64) -> Vec<Self> {
+    /// The packets in a record: one, or several if they were captured before segmentation; and the
+    /// messages that end in a segment of TCP.
+    pub(crate) fn all(
+        record: &Record<'_>,
+        flows: &mut Flows,
+        number: u64,
+        first_ns: u64,
+    ) -> Vec<Self> {
         let time_ns = record.time_ns.map(|t| t.saturating_sub(first_ns));
+        if let Some(segment) = tcp(record) {
+            let other = |what: &str| {
+                let why = NotRoce::Other(what.to_owned());
+                vec![Self::Other { number, time_ns, why }]
+            };
+            return match flows.take(&segment) {
+                Found::NotIwarp => other("TCP"),
+                Found::Part(what) => other(&format!("TCP of iWARP: {what}")),
+                Found::Messages(messages) => {
+                    let ends = (segment.src, segment.dst);
+                    let view = |(i, message)| Iwarp { number, time_ns, ends, message, nth: i };
+                    let all = messages.into_iter().enumerate().map(view);
+                    all.map(|iwarp| Self::Iwarp(Box::new(iwarp))).collect()
+                }
+            };
+        }
         match dissect(record) {
             Ok(packets) => {
                 let packets = (number..).zip(&packets);
@@ -86,6 +112,7 @@ impl View {
     pub(crate) fn json(&self) -> Value {
         match self {
             Self::Roce(roce) => Value::Object(roce.json.clone()),
+            Self::Iwarp(iwarp) => iwarp.json(),
             Self::Other { number, time_ns, why } => {
                 let (key, why) = match why {
                     NotRoce::Other(why) => ("other", why.as_str()),
@@ -94,6 +121,63 @@ impl View {
                 json!({ "packet": number, "time_ns": time_ns, key: why })
             }
         }
+    }
+}
+
+/// A message of iWARP.
+#[derive(Debug)]
+pub(crate) struct Iwarp {
+    /// Number in the file, from 1, of the segment in which it ends.
+    pub(crate) number: u64,
+    /// Nanoseconds since the first record.
+    pub(crate) time_ns: Option<u64>,
+    /// Sender and receiver.
+    pub(crate) ends: (SocketAddr, SocketAddr),
+    /// What it says.
+    pub(crate) message: Message,
+    /// How many messages end in the same segment before it.
+    pub(crate) nth: usize,
+}
+
+impl Iwarp {
+    /// Whether its name contains `part`.
+    pub(crate) fn is_named(&self, part: &str) -> bool {
+        self.message.name.to_lowercase().contains(&part.to_lowercase())
+    }
+
+    /// The line for an arrow.
+    pub(crate) fn label(&self) -> String {
+        match self.message.payload {
+            0 => self.message.name.clone(),
+            len => format!("{} {len} bytes", self.message.name),
+        }
+    }
+
+    /// What its headers say, and what is wrong with it.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let wrong = self.message.error.iter().map(|error| error.to_uppercase());
+        wrong.chain(self.message.notes.iter().cloned()).collect()
+    }
+
+    /// Its colour.
+    pub(crate) fn ink(&self) -> Ink {
+        match self.message.name.as_str() {
+            _ if self.message.error.is_some() => Ink::Bad,
+            "TERMINATE" | "MPA Reject" => Ink::Bad,
+            "MPA Reply" | "READ Response" | "Atomic Response" => Ink::Answer,
+            _ => Ink::Request,
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (src, dst) = self.ends;
+        let Message { name, notes, payload, error } = &self.message;
+        json!({
+            "packet": self.number, "time_ns": self.time_ns, "framing": "iWARP",
+            "src": src.ip().to_string(), "src_port": src.port(),
+            "dst": dst.ip().to_string(), "dst_port": dst.port(),
+            "op": name, "headers": notes, "payload_len": payload, "error": error,
+        })
     }
 }
 

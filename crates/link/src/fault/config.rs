@@ -184,9 +184,8 @@ impl FaultConfig {
             }
             "seed" => self.seed = value.parse().map_err(|_| "expected a whole number")?,
             _ => {
-                return Err(
-                    "unknown key; there are loss, dup, reorder, corrupt, delay, rate, cut, reset, seed",
-                );
+                return Err("unknown key; there are loss, dup, reorder, corrupt, delay, rate, \
+                     cut, reset, seed");
             }
         }
         Ok(())
@@ -424,7 +423,8 @@ mod tests {
             queue_bytes: u64,
             seed: u64,
         ) {
-            let [loss, duplicate, reorder, corrupt, cut, reset] = chances.map(Probability::from_ppb);
+            let chances = chances.map(Probability::from_ppb);
+            let [loss, duplicate, reorder, corrupt, cut, reset] = chances;
             let reorder_distance = if reorder.is_never() { 1 } else { distance };
             let [delay_ns, jitter_ns] = times;
             let config = FaultConfig {

@@ -305,3 +305,90 @@ fn body_note(opcode: RdmaOp, body: &[u8]) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use feroce_wire::Rkey;
+    use feroce_wire::iwarp::ddp::Control;
+    use feroce_wire::iwarp::fpdu::Framer;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn startup(role: Role, markers: bool) -> Vec<u8> {
+        let mut out = [0; Startup::LEN];
+        let startup = Startup { crc: true, markers, ..Startup::new(role, 1) };
+        startup.emit([&[], &[]], &mut out).expect("room");
+        out.to_vec()
+    }
+
+    /// WRITEs of these lengths.
+    fn writes(markers: bool, lens: &[usize]) -> Vec<u8> {
+        let mut framer = Framer::new(true, markers);
+        let mut stream = Vec::new();
+        for len in lens {
+            let (control, stag) = (Control::new(RdmaOp::WRITE, true), Rkey(7));
+            let header = Header::Tagged(Tagged { control, stag, offset: 16 });
+            let mut out = vec![0; framer.wire_len(header.len() + len)];
+            framer.emit(&header, *len, &mut out, |_, out| out.fill(3)).expect("room");
+            stream.extend(out);
+        }
+        stream
+    }
+
+    fn feed(dissector: &mut Dissector, end: End, bytes: &[u8], piece: usize) -> Vec<String> {
+        let mut said = Vec::new();
+        for bytes in bytes.chunks(piece) {
+            dissector.feed(end, bytes, &mut |message| said.push(message.to_string()));
+        }
+        said
+    }
+
+    #[test]
+    fn messages_are_found_with_and_without_markers() {
+        let lens = [0, 1, 490, 508, 1442, 60_000];
+        for (markers, piece) in [(false, 1), (true, 1), (false, 1448), (true, 1448), (true, 70_000)]
+        {
+            let mut dissector = Dissector::default();
+            let request = startup(Role::Request, false);
+            let asked = feed(&mut dissector, End::Initiator, &request, piece);
+            assert_eq!(asked, ["MPA Request, revision 1, wants CRCs"]);
+            feed(&mut dissector, End::Responder, &startup(Role::Reply, markers), piece);
+            let said = feed(&mut dissector, End::Initiator, &writes(markers, &lens), piece);
+            let expected = lens.map(|len| match len {
+                0 => "WRITE, STag 0x00000007 offset 0x10".to_owned(),
+                len => format!("WRITE, STag 0x00000007 offset 0x10, {len} bytes"),
+            });
+            assert_eq!(said, expected, "markers {markers}, pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_shown_behind_a_wrong_message() {
+        let mut dissector = Dissector::default();
+        feed(&mut dissector, End::Initiator, &startup(Role::Request, false), 99);
+        let mut stream = writes(false, &[5, 6, 7]);
+        let second = fpdu_len(14 + 5);
+        stream[second + 18] ^= 1;
+        let said = feed(&mut dissector, End::Initiator, &stream, 99);
+        assert_eq!(said.len(), 2);
+        assert!(said[1].contains("wrong CRC"), "{said:?}");
+        assert!(dissector.is_lost(End::Initiator) && !dissector.is_lost(End::Responder));
+    }
+
+    proptest! {
+        /// Any bytes, as they come or behind a startup frame: no panic, and bounded memory.
+        #[test]
+        fn any_bytes(bytes: Vec<u8>, piece in 1_usize..64, is_begun: bool, markers: bool) {
+            let mut dissector = Dissector::default();
+            if is_begun {
+                feed(&mut dissector, End::Initiator, &startup(Role::Request, false), 99);
+                feed(&mut dissector, End::Responder, &startup(Role::Reply, markers), 99);
+            }
+            for end in [End::Initiator, End::Responder] {
+                feed(&mut dissector, end, &bytes, piece);
+                prop_assert!(dissector.direction(end).held.len() <= bytes.len());
+            }
+        }
+    }
+}

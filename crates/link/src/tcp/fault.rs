@@ -223,7 +223,7 @@ impl StreamFaults {
         let mut count = 0;
         while let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now) {
             let (stream, held) = first.remove();
-            // Pieces of a stream that the owner has ended are nobody's.
+            // The owner has ended the stream: its pieces are discarded.
             let Some(victim) = self.streams.get_mut(&stream) else { continue };
             count += 1;
             match held {
@@ -335,5 +335,68 @@ impl Victim {
             self.position = here.end;
         }
         (bytes, corrupted, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamId = StreamId(1);
+
+    /// What is left of `bytes` that arrive in pieces of `len`, and how the stream ends.
+    fn left(fault: &str, bytes: &[u8], len: usize) -> (Vec<u8>, Option<bool>) {
+        let mut faults = StreamFaults::new(fault.parse().expect("well written"));
+        let (mut arrived, mut ended) = (Vec::new(), None);
+        let mut sink = |event: TcpEvent<'_>| match event {
+            TcpEvent::Data { bytes, .. } => arrived.extend_from_slice(bytes),
+            TcpEvent::Ended { error, .. } => ended = Some(error.is_some()),
+            _ => {}
+        };
+        let local = ([127, 0, 0, 1], 1).into();
+        let now = Instant::ZERO.plus_nanos(7);
+        faults.arrive(now, TcpEvent::Connected { stream: STREAM, local, mss: 1448 }, &mut sink);
+        for bytes in bytes.chunks(len) {
+            faults.arrive(now, TcpEvent::Data { stream: STREAM, bytes }, &mut sink);
+        }
+        while let Some(at) = faults.poll_timeout() {
+            assert!(faults.release(at, &mut sink) > 0);
+        }
+        (arrived, ended)
+    }
+
+    #[test]
+    fn how_a_stream_is_cut_into_pieces_changes_nothing() {
+        let bytes: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
+        for fault in ["corrupt=30%,seed=4", "cut=3%,seed=5", "reset=2%,corrupt=9%,delay=1ms~1ms"] {
+            let whole = left(fault, &bytes, bytes.len());
+            assert_ne!(whole, (bytes.clone(), None), "{fault}");
+            for len in [1, 7, 1024, 1448, 65_536] {
+                assert_eq!(left(fault, &bytes, len), whole, "{fault} {len}");
+            }
+        }
+        assert_eq!(left("delay=1ms~1ms,rate=1Mbit", &bytes, 999), (bytes, None));
+    }
+
+    #[test]
+    fn a_slow_path_holds_a_bounded_queue() {
+        let mut faults = StreamFaults::new("rate=1Mbit:4KiB".parse().expect("well written"));
+        let mut ignore = |_: TcpEvent<'_>| ();
+        let local = ([127, 0, 0, 1], 1).into();
+        let now = Instant::ZERO;
+        faults.arrive(now, TcpEvent::Connected { stream: STREAM, local, mss: 1448 }, &mut ignore);
+        for _ in 0..4 {
+            assert_eq!(faults.take_orders(), []);
+            let bytes = &[0; 1024];
+            faults.arrive(now, TcpEvent::Data { stream: STREAM, bytes }, &mut ignore);
+        }
+        assert_eq!(faults.take_orders(), [FaultOrder::Pause(STREAM, true)]);
+        // 1024 bytes take 8.192 ms: half of the queue is empty after two of them.
+        assert_eq!(faults.release(now.plus_nanos(16_384_000), &mut ignore), 2);
+        assert_eq!(faults.take_orders(), [FaultOrder::Pause(STREAM, false)]);
+        // What the owner has ended is discarded.
+        faults.finished(STREAM);
+        assert_eq!(faults.release(now.plus_nanos(99_000_000), &mut ignore), 0);
+        assert_eq!(faults.poll_timeout(), None);
     }
 }
