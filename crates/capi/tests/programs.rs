@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::netns::{Cable, ip, with_cable};
 use applications::{FIO, MPICH, OPEN_MPI, QPERF};
-use iwarp::{PERFTEST_IWARP, RDMACM_IWARP};
+use iwarp::{FIO_IWARP, PERFTEST_IWARP, RDMACM_IWARP, RSOCKETS_IWARP};
 use measuring::{
     LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
 };
@@ -242,6 +242,20 @@ fn the_programs_of_rdmacm_utils_run() {
 fn the_programs_of_rdmacm_utils_run_over_iwarp() {
     if is_installed(&RDMACM_IWARP) {
         with_cable(1500, |cable| try_package(&RDMACM_IWARP, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_rsockets_run_over_iwarp() {
+    if is_installed(&RSOCKETS_IWARP) {
+        with_cable(1500, |cable| try_package(&RSOCKETS_IWARP, cable));
+    }
+}
+
+#[test]
+fn fio_runs_over_iwarp() {
+    if is_installed(&FIO_IWARP) {
+        with_cable(1500, |cable| try_package(&FIO_IWARP, cable));
     }
 }
 
@@ -498,6 +512,8 @@ const PACKAGES: &[Package] = &[
     PERFTEST_NAMED,
     PERFTEST_CM,
     RDMACM_IWARP,
+    RSOCKETS_IWARP,
+    FIO_IWARP,
     PERFTEST_IWARP,
     LIBFABRIC,
     UCX_RC,

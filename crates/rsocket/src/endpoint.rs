@@ -5,7 +5,8 @@ use core::ffi::c_int;
 use feroce::cm::CmId;
 use feroce::{
     Access, CompChannel, Context, Cq, Cqe, Data, Errno, Imm, InlineBytes, Mr, Notify, Pd, QpCap,
-    Receiver, RecvWr, Remote, Rkey, SendOp, SendWr, Sender, SgeList, WcFlags, WcStatus,
+    Receiver, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sender, SgeList, TransportKind,
+    WcFlags, WcStatus,
 };
 
 use crate::protocol::{
@@ -18,6 +19,9 @@ const PLACES: u32 = 2;
 
 /// Inline bytes that control messages and mappings need, whatever the program sets for its data.
 const LEAST_INLINE: u32 = 64;
+
+/// Bytes of a message that is sent by itself, because immediate data does not exist.
+const WORD: usize = 4;
 
 /// Whether and how a stream has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +56,8 @@ pub(crate) struct Endpoint {
     incoming: Mr,
     /// Where the peer announces its buffers, and behind that its mappings.
     places: Mr,
+    /// Where messages arrive that are sent by themselves: over iWARP.
+    words: Option<Mr>,
     /// Most bytes of data that are posted inline.
     inline: u32,
     pub(crate) sending: Sending,
@@ -80,14 +86,17 @@ impl Endpoint {
         let (send_depth, recv_depth) =
             (settings.send_depth.min(most), settings.recv_depth.min(most));
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq(u32::from(send_depth) + u32::from(recv_depth))?;
+        // Over iWARP a SEND behind each WRITE takes the place of immediate data.
+        let has_words = context.attr().transport == TransportKind::Iwarp;
+        let requests = u32::from(send_depth) * if has_words { 2 } else { 1 };
+        let cq = context.create_cq(requests + u32::from(recv_depth))?;
         let cap = QpCap {
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline: settings.inline.max(LEAST_INLINE),
-            ..QpCap::new(send_depth.into(), recv_depth.into())
+            ..QpCap::new(requests, recv_depth.into())
         };
-        let qp = pd.rc_qp(&cq, &cq, cap).signal_all().create()?;
+        let qp = pd.rc_qp(&cq, &cq, cap).create()?;
         id.use_qp(&qp)?;
         let (_, sender, receiver) = qp.split();
         let receiver = receiver.ok_or(Errno::INVALID)?;
@@ -97,6 +106,10 @@ impl Endpoint {
             outgoing: pd.alloc_mr(settings.send_bytes as usize, Access::LOCAL_WRITE)?,
             incoming: pd.alloc_mr(settings.recv_bytes as usize, shared)?,
             places: pd.alloc_mr(named, shared)?,
+            words: match has_words {
+                true => Some(pd.alloc_mr(usize::from(recv_depth) * WORD, Access::LOCAL_WRITE)?),
+                false => None,
+            },
             inline: settings.inline,
             sending: Sending::new(settings.send_bytes, send_depth),
             receiving: Receiving::new(settings.recv_bytes, recv_depth),
@@ -114,7 +127,7 @@ impl Endpoint {
             receiver,
             pd,
         };
-        made.post_receives(recv_depth.into());
+        made.post_receives(&(0..recv_depth).collect::<Vec<_>>());
         match made.end {
             End::Broken(errno) => Err(Errno(errno)),
             _ => Ok(made),
@@ -210,14 +223,14 @@ impl Endpoint {
             // the completion queue until the hello has arrived.
             return false;
         }
-        let mut received = 0;
+        let mut received = Vec::new();
         let mut next = self.cq.poll_one();
         let any = next.is_some();
         while let Some(cqe) = next {
             match Posted::parse(cqe.wr_id) {
                 Posted::Receive => {
                     if cqe.status == WcStatus::Success {
-                        received += 1;
+                        received.push(cqe.wr_id as u16);
                         self.on_message(&cqe);
                     }
                 }
@@ -226,22 +239,40 @@ impl Endpoint {
             next = self.cq.take_one();
         }
         if self.is_open() {
-            self.post_receives(received);
+            self.post_receives(&received);
             self.send_grants();
         }
         any
     }
 
-    fn post_receives(&mut self, count: usize) {
-        let wr = RecvWr { wr_id: Posted::Receive.emit(), sges: SgeList::EMPTY };
-        if count > 0 && self.receiver.post(std::iter::repeat_n(wr, count)).is_err() {
+    /// Posts receives, each with the slot of its message.
+    fn post_receives(&mut self, slots: &[u16]) {
+        if slots.is_empty() {
+            return;
+        }
+        let words = self.words.as_ref();
+        let receives = slots.iter().map(|slot| {
+            let at = usize::from(*slot) * WORD;
+            let sges = words.map(|words| SgeList::from(words.sge(at..at + WORD)));
+            let wr_id = Posted::Receive.emit() | u64::from(*slot);
+            RecvWr { wr_id, sges: sges.unwrap_or(SgeList::EMPTY) }
+        });
+        if self.receiver.post(receives).is_err() {
             self.break_off(libc::ECONNRESET);
         }
     }
 
     fn on_message(&mut self, cqe: &Cqe) {
-        let has_imm = cqe.flags.contains(WcFlags::WITH_IMM);
-        let message = if has_imm { Message::parse(cqe.imm.0) } else { Message::Other };
+        let word = match &self.words {
+            _ if cqe.flags.contains(WcFlags::WITH_IMM) => Some(cqe.imm.0),
+            Some(words) if cqe.byte_len as usize == WORD => {
+                let mut word = [0; WORD];
+                let read = words.read_at(cqe.wr_id as u16 as usize * WORD, &mut word);
+                read.is_ok().then(|| u32::from_ne_bytes(word))
+            }
+            _ => None,
+        };
+        let message = word.map_or(Message::Other, Message::parse);
         let handled = match message {
             Message::Data(len) => self.receiving.on_data(len),
             Message::Credits(upto) => self.on_credits(upto),
@@ -302,7 +333,28 @@ impl Endpoint {
     }
 
     fn post(&mut self, posted: Posted, op: SendOp, data: Data) {
-        if self.sender.post([SendWr::new(posted.emit(), op, data)]).is_err() {
+        let result = self.sender.post([SendWr::new(posted.emit(), op, data)]);
+        self.judge(posted, result.is_ok());
+    }
+
+    /// Posts a WRITE that tells the peer of itself by a message.
+    fn post_telling(&mut self, posted: Posted, to: Remote, message: Message, data: Option<Data>) {
+        if self.words.is_none() {
+            let op = SendOp::WriteImm(to, Imm(message.emit()));
+            return self.post(posted, op, data.unwrap_or(Data::EMPTY));
+        }
+        let write = data.map(|data| {
+            let write = SendWr::new(Posted::Ahead.emit(), SendOp::Write(to), data);
+            SendWr { flags: SendFlags::empty(), ..write }
+        });
+        let word = Data::Inline(InlineBytes::new(&message.emit().to_ne_bytes()));
+        let send = SendWr::new(posted.emit(), SendOp::Send, word);
+        let result = self.sender.post(write.into_iter().chain([send]));
+        self.judge(posted, result.is_ok());
+    }
+
+    fn judge(&mut self, posted: Posted, is_posted: bool) {
+        if !is_posted {
             self.sending.on_done(posted);
             self.break_off(libc::ECONNRESET);
         }
@@ -314,18 +366,18 @@ impl Endpoint {
             let Some(Grant { message, half }) = self.receiving.grant() else { return };
             let Some(peer) = &mut self.peer else { return };
             let mut to = Remote::default();
-            let mut data = Data::EMPTY;
+            let mut data = None;
             if let Some((offset, len)) = half {
                 let free = self.incoming.remote(offset as usize);
                 let buffer = Buffer { addr: free.addr, key: free.rkey.0, len };
-                data = Data::Inline(InlineBytes::new(&buffer.emit(peer.hello.order)));
+                data = Some(Data::Inline(InlineBytes::new(&buffer.emit(peer.hello.order))));
                 let place = u64::from(peer.place) * Buffer::LEN as u64;
                 to.addr = peer.hello.places.addr.wrapping_add(place);
                 to.rkey = Rkey(peer.hello.places.key);
                 peer.place = (peer.place + 1) % peer.hello.places.len;
             }
             self.sending.begin_control();
-            self.post(Posted::Control, SendOp::WriteImm(to, Imm(message.emit())), data);
+            self.post_telling(Posted::Control, to, message, data);
         }
     }
 
@@ -338,8 +390,7 @@ impl Endpoint {
         let posted =
             if message == Message::Disconnect { Posted::Disconnect } else { Posted::Control };
         self.sending.begin_control();
-        let op = SendOp::WriteImm(Remote::default(), Imm(message.emit()));
-        self.post(posted, op, Data::EMPTY);
+        self.post_telling(posted, Remote::default(), message, None);
         true
     }
 
@@ -358,8 +409,8 @@ impl Endpoint {
             return 0;
         };
         let to = Remote { addr: chunk.addr, rkey: Rkey(chunk.key) };
-        let op = SendOp::WriteImm(to, Imm(Message::Data(chunk.len).emit()));
-        self.post_chunk(&chunk, op, source);
+        let data = self.data_of(&chunk, source);
+        self.post_telling(Posted::Data(chunk.len), to, Message::Data(chunk.len), Some(data));
         chunk.len as usize
     }
 
@@ -373,12 +424,14 @@ impl Endpoint {
         let most = most.min(source.left());
         let Some(chunk) = self.sending.begin_direct(to, most, self.inline) else { return 0 };
         let op = SendOp::Write(Remote { addr: chunk.addr, rkey: Rkey(chunk.key) });
-        self.post_chunk(&chunk, op, source);
+        let data = self.data_of(&chunk, source);
+        self.post(Posted::Data(chunk.len), op, data);
         chunk.len as usize
     }
 
-    fn post_chunk(&mut self, chunk: &Chunk, op: SendOp, source: &mut Source<'_>) {
-        let data = match &chunk.places {
+    /// Takes the bytes of a chunk from their source.
+    fn data_of(&self, chunk: &Chunk, source: &mut Source<'_>) -> Data {
+        match &chunk.places {
             None => {
                 let mut bytes = Vec::with_capacity(chunk.len as usize);
                 source.take(chunk.len as usize, |_, piece| bytes.extend_from_slice(piece));
@@ -396,8 +449,7 @@ impl Endpoint {
                 let used = if rest.is_empty() { &sges[..1] } else { &sges[..] };
                 Data::Sges(SgeList::new(used))
             }
-        };
-        self.post(Posted::Data(chunk.len), op, data);
+        }
     }
 
     /// Announces a mapping to the peer; false if no message can be sent now.
@@ -411,7 +463,7 @@ impl Endpoint {
         let place = behind + u64::from(index) * Iomap::LEN as u64;
         let to = Remote { addr: places.addr.wrapping_add(place), rkey: Rkey(places.key) };
         let data = Data::Inline(InlineBytes::new(&map.emit(peer.hello.order)));
-        self.post(Posted::Iomap, SendOp::WriteImm(to, Imm(Message::Iomap(index).emit())), data);
+        self.post_telling(Posted::Iomap, to, Message::Iomap(index), Some(data));
         true
     }
 

@@ -5,39 +5,64 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use feroce::Device;
 use feroce::cm::Manager;
+use feroce::{Device, Settings};
 use feroce_rsocket::{Errno, Socket, close, epoll, find, poll};
-
-const ADDRESS: &str = "127.0.91.1:0";
 
 /// Long enough for everything that happens in these tests.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
-fn manager() -> Manager {
-    static MANAGER: OnceLock<Manager> = OnceLock::new();
-    let address: SocketAddr = ADDRESS.parse().expect("an address");
-    let make = || {
-        let context =
-            Device::at([address.ip()]).open().expect("a device on the loopback interface");
-        Manager::with([context]).expect("a connection manager")
-    };
-    MANAGER.get_or_init(make).clone()
+/// What a device speaks, and the address that it has for that.
+#[derive(Clone, Copy)]
+enum Over {
+    Roce,
+    Iwarp,
+}
+
+impl Over {
+    fn address(self) -> SocketAddr {
+        let number = if matches!(self, Self::Roce) { 1 } else { 2 };
+        ([127, 0, 91, number], 0).into()
+    }
+
+    fn make(self) -> Manager {
+        let mut settings = Settings::default();
+        let name = if matches!(self, Self::Roce) { "roce" } else { "iwarp" };
+        settings.set("transport", name).expect("a transport");
+        let context = Device::at([self.address().ip()]).open_with(settings);
+        Manager::with([context.expect("a device on the loopback interface")])
+            .expect("a connection manager")
+    }
+
+    fn manager(self) -> fn() -> Manager {
+        fn roce() -> Manager {
+            static MANAGER: OnceLock<Manager> = OnceLock::new();
+            MANAGER.get_or_init(|| Over::Roce.make()).clone()
+        }
+        fn iwarp() -> Manager {
+            static MANAGER: OnceLock<Manager> = OnceLock::new();
+            MANAGER.get_or_init(|| Over::Iwarp.make()).clone()
+        }
+        match self {
+            Self::Roce => roce,
+            Self::Iwarp => iwarp,
+        }
+    }
 }
 
 /// A socket that is bound to a port of its own.
-fn bound(kind: i32) -> (i32, Socket) {
-    let fd = Socket::open(libc::AF_INET, kind, 0, manager).expect("a socket");
+fn bound(over: Over, kind: i32) -> (i32, Socket) {
+    let fd = Socket::open(libc::AF_INET, kind, 0, over.manager()).expect("a socket");
     let socket = find(fd).expect("it is open");
-    socket.bind(ADDRESS.parse().expect("an address")).expect("a free port");
+    socket.bind(over.address()).expect("a free port");
     (fd, socket)
 }
 
 /// Two connected streams.
-fn streams() -> [(i32, Socket); 2] {
-    let (listening, listener) = bound(libc::SOCK_STREAM);
+fn streams(over: Over) -> [(i32, Socket); 2] {
+    let (listening, listener) = bound(over, libc::SOCK_STREAM);
     listener.listen(4).expect("it is bound");
-    let (fd, client) = bound(libc::SOCK_STREAM);
+    let (fd, client) = bound(over, libc::SOCK_STREAM);
     let to = listener.local_addr();
     let (accepted, peer) = thread::scope(|scope| {
         scope.spawn(|| client.connect(to).expect("connected"));
@@ -54,7 +79,16 @@ fn entry(fd: i32, events: libc::c_short) -> libc::pollfd {
 
 #[test]
 fn a_stream_carries_more_than_its_rings_hold() {
-    let [(client_fd, client), (server_fd, server)] = streams();
+    carry(Over::Roce);
+}
+
+#[test]
+fn a_stream_over_iwarp_does_without_immediate_data() {
+    carry(Over::Iwarp);
+}
+
+fn carry(over: Over) {
+    let [(client_fd, client), (server_fd, server)] = streams(over);
     let sent: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     let (head, tail) = sent.split_at(1_000_001);
     let receive = || {
@@ -78,8 +112,8 @@ fn a_stream_carries_more_than_its_rings_hold() {
 
 #[test]
 fn datagrams_keep_their_boundaries_and_senders() {
-    let (a_fd, a) = bound(libc::SOCK_DGRAM);
-    let (b_fd, b) = bound(libc::SOCK_DGRAM);
+    let (a_fd, a) = bound(Over::Roce, libc::SOCK_DGRAM);
+    let (b_fd, b) = bound(Over::Roce, libc::SOCK_DGRAM);
     let (to_a, to_b) = (a.local_addr(), b.local_addr());
     for round in 0..3 {
         // The first goes through the kernel, the others from queue pair to queue pair.
@@ -98,7 +132,12 @@ fn datagrams_keep_their_boundaries_and_senders() {
 
 #[test]
 fn poll_and_epoll_report_what_arrives() {
-    let [(client_fd, client), (server_fd, server)] = streams();
+    report(Over::Roce);
+    report(Over::Iwarp);
+}
+
+fn report(over: Over) {
+    let [(client_fd, client), (server_fd, server)] = streams(over);
     let mut entries = [entry(server_fd, libc::POLLIN | libc::POLLOUT)];
     assert_eq!(poll(&mut entries, LIMIT), Ok(1));
     assert_eq!(entries[0].revents, libc::POLLOUT, "nothing has arrived");
@@ -119,8 +158,16 @@ fn poll_and_epoll_report_what_arrives() {
 }
 
 #[test]
+fn datagrams_need_a_device_that_has_them() {
+    let (fd, socket) = bound(Over::Iwarp, libc::SOCK_DGRAM);
+    let refused = socket.send(&[b"data"], 0, Some(([127, 0, 91, 2], 9).into()));
+    assert_eq!(refused, Err(Errno(libc::EOPNOTSUPP)));
+    close(fd).expect("it is open");
+}
+
+#[test]
 fn options_have_the_values_that_were_set() {
-    let (fd, socket) = bound(libc::SOCK_STREAM);
+    let (fd, socket) = bound(Over::Roce, libc::SOCK_STREAM);
     let integer = |level, name| {
         let mut room = [0; 4];
         socket.option(level, name, &mut room).map(|len| (len, i32::from_ne_bytes(room)))

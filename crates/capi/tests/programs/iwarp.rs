@@ -70,3 +70,60 @@ pub(crate) const PERFTEST_IWARP: Package = Package {
         ),
     ],
 };
+
+/// The listener of a stream has a TCP port.
+const fn streams(
+    name: &'static str,
+    sides: [&'static str; 2],
+    port: u16,
+    options: &'static [&'static str],
+) -> Program {
+    roles(name, sides, Ready::Port(port), options, "custom")
+}
+
+pub(crate) const RSOCKETS_IWARP: Package = Package {
+    name: "rdmacm-utils",
+    version: "44.0",
+    environment: &[("FEROCE_TRANSPORT", "iwarp")],
+    programs: &[
+        streams(
+            "rstream",
+            ["rstream -b 10.9.0.1", "rstream -s 10.9.0.1"],
+            7471,
+            &["-T v -S 1000 -C 100", "-T n -T a -T v -S 100000 -C 10", "-T b -T v -S 1000000 -C 5"],
+        ),
+        streams(
+            "rstream",
+            ["rstream -b fd09::1", "rstream -s fd09::1"],
+            7471,
+            &["-f ipv6 -T b -T v -S 10000 -C 10"],
+        ),
+        streams(
+            "riostream",
+            ["riostream -b 10.9.0.1", "riostream -s 10.9.0.1"],
+            7471,
+            &["-T v -S 1000 -C 100", "-T b -T v -S 1000000 -C 5"],
+        ),
+    ],
+};
+
+pub(crate) const FIO_IWARP: Package = Package {
+    name: "fio",
+    version: "3.33",
+    environment: &[("FEROCE_TRANSPORT", "iwarp")],
+    programs: &[roles(
+        "fio",
+        [
+            "fio --name=taker --ioengine=rdma --port=5555 --rw=read --iodepth=64",
+            "fio --name=giver --ioengine=rdma --hostname=10.9.0.1 --port=5555 --rw=write \
+             --iodepth_batch_complete=1",
+        ],
+        Ready::Port(5555),
+        &[
+            "--bs=4k --size=200k --verb=write",
+            "--bs=4k --size=200k --verb=read",
+            "--bs=4k --size=200k --verb=send",
+        ],
+        "io=200KiB",
+    )],
+};

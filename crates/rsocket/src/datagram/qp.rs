@@ -6,7 +6,7 @@ use std::ops::Range;
 use feroce::cm::UDP_QKEY;
 use feroce::{
     Access, AddrVec, Ah, CompChannel, Context, Cq, Cqe, Errno, Gid, Mr, Notify, Pd, QpCap, Qpn,
-    Receiver, SendFlags, SendOp, SendWr, Sender, WcStatus,
+    Receiver, SendFlags, SendOp, SendWr, Sender, TransportKind, WcStatus,
 };
 
 use crate::ManagerFn;
@@ -55,6 +55,9 @@ impl DatagramQp {
         manager: ManagerFn,
     ) -> Result<Self, Errno> {
         let context = manager().context_for(local.ip())?;
+        if context.attr().transport == TransportKind::Iwarp {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         let depth = |bytes: u32, most: u16| (bytes as usize / MAX_LEN).clamp(1, most.into());
         let slots = depth(settings.send_bytes, settings.send_depth);
         let receives = depth(settings.recv_bytes, settings.recv_depth);

@@ -1,4 +1,5 @@
-//! Immediate data of messages, and ids of work requests.
+//! Immediate data of messages, and ids of work requests. iWARP has no immediate data: there a SEND
+//! of the same number, in the sender's byte order, follows the WRITE.
 
 /// The upper three bits of immediate data are the type, the others its value.
 const SHIFT: u32 = 29;
@@ -68,6 +69,9 @@ pub(crate) enum Posted {
     Control,
     /// The last control message.
     Disconnect,
+    /// The WRITE in front of a SEND that tells of it, where no immediate data exists. It completes
+    /// only if it fails, and then the SEND does, too.
+    Ahead,
 }
 
 impl Posted {
@@ -79,6 +83,7 @@ impl Posted {
             Self::Iomap => 2 << 32,
             Self::Control => 3 << 32,
             Self::Disconnect => 4 << 32,
+            Self::Ahead => 5 << 32,
         }
     }
 
@@ -89,7 +94,8 @@ impl Posted {
             1 => Self::Data(number as u32),
             2 => Self::Iomap,
             3 => Self::Control,
-            _ => Self::Disconnect,
+            4 => Self::Disconnect,
+            _ => Self::Ahead,
         }
     }
 }

@@ -167,7 +167,7 @@ impl Sending {
     /// A request of ours has completed.
     pub(crate) fn on_done(&mut self, posted: Posted) {
         match posted {
-            Posted::Receive => {}
+            Posted::Receive | Posted::Ahead => {}
             Posted::Data(len) => {
                 self.requests += 1;
                 self.free += len;
