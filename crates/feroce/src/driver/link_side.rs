@@ -10,6 +10,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
+use feroce_link::Control;
 use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
@@ -54,6 +55,12 @@ impl LinkSide {
     /// The streams of the device, if it speaks iWARP.
     pub(crate) fn streams(&mut self) -> Option<&mut Streams> {
         self.streams.as_deref_mut()
+    }
+
+    /// The process is about to end: layers write what they buffer.
+    pub(super) fn prepare_exit(&mut self) {
+        let _ = self.link.control(Control::Exit);
+        self.streams().into_iter().for_each(Streams::prepare_exit);
     }
 
     /// Replaces the link and returns the old one. Waiting trains stay.

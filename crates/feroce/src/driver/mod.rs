@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use feroce_engine::{Engine, SendWr};
-use feroce_link::{Control, LinkCounters};
+use feroce_link::LinkCounters;
 use feroce_local::HostCarrier;
 use feroce_mem::HostMemory;
 use feroce_ring::{DoorbellSet, Sleeper};
@@ -505,8 +505,7 @@ impl Driver {
         drop(state);
         self.turn(&mut link, now, Turn::Send);
         self.await_farewells(&mut link, now);
-        let _ = link.control(Control::Exit);
-        link.streams().into_iter().for_each(Streams::prepare_exit);
+        link.prepare_exit();
     }
 
     /// Drives the engine until the peers have confirmed that their connections have ended, or
