@@ -8,7 +8,7 @@
 //! that the consumer has armed, or the consumer sees the entries.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use feroce_ring::{Consumer, Producer};
 use feroce_wire::Qpn;
@@ -41,6 +41,9 @@ const NAP: u8 = 4;
 struct CqShared {
     /// What was asked for since the last wake-up: bits of [`Notify`], and [`NAP`].
     arm: AtomicU8,
+    /// Entries that the engine has pushed so far, and those that the consumer has taken.
+    pushed: AtomicUsize,
+    taken: AtomicUsize,
 }
 
 /// A completion queue, for people who look into the adapter.
@@ -65,6 +68,22 @@ pub(crate) struct CqWake {
     pub(crate) poller: bool,
 }
 
+/// Tells whether entries wait in a completion queue, without its [`CqPoller`]: threads that share
+/// one need not lock it to find it empty.
+#[derive(Clone, Debug)]
+pub struct CqGauge {
+    shared: Arc<CqShared>,
+}
+
+impl CqGauge {
+    /// Whether no entry waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let taken = self.shared.taken.load(Ordering::Relaxed);
+        self.shared.pushed.load(Ordering::Acquire) == taken
+    }
+}
+
 /// The consumer's side of a completion queue.
 #[derive(Debug)]
 pub struct CqPoller {
@@ -77,7 +96,16 @@ impl CqPoller {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Option<Cqe> {
-        self.ring.pop()
+        let cqe = self.ring.pop()?;
+        // Only this side counts here, and it is not shared.
+        let taken = self.shared.taken.load(Ordering::Relaxed).wrapping_add(1);
+        self.shared.taken.store(taken, Ordering::Relaxed);
+        Some(cqe)
+    }
+
+    /// For threads that only want to know whether entries wait.
+    pub fn gauge(&self) -> CqGauge {
+        CqGauge { shared: Arc::clone(&self.shared) }
     }
 
     /// Asks for an event at the next completion. Entries that are already there do not count:
@@ -155,6 +183,8 @@ impl Cq {
         let Some(slot) = self.ring.vacant() else { return false };
         slot.stage(cqe);
         self.ring.publish();
+        let pushed = self.shared.pushed.load(Ordering::Relaxed).wrapping_add(1);
+        self.shared.pushed.store(pushed, Ordering::Release);
         // A solicited entry satisfies both kinds of waiters, any other only `Next`.
         let reason = if wakes_all { Notify::Solicited } else { Notify::Next };
         self.fresh = Some(self.fresh.map_or(reason, |old| old.min(reason)));
@@ -224,7 +254,7 @@ impl Cq {
             }
         }
         for _ in 0..to {
-            poller.ring.pop();
+            poller.poll();
         }
     }
 }
@@ -248,10 +278,12 @@ mod tests {
         assert!((0..18).all(|id| cq.push(entry(id))));
         cq.forget(&mut poller, Qpn::new(7));
         assert_eq!(poller.len(), 12);
+        assert!(!poller.gauge().is_empty());
         assert!((18..26).all(|id| cq.push(entry(id))), "there is room again");
         let left: alloc::vec::Vec<u64> =
             core::iter::from_fn(|| poller.poll()).map(|cqe| cqe.wr_id).collect();
         let expected = (0..18).filter(|id| id % 3 != 0).chain(18..26);
         assert!(left.into_iter().eq(expected));
+        assert!(poller.gauge().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_engine::{CqId, CqPoller, Cqe, Notify};
+use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, Notify};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
@@ -16,18 +16,24 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct SoftCq {
     pub(super) id: CqId,
-    pub(super) poller: Mutex<CqPoller>,
-    pub(super) driver: Arc<Driver>,
+    poller: Mutex<CqPoller>,
+    gauge: CqGauge,
+    driver: Arc<Driver>,
 }
 
 impl SoftCq {
+    pub(super) fn new(id: CqId, poller: CqPoller, driver: Arc<Driver>) -> Self {
+        let gauge = poller.gauge();
+        Self { id, poller: Mutex::new(poller), gauge, driver }
+    }
+
     fn poller(&self) -> MutexGuard<'_, CqPoller> {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
     pub(crate) fn poll_one(&self) -> Option<Cqe> {
-        if let Some(cqe) = self.poller().poll() {
+        if let Some(cqe) = self.take_one() {
             return Some(cqe);
         }
         // This thread does not hold the queue's lock here, because `progress` may sleep, or run
@@ -35,17 +41,17 @@ impl SoftCq {
         if !self.driver.progress(self.id, || self.poller().begin_nap()) {
             return None;
         }
-        self.poller().poll()
+        self.take_one()
     }
 
     /// Takes a completion, driving the engine if there is none; does not back off.
     pub(crate) fn look_one(&self) -> Option<Cqe> {
-        if let Some(cqe) = self.poller().poll() {
+        if let Some(cqe) = self.take_one() {
             return Some(cqe);
         }
         match self.driver.look() {
             Looked::Quiet => None,
-            Looked::Busy | Looked::Idle(_) => self.poller().poll(),
+            Looked::Busy | Looked::Idle(_) => self.take_one(),
         }
     }
 
@@ -61,11 +67,11 @@ impl SoftCq {
         loop {
             // Reading the clock takes as long as a poll.
             for _ in 0..LOOKS {
-                if let Some(cqe) = self.poller().poll() {
+                if let Some(cqe) = self.take_one() {
                     return Some(cqe);
                 }
                 if !self.driver.progress_awake() {
-                    return self.poller().poll();
+                    return self.take_one();
                 }
             }
             if self.driver.now() >= until {
@@ -76,31 +82,30 @@ impl SoftCq {
 
     #[inline]
     pub(crate) fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
+        if most > 0 && self.gauge.is_empty() {
+            // As in `poll_one`.
+            let may_have = self.driver.progress(self.id, || self.poller().begin_nap());
+            if !may_have || self.gauge.is_empty() {
+                return 0;
+            }
+        }
         let mut poller = self.poller();
         let mut taken = 0;
-        let mut driven = false;
-        while taken < most {
-            match poller.poll() {
-                Some(cqe) => take(cqe),
-                None if !driven && taken == 0 => {
-                    driven = true;
-                    // As in `poll_one`.
-                    drop(poller);
-                    if !self.driver.progress(self.id, || self.poller().begin_nap()) {
-                        return 0;
-                    }
-                    poller = self.poller();
-                    continue;
-                }
-                None => break,
-            }
+        while taken < most
+            && let Some(cqe) = poller.poll()
+        {
+            take(cqe);
             taken += 1;
         }
         taken
     }
 
+    /// Takes a completion if one waits.
     #[inline]
     pub(crate) fn take_one(&self) -> Option<Cqe> {
+        if self.gauge.is_empty() {
+            return None;
+        }
         self.poller().poll()
     }
 

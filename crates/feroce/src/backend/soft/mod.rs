@@ -141,7 +141,7 @@ impl SoftAdapter {
             s.dispatch.own(Object::Cq(created.0), events);
             Ok::<_, Error>(created)
         })?;
-        Ok((id, SoftCq { id, poller: Mutex::new(poller), driver: Arc::clone(&self.driver) }))
+        Ok((id, SoftCq::new(id, poller, Arc::clone(&self.driver))))
     }
 
     /// Memory that other processes of the host can map, if that is of use and possible.
