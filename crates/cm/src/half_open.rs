@@ -7,7 +7,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use feroce_wire::Gid;
+use feroce_train::PortAddr;
 use feroce_wire::cm::CommId;
 
 use crate::listen::ListenId;
@@ -23,7 +23,7 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: CommId,
-    pub(crate) source: Gid,
+    pub(crate) source: PortAddr,
     pub(crate) opened: Opened,
     /// Whether the manager has sent all its answers in vain.
     pub(crate) is_idle: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
 pub(crate) enum Group {
     All,
     Of(ListenId),
-    From(Gid),
+    From(PortAddr),
 }
 
 impl Entry {

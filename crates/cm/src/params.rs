@@ -1,15 +1,29 @@
 //! Parameters of consumer calls, and the attributes of a connection that result.
 
+use feroce_train::PortAddr;
 use feroce_wire::cm::{CommId, ServiceId};
-use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
+use feroce_wire::{Gid, Lid, Pmtu, Psn, Qkey, Qpn};
 
-/// Our port and the port of the peer.
+/// Our port and the port of the peer, as the headers of datagrams between them name them: by GIDs
+/// on Ethernet, by LIDs on InfiniBand.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Peer {
-    /// GID of our port.
-    pub local: Gid,
-    /// GID of the peer's port.
-    pub remote: Gid,
+    /// Our port.
+    pub local: PortAddr,
+    /// The peer's port.
+    pub remote: PortAddr,
+}
+
+impl Peer {
+    /// Two ports.
+    pub fn new(local: impl Into<PortAddr>, remote: impl Into<PortAddr>) -> Self {
+        Self { local: local.into(), remote: remote.into() }
+    }
+
+    /// Whether the ports are in an InfiniBand subnet.
+    pub fn is_subnet(&self) -> bool {
+        self.remote.lid != Lid(0)
+    }
 }
 
 /// Identifies a connection or a SIDR request to the consumer.
@@ -65,6 +79,8 @@ pub struct PathParams {
     pub sl: u8,
     /// Packet life time, as a code; that of the configuration if absent.
     pub packet_life_time: Option<u8>,
+    /// GIDs of our port and of the peer's, if their addresses are LIDs.
+    pub gids: Option<[Gid; 2]>,
 }
 
 impl Default for PathParams {
@@ -76,6 +92,7 @@ impl Default for PathParams {
             hop_limit: 64,
             sl: 0,
             packet_life_time: None,
+            gids: None,
         }
     }
 }

@@ -3,9 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use feroce_train::Instant;
+use feroce_train::{Instant, PortAddr};
+use feroce_wire::Qpn;
 use feroce_wire::cm::CommId;
-use feroce_wire::{Gid, Qpn};
 
 use crate::conn::{Class, Conn, RemoteKey};
 use crate::half_open::HalfOpen;
@@ -18,12 +18,12 @@ use crate::half_open::HalfOpen;
 pub(crate) struct Table {
     conns: BTreeMap<CommId, Conn>,
     by_remote: BTreeMap<RemoteKey, CommId>,
-    by_qp: BTreeMap<(Gid, u32), CommId>,
+    by_qp: BTreeMap<(PortAddr, u32), CommId>,
     deadlines: BTreeSet<(Instant, CommId)>,
     remembered: BTreeSet<(Instant, CommId)>,
     half_open: HalfOpen,
     /// Connections with each peer that has proved that it is at its address.
-    confirmed: BTreeMap<Gid, usize>,
+    confirmed: BTreeMap<PortAddr, usize>,
 }
 
 impl Table {
@@ -41,7 +41,7 @@ impl Table {
     }
 
     /// Whether a connection shows that a peer is at its address.
-    pub(crate) fn is_confirmed(&self, peer: Gid) -> bool {
+    pub(crate) fn is_confirmed(&self, peer: PortAddr) -> bool {
         self.confirmed.contains_key(&peer)
     }
 
@@ -58,14 +58,14 @@ impl Table {
     }
 
     /// The connections with peers whose port and identifier `is_wanted` accepts.
-    pub(crate) fn with_remote(&self, is_wanted: impl Fn(Gid, CommId) -> bool) -> Vec<CommId> {
+    pub(crate) fn with_remote(&self, is_wanted: impl Fn(PortAddr, CommId) -> bool) -> Vec<CommId> {
         let remotes = self.by_remote.iter();
         remotes.filter(|((_, gid, id), _)| is_wanted(*gid, *id)).map(|(_, id)| *id).collect()
     }
 
     /// The connection with this queue pair of a peer.
-    pub(crate) fn find_qp(&self, gid: Gid, qpn: Qpn) -> Option<CommId> {
-        self.by_qp.get(&(gid, qpn.get())).copied()
+    pub(crate) fn find_qp(&self, port: PortAddr, qpn: Qpn) -> Option<CommId> {
+        self.by_qp.get(&(port, qpn.get())).copied()
     }
 
     /// The earliest deadline of any connection.
@@ -91,10 +91,10 @@ impl Table {
         {
             self.by_remote.remove(&key);
         }
-        if let Some((gid, qpn)) = conn.qp_key()
-            && self.by_qp.get(&(gid, qpn.get())) == Some(&id)
+        if let Some((port, qpn)) = conn.qp_key()
+            && self.by_qp.get(&(port, qpn.get())) == Some(&id)
         {
-            self.by_qp.remove(&(gid, qpn.get()));
+            self.by_qp.remove(&(port, qpn.get()));
         }
         if let Some(entry) = conn.half_open() {
             self.half_open.remove(&entry);
@@ -122,8 +122,8 @@ impl Table {
         if let Some(key) = conn.remote_key() {
             self.by_remote.entry(key).or_insert(id);
         }
-        if let Some((gid, qpn)) = conn.qp_key() {
-            self.by_qp.entry((gid, qpn.get())).or_insert(id);
+        if let Some((port, qpn)) = conn.qp_key() {
+            self.by_qp.entry((port, qpn.get())).or_insert(id);
         }
         if let Some(entry) = conn.half_open() {
             self.half_open.add(&entry);

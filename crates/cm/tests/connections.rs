@@ -218,10 +218,10 @@ fn an_answer_that_nobody_hears_is_given_up() {
 fn the_connections_of_a_peer_that_is_gone_end_and_others_stay() {
     let (mut side, conn, _, remote) = active();
     for other in [(A, remote), (B, CommId(remote.0 + 1))] {
-        side.manager.handle_departure(side.now, |gid, id| (gid, id) == other);
+        side.manager.handle_departure(side.now, |port, id| (port.gid, id) == other);
         assert_eq!((side.events(), side.names()), (vec![], vec![]));
     }
-    side.manager.handle_departure(side.now, |gid, id| (gid, id) == (B, remote));
+    side.manager.handle_departure(side.now, |port, id| (port.gid, id) == (B, remote));
     assert_eq!(side.events(), [Event::Disconnected { conn, cause: Cause::Gone }]);
     assert_eq!((side.manager.state(conn), side.names()), (Some("TimeWait"), vec![]));
     // It is told once.
@@ -390,7 +390,7 @@ fn requests_that_cannot_be_granted_are_refused_with_the_reason() {
 #[test]
 fn messages_of_somebody_else_are_ignored() {
     let (mut side, conn, local, remote) = active();
-    let stranger = Peer { local: A, remote: Gid::from_ipv4([10, 77, 0, 3]) };
+    let stranger = Peer::new(A, Gid::from_ipv4([10, 77, 0, 3]));
     side.receive_from(stranger, &dreq_to(0x21, remote, local));
     side.receive_from(stranger, &CmMessage::Rej(rej(remote, local, Stage::Rep, RejReason::STALE)));
     assert_eq!(side.events(), []);

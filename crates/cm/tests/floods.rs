@@ -13,7 +13,7 @@ fn stranger(n: u32) -> (Peer, Req) {
     let gid = Gid::from_ipv4((0xac10_0000 | n >> 4).to_be_bytes());
     let mut req = req(n + 1, n + 2);
     req.primary.local_gid = gid;
-    (Peer { local: B, remote: gid }, req)
+    (Peer::new(B, gid), req)
 }
 
 #[test]
@@ -91,10 +91,10 @@ impl Flood {
         let gid = Gid::from_ipv4([10, 77, 1, n as u8]);
         let mut request = req(n + 1, n + 2);
         request.primary.local_gid = gid;
-        let from = Peer { local: B, remote: gid };
+        let from = Peer::new(B, gid);
         self.side.receive_from(from, &CmMessage::Req(request));
         let is_rep = |mad: &feroce_cm::Transmit| match CmMessage::parse(&mad.bytes).unwrap().1 {
-            CmMessage::Rep(rep) if mad.peer.remote == gid => Some(rep.local_id),
+            CmMessage::Rep(rep) if mad.peer.remote.gid == gid => Some(rep.local_id),
             _ => None,
         };
         let Some(remote_id) = self.serve().iter().find_map(is_rep) else { return false };
@@ -116,7 +116,7 @@ fn forged(source: Option<Gid>, n: u32, random: &mut fastrand::Rng) -> (Peer, Req
     let mut req = *TEMPLATE.get_or_init(|| req(1, 2));
     (req.local_id, req.qpn) = (CommId(0x10_0000 + n), Qpn::new(random.u32(2..)));
     req.primary.local_gid = gid;
-    (Peer { local: B, remote: gid }, req)
+    (Peer::new(B, gid), req)
 }
 
 static TEMPLATE: std::sync::OnceLock<Req> = std::sync::OnceLock::new();
@@ -316,7 +316,7 @@ fn a_flood_leaves_connections_alone() {
         if round % 3 == 0 {
             bytes[28..32].copy_from_slice(&request.local_id.0.to_be_bytes());
         }
-        let stranger = Peer { local: A, remote: Gid::from_ipv4([10, 0, 0, round as u8]) };
+        let stranger = Peer::new(A, Gid::from_ipv4([10, 0, 0, round as u8]));
         side.manager.handle_mad(side.now, stranger, &bytes);
         // The peer itself sends messages whose communication IDs are not those of the connection.
         if CommId(u32::from_be_bytes(bytes[24..28].try_into().unwrap())) != CommId(0x55)

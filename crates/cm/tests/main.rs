@@ -7,5 +7,6 @@ mod early;
 mod floods;
 mod golden;
 mod stale;
+mod subnet;
 mod swarm;
 mod unpredictable;

@@ -108,7 +108,7 @@ fn many_forged_requests_raise_one_question() {
     assert_eq!(side.names(), ["DREQ"]);
     assert_eq!((side.manager.len(), side.events()), (1, vec![]));
     // Answers with wrong identifiers, or from elsewhere, are not answers.
-    let elsewhere = Peer { remote: B, ..peer(B) };
+    let elsewhere = Peer { remote: B.into(), ..peer(B) };
     side.receive(&drep(CommId(0x76), old.comm_id()));
     side.receive_from(elsewhere, &drep(remote, old.comm_id()));
     let (local_id, remote_id) = (CommId(0x76), old.comm_id());

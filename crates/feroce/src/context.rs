@@ -249,9 +249,10 @@ impl Context {
         let wakes = Arc::<Wakes>::default();
         let log = Logger::new(Arc::<Wakes>::clone(&wakes));
         let clock = Clock::start();
-        let Joined { slot, link, monitor } = subnet_port::join(settings, clock.origin_ns(), &log)
-            .transpose()
-            .ok_or_else(|| Error::NoDevice(device.name().to_owned()))??;
+        let Joined { slot, place, link, monitor } =
+            subnet_port::join(settings, clock.origin_ns(), &log)
+                .transpose()
+                .ok_or_else(|| Error::NoDevice(device.name().to_owned()))??;
         restrict_qpns(&mut config, slot);
         monitor.first().fit(&mut config);
         let mut engine = Engine::new(config);
@@ -264,7 +265,7 @@ impl Context {
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let (registry, iwarp, converts) = (None, None, false);
-        let fabric = Some(FabricPort::in_subnet(slot));
+        let fabric = Some(FabricPort::in_subnet(slot, place));
         let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))

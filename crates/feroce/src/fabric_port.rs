@@ -12,6 +12,7 @@ use feroce_wire::cm::ServiceId;
 
 use crate::device::Device;
 use crate::driver::Clock;
+use crate::subnet_port::{self, SubnetPlace};
 use crate::{Error, Settings};
 
 /// Bytes that a packet over IPv4 takes on an Ethernet link beside those from the BTH to the
@@ -21,10 +22,18 @@ const PACKET_OVERHEAD: u32 = 70;
 /// The place of this process in a fabric.
 #[derive(Debug)]
 pub(crate) struct FabricPort {
-    /// Where an Ethernet fabric listens.
-    socket: Option<PathBuf>,
+    /// Which fabric it is.
+    kind: Kind,
     /// The number of this process at its address.
     slot: u8,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// One of Ethernet, and where it listens.
+    Ethernet(PathBuf),
+    /// One of InfiniBand.
+    Subnet(SubnetPlace),
 }
 
 impl FabricPort {
@@ -47,7 +56,7 @@ impl FabricPort {
         let address = Some(address);
         let config = PortConfig { socket: socket.clone(), address, ecn, origin_ns, log };
         let link = PortLink::connect(config)?;
-        Ok(Some((Self { socket: Some(socket), slot: link.welcome().slot }, link)))
+        Ok(Some((Self { kind: Kind::Ethernet(socket), slot: link.welcome().slot }, link)))
     }
 
     /// The number of this process at its address: its queue pair numbers and communication ids
@@ -57,18 +66,38 @@ impl FabricPort {
     }
 
     /// Has the fabric send the requests for a service at an address to this process.
-    pub(crate) fn claim(&self, address: Gid, service: ServiceId) -> io::Result<PortClaim> {
-        let Some(socket) = &self.socket else {
-            let text = "connection management does not exist on InfiniBand fabrics yet";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-        };
-        PortClaim::new(socket, address, self.slot, service.0)
+    pub(crate) fn claim(&self, address: Gid, service: ServiceId) -> io::Result<FabricClaim> {
+        let (slot, service) = (self.slot, service.0);
+        match &self.kind {
+            Kind::Ethernet(socket) => {
+                PortClaim::new(socket, address, slot, service).map(FabricClaim::Ethernet)
+            }
+            Kind::Subnet(place) => {
+                place.host.claim(subnet_port::PORT, slot, service).map(FabricClaim::Subnet)
+            }
+        }
+    }
+
+    /// The place in an InfiniBand fabric, if it is one.
+    pub(crate) fn subnet(&self) -> Option<&SubnetPlace> {
+        match &self.kind {
+            Kind::Ethernet(_) => None,
+            Kind::Subnet(place) => Some(place),
+        }
     }
 
     /// The place of the process with this number at its port of an InfiniBand fabric.
-    pub(crate) fn in_subnet(slot: u8) -> Self {
-        Self { socket: None, slot }
+    pub(crate) fn in_subnet(slot: u8, place: SubnetPlace) -> Self {
+        Self { kind: Kind::Subnet(place), slot }
     }
+}
+
+/// A service whose requests the fabric sends to this process.
+#[derive(Debug)]
+#[expect(dead_code, reason = "claims are held until they are dropped, and not read")]
+pub(crate) enum FabricClaim {
+    Ethernet(PortClaim),
+    Subnet(feroce_umad::Claim),
 }
 
 /// The address of the host of a fabric that this process runs on, if the user's settings say so.

@@ -61,6 +61,7 @@ mod sigbus;
 pub mod sim;
 mod srq;
 mod stack;
+mod subnet_admin;
 mod subnet_port;
 mod summary;
 mod sys;

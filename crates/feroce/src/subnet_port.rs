@@ -5,24 +5,25 @@
 //! one tells of every change of the port that the subnet manager makes.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use feroce_engine::{Config, Engine};
 use feroce_link::port::Welcome;
-use feroce_link::{Logger, PortConfig, PortLink, annotate};
+use feroce_link::{Logger, PortConfig, PortLink};
 use feroce_train::{Framing, GidEntry, LinkLayer};
 use feroce_umad::{Adapter, AdapterPort, Host, Watch};
 use feroce_wire::mad::{PhysicalState, PortState as LinkState};
-use feroce_wire::{Gid, Pmtu};
-use nix::errno::Errno;
+use feroce_wire::{Gid, Lid, Pmtu};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use crate::Settings;
 use crate::attr::{LaneSpeed, LinkWidth, PhysState, PortAttr, PortCaps, PortState};
-use crate::{Error, Settings};
+use crate::subnet_admin::Asker;
 
 /// The port of an adapter that a device has.
-const PORT: u8 = 1;
+pub(crate) const PORT: u8 = 1;
 
 /// The host of an InfiniBand fabric that this process runs on, if the settings name one.
 pub(crate) fn host(settings: &Settings) -> Option<Host> {
@@ -30,21 +31,19 @@ pub(crate) fn host(settings: &Settings) -> Option<Host> {
     Some(Host { socket, name })
 }
 
-/// Fails on a host of an InfiniBand fabric, because something does not exist there yet.
-pub(crate) fn refuse(what: &str) -> Result<(), Error> {
-    if host(&Settings::load()?).is_none() {
-        return Ok(());
-    }
-    let text = format!(
-        "{what} does not exist on InfiniBand fabrics yet: programs of libibverbs exchange LIDs and \
-         queue pair numbers by themselves"
-    );
-    Err(annotate(Errno::EOPNOTSUPP.into(), text).into())
+/// The place of this process in an InfiniBand fabric.
+#[derive(Debug)]
+pub(crate) struct SubnetPlace {
+    /// The host.
+    pub(crate) host: Host,
+    /// The IP address of its port.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// What a process gets that opens the device.
 pub(crate) struct Joined {
     pub(crate) slot: u8,
+    pub(crate) place: SubnetPlace,
     pub(crate) link: PortLink,
     pub(crate) monitor: SubnetMonitor,
 }
@@ -68,11 +67,12 @@ pub(crate) fn join(
     let (watch, adapter) = host.watch()?;
     let gone = || io::Error::new(io::ErrorKind::NotFound, "the adapter has no port");
     let port = SubnetState::of(&adapter).ok_or_else(gone)?;
-    let (socket_path, log) = (host.socket, log.clone());
+    let (socket_path, log) = (host.socket.clone(), log.clone());
+    let place = SubnetPlace { host, address: port.0.address };
     let config = PortConfig { socket: socket_path, address: None, ecn: false, origin_ns, log };
     let link = PortLink::attached(config, socket, welcome)?;
     let monitor = SubnetMonitor::new(watch, port)?;
-    Ok(Some(Joined { slot: attached.slot, link, monitor }))
+    Ok(Some(Joined { slot: attached.slot, place, link, monitor }))
 }
 
 /// The port as the subnet manager has configured it.
@@ -121,6 +121,14 @@ impl SubnetState {
         if before.reregistrations != port.reregistrations {
             engine.report_reregister();
         }
+    }
+
+    /// The port as the subnet administration must know it; `None` if there is no subnet manager.
+    pub(crate) fn asker(&self) -> Option<Asker> {
+        let (port, info) = (&self.0, &self.0.info);
+        let (gid, pkey) = (*port.gids.first()?, *port.pkeys.first()?);
+        let asker = Asker { gid, pkey, sm_lid: info.sm_lid, sm_sl: info.sm_sl };
+        (self.is_active() && info.sm_lid != Lid(0)).then_some(asker)
     }
 
     /// The attributes of the port.

@@ -56,7 +56,7 @@ impl Script {
 
     /// Requests a connection of queue pair `qpn` to a port.
     fn connect(&mut self, from: [u8; 4], to: [u8; 4], port: u16, qpn: u32) -> ConnId {
-        let peer = Peer { local: Gid::from_ipv4(from), remote: Gid::from_ipv4(to) };
+        let peer = Peer::new(Gid::from_ipv4(from), Gid::from_ipv4(to));
         let (src, dst) = ((Ipv4Addr::from(from), 40_000).into(), (Ipv4Addr::from(to), port).into());
         let service = ServiceId::ip(PortSpace::Tcp, port);
         let private_data = connect_data(src, dst, b"hello").unwrap();
@@ -74,7 +74,7 @@ impl Script {
             let exts = Exts { deth: Some(Deth { qkey: QKEY, src_qp: Qpn::QP1 }), ..Exts::NONE };
             let mut bytes = [0; Bth::LEN + Deth::LEN + MAD_LEN];
             let len = Packet::new(bth, exts, &mad.bytes).emit(&mut bytes).unwrap();
-            let (src, dst) = (mad.peer.local.into(), mad.peer.remote.into());
+            let (src, dst) = (mad.peer.local, mad.peer.remote);
             let path = Path { src, dst, hop_limit: 64, ..Path::default() };
             let packet = Single { path: &path, dest: Qpn::QP1, bytes: &bytes[..len] };
             assert!(self.link.send_single(packet));
@@ -103,7 +103,7 @@ impl Script {
             poll(&mut fds, PollTimeout::from(10_u8)).unwrap();
         }
         link.receive(now, 64, &mut |train| {
-            let peer = Peer { local: train.meta.dst.gid, remote: train.meta.src.gid };
+            let peer = Peer::new(train.meta.dst.gid, train.meta.src.gid);
             for packet in train.packets() {
                 let packet = Packet::parse(packet).unwrap();
                 if packet.bth.dest_qp == Qpn::QP1 {

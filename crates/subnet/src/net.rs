@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
 
 use crate::packet::PortRef;
 
@@ -36,6 +37,8 @@ pub struct NetNode {
     pub guid: u64,
     /// GUID of the system that it is part of.
     pub system_guid: u64,
+    /// IP address of the first port of an adapter, if the file says one.
+    pub address: Option<IpAddr>,
 }
 
 /// A link between two ports.
@@ -68,6 +71,12 @@ pub enum NetErrorKind {
     Ports(String),
     /// A property without a number.
     Property(String),
+    /// An address that is none.
+    Address(String),
+    /// Two nodes with one address.
+    SameAddress(IpAddr),
+    /// A switch with an address.
+    SwitchAddress,
     /// A link line that is not `[PORT] "NAME"[PORT]`.
     Link,
     /// A link before any node.
@@ -100,6 +109,11 @@ impl fmt::Display for NetErrorKind {
             Self::Node => f.write_str("a node is written `Switch 8 \"Name\"` or `Hca 1 \"Name\"`"),
             Self::Ports(text) => write!(f, "a node has 1 to 254 ports, not `{text}`"),
             Self::Property(name) => write!(f, "the value of `{name}` is no hexadecimal number"),
+            Self::Address(text) => {
+                write!(f, "`{text}` is no IP address of a port: write `address=10.91.0.1`")
+            }
+            Self::SameAddress(ip) => write!(f, "another node has the address {ip}"),
+            Self::SwitchAddress => f.write_str("ports of adapters have addresses, switches none"),
             Self::Link => f.write_str("a link is written `[1] \"Name\"[2]`"),
             Self::Stray => f.write_str("a link belongs to the node above it, and there is none"),
             Self::SameName(name) => write!(f, "another node has the name \"{name}\""),

@@ -5,11 +5,15 @@
 //! Switch  8 "Leaf1"   # "a description"
 //! [1]     "Host1"[1]  w=4
 //! ```
+//!
+//! One property is ours: `address=10.91.0.1` is the IP address of the first port of the adapter
+//! below, by which connection management finds it.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::net::{Net, NetError, NetErrorKind, NetLink, NetNode, NodeKind};
 use crate::packet::PortRef;
@@ -35,6 +39,7 @@ struct Reader<'a> {
     /// Properties of the next node.
     guid: u64,
     system_guid: u64,
+    address: Option<IpAddr>,
 }
 
 impl Net {
@@ -80,6 +85,13 @@ impl<'a> Reader<'a> {
             Some(value) => value.trim(),
             None => return Err(NetErrorKind::Unknown(word.to_owned())),
         };
+        if word == "address" {
+            let usable = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+            let address = value.parse().ok().filter(usable);
+            let address = address.ok_or_else(|| NetErrorKind::Address(value.to_owned()))?;
+            self.address = Some(address);
+            return Ok(());
+        }
         // ibnetdiscover adds the GUID of the port in parentheses.
         let digits = value.split('(').next().unwrap_or_default().trim();
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
@@ -109,6 +121,10 @@ impl<'a> Reader<'a> {
         if name.is_empty() {
             return Err(NetErrorKind::Node);
         }
+        let address = self.address.take();
+        if kind == NodeKind::Switch && address.is_some() {
+            return Err(NetErrorKind::SwitchAddress);
+        }
         let described = comment.split('"').nth(1).filter(|text| !text.is_empty());
         self.net.nodes.push(NetNode {
             name: name.to_owned(),
@@ -117,6 +133,7 @@ impl<'a> Reader<'a> {
             ports,
             guid: core::mem::take(&mut self.guid),
             system_guid: core::mem::take(&mut self.system_guid),
+            address,
         });
         self.lines.push(line);
         Ok(())
@@ -142,6 +159,7 @@ impl<'a> Reader<'a> {
 
     fn check_nodes(&self) -> Result<(), NetError> {
         let (mut names, mut guids) = (BTreeMap::new(), BTreeMap::new());
+        let mut addresses = BTreeMap::new();
         for (node, &line) in self.net.nodes.iter().zip(&self.lines) {
             let name: &String = &node.name;
             if names.insert(name, ()).is_some() {
@@ -149,6 +167,11 @@ impl<'a> Reader<'a> {
             }
             if guids.insert(node.guid, ()).is_some() {
                 return Err(NetError { line, kind: NetErrorKind::SameGuid(node.guid) });
+            }
+            if let Some(ip) = node.address
+                && addresses.insert(ip, ()).is_some()
+            {
+                return Err(NetError { line, kind: NetErrorKind::SameAddress(ip) });
             }
         }
         Ok(())

@@ -72,6 +72,14 @@ fn errors_name_the_line() {
         ("Hca 3 \"a\"\n[1] \"a\"[2]\n[1] \"a\"[3]", 3, NetErrorKind::Twice(name("a"), 1)),
         ("Hca 3 \"a\"\n[1] \"a\"[2]\n[3] \"a\"[2]", 3, NetErrorKind::Twice(name("a"), 2)),
         ("Hca 2 \"a\"\n[1] \"a\"[2] w=3", 2, NetErrorKind::Width(name("3"))),
+        ("address=10.91\nHca 1 \"a\"", 1, NetErrorKind::Address(name("10.91"))),
+        ("address=224.0.0.1\nHca 1 \"a\"", 1, NetErrorKind::Address(name("224.0.0.1"))),
+        ("address=10.91.0.1\nSwitch 1 \"a\"", 2, NetErrorKind::SwitchAddress),
+        (
+            "address=::7\nHca 1 \"a\"\naddress=0:0::7\nHca 1 \"b\"",
+            4,
+            NetErrorKind::SameAddress(core::net::IpAddr::from([0, 0, 0, 0, 0, 0, 0, 7])),
+        ),
     ];
     for (text, line, kind) in cases {
         let error = error(text);

@@ -1,9 +1,11 @@
 //! What a fabric says of the adapter of a host.
 
+use std::net::IpAddr;
+
 use feroce_wire::mad::{NodeInfo, PortInfo};
 use feroce_wire::{Gid, Pkey};
 
-use crate::bytes::{Bytes, put_text};
+use crate::bytes::{Bytes, put_address, put_text};
 
 /// A port of the adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +24,8 @@ pub struct AdapterPort {
     pub traffic: [[u64; 2]; 2],
     /// How often the subnet manager has asked clients to register anew.
     pub reregistrations: u32,
+    /// The IP address by which connection management finds the port.
+    pub address: Option<IpAddr>,
 }
 
 /// The adapter of a host.
@@ -46,6 +50,8 @@ impl AdapterPort {
         put_text(out, &self.issm);
         self.traffic.as_flattened().iter().for_each(|count| out.extend(count.to_ne_bytes()));
         out.extend(self.reregistrations.to_ne_bytes());
+        out.push(u8::from(self.address.is_some()));
+        self.address.into_iter().for_each(|address| put_address(out, address));
     }
 
     fn take(bytes: &mut Bytes<'_>) -> Option<Self> {
@@ -56,7 +62,11 @@ impl AdapterPort {
         let issm = bytes.text()?;
         let traffic = [[bytes.long()?, bytes.long()?], [bytes.long()?, bytes.long()?]];
         let reregistrations = bytes.word()?;
-        Some(Self { info, guid, pkeys, gids, issm, traffic, reregistrations })
+        let address = match bytes.byte()? {
+            0 => None,
+            _ => Some(bytes.address()?),
+        };
+        Some(Self { info, guid, pkeys, gids, issm, traffic, reregistrations, address })
     }
 }
 

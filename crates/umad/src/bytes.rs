@@ -1,5 +1,7 @@
 //! Fields one after the other.
 
+use std::net::IpAddr;
+
 /// What is left of a message.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -37,6 +39,14 @@ impl<'a> Bytes<'a> {
         String::from_utf8(self.slice(len)?.to_vec()).ok()
     }
 
+    pub(crate) fn address(&mut self) -> Option<IpAddr> {
+        match self.byte()? {
+            4 => self.take::<4>().map(IpAddr::from),
+            6 => self.take::<16>().map(IpAddr::from),
+            _ => None,
+        }
+    }
+
     /// The value, if nothing is left.
     pub(crate) fn end<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
@@ -48,4 +58,18 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     out.extend((text.len() as u16).to_ne_bytes());
     out.extend(text);
+}
+
+/// Writes what [`Bytes::address`] reads.
+pub(crate) fn put_address(out: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend(ip.octets());
+        }
+    }
 }

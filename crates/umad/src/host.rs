@@ -1,10 +1,12 @@
 //! A program at its host: how it asks the fabric.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use feroce_wire::Gid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::adapter::Adapter;
@@ -79,6 +81,25 @@ impl Host {
         }
     }
 
+    /// Has the fabric pass the requests for a service at a port to the process `slot`. It is an
+    /// error of kind [`io::ErrorKind::AddrInUse`] if another process has it.
+    pub fn claim(&self, port: u8, slot: u8, service: u64) -> io::Result<Claim> {
+        let host = self.name.clone();
+        let (socket, answer) = self.ask(&Request::Claim { host, port, slot, service })?;
+        match answer {
+            Answer::Done(_) => Ok(Claim { _socket: socket }),
+            other => Err(refusal(&other)),
+        }
+    }
+
+    /// The GID of the port that has an IP address.
+    pub fn resolve(&self, address: IpAddr) -> io::Result<Gid> {
+        match self.ask(&Request::Resolve { address })?.1 {
+            Answer::Port(gid) => Ok(gid),
+            other => Err(refusal(&other)),
+        }
+    }
+
     fn number(&self, request: &Request) -> io::Result<u32> {
         match self.ask(request)?.1 {
             Answer::Done(number) => Ok(number),
@@ -98,6 +119,12 @@ impl Host {
             || io::Error::new(io::ErrorKind::InvalidData, "the fabric has another version");
         Ok((socket, answer.ok_or_else(version)?))
     }
+}
+
+/// A service whose requests come to this process, as long as this lives.
+#[derive(Debug)]
+pub struct Claim {
+    _socket: Socket,
 }
 
 /// Hears of changes of an adapter.

@@ -19,6 +19,6 @@ mod message;
 mod pieces;
 
 pub use adapter::{Adapter, AdapterPort};
-pub use host::{Host, Watch};
+pub use host::{Claim, Host, Watch};
 pub use message::{Answer, Attached, Registration, Request};
-pub use pieces::{HEAD_LEN, Joiner, MAX_LEN, Piece, pieces};
+pub use pieces::{HEAD_LEN, Joiner, MAX_LEN, MAX_PIECE, Piece, pieces};

@@ -1,10 +1,14 @@
 //! Requests of programs, and what the fabric answers.
 
+use std::net::IpAddr;
+
+use feroce_wire::Gid;
+
 use crate::adapter::Adapter;
-use crate::bytes::{Bytes, put_text};
+use crate::bytes::{Bytes, put_address, put_text};
 
 /// The first bytes of a request. The number at the end counts the versions of the format.
-const MAGIC: [u8; 16] = *b"feroce subnet  2";
+const MAGIC: [u8; 16] = *b"feroce subnet  3";
 
 /// What a program registers for, as it told the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,6 +70,23 @@ pub enum Request {
         /// The host.
         host: String,
     },
+    /// Pass the requests for a service at a port to the process with this number, for as long as
+    /// the connection lasts.
+    Claim {
+        /// The host.
+        host: String,
+        /// The port, from 1.
+        port: u8,
+        /// The number of the process at the port.
+        slot: u8,
+        /// The service.
+        service: u64,
+    },
+    /// Say which port has an IP address.
+    Resolve {
+        /// The address.
+        address: IpAddr,
+    },
 }
 
 /// What the fabric answers to a request.
@@ -79,6 +100,8 @@ pub enum Answer {
     Refused(u32),
     /// The connection carries packets from now on.
     Attached(Attached),
+    /// The port with the address has this GID.
+    Port(Gid),
 }
 
 /// What a program learns when it is attached to a port.
@@ -128,6 +151,15 @@ impl Request {
                 out.push(5);
                 put_text(&mut out, host);
             }
+            Self::Claim { host, port, slot, service } => {
+                out.extend([6, *port, *slot]);
+                out.extend(service.to_ne_bytes());
+                put_text(&mut out, host);
+            }
+            Self::Resolve { address } => {
+                out.push(7);
+                put_address(&mut out, *address);
+            }
         }
         out
     }
@@ -153,6 +185,11 @@ impl Request {
             3 => Self::Unregister { file: bytes.word()?, agent: bytes.word()? },
             4 => Self::Attach { port: bytes.byte()?, host: bytes.text()? },
             5 => Self::Watch { host: bytes.text()? },
+            6 => {
+                let ([port, slot], service) = (bytes.take()?, bytes.long()?);
+                Self::Claim { host: bytes.text()?, port, slot, service }
+            }
+            7 => Self::Resolve { address: bytes.address()? },
             _ => return None,
         };
         bytes.end(request)
@@ -182,6 +219,10 @@ impl Answer {
                 out.extend(credit.to_ne_bytes());
                 out.extend(train.to_ne_bytes());
             }
+            Self::Port(gid) => {
+                out.push(4);
+                out.extend(gid.0);
+            }
         }
         out
     }
@@ -199,6 +240,7 @@ impl Answer {
                 credit: bytes.word()?,
                 train: bytes.word()?,
             }),
+            4 => Self::Port(Gid(bytes.take()?)),
             _ => return None,
         };
         bytes.end(answer)
@@ -208,7 +250,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use feroce_wire::mad::{NodeInfo, PortInfo};
-    use feroce_wire::{Gid, Lid, Pkey};
+    use feroce_wire::{Lid, Pkey};
 
     use super::*;
     use crate::AdapterPort;
@@ -231,6 +273,9 @@ mod tests {
             Request::Unregister { file: 7, agent: 31 },
             Request::Attach { host: host(), port: 1 },
             Request::Watch { host: host() },
+            Request::Claim { host: host(), port: 1, slot: 9, service: 0x0106_1234 },
+            Request::Resolve { address: IpAddr::from([10, 91, 0, 1]) },
+            Request::Resolve { address: IpAddr::from([7; 16]) },
         ] {
             let bytes = request.emit();
             assert_eq!(Request::parse(&bytes), Some(request));
@@ -238,7 +283,7 @@ mod tests {
                 assert_eq!(Request::parse(&bytes[..cut]), None, "{cut}");
             }
         }
-        assert_eq!(Request::parse(b"feroce subnet  1\x00\x00\x00"), None);
+        assert_eq!(Request::parse(b"feroce subnet  2\x00\x00\x00"), None);
     }
 
     #[test]
@@ -251,11 +296,12 @@ mod tests {
             issm: "/run/issm".to_owned(),
             traffic: [[1, 2], [3, 4]],
             reregistrations: 5,
+            address: Some(IpAddr::from([10, 91, 0, 1])),
         };
         let adapter = Adapter {
             description: "Host1".to_owned(),
             info: NodeInfo { num_ports: 2, ..NodeInfo::default() },
-            ports: vec![port.clone(), port],
+            ports: vec![port.clone(), AdapterPort { address: None, ..port }],
         };
         let attached = Attached { slot: 9, rate_bps: 10_000_000_000, credit: 5, train: 6 };
         for answer in [
@@ -263,6 +309,7 @@ mod tests {
             Answer::Done(3),
             Answer::Refused(1),
             Answer::Attached(attached),
+            Answer::Port(Gid([3; 16])),
         ] {
             let bytes = answer.emit();
             assert_eq!(Answer::parse(&bytes), Some(answer));

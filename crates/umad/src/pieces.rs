@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 /// Bytes in front of a piece.
 pub const HEAD_LEN: usize = 8;
 /// Bytes of a piece at most.
-const MAX_PIECE: usize = 48 << 10;
+pub const MAX_PIECE: usize = 48 << 10;
 /// Bytes of a datagram at most: a message of 65536 segments.
 pub const MAX_LEN: usize = 16 << 20;
 

@@ -158,7 +158,16 @@ impl Fabric {
     /// Ports that programs have open on a host.
     pub(crate) fn programs(&self, host: &str) -> usize {
         let line = self.line(host);
-        line.split_whitespace().nth(4).and_then(|word| word.parse().ok()).expect("a number")
+        line.split_whitespace().nth(5).and_then(|word| word.parse().ok()).expect("a number")
+    }
+
+    /// Whether a program on a host listens for a service: a port space, and a port.
+    pub(crate) fn is_listened_for(&self, host: &str, service: u64) -> bool {
+        let status = self.done(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let nodes = status["nodes"].as_array().expect("nodes");
+        let node = nodes.iter().find(|node| node["name"] == host).expect("the host");
+        node["services"].as_array().expect("services").contains(&service.into())
     }
 
     /// The process of the subnet manager that the fabric has started.

@@ -18,13 +18,13 @@ fn is_listened_on(port: u16) -> bool {
 }
 
 /// Whether the programs of a package are there.
-fn has(program: &str, package: &str) -> bool {
+pub(crate) fn has(program: &str, package: &str) -> bool {
     let is_there = common::output(Command::new(program).arg("--version"), package).is_some();
     is_there && installed("opensm").is_some()
 }
 
 /// What a program that must succeed said.
-fn said(output: Output) -> String {
+pub(crate) fn said(output: Output) -> String {
     let Output { status, stdout, stderr } = output;
     let [out, errors] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(status.success(), "{status}\n{out}{errors}");
@@ -32,7 +32,7 @@ fn said(output: Output) -> String {
 }
 
 /// A program on a host, that is ended if it takes too long.
-fn program(fabric: &Fabric, host: &str, program: &str) -> Command {
+pub(crate) fn program(fabric: &Fabric, host: &str, program: &str) -> Command {
     let words: Vec<&str> = program.split_whitespace().collect();
     let run = ["run", "-n", host, "--", "timeout", "--kill-after=5", "100"];
     let mut command = fabric.command(&[&run[..], &words].concat());

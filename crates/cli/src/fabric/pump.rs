@@ -287,7 +287,7 @@ fn credit(rate: Rate) -> u32 {
 }
 
 /// The address of a host: addresses that end in 0 or 255 look like those of networks.
-fn address([a, b]: [u8; 2], host: usize) -> Ipv4Addr {
+pub(super) fn address([a, b]: [u8; 2], host: usize) -> Ipv4Addr {
     Ipv4Addr::new(a, b, (host / 254) as u8, (host % 254 + 1) as u8)
 }
 

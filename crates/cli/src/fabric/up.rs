@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command as Process, ExitCode, Stdio};
@@ -136,17 +137,24 @@ fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCod
     if let (Some(name), None) = (&args.sm, on) {
         return Ok(refuse(&format!("--sm: the fabric has no host {name}")));
     }
+    let prefix = match args.addresses {
+        Some(prefix) => prefix,
+        None => free_prefix()?,
+    };
     if !args.foreground {
+        let [a, b] = prefix;
+        let addresses = format!("{a}.{b}");
         let sm = args.sm.as_ref().map(|name| match name.as_str() {
             "" => "--sm".to_owned(),
             name => format!("--sm={name}"),
         });
-        let extra: Vec<&str> = sm.iter().map(String::as_str).collect();
+        let mut extra = vec!["--addresses", &addresses];
+        extra.extend(sm.as_deref());
         return start(args, &extra, place, json);
     }
     stop::watch()?;
     let taken = place.take()?;
-    let mut server = subnet::Server::new(place, &net)?;
+    let mut server = subnet::Server::new(place, &net, prefix)?;
     let mut manager = match on {
         Some(host) => Some(subnet::Manager::start(place, &host.name)?),
         None => None,
@@ -194,11 +202,15 @@ fn start(args: &UpArgs, extra: &[&str], place: &Place, json: bool) -> anyhow::Re
                 println!(
                     "{}",
                     json!({ "name": status.name, "pid": status.pid,
-                    "hosts": status.hosts().collect::<Vec<_>>() })
+                    "hosts": status.hosts().collect::<Vec<_>>(),
+                    "addresses": status.host_nodes().map(|host| host.address).collect::<Vec<_>>() })
                 );
             } else {
                 println!("InfiniBand fabric {} runs, process {}", status.name, status.pid);
-                println!("hosts: {}", status.hosts().collect::<Vec<_>>().join(" "));
+                for host in status.host_nodes() {
+                    let address = host.address.map(|ip| ip.to_string()).unwrap_or_default();
+                    println!("{:<12} {address}", host.name);
+                }
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -229,9 +241,17 @@ pub(super) fn down(place: &Place) -> anyhow::Result<ExitCode> {
 fn free_prefix() -> anyhow::Result<[u8; 2]> {
     let mut taken = Vec::new();
     for place in Place::all()? {
-        if let Ok(AnyStatus::Ethernet(status)) = status::fetch_any(&place) {
-            let second = status.hosts.first().map(|host| host.address.octets()[1]);
-            taken.extend(second);
+        match status::fetch_any(&place) {
+            Ok(AnyStatus::Ethernet(status)) => {
+                taken.extend(status.hosts.first().map(|host| host.address.octets()[1]));
+            }
+            Ok(AnyStatus::InfiniBand(status)) => {
+                taken.extend(status.host_nodes().filter_map(|host| match host.address? {
+                    IpAddr::V4(ip) if ip.is_loopback() => Some(ip.octets()[1]),
+                    _ => None,
+                }));
+            }
+            Err(_) => {}
         }
     }
     let free = (FIRST_PREFIX..=u8::MAX).find(|second| !taken.contains(second));

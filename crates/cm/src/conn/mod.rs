@@ -37,9 +37,9 @@ mod teardown;
 
 use alloc::boxed::Box;
 
-use feroce_train::Instant;
+use feroce_train::{Instant, PortAddr};
+use feroce_wire::Qpn;
 use feroce_wire::cm::{CmMessage, CommId, Rej, RejReason, Stage};
-use feroce_wire::{Gid, Qpn};
 
 pub(crate) use active::{RepRcvd, ReqSent};
 pub(crate) use open::Established;
@@ -215,7 +215,7 @@ impl Conn {
     }
 
     /// The queue pair of the peer that the connection uses.
-    pub(crate) fn qp_key(&self) -> Option<(Gid, Qpn)> {
+    pub(crate) fn qp_key(&self) -> Option<(PortAddr, Qpn)> {
         match self {
             // The peer may use its queue pair for a new connection before our time-wait is over.
             Self::TimeWait(_) => None,
@@ -342,7 +342,7 @@ pub(crate) enum Kind {
 }
 
 /// How a peer identifies a connection or a SIDR request.
-pub(crate) type RemoteKey = (Kind, Gid, CommId);
+pub(crate) type RemoteKey = (Kind, PortAddr, CommId);
 
 /// Timeouts, derived from the configuration.
 #[derive(Clone, Copy, Debug)]

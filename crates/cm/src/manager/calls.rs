@@ -12,7 +12,7 @@ use super::{CallError, Manager};
 use crate::conn::{Conn, Ends, ReqSent, SidrSent, Times};
 use crate::listen::{Accepts, ListenError, ListenId};
 use crate::out::Out;
-use crate::params::{Accept, Ask, ConnId, Connect, QpPlan, Reply};
+use crate::params::{Accept, Ask, ConnId, Connect, Peer, QpPlan, Reply};
 use crate::retry::{Retry, ack_timeout, code_ns};
 
 impl Manager {
@@ -89,6 +89,13 @@ impl Manager {
     fn req(&self, id: CommId, connect: &Connect, plan: &QpPlan) -> Req {
         let path = connect.path;
         let life_time = plan.timeout - 1;
+        let Peer { local, remote } = connect.peer;
+        // The permissive LID, because Ethernet has no LIDs.
+        let [local_lid, remote_lid] = match connect.peer.is_subnet() {
+            true => [local.lid, remote.lid],
+            false => [Lid::PERMISSIVE; 2],
+        };
+        let [local_gid, remote_gid] = path.gids.unwrap_or([local.gid, remote.gid]);
         Req {
             local_id: id,
             service_id: connect.service,
@@ -112,11 +119,10 @@ impl Manager {
             srq: connect.srq,
             extended_service: 0,
             primary: PathInfo {
-                // The permissive LID, because Ethernet has no LIDs.
-                local_lid: Lid(0xffff),
-                remote_lid: Lid(0xffff),
-                local_gid: connect.peer.local,
-                remote_gid: connect.peer.remote,
+                local_lid,
+                remote_lid,
+                local_gid,
+                remote_gid,
                 flow_label: path.flow_label & 0xf_ffff,
                 rate: 0,
                 traffic_class: path.traffic_class,

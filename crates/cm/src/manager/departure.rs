@@ -1,7 +1,6 @@
 //! Peers whose process has ended without a message.
 
-use feroce_train::Instant;
-use feroce_wire::Gid;
+use feroce_train::{Instant, PortAddr};
 use feroce_wire::cm::CommId;
 
 use super::Manager;
@@ -13,7 +12,7 @@ impl Manager {
     /// its communication id: processes that share a port differ in those. The kernel would send a
     /// DREQ in the name of a process that is killed, so the consumer gets the same event as after
     /// one.
-    pub fn handle_departure(&mut self, now: Instant, is_gone: impl Fn(Gid, CommId) -> bool) {
+    pub fn handle_departure(&mut self, now: Instant, is_gone: impl Fn(PortAddr, CommId) -> bool) {
         for id in self.table.with_remote(is_gone) {
             self.change(id, |conn, _, out| {
                 let ends = match conn {

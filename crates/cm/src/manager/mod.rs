@@ -8,9 +8,9 @@ mod stale;
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use feroce_train::Instant;
+use feroce_train::{Instant, PortAddr};
+use feroce_wire::Prf;
 use feroce_wire::cm::CommId;
-use feroce_wire::{Gid, Prf};
 
 use crate::config::Config;
 use crate::conn::{Conn, Times};
@@ -240,7 +240,7 @@ impl Manager {
     }
 
     /// Admits a request, and makes room for it if there are too many; `None` if there is no room.
-    fn open(&mut self, source: Gid, listener: ListenId) -> Option<Opened> {
+    fn open(&mut self, source: PortAddr, listener: ListenId) -> Option<Opened> {
         let per_source = match self.table.is_confirmed(source) {
             true => usize::MAX,
             false => self.config.max_half_open_per_source,

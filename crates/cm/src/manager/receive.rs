@@ -65,7 +65,7 @@ impl Manager {
             let message = CmMessage::Req(*req);
             return self.on_qp_in_use(now, id, Held { from, transaction, message });
         }
-        let Some(listener) = self.listeners.find(req.service_id, from.local) else {
+        let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::Req(*req));
         };
         let (plan, ip) = match self.read_req(from, req) {
@@ -139,8 +139,15 @@ impl Manager {
         let code = req.service;
         let transport = Transport::from_code(code).ok_or(RejReason::INVALID_TRANSPORT)?;
         let mtu = req.path_mtu().ok_or(RejReason::INVALID_MTU)?;
-        // Our packets go to the GID in the request, which therefore must be that of its sender.
-        if req.primary.local_gid != from.remote || req.primary.remote_gid != from.local {
+        // Our packets go to the address in the request, which therefore must be that of its sender:
+        // the GID on Ethernet, the LID on InfiniBand.
+        let primary = &req.primary;
+        let is_subnet = from.is_subnet();
+        if is_subnet {
+            if (primary.local_lid, primary.remote_lid) != (from.remote.lid, from.local.lid) {
+                return Err(RejReason::INVALID_LID);
+            }
+        } else if (primary.local_gid, primary.remote_gid) != (from.remote.gid, from.local.gid) {
             return Err(RejReason::INVALID_GID);
         }
         let ip = ip_header(req.service_id, &req.private_data)?;
@@ -152,6 +159,7 @@ impl Manager {
             hop_limit: req.primary.hop_limit,
             sl: req.primary.sl,
             packet_life_time: Some(packet_life_time),
+            gids: is_subnet.then_some([req.primary.remote_gid, req.primary.local_gid]),
         };
         let plan = QpPlan {
             peer: from,
@@ -401,7 +409,7 @@ impl Manager {
                 })
             });
         }
-        let Some(listener) = self.listeners.find(req.service_id, from.local) else {
+        let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::SidrReq(*req));
         };
         let Ok(ip) = ip_header(req.service_id, &req.private_data) else {

@@ -14,7 +14,7 @@ pub const SERVICE: ServiceId = ServiceId::ip(PortSpace::Tcp, 7471);
 
 /// The peer of the side at `local`.
 pub fn peer(local: Gid) -> Peer {
-    Peer { local, remote: if local == A { B } else { A } }
+    Peer::new(local, if local == A { B } else { A })
 }
 
 /// One manager, its clock, and a script that sends the messages of the other side.
@@ -114,7 +114,7 @@ impl Side {
 pub fn connect(local: Gid, qpn: Qpn) -> Connect {
     let ip = feroce_cm::rdma::ip_of;
     let peer = peer(local);
-    let (src, dst) = ((ip(peer.local), 40_000).into(), (ip(peer.remote), 7471).into());
+    let (src, dst) = ((ip(peer.local.gid), 40_000).into(), (ip(peer.remote.gid), 7471).into());
     Connect {
         peer,
         service: SERVICE,

@@ -63,7 +63,7 @@ impl Connector {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, RESOLVE_MS)?;
         wait_for(&id, EventKind::AddrResolved)?;
-        id.resolve_route(0)?;
+        id.resolve_route(RESOLVE_MS)?;
         wait_for(&id, EventKind::RouteResolved)?;
         self.make(id)
     }
@@ -73,7 +73,7 @@ impl Connector {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, RESOLVE_MS)?;
         event_of(&id, EventKind::AddrResolved).await?;
-        id.resolve_route(0)?;
+        id.resolve_route(RESOLVE_MS)?;
         event_of(&id, EventKind::RouteResolved).await?;
         self.make(id)
     }

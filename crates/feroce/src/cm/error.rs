@@ -46,6 +46,8 @@ pub enum CmError {
     },
     /// The peer does not answer.
     Unreachable,
+    /// The port of the device has no subnet manager, which knows the paths of an InfiniBand subnet.
+    NoSubnetManager,
     /// The device is gone.
     DeviceGone,
 }
@@ -74,6 +76,10 @@ impl fmt::Display for CmError {
                 write!(f, "the peer refused: {} ({})", reason.name(), reason.0)
             }
             Self::Unreachable => f.write_str("the peer does not answer"),
+            Self::NoSubnetManager => f.write_str(
+                "the port has no subnet manager to ask for a path: start one, such as `feroce \
+                 fabric run -n HOST -- opensm`",
+            ),
             Self::DeviceGone => f.write_str("the device is gone"),
         }
     }
@@ -93,6 +99,7 @@ impl error::Error for CmError {
             | Self::NoQp
             | Self::Rejected { .. }
             | Self::Unreachable
+            | Self::NoSubnetManager
             | Self::DeviceGone => None,
         }
     }

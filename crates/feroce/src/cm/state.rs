@@ -22,6 +22,8 @@ pub enum IdState {
     AddrQuery = 1,
     /// The peer's address is known, and the device.
     AddrResolved = 2,
+    /// The subnet administration is asked for the route, on InfiniBand.
+    RouteQuery = 3,
     /// The route is known.
     RouteResolved = 4,
     /// It is connecting or connected.

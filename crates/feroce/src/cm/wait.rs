@@ -45,7 +45,7 @@ fn sort(event: Event, kind: EventKind) -> Result<Option<Event>, Error> {
             };
             CmError::Rejected { reason, private_data: event.private_data }.into()
         }
-        EventKind::AddrError => {
+        EventKind::AddrError | EventKind::RouteError => {
             CmError::Route(std::io::Error::from_raw_os_error(-event.status)).into()
         }
         EventKind::Unreachable | EventKind::ConnectError | EventKind::Disconnected => {

@@ -86,6 +86,8 @@ impl From<CmError> for Errno {
             CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
             CmError::Unreachable => Self(libc::ETIMEDOUT),
             CmError::DeviceGone => Self(libc::ENODEV),
+            // As on Linux: there may be one soon.
+            CmError::NoSubnetManager => Self(libc::EAGAIN),
             CmError::Connected => Self(libc::EISCONN),
             _ => Self::INVALID,
         }

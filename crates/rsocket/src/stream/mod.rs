@@ -142,7 +142,7 @@ impl Core {
     fn request(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Errno> {
         self.id.resolve_addr(None, peer, 0)?;
         expect_event(channel, EventKind::AddrResolved)?;
-        self.id.resolve_route(0)?;
+        self.id.resolve_route(ROUTE_MS.into())?;
         expect_event(channel, EventKind::RouteResolved)?;
         let endpoint = Endpoint::new(&self.id, &self.settings)?;
         let param = ConnParam {
@@ -477,9 +477,13 @@ impl KeptAlive for Stream {
     }
 }
 
-/// Takes the event of a call that completes before it returns.
+/// How long the subnet administration of an InfiniBand fabric may take to tell a path, in
+/// milliseconds. On Ethernet there is nothing to wait for.
+const ROUTE_MS: u16 = 2000;
+
+/// Takes the event of a call that completes before it returns, or soon.
 fn expect_event(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
-    match channel.try_event() {
+    match channel.wait_event(Some(2 * ROUTE_MS))? {
         Some(event) if event.kind == kind => Ok(()),
         Some(Event { status, .. }) if status != 0 => Err(Errno(status.saturating_abs())),
         _ => Err(Errno(libc::EHOSTUNREACH)),

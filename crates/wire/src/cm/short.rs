@@ -187,6 +187,8 @@ impl RejReason {
     pub const STALE: Self = Self(10);
     /// The address is wrong.
     pub const INVALID_GID: Self = Self(12);
+    /// The LID is wrong.
+    pub const INVALID_LID: Self = Self(13);
     /// The path MTU is wrong.
     pub const INVALID_MTU: Self = Self(26);
     /// The consumer does not want it.
@@ -204,6 +206,7 @@ impl RejReason {
             9 => "invalid transport service",
             10 => "stale connection",
             12 => "invalid gid",
+            13 => "invalid lid",
             26 => "invalid mtu",
             28 => "consumer defined",
             _ => "other",

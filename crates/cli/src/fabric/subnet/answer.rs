@@ -4,6 +4,7 @@ use feroce_subnet::{FileId, Node, Port, PortRef, Programs, Registration, Subnet}
 use feroce_umad::{Adapter, AdapterPort, Answer, Request};
 use nix::errno::Errno;
 
+use super::addresses::Addresses;
 use super::conn::{ConnId, Reregistrations, Role, Watched};
 use super::data::Processes;
 use super::issm::IsSm;
@@ -24,25 +25,33 @@ pub(super) struct Sources<'a> {
     pub(super) subnet: &'a Subnet,
     pub(super) programs: &'a mut Programs,
     pub(super) processes: &'a mut Processes,
+    pub(super) addresses: &'a Addresses,
     pub(super) issm: &'a IsSm,
     pub(super) reregistrations: &'a Reregistrations,
 }
 
+impl Sources<'_> {
+    /// What the fabric says of the adapter of a host.
+    pub(super) fn describe(&self, node: usize) -> Adapter {
+        describe(self.subnet, node, self.addresses, self.issm, self.reregistrations)
+    }
+}
+
 /// Answers a request of a connection. What the connection is for from then on is returned as well.
 pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answer, Option<Role>) {
-    let Sources { subnet, programs, processes, issm, reregistrations } = from;
+    let (subnet, reregistrations) = (from.subnet, from.reregistrations);
     let find_port = |host: &str, port| {
         let at = find_host(subnet, host).map(|node| PortRef { node, port });
         at.filter(|at| subnet.port(*at).is_some())
     };
     let answer = match request {
         Request::Describe { host } => match find_host(subnet, &host) {
-            Some(node) => Answer::Adapter(describe(subnet, node, issm, reregistrations)),
+            Some(node) => Answer::Adapter(from.describe(node)),
             None => refused(Errno::ENODEV),
         },
         Request::Watch { host } => match find_host(subnet, &host) {
             Some(node) => {
-                let adapter = describe(subnet, node, issm, reregistrations);
+                let adapter = from.describe(node);
                 let watch = Role::Watch(Watched::new(subnet, reregistrations, node));
                 return (Answer::Adapter(adapter), Some(watch));
             }
@@ -50,13 +59,13 @@ pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answ
         },
         Request::Open { host, port } => match find_port(&host, port) {
             Some(at) => {
-                let file = programs.open(at);
+                let file = from.programs.open(at);
                 return (Answer::Done(file.0), Some(Role::Open(file)));
             }
             None => refused(Errno::ENODEV),
         },
         Request::Attach { host, port } => match find_port(&host, port) {
-            Some(at) => match processes.attach(conn, at, rate_bps(subnet, at)) {
+            Some(at) => match from.processes.attach(conn, at, rate_bps(subnet, at)) {
                 Some(attached) => return (Answer::Attached(attached), Some(Role::Attached)),
                 None => refused(Errno::EBUSY),
             },
@@ -71,15 +80,32 @@ pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answ
                 rmpp_version: asked.rmpp_version,
                 has_own_rmpp: asked.has_own_rmpp,
             };
-            match programs.register(FileId(file), registration) {
+            match from.programs.register(FileId(file), registration) {
                 Ok(agent) => Answer::Done(agent),
                 Err(_) => refused(Errno::EINVAL),
             }
         }
-        Request::Unregister { file, agent } => match programs.unregister(FileId(file), agent) {
-            true => Answer::Done(agent),
-            false => refused(Errno::EINVAL),
+        Request::Unregister { file, agent } => {
+            match from.programs.unregister(FileId(file), agent) {
+                true => Answer::Done(agent),
+                false => refused(Errno::EINVAL),
+            }
+        }
+        Request::Claim { host, port, slot, service } => match find_port(&host, port) {
+            Some(at) => match from.processes.claim(conn, at, slot, service) {
+                true => return (Answer::Done(0), Some(Role::Claim)),
+                false => refused(Errno::EADDRINUSE),
+            },
+            None => refused(Errno::ENODEV),
         },
+        Request::Resolve { address } => {
+            let node = from.addresses.find(address);
+            let port = node.and_then(|node| subnet.port(PortRef { node, port: 1 }));
+            match port.and_then(|port| port.gid(0)) {
+                Some(gid) => Answer::Port(gid),
+                None => refused(Errno::EHOSTUNREACH),
+            }
+        }
     };
     (answer, None)
 }
@@ -100,6 +126,7 @@ fn rate_bps(subnet: &Subnet, at: PortRef) -> u64 {
 pub(super) fn describe(
     subnet: &Subnet,
     node: usize,
+    addresses: &Addresses,
     issm: &IsSm,
     reregistrations: &Reregistrations,
 ) -> Adapter {
@@ -119,6 +146,7 @@ pub(super) fn describe(
                 [counters.unicast_rcv + counters.multicast_rcv, counters.rcv_words],
             ],
             reregistrations: reregistrations.get(&at).copied().unwrap_or_default(),
+            address: addresses.of(node).filter(|_| number == 1),
         })
     };
     Adapter {

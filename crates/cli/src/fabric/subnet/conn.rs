@@ -21,6 +21,8 @@ pub(super) enum Role {
     Open(FileId),
     /// It carries packets of a process.
     Attached,
+    /// It holds a service for a process.
+    Claim,
     /// It says what the adapter of a node is like.
     Watch(Watched),
 }

@@ -15,7 +15,8 @@ use feroce_local::Target;
 use feroce_subnet::{DataRun, PortRef, Subnet};
 use feroce_train::{Framing, Instant};
 use feroce_umad::Attached;
-use feroce_wire::{Bth, Grh, Lrh, Qpn};
+use feroce_wire::mad::{Class, MadHeader};
+use feroce_wire::{Bth, Deth, Grh, Lrh, Qpn};
 
 use super::conn::ConnId;
 use crate::fabric::packet::Run;
@@ -64,6 +65,8 @@ pub(super) struct Processes {
     by_conn: BTreeMap<ConnId, Process>,
     /// The processes of a port, by their numbers.
     slots: BTreeMap<(PortRef, u8), ConnId>,
+    /// The processes that services of a port are for, and the connections that hold them.
+    services: BTreeMap<(PortRef, u64), (u8, ConnId)>,
     /// Those that have something to be told.
     ready: BTreeSet<ConnId>,
     /// Those whose socket has no room.
@@ -92,6 +95,21 @@ impl Processes {
         Some(Attached { slot, rate_bps, credit: CREDIT, train: TRAIN })
     }
 
+    /// Has requests for a service at a port passed to a process, for as long as a connection lasts.
+    /// Returns whether no other process has it.
+    pub(super) fn claim(&mut self, conn: ConnId, at: PortRef, slot: u8, service: u64) -> bool {
+        let is_free = !self.services.contains_key(&(at, service));
+        if is_free {
+            self.services.insert((at, service), (slot, conn));
+        }
+        is_free
+    }
+
+    /// A connection that held a service is gone.
+    pub(super) fn release(&mut self, conn: ConnId) {
+        self.services.retain(|_, (_, holder)| *holder != conn);
+    }
+
     /// A process is gone. What it has sent goes on; what is for it has no queue pair any more.
     pub(super) fn close(&mut self, conn: ConnId) {
         let Some(process) = self.by_conn.remove(&conn) else { return };
@@ -104,6 +122,12 @@ impl Processes {
     /// How many processes are attached to ports of a node.
     pub(super) fn count(&self, node: usize) -> usize {
         self.slots.keys().filter(|(at, _)| at.node == node).count()
+    }
+
+    /// The services that processes at ports of a node listen for.
+    pub(super) fn services(&self, node: usize) -> impl Iterator<Item = u64> {
+        let all = self.services.keys();
+        all.filter(move |(at, _)| at.node == node).map(|(_, service)| *service)
     }
 
     /// A process sends packets.
@@ -144,14 +168,23 @@ impl Processes {
 
     /// The processes at a port that packets are for.
     fn receivers(&self, at: PortRef, record: &Record<'_>) -> Vec<ConnId> {
+        let mut all = self.slots.range((at, 0)..=(at, u8::MAX)).map(|(_, conn)| *conn);
         if record.meta.dst.lid.is_multicast() {
-            return self.slots.range((at, 0)..=(at, u8::MAX)).map(|(_, conn)| *conn).collect();
+            return all.collect();
         }
-        let slot = match feroce_local::target_of(record.bytes) {
+        let target = feroce_local::target_of(record.bytes);
+        let slot = match target {
             Target::Slot(slot) => slot.checked_add(1),
-            _ => None,
+            Target::Service(service) => self.services.get(&(at, service)).map(|(slot, _)| *slot),
+            Target::All => return all.collect(),
+            Target::Any => None,
         };
-        slot.and_then(|slot| self.slots.get(&(at, slot))).copied().into_iter().collect()
+        let found = slot.and_then(|slot| self.slots.get(&(at, slot))).copied();
+        match target {
+            // A process that has no listener answers that, so any will do.
+            Target::Service(_) => found.or_else(|| all.next()).into_iter().collect(),
+            _ => found.into_iter().collect(),
+        }
     }
 
     /// Packets are at the port of a process.
@@ -270,12 +303,23 @@ fn has_stalled(now: Instant, since: Instant, at: PortRef, subnet: &Subnet) -> bo
     life.is_some_and(|life| now.nanos_since(since) > life.max(PATIENCE.as_nanos() as u64))
 }
 
+/// The class of a datagram to queue pair 1, behind its BTH.
+fn class_of(rest: &[u8]) -> Option<u8> {
+    let (_, mad) = Deth::parse(rest).ok()?;
+    MadHeader::parse(mad).ok().map(|(header, _)| header.class)
+}
+
 /// What switches see of packets; `None` if those cannot be sent.
 fn data_run(record: &Record<'_>, packets: usize) -> Option<DataRun> {
     let meta = &record.meta;
-    let (bth, _) = Bth::parse(record.bytes).ok()?;
-    // Datagrams of management belong to agents, which the fabric has.
-    let is_data = bth.dest_qp != Qpn::QP0 && bth.dest_qp != Qpn::QP1;
+    let (bth, rest) = Bth::parse(record.bytes).ok()?;
+    // Datagrams of management belong to agents, which the fabric has, but for those of connection
+    // management: its agents are the processes.
+    let is_data = match bth.dest_qp {
+        Qpn::QP0 => false,
+        Qpn::QP1 => class_of(rest) == Some(Class::COMMUNICATION.0),
+        _ => true,
+    };
     let is_whole = record.stride.is_multiple_of(4) && record.bytes.len().is_multiple_of(4);
     if meta.framing != Framing::InfiniBand || !is_data || !is_whole {
         return None;

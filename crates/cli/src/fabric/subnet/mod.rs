@@ -1,10 +1,11 @@
 //! An InfiniBand fabric: nodes and their agents in this process, programs behind their ports.
 //!
 //! [`serve`] is the process: sockets and the clock around `feroce_subnet`. [`answer`] are the
-//! requests of programs, [`data`] the packets of their queue pairs, [`issm`] the files by which
-//! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
-//! [`report`] what the fabric says of itself.
+//! requests of programs, [`addresses`] the IP addresses of hosts, [`data`] the packets of queue
+//! pairs, [`issm`] the files by which subnet managers say that they run, [`manager`] a subnet
+//! manager that the fabric starts itself, [`report`] what the fabric says of itself.
 
+mod addresses;
 mod answer;
 mod conn;
 mod data;

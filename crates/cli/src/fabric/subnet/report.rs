@@ -1,11 +1,13 @@
 //! What an InfiniBand fabric says about itself.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use feroce_subnet::{PortRef, Programs, Subnet};
 use feroce_wire::mad::{PortState, capability};
 use serde::{Deserialize, Serialize};
 
+use super::addresses::Addresses;
 use super::data::Processes;
 
 /// A port.
@@ -29,10 +31,14 @@ pub(in super::super) struct NodeStatus {
     pub(in super::super) guid: u64,
     /// Of its first port; of a switch, of its management port.
     pub(in super::super) lid: u16,
+    /// IP address of its first port.
+    pub(in super::super) address: Option<IpAddr>,
     /// A subnet manager runs behind one of its ports.
     pub(in super::super) has_sm: bool,
     /// Ports that programs have open, and processes that have its adapter open.
     pub(in super::super) programs: usize,
+    /// Services that programs listen for, by their numbers.
+    pub(in super::super) services: Vec<u64>,
     /// Ports that have a link.
     pub(in super::super) ports: Vec<LinkPort>,
 }
@@ -52,13 +58,16 @@ impl SubnetStatus {
     pub(super) fn new(
         name: &str,
         seconds: f64,
-        subnet: &Subnet,
-        programs: &Programs,
-        processes: &Processes,
+        (subnet, addresses): (&Subnet, &Addresses),
+        (programs, processes): (&Programs, &Processes),
     ) -> Self {
         let nodes = (0..subnet.nodes().len()).map(|node| {
             let programs = programs.files_at(node) + processes.count(node);
-            NodeStatus::new(subnet, programs, node)
+            NodeStatus {
+                address: addresses.of(node),
+                services: processes.services(node).collect(),
+                ..NodeStatus::new(subnet, programs, node)
+            }
         });
         Self {
             name: name.to_owned(),
@@ -69,10 +78,14 @@ impl SubnetStatus {
         }
     }
 
+    /// The hosts.
+    pub(in super::super) fn host_nodes(&self) -> impl Iterator<Item = &NodeStatus> {
+        self.nodes.iter().filter(|node| !node.is_switch)
+    }
+
     /// The names of hosts.
     pub(in super::super) fn hosts(&self) -> impl Iterator<Item = &str> {
-        let hosts = self.nodes.iter().filter(|node| !node.is_switch);
-        hosts.map(|node| node.name.as_str())
+        self.host_nodes().map(|node| node.name.as_str())
     }
 }
 
@@ -91,8 +104,10 @@ impl NodeStatus {
             is_switch,
             guid: node.info().node_guid,
             lid: end.map_or(0, |port| port.info().lid.0),
+            address: None,
             has_sm: !is_switch && numbers.clone().any(is_sm),
             programs,
+            services: Vec::new(),
             ports: numbers.filter_map(|port| LinkPort::new(subnet, index, port)).collect(),
         }
     }
@@ -140,13 +155,21 @@ impl fmt::Display for SubnetStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, pid, seconds, .. } = self;
         writeln!(f, "InfiniBand fabric {name}, process {pid}, for {seconds:.0} s\n")?;
-        writeln!(f, "{:<16} {:<6} {:>18} {:>6} programs", "node", "kind", "guid", "lid")?;
+        writeln!(
+            f,
+            "{:<16} {:<6} {:>18} {:>6} {:<15} programs",
+            "node", "kind", "guid", "lid", "address"
+        )?;
         for node in &self.nodes {
             let kind = if node.is_switch { "switch" } else { "host" };
             let guid = format!("{:#x}", node.guid);
             let manager = if node.has_sm { "  subnet manager" } else { "" };
             let NodeStatus { name, lid, programs, .. } = node;
-            writeln!(f, "{name:<16} {kind:<6} {guid:>18} {lid:>6} {programs:>8}{manager}")?;
+            let address = node.address.map(|address| address.to_string()).unwrap_or_default();
+            writeln!(
+                f,
+                "{name:<16} {kind:<6} {guid:>18} {lid:>6} {address:<15} {programs:>8}{manager}"
+            )?;
         }
         writeln!(
             f,

@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::addresses::Addresses;
 use super::answer::{Sources, answer, describe};
 use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
 use super::data::{Processes, Told};
@@ -51,6 +52,7 @@ pub(in super::super) struct Server {
     subnet: Subnet,
     programs: Programs,
     processes: Processes,
+    addresses: Addresses,
     reregistrations: Reregistrations,
     started_ns: u64,
     epoll: Epoll,
@@ -72,7 +74,7 @@ pub(in super::super) struct Server {
 }
 
 impl Server {
-    pub(in super::super) fn new(place: &Place, net: &Net) -> anyhow::Result<Self> {
+    pub(in super::super) fn new(place: &Place, net: &Net, prefix: [u8; 2]) -> anyhow::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
         let subnet = Subnet::new(net);
@@ -89,6 +91,7 @@ impl Server {
             subnet,
             programs: Programs::new(),
             processes: Processes::default(),
+            addresses: Addresses::new(net, prefix),
             reregistrations: Reregistrations::new(),
             started_ns: monotonic_ns(),
             epoll,
@@ -242,8 +245,8 @@ impl Server {
                     return Ok(());
                 }
                 Role::Open(file) => *file,
-                // A program that watches has nothing to say.
-                Role::Attached | Role::Watch(_) => return Ok(()),
+                // A program that watches or holds a service has nothing to say.
+                Role::Attached | Role::Watch(_) | Role::Claim => return Ok(()),
             };
             let whole = conn.joiner.take(message);
             if let Some(mad) = whole.and_then(|bytes| UserMad::parse(&bytes)) {
@@ -295,7 +298,8 @@ impl Server {
         }
         for (id, node) in stale {
             let Some(conn) = self.conns.get_mut(&id) else { continue };
-            let adapter = describe(&self.subnet, node, &self.issm, &self.reregistrations);
+            let (subnet, addresses) = (&self.subnet, &self.addresses);
+            let adapter = describe(subnet, node, addresses, &self.issm, &self.reregistrations);
             match conn.socket.send(&Answer::Adapter(adapter).emit()) {
                 Sent::Done => {
                     let watched = Watched::new(&self.subnet, &self.reregistrations, node);
@@ -315,6 +319,7 @@ impl Server {
                     subnet: &self.subnet,
                     programs: &mut self.programs,
                     processes: &mut self.processes,
+                    addresses: &self.addresses,
                     issm: &self.issm,
                     reregistrations: &self.reregistrations,
                 };
@@ -361,6 +366,7 @@ impl Server {
                     self.programs.close(file);
                 }
                 Role::Attached => self.processes.close(id),
+                Role::Claim => self.processes.release(id),
                 Role::New | Role::Watch(_) => {}
             }
         }
@@ -445,10 +451,9 @@ impl Server {
             let answer = match command {
                 Command::Status => {
                     let seconds = (monotonic_ns() - self.started_ns) as f64 / 1e9;
-                    let (subnet, programs) = (&self.subnet, &self.programs);
-                    let processes = &self.processes;
-                    let status =
-                        SubnetStatus::new(&self.name, seconds, subnet, programs, processes);
+                    let sources = (&self.subnet, &self.addresses);
+                    let users = (&self.programs, &self.processes);
+                    let status = SubnetStatus::new(&self.name, seconds, sources, users);
                     Reply::Subnet(Box::new(status))
                 }
                 Command::Link { port, change } => self.change(&port, change),

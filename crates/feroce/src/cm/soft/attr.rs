@@ -6,12 +6,13 @@ use feroce_mem::Access;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::{Gid, Qkey, Qpn};
 
+use super::subnet;
 use crate::attr::gid_index;
 
 /// The attributes for a transition to `state`; `None` if there is none, or not enough is known.
 pub(super) fn connected(
     plan: &QpPlan,
-    gids: &[GidEntry],
+    engine: &Engine,
     most: u8,
     state: QpState,
 ) -> Option<QpAttr> {
@@ -25,7 +26,7 @@ pub(super) fn connected(
             Some(QpAttr::init(access))
         }
         QpState::Rtr => {
-            let av = path(plan, gids)?;
+            let av = path(plan, engine)?;
             let (qpn, psn, mtu) = (plan.remote_qpn?, plan.rq_psn, plan.path.mtu);
             let mut attr = QpAttr::rtr_uc(av, qpn, psn, mtu);
             if is_rc {
@@ -49,10 +50,13 @@ pub(super) fn connected(
 }
 
 /// The address vector of the peer.
-fn path(plan: &QpPlan, gids: &[GidEntry]) -> Option<AddrVec> {
+fn path(plan: &QpPlan, engine: &Engine) -> Option<AddrVec> {
+    if plan.peer.is_subnet() {
+        return Some(subnet::vector(engine, plan.peer, &plan.path));
+    }
     Some(AddrVec {
-        dgid: plan.peer.remote,
-        sgid_index: gid_index(gids, plan.peer.local)?,
+        dgid: plan.peer.remote.gid,
+        sgid_index: gid_index(engine.gids(), plan.peer.local.gid)?,
         flow_label: plan.path.flow_label,
         hop_limit: plan.path.hop_limit,
         traffic_class: plan.path.traffic_class,
@@ -80,7 +84,7 @@ pub(super) fn bring_up(
 ) -> Result<(), ModifyQpError> {
     let most = engine.config().limits.max_rd_atomic;
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let attr = connected(plan, engine.gids(), most, state);
+        let attr = connected(plan, engine, most, state);
         // If the peer or an address is not known, `modify_qp` fails and names the missing
         // attributes.
         engine.modify_qp(now, qpn, &attr.unwrap_or_else(|| QpAttr::to(state)))?;

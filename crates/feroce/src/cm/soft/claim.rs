@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use feroce_cm::Accepts;
 use feroce_cm::rdma::BindError;
-use feroce_link::PortClaim;
 use feroce_local::Registry;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
@@ -14,6 +13,7 @@ use feroce_wire::cm::ServiceId;
 use crate::Error;
 use crate::cm::CmError;
 use crate::context::Context;
+use crate::fabric_port::FabricClaim;
 
 /// While it lives, requests for a service at an address go to this process and to no other.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Claim {
     /// Among the processes of the host.
     Host(HostClaim),
     /// Among those of a host of a fabric.
-    Fabric(PortClaim),
+    Fabric(FabricClaim),
 }
 
 /// A claim in the registry of the host.
@@ -42,6 +42,15 @@ impl Claim {
         accepts: Accepts,
     ) -> Result<Vec<Self>, Error> {
         let Ok(soft) = context.soft() else { return Ok(Vec::new()) };
+        let explained = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse => CmError::Port(BindError::InUse).into(),
+            _ => Error::from(e),
+        };
+        if let Some(fabric) = soft.fabric.as_ref().filter(|fabric| fabric.subnet().is_some()) {
+            // A port of InfiniBand is named by its LID, so there is one claim for all GIDs.
+            let claim = fabric.claim(Gid::ZERO, service).map_err(explained)?;
+            return Ok(Vec::from([Self::Fabric(claim)]));
+        }
         let own = context.port().gids.into_iter().map(|entry| entry.gid);
         let addresses = own.filter(|gid| !gid.is_zero() && accepts.takes(*gid));
         let claim = |address| match (&soft.registry, &soft.fabric) {
@@ -53,10 +62,6 @@ impl Claim {
             (None, Some(fabric)) => fabric.claim(address, service).map(Self::Fabric).map(Some),
             // A device that does not share its addresses needs no claim.
             (None, None) => Ok(None),
-        };
-        let explained = |e: io::Error| match e.kind() {
-            io::ErrorKind::AddrInUse => CmError::Port(BindError::InUse).into(),
-            _ => Error::from(e),
         };
         addresses.filter_map(|address| claim(address).map_err(explained).transpose()).collect()
     }

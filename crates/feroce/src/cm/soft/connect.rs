@@ -9,10 +9,10 @@ use feroce_train::Instant;
 use feroce_wire::cm::{RejReason, ServiceId};
 use feroce_wire::{Psn, Qpn};
 
-use super::attr;
 use super::id::SoftId;
 use super::service::Service;
 use super::shared::{IdQp, Inner, Stage};
+use super::{attr, subnet};
 use crate::cm::CmError;
 use crate::driver::State;
 use crate::{Context, Error, Qp, sys};
@@ -81,13 +81,18 @@ impl SoftId {
         if self.is_iwarp() {
             return self.connect_iwarp(param);
         }
-        let peer = Peer { local: gid_of(src.ip()), remote: gid_of(dst.ip()) };
+        let path = self.shared().lock().path;
+        let peer = match &path {
+            Some(path) => subnet::peer(path),
+            None => Peer::new(gid_of(src.ip()), gid_of(dst.ip())),
+        };
         let service = ServiceId::ip(self.port_space(), dst.port());
         if self.is_datagrams() {
             let private_data = sidr_data(src, dst, &param.private_data).map_err(CmError::from)?;
             let ask = Ask { peer, service, private_data };
             return self.start(|s, now, _| {
                 let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
+                path.iter().for_each(|path| cm.learn(path.dlid, path.sl));
                 Ok(cm.manager.ask(now, &ask))
             });
         }
@@ -100,17 +105,22 @@ impl SoftId {
                 Some(IdQp { qp_type: QpType::Uc, .. }) => Transport::Uc,
                 _ => Transport::Rc,
             };
+            let params = match &path {
+                Some(path) => subnet::params(path),
+                None => PathParams {
+                    mtu: s.engine.config().port_mtu,
+                    flow_label: flow_label(src.port(), dst.port()),
+                    traffic_class: inner.options.tos,
+                    ..PathParams::default()
+                },
+            };
+            let chosen = inner.options.ack_timeout.map(|t| t.saturating_sub(1));
+            let packet_life_time = chosen.or(params.packet_life_time);
             let connect = Connect {
                 peer,
                 service,
                 transport,
-                path: PathParams {
-                    mtu: s.engine.config().port_mtu,
-                    flow_label: flow_label(src.port(), dst.port()),
-                    traffic_class: inner.options.tos,
-                    packet_life_time: inner.options.ack_timeout.map(|t| t.saturating_sub(1)),
-                    ..PathParams::default()
-                },
+                path: PathParams { packet_life_time, ..params },
                 qpn,
                 srq,
                 responder_resources: cap(param.responder_resources),
@@ -121,6 +131,7 @@ impl SoftId {
                 private_data,
             };
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
+            path.iter().for_each(|path| cm.learn(path.dlid, path.sl));
             Ok(cm.manager.connect(now, &connect))
         })
     }

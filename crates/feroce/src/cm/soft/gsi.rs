@@ -10,10 +10,11 @@ use feroce_engine::{
     WcStatus,
 };
 use feroce_mem::{Access, Iova, PdId, Region};
-use feroce_train::{InlineBytes, Instant};
+use feroce_train::{InlineBytes, Instant, PortAddr};
 use feroce_wire::mad::MAD_LEN;
-use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lkey, Psn, Qkey, Qpn};
+use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lid, Lkey, Psn, Qkey, Qpn};
 
+use super::subnet;
 use crate::Error;
 use crate::attr::gid_index;
 
@@ -36,6 +37,10 @@ const SEND_ID: u64 = u64::MAX;
 /// The well-known queue key of queue pair 1.
 const QKEY: Qkey = Qkey(0x8001_0000);
 
+/// What tells address handles apart: index of our own GID, the peer, the service level, and which
+/// of the LIDs of our port the handle uses.
+type AhKey = (u16, PortAddr, u8, u8);
+
 /// The queue pair and what it works with.
 #[derive(Debug)]
 pub(super) struct Gsi {
@@ -45,7 +50,9 @@ pub(super) struct Gsi {
     rq: Option<RecvQueue>,
     region: Arc<Region>,
     lkey: Lkey,
-    ahs: BTreeMap<(u16, Gid), AhId>,
+    ahs: BTreeMap<AhKey, AhId>,
+    /// The service level on the way to ports of an InfiniBand subnet, as their datagrams had it.
+    levels: BTreeMap<Lid, u8>,
     in_flight: u32,
 }
 
@@ -82,8 +89,8 @@ impl Gsi {
         engine.modify_qp(now, Qpn::QP1, &QpAttr::init_ud(QKEY))?;
         engine.modify_qp(now, Qpn::QP1, &QpAttr::to(QpState::Rtr))?;
         engine.modify_qp(now, Qpn::QP1, &QpAttr::rts_unreliable(psn))?;
-        let ahs = BTreeMap::new();
-        let mut gsi = Self { pd, poller, sq, rq, region, lkey, ahs, in_flight: 0 };
+        let (ahs, levels) = (BTreeMap::new(), BTreeMap::new());
+        let mut gsi = Self { pd, poller, sq, rq, region, lkey, ahs, levels, in_flight: 0 };
         (0..u64::from(RECEIVES)).for_each(|slot| gsi.post(slot));
         Ok(gsi)
     }
@@ -97,8 +104,8 @@ impl Gsi {
         }
     }
 
-    /// Passes received datagrams to `sink`.
-    pub(super) fn receive(&mut self, mut sink: impl FnMut(Peer, &[u8])) {
+    /// Passes received datagrams to `sink`. `own` is the LID of our port, on InfiniBand.
+    pub(super) fn receive(&mut self, own: Lid, mut sink: impl FnMut(Peer, &[u8])) {
         while let Some(cqe) = self.poller.poll() {
             if cqe.wr_id == SEND_ID {
                 self.in_flight = self.in_flight.saturating_sub(1);
@@ -110,12 +117,25 @@ impl Gsi {
             let is_read = self.region.read_at(at, &mut bytes).is_ok();
             if cqe.status == WcStatus::Success && is_read && cqe.src_qp == Qpn::QP1 {
                 let (header, mad) = bytes[..len].split_at(Grh::LEN.min(len));
-                if let Some(peer) = peer_of(header) {
+                if cqe.slid != Lid(0) {
+                    self.learn(cqe.slid, cqe.sl);
+                    let local = Lid(own.0 | u16::from(cqe.dlid_path_bits));
+                    let port = |lid| PortAddr { gid: Gid::ZERO, lid };
+                    sink(Peer { local: port(local), remote: port(cqe.slid) }, mad);
+                } else if let Some(peer) = peer_of(header) {
                     sink(peer, mad);
                 }
             }
             self.post(cqe.wr_id);
         }
+    }
+
+    /// Remembers the service level on the way to a port.
+    pub(super) fn learn(&mut self, lid: Lid, sl: u8) {
+        if self.levels.len() >= MAX_AHS && !self.levels.contains_key(&lid) {
+            self.levels.clear();
+        }
+        self.levels.insert(lid, sl);
     }
 
     /// Whether another datagram can be sent.
@@ -137,8 +157,19 @@ impl Gsi {
 
     /// The address handle of a peer.
     fn ah(&mut self, engine: &mut Engine, peer: Peer) -> Option<AhId> {
-        let sgid_index = gid_index(engine.gids(), peer.local)?;
-        if let Some(&ah) = self.ahs.get(&(sgid_index, peer.remote)) {
+        let av = if peer.is_subnet() {
+            AddrVec {
+                dlid: peer.remote.lid,
+                sl: self.levels.get(&peer.remote.lid).copied().unwrap_or(0),
+                src_path_bits: subnet::path_bits(engine, peer.local.lid),
+                ..AddrVec::default()
+            }
+        } else {
+            let sgid_index = gid_index(engine.gids(), peer.local.gid)?;
+            AddrVec { dgid: peer.remote.gid, sgid_index, ..AddrVec::default() }
+        };
+        let key = (av.sgid_index, peer.remote, av.sl, av.src_path_bits);
+        if let Some(&ah) = self.ahs.get(&key) {
             return Some(ah);
         }
         if self.ahs.len() >= MAX_AHS {
@@ -149,9 +180,8 @@ impl Gsi {
                 let _ = engine.destroy_ah(ah);
             }
         }
-        let av = AddrVec { dgid: peer.remote, sgid_index, ..AddrVec::default() };
         let ah = engine.create_ah(self.pd, av).ok()?;
-        self.ahs.insert((sgid_index, peer.remote), ah);
+        self.ahs.insert(key, ah);
         Some(ah)
     }
 }
@@ -163,7 +193,7 @@ fn peer_of(header: &[u8]) -> Option<Peer> {
         && header[..Grh::IPV4_AT].iter().all(|&byte| byte == 0)
     {
         let (remote, local) = (Gid::from_ipv4(ip.src), Gid::from_ipv4(ip.dst));
-        return Some(Peer { local, remote });
+        return Some(Peer::new(local, remote));
     }
-    Some(Peer { local: grh.dgid(), remote: grh.sgid() })
+    Some(Peer::new(grh.dgid(), grh.sgid()))
 }

@@ -18,7 +18,7 @@ use super::neighbour::Neighbour;
 use super::queued::Queued;
 use super::service::{Service, tell};
 use super::shared::{Owner, Shared, Stage};
-use super::{attr, mcast, resolver};
+use super::{attr, mcast, resolver, subnet};
 use crate::cm::UdParam;
 use crate::cm::{CmError, IdOption, IdState};
 use crate::context::Context;
@@ -72,6 +72,7 @@ impl SoftId {
             Stage::Bound => IdState::AddrBound,
             Stage::AddrQuery => IdState::AddrQuery,
             Stage::AddrResolved => IdState::AddrResolved,
+            Stage::RouteQuery => IdState::RouteQuery,
             Stage::RouteResolved => IdState::RouteResolved,
             Stage::Listening => IdState::Listen,
             Stage::Connecting
@@ -105,7 +106,7 @@ impl SoftId {
                 (true, QpState::Rtr, _) => Some(QpAttr::to(QpState::Rtr)),
                 (true, QpState::Rts, _) => Some(QpAttr::rts_unreliable(Psn::new(0))),
                 (false, QpState::Init, None) => Some(QpAttr::init(Default::default())),
-                (false, _, Some(plan)) => attr::connected(&plan, s.engine.gids(), most, state),
+                (false, _, Some(plan)) => attr::connected(&plan, &s.engine, most, state),
                 _ => None,
             })
         })?;
@@ -227,6 +228,9 @@ impl SoftId {
         let src = local.or(src).filter(|src| !src.ip().is_unspecified() || src.port() != 0);
         let fixed = src.filter(|src| !src.ip().is_unspecified());
         match self.find_path(stage, src, fixed, dst) {
+            Ok(_) if self.context().is_some_and(|context| subnet::place(context).is_some()) => {
+                self.find_port(dst)
+            }
             Ok(ip) => {
                 // The neighbours of a simulated world are all there.
                 let asks = timeout_ms != 0 && !virtual_time::is_inside();
@@ -248,6 +252,23 @@ impl SoftId {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// Finds the port of an InfiniBand subnet that has an address, or the group.
+    fn find_port(&self, dst: SocketAddr) -> Result<(), Error> {
+        let place = self.context().and_then(subnet::place).ok_or(CmError::WrongState)?;
+        if !dst.ip().is_multicast() {
+            match subnet::find(place, dst.ip()) {
+                Ok(gid) => self.shared().lock().gid = Some(gid),
+                Err(e) => {
+                    tracing::debug!("no port of the fabric has the address {}: {e}", dst.ip());
+                    resolver::unresolved(self.shared(), -libc::EHOSTUNREACH);
+                    return Ok(());
+                }
+            }
+        }
+        resolver::resolved(self.shared());
+        Ok(())
     }
 
     /// Chooses the device with a route to a peer; gives its address on that route.
@@ -284,11 +305,19 @@ impl SoftId {
         Ok(ip)
     }
 
-    /// Resolves the route; on Ethernet this needs no query. Event: route resolved.
-    pub(crate) fn resolve_route(&self, _timeout_ms: u32) -> Result<(), Error> {
+    /// Resolves the route; on Ethernet this needs no query, on InfiniBand the subnet administration
+    /// is asked. Event: route resolved, or route error.
+    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result<(), Error> {
         let mut inner = self.shared().lock();
         if inner.stage != Stage::AddrResolved {
             return Err(CmError::WrongState.into());
+        }
+        if let Some(place) = self.context().and_then(subnet::place) {
+            let (Some(gid), Some(dst)) = (inner.gid, inner.peer) else {
+                return Err(CmError::WrongState.into());
+            };
+            drop(inner);
+            return self.ask_for_path(place, (gid, dst), timeout_ms);
         }
         inner.stage = Stage::RouteResolved;
         drop(inner);
@@ -358,6 +387,8 @@ impl SoftId {
             inner.claims.extend(claims.into_iter().flatten());
         }
         for context in contexts {
+            // A port of InfiniBand has one address, and requests name it by its LID.
+            let accepts = if subnet::place(context).is_some() { Accepts::Any } else { accepts };
             let listener = context.driver()?.control(|s, now| match Service::of(s) {
                 Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
                 None => Err(CmError::DeviceGone),

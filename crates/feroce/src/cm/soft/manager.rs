@@ -13,10 +13,11 @@ use super::iwarp::IwarpService;
 use super::queued::Queued;
 use super::service::Service;
 use super::shared::{Owner, Shared};
+use super::subnet;
 use crate::cm::{CmError, Opener, Timing};
 use crate::context::Context;
 use crate::device::Device;
-use crate::{Error, fabric_port, subnet_port, sys, virtual_time};
+use crate::{Error, Settings, fabric_port, subnet_port, sys, virtual_time};
 
 /// How long a request may arrive before its listener listens: long enough for a process that waits
 /// for a core of a busy machine, too short to matter to a peer that is rejected.
@@ -88,15 +89,32 @@ impl ManagerInner {
         let gid = gid_of(ip);
         // Held while a device is opened, so that two threads do not open it twice.
         let mut contexts = self.contexts();
-        let has = |context: &&Context| context.port().gid_index(gid).is_some();
+        let has = |context: &&Context| {
+            context.port().gid_index(gid).is_some() || subnet::has_address(context, ip)
+        };
         if let Some(context) = contexts.iter().find(has) {
             return Ok(context.clone());
         }
         let Some(open) = self.opener else {
             return Err(CmError::NoDevice(ip).into());
         };
-        subnet_port::refuse("connection management")?;
-        let listed = Device::list()?.into_iter().find(|device| device.gids().contains(&gid));
+        let names = |device: &Device| {
+            let adapter = device.adapter().and_then(|adapter| adapter.ports.first());
+            adapter.is_some_and(|port| port.address == Some(ip))
+        };
+        let mut devices = Device::list()?;
+        if let [device] = &devices[..]
+            && device.adapter().is_some()
+            && !names(device)
+            && !device.gids().contains(&gid)
+        {
+            // A host of an InfiniBand fabric has the addresses of its port, and no other.
+            return Err(
+                CmError::Route(std::io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)).into()
+            );
+        }
+        let at = devices.iter().position(|d| d.gids().contains(&gid) || names(d));
+        let listed = at.map(|at| devices.swap_remove(at));
         let device = match listed {
             Some(device) => device,
             None => {
@@ -120,7 +138,6 @@ impl ManagerInner {
     /// Every device, for an id that listens at all addresses.
     pub(super) fn all(&self) -> Result<Vec<Context>, Error> {
         if self.opener.is_some() {
-            subnet_port::refuse("connection management")?;
             let mut failure = None;
             for device in Device::list()? {
                 let Some(&gid) = device.gids().first() else { continue };
@@ -147,6 +164,9 @@ impl ManagerInner {
         if virtual_time::is_inside() {
             return self.source_in_world(src, dst);
         }
+        if let Some(ip) = self.source_in_subnet(src, dst)? {
+            return Ok(ip);
+        }
         if src.is_none()
             && self.opener.is_some()
             && let Some(ip) = fabric_port::own_address(dst.is_ipv4())?
@@ -163,6 +183,21 @@ impl ManagerInner {
         let leads_there = |ip: &IpAddr| Self::route(Some((*ip, 0).into()), dst).is_ok();
         let none = || CmError::Route(std::io::ErrorKind::NetworkUnreachable.into()).into();
         same_family.find(leads_there).ok_or_else(none)
+    }
+
+    /// On a host of an InfiniBand fabric, the address of its port.
+    fn source_in_subnet(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+    ) -> Result<Option<IpAddr>, Error> {
+        if self.opener.is_some() && subnet_port::host(&Settings::load()?).is_some() {
+            self.all()?;
+        }
+        let contexts = self.contexts();
+        let mut own = contexts.iter().filter_map(|context| subnet::source(context, dst.ip()));
+        let own = own.next();
+        Ok(own.map(|own| src.map_or(own, |src| src.ip())))
     }
 
     /// In a simulated world every host is reached from the first address of its device.

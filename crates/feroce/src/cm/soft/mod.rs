@@ -14,6 +14,7 @@ mod queued;
 mod resolver;
 mod service;
 mod shared;
+mod subnet;
 
 pub(super) use channel::SoftChannel;
 pub(super) use id::SoftId;

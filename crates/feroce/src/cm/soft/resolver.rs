@@ -1,14 +1,15 @@
-//! The thread that waits for neighbours, so that no caller does.
+//! The thread that waits for neighbours and for the subnet administration, so that no caller does.
 //!
-//! There is one in a process, while addresses are being resolved whose neighbours have not answered
-//! yet; it ends with the last of them. A forked child has no such thread and starts its own.
+//! There is one in a process, while ids wait for answers; it ends with the last of them. A forked
+//! child has no such thread and starts its own.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use feroce_cm::rdma::EventKind;
+use feroce_wire::mad::PathRecord;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -18,15 +19,27 @@ use super::queued::Queued;
 use super::service::tell;
 use super::shared::{Owner, Shared, Stage};
 use crate::driver::clock::monotonic_ns;
+use crate::subnet_admin::{Question, read_path};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// An id that waits for a neighbour.
+/// What an id waits for.
+enum Awaited {
+    /// The neighbour on the route to its peer.
+    Neighbour(Neighbour),
+    /// A path to its peer.
+    Path(Question),
+}
+
+/// An id that waits.
 struct Pending {
     id: Weak<Owner>,
-    neighbour: Neighbour,
+    awaited: Awaited,
     deadline_ns: u64,
 }
+
+/// How long the fabric may take, beyond the time limit of a question, to say that it is over.
+const GRACE_MS: u32 = 1000;
 
 /// What the thread is to do, and how to tell it that there is more.
 struct Work {
@@ -44,8 +57,21 @@ fn work() -> MutexGuard<'static, Option<Work>> {
 
 /// Reports to an id whether a neighbour answers within the time limit.
 pub(super) fn wait(id: &Arc<Owner>, neighbour: Neighbour, timeout_ms: u32) -> io::Result<()> {
+    begin(id, Awaited::Neighbour(neighbour), timeout_ms)
+}
+
+/// Reports to an id whether there is a path to its peer, once the question is answered.
+pub(super) fn wait_for_path(
+    id: &Arc<Owner>,
+    question: Question,
+    timeout_ms: u32,
+) -> io::Result<()> {
+    begin(id, Awaited::Path(question), timeout_ms.saturating_add(GRACE_MS))
+}
+
+fn begin(id: &Arc<Owner>, awaited: Awaited, timeout_ms: u32) -> io::Result<()> {
     let deadline_ns = monotonic_ns() + u64::from(timeout_ms) * NS_PER_MS;
-    let pending = Pending { id: Arc::downgrade(id), neighbour, deadline_ns };
+    let pending = Pending { id: Arc::downgrade(id), awaited, deadline_ns };
     let mut slot = work();
     if let Some(work) = slot.as_mut()
         && work.process == process::id()
@@ -101,7 +127,7 @@ fn sleep(pending: &[Pending], wake: &EventFd) {
     // Rounded up, so that the deadline has passed afterwards.
     let wait_ms = first.saturating_sub(now).div_ceil(NS_PER_MS);
     let wait = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
-    let sockets = pending.iter().map(|pending| pending.neighbour.fd());
+    let sockets = pending.iter().map(|pending| pending.awaited.fd());
     let mut fds: Vec<PollFd<'_>> =
         sockets.chain([wake.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // After an interruption or an error everything is looked at again.
@@ -116,25 +142,59 @@ impl Pending {
         // when it lets go, and takes the event out again.
         let Some(owner) = self.id.upgrade() else { return true };
         let id = &owner.shared;
-        match self.neighbour.look() {
-            Answer::Reachable => resolved(id),
-            Answer::Open if monotonic_ns() < self.deadline_ns => return false,
-            // The id may try again.
-            Answer::Open => settle(id, Stage::Bound, EventKind::AddrError, -libc::ETIMEDOUT),
+        let is_late = monotonic_ns() >= self.deadline_ns;
+        match &self.awaited {
+            Awaited::Neighbour(neighbour) => match neighbour.look() {
+                Answer::Reachable => resolved(id),
+                Answer::Open if !is_late => return false,
+                Answer::Open => unresolved(id, -libc::ETIMEDOUT),
+            },
+            Awaited::Path(question) => match question.look() {
+                Some(Ok(record)) => on_path(id, read_path(&record)),
+                Some(Err(refusal)) => no_path(id, refusal.status()),
+                None if !is_late => return false,
+                None => no_path(id, -libc::ETIMEDOUT),
+            },
         }
         true
     }
 }
 
+impl Awaited {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Neighbour(neighbour) => neighbour.fd(),
+            Self::Path(question) => question.fd(),
+        }
+    }
+}
+
+/// The subnet administration has told a path.
+fn on_path(id: &Arc<Shared>, path: Option<PathRecord>) {
+    let Some(path) = path else { return no_path(id, -libc::EINVAL) };
+    id.lock().path = Some(path);
+    settle(id, Stage::RouteQuery, Stage::RouteResolved, EventKind::RouteResolved, 0);
+}
+
+/// There is no path to the peer of an id, which may ask again.
+fn no_path(id: &Arc<Shared>, status: i32) {
+    settle(id, Stage::RouteQuery, Stage::AddrResolved, EventKind::RouteError, status);
+}
+
+/// The address of an id's peer is not resolved; the id may try again.
+pub(super) fn unresolved(id: &Arc<Shared>, status: i32) {
+    settle(id, Stage::AddrQuery, Stage::Bound, EventKind::AddrError, status);
+}
+
 /// The address of an id's peer is resolved.
 pub(super) fn resolved(id: &Arc<Shared>) {
-    settle(id, Stage::AddrResolved, EventKind::AddrResolved, 0);
+    settle(id, Stage::AddrQuery, Stage::AddrResolved, EventKind::AddrResolved, 0);
 }
 
 /// Ends the query of an id, unless its device has gone meanwhile.
-fn settle(id: &Arc<Shared>, stage: Stage, event: EventKind, status: i32) {
+fn settle(id: &Arc<Shared>, during: Stage, stage: Stage, event: EventKind, status: i32) {
     let mut inner = id.lock();
-    if inner.stage == Stage::AddrQuery {
+    if inner.stage == during {
         inner.stage = stage;
         drop(inner);
         tell(Queued::new(event, id, status));

@@ -14,13 +14,13 @@ use feroce_engine::{Engine, QpAttr, QpState};
 use feroce_local::Registry;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
-use feroce_wire::{Psn, Qpn};
+use feroce_wire::{Lid, Psn, Qpn};
 
-use super::attr;
 use super::channel::Queue;
 use super::gsi::Gsi;
 use super::queued::Queued;
 use super::shared::{Shared, Stage};
+use super::{attr, subnet};
 use crate::Error;
 use crate::backend::soft::SoftAdapter;
 use crate::cm::{UdParam, next_number};
@@ -56,12 +56,12 @@ impl Agent for Service {
         if let Some(registry) = self.registry.as_ref().filter(|registry| registry.has_departures())
         {
             for gone in registry.take_departures() {
-                manager.handle_departure(now, |gid, id| {
-                    id.0 >> 24 == u32::from(gone.prefix) && gone.addresses.contains(&gid)
+                manager.handle_departure(now, |port, id| {
+                    id.0 >> 24 == u32::from(gone.prefix) && gone.addresses.contains(&port.gid)
                 });
             }
         }
-        self.gsi.receive(|peer, mad| manager.handle_mad(now, peer, mad));
+        self.gsi.receive(engine.lid(), |peer, mad| manager.handle_mad(now, peer, mad));
         if self.manager.poll_timeout().is_some_and(|at| at <= now) {
             let Self { manager, ids, .. } = self;
             manager.handle_timeout_asking(now, |conn, plan| {
@@ -208,6 +208,11 @@ impl Service {
     /// Events of a connection go to this id.
     pub(super) fn attach(&mut self, conn: ConnId, id: &Arc<Shared>) {
         self.ids.insert(conn, Arc::clone(id));
+    }
+
+    /// Datagrams to a port of an InfiniBand subnet have this service level.
+    pub(super) fn learn(&mut self, lid: Lid, sl: u8) {
+        self.gsi.learn(lid, sl);
     }
 
     pub(super) fn destroy(&mut self, now: Instant, conn: ConnId) {
@@ -367,9 +372,14 @@ impl Service {
             let mut inner = id.lock();
             inner.stage = Stage::Requested;
             inner.conn = Some(conn);
-            inner.local = Some(with_scope((ip_of(peer.local), port).into(), self.scope));
             let src_port = ip.map_or(0, |ip| ip.src_port);
-            inner.peer = Some(with_scope((ip_of(peer.remote), src_port).into(), self.scope));
+            // A port of InfiniBand has a LID, and the request says its IP address.
+            let [local, remote] = match ip {
+                Some(ip) if peer.is_subnet() => [ip.dst, ip.src],
+                _ => [ip_of(peer.local.gid), ip_of(peer.remote.gid)],
+            };
+            inner.local = Some(with_scope((local, port).into(), self.scope));
+            inner.peer = Some(with_scope((remote, src_port).into(), self.scope));
             inner.offer = Some(offer.clone());
         }
         self.ids.insert(conn, Arc::clone(&id));
@@ -395,11 +405,14 @@ impl Service {
         }
         inner.stage = Stage::Connected;
         let ends = inner.local.zip(inner.peer);
-        let tos = inner.options.tos;
+        let (tos, path) = (inner.options.tos, inner.path);
         drop(inner);
         let ud = ends.map(|(local, remote)| {
             let gid = |addr: SocketAddr| feroce_cm::rdma::gid_of(addr.ip());
-            let av = attr::datagram_path(engine.gids(), gid(local), gid(remote), tos);
+            let av = match path {
+                Some(path) => subnet::vector(engine, subnet::peer(&path), &subnet::params(&path)),
+                None => attr::datagram_path(engine.gids(), gid(local), gid(remote), tos),
+            };
             UdParam { av, qpn: rep.qpn, qkey: rep.qkey }
         });
         self.tell(Queued { ud, private_data, ..Queued::new(EventKind::Established, id, 0) });

@@ -11,6 +11,7 @@ use feroce_cm::rdma::{Binding, ConnParam, PortSpace};
 use feroce_cm::{ConnId, ListenId};
 use feroce_engine::QpType;
 use feroce_link::tcp::{ReservedPort, StreamId, TcpListenId};
+use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::{ChannelOwner, Queue};
@@ -30,6 +31,8 @@ pub(super) enum Stage {
     /// The device is chosen, and the neighbour on the route to the peer is asked.
     AddrQuery,
     AddrResolved,
+    /// The subnet administration is asked for a path to the peer.
+    RouteQuery,
     RouteResolved,
     Listening,
     /// This side sent a request.
@@ -67,6 +70,10 @@ pub(super) struct Inner {
     pub(super) queue: Arc<Queue>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
+    /// The GID of the peer, on InfiniBand.
+    pub(super) gid: Option<Gid>,
+    /// The path to the peer, on InfiniBand.
+    pub(super) path: Option<PathRecord>,
     pub(super) conn: Option<ConnId>,
     /// The connection, on a device that speaks iWARP.
     pub(super) stream: Option<StreamId>,
@@ -108,6 +115,7 @@ impl Shared {
             Stage::Bound => "bound",
             Stage::AddrQuery => "resolving-address",
             Stage::AddrResolved => "address-resolved",
+            Stage::RouteQuery => "resolving-route",
             Stage::RouteResolved => "route-resolved",
             Stage::Listening => "listening",
             Stage::Connecting => "connecting",
@@ -132,6 +140,8 @@ impl Shared {
             queue,
             local: None,
             peer: None,
+            gid: None,
+            path: None,
             conn: None,
             stream: None,
             qp: None,

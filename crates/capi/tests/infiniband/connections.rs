@@ -1,0 +1,159 @@
+//! Programs of librdmacm on hosts of an InfiniBand fabric: addresses lead to ports, opensm tells
+//! paths, and requests for connections go to LIDs.
+
+use std::process::{Child, Command};
+
+use super::FT4;
+use super::fabric::{Fabric, wait_until};
+use super::verbs::{has, program, said};
+use crate::common;
+
+/// Port spaces, as the upper half of service numbers.
+const TCP: u64 = 0x0106 << 16;
+const UDP: u64 = 0x0111 << 16;
+
+/// Whether the programs of librdmacm and opensm are there.
+fn has_all() -> bool {
+    has("rping", "rdmacm-utils")
+}
+
+/// Starts a server, and waits until it listens for a service.
+fn serve(fabric: &Fabric, host: &str, words: &str, service: u64) -> Child {
+    let server = program(fabric, host, words).spawn().expect("it starts");
+    wait_until(|| fabric.is_listened_for(host, service));
+    server
+}
+
+/// Runs a server on Host4 and a client on Host1 to their end. Returns what both said.
+fn pair(fabric: &Fabric, service: u64, server: &str, client: &str) -> [String; 2] {
+    let server = serve(fabric, "Host4", server, service);
+    let client = said(program(fabric, "Host1", client).output().expect("it ran"));
+    [said(server.wait_with_output().expect("it ran")), client]
+}
+
+#[test]
+fn programs_of_librdmacm_connect_by_address() {
+    if !has_all() {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-cm", FT4, &["--addresses", "127.91", "--sm"]);
+    let [server, client] =
+        pair(&fabric, TCP + 7174, "rping -s -C 5 -v", "rping -c -C 5 -v -a 127.91.0.4");
+    assert!(server.contains("server ping data: rdma-ping-4"), "{server}");
+    assert!(client.contains("ping data: rdma-ping-4"), "{client}");
+    let [server, client] =
+        pair(&fabric, TCP + 7471, "ucmatose -c 4 -S 3000", "ucmatose -c 4 -S 3000 -s 127.91.0.4");
+    assert!(server.contains("return status 0") && client.contains("return status 0"));
+    let [server, client] =
+        pair(&fabric, UDP + 7174, "udaddy -c 2 -S 200", "udaddy -c 2 -S 200 -s 127.91.0.4");
+    assert!(server.contains("return status 0"), "{server}");
+    assert!(client.contains("return status 0"), "{client}");
+    let [_, client] = pair(&fabric, TCP + 7471, "rstream -S 5000", "rstream -S 5000 -s 127.91.0.4");
+    assert!(client.contains("Gb/sec"), "{client}");
+    // The server of cmtime serves until it is ended.
+    let mut server = serve(&fabric, "Host4", "cmtime", TCP + 7471);
+    let client = program(&fabric, "Host1", "cmtime -c 10 -s 127.91.0.4").output();
+    let client = said(client.expect("it ran"));
+    assert!(client.contains("resolve route"), "{client}");
+    end(server.id().cast_signed());
+    server.wait().expect("it ends");
+}
+
+#[test]
+fn perftest_exchanges_over_the_connection_manager() {
+    if !has("ib_write_bw", "perftest") {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-cm-perf", FT4, &["--addresses", "127.92", "--sm"]);
+    for test in ["ib_write_bw -n 200", "ib_send_bw -n 200", "ib_read_lat -n 200"] {
+        let words = format!("{test} -R -p 18700");
+        let [_, client] = pair(&fabric, TCP + 18700, &words, &format!("{words} 127.92.0.4"));
+        let expected =
+            ["Link type : IB", "Data ex. method : rdma_cm", "local address: LID 0x01", "LID 0x08"];
+        let client: Vec<&str> = client.split_whitespace().collect();
+        let client = client.join(" ");
+        for text in expected {
+            assert!(client.contains(text), "{test}: {text}: {client}");
+        }
+    }
+}
+
+#[test]
+fn commands_of_feroce_connect_by_address() {
+    if !has_all() {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-cm-own", FT4, &["--addresses", "127.93", "--sm"]);
+    let feroce = common::command().display();
+    let (server, client) =
+        (format!("{feroce} rping -s -C 3 -v"), format!("{feroce} rping -c -C 3 -v -a 127.93.0.4"));
+    let [server, client] = pair(&fabric, TCP + 7174, &server, &client);
+    assert!(server.contains("rdma-ping-2") && client.contains("rdma-ping-2"), "{server}{client}");
+}
+
+#[test]
+fn paths_have_the_lids_and_addresses_of_the_topology() {
+    if !has_all() {
+        return;
+    }
+    // Host4 has an address of the file, and every port has two LIDs.
+    let net = FT4.replace("Hca\t1 \"Host4\"", "address=10.91.0.4\nHca\t1 \"Host4\"");
+    assert_ne!(net, FT4);
+    let fabric = Fabric::up_with("ib-cm-lmc", &net, &["--addresses", "127.94"]);
+    assert!(fabric.line("Host4").contains(" 10.91.0.4 "));
+    assert!(fabric.line("Host3").contains(" 127.94.0.3 "));
+    let (text, status) = fabric.run("Host1", "rping -c -C 1 -a 10.91.0.4");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("rdma_resolve_route: Resource temporarily unavailable"), "{text}");
+    let _opensm = fabric.opensm("Host1", "-l 1");
+    let rping = |a: &str| format!("rping -c -C 3 -v -a {a}");
+    let [_, client] = pair(&fabric, TCP + 7174, "rping -s -C 3", &rping("10.91.0.4"));
+    assert!(client.contains("rdma-ping-2"), "{client}");
+    // The GID of a port is an address, too.
+    let [_, client] = pair(&fabric, TCP + 7174, "rping -s -a :: -C 3", &rping("fe80::10:7"));
+    assert!(client.contains("rdma-ping-2"), "{client}");
+    let (text, status) = fabric.run("Host1", "rping -c -C 1 -a 10.91.0.9");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("RDMA_CM_EVENT_ADDR_ERROR, error -113"), "{text}");
+    let (text, status) = fabric.run("Host1", "rping -c -C 1 -a fe80::77");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("RDMA_CM_EVENT_ROUTE_ERROR, error -22"), "{text}");
+    // No address of this host.
+    let (text, status) = fabric.run("Host1", "rping -s -C 1 -a 10.91.0.4");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("rdma_bind_addr: Cannot assign requested address"), "{text}");
+}
+
+#[test]
+fn a_service_belongs_to_one_process_of_a_host() {
+    if !has_all() {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-cm-claim", FT4, &["--addresses", "127.95", "--sm"]);
+    let mut server = serve(&fabric, "Host4", "rping -s -P -v", TCP + 7174);
+    let (text, status) = fabric.run("Host4", "rping -s -C 1");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("Address already in use"), "{text}");
+    // Two clients are served at the same time, by processes of other hosts and of its own.
+    for host in ["Host1", "Host4"] {
+        let client = said(
+            program(&fabric, host, "rping -c -C 2 -v -a 127.95.0.4").output().expect("it ran"),
+        );
+        assert!(client.contains("rdma-ping-1"), "{host}: {client}");
+    }
+    // A process of the host that does not listen either rejects the request.
+    let mut other = program(&fabric, "Host4", "rping -c -C 1 -a 127.95.0.4 -p 9");
+    let output = other.output().expect("it ran");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{text}");
+    let pid = server.id().cast_signed();
+    end(pid);
+    server.wait().expect("it ends");
+    wait_until(|| !fabric.is_listened_for("Host4", TCP + 7174));
+}
+
+/// Ends what a test has started with `timeout`, which passes the signal on.
+fn end(pid: i32) {
+    let status = Command::new("kill").arg(pid.to_string()).status();
+    assert!(status.is_ok_and(|status| status.success()));
+}
