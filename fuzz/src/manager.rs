@@ -123,7 +123,7 @@ impl World {
     fn connect(&mut self, input: &mut Input<'_>) {
         let (src, dst) = (([10, 0, 0, 1], 9).into(), ([10, 0, 0, 2], 7).into());
         let connect = Connect {
-            peer: Peer { local: US, remote: THEM },
+            peer: Peer::new(US, THEM),
             service: input.pick(&services()),
             qpn: Qpn::new(input.u8().into()),
             private_data: connect_data(src, dst, b"x").expect("it fits"),
@@ -136,7 +136,7 @@ impl World {
     fn ask(&mut self, input: &mut Input<'_>) {
         let (src, dst) = (([10, 0, 0, 1], 9).into(), ([10, 0, 0, 2], 7).into());
         let ask = Ask {
-            peer: Peer { local: US, remote: THEM },
+            peer: Peer::new(US, THEM),
             service: input.pick(&services()),
             private_data: sidr_data(src, dst, b"x").expect("it fits"),
         };
@@ -171,7 +171,7 @@ impl World {
 
     fn deliver(&mut self, from_peer: bool, mad: &[u8]) {
         let remote = if from_peer { THEM } else { US };
-        self.manager.handle_mad(self.now, Peer { local: US, remote }, mad);
+        self.manager.handle_mad(self.now, Peer::new(US, remote), mad);
     }
 
     fn pass(&mut self, ns: u64) {
