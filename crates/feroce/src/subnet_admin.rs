@@ -10,9 +10,10 @@ use std::sync::Mutex;
 use feroce_umad::{Host, Joiner, Registration, pieces};
 use feroce_wire::cm::ServiceId;
 use feroce_wire::mad::{
-    Class, MAD_LEN, MadHeader, Method, PathRecord, SA_DATA_LEN, SaAttribute, SaMad, Status,
+    Class, MAD_LEN, MadHeader, McMemberRecord, Method, PathRecord, SA_DATA_LEN, SaAttribute, SaMad,
+    Status,
 };
-use feroce_wire::{Gid, Lid, Pkey, Qpn};
+use feroce_wire::{Gid, Lid, Pkey, Qkey, Qpn};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
@@ -35,6 +36,18 @@ mod path {
     pub(super) const REVERSIBLE: u64 = 1 << 11;
     pub(super) const NUMB_PATH: u64 = 1 << 12;
     pub(super) const PKEY: u64 = 1 << 13;
+}
+
+/// Components of a member record (IBTA vol1 15.2.5.17).
+mod member {
+    pub(super) const MGID: u64 = 1 << 0;
+    pub(super) const PORT_GID: u64 = 1 << 1;
+    pub(super) const QKEY: u64 = 1 << 2;
+    pub(super) const TRAFFIC_CLASS: u64 = 1 << 6;
+    pub(super) const PKEY: u64 = 1 << 7;
+    pub(super) const SL: u64 = 1 << 12;
+    pub(super) const FLOW_LABEL: u64 = 1 << 13;
+    pub(super) const JOIN_STATE: u64 = 1 << 16;
 }
 
 /// A port as its questions need it.
@@ -80,6 +93,32 @@ impl Request {
                 | path::REVERSIBLE
                 | path::NUMB_PATH
                 | path::PKEY,
+            record: record.to_bytes().to_vec(),
+        }
+    }
+
+    /// Joins a multicast group, which comes into being if it does not exist.
+    pub(crate) fn join(asker: &Asker, group: Gid, join_state: u8, qkey: Qkey) -> Self {
+        let record = McMemberRecord {
+            mgid: group,
+            port_gid: asker.gid,
+            qkey,
+            pkey: asker.pkey,
+            scope: group.0[1] & 15,
+            join_state,
+            ..McMemberRecord::default()
+        };
+        Self {
+            method: Method::SET,
+            attribute: SaAttribute::MC_MEMBER,
+            components: member::MGID
+                | member::PORT_GID
+                | member::QKEY
+                | member::TRAFFIC_CLASS
+                | member::PKEY
+                | member::SL
+                | member::FLOW_LABEL
+                | member::JOIN_STATE,
             record: record.to_bytes().to_vec(),
         }
     }
@@ -204,4 +243,10 @@ pub(crate) fn read_path(record: &[u8; SA_DATA_LEN]) -> Option<PathRecord> {
     let (path, _) = PathRecord::parse(record).ok()?;
     let is_usable = |lid: Lid| lid != Lid(0) && lid.0 < 0xc000;
     (is_usable(path.slid) && is_usable(path.dlid)).then_some(path)
+}
+
+/// The membership in the record of an answer, if its LID can be used.
+pub(crate) fn read_member(record: &[u8; SA_DATA_LEN]) -> Option<McMemberRecord> {
+    let (member, _) = McMemberRecord::parse(record).ok()?;
+    member.mlid.is_multicast().then_some(member)
 }

@@ -84,11 +84,19 @@ impl Host {
     /// Has the fabric pass the requests for a service at a port to the process `slot`. It is an
     /// error of kind [`io::ErrorKind::AddrInUse`] if another process has it.
     pub fn claim(&self, port: u8, slot: u8, service: u64) -> io::Result<Claim> {
-        let host = self.name.clone();
-        let (socket, answer) = self.ask(&Request::Claim { host, port, slot, service })?;
-        match answer {
-            Answer::Done(_) => Ok(Claim { _socket: socket }),
-            other => Err(refusal(&other)),
+        self.hold(&Request::Claim { host: self.name.clone(), port, slot, service })
+    }
+
+    /// Notes that this process takes part in a multicast group at a port. The port leaves the group
+    /// when no process takes part in it any more.
+    pub fn join(&self, port: u8, group: Gid, join_state: u8) -> io::Result<Claim> {
+        self.hold(&Request::Join { host: self.name.clone(), port, group, join_state })
+    }
+
+    fn hold(&self, request: &Request) -> io::Result<Claim> {
+        match self.ask(request)? {
+            (socket, Answer::Done(_)) => Ok(Claim { _socket: socket }),
+            (_, other) => Err(refusal(&other)),
         }
     }
 
@@ -121,7 +129,7 @@ impl Host {
     }
 }
 
-/// A service whose requests come to this process, as long as this lives.
+/// Something that the fabric does for this process, as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
     _socket: Socket,

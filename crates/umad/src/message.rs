@@ -82,6 +82,18 @@ pub enum Request {
         /// The service.
         service: u64,
     },
+    /// Note that a process takes part in a multicast group at a port, for as long as the connection
+    /// lasts. The fabric has the port leave the group when the last connection has ended.
+    Join {
+        /// The host.
+        host: String,
+        /// The port, from 1.
+        port: u8,
+        /// The group.
+        group: Gid,
+        /// How it takes part, as in a member record.
+        join_state: u8,
+    },
     /// Say which port has an IP address.
     Resolve {
         /// The address.
@@ -156,6 +168,11 @@ impl Request {
                 out.extend(service.to_ne_bytes());
                 put_text(&mut out, host);
             }
+            Self::Join { host, port, group, join_state } => {
+                out.extend([8, *port, *join_state]);
+                out.extend(group.0);
+                put_text(&mut out, host);
+            }
             Self::Resolve { address } => {
                 out.push(7);
                 put_address(&mut out, *address);
@@ -188,6 +205,10 @@ impl Request {
             6 => {
                 let ([port, slot], service) = (bytes.take()?, bytes.long()?);
                 Self::Claim { host: bytes.text()?, port, slot, service }
+            }
+            8 => {
+                let ([port, join_state], group) = (bytes.take()?, Gid(bytes.take()?));
+                Self::Join { host: bytes.text()?, port, group, join_state }
             }
             7 => Self::Resolve { address: bytes.address()? },
             _ => return None,
@@ -275,6 +296,7 @@ mod tests {
             Request::Watch { host: host() },
             Request::Claim { host: host(), port: 1, slot: 9, service: 0x0106_1234 },
             Request::Resolve { address: IpAddr::from([10, 91, 0, 1]) },
+            Request::Join { host: host(), port: 1, group: Gid([0xff; 16]), join_state: 8 },
             Request::Resolve { address: IpAddr::from([7; 16]) },
         ] {
             let bytes = request.emit();

@@ -14,12 +14,9 @@ use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
-/// The GID of a group.
-fn gid_of(group: IpAddr) -> Gid {
-    match group {
-        IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
-        IpAddr::V6(ip) => Gid(ip.octets()),
-    }
+/// The GID of a group; zero if the address is of no group, which the call that follows says.
+fn gid_of(id: &Id, group: IpAddr) -> Gid {
+    id.id.group_gid(group).unwrap_or(Gid::ZERO)
 }
 
 /// # Safety
@@ -37,7 +34,7 @@ unsafe fn join(
     // SAFETY: by this function's contract, `public` is a live id, and `addr` is NULL or points to
     // an address that is as long as its family says.
     let group = unsafe { address::read(addr) }?.ip();
-    let gid = gid_of(group);
+    let gid = gid_of(id, group);
     // First, because the event may be taken at once.
     id.private().groups.push(Group { gid, context, acks: Arc::default() });
     id.id.join_multicast(group, send_only).map_err(|e| {
@@ -97,7 +94,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
         Ok(addr) => addr.ip(),
         Err(errno) => return status(Err(errno)),
     };
-    let Some(joined) = forget(id, gid_of(group)) else {
+    let Some(joined) = forget(id, gid_of(id, group)) else {
         return status(Err(Errno(libc::EADDRNOTAVAIL)));
     };
     let left = id.id.leave_multicast(group);

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 use super::FT4;
 use super::fabric::{Fabric, wait_until};
-use super::verbs::{has, program, said};
+use super::verbs::{children, has, program, said, signal};
 use crate::common;
 
 /// Port spaces, as the upper half of service numbers.
@@ -150,6 +150,66 @@ fn a_service_belongs_to_one_process_of_a_host() {
     end(pid);
     server.wait().expect("it ends");
     wait_until(|| !fabric.is_listened_for("Host4", TCP + 7174));
+}
+
+#[test]
+fn groups_are_joined_through_subnet_administration() {
+    if !has("mckey", "rdmacm-utils") {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-mcast", FT4, &["--addresses", "127.96", "--sm"]);
+    let group = "ff12:4001:ffff::f01:203";
+    assert_eq!(ports(&fabric, "Leaf2"), None);
+    let feroce = common::command().display();
+    let receive = |host: &str, command: &str, address: &str| {
+        let command = format!("{command} -m 239.1.2.3 -b {address}");
+        program(&fabric, host, &command).spawn().expect("it starts")
+    };
+    // Two programs of one host, and one of a host behind the same switch.
+    let receivers = [
+        receive("Host4", "mckey", "127.96.0.4"),
+        receive("Host4", &format!("{feroce} mckey"), "127.96.0.4"),
+        receive("Host3", "mckey", "127.96.0.3"),
+    ];
+    // Ports 1 and 2.
+    wait_until(|| ports(&fabric, "Leaf2").as_deref() == Some("0006"));
+    wait_until(|| fabric.programs("Host4") >= 2);
+    let sender = program(&fabric, "Host1", "mckey -m 239.1.2.3 -b 127.96.0.1 -s").output();
+    let sender = said(sender.expect("it ran"));
+    assert!(sender.contains(&format!("joined dgid: {group} mlid 0xc001")), "{sender}");
+    for receiver in receivers {
+        let text = said(receiver.wait_with_output().expect("it ran"));
+        assert!(text.contains(&format!("joined dgid: {group} mlid 0xc001")), "{text}");
+        assert!(text.contains("data transfers complete"), "{text}");
+    }
+    // Every port has left the group, and its switches know that.
+    wait_until(|| ports(&fabric, "Leaf1").is_none() && ports(&fabric, "Leaf2").is_none());
+    // The port of a program that is killed leaves, too.
+    let [mut killed, other] = [("Host3", "127.96.0.3"), ("Host4", "127.96.0.4")]
+        .map(|(host, address)| receive(host, "mckey", address));
+    wait_until(|| ports(&fabric, "Leaf2").as_deref() == Some("0006"));
+    kill(&mut killed);
+    wait_until(|| ports(&fabric, "Leaf2").as_deref() != Some("0006"));
+    end(other.id().cast_signed());
+    let _ = other.wait_with_output();
+}
+
+/// The ports by which a switch forwards the packets of the group: a mask.
+fn ports(fabric: &Fabric, switch: &str) -> Option<String> {
+    let (text, status) = fabric.run("Host1", &format!("ibroute -M -n {}", lid(fabric, switch)));
+    assert_eq!(status, 0, "{text}");
+    let line = text.lines().find_map(|line| line.strip_prefix("0xc001"))?;
+    Some(line.trim().to_owned())
+}
+
+fn lid(fabric: &Fabric, node: &str) -> String {
+    fabric.line(node).split_whitespace().nth(3).expect("a LID").to_owned()
+}
+
+/// Kills a program behind `timeout`, which cannot say goodbye.
+fn kill(child: &mut Child) {
+    signal(&children(child.id()), "KILL");
+    child.wait().expect("it ends");
 }
 
 /// Ends what a test has started with `timeout`, which passes the signal on.

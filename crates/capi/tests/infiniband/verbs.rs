@@ -230,12 +230,12 @@ fn a_process_that_is_stopped_stops_no_other() {
 }
 
 /// The processes that a process has started, which are the programs behind `timeout`.
-fn children(pid: u32) -> Vec<String> {
+pub(crate) fn children(pid: u32) -> Vec<String> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-fn signal(processes: &[String], signal: &str) {
+pub(crate) fn signal(processes: &[String], signal: &str) {
     assert!(!processes.is_empty(), "nothing runs");
     let mut kill = Command::new("kill");
     assert!(kill.arg(format!("-{signal}")).args(processes).status().expect("kill").success());

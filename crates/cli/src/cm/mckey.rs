@@ -131,7 +131,8 @@ impl Args {
             let ud =
                 expect(&events, EventKind::MulticastJoin)?.ud.context("no way to the group")?;
             let dgid = std::net::Ipv6Addr::from(ud.av.dgid.0);
-            say.line(&format!("mckey: joined dgid: {dgid} mlid 0x0 sl 0"));
+            let (mlid, sl) = (ud.av.dlid.0, ud.av.sl);
+            say.line(&format!("mckey: joined dgid: {dgid} mlid {mlid:#x} sl {sl}"));
             node.address(&ud)?;
             nodes.push(node);
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_backend_rdma_core::Feature;
 use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
-use feroce_wire::Qpn;
+use feroce_wire::{Gid, Qpn};
 
 use super::channel::EventChannel;
 use super::kernel::KernelId;
@@ -259,6 +259,15 @@ impl CmId {
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         either!(&self.side, id => id.join_multicast(group, send_only))
+    }
+
+    /// The GID of a multicast group on the device of the id: the address itself on Ethernet, and on
+    /// InfiniBand what Linux makes of it. `None` if the address is of no group.
+    pub fn group_gid(&self, group: IpAddr) -> Option<Gid> {
+        match &self.side {
+            Either::Soft(id) => id.group_gid(group),
+            Either::Kernel(_) => feroce_cm::rdma::mgid(group),
+        }
     }
 
     /// Leaves a multicast group.

@@ -393,18 +393,16 @@ impl Carrier for PortLink {
                     )),
                 }
             }
-            Control::Join(group) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                match self.config.address {
-                    Some(_) => format!(
+            Control::Join(group) => match self.config.address {
+                Some(_) => Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!(
                         "multicast group {group}: switches of a fabric do not replicate packets"
                     ),
-                    None => format!(
-                        "multicast group {group}: joining through subnet administration does not \
-                         exist yet"
-                    ),
-                },
-            )),
+                )),
+                // The consumer joins through subnet administration, which tells the switches.
+                None => Ok(()),
+            },
             Control::Leave(_) | Control::Exit | Control::Fork => Ok(()),
         }
     }

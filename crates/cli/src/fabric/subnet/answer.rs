@@ -8,6 +8,7 @@ use super::addresses::Addresses;
 use super::conn::{ConnId, Reregistrations, Role, Watched};
 use super::data::Processes;
 use super::issm::IsSm;
+use super::members::{Member, Members};
 
 /// A refusal with a number of the C library.
 fn refused(errno: Errno) -> Answer {
@@ -25,6 +26,7 @@ pub(super) struct Sources<'a> {
     pub(super) subnet: &'a Subnet,
     pub(super) programs: &'a mut Programs,
     pub(super) processes: &'a mut Processes,
+    pub(super) members: &'a mut Members,
     pub(super) addresses: &'a Addresses,
     pub(super) issm: &'a IsSm,
     pub(super) reregistrations: &'a Reregistrations,
@@ -96,6 +98,13 @@ pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answ
                 true => return (Answer::Done(0), Some(Role::Claim)),
                 false => refused(Errno::EADDRINUSE),
             },
+            None => refused(Errno::ENODEV),
+        },
+        Request::Join { host, port, group, join_state } => match find_port(&host, port) {
+            Some(at) => {
+                from.members.add(conn, Member { at, group, join_state });
+                return (Answer::Done(0), Some(Role::Member));
+            }
             None => refused(Errno::ENODEV),
         },
         Request::Resolve { address } => {

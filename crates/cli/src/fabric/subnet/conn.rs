@@ -23,6 +23,8 @@ pub(super) enum Role {
     Attached,
     /// It holds a service for a process.
     Claim,
+    /// It keeps a port in a multicast group.
+    Member,
     /// It says what the adapter of a node is like.
     Watch(Watched),
 }

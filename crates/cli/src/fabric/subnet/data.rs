@@ -147,8 +147,13 @@ impl Processes {
             Some(run) => subnet.carry(from, &run),
             None => Vec::new(),
         };
-        let receivers: Vec<ConnId> =
+        let mut receivers: Vec<ConnId> =
             reached.into_iter().flat_map(|at| self.receivers(at, record)).collect();
+        if record.meta.dst.lid.is_multicast() {
+            // An adapter gives packets to a group to its own queue pairs, too; a process does that
+            // by itself.
+            receivers.extend(self.receivers(from, record).into_iter().filter(|to| *to != conn));
+        }
         let run = Rc::new(Run::new(record));
         let at_ns = record.at_ns.min(now.as_nanos());
         match receivers[..] {

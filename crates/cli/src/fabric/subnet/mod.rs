@@ -2,8 +2,9 @@
 //!
 //! [`serve`] is the process: sockets and the clock around `feroce_subnet`. [`answer`] are the
 //! requests of programs, [`addresses`] the IP addresses of hosts, [`data`] the packets of queue
-//! pairs, [`issm`] the files by which subnet managers say that they run, [`manager`] a subnet
-//! manager that the fabric starts itself, [`report`] what the fabric says of itself.
+//! pairs, [`members`] the processes that are in multicast groups, [`issm`] the files by which
+//! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
+//! [`report`] what the fabric says of itself.
 
 mod addresses;
 mod answer;
@@ -11,6 +12,7 @@ mod conn;
 mod data;
 mod issm;
 mod manager;
+mod members;
 mod report;
 mod serve;
 

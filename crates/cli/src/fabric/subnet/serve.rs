@@ -23,6 +23,7 @@ use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
 use super::data::{Processes, Told};
 use super::issm::IsSm;
 use super::manager::Manager;
+use super::members::Members;
 use super::report::{self, SubnetStatus};
 use crate::fabric::control::{self, Change, Command, Order, Reply};
 use crate::fabric::pace::monotonic_ns;
@@ -52,6 +53,7 @@ pub(in super::super) struct Server {
     subnet: Subnet,
     programs: Programs,
     processes: Processes,
+    members: Members,
     addresses: Addresses,
     reregistrations: Reregistrations,
     started_ns: u64,
@@ -91,6 +93,7 @@ impl Server {
             subnet,
             programs: Programs::new(),
             processes: Processes::default(),
+            members: Members::default(),
             addresses: Addresses::new(net, prefix),
             reregistrations: Reregistrations::new(),
             started_ns: monotonic_ns(),
@@ -245,8 +248,8 @@ impl Server {
                     return Ok(());
                 }
                 Role::Open(file) => *file,
-                // A program that watches or holds a service has nothing to say.
-                Role::Attached | Role::Watch(_) | Role::Claim => return Ok(()),
+                // A program that watches or holds something has nothing to say.
+                Role::Attached | Role::Watch(_) | Role::Claim | Role::Member => return Ok(()),
             };
             let whole = conn.joiner.take(message);
             if let Some(mad) = whole.and_then(|bytes| UserMad::parse(&bytes)) {
@@ -319,6 +322,7 @@ impl Server {
                     subnet: &self.subnet,
                     programs: &mut self.programs,
                     processes: &mut self.processes,
+                    members: &mut self.members,
                     addresses: &self.addresses,
                     issm: &self.issm,
                     reregistrations: &self.reregistrations,
@@ -367,8 +371,18 @@ impl Server {
                 }
                 Role::Attached => self.processes.close(id),
                 Role::Claim => self.processes.release(id),
+                Role::Member => self.leave(id),
                 Role::New | Role::Watch(_) => {}
             }
+        }
+    }
+
+    /// A process takes part in a group no more.
+    fn leave(&mut self, id: ConnId) {
+        let Some(member) = self.members.remove(id) else { return };
+        // The answer is nothing that programs wait for; its number is that of the connection.
+        if let Some(packet) = member.leave(&self.subnet, id as u32) {
+            self.subnet.send(now(), member.at, packet);
         }
     }
 

@@ -10,14 +10,14 @@ use feroce_engine::{QpAttr, QpState};
 use feroce_link::tcp::ReservedPort;
 use feroce_train::Instant;
 use feroce_wire::cm::ServiceId;
-use feroce_wire::{Psn, Qpn};
+use feroce_wire::{Gid, Psn, Qpn};
 
 use super::claim::Claim;
 use super::iwarp::is_iwarp;
 use super::neighbour::Neighbour;
 use super::queued::Queued;
 use super::service::{Service, tell};
-use super::shared::{Owner, Shared, Stage};
+use super::shared::{Membership, Owner, Shared, Stage};
 use super::{attr, mcast, resolver, subnet};
 use crate::cm::UdParam;
 use crate::cm::{CmError, IdOption, IdState};
@@ -406,7 +406,10 @@ impl SoftId {
 
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.
     pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
-        let mgid = rdma::mgid(group).ok_or(CmError::NotMulticast(group))?;
+        let mgid = self.group_gid(group).ok_or(CmError::NotMulticast(group))?;
+        if let Some(place) = self.context().and_then(subnet::place) {
+            return self.join_group(place, mgid, send_only);
+        }
         let ud = self.with_port(|s, link, id| {
             let (qp, local, tos) = {
                 let inner = id.lock();
@@ -416,7 +419,8 @@ impl SoftId {
             if !send_only {
                 mcast::join(s, link, qp, mgid)?;
             }
-            id.lock().groups.push((mgid, !send_only));
+            let membership = Membership { group: mgid, receives: !send_only, hold: None };
+            id.lock().groups.push(membership);
             let av = attr::datagram_path(s.engine.gids(), gid_of(local.ip()), mgid, tos);
             Ok(UdParam { av, qpn: rdma::MULTICAST_QPN, qkey: UDP_QKEY })
         })?;
@@ -427,18 +431,29 @@ impl SoftId {
 
     /// Leaves a multicast group.
     pub(crate) fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
-        let mgid = rdma::mgid(group).ok_or(CmError::NotMulticast(group))?;
-        self.with_port(|s, link, id| {
+        let mgid = self.group_gid(group).ok_or(CmError::NotMulticast(group))?;
+        let membership = self.with_port(|s, link, id| {
             let mut inner = id.lock();
-            let at = inner.groups.iter().position(|(gid, _)| *gid == mgid);
-            let (_, receives) = inner.groups.remove(at.ok_or(CmError::WrongState)?);
+            let at = inner.groups.iter().position(|joined| joined.group == mgid);
+            let membership = inner.groups.remove(at.ok_or(CmError::WrongState)?);
             let qp = inner.qp.map(|qp| qp.qpn);
             drop(inner);
-            if receives {
+            if membership.receives {
                 mcast::leave(s, link, qp, mgid);
             }
-            Ok(())
-        })
+            Ok(membership)
+        })?;
+        // Without the locks: the fabric has the port leave the group, unless others are in it.
+        drop(membership.hold);
+        Ok(())
+    }
+
+    /// The GID of a multicast group on the device of the id; `None` if the address is of no group.
+    pub(crate) fn group_gid(&self, group: IpAddr) -> Option<Gid> {
+        match self.context().and_then(subnet::place) {
+            Some(_) => subnet::group_gid(group),
+            None => rdma::mgid(group),
+        }
     }
 
     /// Runs `f` under the locks of the device.
@@ -451,7 +466,7 @@ impl SoftId {
     }
 
     /// Runs `f` under the locks of the device, with its link.
-    fn with_port<R>(
+    pub(super) fn with_port<R>(
         &self,
         f: impl FnOnce(&mut State, &mut LinkSide, &Arc<Shared>) -> Result<R, Error>,
     ) -> Result<R, Error> {

@@ -18,8 +18,9 @@ use super::neighbour::{Answer, Neighbour};
 use super::queued::Queued;
 use super::service::tell;
 use super::shared::{Owner, Shared, Stage};
+use super::subnet::{self, Joining};
 use crate::driver::clock::monotonic_ns;
-use crate::subnet_admin::{Question, read_path};
+use crate::subnet_admin::{Question, Refusal, read_member, read_path};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -29,6 +30,8 @@ enum Awaited {
     Neighbour(Neighbour),
     /// A path to its peer.
     Path(Question),
+    /// Membership of its port in a multicast group; `None` once it is decided.
+    Group(Question, Option<Joining>),
 }
 
 /// An id that waits.
@@ -67,6 +70,17 @@ pub(super) fn wait_for_path(
     timeout_ms: u32,
 ) -> io::Result<()> {
     begin(id, Awaited::Path(question), timeout_ms.saturating_add(GRACE_MS))
+}
+
+/// Reports to an id whether its port has joined a group, once the question is answered.
+pub(super) fn wait_for_group(
+    id: &Arc<Owner>,
+    question: Question,
+    joining: Joining,
+    timeout_ms: u32,
+) -> io::Result<()> {
+    let timeout_ms = timeout_ms.saturating_add(GRACE_MS);
+    begin(id, Awaited::Group(question, Some(joining)), timeout_ms)
 }
 
 fn begin(id: &Arc<Owner>, awaited: Awaited, timeout_ms: u32) -> io::Result<()> {
@@ -113,7 +127,7 @@ fn run(wake: &EventFd) {
             }
         }
         // Without the lock: this drops ids, and locks others.
-        pending.retain(|pending: &Pending| !pending.is_over());
+        pending.retain_mut(|pending: &mut Pending| !pending.is_over());
         if !pending.is_empty() {
             sleep(&pending, wake);
         }
@@ -137,13 +151,13 @@ fn sleep(pending: &[Pending], wake: &EventFd) {
 
 impl Pending {
     /// Whether nothing is left to wait for; the id has its event then.
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
         // Held until the event is in its queue: if it is destroyed meanwhile, this thread does that
         // when it lets go, and takes the event out again.
         let Some(owner) = self.id.upgrade() else { return true };
         let id = &owner.shared;
         let is_late = monotonic_ns() >= self.deadline_ns;
-        match &self.awaited {
+        match &mut self.awaited {
             Awaited::Neighbour(neighbour) => match neighbour.look() {
                 Answer::Reachable => resolved(id),
                 Answer::Open if !is_late => return false,
@@ -155,6 +169,18 @@ impl Pending {
                 None if !is_late => return false,
                 None => no_path(id, -libc::ETIMEDOUT),
             },
+            Awaited::Group(question, joining) => {
+                let answer = match question.look() {
+                    None if !is_late => return false,
+                    answer => answer.unwrap_or(Err(Refusal::Silence)),
+                };
+                let member = answer.map(|record| read_member(&record));
+                match (member, joining.take()) {
+                    (Ok(Some(member)), Some(joining)) => subnet::joined(&owner, &member, joining),
+                    (Err(refusal), _) => subnet::not_joined(id, refusal.status()),
+                    (Ok(_), _) => subnet::not_joined(id, -libc::EINVAL),
+                }
+            }
         }
         true
     }
@@ -164,7 +190,7 @@ impl Awaited {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Neighbour(neighbour) => neighbour.fd(),
-            Self::Path(question) => question.fd(),
+            Self::Path(question) | Self::Group(question, _) => question.fd(),
         }
     }
 }

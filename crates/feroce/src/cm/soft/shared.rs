@@ -64,6 +64,16 @@ pub(super) struct Options {
     pub(super) ack_timeout: Option<u8>,
 }
 
+/// A multicast group that was joined.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) group: Gid,
+    /// Whether the queue pair receives the datagrams of the group.
+    pub(super) receives: bool,
+    /// Keeps the port of an InfiniBand subnet in the group.
+    pub(super) hold: Option<feroce_umad::Claim>,
+}
+
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) stage: Stage,
@@ -91,8 +101,8 @@ pub(super) struct Inner {
     pub(super) claims: Vec<Claim>,
     /// The parameters of the peer's request, from the view of this side: the default of a reply.
     pub(super) offer: Option<ConnParam>,
-    /// Groups that were joined, and whether the queue pair receives the datagrams of the group.
-    pub(super) groups: Vec<(Gid, bool)>,
+    /// Groups that were joined.
+    pub(super) groups: Vec<Membership>,
 }
 
 /// The half that the driver holds.
@@ -242,9 +252,9 @@ impl Drop for Owner {
                 if let (Some(cm), Some(conn)) = (Service::of(s), conn) {
                     cm.destroy(now, conn);
                 }
-                for (group, receives) in groups {
-                    if receives {
-                        super::mcast::leave(s, link, qp.map(|qp| qp.qpn), group);
+                for Membership { group, receives, .. } in &groups {
+                    if *receives {
+                        super::mcast::leave(s, link, qp.map(|qp| qp.qpn), *group);
                     }
                 }
                 if let (Some(cm), Some(qp)) = (Service::of(s), qp) {

@@ -5,26 +5,36 @@
 //! here the fabric knows it. An IPv6 address that no port has is taken for a GID.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use feroce_cm::rdma::{gid_of, ip_of};
+use feroce_cm::rdma::{EventKind, MULTICAST_QPN, UDP_QKEY, gid_of, ip_of};
 use feroce_cm::{PathParams, Peer};
 use feroce_engine::{AddrVec, Engine};
 use feroce_train::PortAddr;
 use feroce_wire::cm::ServiceId;
-use feroce_wire::mad::PathRecord;
+use feroce_wire::mad::{McMemberRecord, PathRecord};
 use feroce_wire::{Gid, Lid, Pmtu};
 
 use super::id::SoftId;
-use super::resolver;
-use super::shared::Stage;
+use super::queued::Queued;
+use super::service::tell;
+use super::shared::{Membership, Owner, Shared, Stage};
+use super::{mcast, resolver};
 use crate::Error;
-use crate::cm::CmError;
+use crate::cm::{CmError, UdParam};
 use crate::context::Context;
 use crate::subnet_admin::{Asker, Question, Request};
 use crate::subnet_port::{PORT, SubnetPlace};
 
 /// Time limit of a question for which the caller gives none, in milliseconds.
 const DEFAULT_MS: u32 = 2000;
+
+/// How long the subnet administration may take to let a port into a group, in milliseconds.
+const JOIN_MS: u32 = 3000;
+
+/// How members take part in a group: they receive and send, or they only send.
+const FULL_MEMBER: u8 = 1;
+const SEND_ONLY_MEMBER: u8 = 8;
 
 /// Hop limit of a path that does not leave the subnet.
 const MAX_LOCAL_HOPS: u8 = 1;
@@ -100,7 +110,94 @@ pub(super) fn path_bits(engine: &Engine, lid: Lid) -> u8 {
     (lid.0 ^ engine.lid().0) as u8 & 0x7f
 }
 
+/// The group of an IP multicast address, as Linux maps it for datagrams of the connection manager:
+/// that of IPoIB (RFC 4391, section 4) with a signature of its own, in the default partition. A GID
+/// that a subnet manager has chosen stays as it is. `None` if it is not a multicast address.
+pub(super) fn group_gid(ip: IpAddr) -> Option<Gid> {
+    let mut gid = [0; 16];
+    match ip {
+        ip if !ip.is_multicast() => return None,
+        IpAddr::V6(ip) if matches!(ip.octets(), [0xff, 0x10..=0x1f, 0xa0, 0x1b, ..]) => {
+            return Some(Gid(ip.octets()));
+        }
+        IpAddr::V4(ip) => {
+            gid[..6].copy_from_slice(&[0xff, 0x12, 0x40, 0x01, 0xff, 0xff]);
+            gid[12..].copy_from_slice(&(u32::from(ip) & 0x0fff_ffff).to_be_bytes());
+        }
+        IpAddr::V6(ip) => {
+            gid[..6].copy_from_slice(&[0xff, 0x12, 0x60, 0x01, 0xff, 0xff]);
+            gid[6..].copy_from_slice(&ip.octets()[6..]);
+        }
+    }
+    Some(Gid(gid))
+}
+
+/// A group that an id is joining.
+#[derive(Debug)]
+pub(super) struct Joining {
+    group: Gid,
+    receives: bool,
+    hold: feroce_umad::Claim,
+}
+
+/// Joins a group for an id, with what the subnet administration has said of it.
+pub(super) fn joined(id: &Arc<Owner>, record: &McMemberRecord, joining: Joining) {
+    let Joining { group, receives, hold } = joining;
+    let membership = Membership { group, receives, hold: Some(hold) };
+    let av = AddrVec {
+        dgid: group,
+        flow_label: record.flow_label,
+        hop_limit: record.hop_limit,
+        traffic_class: record.traffic_class,
+        sl: record.sl,
+        dlid: record.mlid,
+        ..AddrVec::default()
+    };
+    let id = SoftId { owner: Arc::clone(id) };
+    let attached = id.with_port(|s, link, id| {
+        let qp = id.lock().qp.map(|qp| qp.qpn);
+        if receives {
+            mcast::join(s, link, qp, group)?;
+        }
+        id.lock().groups.push(membership);
+        Ok(())
+    });
+    match attached {
+        Ok(()) => {
+            let ud = Some(UdParam { av, qpn: MULTICAST_QPN, qkey: record.qkey });
+            tell(Queued { ud, ..Queued::new(EventKind::MulticastJoin, id.shared(), 0) });
+        }
+        Err(e) => {
+            tracing::warn!("cannot attach the queue pair to {group}: {e}");
+            not_joined(id.shared(), -libc::ENOMEM);
+        }
+    }
+}
+
+/// An id has not become a member of a group.
+pub(super) fn not_joined(id: &Arc<Shared>, status: i32) {
+    tell(Queued::new(EventKind::MulticastError, id, status));
+}
+
 impl SoftId {
+    /// Has the port join a group through the subnet administration. Event: multicast join, or
+    /// multicast error.
+    pub(super) fn join_group(
+        &self,
+        place: &SubnetPlace,
+        group: Gid,
+        send_only: bool,
+    ) -> Result<(), Error> {
+        let asker = self.asker()?;
+        let state = if send_only { SEND_ONLY_MEMBER } else { FULL_MEMBER };
+        // First, so that the port does not leave the group when another id does.
+        let hold = place.host.join(PORT, group, state)?;
+        let request = Request::join(&asker, group, state, UDP_QKEY);
+        let question = Question::ask(&place.host, PORT, &asker, &request, JOIN_MS)?;
+        let joining = Joining { group, receives: !send_only, hold };
+        Ok(resolver::wait_for_group(&self.owner, question, joining, JOIN_MS)?)
+    }
+
     /// The port as its subnet administration must know it.
     pub(super) fn asker(&self) -> Result<Asker, Error> {
         self.with_service(|s, _, _| {
@@ -131,5 +228,27 @@ impl SoftId {
             inner.stage = Stage::RouteQuery;
         }
         Ok(resolver::wait_for_path(&self.owner, question, timeout_ms)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_mapped_as_linux_does() {
+        let gid = |text: &str| {
+            let ip: std::net::Ipv6Addr = text.parse().unwrap();
+            Some(Gid(ip.octets()))
+        };
+        for (ip, expected) in [
+            ("239.1.2.3", gid("ff12:4001:ffff::f01:203")),
+            ("ff05::1:2", gid("ff12:6001:ffff::1:2")),
+            ("ff12:a01b:fe80::7", gid("ff12:a01b:fe80::7")),
+            ("10.0.0.1", None),
+            ("fe80::1", None),
+        ] {
+            assert_eq!(group_gid(ip.parse().unwrap()), expected, "{ip}");
+        }
     }
 }
