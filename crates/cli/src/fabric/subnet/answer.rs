@@ -1,5 +1,7 @@
 //! What the fabric answers to requests of programs.
 
+use std::net::IpAddr;
+
 use feroce_subnet::{FileId, Node, Port, PortRef, Programs, Registration, Subnet};
 use feroce_umad::{Adapter, AdapterPort, Answer, Request};
 use nix::errno::Errno;
@@ -33,8 +35,18 @@ pub(super) struct Sources<'a> {
 }
 
 impl Sources<'_> {
+    /// Which port has an IP address.
+    fn resolve(&self, address: IpAddr) -> Answer {
+        let node = self.addresses.find(address);
+        let port = node.and_then(|node| self.subnet.port(PortRef { node, port: 1 }));
+        match port.and_then(|port| port.gid(0)) {
+            Some(gid) => Answer::Port(gid),
+            None => refused(Errno::EHOSTUNREACH),
+        }
+    }
+
     /// What the fabric says of the adapter of a host.
-    pub(super) fn describe(&self, node: usize) -> Adapter {
+    fn describe(&self, node: usize) -> Adapter {
         describe(self.subnet, node, self.addresses, self.issm, self.reregistrations)
     }
 }
@@ -107,14 +119,7 @@ pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answ
             }
             None => refused(Errno::ENODEV),
         },
-        Request::Resolve { address } => {
-            let node = from.addresses.find(address);
-            let port = node.and_then(|node| subnet.port(PortRef { node, port: 1 }));
-            match port.and_then(|port| port.gid(0)) {
-                Some(gid) => Answer::Port(gid),
-                None => refused(Errno::EHOSTUNREACH),
-            }
-        }
+        Request::Resolve { address } => from.resolve(address),
     };
     (answer, None)
 }
