@@ -9,9 +9,11 @@ mod tcp;
 mod view;
 
 use std::io::{self, BufWriter, Read, Write};
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use serde_json::json;
 
 use crate::ladder::{Ladder, Rung, Side};
@@ -22,7 +24,8 @@ use capture::{End, Record};
 use dissect::{IcrcState, NotRoce};
 use table::Table;
 use tcp::Flows;
-use view::{Iwarp, View};
+pub(crate) use view::Iwarp as IwarpView;
+use view::View;
 
 #[cfg(test)]
 mod tests;
@@ -163,6 +166,38 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The messages of iWARP in a capture, connection by connection in the order of their beginnings.
+pub(crate) fn connections(file: &Path) -> anyhow::Result<Vec<Vec<IwarpView>>> {
+    let opened = std::fs::File::open(file)
+        .with_context(|| format!("cannot open the capture {}", file.display()))?;
+    let (mut flows, mut number, mut first_ns) = (Flows::default(), 0, None);
+    let mut order: Vec<(SocketAddr, SocketAddr)> = Vec::new();
+    let mut all: Vec<Vec<IwarpView>> = Vec::new();
+    capture::read(opened, |record| {
+        number += 1;
+        let first = *first_ns.get_or_insert_with(|| record.time_ns.unwrap_or(0));
+        for view in View::all(&record, &mut flows, number, first) {
+            let View::Iwarp(iwarp) = view else { continue };
+            let (a, b) = iwarp.ends;
+            let key = (a.min(b), a.max(b));
+            let place = order.iter().position(|known| *known == key).unwrap_or_else(|| {
+                order.push(key);
+                all.push(Vec::new());
+                all.len() - 1
+            });
+            all[place].push(*iwarp);
+        }
+        true
+    });
+    Ok(all)
+}
+
+/// The ladder of messages of one connection.
+pub(crate) fn ladder(messages: &[IwarpView], style: Style) -> Vec<String> {
+    let (ladder, mut pair) = (Ladder::without_events(style), None);
+    messages.iter().flat_map(|message| climb_iwarp(&ladder, &mut pair, message)).collect()
+}
+
 /// Prints packets in the form that the user chose.
 struct Printer<'a> {
     args: &'a Args,
@@ -219,7 +254,7 @@ impl<'a> Printer<'a> {
             && iwarp.ink() == Ink::Bad
             && self.iwarp_ends.len() < MOST_ENDS
         {
-            let Iwarp { number, ends: (src, dst), message, .. } = &**iwarp;
+            let IwarpView { number, ends: (src, dst), message, .. } = &**iwarp;
             self.iwarp_ends.push(format!("packet {number}: {src} → {dst} {message}"));
         }
         if !self.wants(view) {
@@ -353,17 +388,33 @@ fn print(out: &mut impl Write, style: Style, lines: &[String]) -> io::Result<()>
 
 /// The lines of one packet in a ladder, with a header whenever the two ends change.
 fn climb(ladder: &Ladder, pair: &mut Option<(String, String)>, view: &View) -> Vec<String> {
-    let (src, dst, time_ns, label, notes, ink) = match view {
+    match view {
         View::Roce(roce) => {
-            let (src, dst) = (roce.src.to_string(), roce.dst.to_string());
-            (src, dst, roce.time_ns, roce.label().to_owned(), roce.notes(), roce.ink())
+            let ends = (roce.src.to_string(), roce.dst.to_string());
+            let (label, notes, ink) = (roce.label().to_owned(), roce.notes(), roce.ink());
+            step(ladder, pair, ends, roce.time_ns, (label, notes, ink))
         }
-        View::Iwarp(iwarp) => {
-            let (src, dst) = (iwarp.ends.0.to_string(), iwarp.ends.1.to_string());
-            (src, dst, iwarp.time_ns, iwarp.label(), iwarp.notes(), iwarp.ink())
-        }
-        View::Other { .. } => return Vec::new(),
-    };
+        View::Iwarp(iwarp) => climb_iwarp(ladder, pair, iwarp),
+        View::Other { .. } => Vec::new(),
+    }
+}
+
+fn climb_iwarp(
+    ladder: &Ladder,
+    pair: &mut Option<(String, String)>,
+    iwarp: &IwarpView,
+) -> Vec<String> {
+    let ends = (iwarp.ends.0.to_string(), iwarp.ends.1.to_string());
+    step(ladder, pair, ends, iwarp.time_ns, (iwarp.label(), iwarp.notes(), iwarp.ink()))
+}
+
+fn step(
+    ladder: &Ladder,
+    pair: &mut Option<(String, String)>,
+    (src, dst): (String, String),
+    time_ns: Option<u64>,
+    (label, notes, ink): (String, Vec<String>, Ink),
+) -> Vec<String> {
     let mut lines = Vec::new();
     let is_known = |(l, r): &(String, String)| (*l == src && *r == dst) || (*l == dst && *r == src);
     if !pair.as_ref().is_some_and(is_known) {

@@ -1,5 +1,6 @@
 //! `feroce demo`: shows every RDMA operation on any machine, in a few seconds.
 
+mod iwarp;
 mod measure;
 mod record;
 mod scenes;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use feroce::Direction;
+use feroce::{Direction, Settings, TransportKind};
 use serde_json::{Value, json};
 
 use crate::explain::explain;
@@ -69,6 +70,10 @@ impl Outcome {
 /// Runs the command.
 #[expect(clippy::disallowed_methods, reason = "says how long it took")]
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load()?;
+    if settings.engine.transport == TransportKind::Iwarp {
+        return iwarp::run(args, settings, json);
+    }
     let begin = Instant::now();
     let screen = (!json).then(|| Screen::new(Style::for_stdout(args.ascii)));
     let stage = Stage::open(args.pcap.as_deref())?;

@@ -59,3 +59,28 @@ fn an_unknown_scene_is_wrong_use() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("write-imm"), "it names those there are: {message}");
 }
+
+/// Over iWARP the demo shows the messages on connections.
+#[test]
+fn scenes_over_iwarp() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        command.args(["--transport", "iwarp"]).args(args).output().expect("feroce runs")
+    };
+    let output = run(&["--json", "demo"]);
+    let all: Value = serde_json::from_str(&text(&output)).expect("JSON");
+    assert_eq!((output.status.code(), &all["ok"]), (Some(0), &true.into()), "{all:#}");
+    let last = |scene: usize| {
+        let messages = all["scenes"][scene]["messages"].as_array().expect("messages");
+        messages.last().map(|message| message["op"].clone())
+    };
+    let ops = ["SEND", "SEND", "READ Response", "TERMINATE"];
+    for (i, op) in ops.into_iter().enumerate() {
+        assert_eq!(last(i), Some(op.into()), "{all:#}");
+    }
+    let drawn = text(&run(&["demo", "--ascii", "--only", "read"]));
+    assert!(drawn.contains("READ Request") && !drawn.contains("SEND"), "{drawn}");
+    let refused = run(&["demo", "--only", "cas"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("there are send, write, read, refused"), "{said}");
+}

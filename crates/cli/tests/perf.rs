@@ -335,3 +335,48 @@ fn an_interrupt_ends_a_server_that_waits() {
     interrupt(&server.0);
     assert!(ends(&mut server.0));
 }
+
+/// Over iWARP the connection manager connects, with or without `-R`.
+#[test]
+fn every_operation_over_iwarp() {
+    let iwarp = |args: &[&str]| {
+        let (a, b) = addresses();
+        let pair = format!("{a},{b}");
+        let mut command = feroce();
+        command.args(["--transport", "iwarp", "perf"]).args(args);
+        command.args(["--both", "--json", "--address", &pair]).output().expect("feroce starts")
+    };
+    for args in [
+        &["write", "bw", "-n", "300", "-s", "5000", "-R"][..],
+        &["read", "bw", "-n", "300", "-s", "5000", "-q", "3"],
+        // More messages than there are receives: the receiver says how many it has.
+        &["send", "bw", "-n", "3000", "-s", "100", "-r", "64", "-b", "-q", "2"],
+        &["write", "lat", "-n", "100"],
+        &["read", "lat", "-n", "100"],
+        &["send", "lat", "-n", "100", "-e"],
+    ] {
+        let out = iwarp(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        let rows = rows(&String::from_utf8(out.stdout).expect("text"));
+        assert_eq!((rows.len(), &rows[0]["path"]), (1, &"TCP connections".into()), "{rows:?}");
+    }
+    for (args, why) in [
+        (["atomic", "bw", "-n", "10", "-t", "1"], "iWARP has no atomics"),
+        (["send", "bw", "-n", "10", "-c", "ud"], "iWARP has reliable connections only"),
+        (["send", "bw", "-n", "10", "-c", "uc"], "iWARP has reliable connections only"),
+    ] {
+        let out = iwarp(&args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains(why), "{args:?}: {said}");
+    }
+}
+
+/// The connection manager also connects over RoCE.
+#[test]
+fn by_the_connection_manager() {
+    let row = row(&["write", "bw", "-n", "300", "-s", "4096", "-R", "-q", "2"]);
+    assert_eq!(row["iterations"], 600);
+    let out = output(&["send", "bw", "-R", "-c", "ud", "--both", "-n", "1"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("-R: `perf` connects only reliable"), "{said}");
+}

@@ -433,19 +433,3 @@ fn a_listener_sends_first_to_a_peer_that_keeps_silent() {
     assert_eq!(message[18..], pattern(8, 1));
     done(far.send_cq());
 }
-
-#[test]
-fn hundreds_of_connections_live_side_by_side() {
-    let ((server, ip), (client, _)) = (host(153, 1), host(153, 2));
-    let mut pairs: Vec<_> = (0..200).map(|_| pair_of(&server, &client, ip)).collect();
-    let (source, target) = (filled(&pairs[0].1, 64, 1), filled(&pairs[0].0, 64, 0));
-    drop((source, target));
-    for (far, near) in &mut pairs {
-        let (source, target) = (filled(near, 64, 3), filled(far, 64, 0));
-        far.post_recv([target.recv(1, 0..64)]).unwrap();
-        near.post_send([SendWr::new(2, SendOp::Send, source.data(0..64))]).unwrap();
-        done(far.recv_cq());
-        done(near.send_cq());
-        assert_eq!(bytes_of(&target, 64), pattern(64, 3));
-    }
-}

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, RejReason};
 use feroce::{
     Access, Cq, Cqe, Data, InlineBytes, Notify, Pd, Qp, QpAttr, QpCap, QpState, Remote, Rkey,
-    SendOp, SendWr, WcStatus,
+    SendOp, SendWr, TransportKind, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, poll};
 
@@ -68,7 +68,7 @@ pub(super) fn next_event(events: &EventChannel) -> anyhow::Result<Event> {
 const QUIET: Duration = Duration::from_secs(3);
 
 /// Waits for an event of this kind.
-pub(super) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<Event> {
+pub(crate) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<Event> {
     let (begin, mut is_quiet) = (Instant::now(), kind == EventKind::Established);
     loop {
         let event = loop {
@@ -93,7 +93,7 @@ pub(super) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<E
 }
 
 /// Returns an error for an event that ends its id, its connection or its device.
-pub(super) fn judge(event: &Event) -> anyhow::Result<()> {
+pub(crate) fn judge(event: &Event) -> anyhow::Result<()> {
     let peer = || match event.id.peer_addr() {
         Some(peer) => peer.to_string(),
         None => "the peer".to_owned(),
@@ -125,7 +125,7 @@ pub(super) fn judge(event: &Event) -> anyhow::Result<()> {
 }
 
 /// Resolves address and route of an id.
-pub(super) fn resolve(id: &CmId, target: Target) -> anyhow::Result<()> {
+pub(crate) fn resolve(id: &CmId, target: Target) -> anyhow::Result<()> {
     let events = id.channel();
     let cannot = || format!("cannot reach {}", target.to);
     id.resolve_addr(target.from, target.to, 2000).with_context(cannot)?;
@@ -156,6 +156,12 @@ impl End {
     /// Creates a queue pair for an id whose device is known.
     pub(super) fn new(id: CmId, cap: QpCap, by_hand: bool) -> anyhow::Result<Self> {
         let context = id.context().context("the id has no device")?;
+        if by_hand && context.attr().transport == TransportKind::Iwarp {
+            bail!(
+                "-q: over iWARP a queue pair is a connection, and only the connection manager can \
+                 bring it up: leave -q out"
+            );
+        }
         let (pd, cq) =
             (context.alloc_pd()?, context.create_cq(cap.max_send_wr + cap.max_recv_wr + 1)?);
         // One more send, for the probe.

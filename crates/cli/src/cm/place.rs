@@ -80,11 +80,11 @@ pub(super) enum Place {
 
 /// The target of a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// Our address, if it was given.
-    pub(super) from: Option<SocketAddr>,
+    pub(crate) from: Option<SocketAddr>,
     /// The address of the server.
-    pub(super) to: SocketAddr,
+    pub(crate) to: SocketAddr,
 }
 
 /// A device at one address.

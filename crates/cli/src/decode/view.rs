@@ -169,7 +169,8 @@ impl Iwarp {
         }
     }
 
-    fn json(&self) -> Value {
+    /// All that is known of it.
+    pub(crate) fn json(&self) -> Value {
         let (src, dst) = self.ends;
         let Message { name, notes, payload, error } = &self.message;
         json!({

@@ -100,6 +100,9 @@ pub(crate) struct Args {
     /// Accepted as in perftest, without effect: bandwidth is always in Gb/s.
     #[arg(long = "report_gbits")]
     report_gbits: bool,
+    /// Connect by the RDMA connection manager; over iWARP this is so anyhow.
+    #[arg(short = 'R', long = "rdma_cm")]
+    rdma_cm: bool,
     /// TCP port of the side channel.
     #[arg(short, long, default_value_t = 18515)]
     pub(crate) port: u16,
@@ -147,6 +150,8 @@ impl Args {
             memory: self.memory,
             no_poll: self.no_poll,
             qp_timeout: self.qp_timeout,
+            by_cm: self.rdma_cm,
+            iwarp: false,
         };
         spec.check()?;
         Ok(spec)

@@ -26,6 +26,8 @@ struct Flow {
     request: SendWr,
     posted: u64,
     completed: u64,
+    /// Messages that the receiver has room for.
+    allowed: u64,
     /// The next message to be signaled.
     next_report: u64,
     /// Signaled messages that have not completed, and when they were posted.
@@ -33,10 +35,10 @@ struct Flow {
 }
 
 impl Flow {
-    /// Posts `request` repeatedly; one in `every` is signaled.
-    fn new(request: SendWr, every: u64) -> Self {
+    /// Posts `request` repeatedly, `allowed` times at first; one in `every` is signaled.
+    fn new(request: SendWr, every: u64, allowed: u64) -> Self {
         let (posted, completed, next_report) = (0, 0, every - 1);
-        Self { request, posted, completed, next_report, reporting: VecDeque::new() }
+        Self { request, posted, completed, allowed, next_report, reporting: VecDeque::new() }
     }
 }
 
@@ -60,7 +62,8 @@ impl Pump {
             Amount::Seconds(s) => (u64::MAX, Some(started + Duration::from_secs_f64(s))),
         };
         let every = end.spec.signal_every(size);
-        let flow = |i| Flow::new(end.request(i, 0, size, false), every);
+        let allowed = if end.spec.needs_credits() { end.spec.rx_depth.into() } else { u64::MAX };
+        let flow = |i| Flow::new(end.request(i, 0, size, false), every, allowed);
         Self {
             every,
             target,
@@ -121,6 +124,7 @@ impl Pump {
             let left = self.target - first;
             if room < list.min(left).min(depth) { 0 } else { list.min(left).min(room) }
         };
+        let n = n.min(flow.allowed - first);
         if n == 0 {
             return Ok(false);
         }
@@ -185,7 +189,7 @@ impl Sink {
         }
     }
 
-    fn turn(&mut self, end: &mut End) -> anyhow::Result<bool> {
+    fn turn(&mut self, end: &mut End, side: &mut Side) -> anyhow::Result<bool> {
         self.cqes.clear();
         if end.recv_cq.poll(&mut self.cqes) == 0 {
             return Ok(false);
@@ -195,7 +199,11 @@ impl Sink {
             let i = cqe.wr_id as usize;
             self.owed[i] += 1;
             if self.owed[i] >= self.batch {
-                end.post_receives(i, std::mem::take(&mut self.owed[i]))?;
+                let receives = std::mem::take(&mut self.owed[i]);
+                end.post_receives(i, receives)?;
+                if end.spec.needs_credits() {
+                    side.send(Message::Credits { qp: i, receives })?;
+                }
             }
         }
         self.received += self.cqes.len() as u64;
@@ -261,7 +269,7 @@ pub(crate) fn run(
             progress.tick(pump.completed());
         }
         if let Some(sink) = &mut sink {
-            busy |= sink.turn(end)?;
+            busy |= sink.turn(end, side)?;
         }
         let full = match (&sink, peer_sent) {
             (_, None) => false,
@@ -284,6 +292,11 @@ pub(crate) fn run(
         };
         match heard {
             Some(Message::Done { sent }) => peer_sent = Some(sent),
+            Some(Message::Credits { qp, receives }) => {
+                let flow = pump.as_mut().and_then(|pump| pump.flows.get_mut(qp));
+                let flow = flow.context("the other side has another number of QPs")?;
+                flow.allowed = flow.allowed.saturating_add(receives);
+            }
             Some(other) => return Err(unexpected(&other)),
             None => idle.pause(end)?,
         }

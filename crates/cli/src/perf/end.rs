@@ -11,11 +11,13 @@ use anyhow::{Context as _, bail, ensure};
 use feroce::{
     Access, AddrVec, Ah, CompChannel, Context, Counters, Cq, Cqe, Data, Dest, Device, Gid,
     InlineBytes, Iova, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region, Remote,
-    Rkey, SendFlags, SendOp, SendWr, WcStatus,
+    Rkey, SendFlags, SendOp, SendWr, TransportKind, WcStatus,
 };
 
-use super::side::{Ends, QpEnd};
+use super::by_cm::Ids;
+use super::side::{Ends, Message, QpEnd, Side};
 use super::spec::{AtomicKind, Memory, Op, Service, Spec};
+use crate::cm::Target;
 
 /// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;
@@ -82,6 +84,8 @@ pub(crate) struct End {
     channel: CompChannel,
     pub(crate) send_cq: Cq,
     pub(crate) recv_cq: Cq,
+    /// The ids of the queue pairs, if the connection manager connects them. They are dropped first.
+    ids: Option<Ids>,
     pub(crate) qps: Vec<Qp>,
     pub(crate) mr: Mr,
     pub(crate) spec: Spec,
@@ -117,7 +121,11 @@ impl End {
             mtu = asked;
         }
         let mut spec = spec.clone();
+        if context.attr().transport == TransportKind::Iwarp {
+            spec.fit_iwarp()?;
+        }
         spec.fit_datagrams(mtu.bytes())?;
+        let ids = if spec.by_cm { Some(Ids::new(&context)?) } else { None };
         let channel = context.create_comp_channel()?;
         let send_cq = context.create_cq_with(spec.tx_depth * spec.qps + 16, &channel)?;
         let recv_cq = context.create_cq_with(spec.rx_depth * spec.qps + 16, &channel)?;
@@ -158,6 +166,7 @@ impl End {
             channel,
             send_cq,
             recv_cq,
+            ids,
             qps,
             mr,
             spec,
@@ -181,7 +190,26 @@ impl End {
             qps.push(QpEnd { qpn: end.qpn.get(), psn: end.psn.get() });
         }
         let Remote { addr, rkey } = self.mr.remote(0);
-        Ok(Ends { gid: gid.0, mtu: self.mtu.bytes(), addr, rkey: rkey.0, qps })
+        Ok(Ends { gid: gid.0, mtu: self.mtu.bytes(), addr, rkey: rkey.0, qps, port: None })
+    }
+
+    /// As [`End::ends`], for a server: listens if the connection manager connects.
+    pub(crate) fn offer(&mut self) -> anyhow::Result<Ends> {
+        let mut ends = self.ends()?;
+        if let Some(ids) = &mut self.ids {
+            let at = (Gid(ends.gid).to_ip(), 0).into();
+            ends.port = Some(ids.listen(at, self.qps.len())?);
+        }
+        Ok(ends)
+    }
+
+    /// Accepts the connections of the client, if the connection manager connects. Returns what the
+    /// client said meanwhile.
+    pub(crate) fn accept(&mut self, side: &mut Side) -> anyhow::Result<Option<Message>> {
+        match &mut self.ids {
+            Some(ids) => ids.accept(&self.qps, side),
+            None => Ok(None),
+        }
     }
 
     /// Connects to the peer and posts receives.
@@ -191,6 +219,28 @@ impl End {
         self.mtu = self.mtu.min(their_mtu);
         self.spec.fit_datagrams(self.mtu.bytes())?;
         self.remote = Remote { addr: peer.addr, rkey: Rkey(peer.rkey) };
+        match &mut self.ids {
+            None => self.modify(peer)?,
+            Some(ids) => {
+                if let Some(port) = peer.port {
+                    let to = (Gid(peer.gid).to_ip(), port).into();
+                    let own = self.qps.first().context("there is a queue pair")?;
+                    let from = own.endpoint_at(self.gid_index)?.gid.to_ip();
+                    ids.connect(&self.qps, Target { from: Some((from, 0).into()), to })?;
+                }
+            }
+        }
+        self.peers.clone_from(&peer.qps);
+        if self.spec.takes_receives() {
+            for i in 0..self.qps.len() {
+                self.post_receives(i, u64::from(self.spec.rx_depth))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the queue pairs up.
+    fn modify(&mut self, peer: &Ends) -> anyhow::Result<()> {
         let av = AddrVec { dgid: Gid(peer.gid), sgid_index: self.gid_index, ..AddrVec::default() };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         for (i, (qp, to)) in self.qps.iter_mut().zip(&peer.qps).enumerate() {
@@ -213,14 +263,8 @@ impl End {
                 }
             }
         }
-        self.peers.clone_from(&peer.qps);
         if self.spec.service == Service::Ud {
             self.ah = Some(self.pd.create_ah(av)?);
-        }
-        if self.spec.takes_receives() {
-            for i in 0..self.qps.len() {
-                self.post_receives(i, u64::from(self.spec.rx_depth))?;
-            }
         }
         Ok(())
     }
@@ -278,6 +322,9 @@ impl End {
         match cause.unwrap_or(cqe.status) {
             status @ WcStatus::RetryExceeded => {
                 bail!("the other side no longer answers ({status:?}): is it still there?")
+            }
+            WcStatus::Flushed if self.spec.iwarp => {
+                bail!("the connection has ended: is the other side still there?")
             }
             status => bail!("a work request failed: {status}"),
         }

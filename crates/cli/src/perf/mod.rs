@@ -2,6 +2,7 @@
 
 mod args;
 mod bw;
+mod by_cm;
 pub(crate) mod clock;
 mod end;
 mod lat;

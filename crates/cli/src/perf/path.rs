@@ -10,6 +10,8 @@ pub(crate) struct Counted {
     udp: u64,
     rings: u64,
     remote_payload: u64,
+    /// TCP connections.
+    connections: u64,
 }
 
 impl Counted {
@@ -23,6 +25,7 @@ impl Counted {
             packets: counters.sent_pkts + counters.rcvd_pkts,
             udp: sum(&["udp_tx_trains", "udp_rx_trains"]),
             rings: sum(&["shm_tx_trains", "shm_rx_trains"]),
+            connections: sum(&["tcp_connected", "tcp_accepted"]),
             remote_payload: sum(&["shm_tx_remote_payload", "shm_rx_fetched", "shm_rx_mapped"]),
         }
     }
@@ -34,6 +37,9 @@ impl Counted {
         let (udp, rings) = (self.udp - before.udp, self.rings - before.rings);
         if self.packets == 0 && self.udp == 0 && self.rings == 0 {
             return None;
+        }
+        if self.connections > 0 {
+            return Some("TCP connections");
         }
         Some(if udp > rings {
             "UDP packets"
@@ -55,13 +61,14 @@ mod tests {
 
     #[test]
     fn counters_tell_the_way() {
-        let before = Counted { packets: 10, udp: 5, rings: 5, remote_payload: 0 };
+        let before = Counted { packets: 10, udp: 5, rings: 5, remote_payload: 0, connections: 0 };
         let way = |packets, udp, rings, remote_payload| {
             let now = Counted {
                 packets: before.packets + packets,
                 udp: before.udp + udp,
                 rings: before.rings + rings,
                 remote_payload,
+                connections: 0,
             };
             now.way(before, 100)
         };

@@ -81,8 +81,17 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
     // The specification came from the network, so the server checks it, too.
     spec.check()?;
     let mut end = End::open(place, &spec)?;
-    side.send(Message::Ends(end.ends()?))?;
-    match side.recv()? {
+    ensure!(
+        end.spec.iwarp == spec.iwarp,
+        "one side speaks iWARP and the other RoCE: give both the same --transport"
+    );
+    let offer = end.offer()?;
+    side.send(Message::Ends(offer))?;
+    let said = match end.accept(side)? {
+        Some(said) => said,
+        None => side.recv()?,
+    };
+    match said {
         Message::Ends(peer) => end.connect(&peer)?,
         other => return Err(unexpected(&other)),
     }

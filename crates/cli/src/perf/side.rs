@@ -13,7 +13,7 @@ use super::spec::{Amount, Spec};
 use super::stop;
 
 /// Version of the protocol; it changes whenever the messages change.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
@@ -33,6 +33,8 @@ pub(crate) struct Ends {
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
     pub(crate) qps: Vec<QpEnd>,
+    /// Where the server listens, if the connection manager connects.
+    pub(crate) port: Option<u16>,
 }
 
 /// The counts of one side in one measurement.
@@ -62,6 +64,8 @@ pub(crate) enum Message {
     Start { size: usize, amount: Amount },
     /// The side is ready to begin.
     Ready,
+    /// A side has posted so many receives on a queue pair again.
+    Credits { qp: usize, receives: u64 },
     /// A side has sent so many messages, and no more will come.
     Done { sent: u64 },
     /// The counts of a side.
@@ -136,10 +140,11 @@ impl Side {
         }
     }
 
-    /// Waits for a message, without a timeout.
+    /// Waits for a message, without a timeout. Credits are of a measurement that is over.
     pub(crate) fn recv(&mut self) -> anyhow::Result<Message> {
         loop {
             match self.incoming.recv_timeout(Duration::from_millis(250)) {
+                Ok(Message::Credits { .. }) => {}
                 Ok(message) => return sound(message),
                 Err(RecvTimeoutError::Timeout) if self.heeds_stop && stop::requested() => {
                     bail!("interrupted")
@@ -152,10 +157,12 @@ impl Side {
 
     /// Waits for an answer, with a timeout.
     pub(crate) fn answer(&mut self) -> anyhow::Result<Message> {
-        for _ in 0..PATIENCE {
+        let mut left = PATIENCE;
+        while left > 0 {
             match self.incoming.recv_timeout(Duration::from_millis(250)) {
+                Ok(Message::Credits { .. }) => {}
                 Ok(message) => return sound(message),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => left -= 1,
                 Err(RecvTimeoutError::Disconnected) => bail!("the other side is gone"),
             }
         }

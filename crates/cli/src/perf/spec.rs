@@ -125,6 +125,10 @@ pub(crate) struct Spec {
     pub(crate) no_poll: bool,
     /// Acknowledgement timeout of the queue pairs, as an exponent.
     pub(crate) qp_timeout: u8,
+    /// The connection manager connects the queue pairs.
+    pub(crate) by_cm: bool,
+    /// The device of the client speaks iWARP.
+    pub(crate) iwarp: bool,
 }
 
 /// Whether the user chose sizes, and which.
@@ -207,6 +211,10 @@ impl Spec {
             "-I: only writes and sends carry inline data"
         );
         ensure!(self.qp_timeout <= 31, "-u: at most 31");
+        ensure!(
+            !self.by_cm || self.service == Service::Rc,
+            "-R: `perf` connects only reliable connections by the connection manager"
+        );
         match self.amount {
             Amount::Messages(n) => ensure!(n > 0, "-n 0: there is nothing to measure"),
             Amount::Seconds(s) => {
@@ -214,6 +222,21 @@ impl Spec {
             }
         }
         Ok(())
+    }
+
+    /// The device speaks iWARP: there is one service, and only the connection manager connects.
+    /// Fails for what it cannot do.
+    pub(crate) fn fit_iwarp(&mut self) -> anyhow::Result<()> {
+        ensure!(self.service == Service::Rc, "-c: iWARP has reliable connections only");
+        ensure!(self.op != Op::Atomic, "atomic: iWARP has no atomics; set `transport` to `roce`");
+        (self.by_cm, self.iwarp) = (true, true);
+        Ok(())
+    }
+
+    /// Whether the receiver has to tell the sender how many receives it has posted: iWARP does not
+    /// try again, a SEND that finds none ends the connection.
+    pub(crate) fn needs_credits(&self) -> bool {
+        self.iwarp && self.takes_receives()
     }
 
     /// Removes the sizes that do not fit into one packet, for services whose messages are one

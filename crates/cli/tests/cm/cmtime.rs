@@ -1,5 +1,6 @@
 //! `feroce cmtime`.
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -23,6 +24,20 @@ fn one_process_makes_and_ends_two_thousand_connections() {
     let report = both(60, "cmtime -c 2000");
     check(&report["client"], 2000);
     assert_eq!(report["server"]["served"], 2000);
+}
+
+/// Each end of an iWARP connection is a socket: where the limit of descriptors is low, fewer.
+#[test]
+fn two_thousand_connections_over_iwarp() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let wanted = 6000;
+    if soft < wanted && hard >= wanted {
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).expect("below the hard limit");
+    }
+    let connections = if hard >= wanted { 2000 } else { 200 };
+    let report = both(61, &format!("--transport iwarp cmtime -c {connections}"));
+    check(&report["client"], connections);
+    assert_eq!(report["server"]["served"], connections);
 }
 
 #[test]

@@ -20,6 +20,13 @@ fn pings_come_back() {
 }
 
 #[test]
+fn over_iwarp_only_the_connection_manager_brings_queue_pairs_up() {
+    let output = run("--transport iwarp rping --both -q -C 3");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("leave -q out"), "{said}");
+}
+
+#[test]
 fn pings_cross_a_cable() {
     with_cable(1500, |cable| {
         for (a, b) in CABLES {

@@ -13,6 +13,7 @@
 //! Every stream gets one `recv` call in a round, and rounds begin where the last one ended, so
 //! that a stream that always has bytes does not keep others waiting.
 
+mod deadlines;
 pub mod dissect;
 mod fault;
 mod port;
@@ -32,6 +33,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::LinkCounters;
+pub use deadlines::Deadlines;
 pub use fault::{FaultOrder, StreamFaults};
 pub use port::TcpPort;
 pub use record::StreamRecords;
@@ -137,8 +139,6 @@ struct Asking {
     how: TcpConnect,
     /// From then on, a refusal is final.
     until: Instant,
-    /// The peer has refused: when to ask again. The stream has no socket until then.
-    again: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -154,8 +154,10 @@ pub struct TcpLink {
     streams: BTreeMap<u64, Stream>,
     listeners: BTreeMap<u64, Listener>,
     /// Ends that the peer has not closed yet, and when they are closed regardless.
-    lingering: BTreeMap<u64, Instant>,
+    lingering: Deadlines<u64>,
     asking: BTreeMap<u64, Asking>,
+    /// When to ask peers again that have refused. These streams have no socket until then.
+    again: Deadlines<u64>,
     next: u64,
     /// The round of `receive`, which decides which of several ready sockets is first.
     round: usize,
@@ -181,8 +183,9 @@ impl TcpLink {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             streams: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            lingering: BTreeMap::new(),
+            lingering: Deadlines::default(),
             asking: BTreeMap::new(),
+            again: Deadlines::default(),
             next: 0,
             round: 0,
             buffer: Vec::new(),
@@ -197,8 +200,7 @@ impl TcpLink {
 
     /// When [`TcpLink::receive`] should be called even if nothing happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let again = self.asking.values().filter_map(|asking| asking.again);
-        self.lingering.values().copied().chain(again).min()
+        [self.lingering.first(), self.again.first()].into_iter().flatten().min()
     }
 
     /// What happened so far.
@@ -268,7 +270,7 @@ impl TcpLink {
         let id = self.number();
         self.ask(id, how)?;
         let until = now.plus_nanos(how.patience_ns);
-        self.asking.insert(id, Asking { how: *how, until, again: None });
+        self.asking.insert(id, Asking { how: *how, until });
         Ok(StreamId(id))
     }
 
@@ -323,7 +325,7 @@ impl TcpLink {
             self.remove(stream.0);
             return;
         }
-        self.lingering.insert(stream.0, now.plus_nanos(LINGER_NS));
+        self.lingering.set(stream.0, now.plus_nanos(LINGER_NS));
         self.watch(stream.0);
     }
 
@@ -351,7 +353,8 @@ impl TcpLink {
     }
 
     fn remove(&mut self, id: u64) {
-        self.lingering.remove(&id);
+        self.lingering.remove(id);
+        self.again.remove(id);
         self.asking.remove(&id);
         self.close_socket(id);
     }
@@ -402,7 +405,7 @@ impl TcpLink {
 
     /// Closes what the peers have not closed in time.
     fn expire(&mut self, now: Instant) {
-        while let Some((&id, _)) = self.lingering.iter().find(|(_, at)| **at <= now) {
+        while let Some(id) = self.lingering.pop(now) {
             self.counters.lingered += 1;
             self.remove(id);
         }
@@ -411,10 +414,8 @@ impl TcpLink {
     /// Asks the peers that have refused, and may listen now.
     fn ask_again(&mut self, now: Instant, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
         let mut failed = 0;
-        let is_due = |asking: &Asking| asking.again.is_some_and(|at| at <= now);
-        while let Some((&id, asking)) = self.asking.iter_mut().find(|(_, at)| is_due(at)) {
-            asking.again = None;
-            let how = asking.how;
+        while let Some(id) = self.again.pop(now) {
+            let Some(how) = self.asking.get(&id).map(|asking| asking.how) else { continue };
             if let Err(error) = self.ask(id, &how) {
                 self.fail(id, error, sink);
                 failed += 1;
@@ -470,7 +471,7 @@ impl TcpLink {
         if open.phase() == Phase::Connecting {
             return self.on_answered(now, id, sink);
         }
-        let is_lingering = self.lingering.contains_key(&id);
+        let is_lingering = self.lingering.contains(id);
         let mut count = 0;
         if open.is_waiting() && flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLERR) {
             let bytes = open.flush();
@@ -535,9 +536,10 @@ impl TcpLink {
             Ok(None) => return 0,
             Err(error) => {
                 let is_refused = error.kind() == ErrorKind::ConnectionRefused;
-                match self.asking.get_mut(&id).filter(|at| is_refused && now < at.until) {
+                match self.asking.get(&id).filter(|at| is_refused && now < at.until) {
                     Some(asking) => {
-                        asking.again = Some(now.plus_nanos(ASK_AGAIN_NS).min(asking.until));
+                        let at = now.plus_nanos(ASK_AGAIN_NS).min(asking.until);
+                        self.again.set(id, at);
                         self.counters.refused += 1;
                         self.close_socket(id);
                     }

@@ -27,8 +27,9 @@ use crate::driver::StreamOrder;
 impl IwarpService {
     /// An id asks for a connection on a stream that is being opened.
     fn ask(&mut self, now: Instant, id: &Arc<Shared>, stream: StreamId, asking: Asking) {
-        let (phase, due) = (Phase::Connecting(asking), Some(now.plus_nanos(REPLY_NS)));
-        self.conns.insert(stream, Conn { id: Arc::clone(id), phase, due, reminders: 0 });
+        let phase = Phase::Connecting(asking);
+        self.conns.insert(stream, Conn { id: Arc::clone(id), phase, reminders: 0 });
+        self.due.set(stream, now.plus_nanos(REPLY_NS));
     }
 
     /// Accepts a request.
@@ -62,11 +63,8 @@ impl IwarpService {
             self.answered(&phase);
         }
         self.connected(now, (stream, qpn), &setup, Vec::new());
-        if is_enhanced
-            && setup.begin == Begin::Await(None)
-            && let Some(conn) = self.conns.get_mut(&stream)
-        {
-            conn.due = Some(now.plus_nanos(PATIENCE_NS));
+        if is_enhanced && setup.begin == Begin::Await(None) {
+            self.due.set(stream, now.plus_nanos(PATIENCE_NS));
         }
         Ok(())
     }
@@ -78,7 +76,7 @@ impl IwarpService {
         let reply = request.reject(private_data).map_err(too_long)?;
         self.orders.push(StreamOrder::Send(stream, reply));
         self.orders.push(StreamOrder::Finish(stream));
-        if let Some(conn) = self.conns.remove(&stream) {
+        if let Some(conn) = self.take_conn(stream) {
             self.answered(&conn.phase);
             let mut inner = conn.id.lock();
             (inner.stage, inner.stream) = (Stage::Over, None);
@@ -94,7 +92,7 @@ impl IwarpService {
         stream: StreamId,
     ) {
         let _ = self.reject(stream, &[]);
-        let Some(conn) = self.conns.remove(&stream) else { return };
+        let Some(conn) = self.take_conn(stream) else { return };
         match conn.phase {
             Phase::Connected(qpn) => {
                 self.of_qp.remove(&qpn);
@@ -110,7 +108,7 @@ impl IwarpService {
         let of_it = self.half_open.iter().filter(|(_, peer)| peer.listener == listener);
         let streams: Vec<StreamId> = of_it.map(|(stream, _)| *stream).collect();
         for stream in streams {
-            self.half_open.remove(&stream);
+            self.take_half_open(stream);
             self.orders.push(StreamOrder::Finish(stream));
         }
     }

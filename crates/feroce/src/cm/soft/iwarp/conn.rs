@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use feroce_engine::iwarp::{Initiator, Request, Responder};
 use feroce_link::tcp::TcpListenId;
-use feroce_train::Instant;
 use feroce_wire::Qpn;
 
 use crate::cm::soft::shared::Shared;
@@ -15,8 +14,6 @@ use crate::cm::soft::shared::Shared;
 pub(super) struct Conn {
     pub(super) id: Arc<Shared>,
     pub(super) phase: Phase,
-    /// When the peer has to have answered, or is reminded that it may send.
-    pub(super) due: Option<Instant>,
     /// Reminders that were due.
     pub(super) reminders: usize,
 }
@@ -50,7 +47,6 @@ pub(super) struct HalfOpen {
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) responder: Responder,
-    pub(super) due: Instant,
 }
 
 /// An id that listens.

@@ -25,7 +25,7 @@ use feroce_engine::iwarp::{
     StreamSetup,
 };
 use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
-use feroce_link::tcp::{StreamId, TcpEvent, TcpListenId};
+use feroce_link::tcp::{Deadlines, StreamId, TcpEvent, TcpListenId};
 use feroce_mem::Access;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
@@ -72,6 +72,8 @@ pub(super) struct IwarpService {
     conns: BTreeMap<StreamId, Conn>,
     of_qp: BTreeMap<Qpn, StreamId>,
     half_open: BTreeMap<StreamId, HalfOpen>,
+    /// When peers have to have sent their request or reply, or are reminded that they may send.
+    due: Deadlines<StreamId>,
     listeners: BTreeMap<TcpListenId, Listening>,
     orders: Vec<StreamOrder>,
     /// The device has lost its addresses, and its ids were told.
@@ -81,16 +83,10 @@ pub(super) struct IwarpService {
 
 impl Agent for IwarpService {
     fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
-        while let Some(stream) = due(self.half_open.iter().map(|(id, peer)| (id, peer.due)), now) {
-            self.half_open.remove(&stream);
-            self.orders.push(StreamOrder::Finish(stream));
-        }
-        let waiting = |service: &Self| {
-            let waiting = service.conns.iter().filter_map(|(id, conn)| Some((id, conn.due?)));
-            due(waiting, now)
-        };
-        while let Some(stream) = waiting(self) {
-            if !self.remind(engine, now, stream) {
+        while let Some(stream) = self.due.pop(now) {
+            if self.half_open.remove(&stream).is_some() {
+                self.orders.push(StreamOrder::Finish(stream));
+            } else if !self.remind(engine, now, stream) {
                 self.fail(engine, now, stream, EventKind::Unreachable, -libc::ETIMEDOUT);
             }
         }
@@ -98,8 +94,7 @@ impl Agent for IwarpService {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let half_open = self.half_open.values().map(|peer| peer.due);
-        half_open.chain(self.conns.values().filter_map(|conn| conn.due)).min()
+        self.due.first()
     }
 
     /// Data may arrive before the consumer knows of the connection; nothing depends on that.
@@ -150,7 +145,7 @@ impl Agent for IwarpService {
 
     fn on_stream_end(&mut self, _: Instant, event: StreamEvent) {
         let Some(stream) = self.of_qp.remove(&event.qpn) else { return };
-        let Some(conn) = self.conns.remove(&stream) else { return };
+        let Some(conn) = self.take_conn(stream) else { return };
         let mut inner = conn.id.lock();
         (inner.stage, inner.stream) = (Stage::Over, None);
         drop(inner);
@@ -161,14 +156,6 @@ impl Agent for IwarpService {
     fn take_stream_orders(&mut self) -> Vec<StreamOrder> {
         std::mem::take(&mut self.orders)
     }
-}
-
-/// The first stream that is due.
-fn due<'a>(
-    mut waiting: impl Iterator<Item = (&'a StreamId, Instant)>,
-    now: Instant,
-) -> Option<StreamId> {
-    waiting.find(|(_, at)| *at <= now).map(|(stream, _)| *stream)
 }
 
 /// Events of streams that no queue pair has yet.
@@ -184,6 +171,7 @@ impl IwarpService {
             conns: BTreeMap::new(),
             of_qp: BTreeMap::new(),
             half_open: BTreeMap::new(),
+            due: Deadlines::default(),
             listeners: BTreeMap::new(),
             orders: Vec::new(),
             is_gone: false,
@@ -194,6 +182,18 @@ impl IwarpService {
     /// The connection manager of a device and its engine, if the device speaks iWARP and has one.
     pub(super) fn of(state: &mut State) -> Option<(&mut Self, &mut Engine)> {
         state.agent_and_engine()
+    }
+
+    /// Removes a connection, and its deadline.
+    fn take_conn(&mut self, stream: StreamId) -> Option<Conn> {
+        self.due.remove(stream);
+        self.conns.remove(&stream)
+    }
+
+    /// Removes a peer that has not sent its request, and its deadline.
+    fn take_half_open(&mut self, stream: StreamId) -> Option<HalfOpen> {
+        self.due.remove(stream);
+        self.half_open.remove(&stream)
     }
 
     /// Appends an event to the queue of its consumer, which is woken after the device's lock is
@@ -218,11 +218,12 @@ impl IwarpService {
         if self.half_open.len() >= MAX_HALF_OPEN
             && let Some((oldest, _)) = self.half_open.pop_first()
         {
+            self.due.remove(oldest);
             self.orders.push(StreamOrder::Finish(oldest));
         }
         let responder = Responder::new(self.config_for(mss));
-        let due = now.plus_nanos(REQUEST_NS);
-        self.half_open.insert(stream, HalfOpen { listener, local, peer, responder, due });
+        self.half_open.insert(stream, HalfOpen { listener, local, peer, responder });
+        self.due.set(stream, now.plus_nanos(REQUEST_NS));
     }
 
     /// What this end asks for on a connection whose packets carry as much.
@@ -249,7 +250,7 @@ impl IwarpService {
         match Initiator::new(config, &private_data) {
             Ok((initiator, request)) => {
                 conn.phase = Phase::AwaitingReply(initiator, qpn);
-                conn.due = Some(now.plus_nanos(REPLY_NS));
+                self.due.set(stream, now.plus_nanos(REPLY_NS));
                 conn.id.lock().local = Some(local);
                 self.orders.push(StreamOrder::Send(stream, request));
             }
@@ -277,7 +278,7 @@ impl IwarpService {
                 // An initiator waits for the reply before it sends anything else.
                 Ok(Some(request)) if bytes.is_empty() => self.on_request(stream, request),
                 Ok(Some(_)) | Err(_) => {
-                    self.half_open.remove(&stream);
+                    self.take_half_open(stream);
                     self.orders.push(StreamOrder::Finish(stream));
                 }
             }
@@ -334,8 +335,11 @@ impl IwarpService {
         self.of_qp.insert(qpn, stream);
         let Some(conn) = self.conns.get_mut(&stream) else { return };
         let announces = matches!(setup.begin, Begin::Announce(_));
-        let reminder = REMIND_NS.first().filter(|_| announces);
-        (conn.phase, conn.due) = (Phase::Connected(qpn), reminder.map(|ns| now.plus_nanos(*ns)));
+        conn.phase = Phase::Connected(qpn);
+        match REMIND_NS.first().filter(|_| announces) {
+            Some(ns) => self.due.set(stream, now.plus_nanos(*ns)),
+            None => self.due.remove(stream),
+        }
         let id = Arc::clone(&conn.id);
         id.lock().stage = Stage::Connected;
         let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
@@ -360,14 +364,15 @@ impl IwarpService {
         engine.stop_waiting(now, qpn);
         let is_silent = engine.announce_again(now, qpn);
         conn.reminders += 1;
-        let next = REMIND_NS.get(conn.reminders).filter(|_| is_silent);
-        conn.due = next.map(|ns| now.plus_nanos(*ns));
+        if let Some(ns) = REMIND_NS.get(conn.reminders).filter(|_| is_silent) {
+            self.due.set(stream, now.plus_nanos(*ns));
+        }
         true
     }
 
     /// A peer asks for a connection: makes its id, and tells the listener.
     fn on_request(&mut self, stream: StreamId, request: Request) {
-        let Some(HalfOpen { listener, local, peer, .. }) = self.half_open.remove(&stream) else {
+        let Some(HalfOpen { listener, local, peer, .. }) = self.take_half_open(stream) else {
             return;
         };
         let Some(listening) = self.listeners.get_mut(&listener) else {
@@ -400,7 +405,7 @@ impl IwarpService {
         // What the peer sends before it is accepted waits in TCP.
         self.orders.push(StreamOrder::Read(stream, false));
         let phase = Phase::Requested(request, listener);
-        self.conns.insert(stream, Conn { id: Arc::clone(&id), phase, due: None, reminders: 0 });
+        self.conns.insert(stream, Conn { id: Arc::clone(&id), phase, reminders: 0 });
         self.tell(Queued {
             listener: Some((asked, None)),
             conn: Some(offer),
@@ -411,7 +416,7 @@ impl IwarpService {
 
     /// The peer has closed the stream before there was a connection, or it broke.
     fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) {
-        if self.half_open.remove(&stream).is_some() {
+        if self.take_half_open(stream).is_some() {
             return self.orders.push(StreamOrder::Finish(stream));
         }
         self.fail(engine, now, stream, EventKind::Rejected, -libc::ECONNRESET);
@@ -438,7 +443,7 @@ impl IwarpService {
         event: impl FnOnce(&Arc<Shared>) -> Queued,
     ) {
         self.orders.push(StreamOrder::Finish(stream));
-        let Some(conn) = self.conns.remove(&stream) else { return };
+        let Some(conn) = self.take_conn(stream) else { return };
         self.answered(&conn.phase);
         let mut inner = conn.id.lock();
         (inner.stage, inner.stream) = (Stage::Over, None);
