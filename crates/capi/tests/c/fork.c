@@ -1,5 +1,6 @@
 /* A process forks while its device runs: the child can destroy what it inherits, use the context
  * that it inherits and open a device of its own, and the parent goes on. */
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -58,6 +59,33 @@ static void outlive(void)
     CHECK(write(done[1], "", 1) == 1);
 }
 
+/* A child closes every descriptor, as daemons do, opens files of its own and forks again: their
+ * numbers were those of the adapter, and the second child must not close them. */
+static void detach(void)
+{
+    enum { LAST = 256 };
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int fd = 3; fd < LAST; fd++)
+            close(fd);
+        while (dup(1) < LAST - 1)
+            ;
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (int fd = 3; fd < LAST; fd++)
+                CHECK(fcntl(fd, F_GETFD) >= 0);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        _exit(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void)
 {
     outlive();
@@ -67,6 +95,7 @@ int main(void)
     make(end, context);
     connect_self(end);
     say(end, "before");
+    detach();
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
         CHECK(child >= 0);

@@ -107,7 +107,11 @@ extern "C" fn in_child() {
 
 impl Held {
     fn cut_off(mut self) {
-        self.driver.cut_off.store(true, Ordering::Release);
+        // In the child of a child nothing is left to cut off, and the first child may have closed
+        // every descriptor and opened its own with the same numbers: nothing may be closed here.
+        if self.driver.cut_off.swap(true, Ordering::AcqRel) {
+            return;
+        }
         if let Ok(severed) = Severed::new(self.link.caps()) {
             let mut link = self.link.replace(Box::new(severed));
             // Otherwise dropping the link would undo what the parent still needs.
