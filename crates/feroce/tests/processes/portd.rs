@@ -2,10 +2,12 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use feroce_link::UdpConfig;
+use feroce_link::port::{PortSocket, Sent};
 use feroce_local::Portd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -165,6 +167,56 @@ fn processes_outlive_portd() {
         dial(&mut far_a, &mut a, 7001);
         dial(&mut b, &mut a, 7001);
         [a, b, far_a, far_b, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// What any user can send to portd harms no other: requests that are none, and addresses that are
+/// not the host's, or all of them.
+#[test]
+fn portd_takes_any_request() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let before = portd.holds()[0];
+        let address = |ip: &str, scope: u32| {
+            let ip: std::net::Ipv6Addr = ip.parse().expect("an address");
+            [&ip.octets()[..], &scope.to_ne_bytes()].concat()
+        };
+        let lease = |prefix: u8, addresses: &[Vec<u8>]| {
+            [&b"feroce portd   1"[..], &[0, prefix], &addresses.concat()].concat()
+        };
+        let ask = |request: &[u8]| {
+            let name = Path::new("\0feroce-portd-0");
+            let socket = cable.in_a(|| PortSocket::connect(name)).expect("portd");
+            assert_eq!(socket.send(request), Sent::Done);
+            let mut answer = [0; 1024];
+            let len = socket.await_answer(&mut answer).expect("an answer");
+            (socket, answer[..len].to_vec())
+        };
+        let (leased, taken, refused) = (0xf0, 0xf1, 0xf4);
+        for wrong in [&b"\0"[..], b"feroce portd   0\0\x01", &[0xff; 900]] {
+            assert_eq!(ask(wrong).1[0], refused, "{wrong:?}");
+        }
+        let all = (0..33).map(|_| address("::ffff:10.9.0.1", 0)).collect::<Vec<_>>();
+        assert_eq!(ask(&lease(3, &all)).1[0], refused, "more addresses than a device has");
+        assert_eq!(ask(&lease(0, &[])).1[0], taken, "no process has this number");
+        let not_ours = ["::", "::ffff:0.0.0.0", "ff02::1", "::ffff:239.1.1.1", "::ffff:10.9.0.77"];
+        for (ip, scope) in not_ours.map(|ip| (ip, 0)).into_iter().chain([("fd09::1", 7)]) {
+            let (_socket, answer) = ask(&lease(3, &[address(ip, scope)]));
+            assert_eq!((answer[0], answer.len()), (leased, 17), "{ip} is refused");
+        }
+        // No sockets stay open for interfaces that do not exist.
+        let many: Vec<_> = (1000..1030).map(|scope| address("fe80::1", scope)).collect();
+        let (socket, answer) = ask(&lease(4, &many));
+        assert_eq!(answer.len(), 1 + 16 * many.len());
+        assert_eq!(portd.holds()[0], before + 1, "the connection");
+        drop(socket);
+        let (mut a, mut far) = (start(cable, USER), start_there(cable));
+        talk(&mut a, &mut far, 50);
+        assert!(a.counter("portd_rx_trains") > 0);
+        [a, far, portd].into_iter().for_each(Process::finish);
     });
 }
 

@@ -11,7 +11,7 @@ use feroce_wire::Gid;
 use nix::unistd::geteuid;
 
 use super::message::{Address, Answer, MAX_ANSWER, Prefixes, Request};
-use super::{Opening, connect};
+use super::{Opening, connect, is_link_local};
 use crate::record::{self, Content, MAX_RECORD};
 use crate::sys;
 
@@ -45,11 +45,6 @@ impl Terms {
             Sent::Full | Sent::Gone => Err(io::ErrorKind::ConnectionReset.into()),
         }
     }
-}
-
-/// Whether an address is one of IPv6 that belongs to an interface (RFC 4291 section 2.4).
-fn is_link_local(gid: Gid) -> bool {
-    gid.0[0] == 0xfe && gid.0[1] & 0xc0 == 0x80
 }
 
 /// Waits for the answer to a request.

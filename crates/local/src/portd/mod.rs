@@ -100,3 +100,8 @@ fn connect(is_trusted: impl Fn(u32) -> bool) -> io::Result<PortSocket> {
     let mut trusted = sockets.flatten().filter(|s| s.peer_user().is_ok_and(&is_trusted));
     trusted.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
+
+/// Whether an address is one of IPv6 that belongs to an interface (RFC 4291 section 2.4).
+fn is_link_local(gid: Gid) -> bool {
+    gid.0[0] == 0xfe && gid.0[1] & 0xc0 == 0x80
+}

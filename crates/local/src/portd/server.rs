@@ -13,7 +13,7 @@ use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::message::{Address, Answer, Prefixes, Request};
-use super::{NAMES, name};
+use super::{NAMES, is_link_local, name};
 use crate::demux::{self, Target};
 use crate::distribute::split;
 use crate::record;
@@ -22,8 +22,9 @@ use crate::record;
 const MAX_OF_USER: usize = 1024;
 /// Leases of one user, so that no user can take all prefixes.
 const MAX_LEASES_OF_USER: usize = 128;
-/// Bytes that may wait for a process.
-const ROOM: usize = 4 << 20;
+/// Bytes that may wait for a process. The kernel keeps them, so a user whose processes receive
+/// nothing takes this much for each lease.
+const ROOM: usize = 1 << 20;
 /// How long a prefix is kept from other users after its process has ended: peers may still send to
 /// that process, and what they send is not for other users. Peers give up earlier than this.
 const REST_NS: u64 = 120_000_000_000;
@@ -32,8 +33,9 @@ const BUDGET: usize = 32;
 /// The longest request.
 const MAX_REQUEST: usize = 1024;
 
-/// The epoll data of the listener. Connections count up from here, and sockets down from the top.
+/// The epoll data of the listener. Connections count up from here.
 const LISTENER: u64 = 0;
+/// The epoll data of the sockets without an interface; those of an interface add its index.
 const FIRST_WIRE: u64 = 1 << 63;
 
 /// What a connection is for.
@@ -60,10 +62,9 @@ struct Guest {
     addresses: Vec<Address>,
 }
 
-/// The sockets for addresses of one interface, if they are link-local, and for all others.
+/// The sockets for the link-local addresses of one interface, or for all other addresses.
 #[derive(Debug)]
 struct Wire {
-    scope: u32,
     link: UdpLink,
     checker: Checker,
 }
@@ -97,7 +98,8 @@ pub struct Portd {
     config: UdpConfig,
     /// The addresses to receive at; `None`: all that processes ask for.
     only: Option<Vec<Gid>>,
-    wires: Vec<Wire>,
+    /// By the index of the interface.
+    wires: BTreeMap<u32, Wire>,
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
     guests: BTreeMap<u8, Guest>,
@@ -124,7 +126,7 @@ impl Portd {
             log: config.log.clone(),
             config,
             only,
-            wires: Vec::new(),
+            wires: BTreeMap::new(),
             conns: BTreeMap::new(),
             next_conn: LISTENER + 1,
             guests: BTreeMap::new(),
@@ -147,7 +149,7 @@ impl Portd {
         for event in &events[..count] {
             match event.data() {
                 LISTENER => self.accept(),
-                wire if wire >= FIRST_WIRE => self.receive(now, (wire - FIRST_WIRE) as usize),
+                wire if wire >= FIRST_WIRE => self.receive(now, (wire - FIRST_WIRE) as u32),
                 conn => self.hear(now, conn),
             }
         }
@@ -157,7 +159,7 @@ impl Portd {
     /// What portd did so far.
     pub fn counters(&self) -> LinkCounters {
         let Counters { forwarded, lost, nobody } = self.counters;
-        let checked = self.wires.iter().flat_map(|wire| wire.checker.counters());
+        let checked = self.wires.values().flat_map(|wire| wire.checker.counters());
         let bad = checked.map(|(_, count)| count).sum();
         let (leases, services) = (self.guests.len() as u64, self.services.len() as u64);
         vec![
@@ -324,46 +326,48 @@ impl Portd {
 
     /// Receives at an address, unless portd does already.
     fn listen_at(&mut self, (gid, scope): Address) -> io::Result<()> {
-        if gid.is_zero() || self.only.as_ref().is_some_and(|only| !only.contains(&gid)) {
+        // A socket at the unspecified address would keep portd from all others.
+        let is_one = !gid.to_ip().is_unspecified() && !gid.is_multicast();
+        let is_excluded = self.only.as_ref().is_some_and(|only| !only.contains(&gid));
+        if !is_one || is_excluded || (scope != 0 && !is_link_local(gid)) {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let wire = match self.wires.iter().position(|wire| wire.scope == scope) {
-            Some(wire) => wire,
-            None => self.add_wire(scope)?,
-        };
-        let link = &mut self.wires[wire].link;
-        let addresses: Vec<Gid> = link.addresses().chain([gid]).collect();
-        link.control(Control::Addresses(&addresses))
+        if !self.wires.contains_key(&scope) {
+            self.add_wire(scope)?;
+        }
+        let Some(wire) = self.wires.get_mut(&scope) else { return Ok(()) };
+        let addresses: Vec<Gid> = wire.link.addresses().chain([gid]).collect();
+        wire.link.control(Control::Addresses(&addresses))
     }
 
-    fn add_wire(&mut self, scope: u32) -> io::Result<usize> {
+    fn add_wire(&mut self, scope: u32) -> io::Result<()> {
         let interface = (scope != 0).then(|| (String::new(), scope));
         let config = UdpConfig { interface, listen: true, flows: 1, ..self.config.clone() };
         let (link, checker) = (UdpLink::new(config, &[])?, Checker::new(IcrcPolicy::default()));
-        let at = self.wires.len();
-        self.epoll
-            .add(link.wait_fd(), EpollEvent::new(EpollFlags::EPOLLIN, FIRST_WIRE + at as u64))?;
-        self.wires.push(Wire { scope, link, checker });
-        Ok(at)
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, FIRST_WIRE + u64::from(scope));
+        self.epoll.add(link.wait_fd(), event)?;
+        self.wires.insert(scope, Wire { link, checker });
+        Ok(())
     }
 
     /// Closes the sockets of addresses that no process has.
     fn stop_where_unused(&mut self) {
-        for wire in &mut self.wires {
+        self.wires.retain(|scope, wire| {
             let is_used = |gid: &Gid| {
-                let at = (*gid, wire.scope);
-                self.guests.values().any(|guest| guest.addresses.contains(&at))
+                self.guests.values().any(|guest| guest.addresses.contains(&(*gid, *scope)))
             };
             let used: Vec<Gid> = wire.link.addresses().filter(is_used).collect();
             // Closing sockets does not fail.
             let _ = wire.link.control(Control::Addresses(&used));
-        }
+            !used.is_empty()
+        });
     }
 
     /// Receives packets, and passes them to the processes that they are for.
-    fn receive(&mut self, now: Instant, wire: usize) {
-        let Some(Wire { scope, link, checker }) = self.wires.get_mut(wire) else { return };
-        let (scope, guests, services) = (*scope, &self.guests, &self.services);
+    fn receive(&mut self, now: Instant, scope: u32) {
+        // A request of the same turn may have closed them.
+        let Some(Wire { link, checker }) = self.wires.get_mut(&scope) else { return };
+        let (guests, services) = (&self.guests, &self.services);
         let (conns, record, counters) = (&self.conns, &mut self.record, &mut self.counters);
         let mut deliver = |train: &RxTrain<'_>| {
             let at = (train.meta.dst.gid, scope);
