@@ -354,7 +354,7 @@ impl<C: SharedPort> HostLink<C> {
         });
         if news != News::Nothing {
             self.port_owner.follow(lease, &mut self.peers);
-            self.registry.claim_again();
+            self.registry.claim_again(news == News::Again);
         }
         taken
     }

@@ -58,7 +58,9 @@ impl PortOwner {
         mut lease: Option<&mut Lease>,
     ) -> io::Result<()> {
         let outcome = wire.control(Control::Addresses(addresses));
+        let mut removed = Vec::new();
         for place in self.all.extract_if(.., |place| !addresses.contains(&place.address)) {
+            removed.push(place.address);
             if place.is_ours {
                 registry.stop_receiving_at(place.address);
             }
@@ -69,18 +71,19 @@ impl PortOwner {
             let taken: Vec<Gid> = self.all.iter().map(|place| place.address).collect();
             wire.control(Control::Addresses(&taken))?;
         }
-        self.tell(lease, peers);
+        self.tell(lease, &removed, peers);
         self.show(wire, registry, peers)?;
         outcome
     }
 
     /// Tells portd where it is to receive for this process.
-    fn tell(&self, lease: Option<&mut Lease>, peers: &mut Peers) {
-        let leased = || self.all.iter().filter(|place| place.is_leased).map(|place| place.address);
+    fn tell(&self, lease: Option<&mut Lease>, removed: &[Gid], peers: &mut Peers) {
+        let leased = self.all.iter().filter(|place| place.is_leased).map(|place| place.address);
+        let leased: Vec<Gid> = leased.collect();
         if let Some(lease) = lease {
-            lease.set_addresses(leased().collect());
+            lease.set_addresses(&leased, removed);
         }
-        peers.set_leased(leased());
+        peers.set_leased(leased);
     }
 
     /// Follows a change of the addresses that portd receives at.
@@ -89,7 +92,7 @@ impl PortOwner {
         for place in self.all.iter_mut().filter(|place| place.is_leased) {
             place.is_leased = served.contains(&place.address);
         }
-        self.tell(Some(lease), peers);
+        self.tell(Some(lease), &[], peers);
     }
 
     fn add_missing(

@@ -192,15 +192,21 @@ impl Lease {
         self.refused.retain(|gid| *gid != address);
     }
 
-    /// Asks portd to receive at these addresses, if it does not yet, and at no others.
-    pub(crate) fn set_addresses(&mut self, addresses: Vec<Gid>) {
+    /// Asks portd to receive at these addresses, if it does not yet, and no longer at `removed`.
+    /// It may receive at others that this process has not got to yet.
+    pub(crate) fn set_addresses(&mut self, addresses: &[Gid], removed: &[Gid]) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        if *served == addresses {
-            return;
-        }
-        *served = addresses;
+        let before = served.len();
+        served.retain(|gid| !removed.contains(gid));
+        let is_less = served.len() < before;
+        let new = addresses.iter().filter(|gid| !served.contains(gid));
+        let new: Vec<Gid> = new.copied().collect();
+        let is_more = !new.is_empty();
+        served.extend(new);
         drop(served);
-        self.tell();
+        if is_less || is_more {
+            self.tell();
+        }
     }
 
     /// Tells portd the addresses.

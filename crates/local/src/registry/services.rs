@@ -20,6 +20,8 @@ pub(super) struct Service {
     id: u64,
     /// The claim among the processes of all users, if portd receives at the address.
     claim: Option<PortSocket>,
+    /// A thread waits for the answer to its claim there.
+    is_asked: bool,
 }
 
 impl Service {
@@ -39,7 +41,7 @@ impl Registry {
         let claim = claims.claim(address, id).inspect_err(|_| self.release_service(address, id))?;
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(service) = services.iter_mut().find(|service| service.is(address, id)) {
-            service.claim = claim;
+            (service.claim, service.is_asked) = (claim, false);
         }
         Ok(())
     }
@@ -60,7 +62,7 @@ impl Registry {
         if !lock::try_hold(&self.file, byte_of_service(address, id))? {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        services.push(Service { address, id, claim: None });
+        services.push(Service { address, id, claim: None, is_asked: self.claims.get().is_some() });
         self.show_services(&services);
         Ok(())
     }
@@ -88,12 +90,16 @@ impl Registry {
         let _ = self.claims.set(claims);
     }
 
-    /// Claims every service again: portd is a new one, or receives at other addresses.
-    pub(crate) fn claim_again(&self) {
+    /// Claims the services that portd does not know: those at addresses where it did not receive
+    /// until now, or all, if it `is_new`.
+    pub(crate) fn claim_again(&self, is_new: bool) {
         let Some(claims) = self.claims.get() else { return };
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        for service in &mut *services {
-            service.claim = claims.claim_later(service.address, service.id);
+        for service in services.iter_mut().filter(|service| !service.is_asked) {
+            service.claim.take_if(|_| is_new);
+            if service.claim.is_none() {
+                service.claim = claims.claim_later(service.address, service.id);
+            }
         }
     }
 }
